@@ -1,0 +1,217 @@
+"""Datasets: sampled from a model, or the user's own arrays. All data randomness is here."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention import _validation as check
+from gamp_attention.attention import TiedSoftmax
+from gamp_attention.losses import AttentionLoss, pack_attention_parameters
+from gamp_attention.models import Model
+
+RISKS = ("asymptotic", "exact")
+
+
+@dataclass(frozen=True, eq=False)
+class RiskTerms:
+    """A risk as a GLM: ℓ_μ(z) + constant_μ summed over samples, with rows of loss parameters.
+
+    Attributes
+    ----------
+    params : (n, 2 L²) G and M of each sample, see `gamp_attention.losses`.
+    constant : (n,) the part of the loss that does not depend on Q.
+    """
+
+    params: np.ndarray
+    constant: np.ndarray
+
+
+class Dataset:
+    """n samples of L tokens in R^d with their outputs, reduced to what the two risks need.
+
+    Parameters
+    ----------
+    tokens : (n, L, d) tokens x, centred.
+    outputs : (n, L, d) outputs y. Used once, to form (x+p)yᵀ/d; never needed again.
+    positions : (L, d) positional encodings p, of norm Θ(1).
+    lam : ridge λ > 0 of eq. (3).
+    rank : columns r of the student's Q.
+    spectra : (L, 1) or (L, d) eigenvalues of Σ_l along the coordinates; the mean square of the tokens if
+        not given. Fixed points do not depend on it.
+    student : the attention map S, eq. (2).
+
+    Attributes
+    ----------
+    Q_star : (d, t) teacher weights, or None.
+    targets : (n, L, L) teacher attention matrices T[xQ*/√d], or None.
+    model : the Model it was sampled from, or None.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    """
+
+    def __init__(
+        self,
+        tokens: Any,
+        outputs: Any,
+        positions: Any,
+        lam: float = 0.01,
+        *,
+        rank: int = 1,
+        spectra: Any = None,
+        student: TiedSoftmax | None = None,
+    ) -> None:
+        self.tokens = np.ascontiguousarray(check.array("tokens", tokens, ("n", "L", "d")))
+        n, L, d = self.tokens.shape
+        outputs = check.array("outputs", outputs, (n, L, d))
+        self.positions = np.ascontiguousarray(check.array("positions", positions, (L, d)))
+        self._describe(lam, rank, spectra, student)
+        G = self._gram()
+        outputs_t = outputs.transpose(0, 2, 1)
+        M = self.tokens @ outputs_t + self.positions @ outputs_t
+        norm = np.einsum("nld,nld->n", outputs, outputs)
+        self._exact = RiskTerms(pack_attention_parameters(G, M / d), norm / (2 * d))
+        self._asymptotic: RiskTerms | None = None
+        self._outputs: np.ndarray | None = outputs
+        self.Q_star: np.ndarray | None = None
+        self.targets: np.ndarray | None = None
+        self.model: Model | None = None
+
+    @classmethod
+    def from_teacher(cls, model: Model, tokens: np.ndarray, positions: np.ndarray, Q_star: np.ndarray, spectra: np.ndarray) -> "Dataset":
+        """Samples labelled by a teacher, y = T[xQ*/√d] x; outputs are formed only when asked for."""
+        self = cls.__new__(cls)
+        self.tokens, self.positions = tokens, positions
+        d = tokens.shape[2]
+        self._describe(model.lam, model.rank, spectra, model.student)
+        self.Q_star, self.model = Q_star, model
+        self.targets = T = model.teacher(tokens @ Q_star / np.sqrt(d))
+        T_t = T.transpose(0, 2, 1)
+        xx = tokens @ tokens.transpose(0, 2, 1) / d
+        M = (xx + (self.positions @ tokens.transpose(0, 2, 1)) / d) @ T_t
+        self._exact = RiskTerms(pack_attention_parameters(self._gram(), M), np.einsum("nij,njk,nik->n", T, xx, T) / 2)
+        self._asymptotic = asymptotic_terms(T, self.spectra.mean(axis=1))
+        self._outputs = None
+        return self
+
+    def _describe(self, lam: float, rank: int, spectra: Any, student: TiedSoftmax | None) -> None:
+        self.lam = check.real("lam", lam, low=0, strict=True)
+        self.rank = check.integer("rank", rank, low=1)
+        L, d = self.positions.shape
+        if spectra is None:
+            spectra = np.einsum("nld,nld->l", self.tokens, self.tokens)[:, None] / (len(self.tokens) * d)
+            spectra = np.maximum(spectra, np.finfo(float).tiny)
+        self.spectra = check.array("spectra", spectra, (L, "d"))
+        if self.spectra.shape[1] not in (1, d):
+            raise check.fail("spectra", self.spectra, f"shape ({L}, 1) or ({L}, {d})")
+        if (self.spectra < 0).any():
+            raise check.fail("spectra", float(self.spectra.min()), "positive semi-definite covariances")
+        self.student = TiedSoftmax() if student is None else student
+
+    def _gram(self) -> np.ndarray:
+        """G = (x+p)(x+p)ᵀ/d, of shape (n, L, L), without forming x + p."""
+        x, p = self.tokens, self.positions
+        cross = x @ p.T
+        return (x @ x.transpose(0, 2, 1) + cross + cross.transpose(0, 2, 1) + p @ p.T) / x.shape[2]
+
+    @property
+    def n_samples(self) -> int:
+        """Number of samples n."""
+        return self.tokens.shape[0]
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens per sample L."""
+        return self.tokens.shape[1]
+
+    @property
+    def dim(self) -> int:
+        """Dimension d of a token."""
+        return self.tokens.shape[2]
+
+    @property
+    def alpha(self) -> float:
+        """Sample complexity n/d."""
+        return self.n_samples / self.dim
+
+    @property
+    def loss(self) -> AttentionLoss:
+        """The per-sample loss of the equivalent GLM."""
+        return AttentionLoss(self.student, self.n_tokens, self.rank)
+
+    @property
+    def outputs(self) -> np.ndarray:
+        """Outputs y, of shape (n, L, d); formed from the targets at each call where a teacher gave them."""
+        return self.targets @ self.tokens if self._outputs is None else self._outputs
+
+    def terms(self, risk: str) -> RiskTerms:
+        """The loss parameters of a risk.
+
+        Raises
+        ------
+        ValueError : for an unknown risk, or the asymptotic one where the teacher is not known.
+        """
+        check.choice("risk", risk, RISKS)
+        if risk == "exact":
+            return self._exact
+        if self._asymptotic is None:
+            raise ValueError("risk: 'asymptotic' needs the teacher's attention matrices; own arrays need 'exact'")
+        return self._asymptotic
+
+
+def asymptotic_terms(T: np.ndarray, rho: np.ndarray) -> RiskTerms:
+    """Loss parameters of the asymptotic risk, eq. (41): G = ρ, M = ρ Tᵀ, constant ½ Tr T ρ Tᵀ.
+
+    T has shape (n, L, L) and rho, the traces tr Σ_l/d, shape (L,).
+    """
+    M = rho[:, None] * T.transpose(0, 2, 1)
+    return RiskTerms(pack_attention_parameters(np.diag(rho)[None], M), 0.5 * np.einsum("nij,j->n", T**2, rho))
+
+
+def sample(model: Model, d: int, alpha: float, seed: Any = 0) -> Dataset:
+    """Draw n = round(αd) sentences and the teacher from a model.
+
+    Parameters
+    ----------
+    model : what to draw from.
+    d : dimension of a token, at least 1.
+    alpha : sample complexity n/d; must give at least one sample.
+    seed : an integer or a numpy Generator.
+
+    Returns
+    -------
+    Dataset with Q_star (d, t) and targets (n, L, L).
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> data.tokens.shape, data.Q_star.shape
+    ((300, 2, 200), (200, 1))
+    """
+    if not isinstance(model, Model):
+        raise check.fail("model", model, "a gamp_attention.Model", TypeError)
+    d = check.integer("d", d, low=1)
+    n = round(check.real("alpha", alpha, low=0, strict=True) * d)
+    if n < 1:
+        raise check.fail("alpha", alpha, f"at least one sample, alpha * d >= 1 at d = {d}")
+    rng = check.generator(seed)
+    law = model.coordinates
+    # as many coordinates of each class as its share asks for
+    edges = np.round(np.cumsum(law.weight) * d).astype(int)
+    k = np.searchsorted(edges, np.arange(d), side="right").clip(max=len(edges) - 1)
+    roots = _square_roots(law.teacher_cov)
+    Q_star = law.teacher_mean[k] + np.einsum("ist,it->is", roots[k], rng.standard_normal((d, model.teacher_rank)))
+    positions = np.ascontiguousarray(law.tau[k].T) / np.sqrt(d)
+    spectra = law.gamma.T.copy() if len(law.weight) == 1 else np.ascontiguousarray(law.gamma[k].T)
+    tokens = rng.standard_normal((n, model.n_tokens, d))
+    tokens *= np.sqrt(spectra)
+    return Dataset.from_teacher(model, tokens, positions, Q_star, spectra)
+
+
+def _square_roots(covariances: np.ndarray) -> np.ndarray:
+    """Symmetric square roots of a stack of positive semi-definite matrices."""
+    spectrum, vectors = np.linalg.eigh(covariances)
+    return np.einsum("kij,kj,klj->kil", vectors, np.sqrt(spectrum.clip(min=0)), vectors)

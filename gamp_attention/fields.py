@@ -1,0 +1,54 @@
+"""Passes over the tokens X: local fields X̃Q and their transpose, X̃ = (x + p)/√d.
+
+Rows are dealt in blocks that do not depend on the number of threads, and block sums are added in order,
+so results are the same whatever that number is. X̃ is never formed.
+"""
+
+import numpy as np
+
+from gamp_attention._numba import field_kernel, over_blocks
+
+N_BLOCKS = 32
+
+
+def _block(n_rows: int) -> int:
+    return max(1, -(-n_rows // N_BLOCKS))
+
+
+def local_fields(tokens: np.ndarray, positions: np.ndarray, Q: np.ndarray) -> np.ndarray:
+    """z_l = (x_l + p_l)·Q/√d for every sample: (n, L, d), (L, d), (d, r) to (n, L, r)."""
+    n, L, d = tokens.shape
+    rows = tokens.reshape(n * L, d)
+    columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
+    z = np.empty((n * L, Q.shape[1]))
+    over_blocks(lambda first, last: _project(first, last, rows, columns, z), n * L, _block(n * L))
+    return z.reshape(n, L, -1) + positions @ columns.T
+
+
+def back_project(tokens: np.ndarray, positions: np.ndarray, g: np.ndarray) -> np.ndarray:
+    """Σ_{μ,l} (x_l + p_l) g_lᵀ/√d: (n, L, d), (L, d), (n, L, s) to (d, s)."""
+    n, L, d = tokens.shape
+    rows, weights = tokens.reshape(n * L, d), np.ascontiguousarray(g).reshape(n * L, -1)
+    block = _block(n * L)
+    sums = np.zeros((-(-n * L // block), weights.shape[1], d))
+    over_blocks(lambda first, last: _accumulate(first, last, rows, weights, sums[first // block]), n * L, block)
+    return (sums.sum(axis=0).T + positions.T @ g.sum(axis=0)) / np.sqrt(d)
+
+
+@field_kernel
+def _project(first, last, rows, columns, z):
+    for row in range(first, last):
+        for a in range(columns.shape[0]):
+            acc = 0.0
+            for i in range(rows.shape[1]):
+                acc += rows[row, i] * columns[a, i]
+            z[row, a] = acc
+
+
+@field_kernel
+def _accumulate(first, last, rows, weights, total):
+    for row in range(first, last):
+        for a in range(weights.shape[1]):
+            w = weights[row, a]
+            for i in range(rows.shape[1]):
+                total[a, i] += w * rows[row, i]

@@ -1,0 +1,144 @@
+"""Generalized Approximate Message Passing: the iteration, as a pure step on an explicit state.
+
+With X̃ = (x + p)/√d, step β and the denoiser of `gamp_attention.denoiser`, one iteration is
+
+    ω_l = X̃_l Q − D_l                                  local fields less their memory
+    z   = prox(ω; V),   g_l = V_l⁻¹(z_l − ω_l)           output denoiser
+    V̂_l = −(1/d) Σ_μ ∂g_l/∂ω_l,   A_i = Σ_l γ_l^i V̂_l     its response
+    b   = X̃ᵀg + A Q,   η_i = C_i b_i,   C_i = (λ + A_i)⁻¹  input denoiser
+    W_l = (1/d) Σ_i γ_l^i C_i
+    Q ← (1−β) Q + β η,   V ← (1−β) V + β W,   D ← (1−β) D + β W g
+
+D is the Onsager term. The damped Q depends on every earlier b, and the moving average of W g is the exact
+Onsager term of that dependence; D = V g is not, and neither converges nor follows state evolution.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gamp_attention.data import Dataset
+from gamp_attention.denoiser import Denoised, denoise
+from gamp_attention.fields import back_project, local_fields
+from gamp_attention.risk import gradient_norm, prior_response, sample_derivatives, train_loss
+
+Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class GampState:
+    """All that one iteration hands to the next.
+
+    Attributes
+    ----------
+    Q : (d, r) weights.
+    V : (L, r, r) variances of the fields.
+    D : (n, L, r) Onsager memory.
+    z : (n, L, r) minimisers of the last proximal step, from which the next one starts; or None.
+    """
+
+    Q: np.ndarray
+    V: np.ndarray
+    D: np.ndarray
+    z: np.ndarray | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class StepReport:
+    """What an iteration saw at the state that it started from.
+
+    Attributes
+    ----------
+    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q.
+    omega : (n, L, r) centres of the proximal step.
+    denoised : the output denoiser's answer.
+    V_hat : (L, r, r) the response used for A.
+    W : (L, r, r) the new variances before averaging.
+    """
+
+    train_loss: float
+    gradient_norm: float
+    omega: np.ndarray
+    denoised: Denoised
+    V_hat: np.ndarray
+    W: np.ndarray
+
+
+def initial_state(data: Dataset, Q: np.ndarray, V: np.ndarray | None = None) -> GampState:
+    """The state before the first iteration: no memory, and V = 1 if not given."""
+    L, r = data.n_tokens, data.rank
+    if V is None:
+        V = np.tile(np.eye(r), (L, 1, 1))
+    return GampState(np.array(Q), np.array(V), np.zeros((data.n_samples, L, r)))
+
+
+def averaged_memory(D: np.ndarray, V: np.ndarray, W: np.ndarray, g: np.ndarray, damping: float) -> np.ndarray:
+    """D ← (1−β) D + β W g, the exact Onsager term of the damped iteration."""
+    return (1 - damping) * D + damping * np.einsum("lab,nlb->nla", W, g)
+
+
+def naive_memory(D: np.ndarray, V: np.ndarray, W: np.ndarray, g: np.ndarray, damping: float) -> np.ndarray:
+    """D = V g with the averaged V: what damping is often taken to be. Kept to show that it fails."""
+    return np.einsum("lab,nlb->nla", V, g)
+
+
+def gamp_step(
+    data: Dataset,
+    risk: str,
+    state: GampState,
+    damping: float,
+    *,
+    hold: bool = False,
+    V_hat: np.ndarray | None = None,
+    memory: Memory = averaged_memory,
+) -> tuple[GampState, StepReport]:
+    """One iteration of GAMP. Pure: the state is not changed.
+
+    Parameters
+    ----------
+    data, risk : the problem.
+    state : where to start.
+    damping : the step β in (0, 1].
+    hold : keep each sample's local minimum of the proximal objective while it exists.
+    V_hat : (L, r, r) a response to use instead of the empirical one, e.g. from state evolution.
+    memory : rule for the Onsager memory, called with (D, V, W, g, damping), V being already averaged.
+
+    Returns
+    -------
+    The next state, and what was seen at `state`.
+
+    Raises
+    ------
+    numpy.linalg.LinAlgError, ValueError : where V or λ + A stops being positive definite.
+    """
+    terms = data.terms(risk)
+    n, L, r = state.D.shape
+
+    fields = local_fields(data.tokens, data.positions, state.Q)
+    omega = fields - state.D
+    out = denoise(data.loss, terms.params, omega, state.V, state.z, hold=hold and state.z is not None)
+    losses, dl, _ = sample_derivatives(data.loss, terms.params, fields)
+
+    # one pass over the tokens serves both X̃ᵀg and the gradient X̃ᵀ∇ℓ
+    both = back_project(data.tokens, data.positions, np.concatenate([out.g, dl], axis=2))
+    gradient = data.lam * state.Q + both[:, r:]
+
+    if V_hat is None:
+        V_hat = out.response.sum(axis=0) / data.dim
+        V_hat = 0.5 * (V_hat + V_hat.transpose(0, 2, 1))
+    A, C, W = prior_response(data.spectra, data.lam, V_hat)
+    b = both[:, :r] + np.einsum("iab,ib->ia", np.broadcast_to(A, (data.dim, r, r)), state.Q)
+    eta = np.einsum("iab,ib->ia", np.broadcast_to(C, (data.dim, r, r)), b)
+
+    V = (1 - damping) * state.V + damping * W
+    after = GampState(
+        Q=(1 - damping) * state.Q + damping * eta,
+        V=V,
+        D=memory(state.D, V, W, out.g, damping),
+        z=out.z,
+    )
+    report = StepReport(
+        train_loss(data, state.Q, losses, risk), gradient_norm(data, gradient), omega, out, V_hat, W
+    )
+    return after, report

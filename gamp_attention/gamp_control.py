@@ -1,0 +1,89 @@
+"""How a run of GAMP is steered: the step β_t, the judgement of each iteration, the responses it uses."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gamp_attention import _validation as check
+from gamp_attention.gamp import GampState, StepReport
+from gamp_attention.results import Status
+
+HOLD_AFTER = 20  # iterations of global minima before branches are held, unless told
+PATIENCE = 60  # held iterations, at β = 0.5, within which the gradient must halve
+BLOW_UP = 1e4  # growth of the gradient over its best that counts as divergence
+START, SHRINK, N_SHRINKS = 0.5, 0.6, 2  # adaptive damping: first step, factor, how often
+
+
+class Damping:
+    """The step β_t: fixed, a sequence (its last entry repeated), or adaptive."""
+
+    def __init__(self, damping: Any) -> None:
+        self.adaptive = isinstance(damping, str)
+        if self.adaptive:
+            check.choice("damping", damping, ("adaptive",))
+            steps: Sequence[float] = [START]
+        elif np.ndim(damping) == 1 and len(damping) > 0:
+            steps = [check.real("damping", float(step), low=0, high=1, strict=True) for step in damping]
+        else:
+            steps = [check.real("damping", damping, low=0, high=1, strict=True)]
+        self._steps = steps
+        self._shrinks_left = N_SHRINKS if self.adaptive else 0
+        self._scale = 1.0
+
+    def __call__(self, t: int) -> float:
+        return self._scale * self._steps[min(t, len(self._steps) - 1)]
+
+    def shrink(self) -> bool:
+        """Take a smaller step from now on, if the rule allows it."""
+        if self._shrinks_left == 0:
+            return False
+        self._shrinks_left -= 1
+        self._scale *= SHRINK
+        return True
+
+
+class Watch:
+    """Judges each iteration and keeps the best state, by gradient norm."""
+
+    def __init__(self, tol: float, hold_after: int, start: GampState) -> None:
+        self.tol, self.hold_after = tol, hold_after
+        self.best_state, self.best_norm = start, np.inf
+        self._mark = 0  # iteration at which the gradient was last halved
+        self._mark_norm = np.inf
+
+    def judge(self, t: int, state: GampState, report: StepReport | None, step: float) -> Status | None:
+        """CONVERGED, a kind of trouble, or None to go on. A tol of 0 goes on whatever happens, but for a breakdown."""
+        if report is None:
+            return Status.DIVERGED
+        norm = report.gradient_norm
+        if not np.isfinite(norm):
+            return Status.NONFINITE
+        if norm < self.best_norm:
+            self.best_state, self.best_norm = state, norm
+        if self.tol == 0:
+            return None
+        if norm <= self.tol:
+            return Status.CONVERGED
+        if norm > BLOW_UP * max(self.best_norm, 1.0):
+            return Status.DIVERGED
+        if t <= self.hold_after or norm <= 0.5 * self._mark_norm:
+            self._mark, self._mark_norm = t, norm
+        elif t - self._mark > PATIENCE * START / min(step, START):
+            return Status.STALLED
+        return None
+
+    def restart(self, t: int) -> GampState:
+        """Go back to the best state."""
+        self._mark, self._mark_norm = t, self.best_norm
+        return self.best_state
+
+
+def responses(onsager: Any, L: int, r: int, predicted: Callable[[], np.ndarray]) -> Callable[[int], np.ndarray | None]:
+    """The response V̂_t to use at iteration t, None for the empirical one; see `run_gamp`."""
+    if isinstance(onsager, str):
+        if check.choice("onsager", onsager, ("empirical", "state_evolution")) == "empirical":
+            return lambda t: None
+        onsager = predicted()
+    table = check.array("onsager", onsager, ("T", L, r, r))
+    return lambda t: table[min(t, len(table) - 1)]

@@ -1,0 +1,187 @@
+"""What the problem is: teacher, student, law of the tokens and of the coordinates, penalty."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gamp_attention import _validation as check
+from gamp_attention.attention import TiedSoftmax, softmax_rows
+from gamp_attention.losses import AttentionLoss
+
+
+@dataclass(frozen=True, eq=False)
+class CoordinateLaw:
+    """The joint law ν of eq. (5) over the coordinates i of R^d, as a mixture of K classes.
+
+    In class k every coordinate has covariance eigenvalues γ_l and positions τ_l = √d p_l, and a Gaussian
+    teacher row π ~ N(mean, covariance).
+
+    Attributes
+    ----------
+    weight : (K,) shares of the classes, adding to one.
+    gamma : (K, L) eigenvalues of Σ_l in the common basis, at least 0.
+    tau : (K, L) √d times the coordinate of p_l.
+    teacher_mean, teacher_cov : (K, t) and (K, t, t), of the rows of Q*.
+    """
+
+    weight: np.ndarray
+    gamma: np.ndarray
+    tau: np.ndarray
+    teacher_mean: np.ndarray
+    teacher_cov: np.ndarray
+
+    def __post_init__(self) -> None:
+        K, L = check.array("gamma", self.gamma, ("K", "L")).shape
+        t = check.array("teacher_mean", self.teacher_mean, (K, "t")).shape[1]
+        check.array("weight", self.weight, (K,))
+        check.array("tau", self.tau, (K, L))
+        check.array("teacher_cov", self.teacher_cov, (K, t, t))
+        if (self.weight <= 0).any() or abs(self.weight.sum() - 1) > 1e-12:
+            raise check.fail("weight", self.weight, "positive numbers that add to 1")
+        if (self.gamma < 0).any():
+            raise check.fail(
+                "covariance", float(self.gamma.min()), "positive semi-definite Σ_l, eigenvalues of at least 0"
+            )
+        if np.linalg.eigvalsh(self.teacher_cov).min() < -1e-12:
+            raise check.fail("teacher_cov", self.teacher_cov, "positive semi-definite matrices")
+
+    @cached_property
+    def trace(self) -> np.ndarray:
+        """tr Σ_l / d, of shape (L,)."""
+        return self.weight @ self.gamma
+
+    @cached_property
+    def moments(self) -> np.ndarray:
+        """E[(τ, π)(τ, π)ᵀ] in each class, of shape (K, L + t, L + t)."""
+        mean = np.concatenate([self.tau, self.teacher_mean], axis=1)
+        second = mean[:, :, None] * mean[:, None, :]
+        L = self.tau.shape[1]
+        second[:, L:, L:] += self.teacher_cov
+        return second
+
+    @cached_property
+    def rho(self) -> np.ndarray:
+        """Teacher overlaps ρ_l = Q*ᵀ Σ_l Q* / d, of shape (L, t, t)."""
+        L = self.tau.shape[1]
+        return np.einsum("k,kl,kst->lst", self.weight, self.gamma, self.moments[:, L:, L:])
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxTeacher:
+    """T[u] = (1 − ω) softmax_rows(u uᵀ) + ω A, eq. (16)."""
+
+    omega: float
+    A: np.ndarray
+
+    def __call__(self, u: np.ndarray) -> np.ndarray:
+        """Target attention matrices (..., L, L) of teacher fields u (..., L, t)."""
+        return (1 - self.omega) * softmax_rows(u @ np.swapaxes(u, -1, -2)) + self.omega * self.A
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A teacher-student attention problem; the size d and the sample complexity α are chosen later.
+
+    Attributes
+    ----------
+    teacher : target attention T, eq. (1).
+    coordinates : the law ν of covariances, positions and teacher weights.
+    lam : strength λ of the ridge penalty, eq. (3).
+    rank : columns r of the student's Q.
+    student : attention map S, eq. (2).
+    """
+
+    teacher: SoftmaxTeacher
+    coordinates: CoordinateLaw
+    lam: float
+    rank: int
+    student: TiedSoftmax = TiedSoftmax()
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens per sample, L."""
+        return self.coordinates.gamma.shape[1]
+
+    @property
+    def teacher_rank(self) -> int:
+        """Columns t of the teacher's Q*."""
+        return self.coordinates.teacher_mean.shape[1]
+
+    @property
+    def loss(self) -> AttentionLoss:
+        """The per-sample loss of the equivalent GLM."""
+        return AttentionLoss(self.student, self.n_tokens, self.rank)
+
+
+def attention_model(
+    n_tokens: int = 2,
+    rank: int = 1,
+    teacher_rank: int = 1,
+    *,
+    omega: float = 0.3,
+    sigma: Any = 0.5,
+    lam: float = 0.01,
+    A: Any = None,
+    tau: Any = None,
+) -> Model:
+    """Model with isotropic tokens, Gaussian teacher weights and positions along one direction.
+
+    Parameters
+    ----------
+    n_tokens, rank, teacher_rank : L, r and t.
+    omega : share ω of the positional matrix A in the target, in [0, 1].
+    sigma : standard deviation of the tokens, one number or one for each token; Σ_l = σ_l² I.
+    lam : ridge λ > 0.
+    A : (L, L) positional part of the target; 0.6 on the diagonal and the rest shared, if not given.
+    tau : (L,) positions p_l = τ_l 1_d/√d; evenly spaced from 1 to −1 if not given.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    """
+    L = check.integer("n_tokens", n_tokens, low=1)
+    r = check.integer("rank", rank, low=1)
+    t = check.integer("teacher_rank", teacher_rank, low=1)
+    omega = check.real("omega", omega, low=0, high=1)
+    lam = check.real("lam", lam, low=0, strict=True)
+    sigma = np.broadcast_to(sigma, (L,)) if np.ndim(sigma) == 0 else sigma
+    sigma = check.array("sigma", sigma, (L,))
+    if (sigma <= 0).any():
+        raise check.fail("sigma", sigma, "positive standard deviations")
+    if A is None:
+        A = np.full((L, L), 0.4 / max(L - 1, 1))
+        np.fill_diagonal(A, 0.6 if L > 1 else 1.0)
+    A = check.array("A", A, (L, L))
+    tau = check.array("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
+    law = CoordinateLaw(
+        weight=np.ones(1),
+        gamma=sigma[None] ** 2,
+        tau=tau[None],
+        teacher_mean=np.zeros((1, t)),
+        teacher_cov=np.eye(t)[None],
+    )
+    return Model(SoftmaxTeacher(omega, A), law, lam, r)
+
+
+def paper_model(
+    omega: float = 0.3, sigma: float = 0.5, lam: float = 0.01, A: Any = ((0.6, 0.4), (0.4, 0.6))
+) -> Model:
+    """The model of the paper's Section 5: L = 2, r = t = 1, p_1 = −p_2 = 1_d/√d, Q* ~ N(0, I).
+
+    Parameters
+    ----------
+    omega : share ω of the positional matrix A in the target, in [0, 1].
+    sigma : standard deviation of the tokens.
+    lam : ridge λ > 0.
+    A : (2, 2) positional part of the target.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.paper_model(omega=0.3)
+    >>> model.n_tokens, model.rank, model.coordinates.rho.tolist()
+    (2, 1, [[[0.25]], [[0.25]]])
+    """
+    return attention_model(2, 1, 1, omega=omega, sigma=check.real("sigma", sigma, low=0, strict=True), lam=lam, A=A)

@@ -1,0 +1,106 @@
+"""What solvers return: statuses, overlaps, histories, and the error raised on request."""
+
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+
+class Status(Enum):
+    """How a solver ended."""
+
+    CONVERGED = "converged"
+    SETTLED = "settled"  # message passing cycled; the settling phase converged
+    MAX_ITER = "max_iter"
+    STALLED = "stalled"
+    DIVERGED = "diverged"
+    NONFINITE = "nonfinite"
+
+    @property
+    def converged(self) -> bool:
+        """Whether the convergence criterion is met."""
+        return self in (Status.CONVERGED, Status.SETTLED)
+
+
+class ConvergenceError(RuntimeError):
+    """Raised with `raise_on_failure=True`; carries the result that did not converge as `.result`."""
+
+    def __init__(self, message: str, result: Any) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+@dataclass(frozen=True, eq=False)
+class Overlaps:
+    """Summary statistics of eq. (6), (7): q_l = QᵀΣ_lQ/d, m_l = Qᵀp_l/√d, θ_l = QᵀΣ_lQ*/d, and V_l.
+
+    Attributes
+    ----------
+    q, m, theta, V : (L, r, r), (L, r), (L, r, t) and (L, r, r); t = 0 where no teacher is known.
+    A history holds one more axis, of time, in front.
+    """
+
+    q: np.ndarray
+    m: np.ndarray
+    theta: np.ndarray
+    V: np.ndarray
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The four fields by name."""
+        return {field.name: getattr(self, field.name) for field in fields(Overlaps)}
+
+
+@dataclass(frozen=True, eq=False)
+class History(Overlaps):
+    """Overlaps at every iteration, entry 0 being the start, with what a solver measured there.
+
+    Attributes
+    ----------
+    gradient_norm : (T + 1,) ‖∇R(Q)‖_F / (λ√d).
+    train_loss : (T + 1,) ε_t.
+    damping : (T,) step β_t of each iteration, or the learning rate.
+    """
+
+    gradient_norm: np.ndarray
+    train_loss: np.ndarray
+    damping: np.ndarray
+
+
+class Recorder:
+    """Collects a History."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[Overlaps, float, float]] = []
+        self._damping: list[float] = []
+
+    def add(self, overlaps: Overlaps, gradient_norm: float, train_loss: float) -> None:
+        """Record the state before an iteration."""
+        self._rows.append((overlaps, gradient_norm, train_loss))
+
+    def step(self, damping: float) -> None:
+        """Record the step taken from there."""
+        self._damping.append(damping)
+
+    def history(self) -> History:
+        """All that was recorded."""
+        stacked = {
+            name: np.stack([row[0].arrays()[name] for row in self._rows]) for name in self._rows[0][0].arrays()
+        }
+        return History(
+            **stacked,
+            gradient_norm=np.array([row[1] for row in self._rows]),
+            train_loss=np.array([row[2] for row in self._rows]),
+            damping=np.array(self._damping),
+        )
+
+
+def finish(result: Any, raise_on_failure: bool, what: str) -> Any:
+    """Return the result, or raise where it did not converge and that was asked for."""
+    if raise_on_failure and not result.converged:
+        raise ConvergenceError(
+            f"{what} ended with status {result.status.value!r} after {result.n_iter} iterations, "
+            f"residual {result.residual:.3g}",
+            result,
+        )
+    return result

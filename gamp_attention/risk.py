@@ -1,0 +1,152 @@
+"""The compiled empirical risk R(Q) of eq. (3): value, gradient, Hessian products, overlaps."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention import _validation as check
+from gamp_attention._numba import kernel, over_blocks
+from gamp_attention.data import Dataset
+from gamp_attention.fields import back_project, local_fields
+from gamp_attention.losses import AttentionLoss, loss_derivatives, make_work
+from gamp_attention.results import Overlaps
+
+BLOCK = 1024
+LEAST_PRECISION = 1.0
+
+
+@kernel
+def _derivatives(first, last, loss, params, z, value, grad, hess):
+    work = make_work(loss)
+    for mu in range(first, last):
+        value[mu] = loss_derivatives(loss, params[mu], z[mu], grad[mu], hess[mu], work)
+
+
+def sample_derivatives(
+    loss: AttentionLoss, params: np.ndarray, z: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """ℓ (n,), ∇ℓ (n, L, r) and ∇²ℓ (n, L r, L r) at fields z (n, L, r)."""
+    n, L, r = z.shape
+    flat = np.ascontiguousarray(z).reshape(n, L * r)
+    value, grad, hess = np.empty(n), np.empty((n, L * r)), np.empty((n, L * r, L * r))
+    over_blocks(lambda first, last: _derivatives(first, last, loss, params, flat, value, grad, hess), n, BLOCK)
+    return value, grad.reshape(n, L, r), hess
+
+
+@dataclass(frozen=True, eq=False)
+class RiskAtPoint:
+    """The risk and its derivatives at one Q.
+
+    Attributes
+    ----------
+    z : (n, L, r) local fields X̃Q.
+    train_loss : ε_t = R/d.
+    gradient : (d, r) ∇R.
+    loss_gradients : (n, L, r) ∇ℓ_μ at z.
+    hessians : (n, L r, L r) ∇²ℓ_μ at z.
+    """
+
+    z: np.ndarray
+    train_loss: float
+    gradient: np.ndarray
+    loss_gradients: np.ndarray
+    hessians: np.ndarray
+
+
+def train_loss(data: Dataset, Q: np.ndarray, losses: np.ndarray, risk: str) -> float:
+    """ε_t = R/d from the per-sample losses ℓ_μ."""
+    return float((np.sum(losses + data.terms(risk).constant) + 0.5 * data.lam * np.sum(Q**2)) / data.dim)
+
+
+def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
+    """‖∇R‖_F / (λ√d)."""
+    return float(np.linalg.norm(gradient) / (data.lam * np.sqrt(data.dim)))
+
+
+def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
+    """Evaluate a risk and its derivatives at Q (d, r), in two passes over the tokens."""
+    z = local_fields(data.tokens, data.positions, Q)
+    losses, dl, hessians = sample_derivatives(data.loss, data.terms(risk).params, z)
+    grad = data.lam * Q + back_project(data.tokens, data.positions, dl)
+    return RiskAtPoint(z, train_loss(data, Q, losses, risk), grad, dl, hessians)
+
+
+def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray) -> np.ndarray:
+    """∇²R applied to P (d, r), at the point `at`."""
+    n, L, r = at.z.shape
+    u = local_fields(data.tokens, data.positions, P).reshape(n, L * r)
+    v = np.einsum("nij,nj->ni", at.hessians, u).reshape(n, L, r)
+    return data.lam * P + back_project(data.tokens, data.positions, v)
+
+
+def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
+    """Gradient of the un-normalised risk R of eq. (3), or of its asymptotic form eq. (41).
+
+    Parameters
+    ----------
+    data : the samples.
+    Q : (d, r) weights.
+    risk : "exact" or "asymptotic".
+
+    Returns
+    -------
+    (d, r) array ∇R(Q) = λQ + X̃ᵀ∇ℓ(X̃Q).
+    """
+    data.terms(risk)
+    Q = check.array("Q", Q, (data.dim, data.rank))
+    return risk_at(data, Q, risk).gradient
+
+
+def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
+    """Overlaps of weights Q (d, r) with the covariances, positions and teacher of a dataset."""
+    d, L = data.dim, data.n_tokens
+    SQ = data.spectra[:, :, None] * Q[None]  # (L, d, r)
+    star = np.empty((d, 0)) if data.Q_star is None else data.Q_star
+    q = np.einsum("lia,ib->lab", SQ, Q) / d
+    theta = np.einsum("lia,ib->lab", SQ, star) / d if star.shape[1] else np.empty((L, Q.shape[1], 0))
+    return Overlaps(q, data.positions @ Q / np.sqrt(d), theta, V)
+
+
+def prior_response(spectra: np.ndarray, lam: float, V_hat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A_i = Σ_l γ_l^i V̂_l, C_i = (λ + A_i)⁻¹ and W_l = (1/d) Σ_i γ_l^i C_i of the ridge input denoiser.
+
+    Near a maximum of the risk λ + A is not positive definite; its eigenvalues are kept above LEAST_PRECISION λ,
+    in A too, so that fixed points stay what they are.
+
+    Arguments (L, d or 1), λ and (L, r, r); returns (d or 1, r, r) twice and (L, r, r).
+    """
+    A = np.einsum("li,lab->iab", spectra, V_hat)
+    spectrum, vectors = np.linalg.eigh(0.5 * (A + A.transpose(0, 2, 1)))
+    spectrum = np.maximum(spectrum, (LEAST_PRECISION - 1) * lam)
+    A = np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
+    C = np.einsum("iab,ib,icb->iac", vectors, 1 / (lam + spectrum), vectors)
+    W = np.einsum("li,iab->lab", spectra, C) / spectra.shape[1]
+    return A, C, W
+
+
+def susceptibility(data: Dataset, hessians: np.ndarray, tol: float = 1e-10, max_iter: int = 500) -> np.ndarray:
+    """V_l (L, r, r) at a minimum of the risk, from the Hessians of its samples.
+
+    Solves V = W(A), A = −(1/d) Σ ∂g/∂ω with ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹), by damped iteration: the
+    large-d value of (1/d) Σ_i γ_i (∇²R)⁻¹_ii. NaN where the iteration finds no positive definite solution.
+    """
+    n, k, _ = hessians.shape
+    L = data.n_tokens
+    r = k // L
+    V = np.tile(np.eye(r), (L, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.lam))[:, None, None]
+    for _ in range(max_iter):
+        inverse = np.linalg.inv(V)
+        big = np.zeros((k, k))
+        for l in range(L):
+            big[l * r : (l + 1) * r, l * r : (l + 1) * r] = inverse[l]
+        full = (n * big - big @ np.linalg.inv(big + hessians).sum(axis=0) @ big) / data.dim
+        V_hat = np.stack([full[l * r : (l + 1) * r, l * r : (l + 1) * r] for l in range(L)])
+        W = prior_response(data.spectra, data.lam, V_hat)[2]
+        if not np.isfinite(W).all() or np.linalg.eigvalsh(W).min() <= 0:
+            return np.full((L, r, r), np.nan)
+        change = np.abs(W - V).max() / np.abs(W).max()
+        V = 0.5 * (V + W)
+        if change < tol:
+            return V
+    return np.full((L, r, r), np.nan)

@@ -1,0 +1,49 @@
+"""Where solvers start: named and given weights."""
+
+from typing import Any
+
+import numpy as np
+
+from gamp_attention import _validation as check
+from gamp_attention.data import Dataset
+
+STARTS = ("semantic", "positional", "random")
+SMALL = 0.1  # standard deviation of uninformed weights, as in the paper's Appendix E.4
+
+
+def initial_weights(data: Dataset, init: Any, seed: Any = 0) -> np.ndarray:
+    """Weights (d, r) from a name or an array.
+
+    "semantic" is Q*; "positional" puts √d times the leading directions of the positions in the first
+    columns (Q = 1_d in the paper's model); "random" is 0.1 N(0, 1), and so are the columns that the other
+    two leave free.
+
+    Raises
+    ------
+    TypeError, ValueError : for an unknown name, a wrong shape, or "semantic" without a teacher.
+    """
+    if not isinstance(init, str):
+        return check.array("init", init, (data.dim, data.rank)).copy()
+    check.choice("init", init, STARTS)
+    Q = SMALL * check.generator(seed).standard_normal((data.dim, data.rank))
+    if init == "semantic":
+        if data.Q_star is None:
+            raise ValueError("init: 'semantic' needs the teacher's weights, got data without a teacher")
+        columns = data.Q_star
+    elif init == "positional":
+        columns = np.sqrt(data.dim) * position_directions(data.positions)
+        if columns.shape[1] == 0:
+            raise ValueError("init: 'positional' needs positions that are not all zero")
+    else:
+        return Q
+    width = min(columns.shape[1], data.rank)
+    Q[:, :width] = columns[:, :width]
+    return Q
+
+
+def position_directions(positions: np.ndarray) -> np.ndarray:
+    """Orthonormal directions (d, rank) that the positions (L, d) span, leading one first, signed along p_1."""
+    _, size, directions = np.linalg.svd(positions, full_matrices=False)
+    directions = directions[size > 1e-10 * max(size.max(), 1e-300)]
+    signs = np.where(directions @ positions[0] < 0, -1.0, 1.0)
+    return (signs[:, None] * directions).T
