@@ -1,7 +1,46 @@
 """Message passing on attention: GAMP, state evolution and gradient descent for one dot-product attention layer."""
 
+from gamp_attention._version import __version__
+from gamp_attention.comparison import Comparison, compare
 from gamp_attention.data import Dataset, sample
+from gamp_attention.denoiser import Denoised, denoise
+from gamp_attention.gamp import GampState, gamp_step, initial_state
+from gamp_attention.gradient_descent import DescentResult, minimize_risk
+from gamp_attention.linear_baseline import LinearBaseline, linear_baseline
 from gamp_attention.message_passing import GampResult, run_gamp
 from gamp_attention.models import Model, attention_model, paper_model
 from gamp_attention.results import ConvergenceError, History, Overlaps, Status
 from gamp_attention.risk import gradient
+from gamp_attention.state_evolution import StateEvolutionResult, solve_state_evolution
+from gamp_attention.trajectory import Trajectory, trajectory
+
+__all__ = [
+    "Comparison",
+    "ConvergenceError",
+    "Dataset",
+    "Denoised",
+    "DescentResult",
+    "GampResult",
+    "GampState",
+    "History",
+    "LinearBaseline",
+    "Model",
+    "Overlaps",
+    "StateEvolutionResult",
+    "Status",
+    "Trajectory",
+    "__version__",
+    "attention_model",
+    "compare",
+    "denoise",
+    "gamp_step",
+    "gradient",
+    "initial_state",
+    "linear_baseline",
+    "minimize_risk",
+    "paper_model",
+    "run_gamp",
+    "sample",
+    "solve_state_evolution",
+    "trajectory",
+]

@@ -28,7 +28,7 @@ def _pool(pid: int, n_threads: int) -> ThreadPoolExecutor:
 def over_blocks(task: Callable[[int, int], Any], n_rows: int, block: int) -> None:
     """Call task(first, last) for every block of rows, on NUMBA_NUM_THREADS threads."""
     starts = range(0, n_rows, block)
-    n_threads = min(config.NUMBA_NUM_THREADS, len(starts))
+    n_threads = min(config.NUMBA_NUM_THREADS, len(starts))  # type: ignore[attr-defined]
     if n_threads <= 1:
         for first in starts:
             task(first, min(first + block, n_rows))

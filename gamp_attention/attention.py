@@ -35,7 +35,7 @@ def softmax_rows(scores: np.ndarray) -> np.ndarray:
 
 def is_instance(numba_type: Any, cls: type) -> bool:
     """Whether a numba type is the NamedTuple `cls`; used to choose an overload."""
-    return isinstance(numba_type, types.BaseNamedTuple) and numba_type.instance_class is cls
+    return isinstance(numba_type, types.BaseNamedTuple) and getattr(numba_type, "instance_class", None) is cls
 
 
 def scores(attention, z, L, r, s):

@@ -80,7 +80,9 @@ class Dataset:
         self.model: Model | None = None
 
     @classmethod
-    def from_teacher(cls, model: Model, tokens: np.ndarray, positions: np.ndarray, Q_star: np.ndarray, spectra: np.ndarray) -> "Dataset":
+    def from_teacher(
+        cls, model: Model, tokens: np.ndarray, positions: np.ndarray, Q_star: np.ndarray, spectra: np.ndarray
+    ) -> "Dataset":
         """Samples labelled by a teacher, y = T[xQ*/√d] x; outputs are formed only when asked for."""
         self = cls.__new__(cls)
         self.tokens, self.positions = tokens, positions

@@ -7,17 +7,15 @@ import numpy as np
 
 from gamp_attention._numba import kernel, over_blocks
 from gamp_attention.losses import AttentionLoss, loss_value
-from gamp_attention.prox import (
+from gamp_attention.newton import (
     SOLVED,
-    Metric,
     cholesky,
     cholesky_solve,
     make_metric,
     make_workspace,
     minimise_from,
-    minimise_globally,
-    search_directions,
 )
+from gamp_attention.prox import minimise_globally, search_directions
 
 BLOCK = 128  # samples a thread takes at a time
 
@@ -144,6 +142,3 @@ def _denoise(
                     response[mu, l, a, b] = acc
         if jac.shape[0] > 0:
             jac[mu] = product
-
-
-__all__ = ["Denoised", "Metric", "denoise"]

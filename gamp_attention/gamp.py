@@ -21,7 +21,8 @@ import numpy as np
 from gamp_attention.data import Dataset
 from gamp_attention.denoiser import Denoised, denoise
 from gamp_attention.fields import back_project, local_fields
-from gamp_attention.risk import gradient_norm, prior_response, sample_derivatives, train_loss
+from gamp_attention.input_denoiser import initial_variances, prior_response
+from gamp_attention.risk import gradient_norm, sample_derivatives, train_loss
 
 Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
 
@@ -66,10 +67,10 @@ class StepReport:
 
 
 def initial_state(data: Dataset, Q: np.ndarray, V: np.ndarray | None = None) -> GampState:
-    """The state before the first iteration: no memory, and V = 1 if not given."""
+    """The state before the first iteration: no memory, and the V of `initial_variances` if not given."""
     L, r = data.n_tokens, data.rank
     if V is None:
-        V = np.tile(np.eye(r), (L, 1, 1))
+        V = initial_variances(data.spectra.mean(axis=1), data.lam, r)
     return GampState(np.array(Q), np.array(V), np.zeros((data.n_samples, L, r)))
 
 
@@ -113,8 +114,7 @@ def gamp_step(
     numpy.linalg.LinAlgError, ValueError : where V or λ + A stops being positive definite.
     """
     terms = data.terms(risk)
-    n, L, r = state.D.shape
-
+    r = data.rank
     fields = local_fields(data.tokens, data.positions, state.Q)
     omega = fields - state.D
     out = denoise(data.loss, terms.params, omega, state.V, state.z, hold=hold and state.z is not None)
@@ -138,7 +138,5 @@ def gamp_step(
         D=memory(state.D, V, W, out.g, damping),
         z=out.z,
     )
-    report = StepReport(
-        train_loss(data, state.Q, losses, risk), gradient_norm(data, gradient), omega, out, V_hat, W
-    )
+    report = StepReport(train_loss(data, state.Q, losses, risk), gradient_norm(data, gradient), omega, out, V_hat, W)
     return after, report

@@ -10,9 +10,9 @@ from gamp_attention.gamp import GampState, StepReport
 from gamp_attention.results import Status
 
 HOLD_AFTER = 20  # iterations of global minima before branches are held, unless told
-PATIENCE = 60  # held iterations, at β = 0.5, within which the gradient must halve
+PATIENCE = 100  # held iterations, at β = 0.3, within which the gradient must halve
 BLOW_UP = 1e4  # growth of the gradient over its best that counts as divergence
-START, SHRINK, N_SHRINKS = 0.5, 0.6, 2  # adaptive damping: first step, factor, how often
+START, SHRINK, N_SHRINKS = 0.3, 0.6, 2  # adaptive damping: first step, factor, how often
 
 
 class Damping:
@@ -32,6 +32,7 @@ class Damping:
         self._scale = 1.0
 
     def __call__(self, t: int) -> float:
+        """β_t."""
         return self._scale * self._steps[min(t, len(self._steps) - 1)]
 
     def shrink(self) -> bool:

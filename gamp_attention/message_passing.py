@@ -11,7 +11,7 @@ from gamp_attention.data import Dataset
 from gamp_attention.denoiser import denoise
 from gamp_attention.gamp import GampState, Memory, StepReport, averaged_memory, gamp_step, initial_state
 from gamp_attention.gamp_control import HOLD_AFTER, Damping, Watch, responses
-from gamp_attention.prox import make_metric
+from gamp_attention.newton import make_metric
 from gamp_attention.results import History, Overlaps, Recorder, Status, finish
 from gamp_attention.risk import RiskAtPoint, gradient_norm, overlaps, risk_at, susceptibility
 from gamp_attention.settling import is_fixed_point, settle
@@ -87,7 +87,7 @@ def run_gamp(
     data : the samples.
     init : "semantic", "positional", "random", or weights (d, r).
     risk : "asymptotic" (eq. 41) or "exact"; if not given, asymptotic where the teacher is known.
-    damping : the step β in (0, 1], a sequence with one for each iteration, or "adaptive": 0.5 at first, and
+    damping : the step β in (0, 1], a sequence with one for each iteration, or "adaptive": 0.3 at first, and
         on divergence or a stall back to the best state with a smaller one.
     tol : bound on ‖∇R‖_F/(λ√d). With tol=0 exactly max_iter iterations are run and the last one returned.
     max_iter : bound on iterations of message passing.
@@ -97,7 +97,7 @@ def run_gamp(
     onsager : "empirical" response, "state_evolution" (taken from `trajectory` at the same start and damping),
         or an array (T, L, r, r) of responses V̂_t, the last one being repeated.
     memory : rule for the Onsager memory D; see `gamp_attention.gamp.gamp_step`.
-    V : (L, r, r) variances to start with; 1 if not given.
+    V : (L, r, r) variances to start with; tr Σ_l/(2dλ) if not given.
     seed : for the random part of a start.
     callback : called with (iteration, state, report) at every iteration.
     raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
@@ -144,9 +144,7 @@ def run_gamp(
     record, watch, status = Recorder(), Watch(tol, hold_after, state), Status.MAX_ITER
     for t in range(max_iter + 1):
         try:
-            after, report = gamp_step(
-                data, risk, state, step(t), hold=t >= hold_after, V_hat=V_hat(t), memory=memory
-            )
+            after, report = gamp_step(data, risk, state, step(t), hold=t >= hold_after, V_hat=V_hat(t), memory=memory)
         except (np.linalg.LinAlgError, ValueError):  # V or λ + A is no longer positive definite
             after, report = state, None
         verdict = watch.judge(t, state, report, step(t))

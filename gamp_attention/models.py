@@ -1,6 +1,6 @@
 """What the problem is: teacher, student, law of the tokens and of the coordinates, penalty."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -97,7 +97,7 @@ class Model:
     coordinates: CoordinateLaw
     lam: float
     rank: int
-    student: TiedSoftmax = TiedSoftmax()
+    student: TiedSoftmax = field(default_factory=TiedSoftmax)
 
     @property
     def n_tokens(self) -> int:
@@ -165,9 +165,7 @@ def attention_model(
     return Model(SoftmaxTeacher(omega, A), law, lam, r)
 
 
-def paper_model(
-    omega: float = 0.3, sigma: float = 0.5, lam: float = 0.01, A: Any = ((0.6, 0.4), (0.4, 0.6))
-) -> Model:
+def paper_model(omega: float = 0.3, sigma: float = 0.5, lam: float = 0.01, A: Any = ((0.6, 0.4), (0.4, 0.6))) -> Model:
     """The model of the paper's Section 5: L = 2, r = t = 1, p_1 = −p_2 = 1_d/√d, Q* ~ N(0, I).
 
     Parameters

@@ -84,9 +84,7 @@ class Recorder:
 
     def history(self) -> History:
         """All that was recorded."""
-        stacked = {
-            name: np.stack([row[0].arrays()[name] for row in self._rows]) for name in self._rows[0][0].arrays()
-        }
+        stacked = {name: np.stack([row[0].arrays()[name] for row in self._rows]) for name in self._rows[0][0].arrays()}
         return History(
             **stacked,
             gradient_norm=np.array([row[1] for row in self._rows]),

@@ -9,11 +9,11 @@ from gamp_attention import _validation as check
 from gamp_attention._numba import kernel, over_blocks
 from gamp_attention.data import Dataset
 from gamp_attention.fields import back_project, local_fields
+from gamp_attention.input_denoiser import prior_response
 from gamp_attention.losses import AttentionLoss, loss_derivatives, make_work
 from gamp_attention.results import Overlaps
 
 BLOCK = 1024
-LEAST_PRECISION = 1.0
 
 
 @kernel
@@ -106,23 +106,6 @@ def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
     q = np.einsum("lia,ib->lab", SQ, Q) / d
     theta = np.einsum("lia,ib->lab", SQ, star) / d if star.shape[1] else np.empty((L, Q.shape[1], 0))
     return Overlaps(q, data.positions @ Q / np.sqrt(d), theta, V)
-
-
-def prior_response(spectra: np.ndarray, lam: float, V_hat: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A_i = Σ_l γ_l^i V̂_l, C_i = (λ + A_i)⁻¹ and W_l = (1/d) Σ_i γ_l^i C_i of the ridge input denoiser.
-
-    Near a maximum of the risk λ + A is not positive definite; its eigenvalues are kept above LEAST_PRECISION λ,
-    in A too, so that fixed points stay what they are.
-
-    Arguments (L, d or 1), λ and (L, r, r); returns (d or 1, r, r) twice and (L, r, r).
-    """
-    A = np.einsum("li,lab->iab", spectra, V_hat)
-    spectrum, vectors = np.linalg.eigh(0.5 * (A + A.transpose(0, 2, 1)))
-    spectrum = np.maximum(spectrum, (LEAST_PRECISION - 1) * lam)
-    A = np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
-    C = np.einsum("iab,ib,icb->iac", vectors, 1 / (lam + spectrum), vectors)
-    W = np.einsum("li,iab->lab", spectra, C) / spectra.shape[1]
-    return A, C, W
 
 
 def susceptibility(data: Dataset, hessians: np.ndarray, tol: float = 1e-10, max_iter: int = 500) -> np.ndarray:

@@ -8,14 +8,15 @@ from gamp_attention import _validation as check
 from gamp_attention.data import Dataset
 
 STARTS = ("semantic", "positional", "random")
+POSITIONAL = 0.25  # size of the mean fields m at a positional start, near what is learnt in the paper's model
 SMALL = 0.1  # standard deviation of uninformed weights, as in the paper's Appendix E.4
 
 
 def initial_weights(data: Dataset, init: Any, seed: Any = 0) -> np.ndarray:
     """Weights (d, r) from a name or an array.
 
-    "semantic" is Q*; "positional" puts √d times the leading directions of the positions in the first
-    columns (Q = 1_d in the paper's model); "random" is 0.1 N(0, 1), and so are the columns that the other
+    "semantic" is Q*; "positional" puts √d/4 times the leading directions of the positions in the first
+    columns (Q = 1_d/4 in the paper's model); "random" is 0.1 N(0, 1), and so are the columns that the other
     two leave free.
 
     Raises
@@ -31,7 +32,7 @@ def initial_weights(data: Dataset, init: Any, seed: Any = 0) -> np.ndarray:
             raise ValueError("init: 'semantic' needs the teacher's weights, got data without a teacher")
         columns = data.Q_star
     elif init == "positional":
-        columns = np.sqrt(data.dim) * position_directions(data.positions)
+        columns = POSITIONAL * np.sqrt(data.dim) * position_directions(data.positions)
         if columns.shape[1] == 0:
             raise ValueError("init: 'positional' needs positions that are not all zero")
     else:

@@ -1,0 +1,185 @@
+"""Command line: gamp-attention compare | fit | solve | trajectory. Exit status 0 done, 1 not converged, 2 bad input."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gamp_attention import __version__
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        for target in (options.json, getattr(options, "plot", None), getattr(options, "out", None)):
+            _check_target(target)
+        return options.run(options)
+    except (ValueError, TypeError, ImportError, OSError) as error:
+        print(f"gamp-attention {options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"gamp-attention {options.command}: interrupted, nothing written", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gamp-attention", description="Message passing on dot-product attention.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    compare = commands.add_parser("compare", help="GAMP, state evolution and gradient descent on one instance")
+    _add_model(compare)
+    compare.add_argument("--d", type=int, default=1000, help="dimension of a token (default 1000)")
+    compare.add_argument("--seed", type=int, default=0, help="seed of the instance (default 0)")
+    compare.add_argument("--risk", choices=("asymptotic", "exact"), default="asymptotic")
+    compare.add_argument("--gd-steps", type=int, help="steps of plain gradient descent (default: up to 5000)")
+    compare.add_argument("--plot", metavar="FILE", default="compare.png", help="the picture (default compare.png)")
+    compare.set_defaults(run=_compare)
+
+    fit = commands.add_parser("fit", help="GAMP on your own arrays, with the exact risk")
+    fit.add_argument("data", metavar="DATA.npz", help="arrays tokens (n,L,d), outputs (n,L,d), positions (L,d)")
+    fit.add_argument("--init", choices=("positional", "random"), default="random", help="start (default random)")
+    fit.add_argument("--rank", type=int, default=1, help="columns of Q (default 1)")
+    fit.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
+    fit.add_argument("--seed", type=int, default=0, help="seed of the start (default 0)")
+    fit.add_argument("--tol", type=float, default=1e-8, help="bound on the gradient norm (default 1e-8)")
+    fit.add_argument("--max-iter", type=int, default=2000)
+    fit.add_argument("--out", metavar="FILE.npz", help="result file (default DATA.fit.npz)")
+    fit.set_defaults(run=_fit)
+
+    solve = commands.add_parser("solve", help="a fixed point of state evolution")
+    _add_model(solve)
+    solve.add_argument("--init", choices=("semantic", "positional", "random"), default="semantic")
+    solve.add_argument("--seed", type=int, default=0, help="seed of the point sets (default 0)")
+    solve.set_defaults(run=_solve)
+
+    path = commands.add_parser("trajectory", help="state evolution of damped GAMP at every iteration")
+    _add_model(path)
+    path.add_argument("--init", choices=("semantic", "positional", "random"), default="semantic")
+    path.add_argument("--damping", type=float, default=0.5, help="step β (default 0.5)")
+    path.add_argument("--n-iter", type=int, default=20, help="iterations (default 20)")
+    path.add_argument("--seed", type=int, default=0, help="seed of the paths (default 0)")
+    path.set_defaults(run=_trajectory)
+
+    for command in (compare, fit, solve, path):
+        command.add_argument("--json", metavar="FILE", help="write the result as JSON; '-' for standard output")
+    return parser
+
+
+def _add_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--alpha", type=float, default=1.5, help="sample complexity n/d (default 1.5)")
+    command.add_argument("--omega", type=float, default=0.3, help="positional share of the task (default 0.3)")
+    command.add_argument("--sigma", type=float, default=0.5, help="standard deviation of tokens (default 0.5)")
+    command.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
+
+
+def _check_target(target: str | None) -> None:
+    """Find out before the work whether its result can be written."""
+    if target is None or target == "-":
+        return
+    folder = Path(target).parent
+    if Path(target).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ValueError(f"{target}: cannot be written; its folder must exist and allow it")
+
+
+def _model(options: argparse.Namespace) -> Any:
+    from gamp_attention.models import paper_model
+
+    return paper_model(options.omega, options.sigma, options.lam)
+
+
+def _say(options: argparse.Namespace, text: str) -> None:
+    print(text, file=sys.stderr if options.json == "-" else sys.stdout)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from gamp_attention.comparison import compare
+    from gamp_attention.files import write_json
+    from gamp_attention.plotting import plot_comparison, require_matplotlib
+
+    require_matplotlib()
+    result = compare(
+        _model(options), options.d, options.alpha, options.seed, risk=options.risk, gd_steps=options.gd_steps
+    )
+    _say(options, str(result))
+    plot_comparison(result, options.plot)
+    _say(options, f"picture: {options.plot}")
+    if options.json:
+        write_json(options.json, result.to_dict())
+    return 0 if result.converged else 1
+
+
+def _fit(options: argparse.Namespace) -> int:
+    import numpy as np
+
+    from gamp_attention.fields import local_fields
+    from gamp_attention.files import load_dataset, write_aside, write_json
+    from gamp_attention.message_passing import run_gamp
+    from gamp_attention.report import plain
+
+    data = load_dataset(options.data, options.lam, options.rank)
+    out = options.out or str(Path(options.data).with_suffix("")) + ".fit.npz"
+    _check_target(out)
+    result = run_gamp(data, options.init, "exact", tol=options.tol, max_iter=options.max_iter, seed=options.seed)
+    attention = data.student(local_fields(data.tokens, data.positions, result.Q))
+    found: dict[str, Any] = {
+        "Q": result.Q,
+        **{name: value for name, value in result.overlaps.arrays().items() if value.size},
+        "train_loss": result.train_loss,
+        "gradient_norm": result.gradient_norm,
+        "status": result.status.value,
+        "n_iter": result.n_iter,
+    }
+    write_aside(out, lambda file: np.savez(file, attention=attention, **found))
+    _say(
+        options,
+        f"{result.message}\ntraining loss {result.train_loss:.8g}, gradient norm {result.gradient_norm:.2g}, "
+        f"{result.n_off_global} of {data.n_samples} samples off their global proximal minimum\nresult: {out}",
+    )
+    if options.json:
+        write_json(options.json, plain(found | {"message": result.message, "result": out}))
+    return 0 if result.converged else 1
+
+
+def _solve(options: argparse.Namespace) -> int:
+    from gamp_attention.files import write_json
+    from gamp_attention.report import plain, state_evolution_table
+    from gamp_attention.state_evolution import solve_state_evolution
+
+    result = solve_state_evolution(_model(options), options.alpha, options.init, seed=options.seed)
+    _say(options, state_evolution_table(result))
+    if options.json:
+        found = {
+            "status": result.status.value,
+            "n_iter": result.n_iter,
+            "residual": result.residual,
+            "overlaps": result.overlaps.arrays(),
+            "overlaps_error": result.overlaps_error.arrays(),
+            "train_loss": [result.train_loss, result.train_loss_error],
+            "test_error": [result.test_error, result.test_error_error],
+            "jump_mass": result.jump_mass,
+        }
+        write_json(options.json, plain(found))
+    return 0 if result.converged else 1
+
+
+def _trajectory(options: argparse.Namespace) -> int:
+    from gamp_attention.files import write_json
+    from gamp_attention.report import plain, trajectory_table
+    from gamp_attention.trajectory import trajectory
+
+    path = trajectory(
+        _model(options),
+        options.alpha,
+        options.init,
+        damping=options.damping,
+        n_iter=options.n_iter,
+        seed=options.seed,
+    )
+    _say(options, trajectory_table(path))
+    if options.json:
+        write_json(options.json, plain(path.arrays() | {"error": path.error.arrays(), "V_hat": path.V_hat}))
+    return 0

@@ -1,0 +1,250 @@
+"""GAMP, state evolution and gradient descent on one instance, beside the linear baseline."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from gamp_attention import _validation as check
+from gamp_attention.data import RISKS, Dataset, sample
+from gamp_attention.generalisation import sampled_test_error
+from gamp_attention.gradient_descent import DescentResult, minimize_risk
+from gamp_attention.linear_baseline import LinearBaseline, linear_baseline
+from gamp_attention.message_passing import GampResult, run_gamp
+from gamp_attention.models import Model
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution import StateEvolutionResult, solve_state_evolution
+from gamp_attention.trajectory import Trajectory, trajectory
+
+DAMPING = {"semantic": 0.5, "positional": 0.3}
+FOLLOWED = 20  # iterations of the trajectory that are compared
+GD_WORK = 1.6e10  # n L d × steps of plain gradient descent that is affordable: 5000 steps at d = 1000, α = 1.5
+TEST_SAMPLES = 4000
+PERTURBATION = 1e-3  # of GAMP's weights, before descent from there
+
+
+def scalars(overlaps: Overlaps) -> dict[str, np.ndarray]:
+    """One number for each overlap, unchanged by a rotation of the columns of Q; works on histories too.
+
+    q and V are traces (per column for V) averaged over tokens. For r = t = 1, m is m_1 and θ the average over
+    tokens, with their signs; else they are the norms of m_1 and of θ_l, averaged.
+    """
+    m, theta = overlaps.m[..., 0, :], overlaps.theta
+    signed = m.shape[-1] == 1 and theta.shape[-1] == 1
+    return {
+        "q": np.trace(overlaps.q, axis1=-2, axis2=-1).mean(axis=-1),
+        "m": m[..., 0] if signed else np.linalg.norm(m, axis=-1),
+        "theta": (theta[..., 0, 0] if signed else np.linalg.norm(theta, axis=(-2, -1))).mean(axis=-1),
+        "V": np.trace(overlaps.V, axis1=-2, axis2=-1).mean(axis=-1) / overlaps.V.shape[-1],
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One line of the table: a solver's end point. Errors are standard errors, NaN where there is none."""
+
+    name: str
+    status: str
+    n_iter: int
+    values: dict[str, float]
+    errors: dict[str, float]
+    gradient_norm: float
+    distance: float  # ‖Q − Q_GAMP‖/√d, up to sign
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """All that was computed on one branch.
+
+    Attributes
+    ----------
+    gamp, predicted, fixed_point, descent, quasi_newton, returned : GAMP; its predicted trajectory and the fixed
+        point of state evolution; gradient descent and L-BFGS from the informed start; L-BFGS from GAMP's
+        weights, perturbed.
+    instances : scalars of other instances at every followed iteration, each (instances, T + 1).
+    rows : the lines of the table.
+    """
+
+    name: str
+    gamp: GampResult
+    predicted: Trajectory
+    fixed_point: StateEvolutionResult
+    descent: DescentResult
+    quasi_newton: DescentResult
+    returned: DescentResult
+    instances: dict[str, np.ndarray]
+    rows: list[Row]
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Result of `compare`; `str()` gives the table, `to_dict()` what --json writes."""
+
+    settings: dict[str, Any]
+    branches: list[Branch]
+    baseline: LinearBaseline
+    seconds: float
+
+    @property
+    def converged(self) -> bool:
+        """Whether GAMP and state evolution converged on every branch."""
+        return all(branch.gamp.converged and branch.fixed_point.converged for branch in self.branches)
+
+    def __str__(self) -> str:
+        from gamp_attention.report import comparison_table
+
+        return comparison_table(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, lists and strings."""
+        from gamp_attention.report import comparison_dict
+
+        return comparison_dict(self)
+
+
+def compare(
+    model: Model,
+    d: int = 1000,
+    alpha: float = 1.5,
+    seed: int = 0,
+    *,
+    risk: str = "asymptotic",
+    gd_steps: int | None = None,
+    instances: int = 6,
+    device: str = "cpu",
+) -> Comparison:
+    """Run everything on one instance, on the semantic and the positional branch.
+
+    Parameters
+    ----------
+    model : the problem, of equal student and teacher rank.
+    d, alpha, seed : size, sample complexity and seed of the instance.
+    risk : "asymptotic" or "exact".
+    gd_steps : steps of plain gradient descent from the informed start; as many of the paper's 5000 as are
+        affordable if not given.
+    instances : further instances whose trajectories show how much one of them fluctuates; seeds follow `seed`.
+    device : torch device of the descents.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    """
+    check.choice("risk", risk, RISKS)
+    seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=2)
+    began = time.perf_counter()
+    data = sample(model, d, alpha, seed)
+    if gd_steps is None:
+        gd_steps = int(np.clip(GD_WORK / data.tokens.size, 200, 5000))
+    gd_steps = check.integer("gd_steps", gd_steps, low=1)
+    with tqdm(total=2 * 6, disable=None, leave=False) as progress:
+        branches = [
+            _branch(model, data, alpha, name, risk, gd_steps, instances, seed, device, progress) for name in DAMPING
+        ]
+    settings = {
+        "d": data.dim,
+        "n": data.n_samples,
+        "alpha": alpha,
+        "seed": seed,
+        "risk": risk,
+        "omega": model.teacher.omega,
+        "lam": model.lam,
+        "gd_steps": gd_steps,
+        "instances": instances,
+        "damping": dict(DAMPING),
+    }
+    return Comparison(settings, branches, linear_baseline(model), time.perf_counter() - began)
+
+
+def _branch(
+    model: Model,
+    data: Dataset,
+    alpha: float,
+    name: str,
+    risk: str,
+    gd_steps: int,
+    instances: int,
+    seed: int,
+    device: str,
+    progress: Any,
+) -> Branch:
+    damping = DAMPING[name]
+
+    def timed(what: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
+        progress.set_description(f"{name}: {what}")
+        began = time.perf_counter()
+        result = solver(*args, **options)
+        progress.update()
+        return result, time.perf_counter() - began
+
+    gamp, gamp_time = timed("GAMP", run_gamp, data, name, risk, damping=damping)
+    fixed, fixed_time = timed("state evolution", solve_state_evolution, model, alpha, name)
+    predicted, _ = timed("trajectory", trajectory, model, alpha, name, damping=damping, n_iter=FOLLOWED)
+    descent, descent_time = timed(
+        "gradient descent", minimize_risk, data, name, risk, "gd", max_iter=gd_steps, device=device
+    )
+    quasi, quasi_time = timed("L-BFGS", minimize_risk, data, name, risk, "lbfgs", device=device)
+    noise = np.random.default_rng([seed, 1]).standard_normal(gamp.Q.shape)
+    size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
+    returned, returned_time = timed(
+        "L-BFGS from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, "lbfgs", device=device
+    )
+    others = [
+        scalars(
+            run_gamp(
+                sample(model, data.dim, alpha, seed + 1 + k), name, risk, damping=damping, tol=0, max_iter=FOLLOWED
+            ).history
+        )
+        for k in range(instances)
+    ]
+
+    def row(label: str, result: Any, seconds: float) -> Row:
+        error, error_error = sampled_test_error(
+            data, result.Q, n_samples=TEST_SAMPLES, seed=np.random.default_rng([seed, 2])
+        )
+        return Row(
+            name=label,
+            status=result.status.value,
+            n_iter=result.n_iter,
+            values=_floats(scalars(result.overlaps)) | {"train_loss": result.train_loss, "test_error": error},
+            errors={"test_error": error_error},
+            gradient_norm=result.gradient_norm,
+            distance=_distance(result.Q, gamp.Q),
+            seconds=seconds,
+        )
+
+    rows = [
+        Row(
+            name="state evolution",
+            status=fixed.status.value,
+            n_iter=fixed.n_iter,
+            values=_floats(scalars(fixed.overlaps)) | {"train_loss": fixed.train_loss, "test_error": fixed.test_error},
+            errors=_floats(scalars(fixed.overlaps_error))
+            | {"train_loss": fixed.train_loss_error, "test_error": fixed.test_error_error},
+            gradient_norm=np.nan,
+            distance=np.nan,
+            seconds=fixed_time,
+        ),
+        row("GAMP", gamp, gamp_time),
+        row(f"gradient descent, {descent.n_iter} steps", descent, descent_time),
+        row("L-BFGS", quasi, quasi_time),
+        row("L-BFGS from GAMP + noise", returned, returned_time),
+    ]
+    spread = {key: np.array([other[key] for other in others]) for key in others[0]}
+    return Branch(name, gamp, predicted, fixed, descent, quasi, returned, spread, rows)
+
+
+def _floats(values: dict[str, np.ndarray]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items()}
+
+
+def _distance(Q: np.ndarray, other: np.ndarray) -> float:
+    """‖Q − Q'‖_F/√d after the best common rotation of the columns, a symmetry of the tied map."""
+    u, _, v = np.linalg.svd(Q.T @ other)
+    return float(np.linalg.norm(Q @ (u @ v) - other) / np.sqrt(len(Q)))

@@ -1,0 +1,26 @@
+"""Point sets for Gaussian averages."""
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import qmc
+
+
+def gaussian_points(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarray:
+    """Scrambled Sobol points (n_points, dim) of the standard Gaussian, with their mirror images.
+
+    Symmetric, so odd averages vanish exactly, and transformed to have unit covariance, so linear and quadratic
+    functions are averaged exactly. n_points must be even, best a power of two.
+    """
+    cube = qmc.Sobol(dim, rng=rng).random(n_points // 2)
+    return symmetrise(ndtri(cube.clip(1e-12, 1 - 1e-12)))
+
+
+def symmetrise(half: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
+    """Whiten half of a point set (n/2, k), orthogonally to whitened columns `known`, and add its mirror image."""
+    n = len(half)
+    if known is not None:
+        basis = known[:n]
+        half = half - basis @ (basis.T @ half) / n
+    spectrum, vectors = np.linalg.eigh(half.T @ half / n)
+    half = half @ (vectors / np.sqrt(spectrum)) @ vectors.T
+    return np.concatenate([half, -half])

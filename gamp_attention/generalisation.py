@@ -1,0 +1,42 @@
+"""Test error of given weights on fresh sentences of the same task."""
+
+from typing import Any
+
+import numpy as np
+
+from gamp_attention import _validation as check
+from gamp_attention.data import Dataset
+from gamp_attention.fields import local_fields
+
+CHUNK = 500  # sentences held at a time
+
+
+def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: Any = 1) -> tuple[float, float]:
+    """ε_g = E‖y − f_Q(x)‖_F²/(dL) of eq. (4), and its standard error, on fresh sentences with the same teacher.
+
+    Parameters
+    ----------
+    data : samples drawn from a model.
+    Q : (d, r) weights.
+    n_samples : fresh sentences, at least 2.
+    seed : an integer or a numpy Generator; take another than the data's.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument; data without a model have no law to draw from.
+    """
+    if data.model is None or data.Q_star is None:
+        raise ValueError("data: needs samples drawn from a model, got own arrays")
+    n = check.integer("n_samples", n_samples, low=2)
+    Q = check.array("Q", Q, (data.dim, data.rank))
+    rng = check.generator(seed)
+    errors = []
+    for first in range(0, n, CHUNK):
+        count = min(CHUNK, n - first)
+        tokens = rng.standard_normal((count, data.n_tokens, data.dim)) * np.sqrt(data.spectra)
+        T = data.model.teacher(tokens @ data.Q_star / np.sqrt(data.dim))
+        S = data.student(local_fields(tokens, data.positions, Q))
+        difference = T @ tokens - S @ (tokens + data.positions)
+        errors.append(np.einsum("nld,nld->n", difference, difference) / (data.dim * data.n_tokens))
+    values = np.concatenate(errors)
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(n))

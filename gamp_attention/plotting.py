@@ -1,0 +1,95 @@
+"""Figures, drawn from results that are already there. Needs matplotlib."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from gamp_attention.comparison import Comparison
+
+COLOURS = {"semantic": "#0072B2", "positional": "#D55E00"}  # Okabe and Ito
+GREY, DARK = "#999999", "#333333"
+LABELS = {"q": "$q$", "m": "$m_1$", "theta": r"$\theta$", "V": "$V$"}
+
+
+def plot_comparison(comparison: "Comparison", path: str | Path) -> None:
+    """Save the picture of `gamp-attention compare`: trajectories and end points, one row for each branch."""
+    from gamp_attention.comparison import FOLLOWED, scalars
+
+    plt = _pyplot()
+    s = comparison.settings
+    figure, axes = plt.subplots(2, 5, figsize=(15, 6), layout="constrained")
+    for row, branch in zip(axes, comparison.branches, strict=True):
+        colour = COLOURS[branch.name]
+        time = np.arange(FOLLOWED + 1)
+        seen, predicted = scalars(branch.gamp.history), scalars(branch.predicted)
+        error = scalars(branch.predicted.error)
+        n_seen = min(len(time), len(seen["q"]))
+        for axis, key in zip(row, LABELS, strict=False):
+            mean, spread = branch.instances[key].mean(axis=0), branch.instances[key].std(axis=0, ddof=1)
+            axis.fill_between(
+                time,
+                mean - spread,
+                mean + spread,
+                color=colour,
+                alpha=0.2,
+                lw=0,
+                label="GAMP, other seeds: mean ± s.d.",
+            )
+            axis.plot(time, predicted[key], color=DARK, lw=1.5, label="state evolution")
+            low, high = predicted[key] - 2 * error[key], predicted[key] + 2 * error[key]
+            axis.fill_between(time, low, high, color=DARK, alpha=0.3, lw=0, label="its sampling error, 2 s.e.")
+            axis.plot(time[:n_seen], seen[key][:n_seen], "o", ms=4, color=colour, label=f"GAMP, seed {s['seed']}")
+            ends = {r.name: r.values[key] for r in branch.rows}
+            axis.axhline(ends["state evolution"], color=GREY, lw=0.8, ls="--", label="fixed point of state evolution")
+            for marker, (name, value), shift in zip("sD^", list(ends.items())[2:], (1.5, 2.5, 3.5), strict=True):
+                axis.plot(FOLLOWED + shift, value, marker, color=GREY, mec=DARK, ms=6, label=name, clip_on=False)
+            axis.set_title(LABELS[key])
+            axis.set_xlabel("iteration")
+            axis.margins(y=0.15)
+        _gradients(row[4], branch, colour)
+        row[0].set_ylabel(f"{branch.name} branch", color=colour, fontsize=12)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    figure.suptitle(
+        f"One attention layer, d = {s['d']}, α = {s['alpha']:g}, ω = {s['omega']:g}, {s['risk']} risk; "
+        "squares, diamonds and triangles are where descents end"
+    )
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _gradients(axis: Any, branch: Any, colour: str) -> None:
+    norms = branch.gamp.history.gradient_norm
+    descent = branch.descent
+    axis.loglog(1 + np.arange(len(norms)), norms, color=colour)
+    axis.loglog(1 + descent.iterations, descent.history.gradient_norm, color=GREY)
+    axis.annotate("GAMP ", (len(norms), norms[-1]), ha="right", color=colour)
+    end = 1 + descent.iterations[-1], descent.history.gradient_norm[-1]
+    axis.annotate("gradient\ndescent", end, (0, -6), textcoords="offset points", ha="right", va="top", color=GREY)
+    axis.set_title(r"$\|\nabla R\|/\lambda\sqrt{d}$")
+    axis.set_xlabel("iteration")
+
+
+def require_matplotlib() -> Any:
+    """Import matplotlib without a screen.
+
+    Raises
+    ------
+    ImportError : saying how to install it.
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError("pictures need matplotlib: pip install 'gamp-attention[plot]'") from error
+    matplotlib.use("Agg")
+    return matplotlib
+
+
+def _pyplot() -> Any:
+    require_matplotlib()
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "font.size": 10})
+    return plt

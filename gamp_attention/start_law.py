@@ -1,0 +1,106 @@
+"""Where state evolution starts: the joint second moments of initial weights, positions and teacher."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention import _validation as check
+from gamp_attention.input_denoiser import initial_variances
+from gamp_attention.models import Model
+from gamp_attention.results import Overlaps
+from gamp_attention.starts import POSITIONAL, SMALL, STARTS
+
+
+@dataclass(frozen=True, eq=False)
+class StartLaw:
+    """Second moments of (x⁰, τ, π) in each class of coordinates, and the variances V to start with.
+
+    Attributes
+    ----------
+    moments : (K, r + L + t, r + L + t).
+    V : (L, r, r).
+    """
+
+    moments: np.ndarray
+    V: np.ndarray
+
+    def overlaps(self, model: Model) -> Overlaps:
+        """The overlaps of the start."""
+        law, r, L = model.coordinates, model.rank, model.n_tokens
+        return Overlaps(
+            q=np.einsum("k,kl,kab->lab", law.weight, law.gamma, self.moments[:, :r, :r]),
+            m=np.einsum("k,kal->la", law.weight, self.moments[:, :r, r : r + L]),
+            theta=np.einsum("k,kl,kat->lat", law.weight, law.gamma, self.moments[:, :r, r + L :]),
+            V=self.V,
+        )
+
+
+def start_law(model: Model, init: Any, V: np.ndarray | None = None) -> StartLaw:
+    """The law of initial weights from a name or from their overlaps.
+
+    The names mean what they mean for data (`gamp_attention.starts.initial_weights`). Overlaps determine the law
+    only where all coordinates are alike (one class).
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    """
+    law, r, L, t = model.coordinates, model.rank, model.n_tokens, model.teacher_rank
+    K = len(law.weight)
+    if V is None:
+        V = initial_variances(law.trace, model.lam, r)
+    moments = np.zeros((K, r + L + t, r + L + t))
+    moments[:, r:, r:] = law.moments
+    if isinstance(init, Overlaps):
+        if K != 1:
+            raise check.fail("init", "overlaps", f"a name, as the model has {K} classes of coordinates")
+        return _from_overlaps(model, init, moments)
+    if not isinstance(init, str):
+        raise check.fail("init", init, "one of " + ", ".join(map(repr, STARTS)) + " or Overlaps", TypeError)
+    check.choice("init", init, STARTS)
+    # x⁰ = B (τ, π) + noise
+    B = np.zeros((r, L + t))
+    width = 0
+    if init == "semantic":
+        width = min(r, t)
+        B[:width, L : L + width] = np.eye(width)
+    elif init == "positional":
+        directions = _position_coefficients(model)
+        width = min(r, len(directions))
+        B[:width, :L] = POSITIONAL * directions[:width]
+    noise = np.zeros(r)
+    noise[width:] = SMALL**2
+    moments[:, :r, r:] = B @ law.moments
+    moments[:, r:, :r] = np.swapaxes(moments[:, :r, r:], 1, 2)
+    moments[:, :r, :r] = B @ law.moments @ B.T + np.diag(noise)
+    return StartLaw(moments, V)
+
+
+def _from_overlaps(model: Model, given: Overlaps, moments: np.ndarray) -> StartLaw:
+    r, L, t = model.rank, model.n_tokens, model.teacher_rank
+    q = check.array("init.q", given.q, (L, r, r))
+    m = check.array("init.m", given.m, (L, r))
+    theta = check.array("init.theta", given.theta, (L, r, t))
+    V = check.array("init.V", given.V, (L, r, r))
+    gamma = model.coordinates.gamma[0]
+    used = np.argmax(gamma)
+    moments[0, :r, :r] = q[used] / gamma[used]
+    moments[0, :r, r : r + L] = m.T
+    moments[0, :r, r + L :] = theta[used] / gamma[used]
+    moments[0, r:, :r] = moments[0, :r, r:].T
+    return StartLaw(moments, V)
+
+
+def _position_coefficients(model: Model) -> np.ndarray:
+    """Rows c with x⁰ = c·τ, unit vectors times √d along the positions, leading one first, signed along p_1."""
+    law = model.coordinates
+    gram = np.einsum("k,kl,km->lm", law.weight, law.tau, law.tau)  # P Pᵀ
+    size, vectors = np.linalg.eigh(gram)
+    order = np.argsort(size)[::-1]
+    order = order[size[order] > 1e-12 * max(size.max(), 1e-300)]
+    if len(order) == 0:
+        raise ValueError("init: 'positional' needs positions that are not all zero")
+    rows = (vectors[:, order] / np.sqrt(size[order])).T
+    signs = np.where(rows @ gram[:, 0] < 0, -1.0, 1.0)
+    return signs[:, None] * rows
