@@ -1,20 +1,23 @@
 """Message passing on attention: GAMP, state evolution and gradient descent for one dot-product attention layer."""
 
 from gamp_attention._version import __version__
+from gamp_attention.attention import TiedSoftmax
 from gamp_attention.comparison import Comparison, compare
 from gamp_attention.data import Dataset, sample
 from gamp_attention.denoiser import Denoised, denoise
 from gamp_attention.gamp import GampState, gamp_step, initial_state
 from gamp_attention.gradient_descent import DescentResult, minimize_risk
 from gamp_attention.linear_baseline import LinearBaseline, linear_baseline
+from gamp_attention.losses import AttentionLoss
 from gamp_attention.message_passing import GampResult, run_gamp
 from gamp_attention.models import Model, attention_model, paper_model
 from gamp_attention.results import ConvergenceError, History, Overlaps, Status
-from gamp_attention.risk import gradient
+from gamp_attention.risk import gradient, train_loss
 from gamp_attention.state_evolution import StateEvolutionResult, solve_state_evolution
 from gamp_attention.trajectory import Trajectory, trajectory
 
 __all__ = [
+    "AttentionLoss",
     "Comparison",
     "ConvergenceError",
     "Dataset",
@@ -28,6 +31,7 @@ __all__ = [
     "Overlaps",
     "StateEvolutionResult",
     "Status",
+    "TiedSoftmax",
     "Trajectory",
     "__version__",
     "attention_model",
@@ -42,5 +46,6 @@ __all__ = [
     "run_gamp",
     "sample",
     "solve_state_evolution",
+    "train_loss",
     "trajectory",
 ]

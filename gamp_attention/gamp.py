@@ -22,7 +22,7 @@ from gamp_attention.data import Dataset
 from gamp_attention.denoiser import Denoised, denoise
 from gamp_attention.fields import back_project, local_fields
 from gamp_attention.input_denoiser import initial_variances, prior_response
-from gamp_attention.risk import gradient_norm, sample_derivatives, train_loss
+from gamp_attention.risk import gradient_norm, normalised_risk, sample_derivatives
 
 Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
 
@@ -138,5 +138,7 @@ def gamp_step(
         D=memory(state.D, V, W, out.g, damping),
         z=out.z,
     )
-    report = StepReport(train_loss(data, state.Q, losses, risk), gradient_norm(data, gradient), omega, out, V_hat, W)
+    report = StepReport(
+        normalised_risk(data, state.Q, losses, risk), gradient_norm(data, gradient), omega, out, V_hat, W
+    )
     return after, report

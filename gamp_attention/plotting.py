@@ -1,5 +1,7 @@
 """Figures, drawn from results that are already there. Needs matplotlib."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +17,14 @@ LABELS = {"q": "$q$", "m": "$m_1$", "theta": r"$\theta$", "V": "$V$"}
 
 def plot_comparison(comparison: "Comparison", path: str | Path) -> None:
     """Save the picture of `gamp-attention compare`: trajectories and end points, one row for each branch."""
+    with figure(path, len(comparison.branches), 5, (15, 6)) as axes:
+        _draw_comparison(comparison, axes)
+
+
+def _draw_comparison(comparison: "Comparison", axes: Any) -> None:
     from gamp_attention.comparison import FOLLOWED, scalars
 
-    plt = _pyplot()
     s = comparison.settings
-    figure, axes = plt.subplots(2, 5, figsize=(15, 6), layout="constrained")
     for row, branch in zip(axes, comparison.branches, strict=True):
         colour = COLOURS[branch.name]
         time = np.arange(FOLLOWED + 1)
@@ -51,13 +56,11 @@ def plot_comparison(comparison: "Comparison", path: str | Path) -> None:
         _gradients(row[4], branch, colour)
         row[0].set_ylabel(f"{branch.name} branch", color=colour, fontsize=12)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
-    figure.suptitle(
+    axes[0, 0].figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+    axes[0, 0].figure.suptitle(
         f"One attention layer, d = {s['d']}, α = {s['alpha']:g}, ω = {s['omega']:g}, {s['risk']} risk; "
         "squares, diamonds and triangles are where descents end"
     )
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def _gradients(axis: Any, branch: Any, colour: str) -> None:
@@ -87,9 +90,16 @@ def require_matplotlib() -> Any:
     return matplotlib
 
 
-def _pyplot() -> Any:
+@contextmanager
+def figure(path: str | Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[Any]:
+    """Axes (rows, columns) in the house style, saved to `path` at the end; their figure is `axes[0, 0].figure`."""
     require_matplotlib()
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "font.size": 10})
-    return plt
+    with plt.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}):
+        drawing, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+        try:
+            yield axes
+            drawing.savefig(path, dpi=150)
+        finally:
+            plt.close(drawing)

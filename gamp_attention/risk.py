@@ -54,7 +54,7 @@ class RiskAtPoint:
     hessians: np.ndarray
 
 
-def train_loss(data: Dataset, Q: np.ndarray, losses: np.ndarray, risk: str) -> float:
+def normalised_risk(data: Dataset, Q: np.ndarray, losses: np.ndarray, risk: str) -> float:
     """ε_t = R/d from the per-sample losses ℓ_μ."""
     return float((np.sum(losses + data.terms(risk).constant) + 0.5 * data.lam * np.sum(Q**2)) / data.dim)
 
@@ -69,7 +69,7 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
     z = local_fields(data.tokens, data.positions, Q)
     losses, dl, hessians = sample_derivatives(data.loss, data.terms(risk).params, z)
     grad = data.lam * Q + back_project(data.tokens, data.positions, dl)
-    return RiskAtPoint(z, train_loss(data, Q, losses, risk), grad, dl, hessians)
+    return RiskAtPoint(z, normalised_risk(data, Q, losses, risk), grad, dl, hessians)
 
 
 def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray) -> np.ndarray:
@@ -96,6 +96,12 @@ def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
     data.terms(risk)
     Q = check.array("Q", Q, (data.dim, data.rank))
     return risk_at(data, Q, risk).gradient
+
+
+def train_loss(data: Dataset, Q: Any, risk: str = "exact") -> float:
+    """Training loss ε_t = R/d of eq. (3), or of its asymptotic form eq. (41), at weights Q (d, r)."""
+    data.terms(risk)
+    return risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).train_loss
 
 
 def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:

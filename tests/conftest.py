@@ -1,0 +1,53 @@
+"""Hypothesis profiles, and references written apart from the package's kernels."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+import gamp_attention as ga
+
+_common = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("ci", derandomize=True, **_common)
+settings.register_profile("thorough", max_examples=1000, **_common)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def examples(count):
+    """Number of examples of a property: `count`, or ten times as many in the thorough profile."""
+    thorough = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+    return settings(max_examples=10 * count if thorough else count)
+
+
+def layer_gradient(data, Q, risk):
+    """∇R by torch autograd: of the attention layer itself for the exact risk, of eq. (41) for the asymptotic one."""
+    x, p = torch.tensor(data.tokens), torch.tensor(data.positions)
+    weights = torch.tensor(Q, requires_grad=True)
+    d = x.shape[2]
+    z = (x + p) @ weights / d**0.5
+    S = torch.softmax(z @ z.mT, dim=-1)
+    if risk == "exact":
+        value = ((torch.tensor(data.outputs) - S @ (x + p)) ** 2).sum() / (2 * d)
+    else:
+        rho = torch.tensor(data.spectra.mean(axis=1))
+        value = 0.5 * ((S - torch.tensor(data.targets)) ** 2 * rho).sum()
+    value = value + data.lam / 2 * (weights**2).sum()
+    (gradient,) = torch.autograd.grad(value, weights)
+    return gradient.numpy()
+
+
+def layer_gradient_norm(data, Q, risk):
+    """‖∇R‖_F/(λ√d) by torch autograd."""
+    return float(np.linalg.norm(layer_gradient(data, Q, risk)) / (data.lam * np.sqrt(data.dim)))
+
+
+@pytest.fixture(scope="session")
+def model():
+    return ga.paper_model()
+
+
+@pytest.fixture(scope="session")
+def data(model):
+    return ga.sample(model, d=200, alpha=1.5, seed=0)

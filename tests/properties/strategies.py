@@ -1,0 +1,51 @@
+"""Random problems for the property tests."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+import gamp_attention as ga
+from gamp_attention.attention import softmax_rows
+from gamp_attention.losses import pack_attention_parameters
+
+
+@st.composite
+def instances(draw, max_d=60):
+    """A dataset with anything drawn: sizes, rank, ω, λ, σ, A, positions."""
+    L, r, t = draw(st.integers(2, 4)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    d = draw(st.integers(1, max_d))
+    n = draw(st.integers(1, 2 * d + 4))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    model = ga.attention_model(
+        L,
+        r,
+        t,
+        omega=draw(st.floats(0, 1)),
+        sigma=draw(st.floats(0.1, 2.0)),
+        lam=10 ** draw(st.floats(-3, 1)),
+        A=rng.uniform(-1, 1, (L, L)) if draw(st.booleans()) else None,
+        tau=rng.normal(size=L) if draw(st.booleans()) else None,
+    )
+    return ga.sample(model, d, n / d, rng)
+
+
+@st.composite
+def proximal_problems(draw, n=4):
+    """(loss, params, ω, V): a few proximal problems sharing V, from 1e-2 to 1e2."""
+    L, r = draw(st.integers(2, 4)), draw(st.integers(1, 2))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    share = draw(st.floats(0, 1))
+    u = rng.normal(size=(n, L, 1)) * draw(st.floats(0.1, 2))
+    T = (1 - share) * softmax_rows(u @ np.swapaxes(u, 1, 2)) + share * rng.dirichlet(np.ones(L), L)
+    size = draw(st.floats(0.1, 1.5))
+    if draw(st.booleans()):  # exact risk: G is the Gram matrix of the tokens
+        x = size * rng.normal(size=(n, L, 30))
+        G = x @ x.transpose(0, 2, 1) / 30
+        params = pack_attention_parameters(G, G @ T.transpose(0, 2, 1))
+    else:
+        rho = size**2 * np.ones(L)
+        params = pack_attention_parameters(np.diag(rho)[None], rho[:, None] * T.transpose(0, 2, 1))
+    root = rng.normal(size=(L, r, r)) * 0.3 + np.eye(r)
+    V = 10 ** draw(st.floats(-2, 2)) * (root @ root.transpose(0, 2, 1) + 0.1 * np.eye(r))
+    V /= np.abs(V).max() / min(np.abs(V).max(), 100)
+    omega = draw(st.floats(0, 2)) * rng.normal(size=(n, L, r))
+    return ga.AttentionLoss(ga.TiedSoftmax(), L, r), params, omega, V

@@ -1,0 +1,69 @@
+"""Symmetries of the problem are symmetries of a whole run."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gamp_attention as ga
+from gamp_attention.data import Dataset
+from tests.conftest import examples
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def random_rotation(rng, size):
+    q, r = np.linalg.qr(rng.normal(size=(size, size)))
+    return q * np.sign(np.diag(r))
+
+
+def run(data, Q, risk="exact", steps=25):
+    """Weights after some iterations, and the converged loss."""
+    followed = ga.run_gamp(data, Q, risk, damping=0.4, tol=0, max_iter=steps)
+    return followed.Q, ga.run_gamp(data, followed.Q, risk, damping=0.3, max_iter=1500)
+
+
+def make(seed, rank=1):
+    rng = np.random.default_rng(seed)
+    model = ga.attention_model(2, rank, 1, omega=rng.uniform(), lam=0.05)
+    data = ga.sample(model, 40, 1.5, rng)
+    return rng, data, 0.5 * rng.normal(size=(40, rank))
+
+
+@examples(12)
+@given(seeds)
+def test_order_of_samples(seed):
+    rng, data, Q = make(seed)
+    order = rng.permutation(data.n_samples)
+    shuffled = Dataset(data.tokens[order], data.outputs[order], data.positions, data.lam, spectra=data.spectra)
+    own = Dataset(data.tokens, data.outputs, data.positions, data.lam, spectra=data.spectra)
+    assert np.allclose(run(own, Q)[0], run(shuffled, Q)[0], atol=1e-7)
+
+
+@examples(12)
+@given(seeds)
+def test_rotation_of_space(seed):
+    rng, data, Q = make(seed)
+    O = random_rotation(rng, data.dim)
+    turned = Dataset(data.tokens @ O, data.outputs @ O, data.positions @ O, data.lam, spectra=data.spectra)
+    own = Dataset(data.tokens, data.outputs, data.positions, data.lam, spectra=data.spectra)
+    assert np.allclose(run(own, Q)[0], O @ run(turned, O.T @ Q)[0], atol=1e-7)
+
+
+@examples(12)
+@given(seeds, st.sampled_from(["exact", "asymptotic"]))
+def test_sign_of_the_weights(seed, risk):
+    _, data, Q = make(seed)
+    assert np.allclose(run(data, Q, risk)[0], -run(data, -Q, risk)[0], atol=1e-7)
+
+
+@examples(12)
+@given(seeds)
+def test_rotation_of_the_columns(seed):
+    """Q → QO leaves the tied map alone; V = 1 to start with is invariant, so the whole run turns along."""
+    rng, data, Q = make(seed, rank=2)
+    O = random_rotation(rng, 2)
+    here, there = run(data, Q, steps=8), run(data, Q @ O, steps=8)
+    assert np.allclose(here[0] @ O, there[0], atol=1e-6)
+    if here[1].converged and there[1].converged and np.linalg.norm(here[1].Q @ O - there[1].Q) < 1e-3:
+        assert here[1].train_loss == pytest.approx(there[1].train_loss, rel=1e-9)

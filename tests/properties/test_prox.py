@@ -1,0 +1,114 @@
+"""The proximal denoiser against brute force, finite differences and its symmetries."""
+
+import numpy as np
+from hypothesis import given
+from scipy.optimize import minimize
+
+import gamp_attention as ga
+from tests.conftest import examples
+from tests.properties.strategies import proximal_problems
+
+
+def reference_objective(loss, p, omega, V):
+    """The proximal objective of one sample, in plain numpy from its definition."""
+    L = loss.n_tokens
+    G, M = p[: L * L].reshape(L, L), p[L * L :].reshape(L, L)
+
+    def value(flat):
+        z = flat.reshape(L, -1)
+        S = loss.attention(z)
+        quadratic = sum((z[l] - omega[l]) @ np.linalg.solve(V[l], z[l] - omega[l]) for l in range(L))
+        return 0.5 * quadratic + 0.5 * np.trace(S @ G @ S.T) - np.trace(S @ M)
+
+    return value
+
+
+def brute_force(loss, p, omega, V, n_scan=3000, n_polish=12):
+    """Best of many random points and a regular set of sign patterns, polished by scipy."""
+    value = reference_objective(loss, p, omega, V)
+    rng = np.random.default_rng(5)
+    spread = np.minimum(np.sqrt(np.linalg.eigvalsh(V).max()), 3.0)
+    scales = rng.choice([0.1, 0.3, 1.0, 2.0], size=n_scan)
+    points = omega.ravel() + scales[:, None] * spread * rng.normal(size=(n_scan, omega.size))
+    points[::3] -= omega.ravel()  # a third around the origin
+    points = np.concatenate([points, omega.ravel()[None], -omega.ravel()[None], np.zeros((1, omega.size))])
+    values = np.array([value(point) for point in points])
+    best = points[np.argsort(values)[:n_polish]]
+    return min(minimize(value, point, method="BFGS", options={"gtol": 1e-9}).fun for point in best)
+
+
+@examples(40)
+@given(proximal_problems(n=2))
+def test_never_beaten_by_brute_force(problem):
+    loss, params, omega, V = problem
+    out = ga.denoise(loss, params, omega, V)
+    assert out.solved.all()
+    for mu in range(len(omega)):
+        value = reference_objective(loss, params[mu], omega[mu], V)
+        assert np.isclose(value(out.z[mu].ravel()), out.moreau[mu], rtol=1e-11, atol=1e-13)
+        assert out.moreau[mu] <= brute_force(loss, params[mu], omega[mu], V) + 1e-9
+
+
+@examples(60)
+@given(proximal_problems())
+def test_envelope_gradient_is_minus_g_and_z_is_stationary(problem):
+    """∇_ω of the Moreau envelope is −g = V⁻¹(ω − z), by central differences away from jumps."""
+    loss, params, omega, V = problem
+    out = ga.denoise(loss, params, omega, V)
+    step = 1e-5
+    far = out.gap > 1e-2
+    for l in range(omega.shape[1]):
+        for a in range(omega.shape[2]):
+            shift = np.zeros_like(omega)
+            shift[:, l, a] = step
+            up = ga.denoise(loss, params, omega + shift, V, out.z).moreau
+            down = ga.denoise(loss, params, omega - shift, V, out.z).moreau
+            slope = (up - down) / (2 * step)
+            scale = 1 + np.abs(out.g[:, l, a])
+            assert np.all(np.abs(slope + out.g[:, l, a])[far] <= 1e-6 * scale[far])
+    assert np.allclose(out.g, np.einsum("lab,nlb->nla", np.linalg.inv(V), out.z - omega), rtol=1e-9, atol=1e-11)
+
+
+@examples(60)
+@given(proximal_problems())
+def test_jacobian_against_finite_differences(problem):
+    """∂z/∂ω by central differences of the held minimum, where its curvature is not tiny."""
+    loss, params, omega, V = problem
+    out = ga.denoise(loss, params, omega, V, jacobian=True)
+    n, L, r = omega.shape
+    step = 1e-5
+    tame = np.abs(out.jacobian).max(axis=(1, 2)) < 20
+    for k in range(L * r):
+        shift = np.zeros((n, L * r))
+        shift[:, k] = step
+        up = ga.denoise(loss, params, omega + shift.reshape(omega.shape), V, out.z, hold=True).z
+        down = ga.denoise(loss, params, omega - shift.reshape(omega.shape), V, out.z, hold=True).z
+        column = (up - down).reshape(n, L * r) / (2 * step)
+        assert np.allclose(column[tame], out.jacobian[tame, :, k], atol=2e-5, rtol=1e-4)
+    inverse = np.linalg.inv(V)
+    for l in range(L):
+        block = out.jacobian[:, l * r : (l + 1) * r, l * r : (l + 1) * r]
+        assert np.allclose(out.response[:, l], inverse[l] - inverse[l] @ block, rtol=1e-7, atol=1e-8 * inverse[l].max())
+
+
+@examples(60)
+@given(proximal_problems())
+def test_evenness(problem):
+    """ℓ(−z) = ℓ(z), so z(−ω) = −z(ω) and the envelope is even, away from ties."""
+    loss, params, omega, V = problem
+    out, mirrored = ga.denoise(loss, params, omega, V), ga.denoise(loss, params, -omega, V)
+    assert np.allclose(out.moreau, mirrored.moreau, rtol=0, atol=1e-9)
+    clear = out.gap > 1e-6
+    assert np.allclose(out.z[clear], -mirrored.z[clear], rtol=1e-5, atol=1e-6)
+
+
+@examples(60)
+@given(proximal_problems())
+def test_certificate_holds(problem):
+    """Where the gap is reported infinite or large, no held minimum from other starts is lower."""
+    loss, params, omega, V = problem
+    out = ga.denoise(loss, params, omega, V)
+    rng = np.random.default_rng(1)
+    for scale in (0.3, 1.0, 2.0, 4.0):
+        other = ga.denoise(loss, params, omega, V, omega + scale * rng.normal(size=omega.shape), hold=True)
+        assert np.all(out.moreau <= np.where(other.solved, other.moreau, np.inf) + 1e-9)

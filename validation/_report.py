@@ -1,0 +1,57 @@
+"""What the scripts share: sizes, tables, stored numbers, verdicts."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import scipy
+
+import gamp_attention
+from gamp_attention.report import plain
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def options(description: str) -> argparse.Namespace:
+    """Command line of a script: --quick for a reduced size, --out for where results go."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="a reduced size, for CI")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the stored numbers and pictures")
+    found = parser.parse_args()
+    found.out.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+class Verdict:
+    """Collects checks; `end` stores the numbers and exits non-zero where a check failed."""
+
+    def __init__(self, name: str, found: argparse.Namespace) -> None:
+        self.name, self._options = name + ("_quick" if found.quick else ""), found
+        self.failed: list[str] = []
+
+    def check(self, condition: bool, claim: str) -> None:
+        """Print a claim and whether it holds."""
+        print(("holds   " if condition else "FAILS   ") + claim, flush=True)
+        if not condition:
+            self.failed.append(claim)
+
+    def path(self, suffix: str) -> Path:
+        """Where this script stores a file."""
+        return self._options.out / f"{self.name}{suffix}"
+
+    def end(self, numbers: dict[str, Any]) -> None:
+        """Store the numbers with versions, and exit."""
+        versions = {
+            "gamp_attention": gamp_attention.__version__,
+            "numpy": np.__version__,
+            "scipy": scipy.__version__,
+            "numba": numba.__version__,
+        }
+        stored = plain({"versions": versions, "failed": self.failed, **numbers})
+        self.path(".json").write_text(json.dumps(stored, indent=1) + "\n")
+        print(f"numbers: {self.path('.json')}; {len(self.failed)} checks failed")
+        sys.exit(bool(self.failed))
