@@ -64,7 +64,7 @@ class Branch:
     gamp, predicted, fixed_point, descent, quasi_newton, returned : GAMP; its predicted trajectory and the fixed
         point of state evolution; gradient descent and L-BFGS from the informed start; L-BFGS from GAMP's
         weights, perturbed.
-    instances : scalars of other instances at every followed iteration, each (instances, T + 1).
+    instances : how far other instances deviate from their own predictions, each scalar (instances, T + 1).
     rows : the lines of the table.
     """
 
@@ -125,7 +125,7 @@ def compare(
     risk : "asymptotic" or "exact".
     gd_steps : steps of plain gradient descent from the informed start; as many of the paper's 5000 as are
         affordable if not given.
-    instances : further instances whose trajectories show how much one of them fluctuates; seeds follow `seed`.
+    instances : further instances, whose deviations from their predictions show how much one fluctuates.
     device : torch device of the descents.
 
     Returns
@@ -185,7 +185,9 @@ def _branch(
 
     gamp, gamp_time = timed("GAMP", run_gamp, data, name, risk, damping=damping)
     fixed, fixed_time = timed("state evolution", solve_state_evolution, model, alpha, name)
-    predicted, _ = timed("trajectory", trajectory, model, alpha, name, damping=damping, n_iter=FOLLOWED)
+    predicted, _ = timed(
+        "trajectory", trajectory, data.instance_model(), data.alpha, name, damping=damping, n_iter=FOLLOWED
+    )
     descent, descent_time = timed(
         "gradient descent", minimize_risk, data, name, risk, "gd", max_iter=gd_steps, device=device
     )
@@ -196,11 +198,7 @@ def _branch(
         "L-BFGS from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, "lbfgs", device=device
     )
     others = [
-        scalars(
-            run_gamp(
-                sample(model, data.dim, alpha, seed + 1 + k), name, risk, damping=damping, tol=0, max_iter=FOLLOWED
-            ).history
-        )
+        deviation(sample(model, data.dim, alpha, seed + 1 + k), name, risk, damping, seed=seed + 1 + k)[0]
         for k in range(instances)
     ]
 
@@ -238,6 +236,21 @@ def _branch(
     ]
     spread = {key: np.array([other[key] for other in others]) for key in others[0]}
     return Branch(name, gamp, predicted, fixed, descent, quasi, returned, spread, rows)
+
+
+def deviation(
+    data: Dataset, name: str, risk: str, damping: float, n_iter: int = FOLLOWED, *, seed: int, **options: Any
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """GAMP's scalars less the prediction for this instance, at every iteration, and that prediction's standard errors.
+
+    Options go to `run_gamp`.
+    """
+    path = trajectory(data.instance_model(), data.alpha, name, damping=damping, n_iter=n_iter, n_replicas=2, seed=seed)
+    if options.get("onsager") == "state_evolution":
+        options["onsager"] = path.V_hat
+    run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, **options)
+    seen, predicted = scalars(run.history), scalars(path)
+    return {key: seen[key] - predicted[key] for key in seen}, scalars(path.error)
 
 
 def _floats(values: dict[str, np.ndarray]) -> dict[str, float]:

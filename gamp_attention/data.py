@@ -1,6 +1,6 @@
 """Datasets: sampled from a model, or the user's own arrays. All data randomness is here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.attention import TiedSoftmax
 from gamp_attention.losses import AttentionLoss, pack_attention_parameters
-from gamp_attention.models import Model
+from gamp_attention.models import CoordinateLaw, Model
 
 RISKS = ("asymptotic", "exact")
 
@@ -117,6 +117,30 @@ class Dataset:
         x, p = self.tokens, self.positions
         cross = x @ p.T
         return (x @ x.transpose(0, 2, 1) + cross + cross.transpose(0, 2, 1) + p @ p.T) / x.shape[2]
+
+    def instance_model(self) -> Model:
+        """The model with the second moments of this very instance's teacher and positions in place of their law.
+
+        State evolution of it predicts runs on these data without the fluctuations, O(1/√d), that the teacher brings.
+
+        Raises
+        ------
+        ValueError : for data without a teacher.
+        """
+        if self.model is None or self.Q_star is None:
+            raise ValueError("data: needs samples drawn from a model, got own arrays")
+        d, L = self.dim, self.n_tokens
+        gamma = np.broadcast_to(self.spectra, (L, d)).T
+        alike = np.concatenate([gamma, np.sqrt(d) * self.positions.T], axis=1)
+        rows, group, counts = np.unique(alike.round(12), axis=0, return_inverse=True, return_counts=True)
+        mean = np.zeros((len(rows), self.Q_star.shape[1]))
+        np.add.at(mean, group, self.Q_star)
+        mean /= counts[:, None]
+        rest = self.Q_star - mean[group]
+        covariance = np.zeros((len(rows), rest.shape[1], rest.shape[1]))
+        np.add.at(covariance, group, rest[:, :, None] * rest[:, None, :])
+        law = CoordinateLaw(counts / d, rows[:, :L], rows[:, L:], mean, covariance / counts[:, None, None])
+        return replace(self.model, coordinates=law)
 
     @property
     def n_samples(self) -> int:

@@ -130,14 +130,12 @@ def run_gamp(
         hold_after = HOLD_AFTER if tol > 0 else max_iter + 1
     hold_after = check.integer("hold_after", hold_after, low=0)
     state = initial_state(data, initial_weights(data, init, seed), _variances(V, data))
-    first = overlaps(data, state.Q, state.V)
 
     def predicted() -> np.ndarray:
         from gamp_attention.trajectory import trajectory
 
-        if data.model is None:
-            raise ValueError("onsager: 'state_evolution' needs data sampled from a model, got own arrays")
-        return trajectory(data.model, data.alpha, first, damping=damping, n_iter=min(max_iter, 40)).V_hat
+        start = init if isinstance(init, str) and V is None else overlaps(data, state.Q, state.V)
+        return trajectory(data.instance_model(), data.alpha, start, damping=damping, n_iter=min(max_iter, 40)).V_hat
 
     V_hat = responses(onsager, data.n_tokens, data.rank, predicted)
 

@@ -32,22 +32,24 @@ def _draw_comparison(comparison: "Comparison", axes: Any) -> None:
         error = scalars(branch.predicted.error)
         n_seen = min(len(time), len(seen["q"]))
         for axis, key in zip(row, LABELS, strict=False):
-            mean, spread = branch.instances[key].mean(axis=0), branch.instances[key].std(axis=0, ddof=1)
+            spread = np.sqrt((branch.instances[key] ** 2).mean(axis=0))
             axis.fill_between(
                 time,
-                mean - spread,
-                mean + spread,
+                predicted[key] - spread,
+                predicted[key] + spread,
                 color=colour,
                 alpha=0.2,
                 lw=0,
-                label="GAMP, other seeds: mean ± s.d.",
+                label="spread of other instances around theirs",
             )
-            axis.plot(time, predicted[key], color=DARK, lw=1.5, label="state evolution")
+            axis.plot(time, predicted[key], color=DARK, lw=1.5, label="state evolution of this instance")
             low, high = predicted[key] - 2 * error[key], predicted[key] + 2 * error[key]
             axis.fill_between(time, low, high, color=DARK, alpha=0.3, lw=0, label="its sampling error, 2 s.e.")
             axis.plot(time[:n_seen], seen[key][:n_seen], "o", ms=4, color=colour, label=f"GAMP, seed {s['seed']}")
             ends = {r.name: r.values[key] for r in branch.rows}
-            axis.axhline(ends["state evolution"], color=GREY, lw=0.8, ls="--", label="fixed point of state evolution")
+            axis.axhline(
+                ends["state evolution"], color=GREY, lw=0.8, ls="--", label="fixed point of state evolution, d → ∞"
+            )
             for marker, (name, value), shift in zip("sD^", list(ends.items())[2:], (1.5, 2.5, 3.5), strict=True):
                 axis.plot(FOLLOWED + shift, value, marker, color=GREY, mec=DARK, ms=6, label=name, clip_on=False)
             axis.set_title(LABELS[key])

@@ -88,9 +88,10 @@ def main():
         rows.append(one(d, seed, branch, risk, gd_steps))
         r = rows[-1]
         print(
-            f"d={d:5} seed {seed} {branch:10} {risk:10} {r['status']:9} {r['n_iter']:4} iterations {r['seconds']:6.2f} s "
-            f"gradient {r['gradient_norm']:.1e} off global {r['n_off_global']} of {r['n']} "
-            f"to L-BFGS {r['to_lbfgs']:.1e} returned {r['returned']:.1e} loss {r['loss']:.6f} L-BFGS {r['lbfgs_loss']:.6f}",
+            f"d={d:5} seed {seed} {branch:10} {risk:10} {r['status']:9} {r['n_iter']:4} iterations "
+            f"{r['seconds']:6.2f} s gradient {r['gradient_norm']:.1e} off global {r['n_off_global']} of {r['n']} "
+            f"to L-BFGS {r['to_lbfgs']:.1e} returned {r['returned']:.1e} "
+            f"loss {r['loss']:.6f} L-BFGS {r['lbfgs_loss']:.6f}",
             flush=True,
         )
     semantic = [r for r in rows if r["branch"] == "semantic"]
