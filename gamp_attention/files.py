@@ -25,9 +25,10 @@ def load_dataset(path: str | Path, lam: float, rank: int) -> Dataset:
     """
     arrays = {}
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            if not isinstance(stored, np.lib.npyio.NpzFile):
-                raise ValueError("it holds one array, not an .npz archive")
+        opened = np.load(path, allow_pickle=False)
+        if not isinstance(opened, np.lib.npyio.NpzFile):
+            raise ValueError("it holds one array, not an .npz archive")
+        with opened as stored:
             missing = [name for name in NEEDED if name not in stored]
             if missing:
                 raise ValueError(f"it lacks the arrays {', '.join(missing)} and has {', '.join(stored) or 'none'}")

@@ -203,8 +203,8 @@ def solve_state_evolution(
     --------
     >>> import gamp_attention as ga
     >>> se = ga.solve_state_evolution(ga.paper_model(), alpha=1.5, n_points=2048)
-    >>> se.converged, abs(se.overlaps.q[0, 0, 0] - 0.094) < 0.002
-    (True, True)
+    >>> se.converged, round(se.overlaps.q[0, 0, 0], 2)
+    (True, 0.09)
     """
     if not isinstance(model, Model):
         raise check.fail("model", model, "a gamp_attention.Model", TypeError)
