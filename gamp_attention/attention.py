@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.core import types
 
-from gamp_attention._numba import overload
+from gamp_attention._numba import inline_kernel, overload
 
 
 class TiedSoftmax(NamedTuple):
@@ -31,6 +31,20 @@ def softmax_rows(scores: np.ndarray) -> np.ndarray:
     """Softmax along the last axis, safe for large scores."""
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True)
+
+
+@inline_kernel
+def softmax_row(s, i):
+    """Softmax of row i of s (L, L), in place."""
+    top = s[i, 0]
+    for j in range(1, s.shape[1]):
+        top = max(top, s[i, j])
+    total = 0.0
+    for j in range(s.shape[1]):
+        s[i, j] = np.exp(s[i, j] - top)
+        total += s[i, j]
+    for j in range(s.shape[1]):
+        s[i, j] /= total
 
 
 def is_instance(numba_type: Any, cls: type) -> bool:

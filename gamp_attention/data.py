@@ -8,7 +8,7 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.attention import TiedSoftmax
 from gamp_attention.losses import AttentionLoss, pack_attention_parameters
-from gamp_attention.models import CoordinateLaw, Model
+from gamp_attention.models import CoordinateLaw, Model, require_model
 
 RISKS = ("asymptotic", "exact")
 
@@ -217,8 +217,7 @@ def sample(model: Model, d: int, alpha: float, seed: Any = 0) -> Dataset:
     >>> data.tokens.shape, data.Q_star.shape
     ((300, 2, 200), (200, 1))
     """
-    if not isinstance(model, Model):
-        raise check.fail("model", model, "a gamp_attention.Model", TypeError)
+    require_model(model)
     d = check.integer("d", d, low=1)
     n = round(check.real("alpha", alpha, low=0, strict=True) * d)
     if n < 1:

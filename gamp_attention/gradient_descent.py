@@ -1,7 +1,6 @@
 """Gradient descent in torch on the attention layer itself, written apart from the compiled kernels."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +12,11 @@ from gamp_attention.data import Dataset
 from gamp_attention.results import History, Overlaps, Recorder, Status, finish
 from gamp_attention.risk import gradient_norm, overlaps, risk_at, susceptibility
 from gamp_attention.starts import initial_weights
+from gamp_attention.torch_loops import few_threads, first_order, quasi_newton
 
 if TYPE_CHECKING:
     import torch
 
-Visit = Callable[[int, float, float, bool], None]
 METHODS = ("gd", "adam", "lbfgs")
 LEARNING_RATES = {"gd": 0.15, "adam": 0.01, "lbfgs": 1.0}  # the first two as in the paper
 N_RECORDS = 100  # history entries, evenly spread over the iterations
@@ -148,11 +147,12 @@ def minimize_risk(
             record.add(overlaps(data, Q.detach().cpu().numpy(), no_V), norm / size, value / data.dim)
             record.step(lr)
 
-    if method == "lbfgs":
-        status, n_iter = _quasi_newton(function, Q, lr, max_iter, tol * size, visit)
-    else:
-        optimizer = torch.optim.Adam([Q], lr=lr) if method == "adam" else torch.optim.SGD([Q], lr=lr)
-        status, n_iter = _first_order(function, Q, optimizer, max_iter, tol * size, visit)
+    with few_threads(data.tokens.size):
+        if method == "lbfgs":
+            status, n_iter = quasi_newton(function, Q, lr, max_iter, tol * size, visit)
+        else:
+            optimizer = torch.optim.Adam([Q], lr=lr) if method == "adam" else torch.optim.SGD([Q], lr=lr)
+            status, n_iter = first_order(function, Q, optimizer, max_iter, tol * size, visit)
     end = Q.detach().cpu().numpy().copy()
     if not np.isfinite(end).all():
         end = start
@@ -170,100 +170,3 @@ def minimize_risk(
         gradient_norm=norm,
     )
     return finish(result, raise_on_failure, f"minimize_risk ({method})")
-
-
-def _value_and_norm(function: TorchRisk, Q: "torch.Tensor") -> tuple[float, float]:
-    """The risk and the norm of its gradient, which is left in Q.grad."""
-    Q.grad = None
-    value = function(Q)
-    value.backward()
-    assert Q.grad is not None
-    return float(value.detach()), float(Q.grad.norm())
-
-
-def _first_order(
-    function: TorchRisk, Q: "torch.Tensor", optimizer: "torch.optim.Optimizer", max_iter: int, tol: float, visit: Visit
-) -> tuple[Status, int]:
-    for t in range(max_iter + 1):
-        loss, norm = _value_and_norm(function, Q)
-        done = norm <= tol or t == max_iter or not math.isfinite(loss)
-        visit(t, loss, norm, done)
-        if done:
-            break
-        optimizer.step()
-    if not math.isfinite(loss):
-        return Status.NONFINITE, t
-    return (Status.CONVERGED if norm <= tol else Status.MAX_ITER), t
-
-
-def _quasi_newton(
-    function: TorchRisk, Q: "torch.Tensor", lr: float, max_iter: int, tol: float, visit: Visit
-) -> tuple[Status, int]:
-    """Rounds of L-BFGS; where rounding blinds the line search to progress, Barzilai-Borwein steps finish."""
-    import torch
-
-    n_iter = 0
-    loss, norm = _value_and_norm(function, Q)
-    visit(0, loss, norm, False)
-    while norm > tol and n_iter < max_iter and math.isfinite(loss):
-        optimizer = torch.optim.LBFGS(
-            [Q],
-            lr=lr,
-            max_iter=min(100, max_iter - n_iter),
-            history_size=50,
-            tolerance_grad=0.5 * tol / math.sqrt(Q.numel()),
-            tolerance_change=0.0,
-            line_search_fn="strong_wolfe",
-        )
-
-        def closure(optimizer: "torch.optim.Optimizer" = optimizer) -> "torch.Tensor":
-            optimizer.zero_grad()
-            value = function(Q)
-            value.backward()
-            return value.detach()
-
-        before = norm
-        optimizer.step(closure)
-        n_iter += max(1, optimizer.state[Q].get("n_iter", 1))
-        loss, norm = _value_and_norm(function, Q)
-        visit(n_iter, loss, norm, True)
-        if norm > 0.5 * before:
-            break
-    if math.isfinite(loss) and norm > tol and n_iter < max_iter:
-        n_iter = _gradient_secants(function, Q, max_iter, tol, visit, n_iter)
-        loss, norm = _value_and_norm(function, Q)
-    if not math.isfinite(loss):
-        return Status.NONFINITE, n_iter
-    if norm <= tol:
-        return Status.CONVERGED, n_iter
-    return (Status.STALLED if n_iter < max_iter else Status.MAX_ITER), n_iter
-
-
-def _gradient_secants(
-    function: TorchRisk, Q: "torch.Tensor", max_iter: int, tol: float, visit: Visit, n_iter: int
-) -> int:
-    """Barzilai-Borwein steps, which use gradients only, kept near the best point."""
-
-    def gradient() -> "torch.Tensor":
-        _value_and_norm(function, Q)
-        assert Q.grad is not None
-        return Q.grad.clone()
-
-    g, step = gradient(), 0.1
-    best, best_norm, best_at = Q.detach().clone(), float(g.norm()), n_iter
-    while n_iter < max_iter and best_norm > tol and n_iter - best_at < 200:
-        move = -step * g
-        Q.data.add_(move)
-        after = gradient()
-        n_iter += 1
-        norm = float(after.norm())
-        change = after - g
-        curvature = float((move * change).sum())
-        g, step = after, float((move**2).sum()) / curvature if curvature > 0 else 0.1
-        if norm < best_norm:
-            best, best_norm, best_at = Q.detach().clone(), norm, n_iter
-        elif not norm < 1e3 * best_norm:
-            break
-    Q.data.copy_(best)
-    visit(n_iter, float(function(Q).detach()), best_norm, True)
-    return n_iter

@@ -8,7 +8,7 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.channel import teacher_fields
 from gamp_attention.gaussian_points import gaussian_points
-from gamp_attention.models import Model
+from gamp_attention.models import Model, require_model
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,8 +41,7 @@ def linear_baseline(model: Model, *, n_points: int = 16384, n_replicas: int = 8,
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
     """
-    if not isinstance(model, Model):
-        raise check.fail("model", model, "a gamp_attention.Model", TypeError)
+    require_model(model)
     n_points = 2 * (check.integer("n_points", n_points, low=64) // 2)
     n_replicas = check.integer("n_replicas", n_replicas, low=2)
     rng = check.generator(seed)

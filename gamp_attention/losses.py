@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention._numba import overload
-from gamp_attention.attention import TiedSoftmax, is_instance, score_pullback, scores
+from gamp_attention.attention import TiedSoftmax, is_instance, score_pullback, scores, softmax_row
 
 
 class AttentionLoss(NamedTuple):
@@ -103,15 +103,7 @@ def _loss_value(loss, p, z, work):
         scores(loss.attention, z, L, r, s)
         value = 0.0
         for i in range(L):
-            top = s[i, 0]
-            for j in range(1, L):
-                top = max(top, s[i, j])
-            total = 0.0
-            for j in range(L):
-                s[i, j] = np.exp(s[i, j] - top)
-                total += s[i, j]
-            for j in range(L):
-                s[i, j] /= total
+            softmax_row(s, i)
             for j in range(L):
                 gs = 0.0
                 for k in range(L):
@@ -138,16 +130,8 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
         scores(loss.attention, z, L, r, s)
         value = 0.0
         for i in range(L):
-            top = s[i, 0]
-            for j in range(1, L):
-                top = max(top, s[i, j])
-            total = 0.0
-            for j in range(L):
-                s[i, j] = np.exp(s[i, j] - top)
-                total += s[i, j]
+            softmax_row(s, i)
             mean = 0.0
-            for j in range(L):
-                s[i, j] /= total
             for j in range(L):
                 gs = 0.0
                 for k in range(L):

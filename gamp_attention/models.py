@@ -115,6 +115,18 @@ class Model:
         return AttentionLoss(self.student, self.n_tokens, self.rank)
 
 
+def require_model(model: Any) -> Model:
+    """The argument, if it is a Model.
+
+    Raises
+    ------
+    TypeError : if it is not.
+    """
+    if not isinstance(model, Model):
+        raise check.fail("model", model, "a gamp_attention.Model", TypeError)
+    return model
+
+
 def attention_model(
     n_tokens: int = 2,
     rank: int = 1,

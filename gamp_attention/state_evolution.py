@@ -17,7 +17,7 @@ from gamp_attention.channel import (
 )
 from gamp_attention.gaussian_points import gaussian_points
 from gamp_attention.input_denoiser import prior_response
-from gamp_attention.models import Model
+from gamp_attention.models import Model, require_model
 from gamp_attention.results import Overlaps, Status, finish
 from gamp_attention.start_law import start_law
 from gamp_attention.trajectory import follow
@@ -206,8 +206,7 @@ def solve_state_evolution(
     >>> se.converged, round(se.overlaps.q[0, 0, 0], 2)
     (True, 0.09)
     """
-    if not isinstance(model, Model):
-        raise check.fail("model", model, "a gamp_attention.Model", TypeError)
+    require_model(model)
     alpha = check.real("alpha", alpha, low=0, strict=True)
     tol = check.real("tol", tol, low=0, strict=True)
     max_iter = check.integer("max_iter", max_iter, low=1)

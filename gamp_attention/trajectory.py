@@ -20,7 +20,7 @@ from gamp_attention.channel import Hats, average, denoise_fields, psd_root, teac
 from gamp_attention.gamp_control import Damping
 from gamp_attention.gaussian_points import symmetrise
 from gamp_attention.input_denoiser import prior_response
-from gamp_attention.models import Model
+from gamp_attention.models import Model, require_model
 from gamp_attention.results import Overlaps
 from gamp_attention.start_law import StartLaw, start_law
 
@@ -192,8 +192,7 @@ def trajectory(
     >>> path.q.shape, path.V_hat.shape
     ((6, 2, 1, 1), (5, 2, 1, 1))
     """
-    if not isinstance(model, Model):
-        raise check.fail("model", model, "a gamp_attention.Model", TypeError)
+    require_model(model)
     alpha = check.real("alpha", alpha, low=0, strict=True)
     n_iter = check.integer("n_iter", n_iter, low=1)
     n_paths = check.integer("n_paths", n_paths, low=64)

@@ -70,6 +70,8 @@ def main():
                 axis.errorbar(list(sizes), mean, 2 * error, fmt="o", color=COLOURS[branch])
                 axis.axhline(numbers[branch]["state_evolution"][key], color=DARK)
                 axis.set(title=key, xlabel="d", xscale="log")
+                axis.set_xticks(list(sizes), list(sizes), minor=False)
+                axis.set_xticks([], minor=True)
             row[0].set_ylabel(branch)
     verdict.end(numbers)
 
