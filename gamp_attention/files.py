@@ -23,17 +23,15 @@ def load_dataset(path: str | Path, lam: float, rank: int) -> Dataset:
     ------
     ValueError : naming the file and what is wrong with it.
     """
-    arrays = {}
     try:
-        opened = np.load(path, allow_pickle=False)
-        if not isinstance(opened, np.lib.npyio.NpzFile):
-            raise ValueError("it holds one array, not an .npz archive")
-        with opened as stored:
+        with open(path, "rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            if not isinstance(stored, np.lib.npyio.NpzFile):
+                raise ValueError("it holds one array, not an .npz archive")
             missing = [name for name in NEEDED if name not in stored]
             if missing:
                 raise ValueError(f"it lacks the arrays {', '.join(missing)} and has {', '.join(stored) or 'none'}")
-            for name in NEEDED:
-                arrays[name] = stored[name]
+            arrays = {name: stored[name] for name in NEEDED}
     except FileNotFoundError as error:
         raise ValueError(f"{path}: there is no such file") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:

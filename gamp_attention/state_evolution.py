@@ -169,7 +169,7 @@ def solve_state_evolution(
     *,
     tol: float = 1e-5,
     max_iter: int = 300,
-    n_points: int = 8192,
+    n_points: int = 16384,
     n_replicas: int = 8,
     seed: Any = 0,
     raise_on_failure: bool = False,
@@ -203,8 +203,8 @@ def solve_state_evolution(
     --------
     >>> import gamp_attention as ga
     >>> se = ga.solve_state_evolution(ga.paper_model(), alpha=1.5, n_points=2048)
-    >>> se.converged, round(se.overlaps.q[0, 0, 0], 2)
-    (True, 0.09)
+    >>> f"{se.status.value}, q = {se.overlaps.q[0, 0, 0]:.2f}"
+    'converged, q = 0.09'
     """
     require_model(model)
     alpha = check.real("alpha", alpha, low=0, strict=True)

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import numpy as np
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 import gamp_attention as ga
@@ -46,7 +46,7 @@ def test_converged_means_zero_gradient_and_nearly_all_converge():
     assert passing + settled >= 0.95 * total, dict(TALLY)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(instances(max_d=20), st.sampled_from(["asymptotic", "exact"]), st.integers(0, 1000))
 def test_gradient_is_autograds_and_the_finite_differences(data, risk, seed):
     rng = np.random.default_rng(seed)
