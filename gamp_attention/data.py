@@ -11,6 +11,7 @@ from gamp_attention.losses import AttentionLoss, pack_attention_parameters
 from gamp_attention.models import CoordinateLaw, Model, require_model
 
 RISKS = ("asymptotic", "exact")
+OVERFLOW = "tokens, outputs: need products within the range of doubles, got ones that overflow"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +74,8 @@ class Dataset:
         M = self.tokens @ outputs_t + self.positions @ outputs_t
         norm = np.einsum("nld,nld->n", outputs, outputs)
         self._exact = RiskTerms(pack_attention_parameters(G, M / d), norm / (2 * d))
+        if not (np.isfinite(self._exact.params).all() and np.isfinite(self._exact.constant).all()):
+            raise ValueError(OVERFLOW)
         self._asymptotic: RiskTerms | None = None
         self._outputs: np.ndarray | None = outputs
         self.Q_star: np.ndarray | None = None
@@ -104,6 +107,8 @@ class Dataset:
         L, d = self.positions.shape
         if spectra is None:
             spectra = np.einsum("nld,nld->l", self.tokens, self.tokens)[:, None] / (len(self.tokens) * d)
+            if not np.isfinite(spectra).all():
+                raise ValueError(OVERFLOW)
             spectra = np.maximum(spectra, np.finfo(float).tiny)
         self.spectra = check.array("spectra", spectra, (L, "d"))
         if self.spectra.shape[1] not in (1, d):

@@ -8,6 +8,7 @@ import numpy as np
 from gamp_attention._numba import kernel, over_blocks
 from gamp_attention.losses import AttentionLoss, loss_value
 from gamp_attention.newton import (
+    HUGE,
     SOLVED,
     cholesky,
     cholesky_solve,
@@ -115,7 +116,7 @@ def _denoise(
         solved[mu] = status == SOLVED
         plain[mu] = loss_value(loss, p, x, ws.loss)
         shift = 1e-12 * metric.smallest  # a held minimum may be about to vanish
-        while not cholesky(ws.hess, shift, ws.chol):
+        while not cholesky(ws.hess, shift, ws.chol) and shift < HUGE:
             shift = max(10.0 * shift, 1e-12)
         for j in range(k):
             ws.step[:] = 0.0

@@ -146,7 +146,10 @@ def run_gamp(
         except (np.linalg.LinAlgError, ValueError):  # V or λ + A is no longer positive definite
             after, report = state, None
         verdict = watch.judge(t, state, report, step(t))
-        if report is not None:
+        if report is None:
+            at = risk_at(data, state.Q, risk)
+            record.add(overlaps(data, state.Q, state.V), gradient_norm(data, at.gradient), at.train_loss)
+        else:
             record.add(overlaps(data, state.Q, state.V), report.gradient_norm, report.train_loss)
             if callback is not None:
                 callback(t, state, report)

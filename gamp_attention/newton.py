@@ -12,6 +12,7 @@ from gamp_attention.losses import loss_derivatives, loss_value, make_work
 
 FAILED, SOLVED, MERGED = 0, 1, 2
 MAX_NEWTON = 200
+HUGE = 1e300  # a shift that no finite Hessian asks for
 MAX_MINIMA = 16  # remembered by a global search
 MERGE = 0.3  # a Newton step that lands this much nearer to a known minimum belongs to it
 
@@ -140,6 +141,8 @@ def descend_from_saddle(loss, p, omega, metric, z, value, ws):
     False where no negative curvature is left.
     """
     k = z.shape[0]
+    if not np.isfinite(ws.hess).all():
+        return False
     spectrum, vectors = np.linalg.eigh(ws.hess)
     if spectrum[0] > -1e-10 * max(abs(spectrum[k - 1]), metric.smallest):
         return False
@@ -178,9 +181,11 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
             continue
         shifted = not definite
         shift = 0.05 * metric.smallest
-        while not definite:
+        while not definite and shift < HUGE:
             definite = cholesky(ws.hess, shift, ws.chol)
             shift *= 3.0
+        if not definite:
+            return value, FAILED
         for i in range(k):
             ws.step[i] = ws.grad[i]
         cholesky_solve(ws.chol, ws.step)

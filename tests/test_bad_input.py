@@ -67,6 +67,7 @@ CASES = {
     "tokens complex": (lambda d, m: ga.Dataset(X + 1j, Y, P), "tokens.*real array"),
     "outputs of wrong shape": (lambda d, m: ga.Dataset(X, Y[:3], P), r"outputs.*\(5, 2, 7\).*\(3, 2, 7\)"),
     "outputs infinite": (lambda d, m: ga.Dataset(X, Y / 0, P), "outputs.*infinite"),
+    "outputs that overflow": (lambda d, m: ga.Dataset(1e200 * X, 1e200 * Y, P), "overflow"),
     "positions of wrong length": (lambda d, m: ga.Dataset(X, Y, P[:, :4]), r"positions.*\(2, 7\).*\(2, 4\)"),
     "positions missing a token": (lambda d, m: ga.Dataset(X, Y, P[:1]), "positions"),
     "dataset lambda zero": (lambda d, m: ga.Dataset(X, Y, P, lam=0), "lam"),

@@ -64,6 +64,14 @@ def test_settling_finishes_what_message_passing_cannot(model):
     assert layer_gradient_norm(data, result.Q, "asymptotic") < 1.1e-8
 
 
+def test_breakdown_is_a_status_and_nothing_hangs(data):
+    """Weights so large that scores overflow: no result, said so."""
+    with np.errstate(all="ignore"):
+        result = ga.run_gamp(data, np.full((data.dim, 1), 1e160), "exact", max_iter=20)
+    assert not result.converged
+    assert result.status in (ga.Status.NONFINITE, ga.Status.DIVERGED)
+
+
 def test_max_iter_is_a_status(data):
     result = ga.run_gamp(data, "semantic", max_iter=3)
     assert result.status is ga.Status.MAX_ITER

@@ -25,7 +25,7 @@ def main():
     found = options(__doc__)
     verdict = Verdict("values", found)
     model, numbers = ga.paper_model(0.3), {}
-    sizes = {200: 12, 400: 12} if found.quick else {500: 48, 1000: 32, 2000: 24, 4000: 12}
+    sizes = {200: 12, 400: 12} if found.quick else {500: 32, 1000: 24, 2000: 12, 4000: 6}
     for branch, expected in EXPECTED.items():
         se = ga.solve_state_evolution(model, 1.5, branch, n_points=8192 if found.quick else 65536, seed=3)
         value = scalars(se.overlaps) | {"train_loss": se.train_loss}
