@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     import torch
 
 ONE_THREAD = 10_000_000  # numbers in the tokens under which one thread is used
+FIRST, BLOW_UP = 0.1, 30.0  # of gradient steps: the first step, and growth of the gradient that is not tolerated
+PATIENCE = 1000  # gradient steps within which the gradient must fall
 Risk = Callable[["torch.Tensor"], "torch.Tensor"]
 Visit = Callable[[int, float, float, bool], None]  # step, risk, gradient norm, whether to record it in any case
 
@@ -105,9 +107,9 @@ def _gradient_secants(function: Risk, Q: "torch.Tensor", max_iter: int, tol: flo
         assert Q.grad is not None
         return Q.grad.clone()
 
-    g, step = gradient(), 0.1
+    g, step = gradient(), FIRST
     best, best_norm, best_at = Q.detach().clone(), float(g.norm()), n_iter
-    while n_iter < max_iter and best_norm > tol and n_iter - best_at < 200:
+    while n_iter < max_iter and best_norm > tol and n_iter - best_at < PATIENCE:
         move = -step * g
         Q.data.add_(move)
         after = gradient()
@@ -115,11 +117,12 @@ def _gradient_secants(function: Risk, Q: "torch.Tensor", max_iter: int, tol: flo
         norm = float(after.norm())
         change = after - g
         curvature = float((move * change).sum())
-        g, step = after, float((move**2).sum()) / curvature if curvature > 0 else 0.1
+        g, step = after, float((move**2).sum()) / curvature if curvature > 0 else FIRST
         if norm < best_norm:
             best, best_norm, best_at = Q.detach().clone(), norm, n_iter
-        elif not norm < 1e3 * best_norm:
-            break
+        elif not norm < BLOW_UP * best_norm:  # a soft direction was overshot: go back
+            Q.data.copy_(best)
+            g, step = gradient(), FIRST
     Q.data.copy_(best)
     visit(n_iter, float(function(Q).detach()), best_norm, True)
     return n_iter
