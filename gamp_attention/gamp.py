@@ -111,7 +111,7 @@ def gamp_step(
 
     Raises
     ------
-    numpy.linalg.LinAlgError, ValueError : where V or λ + A stops being positive definite.
+    numpy.linalg.LinAlgError, newton.NotPositiveDefinite : where V is no longer positive definite.
     """
     terms = data.terms(risk)
     r = data.rank
@@ -132,10 +132,13 @@ def gamp_step(
     eta = np.einsum("iab,ib->ia", np.broadcast_to(C, (data.dim, r, r)), b)
 
     V = (1 - damping) * state.V + damping * W
+    D = memory(state.D, V, W, out.g, damping)
+    if np.shape(D) != state.D.shape:
+        raise ValueError(f"memory: needs to return shape {state.D.shape}, got shape {np.shape(D)}")
     after = GampState(
         Q=(1 - damping) * state.Q + damping * eta,
         V=V,
-        D=memory(state.D, V, W, out.g, damping),
+        D=D,
         z=out.z,
     )
     report = StepReport(

@@ -11,7 +11,7 @@ from gamp_attention.data import Dataset
 from gamp_attention.denoiser import denoise
 from gamp_attention.gamp import GampState, Memory, StepReport, averaged_memory, gamp_step, initial_state
 from gamp_attention.gamp_control import HOLD_AFTER, Damping, Watch, responses
-from gamp_attention.newton import make_metric
+from gamp_attention.newton import NotPositiveDefinite, make_metric
 from gamp_attention.results import History, Overlaps, Recorder, Status, finish
 from gamp_attention.risk import RiskAtPoint, gradient_norm, overlaps, risk_at, susceptibility
 from gamp_attention.settling import is_fixed_point, settle
@@ -59,7 +59,7 @@ class GampResult:
 
     @property
     def converged(self) -> bool:
-        """Whether gradient_norm <= tol at a verified fixed point."""
+        """Whether gradient_norm <= tol."""
         return self.status.converged
 
 
@@ -104,7 +104,8 @@ def run_gamp(
 
     Returns
     -------
-    GampResult. `converged` means that the gradient is below tol at a verified fixed point.
+    GampResult. `converged` means that the gradient norm is at most tol, `fixed_point` that Q was verified to be a fixed
+    point of GAMP.
 
     Raises
     ------
@@ -143,7 +144,7 @@ def run_gamp(
     for t in range(max_iter + 1):
         try:
             after, report = gamp_step(data, risk, state, step(t), hold=t >= hold_after, V_hat=V_hat(t), memory=memory)
-        except (np.linalg.LinAlgError, ValueError):  # V or λ + A is no longer positive definite
+        except (np.linalg.LinAlgError, NotPositiveDefinite):
             after, report = state, None
         verdict = watch.judge(t, state, report, step(t))
         if report is None:

@@ -17,6 +17,10 @@ MAX_MINIMA = 16  # remembered by a global search
 MERGE = 0.3  # a Newton step that lands this much nearer to a known minimum belongs to it
 
 
+class NotPositiveDefinite(ValueError):
+    """V stopped being symmetric positive definite: message passing has broken down."""
+
+
 class Metric(NamedTuple):
     """The quadratic term: V_l as blocks, and what the kernels need of it."""
 
@@ -45,7 +49,9 @@ def make_metric(V: np.ndarray) -> Metric:
     V = np.ascontiguousarray(V, dtype=float)
     spectrum = np.linalg.eigvalsh(V)
     if not (np.isfinite(V).all() and spectrum.min() > 0):
-        raise ValueError(f"V must hold symmetric positive definite blocks, got smallest eigenvalue {spectrum.min()}")
+        raise NotPositiveDefinite(
+            f"V must hold symmetric positive definite blocks, got smallest eigenvalue {spectrum.min()}"
+        )
     inverse = np.linalg.inv(V)
     inverse = np.ascontiguousarray(0.5 * (inverse + inverse.transpose(0, 2, 1)))
     root = np.ascontiguousarray(np.linalg.cholesky(V))

@@ -18,6 +18,7 @@ from gamp_attention.channel import (
 from gamp_attention.gaussian_points import gaussian_points
 from gamp_attention.input_denoiser import prior_response
 from gamp_attention.models import Model, require_model
+from gamp_attention.newton import NotPositiveDefinite
 from gamp_attention.results import Overlaps, Status, finish
 from gamp_attention.start_law import start_law
 from gamp_attention.trajectory import follow
@@ -122,7 +123,7 @@ class _Replica:
         while True:
             try:
                 after, _, _ = self.step(path[-1])
-            except (ValueError, np.linalg.LinAlgError):  # V is no longer positive definite
+            except (NotPositiveDefinite, np.linalg.LinAlgError):
                 return path, np.nan
             change = _change(path[-1], after)
             if not change > tol or len(path) > max_iter:

@@ -72,6 +72,11 @@ def test_breakdown_is_a_status_and_nothing_hangs(data):
     assert result.status in (ga.Status.NONFINITE, ga.Status.DIVERGED)
 
 
+def test_mistakes_in_a_memory_rule_are_not_taken_for_divergence(data):
+    with pytest.raises(ValueError, match="memory: needs to return shape"):
+        ga.run_gamp(data, memory=lambda D, V, W, g, damping: np.ones(3))
+
+
 def test_max_iter_is_a_status(data):
     result = ga.run_gamp(data, "semantic", max_iter=3)
     assert result.status is ga.Status.MAX_ITER
