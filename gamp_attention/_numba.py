@@ -21,7 +21,7 @@ overload = partial(extending.overload, jit_options={"error_model": "numpy", "for
 
 
 @lru_cache
-def _pool(pid: int, n_threads: int) -> ThreadPoolExecutor:
+def _pool(pid: int, n_threads: int) -> ThreadPoolExecutor:  # threads do not survive a fork: one pool a process
     return ThreadPoolExecutor(n_threads, thread_name_prefix="gamp_attention")
 
 

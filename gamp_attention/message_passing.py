@@ -205,7 +205,7 @@ def _conclude(
     if n_settle:
         settled_V = susceptibility(data, at.hessians)
         V = settled_V if np.isfinite(settled_V).all() else V
-    fixed = is_fixed_point(data, risk, Q, V) if status.converged else None
+    fixed = is_fixed_point(data, risk, at, V) if status.converged else None
     n_off, n_near = _competing_minima(data, risk, at, V)
     norm = gradient_norm(data, at.gradient)
     return GampResult(

@@ -81,13 +81,12 @@ def newton_step(data: Dataset, at: RiskAtPoint) -> np.ndarray:
     return step.reshape(shape)
 
 
-def is_fixed_point(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray, tol: float = 1e-6) -> bool:
-    """Whether a critical point Q is a fixed point of GAMP with its local minima held.
+def is_fixed_point(data: Dataset, risk: str, at: RiskAtPoint, V: np.ndarray, tol: float = 1e-6) -> bool:
+    """Whether a critical point is a fixed point of GAMP with its local minima held.
 
     V is halved where a sample's proximal objective would be concave at z; ω = z − V g then has z for its
     proximal point.
     """
-    at = risk_at(data, Q, risk)
     params = data.terms(risk).params
     lowest = float(np.linalg.eigvalsh(at.hessians).min())
     while np.linalg.eigvalsh(V).max() * max(-lowest, 0.0) > 0.9:
