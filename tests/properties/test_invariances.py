@@ -60,7 +60,7 @@ def test_sign_of_the_weights(seed, risk):
 @examples(12)
 @given(seeds)
 def test_rotation_of_the_columns(seed):
-    """Q → QO leaves the tied map and the first V, a multiple of 1: the whole run turns along."""
+    """Q → QO changes neither the tied map nor the first V, a multiple of 1: the whole run turns along."""
     rng, data, Q = make(seed, rank=2)
     O = random_rotation(rng, 2)
     here, there = run(data, Q, steps=8), run(data, Q @ O, steps=8)
