@@ -13,11 +13,17 @@ from gamp_attention.message_passing import GampResult, run_gamp
 from gamp_attention.models import Model, attention_model, paper_model
 from gamp_attention.results import ConvergenceError, History, Overlaps, Status
 from gamp_attention.risk import gradient, train_loss
-from gamp_attention.state_evolution import StateEvolutionResult, solve_state_evolution
-from gamp_attention.trajectory import Trajectory, trajectory
+from gamp_attention.state_evolution.branches import Branches, branches
+from gamp_attention.state_evolution.continuation import BranchPath, continue_branch
+from gamp_attention.state_evolution.result import StateEvolutionResult
+from gamp_attention.state_evolution.solve import solve_state_evolution
+from gamp_attention.state_evolution.stability import Stability
+from gamp_attention.state_evolution.trajectory import Trajectory, trajectory
 
 __all__ = [
     "AttentionLoss",
+    "BranchPath",
+    "Branches",
     "Comparison",
     "ConvergenceError",
     "Dataset",
@@ -29,13 +35,16 @@ __all__ = [
     "LinearBaseline",
     "Model",
     "Overlaps",
+    "Stability",
     "StateEvolutionResult",
     "Status",
     "TiedSoftmax",
     "Trajectory",
     "__version__",
     "attention_model",
+    "branches",
     "compare",
+    "continue_branch",
     "denoise",
     "gamp_step",
     "gradient",

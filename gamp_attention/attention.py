@@ -9,6 +9,7 @@ A map is a NamedTuple. Compiled code asks it for two things, dispatched on its t
 Fields are flattened as z[l * r + a].
 """
 
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,16 @@ class TiedSoftmax(NamedTuple):
 
     temperature: float = 1.0
 
+    @property
+    def even(self) -> bool:
+        """S[−z] = S[z]."""
+        return True
+
+    @property
+    def rotations(self) -> bool:
+        """S[z O] = S[z] for every rotation O of the columns."""
+        return True
+
     def __call__(self, z: np.ndarray) -> np.ndarray:
         """Attention matrices (..., L, L) of local fields (..., L, r)."""
         return softmax_rows(z @ np.swapaxes(z, -1, -2) / self.temperature)
@@ -29,8 +40,11 @@ class TiedSoftmax(NamedTuple):
 
 def softmax_rows(scores: np.ndarray) -> np.ndarray:
     """Softmax along the last axis, safe for large scores."""
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
+    columns = [scores[..., j] for j in range(scores.shape[-1])]  # numpy reduces short axes slowly
+    top = reduce(np.maximum, columns)
+    weights = [np.exp(column - top) for column in columns]
+    total = reduce(np.add, weights)
+    return np.stack([weight / total for weight in weights], axis=-1)
 
 
 @inline_kernel

@@ -147,7 +147,7 @@ def _fit(options: argparse.Namespace) -> int:
 def _solve(options: argparse.Namespace) -> int:
     from gamp_attention.files import write_json
     from gamp_attention.report import plain, state_evolution_table
-    from gamp_attention.state_evolution import solve_state_evolution
+    from gamp_attention.state_evolution.solve import solve_state_evolution
 
     result = solve_state_evolution(_model(options), options.alpha, options.init, seed=options.seed)
     _say(options, state_evolution_table(result))
@@ -169,7 +169,7 @@ def _solve(options: argparse.Namespace) -> int:
 def _trajectory(options: argparse.Namespace) -> int:
     from gamp_attention.files import write_json
     from gamp_attention.report import plain, trajectory_table
-    from gamp_attention.trajectory import trajectory
+    from gamp_attention.state_evolution.trajectory import trajectory
 
     path = trajectory(
         _model(options),

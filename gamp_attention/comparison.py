@@ -15,8 +15,9 @@ from gamp_attention.linear_baseline import LinearBaseline, linear_baseline
 from gamp_attention.message_passing import GampResult, run_gamp
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution import StateEvolutionResult, solve_state_evolution
-from gamp_attention.trajectory import Trajectory, trajectory
+from gamp_attention.state_evolution.result import StateEvolutionResult
+from gamp_attention.state_evolution.solve import solve_state_evolution
+from gamp_attention.state_evolution.trajectory import Trajectory, trajectory
 
 DAMPING = {"semantic": 0.5, "positional": 0.3}
 FOLLOWED = 20  # iterations of the trajectory that are compared

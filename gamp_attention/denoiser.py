@@ -47,7 +47,8 @@ class Denoised(NamedTuple):
 
 
 @lru_cache
-def _directions(n_fields: int) -> np.ndarray:
+def search_points(n_fields: int) -> np.ndarray:
+    """The points that global searches start from, see `gamp_attention.prox.search_directions`."""
     return search_directions(n_fields)
 
 
@@ -86,9 +87,8 @@ def denoise(
     jac = np.empty((n if jacobian else 0, k, k))
     moreau, plain, gap = np.empty(n), np.empty(n), np.empty(n)
     solved = np.empty(n, dtype=np.bool_)
-    directions = _directions(k)
     outputs = z, g.reshape(n, k), response, jac, moreau, plain, gap, solved
-    directions = _directions(k)
+    directions = search_points(k)
 
     def block(first: int, last: int) -> None:
         _denoise(first, last, loss, params, flat, metric, hold, directions, *outputs)

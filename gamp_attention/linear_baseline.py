@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.channel import teacher_fields
-from gamp_attention.gaussian_points import gaussian_points
 from gamp_attention.models import Model, require_model
+from gamp_attention.state_evolution.channel import teacher_fields
+from gamp_attention.state_evolution.gaussian_points import gaussian_points
 
 
 @dataclass(frozen=True, eq=False)

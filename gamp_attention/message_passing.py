@@ -133,7 +133,7 @@ def run_gamp(
     state = initial_state(data, initial_weights(data, init, seed), _variances(V, data))
 
     def predicted() -> np.ndarray:
-        from gamp_attention.trajectory import trajectory
+        from gamp_attention.state_evolution.trajectory import trajectory
 
         start = init if isinstance(init, str) and V is None else overlaps(data, state.Q, state.V)
         return trajectory(data.instance_model(), data.alpha, start, damping=damping, n_iter=min(max_iter, 40)).V_hat

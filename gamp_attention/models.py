@@ -1,6 +1,6 @@
 """What the problem is: teacher, student, law of the tokens and of the coordinates, penalty."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -75,6 +75,11 @@ class SoftmaxTeacher:
     omega: float
     A: np.ndarray
 
+    @property
+    def even(self) -> bool:
+        """T[−u] = T[u]."""
+        return True
+
     def __call__(self, u: np.ndarray) -> np.ndarray:
         """Target attention matrices (..., L, L) of teacher fields u (..., L, t)."""
         return (1 - self.omega) * softmax_rows(u @ np.swapaxes(u, -1, -2)) + self.omega * self.A
@@ -110,9 +115,54 @@ class Model:
         return self.coordinates.teacher_mean.shape[1]
 
     @property
+    def even(self) -> bool:
+        """Whether S[−z] = S[z] and T[−y] = T[y], so that fields may change sign together."""
+        return self.student.even and self.teacher.even
+
+    @cached_property
+    def reversible(self) -> bool:
+        """Whether tokens in reverse order, with opposite positions and teacher fields, are the same problem."""
+        law, A = self.coordinates, self.teacher.A
+        alike = np.array_equal(law.gamma, law.gamma[:, ::-1]) and np.array_equal(A, A[::-1, ::-1])
+        return self.even and alike and np.array_equal(law.tau, -law.tau[:, ::-1]) and not law.teacher_mean.any()
+
+    @property
     def loss(self) -> AttentionLoss:
         """The per-sample loss of the equivalent GLM."""
         return AttentionLoss(self.student, self.n_tokens, self.rank)
+
+
+PARAMETERS = ("alpha", "omega", "lam", "sigma")
+
+
+def with_parameter(model: Model, name: str, value: float) -> Model:
+    """The model with ω, λ or the common standard deviation σ of its tokens changed; α is no part of it.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the parameter, what it got and what it needs.
+    """
+    check.choice("parameter", name, PARAMETERS)
+    if name == "omega":
+        return replace(model, teacher=replace(model.teacher, omega=check.real(name, value, low=0, high=1)))
+    if name == "lam":
+        return replace(model, lam=check.real(name, value, low=0, strict=True))
+    if name == "sigma":
+        gamma, sigma = model.coordinates.gamma, check.real(name, value, low=0, strict=True)
+        if not (gamma == gamma.flat[0]).all():
+            raise check.fail("parameter", name, "another one, as the tokens have no common variance")
+        return replace(model, coordinates=replace(model.coordinates, gamma=np.full_like(gamma, sigma**2)))
+    return model
+
+
+def parameter_value(model: Model, alpha: float, name: str) -> float:
+    """The present value of α, ω, λ or σ."""
+    return {
+        "alpha": alpha,
+        "omega": model.teacher.omega,
+        "lam": model.lam,
+        "sigma": float(np.sqrt(model.coordinates.gamma.flat[0])),
+    }[check.choice("parameter", name, PARAMETERS)]
 
 
 def require_model(model: Any) -> Model:

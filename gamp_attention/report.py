@@ -8,8 +8,8 @@ import numpy as np
 
 if TYPE_CHECKING:
     from gamp_attention.comparison import Branch, Comparison, Row
-    from gamp_attention.state_evolution import StateEvolutionResult
-    from gamp_attention.trajectory import Trajectory
+    from gamp_attention.state_evolution.result import StateEvolutionResult
+    from gamp_attention.state_evolution.trajectory import Trajectory
 
 COLUMNS = ("q", "m", "theta", "V", "train_loss", "test_error")
 HEADS = ("q", "m_1", "θ", "V", "ε_t", "ε_g")

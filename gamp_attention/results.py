@@ -16,6 +16,8 @@ class Status(Enum):
     STALLED = "stalled"
     DIVERGED = "diverged"
     NONFINITE = "nonfinite"
+    INACCURATE = "inaccurate"  # solved, but not to the accuracy asked for within the budget
+    LOST = "lost"  # the branch asked for does not exist here; another solution was found
 
     @property
     def converged(self) -> bool:

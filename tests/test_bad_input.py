@@ -10,6 +10,10 @@ rng = np.random.default_rng(0)
 X, Y, P = rng.normal(size=(5, 2, 7)), rng.normal(size=(5, 2, 7)), rng.normal(size=(2, 7))
 
 
+# θ² = ρ q to the last bit: the student's fields are a function of the teacher's
+SINGULAR = ga.Overlaps(np.full((2, 1, 1), 0.01), np.zeros((2, 1)), np.full((2, 1, 1), 0.05), np.full((2, 1, 1), 10.0))
+
+
 def with_nan(array):
     array = array.copy()
     array.flat[3] = np.nan
@@ -97,8 +101,17 @@ CASES = {
     "gradient of unknown risk": (lambda d, m: ga.gradient(d, np.ones((7, 1)), "x"), "risk"),
     "se alpha negative": (lambda d, m: ga.solve_state_evolution(m, -1), "alpha"),
     "se init unknown": (lambda d, m: ga.solve_state_evolution(m, 1, "x"), "init"),
-    "se odd points": (lambda d, m: ga.solve_state_evolution(m, 1, n_points=65), "n_points.*even"),
-    "se one replica": (lambda d, m: ga.solve_state_evolution(m, 1, n_replicas=1), "n_replicas"),
+    "se accuracy beyond doubles": (lambda d, m: ga.solve_state_evolution(m, 1, rtol=1e-14), "rtol"),
+    "se rule unknown": (lambda d, m: ga.solve_state_evolution(m, 1, rule="gauss"), "rule"),
+    "se variance unknown": (lambda d, m: ga.solve_state_evolution(m, 1, variance="both"), "variance"),
+    "se start beyond its teacher": (lambda d, m: ga.solve_state_evolution(m, 1, SINGULAR), "init.*positive definite"),
+    "split rule in many dimensions": (
+        lambda d, m: ga.solve_state_evolution(ga.attention_model(4), 1, rule="split"),
+        "rule.*lines",
+    ),
+    "continuation parameter": (lambda d, m: ga.continue_branch(m, 1, "semantic", "beta"), "parameter"),
+    "continuation goal": (lambda d, m: ga.continue_branch(m, 1, "semantic", "alpha", -1), "to"),
+    "branches without starts": (lambda d, m: ga.branches(m, 1, ()), "starts"),
     "trajectory damping": (lambda d, m: ga.trajectory(m, 1, damping=2), "damping"),
     "trajectory too few paths": (lambda d, m: ga.trajectory(m, 1, n_paths=64, n_iter=50), "n_paths"),
     "compare unknown risk": (lambda d, m: ga.compare(m, risk="x"), "risk"),

@@ -57,7 +57,7 @@ def test_state_evolution_response_by_name(model):
 
 def test_trajectory_converges_to_the_fixed_point(model):
     path = ga.trajectory(model, 1.5, "semantic", damping=0.5, n_iter=30, n_paths=2048)
-    se = ga.solve_state_evolution(model, 1.5, "semantic", n_points=4096)
+    se = ga.solve_state_evolution(model, 1.5, "semantic", stable=False)
     for key in ("q", "theta"):
         gap = abs(scalars(path)[key][-1] - scalars(se.overlaps)[key])
         assert gap <= 4 * np.hypot(scalars(path.error)[key][-1], scalars(se.overlaps_error)[key])

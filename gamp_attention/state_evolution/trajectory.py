@@ -16,13 +16,13 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 
 from gamp_attention import _validation as check
-from gamp_attention.channel import Hats, average, denoise_fields, psd_root, teacher_fields
 from gamp_attention.gamp_control import Damping
-from gamp_attention.gaussian_points import symmetrise
 from gamp_attention.input_denoiser import prior_response
 from gamp_attention.models import Model, require_model
 from gamp_attention.results import Overlaps
-from gamp_attention.start_law import StartLaw, start_law
+from gamp_attention.state_evolution.channel import Hats, average, conjugates, denoise_fields, psd_root, teacher_fields
+from gamp_attention.state_evolution.gaussian_points import symmetrise
+from gamp_attention.state_evolution.start_law import StartLaw, start_law
 
 CUTOFF = 1e-7  # relative size below which directions of the path covariance count as already spanned
 
@@ -144,12 +144,12 @@ def follow(
         now = states[-1]
         fields = paths.draw(now, weights.covariances())
         out = denoise_fields(model, now, fields, paths.terms, z)
-        hats = average(model, alpha, now, paths.y, fields, paths.terms, out)
+        here = conjugates(model, alpha, now, average(paths.y, fields, paths.terms, out, now.V))
         z = out.z
         g.append(out.g)
-        weights.step(hats, [alpha * np.einsum("nla,nlb->lab", s, out.g) / n_paths for s in g], step(t))
+        weights.step(here, [alpha * np.einsum("nla,nlb->lab", s, out.g) / n_paths for s in g], step(t))
         states.append(weights.overlaps())
-        all_hats.append(hats)
+        all_hats.append(here)
     return states, all_hats
 
 

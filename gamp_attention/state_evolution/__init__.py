@@ -1,0 +1,1 @@
+"""State evolution: the law of message passing in the limit d → ∞."""

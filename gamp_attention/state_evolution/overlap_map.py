@@ -1,0 +1,104 @@
+"""The map of state evolution, overlaps to overlaps, on a rule for the channel's averages."""
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from gamp_attention import _validation as check
+from gamp_attention.models import Model
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.channel import Hats, Moments, conjugates
+from gamp_attention.state_evolution.field_lines import fields_of
+from gamp_attention.state_evolution.packing import Packing
+from gamp_attention.state_evolution.sobol_rule import SobolRule
+from gamp_attention.state_evolution.split_rule import MAX_FIELDS, SplitRule
+from gamp_attention.state_evolution.symmetry import Symmetry, fix_gauge
+from gamp_attention.state_evolution.weights import weights_step
+
+RULES = ("auto", "split", "lines", "sobol")
+VARIANCES = ("stein", "derivative")
+AUTO_FIELDS = 4  # up to so many white coordinates the split rule is the faster
+FIRST_POINTS = {"lines": 256, "sobol": 4096}
+
+Rule = SplitRule | SobolRule
+
+
+def first_rule(name: Any, model: Model, seed: tuple[int, ...]) -> Rule:
+    """The coarsest rule of a name, or for "auto" of the one that suits the model."""
+    check.choice("rule", name, RULES)
+    size = fields_of(model)
+    if name == "split" and size > MAX_FIELDS:
+        raise check.fail("rule", name, f"'lines', 'sobol' or 'auto' for {size} = L (r + t) > {MAX_FIELDS} fields")
+    if name == "auto":
+        name = "split" if size <= AUTO_FIELDS else "sobol"
+    if name == "split":
+        return SplitRule(model)
+    return SobolRule(model, FIRST_POINTS[name], lines=name == "lines", seed=seed)
+
+
+@dataclass(frozen=True)
+class Image:
+    """One full step: the hats at the old overlaps, the new overlaps, and the new ‖Q‖²/d."""
+
+    hats: Hats
+    overlaps: Overlaps
+    norm: float
+
+
+@dataclass(frozen=True)
+class OverlapMap:
+    """Overlaps to overlaps, with V̂ in the form that `variance` names."""
+
+    model: Model
+    alpha: float
+    rule: Rule
+    variance: str = "stein"
+    _last: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def images(self, overlaps: Overlaps, squares: bool = False) -> tuple[Image, list[Image]]:
+        """One full step with the mean of the rule's averages, and with each replica's own."""
+        samples = self._moments(overlaps, squares)
+        return self._image(overlaps, _mean(samples)), [self._image(overlaps, sample) for sample in samples]
+
+    def __call__(self, overlaps: Overlaps) -> Overlaps:
+        """The new overlaps."""
+        return self._image(overlaps, _mean(self._moments(overlaps))).overlaps
+
+    def _moments(self, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
+        """The rule's averages; the last ones are kept, as solvers ask for them again."""
+        last = self._last
+        if last.get("at") is not overlaps or (squares and not last["squares"] and not self.rule.squares):
+            last.update(at=overlaps, squares=squares, moments=self.rule.moments(overlaps, squares))
+        return last["moments"]
+
+    def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
+        hats = conjugates(self.model, self.alpha, overlaps, moments)
+        after, norm = weights_step(self.model, hats, self.variance)
+        return Image(hats, Symmetry.of(self.model, overlaps).impose(fix_gauge(self.model, after)), norm)
+
+    def finer(self) -> "OverlapMap | None":
+        """The map on the next finer rule."""
+        rule = self.rule.finer()
+        return None if rule is None else replace(self, rule=rule, _last={})
+
+    def jacobian(self, packing: Packing, at: Overlaps, step: float, central: bool = False) -> np.ndarray:
+        """Derivative of the map in the packed overlaps, by finite differences."""
+        x = packing.pack(at)
+
+        def value(shift: np.ndarray) -> np.ndarray:
+            return packing.pack(self(packing.unpack(x + shift)))
+
+        shifts = step * np.eye(len(x))
+        if central:
+            return np.stack([(value(shift) - value(-shift)) / (2 * step) for shift in shifts], axis=1)
+        base = packing.pack(self(at))
+        return np.stack([(value(shift) - base) / step for shift in shifts], axis=1)
+
+
+def _mean(samples: list[Moments]) -> Moments:
+    if len(samples) == 1:
+        return samples[0]
+    return Moments(
+        **{each.name: np.mean([getattr(sample, each.name) for sample in samples], axis=0) for each in fields(Moments)}
+    )

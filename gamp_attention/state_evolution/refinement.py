@@ -1,0 +1,149 @@
+"""From a fixed point on a coarse rule to one of stated accuracy, with the errors of all that is reported."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import t as student_t
+
+from gamp_attention.results import Overlaps, Status
+from gamp_attention.state_evolution.energy import moreau_loss
+from gamp_attention.state_evolution.overlap_map import Image, OverlapMap
+from gamp_attention.state_evolution.packing import Packing
+from gamp_attention.state_evolution.root import FLAT, Root, newton
+from gamp_attention.state_evolution.split_rule import SplitRule
+from gamp_attention.state_evolution.stability import replicon
+from gamp_attention.state_evolution.test_error import test_error
+
+SHARE = 0.1  # of the accuracy asked for, that the equations are solved to
+UNREFINED = 1e-2  # error to expect of the coarsest rule
+COVERAGE = 0.95
+SAFETY = 0.5  # error of a level of the split rule, in units of its difference from the level before
+FLOOR = 0.3  # of the worst relative error, that every entry's is believed to be at least
+TRUST = 0.3  # least error of an overlap, and LOSS_TRUST of a loss, in units of what the split rule leaves unresolved
+LOSS_TRUST = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A fixed point with errors, half-widths that hold in 95 % of cases.
+
+    Attributes
+    ----------
+    F, at, image : the finest map, the overlaps where it was last evaluated, and what it gave there.
+    overlaps, overlaps_error : the solution, `at` and one last Newton step.
+    error : largest relative error of an overlap.
+    """
+
+    status: Status
+    n_iter: int
+    residual: float
+    F: OverlapMap
+    at: Overlaps
+    image: Image
+    overlaps: Overlaps
+    overlaps_error: Overlaps
+    error: float
+    train_loss: float
+    train_loss_error: float
+    test_error: float
+    test_error_error: float
+    jump_mass_error: np.ndarray
+    replicon: float
+    replicon_error: float
+
+
+class _Spread:
+    """What the images on other rules or replicas say about the error of the one at hand."""
+
+    def __init__(self, image: Image, samples: list[Image], embedded: bool) -> None:
+        self.image, self.samples = image, samples
+        count = len(samples)
+        self.scale = SAFETY if embedded else float(student_t.ppf(0.5 + COVERAGE / 2, count - 1)) / np.sqrt(count)
+        self.embedded = embedded
+
+    def of(self, best: np.ndarray | float, values: list[np.ndarray] | list[float] | np.ndarray) -> np.ndarray:
+        """Error of the best value from values on the others, entry by entry."""
+        away = np.asarray(values) - best
+        return self.scale * (np.abs(away).max(axis=0) if self.embedded else away.std(axis=0, ddof=1))
+
+
+def refine(F: OverlapMap, root: Root, rtol: float, max_work: float) -> Solution:
+    """Refine the rule until the errors of all overlaps are within rtol, or the budget or the rule ends."""
+    coarse, packing, J, x = F, root.packing, root.jacobian, root.overlaps
+    n_iter, solution = 0, None
+    while True:
+        if isinstance(F.rule, SplitRule) or solution is not None:
+            finer = F.finer()
+            if finer is None or (finer.rule.work > max_work and solution is not None):
+                assert solution is not None
+                return solution
+            coarse, F = F, finer
+        expected = UNREFINED if solution is None else solution.error
+        step = newton(F, x, max(SHARE * rtol, 0.5 * SHARE * expected, 1e-12), 12, J, packing)
+        J, x, n_iter = step.jacobian, step.overlaps, n_iter + len(step.path) - 1
+        solution = _solution(F, coarse, packing, J, x, n_iter, rtol)
+        if solution.status.converged:
+            return solution
+
+
+def _solution(
+    F: OverlapMap,
+    coarse: OverlapMap,
+    packing: Packing,
+    J: np.ndarray | None,
+    x: Overlaps,
+    n_iter: int,
+    rtol: float,
+) -> Solution:
+    assert J is not None
+    embedded = isinstance(F.rule, SplitRule)
+    image, samples = F.images(x, squares=True)
+    if embedded:
+        samples = [coarse.images(x)[0]]
+    spread = _Spread(image, samples, embedded)
+
+    def propagate(change: np.ndarray) -> np.ndarray:
+        return np.linalg.lstsq(np.eye(len(J)) - J, change, rcond=FLAT)[0]
+
+    here, there = packing.pack(x), packing.pack(image.overlaps)
+    best = here + propagate(there - here)
+    moves = [propagate(packing.pack(sample.overlaps) - there) for sample in samples]
+    least = F.rule.tol if isinstance(F.rule, SplitRule) else 0.0
+    errors = np.maximum(spread.of(0.0, moves), TRUST * least * np.minimum(np.abs(best), 1))
+    # entries can agree by accident: none is believed much better than the worst of its solution
+    errors = np.maximum(errors, FLOOR * errors.max() * np.minimum(np.abs(best), 1))
+    overlaps = packing.unpack(best)
+    test_values = test_error(F.model, overlaps, F.rule)
+    if embedded:
+        moved = [test_error(F.model, packing.unpack(best + move), coarse.rule)[0] for move in moves]
+    else:
+        moved = [
+            test_error(F.model, packing.unpack(best + move), F.rule)[replica] for replica, move in enumerate(moves)
+        ]
+    model, variance = F.model, F.variance
+    rs = replicon(model, image.hats, variance)
+    error = float(errors.max())
+    residual = float(np.abs(there - here).max())
+    solved = residual <= max(rtol, 1e-10)
+    train_loss = moreau_loss(model, x, image.hats, image.norm)
+    # second order in the overlaps, as the free energy is stationary in them; and first order in the average
+    train_error = spread.of(image.hats.moreau, [s.hats.moreau for s in samples]) + error**2 * train_loss
+    test_value = float(test_values.mean())
+    return Solution(
+        status=Status.CONVERGED if solved and error <= rtol else Status.INACCURATE,
+        n_iter=n_iter,
+        residual=residual,
+        F=F,
+        at=x,
+        image=image,
+        overlaps=overlaps,
+        overlaps_error=packing.unpack(errors),
+        error=error,
+        train_loss=train_loss,
+        train_loss_error=max(float(train_error), LOSS_TRUST * least * train_loss),
+        test_error=test_value,
+        test_error_error=max(float(spread.of(test_value, moved)), LOSS_TRUST * least * test_value),
+        jump_mass_error=spread.of(image.hats.jump_mass, [s.hats.jump_mass for s in samples]),
+        replicon=rs,
+        replicon_error=float(spread.of(rs, [replicon(model, s.hats, variance) for s in samples])),
+    )

@@ -1,0 +1,151 @@
+"""Fixed points of the overlap map: guarded quasi-Newton steps, never far from where plain damped steps lead."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gamp_attention.newton import NotPositiveDefinite
+from gamp_attention.results import Overlaps, Status
+from gamp_attention.state_evolution.channel import psd_root
+from gamp_attention.state_evolution.overlap_map import OverlapMap
+from gamp_attention.state_evolution.packing import Packing, is_feasible, relative_change
+
+MIXING, MEAN_MIXING = 0.5, 0.2  # of plain damped steps
+SLOWEST = 1 / 64  # of those steps
+DIFFERENCE = 5e-3  # finite-difference step for the Jacobian, in units of the overlaps
+LONGEST = 0.3  # Newton step, in the same units
+FLAT = 1e-5  # singular values of 1 − J below this are flat directions, as a common rotation of the columns is
+SLOW = 0.3  # a residual that falls by less asks for a new Jacobian
+BREAKDOWNS = (NotPositiveDefinite, np.linalg.LinAlgError, FloatingPointError)
+
+
+@dataclass(frozen=True)
+class Root:
+    """Where the iteration ended.
+
+    Attributes
+    ----------
+    path : overlaps visited.
+    residual : largest relative change of an overlap in a full step; NaN where the map broke down.
+    jacobian : of the map, in the packed overlaps, or None.
+    """
+
+    status: Status
+    path: list[Overlaps]
+    residual: float
+    packing: Packing
+    jacobian: np.ndarray | None
+
+    @property
+    def overlaps(self) -> Overlaps:
+        """The last overlaps."""
+        return self.path[-1]
+
+
+def damped(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:
+    """Average two overlaps. The mean direction overshoots most and is moved least; q by its square root, as where
+    weights, not their squares, are averaged."""
+
+    def between(a: np.ndarray, b: np.ndarray, share: float = MIXING) -> np.ndarray:
+        return (1 - share * slower) * a + share * slower * b
+
+    root = between(psd_root(old.q), psd_root(new.q))
+    return Overlaps(
+        q=root @ root,
+        m=between(old.m, new.m, MEAN_MIXING),
+        theta=between(old.theta, new.theta),
+        V=between(old.V, new.V),
+    )
+
+
+def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[list[Overlaps], float]:
+    """Plain damped steps until a full step changes no overlap by more than tol: the path, and that change.
+
+    Steps are halved while they do not reduce the change.
+    """
+    path, slower, last = [start], 1.0, np.inf
+    while True:
+        after = F(path[-1])
+        change = relative_change(path[-1], after)
+        if not change > tol or len(path) > n_steps:
+            return path, change
+        if change > last:
+            slower = max(0.5 * slower, SLOWEST)
+        last = change
+        path.append(damped(path[-1], after, slower))
+
+
+def newton(
+    F: OverlapMap,
+    start: Overlaps,
+    tol: float,
+    n_steps: int,
+    jacobian: np.ndarray | None = None,
+    packing: Packing | None = None,
+) -> Root:
+    """Guarded Newton steps with Broyden updates of a Jacobian; ends STALLED where no step reduces the residual."""
+    packing = packing or Packing.of(F.model, start)
+    x, J = packing.pack(start), jacobian
+    fresh = J is None
+    path, rest = [start], packing.pack(F(start)) - x
+    if J is None:
+        J = F.jacobian(packing, start, DIFFERENCE)
+    for _ in range(n_steps):
+        size = float(np.abs(rest).max())
+        if size <= tol:
+            return Root(Status.CONVERGED, path, size, packing, J)
+        step = np.linalg.lstsq(np.eye(len(x)) - J, rest, rcond=FLAT)[0]
+        step *= min(1.0, LONGEST / np.abs(step).max())
+        found = None
+        for share in (1.0, 0.5, 0.2, 0.05):
+            trial = packing.unpack(x + share * step)
+            if not is_feasible(F.model, trial):
+                continue
+            after = packing.pack(F(trial)) - x - share * step
+            if np.linalg.norm(after) < (1 - 0.1 * share) * np.linalg.norm(rest):
+                found = share * step, trial, after
+                break
+        if found is None:
+            if fresh:
+                return Root(Status.STALLED, path, size, packing, J)
+            J, fresh = F.jacobian(packing, path[-1], DIFFERENCE), True
+            continue
+        moved, trial, after = found
+        slow = np.abs(after).max() > SLOW * size
+        error = (rest - after) - (moved - J @ moved)  # of (1 − J) moved
+        J = J - np.outer(error, moved) / (moved @ moved)
+        fresh = False
+        x, rest = x + moved, after
+        path.append(trial)
+        if slow and np.abs(rest).max() > tol:
+            J, fresh = F.jacobian(packing, trial, DIFFERENCE), True
+    return Root(Status.MAX_ITER, path, float(np.abs(rest).max()), packing, J)
+
+
+def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, relax: int = 4) -> Root:
+    """A fixed point near where plain damped steps from `start` lead.
+
+    Newton's answer is taken only if it lies within reach of the damped iterate it started from, and plain damped
+    steps from it stay there; otherwise there are more damped steps, until they converge by themselves.
+    """
+    path, n_steps = [start], relax
+    try:
+        while True:
+            more, change = iterate(F, path[-1], tol, n_steps)
+            path += more[1:]
+            if not change > tol or len(path) > max_iter or not np.isfinite(change):
+                status = Status.CONVERGED if change <= tol else Status.MAX_ITER
+                if not np.isfinite(change):
+                    status = Status.NONFINITE
+                packing = Packing.of(F.model, path[-1])
+                J = F.jacobian(packing, path[-1], DIFFERENCE) if status is Status.CONVERGED else None
+                return Root(status, path, change, packing, J)
+            root = newton(F, path[-1], tol, 12)
+            reach = min(LONGEST, 0.05 + 10 * change)
+            if root.status.converged and relative_change(path[-1], root.overlaps) <= reach:
+                _, drift = iterate(F, root.overlaps, 0.0, 2)
+                if drift <= max(30 * tol, 1e-6):
+                    return Root(Status.CONVERGED, path + root.path[1:], root.residual, root.packing, root.jacobian)
+            n_steps = min(2 * n_steps + 4, max_iter)
+    except BREAKDOWNS:
+        return Root(Status.NONFINITE, path, np.nan, Packing.of(F.model, path[-1]), None)

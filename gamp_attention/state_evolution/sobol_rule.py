@@ -1,0 +1,86 @@
+"""A randomised rule for averages over the channel: scrambled Sobol points in mirror pairs, in independent replicas."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from gamp_attention.models import Model
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.channel import Moments, average, denoise_fields, student_noise, teacher_fields
+from gamp_attention.state_evolution.field_lines import FieldLines, fields_of, mean_moments
+from gamp_attention.state_evolution.gaussian_points import gaussian_points
+from gamp_attention.state_evolution.symmetry import Symmetry
+
+NODES = 10  # Gauss-Legendre nodes of a panel on a line
+LINE_WORK = 100  # proximal problems of a line, about
+
+
+@dataclass(frozen=True)
+class SobolRule:
+    """Averages over the channel on independent randomised point sets, whose spread is the error.
+
+    Works at any number of tokens and columns. The points are redrawn from the seed at every use, so the same
+    rule is the same function of the overlaps.
+
+    Parameters
+    ----------
+    n_points : points of each replica, even.
+    n_replicas : independent replicas, at least 2.
+    lines : average along a line through every point that crosses the jumps of the proximal map, cut there,
+        instead of at the point; what is left is smooth and converges faster.
+    seed : of the point sets, one or more integers.
+    """
+
+    model: Model
+    n_points: int = 4096
+    n_replicas: int = 8
+    lines: bool = False
+    seed: tuple[int, ...] = (0,)
+    squares: ClassVar[bool] = False  # products of derivatives are averaged on request
+
+    @property
+    def name(self) -> str:
+        """What the rule is called in arguments and results."""
+        return "lines" if self.lines else "sobol"
+
+    def finer(self) -> "SobolRule":
+        """Four times the points, scrambled anew."""
+        return replace(self, n_points=4 * self.n_points)
+
+    def for_stability(self) -> "SobolRule":
+        """The rule itself."""
+        return self
+
+    @property
+    def work(self) -> int:
+        """Proximal problems of one evaluation, about."""
+        return self.n_points * self.n_replicas * (LINE_WORK if self.lines else 1)
+
+    def generator(self, replica: int) -> np.random.Generator:
+        """What the point set of a replica is drawn from."""
+        return np.random.default_rng([*self.seed, self.n_points, replica])
+
+    def moments(self, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
+        """The averages of each replica; those of products of derivatives only where `squares` asks for them."""
+        one = self._on_lines if self.lines else self._at_points
+        return [one(overlaps, self.generator(replica), squares) for replica in range(self.n_replicas)]
+
+    def _at_points(self, overlaps: Overlaps, rng: np.random.Generator, squares: bool) -> Moments:
+        model, n = self.model, self.n_points
+        L, t, r = model.n_tokens, model.teacher_rank, model.rank
+        white = gaussian_points(n, fields_of(model), rng)
+        y, terms = teacher_fields(model, white[:, : L * t].reshape(n, L, t))
+        noise = student_noise(model, overlaps, y, white[:, L * t :].reshape(n, L, r))
+        out = denoise_fields(model, overlaps, noise, terms, jacobian=squares)
+        return average(y, noise, terms, out, overlaps.V)
+
+    def _on_lines(self, overlaps: Overlaps, rng: np.random.Generator, squares: bool) -> Moments:
+        model, n = self.model, self.n_points
+        white = gaussian_points(n, fields_of(model) - 1, rng)
+        if Symmetry.of(model, overlaps).m_zero:  # mirror images average to the same
+            n, white = n // 2, white[: n // 2]
+        split = model.n_tokens * model.teacher_rank
+        tol = 1.0 / self.n_points
+        values = FieldLines(model, overlaps, tol, NODES).averages(white[:, :split], white[:, split:], np.full(n, tol))
+        return mean_moments(np.full(n, 1 / n), values)

@@ -1,0 +1,196 @@
+"""Fixed points of state evolution, eq. (7)-(9), to a stated accuracy."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gamp_attention import _validation as check
+from gamp_attention.models import Model, require_model
+from gamp_attention.results import Overlaps, Status, finish
+from gamp_attention.starts import STARTS
+from gamp_attention.state_evolution.overlap_map import VARIANCES, OverlapMap, first_rule
+from gamp_attention.state_evolution.packing import is_feasible, units
+from gamp_attention.state_evolution.refinement import Solution, refine
+from gamp_attention.state_evolution.result import StateEvolutionHistory, StateEvolutionResult
+from gamp_attention.state_evolution.root import Root, fixed_point
+from gamp_attention.state_evolution.split_rule import SplitRule
+from gamp_attention.state_evolution.stability import stability, validity
+from gamp_attention.state_evolution.start_law import start_law
+from gamp_attention.state_evolution.symmetry import Symmetry, fix_gauge
+from gamp_attention.state_evolution.trajectory import follow
+
+WARM_UP, WARM_UP_DAMPING, WARM_UP_POINTS = 25, 0.3, 1024  # damped GAMP that a named start is followed for
+EASY, SLOWEST = 1.5, 8.0  # sample complexity beyond which it is followed with smaller steps, and how much smaller
+FINEST = 1e-10  # relative accuracy that rounding in the proximal maps allows
+COARSE = 1e-4  # solution of the equations on the coarsest rule
+LOST_RTOL = 1e-2  # accuracy for a solution that is not the one asked for
+VANISHED = 1e-3  # θ or m, in their units, under which the branch named after it is gone
+
+
+def solve_state_evolution(
+    model: Model,
+    alpha: float,
+    init: Any = "semantic",
+    *,
+    rtol: float | None = None,
+    rule: str = "auto",
+    variance: str = "stein",
+    max_iter: int = 300,
+    max_work: float = 3e7,
+    stable: bool = True,
+    seed: int = 0,
+    raise_on_failure: bool = False,
+) -> StateEvolutionResult:
+    """Solve the state evolution of eq. (7)-(9) to a stated accuracy.
+
+    The averages over the channel are refined until the error they cause in every overlap is within rtol. Families
+    of overlaps that vanish by symmetry (m or θ) stay exactly zero, whether the solution is stable there or not.
+
+    Parameters
+    ----------
+    model : the problem.
+    alpha : sample complexity, > 0.
+    init : "semantic", "positional" or "random", followed for some steps of damped GAMP; or Overlaps to start from.
+    rtol : relative error of the overlaps asked for, at least 1e-10; 1e-4 if not given, 2e-3 where the rule is random.
+    rule : "split", a product rule cut where the proximal map jumps (L (r + t) <= 6); "lines", randomised lines cut
+        there; "sobol", randomised points; "auto" for "split" up to L (r + t) = 4, then "sobol".
+    variance : "stein" counts the jumps of the proximal map in V̂, "derivative" averages the a.e. derivative.
+    max_iter : bound on the iterations.
+    max_work : bound on the proximal problems of one average.
+    stable : also find the stability of the solution.
+    seed : of the randomised points.
+    raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
+
+    Returns
+    -------
+    StateEvolutionResult
+        With status INACCURATE where the budget did not allow rtol, and LOST where a named branch does not exist.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> se = ga.solve_state_evolution(ga.paper_model(), alpha=1.5, rtol=1e-3)
+    >>> f"{se.status.value}, q = {se.overlaps.q[0, 0, 0]:.4f}"
+    'converged, q = 0.0940'
+    """
+    require_model(model)
+    alpha = check.real("alpha", alpha, low=0, strict=True)
+    first = first_rule(rule, model, (check.integer("seed", seed, low=0),))
+    if rtol is None:
+        rtol = 1e-4 if isinstance(first, SplitRule) else 2e-3
+    rtol = check.real("rtol", rtol, low=FINEST, high=0.1)
+    check.choice("variance", variance, VARIANCES)
+    max_iter = check.integer("max_iter", max_iter, low=1)
+    max_work = check.real("max_work", max_work, low=1e4)
+    F = OverlapMap(model, alpha, first, variance)
+    named = isinstance(init, str)
+    root = fixed_point(F, named_start(F, init, seed) if named else given_start(model, init), COARSE, max_iter)
+    if not root.status.converged:
+        return finish(_failed(F, root), raise_on_failure, "solve_state_evolution")
+    lost = named and vanished(init, root.overlaps)
+    solution = refine(F, root, max(rtol, LOST_RTOL) if lost else rtol, max_work)
+    if lost:
+        solution = replace(solution, status=Status.LOST)
+    return finish(_result(root, solution, stable), raise_on_failure, "solve_state_evolution")
+
+
+def named_start(F: OverlapMap, name: str, seed: int) -> Overlaps:
+    """Where damped GAMP goes from a named start, with what vanishes by symmetry exactly zero."""
+    rng = np.random.default_rng([seed, 1])
+    start = start_law(F.model, name)
+    slower = min(max(1.0, F.alpha / EASY), SLOWEST)  # the mean direction overshoots in proportion to α
+    n_steps = int(WARM_UP * min(slower, 2))  # its cost grows with the square
+    end = follow(F.model, F.alpha, start, WARM_UP_DAMPING / slower, n_steps, WARM_UP_POINTS, rng)[0][-1]
+    begun = start.overlaps(F.model)
+    end = Symmetry.of(F.model, begun).impose(fix_gauge(F.model, end))
+    if F.model.even:  # of two mirror images, the one that it started near
+        side = {name: np.sign(np.sum(begun.arrays()[name] * end.arrays()[name])) or 1 for name in ("m", "theta")}
+        end = replace(end, m=side["m"] * end.m, theta=side["theta"] * end.theta)
+    return end
+
+
+def given_start(model: Model, init: Any) -> Overlaps:
+    """Overlaps given by the user, checked."""
+    if not isinstance(init, Overlaps):
+        raise check.fail("init", init, "one of " + ", ".join(map(repr, STARTS)) + " or Overlaps", TypeError)
+    L, r, t = model.n_tokens, model.rank, model.teacher_rank
+    shapes = {"q": (L, r, r), "m": (L, r), "theta": (L, r, t), "V": (L, r, r)}
+    given = Overlaps(
+        **{name: check.array(f"init.{name}", init.arrays()[name], shape) for name, shape in shapes.items()}
+    )
+    if not is_feasible(model, given):
+        raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
+    return given
+
+
+def vanished(name: str, overlaps: Overlaps) -> bool:
+    """Whether the overlap that a branch is named after is gone."""
+    family = {"semantic": "theta", "positional": "m"}.get(name)
+    return family is not None and bool(np.abs(overlaps.arrays()[family]).max() < VANISHED * units(overlaps)[family])
+
+
+def _result(root: Root, found: Solution, stable: bool) -> StateEvolutionResult:
+    F, image = found.F, found.image
+    share = float(image.hats.jump_mass.sum() / image.hats.V.sum())
+    consistent, words = validity(found.replicon, share)
+    return StateEvolutionResult(
+        status=found.status,
+        n_iter=len(root.path) - 1 + found.n_iter,
+        residual=found.residual,
+        history=_history([*root.path, found.overlaps]),
+        overlaps=found.overlaps,
+        overlaps_error=found.overlaps_error,
+        error=found.error,
+        train_loss=found.train_loss,
+        train_loss_error=found.train_loss_error,
+        test_error=found.test_error,
+        test_error_error=found.test_error_error,
+        jump_mass=image.hats.jump_mass,
+        jump_mass_error=found.jump_mass_error,
+        V_hat=image.hats.V,
+        replicon=found.replicon,
+        replicon_error=found.replicon_error,
+        stability=stability(replace(F, rule=F.rule.for_stability(), _last={}), found.overlaps) if stable else None,
+        consistent=consistent,
+        validity=words,
+        variance=F.variance,
+        rule=F.rule.name,
+    )
+
+
+def _failed(F: OverlapMap, root: Root) -> StateEvolutionResult:
+    """The result of an iteration that did not end at a fixed point: its last overlaps without errors."""
+    lost = Overlaps(**{name: np.full_like(values, np.nan) for name, values in root.overlaps.arrays().items()})
+    consistent, words = validity(np.nan, np.nan)
+    return StateEvolutionResult(
+        status=root.status,
+        n_iter=len(root.path) - 1,
+        residual=root.residual if np.isfinite(root.residual) else np.inf,
+        history=_history(root.path),
+        overlaps=root.overlaps if root.status is Status.MAX_ITER else lost,
+        overlaps_error=lost,
+        error=np.nan,
+        train_loss=np.nan,
+        train_loss_error=np.nan,
+        test_error=np.nan,
+        test_error_error=np.nan,
+        jump_mass=lost.V,
+        jump_mass_error=lost.V,
+        V_hat=lost.V,
+        replicon=np.nan,
+        replicon_error=np.nan,
+        stability=None,
+        consistent=consistent,
+        validity=words,
+        variance=F.variance,
+        rule=F.rule.name,
+    )
+
+
+def _history(path: list[Overlaps]) -> StateEvolutionHistory:
+    return StateEvolutionHistory(**{name: np.stack([o.arrays()[name] for o in path]) for name in path[0].arrays()})

@@ -1,0 +1,87 @@
+"""How stable a fixed point of state evolution is, and whether replica symmetry holds there."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gamp_attention.input_denoiser import prior_response
+from gamp_attention.models import Model
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.channel import Hats
+from gamp_attention.state_evolution.overlap_map import OverlapMap
+from gamp_attention.state_evolution.packing import Packing
+
+STEP = 1e-2  # finite differences, in units of the overlaps
+SECTORS = ("symmetric", "m", "theta")
+NEGLIGIBLE = 1e-2  # jump mass, relative to V̂, below which the prediction is called consistent
+
+
+@dataclass(frozen=True, eq=False)
+class Stability:
+    """Eigenvalues of the Jacobian of the overlap map, by sector.
+
+    A family of overlaps that vanishes by symmetry is a sector of its own, "m" or "theta"; "symmetric" holds all
+    others. A sector that does not exist has no eigenvalues.
+
+    Attributes
+    ----------
+    eigenvalues : for each sector, largest modulus first.
+    """
+
+    eigenvalues: dict[str, np.ndarray]
+
+    @property
+    def radius(self) -> dict[str, float]:
+        """Spectral radius of each sector, NaN where there is none; above 1, undamped iteration leaves."""
+        return {name: float(np.abs(v).max()) if len(v) else np.nan for name, v in self.eigenvalues.items()}
+
+    @property
+    def growth(self) -> dict[str, float]:
+        """Largest real part in each sector, NaN where there is none; above 1, any damped iteration leaves."""
+        return {name: float(v.real.max()) if len(v) else np.nan for name, v in self.eigenvalues.items()}
+
+    @property
+    def stable(self) -> bool:
+        """Whether sufficiently damped iteration stays, in every sector."""
+        return all(not value >= 1 for value in self.growth.values())
+
+
+def stability(F: OverlapMap, at: Overlaps) -> Stability:
+    """Stability of a fixed point of the map, by finite differences."""
+    packing = Packing.of(F.model, at)
+    if len(F.model.coordinates.weight) > 1:  # with one class, all tokens see one law of weights: none breaks reversal
+        packing = replace(packing, reversal=False)
+    found = {"symmetric": F.jacobian(packing, at, STEP, central=True)}
+    for name in ("m", "theta"):
+        if name in packing.names:
+            found[name] = np.zeros((0, 0))
+        else:  # the map is odd in this family: one-sided differences are central
+            found[name] = F.jacobian(Packing(at, (name,)), at, STEP)
+    spectra = {name: np.linalg.eigvals(J) for name, J in found.items()}
+    return Stability({name: v[np.argsort(-np.abs(v))] for name, v in spectra.items()})
+
+
+def replicon(model: Model, hats: Hats, variance: str) -> float:
+    """Spectral radius of K_{l,l'} = ∫dν γ_l (C ⊗ C) Σ_k γ_k α E[(∂g_k/∂ω_l') ⊗ (∂g_k/∂ω_l')]; stable below 1.
+
+    The derivative is the a.e. one: where the proximal map jumps, the true average is infinite.
+    """
+    law = model.coordinates
+    L, r = hats.m.shape
+    _, C, _ = prior_response(law.gamma.T, model.lam, hats.response(variance), law.weight)
+    CC = np.einsum("kac,kbd->kabcd", C, C).reshape(len(C), r * r, r * r)
+    weights = np.einsum("k,kl,km,kab->lmab", law.weight, law.gamma, law.gamma, CC)
+    K = np.einsum("lmab,mnbc->lanc", weights, hats.square).reshape(L * r * r, L * r * r)
+    return float(np.abs(np.linalg.eigvals(K)).max()) if np.isfinite(K).all() else np.nan
+
+
+def validity(replicon: float, jump_share: float) -> tuple[bool, str]:
+    """Whether the replica-symmetric prediction is consistent, and that in words; jump_share is relative to V̂."""
+    if not np.isfinite(replicon + jump_share):
+        return False, "unknown: there is no fixed point"
+    jumps = f"jump mass {100 * jump_share:.2g} % of V̂"
+    if not replicon < 1:
+        return False, f"inconsistent: the replicon eigenvalue {replicon:.3g} is not below 1 ({jumps})"
+    if abs(jump_share) > NEGLIGIBLE:
+        return False, f"approximate because the proximal map jumps ({jumps}; replicon {replicon:.3g} without them)"
+    return True, f"consistent (replicon {replicon:.3g}, {jumps})"

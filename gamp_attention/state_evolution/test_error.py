@@ -1,0 +1,30 @@
+"""The test error of eq. (10) at given overlaps."""
+
+import numpy as np
+
+from gamp_attention.models import Model
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.channel import generalisation_error, student_noise, teacher_fields
+from gamp_attention.state_evolution.field_lines import fields_of
+from gamp_attention.state_evolution.gaussian_points import gaussian_points
+from gamp_attention.state_evolution.overlap_map import Rule
+from gamp_attention.state_evolution.split_rule import SplitRule, outer_nodes
+
+NODES = (10, 14, 18, 22, 26, 30, 34, 38, 42, 46)  # of each coordinate, by level
+
+
+def test_error(model: Model, overlaps: Overlaps, rule: Rule) -> np.ndarray:
+    """ε_g by a product rule as fine as the split rule, (1,), or by each replica of a Sobol rule, (R,)."""
+    dim = fields_of(model)
+    if isinstance(rule, SplitRule):
+        points, weights = outer_nodes(NODES[rule.level], dim, 0.1 * rule.tol)
+        return np.array([_average(model, overlaps, points, weights)])
+    sets = (gaussian_points(rule.n_points, dim, rule.generator(replica)) for replica in range(rule.n_replicas))
+    return np.array([_average(model, overlaps, white, None) for white in sets])
+
+
+def _average(model: Model, overlaps: Overlaps, white: np.ndarray, weights: np.ndarray | None) -> float:
+    n, L, t = len(white), model.n_tokens, model.teacher_rank
+    y, _ = teacher_fields(model, white[:, : L * t].reshape(n, L, t))
+    noise = student_noise(model, overlaps, y, white[:, L * t :].reshape(n, L, model.rank))
+    return generalisation_error(model, overlaps, y, noise, weights)

@@ -1,0 +1,109 @@
+"""Stability, continuation and the list of all branches, against iteration, scans and independent averages."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.state_evolution.overlap_map import OverlapMap
+from gamp_attention.state_evolution.packing import Packing
+from gamp_attention.state_evolution.sobol_rule import SobolRule
+from gamp_attention.state_evolution.split_rule import SplitRule
+from gamp_attention.state_evolution.stability import replicon
+
+
+@pytest.fixture(scope="module")
+def semantic(model):
+    return ga.solve_state_evolution(model, 1.5, "semantic", rtol=1e-3)
+
+
+def test_stability_on_both_sides_of_its_loss(model, semantic):
+    """The semantic branch is unstable in m below α = .83 and stable above; it exists from .72 on."""
+    assert semantic.stability.stable
+    assert np.isnan(semantic.stability.radius["theta"])
+    low = ga.solve_state_evolution(model, 0.78, "semantic", rtol=1e-2)
+    assert low.converged
+    assert low.stability.growth["m"] > 1
+    assert low.stability.growth["symmetric"] < 1
+    assert not low.stability.stable
+
+
+def test_growth_is_what_iteration_does(model):
+    """A small m on the semantic branch grows, in one full step, by the eigenvalue of its sector."""
+    se = ga.solve_state_evolution(model, 0.78, "semantic", rtol=1e-3)
+    F = OverlapMap(model, 0.78, SplitRule(model, 1))
+    tiny = 1e-3 * np.sqrt(se.overlaps.q[0, 0, 0]) * np.array([[1.0], [-1.0]])
+    start = ga.Overlaps(se.overlaps.q, tiny, se.overlaps.theta, se.overlaps.V)
+    assert F(start).m[0, 0] / tiny[0, 0] == pytest.approx(se.stability.growth["m"], rel=0.02)
+
+
+def test_undamped_iteration_overshoots_on_the_positional_branch(model):
+    """Its spectral radius is above 1, by a negative eigenvalue: damped it is stable, undamped it is not."""
+    se = ga.solve_state_evolution(model, 1.5, "positional", rtol=1e-3)
+    assert se.stability.radius["symmetric"] > 2
+    assert se.stability.growth["symmetric"] < 1
+    assert se.stability.stable
+
+
+def test_replicon_against_points(model, semantic):
+    """The continuous part, by plain randomised points and the paper model's own formula."""
+    F = OverlapMap(model, 1.5, SobolRule(model, 16384, 8, seed=(5,)))
+    image, samples = F.images(semantic.overlaps, squares=True)
+    values = [replicon(model, sample.hats, "stein") for sample in samples]
+    assert semantic.replicon == pytest.approx(np.mean(values), abs=4 * np.std(values) + 0.02)
+    C, gamma = 1 / (model.lam + 0.25 * image.hats.V.sum()), 0.25
+    K = gamma * C**2 * gamma * image.hats.square[:, :, 0, 0].sum(axis=0)
+    assert replicon(model, image.hats, "stein") == pytest.approx(K.sum(), rel=1e-9)
+
+
+def test_packing_round_trip(model, semantic):
+    rng = np.random.default_rng(0)
+    shapes = {"q": (3, 2, 2), "m": (3, 2), "theta": (3, 2, 1), "V": (3, 2, 2)}
+    values = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    for name in ("q", "V"):
+        values[name] = values[name] + values[name].transpose(0, 2, 1)
+    full = ga.Overlaps(**values)
+    packing = Packing(full, ("q", "m", "theta", "V"))
+    back = packing.unpack(packing.pack(full))
+    for name, expected in full.arrays().items():
+        assert np.allclose(back.arrays()[name], expected)
+    small = Packing.of(model, semantic.overlaps)
+    assert small.names == ("q", "theta", "V")
+    assert len(small.pack(semantic.overlaps)) == 3
+    assert np.allclose(small.unpack(small.pack(semantic.overlaps)).q, semantic.overlaps.q)
+
+
+def test_semantic_branch_is_followed_to_where_it_vanishes(model):
+    """Through its loss of stability in m, to the pitchfork; just above it exists, just below it does not."""
+    path = ga.continue_branch(model, 0.9, "semantic", "alpha", 0.5)
+    assert path.end == "vanished"
+    assert path.end_error < 1e-3
+    assert path.changes[0][1] == "m"
+    assert path.changes[0][0] == pytest.approx(0.830, abs=0.005)
+    assert np.all(np.diff(path.values) < 0)
+    above = ga.solve_state_evolution(model, path.end_value + 0.01, "semantic", rtol=1e-2, stable=False)
+    below = ga.solve_state_evolution(model, path.end_value - 0.01, "semantic", rtol=1e-2, stable=False)
+    assert above.converged
+    assert below.status is ga.Status.LOST
+
+
+@pytest.mark.parametrize(("parameter", "to"), [("omega", 0.35), ("lam", 0.015), ("sigma", 0.55)])
+def test_continuation_ends_where_solving_does(model, parameter, to):
+    path = ga.continue_branch(model, 1.5, "positional", parameter, to, stable=False)
+    assert path.end == "reached"
+    assert path.values[-1] == to
+    there = ga.paper_model(**({"omega": 0.3} | {parameter: to}))
+    se = ga.solve_state_evolution(there, 1.5, "positional", rtol=1e-3, stable=False)
+    assert path.overlaps.q[-1] == pytest.approx(se.overlaps.q, rel=2e-3)
+    assert path.train_loss[-1] == pytest.approx(se.train_loss, rel=2e-3)
+
+
+def test_all_branches_are_listed(model):
+    found = ga.branches(model, 0.78, ("semantic", "positional"), rtol=1e-2)
+    assert found.names[0] == "positional"
+    assert found.global_minimum is found.solutions[0]
+    assert "semantic" in found.names
+    losses = [se.train_loss for se in found.solutions]
+    assert losses == sorted(losses)
+    assert "no" in str(found)
+    lost = ga.branches(model, 0.6, ("random", "semantic"), rtol=1e-2, stable=False)
+    assert lost.missing == {"semantic": "the solution found from random"}
