@@ -53,7 +53,10 @@ def _parser() -> argparse.ArgumentParser:
     solve = commands.add_parser("solve", help="a fixed point of state evolution")
     _add_model(solve)
     solve.add_argument("--init", choices=("semantic", "positional", "random"), default="semantic")
-    solve.add_argument("--seed", type=int, default=0, help="seed of the point sets (default 0)")
+    solve.add_argument("--rtol", type=float, help="relative error of the overlaps asked for (default 1e-4)")
+    solve.add_argument("--rule", choices=("auto", "split", "lines", "sobol"), default="auto")
+    solve.add_argument("--variance", choices=("stein", "derivative"), default="stein", help="form of V̂")
+    solve.add_argument("--seed", type=int, default=0, help="seed of randomised points (default 0)")
     solve.set_defaults(run=_solve)
 
     path = commands.add_parser("trajectory", help="state evolution of damped GAMP at every iteration")
@@ -149,7 +152,15 @@ def _solve(options: argparse.Namespace) -> int:
     from gamp_attention.report import plain, state_evolution_table
     from gamp_attention.state_evolution.solve import solve_state_evolution
 
-    result = solve_state_evolution(_model(options), options.alpha, options.init, seed=options.seed)
+    result = solve_state_evolution(
+        _model(options),
+        options.alpha,
+        options.init,
+        rtol=options.rtol,
+        rule=options.rule,
+        variance=options.variance,
+        seed=options.seed,
+    )
     _say(options, state_evolution_table(result))
     if options.json:
         found = {
@@ -160,7 +171,10 @@ def _solve(options: argparse.Namespace) -> int:
             "overlaps_error": result.overlaps_error.arrays(),
             "train_loss": [result.train_loss, result.train_loss_error],
             "test_error": [result.test_error, result.test_error_error],
-            "jump_mass": result.jump_mass,
+            "jump_mass": [result.jump_mass, result.jump_mass_error],
+            "replicon": [result.replicon, result.replicon_error],
+            "growth": result.stability.growth if result.stability else None,
+            "validity": result.validity,
         }
         write_json(options.json, plain(found))
     return 0 if result.converged else 1

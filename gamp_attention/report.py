@@ -127,8 +127,10 @@ def state_evolution_table(result: "StateEvolutionResult") -> str:
         lines.append(f"  {head:4} {with_error(float(values[key]), abs(float(errors[key])), digits)}")
     lines.append(f"  ε_t  {with_error(result.train_loss, result.train_loss_error, 6)}")
     lines.append(f"  ε_g  {with_error(result.test_error, result.test_error_error, 6)}")
-    share = float(np.trace(result.jump_mass.mean(axis=0)) / np.trace(result.V_hat.mean(axis=0)))
-    lines.append(f"  jump mass {share:+.1%} of V̂")
+    if result.stability is not None:
+        growth = ", ".join(f"{name} {value:.3g}" for name, value in result.stability.growth.items() if value == value)
+        lines.append(f"  {'stable' if result.stability.stable else 'unstable'}; growth by sector: {growth}")
+    lines.append(f"  replica symmetry: {result.validity}")
     return "\n".join(lines)
 
 

@@ -74,7 +74,7 @@ def test_packing_round_trip(model, semantic):
 
 def test_semantic_branch_is_followed_to_where_it_vanishes(model):
     """Through its loss of stability in m, to the pitchfork; just above it exists, just below it does not."""
-    path = ga.continue_branch(model, 0.9, "semantic", "alpha", 0.5)
+    path = ga.continue_branch(model, 0.85, "semantic", "alpha", 0.5)
     assert path.end == "vanished"
     assert path.end_error < 1e-3
     assert path.changes[0][1] == "m"

@@ -100,7 +100,7 @@ def test_large_and_small_sample_complexity(model, alpha):
 
 
 def test_same_seed_same_result(model):
-    one, two = (ga.solve_state_evolution(model, 1.0, rtol=2e-2, rule="sobol", stable=False, seed=4) for _ in range(2))
+    one, two = (ga.solve_state_evolution(model, 1.0, rtol=5e-2, rule="sobol", stable=False, seed=4) for _ in range(2))
     assert np.array_equal(one.overlaps.q, two.overlaps.q)
 
 
@@ -120,9 +120,9 @@ def test_more_tokens_and_columns_against_finite_d():
         (ga.attention_model(3, 1, 1, omega=0.3), 1.5, 500, 4),
         (ga.attention_model(2, 2, 2, omega=0.2), 2.0, 400, 4),
     ):
-        se = ga.solve_state_evolution(model, alpha, "semantic", rtol=2e-2, stable=False)
+        se = ga.solve_state_evolution(model, alpha, "semantic", rtol=5e-2, stable=False)
         assert se.converged
-        assert se.rule == ("lines" if model.n_tokens > 2 or model.rank > 1 else "split")
+        assert se.rule == "sobol"
         runs = [
             ga.run_gamp(ga.sample(model, d, alpha, s), "semantic", "asymptotic", max_iter=2000) for s in range(seeds)
         ]

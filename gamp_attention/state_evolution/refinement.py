@@ -19,8 +19,8 @@ UNREFINED = 1e-2  # error to expect of the coarsest rule
 COVERAGE = 0.95
 SAFETY = 0.5  # error of a level of the split rule, in units of its difference from the level before
 FLOOR = 0.3  # of the worst relative error, that every entry's is believed to be at least
-TRUST = 0.3  # least error of an overlap, and LOSS_TRUST of a loss, in units of what the split rule leaves unresolved
-LOSS_TRUST = 0.1
+TRUST = 1.0  # least error of an overlap, and LOSS_TRUST of a loss, in units of what the split rule leaves unresolved
+LOSS_TRUST = 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +130,7 @@ def _solution(
     train_error = spread.of(image.hats.moreau, [s.hats.moreau for s in samples]) + error**2 * train_loss
     test_value = float(test_values.mean())
     return Solution(
-        status=Status.CONVERGED if solved and error <= rtol else Status.INACCURATE,
+        status=Status.CONVERGED if solved and error <= rtol * (1 + 1e-9) else Status.INACCURATE,
         n_iter=n_iter,
         residual=residual,
         F=F,

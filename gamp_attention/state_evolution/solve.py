@@ -37,7 +37,7 @@ def solve_state_evolution(
     rule: str = "auto",
     variance: str = "stein",
     max_iter: int = 300,
-    max_work: float = 3e7,
+    max_work: float = 1e8,
     stable: bool = True,
     seed: int = 0,
     raise_on_failure: bool = False,

@@ -60,7 +60,7 @@ class SplitRule:
     @property
     def work(self) -> float:
         """About how many proximal problems one evaluation solves."""
-        return 3e3 * OUTER[self.level] ** (fields_of(self.model) - 2) * (1 + self.level) ** 2
+        return 300 * OUTER[self.level] ** (fields_of(self.model) - 2) * (1 + self.level) ** 2
 
     def moments(self, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
         """The averages, as a list of one."""
