@@ -44,7 +44,10 @@ def scalars(overlaps: Overlaps) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One line of the table: a solver's end point. Errors are standard errors, NaN where there is none."""
+    """One line of the table: a solver's end point.
+
+    Errors are standard errors, of state evolution half-widths of 95 %, and NaN where there is none.
+    """
 
     name: str
     status: str

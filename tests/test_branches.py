@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from gamp_attention.state_evolution import arclength
 from gamp_attention.state_evolution.overlap_map import OverlapMap
 from gamp_attention.state_evolution.packing import Packing
 from gamp_attention.state_evolution.sobol_rule import SobolRule
@@ -107,3 +108,41 @@ def test_all_branches_are_listed(model):
     assert "no" in str(found)
     lost = ga.branches(model, 0.6, ("random", "semantic"), rtol=1e-2, stable=False)
     assert lost.missing == {"semantic": "the solution found from random"}
+
+
+class Parabola:
+    """A curve p = 1 + (x − .5)² in place of the equations: its fold is at p = 1."""
+
+    unit = 1.0
+
+    def residual(self, u):
+        return np.array([(u[0] - 0.5) ** 2 + 1 - u[1]])
+
+    def derivative(self, u, base):
+        return np.array([[2 * (u[0] - 0.5), -1.0]])
+
+    class packing:
+        names = ("q",)
+
+        @staticmethod
+        def pack(x):
+            return x
+
+        @staticmethod
+        def unpack(x):
+            return ga.Overlaps(np.full((1, 1, 1), x[0]), np.ones((1, 1)), np.ones((1, 1, 1)), np.ones((1, 1, 1)))
+
+
+def test_a_fold_is_passed_and_located(monkeypatch):
+    curve, points = Parabola(), []
+    for u in arclength.walk(curve, np.array([0.9]), 1.16, 0.5):
+        points.append(u)
+        if len(points) > 2 and arclength.turned(points):
+            break
+    assert points[-1][0] < 0.5 < points[0][0]
+    assert not arclength.fades(curve, points)
+    monkeypatch.setattr(arclength, "_rule_error", lambda curve, u: 0.0)
+    value, error, before = arclength.extremum(curve, points)
+    assert value == pytest.approx(1.0, abs=1e-6)
+    assert error < 1e-5
+    assert len(before) == len(points) - 1

@@ -99,6 +99,13 @@ def test_large_and_small_sample_complexity(model, alpha):
     assert se.overlaps.m[0, 0] > 0.1
 
 
+def test_vanishing_penalty_has_a_clear_status():
+    """λ = 1e-8: the semantic branch exists, with θ² near ρ q; nothing is NaN without a status."""
+    se = ga.solve_state_evolution(ga.paper_model(0.3, lam=1e-8), 1.5, "semantic", rtol=1e-2, stable=False)
+    assert se.converged
+    assert se.overlaps.theta[0, 0, 0] ** 2 / (0.25 * se.overlaps.q[0, 0, 0]) > 0.9
+
+
 def test_same_seed_same_result(model):
     one, two = (ga.solve_state_evolution(model, 1.0, rtol=5e-2, rule="sobol", stable=False, seed=4) for _ in range(2))
     assert np.array_equal(one.overlaps.q, two.overlaps.q)

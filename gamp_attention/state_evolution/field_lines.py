@@ -6,7 +6,8 @@ from gamp_attention.models import Model
 from gamp_attention.newton import make_metric
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.channel import Moments, student_noise_law, teacher_fields
-from gamp_attention.state_evolution.line_average import legendre_nodes, line_averages
+from gamp_attention.state_evolution.line_average import line_averages
+from gamp_attention.state_evolution.line_track import legendre_nodes
 
 PANELS = 4  # on a line, before any is cut
 MARGIN = 1.5  # of the range of a line, beyond where the Gaussian density reaches the tolerance

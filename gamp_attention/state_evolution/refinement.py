@@ -9,10 +9,10 @@ from gamp_attention.results import Overlaps, Status
 from gamp_attention.state_evolution.energy import moreau_loss
 from gamp_attention.state_evolution.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.packing import Packing
+from gamp_attention.state_evolution.predicted_error import predicted_test_error
 from gamp_attention.state_evolution.root import FLAT, Root, newton
 from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.stability import replicon
-from gamp_attention.state_evolution.test_error import test_error
 
 SHARE = 0.1  # of the accuracy asked for, that the equations are solved to
 UNREFINED = 1e-2  # error to expect of the coarsest rule
@@ -113,12 +113,13 @@ def _solution(
     # entries can agree by accident: none is believed much better than the worst of its solution
     errors = np.maximum(errors, FLOOR * errors.max() * np.minimum(np.abs(best), 1))
     overlaps = packing.unpack(best)
-    test_values = test_error(F.model, overlaps, F.rule)
+    test_values = predicted_test_error(F.model, overlaps, F.rule)
     if embedded:
-        moved = [test_error(F.model, packing.unpack(best + move), coarse.rule)[0] for move in moves]
+        moved = [predicted_test_error(F.model, packing.unpack(best + move), coarse.rule)[0] for move in moves]
     else:
         moved = [
-            test_error(F.model, packing.unpack(best + move), F.rule)[replica] for replica, move in enumerate(moves)
+            predicted_test_error(F.model, packing.unpack(best + move), F.rule)[replica]
+            for replica, move in enumerate(moves)
         ]
     model, variance = F.model, F.variance
     rs = replicon(model, image.hats, variance)

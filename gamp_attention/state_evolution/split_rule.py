@@ -22,7 +22,7 @@ from gamp_attention.state_evolution.field_lines import (
     mean_moments,
     reach,
 )
-from gamp_attention.state_evolution.line_average import legendre_nodes
+from gamp_attention.state_evolution.line_track import legendre_nodes
 from gamp_attention.state_evolution.symmetry import Symmetry
 
 MAX_FIELDS = 6  # white coordinates, L (r + t), that a product rule is offered for
@@ -67,7 +67,7 @@ class SplitRule:
         return [_Averaging(self, overlaps).run()]
 
 
-@lru_cache
+@lru_cache(maxsize=8)
 def outer_nodes(n: int, dim: int, left_out: float) -> tuple[np.ndarray, np.ndarray]:
     """Product of Gauss-Hermite rules: nodes (N, dim) and weights (N,), the least of total `left_out` left out."""
     x, weight = np.polynomial.hermite_e.hermegauss(n)

@@ -11,13 +11,15 @@ from gamp_attention.state_evolution.overlap_map import Rule
 from gamp_attention.state_evolution.split_rule import SplitRule, outer_nodes
 
 NODES = (10, 14, 18, 22, 26, 30, 34, 38, 42, 46)  # of each coordinate, by level
+MOST = 4e6  # nodes altogether
 
 
-def test_error(model: Model, overlaps: Overlaps, rule: Rule) -> np.ndarray:
+def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule) -> np.ndarray:
     """ε_g by a product rule as fine as the split rule, (1,), or by each replica of a Sobol rule, (R,)."""
     dim = fields_of(model)
     if isinstance(rule, SplitRule):
-        points, weights = outer_nodes(NODES[rule.level], dim, 0.1 * rule.tol)
+        n = min(NODES[rule.level], int(MOST ** (1 / dim)))
+        points, weights = outer_nodes(n, dim, 0.1 * rule.tol)
         return np.array([_average(model, overlaps, points, weights)])
     sets = (gaussian_points(rule.n_points, dim, rule.generator(replica)) for replica in range(rule.n_replicas))
     return np.array([_average(model, overlaps, white, None) for white in sets])
