@@ -32,6 +32,7 @@ NODES = (8, 8, 10, 10, 12, 12, 14, 14, 16, 16)  # Gauss-Legendre nodes of a pane
 FINER_LINES = 1e-2  # lines must be smooth to the panels across them, or these are halved for nothing
 RARE = 1e-2  # least probability, relative to the mean, that tolerances are scaled by
 COARSEST = 1e-2  # tolerance anywhere
+LEFT_OUT = 0.02  # weight of outer nodes that are left out, in units of the tolerance
 TESTED = (0, 3)  # which line averages must be resolved: of g and of g gᵀ
 
 
@@ -91,7 +92,7 @@ class _Averaging:
         self.lines = FieldLines(model, overlaps, rule.tol, NODES[level])
         teacher = contrast_basis(L, t)
         self.along, self.teacher = teacher[:, 0], teacher[:, 1:]
-        points, weights = outer_nodes(OUTER[level], L * (r + t) - 2, rule.tol)
+        points, weights = outer_nodes(OUTER[level], L * (r + t) - 2, LEFT_OUT * rule.tol)
         self.symmetry = symmetry = Symmetry.of(model, overlaps)
         kept = np.ones(len(points), dtype=bool)  # one node of every set of mirror images
         pair = symmetry.reversal and (L, r, t) == (2, 1, 1)  # reversal changes the sign of both outer coordinates
