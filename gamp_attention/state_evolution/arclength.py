@@ -14,6 +14,7 @@ from gamp_attention.state_evolution.root import BREAKDOWNS
 DIFFERENCE = 5e-3
 CONVERGED = 1e-5  # residual of a point, in units of the overlaps
 CORRECTIONS = 6
+LEAST_ARC = 0.04  # of a parabola through a turn, above the noise of the averages
 FADED = 1e-2  # of an overlap that has all but vanished
 TURN = 0.9  # least cosine between successive tangents
 FIRST_STEP, LEAST_STEP, LARGEST_STEP = 0.05, 1e-4, 0.3  # of arclength in units
@@ -139,11 +140,25 @@ def fades(curve: Curve, points: list[np.ndarray]) -> bool:
     return False
 
 
+def vanishing_point(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
+    """Where a fading family is zero, and its error: the parameter is a smooth function of its square (of q itself)."""
+    overlaps = [curve.packing.unpack(u[:-1]) for u in points]
+    last, near = overlaps[-2].arrays(), overlaps[-1].arrays()
+    names: list[str] = [n for n in ("m", "theta") if n in curve.packing.names and not (last[n] * near[n]).sum() > 0]
+    names = names or [min(curve.packing.names, key=lambda n: np.abs(near[n]).max() / np.abs(last[n]).max())]
+    power = 1 if names[0] == "q" else 2
+    size = np.array([np.linalg.norm(o.arrays()[names[0]]) ** power for o in overlaps])
+    p = np.array([u[-1] for u in points]) * curve.unit
+    used = np.argsort(size)[:3]
+    lines = [np.polyfit(size[used[:count]], p[used[:count]], count - 1)[-1] for count in (2, 3)]
+    return float(lines[1]), float(abs(lines[1] - lines[0])) + _rule_error(curve, points[used[0]])
+
+
 def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list[np.ndarray]]:
     """The turning value of the parameter by parabolas in arclength, and the points before it."""
     a, b, c = points[-3:]
     values = []
-    for _ in range(4):
+    for _ in range(3):
         s = np.array([-np.linalg.norm(b - a), 0.0, np.linalg.norm(c - b)])
         fit = np.polyfit(s, [a[-1], b[-1], c[-1]], 2)
         at = float(np.clip(-fit[1] / (2 * fit[0]), s[0], s[2]))
@@ -154,7 +169,7 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
         found = _correct(curve, middle, tangent, J)
         if found is None:
             break
-        step = 0.25 * min(-s[0], s[2])
+        step = max(0.5 * min(-s[0], s[2]), LEAST_ARC)
         tangent = _tangent(found[1], tangent)
         sides = [_correct(curve, found[0] + side * step * tangent, tangent, found[1]) for side in (-1, 1)]
         if sides[0] is None or sides[1] is None:

@@ -8,7 +8,7 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.models import PARAMETERS, Model, parameter_value, require_model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.arclength import Curve, extremum, fades, turned, walk
+from gamp_attention.state_evolution.arclength import Curve, extremum, fades, turned, vanishing_point, walk
 from gamp_attention.state_evolution.energy import moreau_loss
 from gamp_attention.state_evolution.overlap_map import VARIANCES, Rule
 from gamp_attention.state_evolution.packing import Packing
@@ -102,8 +102,11 @@ def continue_branch(
     if end == "stalled" and 2 < len(points) < max_points and fades(curve, points):
         end = "vanished"
     value, error = np.nan, np.nan
-    if end in ("fold", "vanished"):
+    if end == "fold":
         value, error, points = extremum(curve, points)
+    elif end == "vanished":
+        value, error = vanishing_point(curve, points)
+        points = points[:-1]
     return _path(curve, points, end, to, value, error, stable)
 
 

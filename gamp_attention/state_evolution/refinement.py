@@ -14,7 +14,8 @@ from gamp_attention.state_evolution.root import FLAT, Root, newton
 from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.stability import replicon
 
-SHARE = 0.1  # of the accuracy asked for, that the equations are solved to
+SHARE = 0.5  # of the accuracy asked for, as the residual before one last Newton step
+POLISH = 0.1  # error of that step, in its own units
 UNREFINED = 1e-2  # error to expect of the coarsest rule
 COVERAGE = 0.95
 SAFETY = 0.5  # error of a level of the split rule, in units of its difference from the level before
@@ -79,9 +80,10 @@ def refine(F: OverlapMap, root: Root, rtol: float, max_work: float) -> Solution:
                 return solution
             coarse, F = F, finer
         expected = UNREFINED if solution is None else solution.error
-        step = newton(F, x, max(SHARE * rtol, 0.5 * SHARE * expected, 1e-12), 12, J, packing)
-        J, x, n_iter = step.jacobian, step.overlaps, n_iter + len(step.path) - 1
-        solution = _solution(F, coarse, packing, J, x, n_iter, rtol)
+        step = newton(F, x, max(SHARE * rtol, POLISH * expected, 1e-12), 12, J, packing)
+        J, n_iter = step.jacobian, n_iter + len(step.path) - 1
+        solution = _solution(F, coarse, packing, J, step.overlaps, n_iter, rtol)
+        x = solution.overlaps
         if solution.status.converged:
             return solution
 
@@ -109,7 +111,8 @@ def _solution(
     best = here + propagate(there - here)
     moves = [propagate(packing.pack(sample.overlaps) - there) for sample in samples]
     least = F.rule.tol if isinstance(F.rule, SplitRule) else 0.0
-    errors = np.maximum(spread.of(0.0, moves), TRUST * least * np.minimum(np.abs(best), 1))
+    away = spread.of(0.0, moves) + POLISH * np.abs(best - here)
+    errors = np.maximum(away, TRUST * least * np.minimum(np.abs(best), 1))
     # entries can agree by accident: none is believed much better than the worst of its solution
     errors = np.maximum(errors, FLOOR * errors.max() * np.minimum(np.abs(best), 1))
     overlaps = packing.unpack(best)
@@ -138,7 +141,7 @@ def _solution(
         at=x,
         image=image,
         overlaps=overlaps,
-        overlaps_error=packing.unpack(errors),
+        overlaps_error=Overlaps(**{k: np.abs(v) for k, v in packing.unpack(errors).arrays().items()}),
         error=error,
         train_loss=train_loss,
         train_loss_error=max(float(train_error), LOSS_TRUST * least * train_loss),
