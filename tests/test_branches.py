@@ -88,7 +88,7 @@ def test_semantic_branch_is_followed_to_where_it_vanishes(model):
     assert below.status is ga.Status.LOST
 
 
-@pytest.mark.parametrize(("parameter", "to"), [("omega", 0.35), ("lam", 0.015), ("sigma", 0.55)])
+@pytest.mark.parametrize(("parameter", "to"), [("omega", 0.35), ("lam", 0.015), ("sigma", 0.51)])
 def test_continuation_ends_where_solving_does(model, parameter, to):
     path = ga.continue_branch(model, 1.5, "positional", parameter, to, stable=False)
     assert path.end == "reached"
