@@ -53,6 +53,11 @@ class Overlaps:
         return {field.name: getattr(self, field.name) for field in fields(Overlaps)}
 
 
+def stacked(path: list[Overlaps]) -> dict[str, np.ndarray]:
+    """The four fields by name, each with an axis along the path in front."""
+    return {name: np.stack([o.arrays()[name] for o in path]) for name in path[0].arrays()}
+
+
 @dataclass(frozen=True, eq=False)
 class History(Overlaps):
     """Overlaps at every iteration, entry 0 being the start, with what a solver measured there.
@@ -86,9 +91,8 @@ class Recorder:
 
     def history(self) -> History:
         """All that was recorded."""
-        stacked = {name: np.stack([row[0].arrays()[name] for row in self._rows]) for name in self._rows[0][0].arrays()}
         return History(
-            **stacked,
+            **stacked([row[0] for row in self._rows]),
             gradient_norm=np.array([row[1] for row in self._rows]),
             train_loss=np.array([row[2] for row in self._rows]),
             damping=np.array(self._damping),

@@ -99,6 +99,12 @@ def test_continuation_ends_where_solving_does(model, parameter, to):
     assert path.train_loss[-1] == pytest.approx(se.train_loss, rel=2e-3)
 
 
+def test_continuation_reaches_a_share_of_zero():
+    path = ga.continue_branch(ga.paper_model(0.02), 1.5, "semantic", "omega", 0.0, stable=False)
+    assert path.end == "reached"
+    assert path.values[-1] == 0
+
+
 def test_all_branches_are_listed(model):
     found = ga.branches(model, 0.78, ("semantic", "positional"), rtol=1e-2)
     assert found.names[0] == "positional"

@@ -42,12 +42,14 @@ class Curve:
     def residual(self, u: np.ndarray) -> np.ndarray:
         """F(x; p) − x."""
         x = self.packing.unpack(u[:-1])
-        if u[-1] <= 0 or not is_feasible(self.model, x):
-            return np.full(len(u) - 1, np.nan)
+        nowhere = np.full(len(u) - 1, np.nan)
         try:
-            return self.packing.pack(self.map(u)(x)) - u[:-1]
+            F = self.map(u)
+            if F.alpha <= 0 or not is_feasible(F.model, x):
+                return nowhere
+            return self.packing.pack(F(x)) - u[:-1]
         except (*BREAKDOWNS, ValueError):
-            return np.full(len(u) - 1, np.nan)
+            return nowhere
 
     def derivative(self, u: np.ndarray, base: np.ndarray) -> np.ndarray:
         """Of the residual in u, (n, n + 1)."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.models import PARAMETERS, Model, parameter_value, require_model
-from gamp_attention.results import Overlaps
+from gamp_attention.results import Overlaps, stacked
 from gamp_attention.state_evolution.arclength import Curve, extremum, fades, turned, vanishing_point, walk
 from gamp_attention.state_evolution.energy import moreau_loss
 from gamp_attention.state_evolution.overlap_map import VARIANCES, Rule
@@ -135,7 +135,7 @@ def _path(
     return BranchPath(
         curve.parameter,
         values,
-        Overlaps(**{name: np.stack([o.arrays()[name] for o in overlaps]) for name in overlaps[0].arrays()}),
+        Overlaps(**stacked(overlaps)),
         np.array(losses),
         {name: np.array(series) for name, series in growth.items()},
         end,

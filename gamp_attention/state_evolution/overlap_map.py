@@ -80,7 +80,11 @@ class OverlapMap:
     def finer(self) -> "OverlapMap | None":
         """The map on the next finer rule."""
         rule = self.rule.finer()
-        return None if rule is None else replace(self, rule=rule, _last={})
+        return None if rule is None else self.on(rule)
+
+    def on(self, rule: Rule) -> "OverlapMap":
+        """The map on another rule."""
+        return replace(self, rule=rule, _last={})
 
     def jacobian(self, packing: Packing, at: Overlaps, step: float, central: bool = False) -> np.ndarray:
         """Derivative of the map in the packed overlaps, by finite differences."""

@@ -56,9 +56,7 @@ class Solution:
 class _Spread:
     """What the images on other rules or replicas say about the error of the one at hand."""
 
-    def __init__(self, image: Image, samples: list[Image], embedded: bool) -> None:
-        self.image, self.samples = image, samples
-        count = len(samples)
+    def __init__(self, count: int, embedded: bool) -> None:
         self.scale = SAFETY if embedded else float(student_t.ppf(0.5 + COVERAGE / 2, count - 1)) / np.sqrt(count)
         self.embedded = embedded
 
@@ -102,7 +100,7 @@ def _solution(
     image, samples = F.images(x, squares=True)
     if embedded:
         samples = [coarse.images(x)[0]]
-    spread = _Spread(image, samples, embedded)
+    spread = _Spread(len(samples), embedded)
 
     def propagate(change: np.ndarray) -> np.ndarray:
         return np.linalg.lstsq(np.eye(len(J)) - J, change, rcond=FLAT)[0]

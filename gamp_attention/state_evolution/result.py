@@ -29,7 +29,7 @@ class StateEvolutionResult:
     replicon, replicon_error : replica symmetry is stable below 1; of the map's continuous part.
     stability : eigenvalues of the overlap map by sector, or None where not asked for.
     consistent, validity : whether the replica-symmetric prediction is consistent, and in words.
-    variance, rule : the form of V̂ that was solved with, and the rule that averaged ("split" or "sobol").
+    variance, rule : the form of V̂ that was solved with, and the rule that averaged ("split", "lines" or "sobol").
     """
 
     status: Status

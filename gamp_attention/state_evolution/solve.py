@@ -7,16 +7,16 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.models import Model, require_model
-from gamp_attention.results import Overlaps, Status, finish
+from gamp_attention.results import Overlaps, Status, finish, stacked
 from gamp_attention.starts import STARTS
 from gamp_attention.state_evolution.overlap_map import VARIANCES, OverlapMap, first_rule
 from gamp_attention.state_evolution.packing import is_feasible, units
 from gamp_attention.state_evolution.refinement import Solution, refine
 from gamp_attention.state_evolution.result import StateEvolutionHistory, StateEvolutionResult
-from gamp_attention.state_evolution.root import Root, fixed_point
+from gamp_attention.state_evolution.root import BREAKDOWNS, Root, fixed_point
 from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.stability import stability, validity
-from gamp_attention.state_evolution.start_law import start_law
+from gamp_attention.state_evolution.start_law import checked_overlaps, start_law
 from gamp_attention.state_evolution.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.trajectory import follow
 
@@ -93,10 +93,12 @@ def solve_state_evolution(
     if not root.status.converged:
         return finish(_failed(F, root), raise_on_failure, "solve_state_evolution")
     lost = named and vanished(init, root.overlaps)
-    solution = refine(F, root, max(rtol, LOST_RTOL) if lost else rtol, max_work)
-    if lost:
-        solution = replace(solution, status=Status.LOST)
-    return finish(_result(root, solution, stable), raise_on_failure, "solve_state_evolution")
+    try:
+        solution = refine(F, root, max(rtol, LOST_RTOL) if lost else rtol, max_work)
+        result = _result(root, replace(solution, status=Status.LOST) if lost else solution, stable)
+    except BREAKDOWNS:
+        result = _failed(F, replace(root, status=Status.NONFINITE))
+    return finish(result, raise_on_failure, "solve_state_evolution")
 
 
 def named_start(F: OverlapMap, name: str, seed: int) -> Overlaps:
@@ -118,11 +120,7 @@ def given_start(model: Model, init: Any) -> Overlaps:
     """Overlaps given by the user, checked."""
     if not isinstance(init, Overlaps):
         raise check.fail("init", init, "one of " + ", ".join(map(repr, STARTS)) + " or Overlaps", TypeError)
-    L, r, t = model.n_tokens, model.rank, model.teacher_rank
-    shapes = {"q": (L, r, r), "m": (L, r), "theta": (L, r, t), "V": (L, r, r)}
-    given = Overlaps(
-        **{name: check.array(f"init.{name}", init.arrays()[name], shape) for name, shape in shapes.items()}
-    )
+    given = checked_overlaps(model, init)
     if not is_feasible(model, given):
         raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
     return given
@@ -155,7 +153,7 @@ def _result(root: Root, found: Solution, stable: bool) -> StateEvolutionResult:
         V_hat=image.hats.V,
         replicon=found.replicon,
         replicon_error=found.replicon_error,
-        stability=stability(replace(F, rule=F.rule.for_stability(), _last={}), found.overlaps) if stable else None,
+        stability=stability(F.on(F.rule.for_stability()), found.overlaps) if stable else None,
         consistent=consistent,
         validity=words,
         variance=F.variance,
@@ -193,4 +191,4 @@ def _failed(F: OverlapMap, root: Root) -> StateEvolutionResult:
 
 
 def _history(path: list[Overlaps]) -> StateEvolutionHistory:
-    return StateEvolutionHistory(**{name: np.stack([o.arrays()[name] for o in path]) for name in path[0].arrays()})
+    return StateEvolutionHistory(**stacked(path))

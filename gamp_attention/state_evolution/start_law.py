@@ -77,19 +77,23 @@ def start_law(model: Model, init: Any, V: np.ndarray | None = None) -> StartLaw:
     return StartLaw(moments, V)
 
 
+def checked_overlaps(model: Model, init: Overlaps) -> Overlaps:
+    """Overlaps given as a start, as finite arrays of the model's shapes."""
+    L, r, t = model.n_tokens, model.rank, model.teacher_rank
+    shapes = {"q": (L, r, r), "m": (L, r), "theta": (L, r, t), "V": (L, r, r)}
+    return Overlaps(**{name: check.array(f"init.{name}", getattr(init, name), shape) for name, shape in shapes.items()})
+
+
 def _from_overlaps(model: Model, given: Overlaps, moments: np.ndarray) -> StartLaw:
-    r, L, t = model.rank, model.n_tokens, model.teacher_rank
-    q = check.array("init.q", given.q, (L, r, r))
-    m = check.array("init.m", given.m, (L, r))
-    theta = check.array("init.theta", given.theta, (L, r, t))
-    V = check.array("init.V", given.V, (L, r, r))
+    r, L = model.rank, model.n_tokens
+    given = checked_overlaps(model, given)
     gamma = model.coordinates.gamma[0]
     used = np.argmax(gamma)
-    moments[0, :r, :r] = q[used] / gamma[used]
-    moments[0, :r, r : r + L] = m.T
-    moments[0, :r, r + L :] = theta[used] / gamma[used]
+    moments[0, :r, :r] = given.q[used] / gamma[used]
+    moments[0, :r, r : r + L] = given.m.T
+    moments[0, :r, r + L :] = given.theta[used] / gamma[used]
     moments[0, r:, :r] = moments[0, :r, r:].T
-    return StartLaw(moments, V)
+    return StartLaw(moments, given.V)
 
 
 def _position_coefficients(model: Model) -> np.ndarray:
