@@ -7,7 +7,9 @@ from gamp_attention.data import Dataset, sample
 from gamp_attention.denoiser import Denoised, denoise
 from gamp_attention.gamp import GampState, gamp_step, initial_state
 from gamp_attention.gradient_descent import DescentResult, minimize_risk
-from gamp_attention.linear_baseline import LinearBaseline, linear_baseline
+from gamp_attention.landscape.boundary import Boundary
+from gamp_attention.landscape.phase_boundaries import PhaseBoundaries, phase_boundaries
+from gamp_attention.linear_baseline import LinearBaseline, LinearFit, fit_linear_baseline, linear_baseline
 from gamp_attention.losses import AttentionLoss
 from gamp_attention.message_passing import GampResult, run_gamp
 from gamp_attention.models import Model, attention_model, paper_model
@@ -19,9 +21,13 @@ from gamp_attention.state_evolution.result import StateEvolutionResult
 from gamp_attention.state_evolution.solve import solve_state_evolution
 from gamp_attention.state_evolution.stability import Stability
 from gamp_attention.state_evolution.trajectory import Trajectory, trajectory
+from gamp_attention.sweeps.dataset import to_dataset
+from gamp_attention.sweeps.scheduler import local_pool
+from gamp_attention.sweeps.sweep import Sweep, sweep
 
 __all__ = [
     "AttentionLoss",
+    "Boundary",
     "BranchPath",
     "Branches",
     "Comparison",
@@ -33,11 +39,14 @@ __all__ = [
     "GampState",
     "History",
     "LinearBaseline",
+    "LinearFit",
     "Model",
     "Overlaps",
+    "PhaseBoundaries",
     "Stability",
     "StateEvolutionResult",
     "Status",
+    "Sweep",
     "TiedSoftmax",
     "Trajectory",
     "__version__",
@@ -46,15 +55,20 @@ __all__ = [
     "compare",
     "continue_branch",
     "denoise",
+    "fit_linear_baseline",
     "gamp_step",
     "gradient",
     "initial_state",
     "linear_baseline",
+    "local_pool",
     "minimize_risk",
     "paper_model",
+    "phase_boundaries",
     "run_gamp",
     "sample",
     "solve_state_evolution",
+    "sweep",
+    "to_dataset",
     "train_loss",
     "trajectory",
 ]

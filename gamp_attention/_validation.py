@@ -63,8 +63,11 @@ def array(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:
     return result
 
 
-def generator(seed: Any) -> np.random.Generator:
-    """A numpy Generator from a seed or a Generator."""
+def generator(seed: Any, *stream: int) -> np.random.Generator:
+    """A numpy Generator from a seed or a Generator.
+
+    Integers that name a stream keep numbers apart from others drawn from the same seed.
+    """
     if isinstance(seed, np.random.Generator):
         return seed
-    return np.random.default_rng(integer("seed", seed, low=0))
+    return np.random.default_rng([integer("seed", seed, low=0), *stream])

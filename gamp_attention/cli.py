@@ -1,4 +1,4 @@
-"""Command line: gamp-attention compare | fit | solve | trajectory. Exit status 0 done, 1 not converged, 2 bad input."""
+"""Command line: gamp-attention COMMAND. Exit status 0 done, 1 not converged, 2 bad input."""
 
 import argparse
 import os
@@ -15,13 +15,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         for target in (options.json, getattr(options, "plot", None), getattr(options, "out", None)):
-            _check_target(target)
+            check_target(target)
         return options.run(options)
     except (ValueError, TypeError, ImportError, OSError) as error:
         print(f"gamp-attention {options.command}: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print(f"gamp-attention {options.command}: interrupted, nothing written", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        kept = "interrupted, nothing written" if str(error) == "" else str(error)
+        print(f"gamp-attention {options.command}: {kept}", file=sys.stderr)
         return 130
 
 
@@ -67,7 +68,9 @@ def _parser() -> argparse.ArgumentParser:
     path.add_argument("--seed", type=int, default=0, help="seed of the paths (default 0)")
     path.set_defaults(run=_trajectory)
 
-    for command in (compare, fit, solve, path):
+    from gamp_attention.cli_landscape import add_boundaries, add_sweep
+
+    for command in (compare, fit, solve, path, add_sweep(commands), add_boundaries(commands)):
         command.add_argument("--json", metavar="FILE", help="write the result as JSON; '-' for standard output")
     return parser
 
@@ -79,7 +82,7 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
 
 
-def _check_target(target: str | None) -> None:
+def check_target(target: str | None) -> None:
     """Find out before the work whether its result can be written."""
     if target is None or target == "-":
         return
@@ -94,7 +97,8 @@ def _model(options: argparse.Namespace) -> Any:
     return paper_model(options.omega, options.sigma, options.lam)
 
 
-def _say(options: argparse.Namespace, text: str) -> None:
+def say(options: argparse.Namespace, text: str) -> None:
+    """Print for a reader, out of the way of JSON on standard output."""
     print(text, file=sys.stderr if options.json == "-" else sys.stdout)
 
 
@@ -107,9 +111,9 @@ def _compare(options: argparse.Namespace) -> int:
     result = compare(
         _model(options), options.d, options.alpha, options.seed, risk=options.risk, gd_steps=options.gd_steps
     )
-    _say(options, str(result))
+    say(options, str(result))
     plot_comparison(result, options.plot)
-    _say(options, f"picture: {options.plot}")
+    say(options, f"picture: {options.plot}")
     if options.json:
         write_json(options.json, result.to_dict())
     return 0 if result.converged else 1
@@ -125,7 +129,7 @@ def _fit(options: argparse.Namespace) -> int:
 
     data = load_dataset(options.data, options.lam, options.rank)
     out = options.out or str(Path(options.data).with_suffix("")) + ".fit.npz"
-    _check_target(out)
+    check_target(out)
     result = run_gamp(data, options.init, "exact", tol=options.tol, max_iter=options.max_iter, seed=options.seed)
     attention = data.student(local_fields(data.tokens, data.positions, result.Q))
     found: dict[str, Any] = {
@@ -137,7 +141,7 @@ def _fit(options: argparse.Namespace) -> int:
         "n_iter": result.n_iter,
     }
     write_aside(out, lambda file: np.savez(file, attention=attention, **found))
-    _say(
+    say(
         options,
         f"{result.message}\ntraining loss {result.train_loss:.8g}, gradient norm {result.gradient_norm:.2g}, "
         f"{result.n_off_global} of {data.n_samples} samples off their global proximal minimum\nresult: {out}",
@@ -161,7 +165,7 @@ def _solve(options: argparse.Namespace) -> int:
         variance=options.variance,
         seed=options.seed,
     )
-    _say(options, state_evolution_table(result))
+    say(options, state_evolution_table(result))
     if options.json:
         found = {
             "status": result.status.value,
@@ -193,7 +197,7 @@ def _trajectory(options: argparse.Namespace) -> int:
         n_iter=options.n_iter,
         seed=options.seed,
     )
-    _say(options, trajectory_table(path))
+    say(options, trajectory_table(path))
     if options.json:
         write_json(options.json, plain(path.arrays() | {"error": path.error.arrays(), "V_hat": path.V_hat}))
     return 0

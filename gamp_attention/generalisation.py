@@ -8,6 +8,7 @@ from gamp_attention import _validation as check
 from gamp_attention.data import Dataset
 from gamp_attention.fields import local_fields
 
+STREAM = 2  # of a seed, apart from the numbers that data of the same seed are drawn from
 CHUNK = 500  # sentences held at a time
 
 
@@ -19,7 +20,7 @@ def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: An
     data : samples drawn from a model.
     Q : (d, r) weights.
     n_samples : fresh sentences, at least 2.
-    seed : an integer or a numpy Generator; take another than the data's.
+    seed : an integer or a numpy Generator.
 
     Raises
     ------
@@ -29,7 +30,7 @@ def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: An
         raise ValueError("data: needs samples drawn from a model, got own arrays")
     n = check.integer("n_samples", n_samples, low=2)
     Q = check.array("Q", Q, (data.dim, data.rank))
-    rng = check.generator(seed)
+    rng = check.generator(seed, STREAM)
     errors = []
     for first in range(0, n, CHUNK):
         count = min(CHUNK, n - first)

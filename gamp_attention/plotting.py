@@ -9,9 +9,18 @@ import numpy as np
 
 if TYPE_CHECKING:
     from gamp_attention.comparison import Comparison
+    from gamp_attention.landscape.phase_boundaries import PhaseBoundaries
 
 COLOURS = {"semantic": "#0072B2", "positional": "#D55E00"}  # Okabe and Ito
 GREY, DARK = "#999999", "#333333"
+BOUNDARIES = (
+    ("alpha_c", "α_c: equal training loss", {"color": DARK, "fmt": "o-"}),
+    ("alpha_l", "α_l: attention beats the linear baseline", {"color": DARK, "fmt": "s--", "mfc": "white"}),
+    ("semantic_from", "semantic branch appears", {"color": COLOURS["semantic"], "fmt": "^:"}),
+    ("semantic_stable_from", "semantic branch becomes stable", {"color": COLOURS["semantic"], "fmt": "^-"}),
+    ("positional_to", "positional branch ends", {"color": COLOURS["positional"], "fmt": "v:"}),
+    ("positional_stable_to", "positional branch becomes unstable", {"color": COLOURS["positional"], "fmt": "v-"}),
+)
 LABELS = {"q": "$q$", "m": "$m_1$", "theta": r"$\theta$", "V": "$V$"}
 
 
@@ -75,6 +84,20 @@ def _gradients(axis: Any, branch: Any, colour: str) -> None:
     axis.annotate("gradient\ndescent", end, (0, -6), textcoords="offset points", ha="right", va="top", color=GREY)
     axis.set_title(r"$\|\nabla R\|/\lambda\sqrt{d}$")
     axis.set_xlabel("iteration")
+
+
+def plot_boundaries(found: "PhaseBoundaries", path: str | Path) -> None:
+    """Save the phase diagram: α_c, α_l and where branches appear and become stable, against the parameter varied."""
+    across = np.arange(1, len(found.values) + 1) if found.parameter == "A" else found.values
+    with figure(path, 1, 1, (6.4, 4.4)) as axes:
+        axis = axes[0, 0]
+        for name, label, style in BOUNDARIES:
+            value, error = found.line(name)
+            if np.isfinite(value).any():
+                axis.errorbar(across, value, error, label=label, capsize=2, ms=4, **style)
+        names = {"omega": "ω", "lam": "λ", "sigma": "σ", "A": "number of the matrix A"}
+        axis.set(xlabel=names[found.parameter], ylabel="α = n/d", ylim=(0, None))
+        axis.legend(frameon=False, fontsize=9)
 
 
 def require_matplotlib() -> Any:

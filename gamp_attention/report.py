@@ -8,6 +8,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from gamp_attention.comparison import Branch, Comparison, Row
+    from gamp_attention.landscape.phase_boundaries import PhaseBoundaries
     from gamp_attention.state_evolution.result import StateEvolutionResult
     from gamp_attention.state_evolution.trajectory import Trajectory
 
@@ -17,7 +18,7 @@ DIGITS = (4, 4, 4, 2, 6, 6)
 
 
 def with_error(value: float, error: float, digits: int) -> str:
-    """A number with its standard error in units of the last digit, as 0.0940(2); '-' where it is not known."""
+    """A number with its error in units of the last digit, as 0.0940(2); '-' where it is not known."""
     if not math.isfinite(value):
         return "-"
     if not error > 0:
@@ -56,8 +57,9 @@ def comparison_table(comparison: "Comparison") -> str:
     base = comparison.baseline
     out += [
         "",
-        f"linear baseline, d → ∞: ε_g = {with_error(base.test_error, base.test_error_error, 6)}",
-        f"Numbers in brackets are standard errors in the last digit. {comparison.seconds:.0f} s in all.",
+        f"linear baseline, d → ∞: ε_g = {with_error(base.test_error, base.test_error_error, 6)}, {base.status.value}",
+        "Numbers in brackets are errors in the last digit: half-widths of 95 % where d → ∞, else standard errors. "
+        f"{comparison.seconds:.0f} s in all.",
     ]
     return "\n".join(out)
 
@@ -104,7 +106,7 @@ def comparison_dict(comparison: "Comparison") -> dict[str, Any]:
         {
             "settings": comparison.settings,
             "branches": [branch_dict(branch) for branch in comparison.branches],
-            "linear_baseline": vars(comparison.baseline),
+            "linear_baseline": vars(comparison.baseline) | {"status": comparison.baseline.status.value},
             "seconds": comparison.seconds,
             "converged": comparison.converged,
             "versions": {
@@ -146,6 +148,21 @@ def trajectory_table(path: "Trajectory") -> str:
             for key, digits in zip(COLUMNS[:4], DIGITS, strict=False)
         ]
         lines.append(f"{t:4}" + "".join(cell.rjust(14) for cell in cells))
+    return "\n".join(lines)
+
+
+def boundaries_table(found: "PhaseBoundaries") -> str:
+    """A line for each value: α_c, α_l and where the branches exist, then in words what there is not."""
+    names = ("alpha_c", "alpha_l", "semantic_from", "semantic_stable_from", "positional_from", "positional_to")
+    head = ("α_c", "α_l", "semantic from", "stable from", "positional from", "positional to")
+    lines = [f"{found.parameter:<10}" + "".join(f"{word:>18}" for word in head) + "  status"]
+    for k, value in enumerate(found.values):
+        shown = f"{value:g}" if np.ndim(value) == 0 else f"no. {k + 1}"
+        cells = [found.lines[name][k] for name in names]
+        numbers = ["-" if np.isnan(b.value) else with_error(b.value, b.error, 6) for b in cells]
+        lines.append(f"{shown:<10}" + "".join(f"{n:>18}" for n in numbers) + f"  {found.status[k].value}")
+        lines += [f"    {word}: {b.note}" for word, b in zip(head, cells, strict=True) if np.isnan(b.value)]
+        lines += [f"    {found.messages[k]}"] if found.messages[k] else []
     return "\n".join(lines)
 
 

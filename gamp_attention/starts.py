@@ -9,6 +9,7 @@ from gamp_attention.data import Dataset
 
 STARTS = ("semantic", "positional", "random")
 POSITIONAL = 0.25  # size of the mean fields m at a positional start, near what is learnt in the paper's model
+STREAM = 1  # of a seed, apart from the numbers that data of the same seed are drawn from
 SMALL = 0.1  # standard deviation of uninformed weights, as in the paper's Appendix E.4
 
 
@@ -26,7 +27,7 @@ def initial_weights(data: Dataset, init: Any, seed: Any = 0) -> np.ndarray:
     if not isinstance(init, str):
         return check.array("init", init, (data.dim, data.rank)).copy()
     check.choice("init", init, STARTS)
-    Q = SMALL * check.generator(seed).standard_normal((data.dim, data.rank))
+    Q = SMALL * check.generator(seed, STREAM).standard_normal((data.dim, data.rank))
     if init == "semantic":
         if data.Q_star is None:
             raise ValueError("init: 'semantic' needs the teacher's weights, got data without a teacher")

@@ -130,26 +130,27 @@ def turned(points: list[np.ndarray]) -> bool:
     return (b - a) * (c - b) < 0
 
 
-def fades(curve: Curve, points: list[np.ndarray]) -> bool:
-    """Whether q, or a family that is not zero by symmetry, goes through zero at the end of the points."""
-    first, *_, before, after = (curve.packing.unpack(u[:-1]) for u in (points[0], points[-3], points[-1]))
-    if np.abs(after.q).max() < FADED * np.abs(first.q).max():
-        return True
-    for name in set(curve.packing.names) & {"m", "theta"}:
+def fading_family(curve: Curve, points: list[np.ndarray]) -> str | None:
+    """The family, m or θ, that goes through zero at the end of the points, where another branch crosses, or None."""
+    before, after = (curve.packing.unpack(u[:-1]) for u in (points[-3], points[-1]))
+    for name in ("m", "theta"):
         old, new = before.arrays()[name], after.arrays()[name]
-        if np.sum(old * new) < 0 or np.abs(new).max() < FADED * np.sqrt(np.abs(after.q).max()):
-            return True
-    return False
+        if name in curve.packing.names and (
+            np.sum(old * new) < 0 or np.abs(new).max() < FADED * np.sqrt(np.abs(after.q).max())
+        ):
+            return name
+    return None
 
 
-def vanishing_point(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
-    """Where a fading family is zero, and its error: the parameter is a smooth function of its square (of q itself)."""
-    overlaps = [curve.packing.unpack(u[:-1]) for u in points]
-    last, near = overlaps[-2].arrays(), overlaps[-1].arrays()
-    names: list[str] = [n for n in ("m", "theta") if n in curve.packing.names and not (last[n] * near[n]).sum() > 0]
-    names = names or [min(curve.packing.names, key=lambda n: np.abs(near[n]).max() / np.abs(last[n]).max())]
-    power = 1 if names[0] == "q" else 2
-    size = np.array([np.linalg.norm(o.arrays()[names[0]]) ** power for o in overlaps])
+def q_vanishes(curve: Curve, points: list[np.ndarray]) -> bool:
+    """Whether the weights themselves go to zero at the end of the points."""
+    first, after = (curve.packing.unpack(u[:-1]) for u in (points[0], points[-1]))
+    return bool(np.abs(after.q).max() < FADED * np.abs(first.q).max())
+
+
+def where_q_vanishes(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
+    """The parameter at which q, of which it is a smooth function, is zero, and its error."""
+    size = np.array([np.linalg.norm(curve.packing.unpack(u[:-1]).q) for u in points])
     p = np.array([u[-1] for u in points]) * curve.unit
     used = np.argsort(size)[:3]
     lines = [np.polyfit(size[used[:count]], p[used[:count]], count - 1)[-1] for count in (2, 3)]

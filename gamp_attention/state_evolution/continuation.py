@@ -1,6 +1,6 @@
 """Branches of fixed points followed in a parameter, through loss of stability, up to their ends."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -8,15 +8,27 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.models import PARAMETERS, Model, parameter_value, require_model
 from gamp_attention.results import Overlaps, stacked
-from gamp_attention.state_evolution.arclength import Curve, extremum, fades, turned, vanishing_point, walk
+from gamp_attention.state_evolution.arclength import (
+    Curve,
+    extremum,
+    fading_family,
+    q_vanishes,
+    turned,
+    walk,
+    where_q_vanishes,
+)
+from gamp_attention.state_evolution.crossings import Crossing, crossing
 from gamp_attention.state_evolution.energy import moreau_loss
-from gamp_attention.state_evolution.overlap_map import VARIANCES, Rule
+from gamp_attention.state_evolution.field_lines import fields_of
+from gamp_attention.state_evolution.fixed_point import family_growth
+from gamp_attention.state_evolution.overlap_map import AUTO_FIELDS, VARIANCES, Rule
 from gamp_attention.state_evolution.packing import Packing
 from gamp_attention.state_evolution.sobol_rule import SobolRule
 from gamp_attention.state_evolution.solve import solve_state_evolution
 from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.stability import SECTORS, stability
 
+NEARBY = 0.02  # another value of the parameter, relative to it, for a first slope
 LEVEL = 1  # of the split rule that branches are followed with
 
 
@@ -33,7 +45,7 @@ class BranchPath:
     end : "reached" the goal; "fold", the branch turns back; "vanished", q or the overlap that tells it from a more
         symmetric one goes to zero; "stalled", no further point was found.
     end_value, end_error : where a fold or vanishing point lies, with an error; NaN for other ends.
-    changes : (value, sector) wherever a sector's growth crosses 1, interpolated between points.
+    changes : where a sector's growth crosses 1: each with value, error and sector.
     """
 
     parameter: str
@@ -44,7 +56,11 @@ class BranchPath:
     end: str
     end_value: float
     end_error: float
-    changes: list[tuple[float, str]]
+    changes: list[Crossing]
+
+    def at(self, index: int) -> Overlaps:
+        """The overlaps at one point."""
+        return Overlaps(**{name: values[index] for name, values in self.overlaps.arrays().items()})
 
 
 def continue_branch(
@@ -86,28 +102,50 @@ def continue_branch(
     max_points = check.integer("max_points", max_points, low=3)
     start = solve_state_evolution(model, alpha, init, rtol=1e-3, variance=variance, stable=False, raise_on_failure=True)
     first = parameter_value(model, alpha, parameter)
-    rule: Rule = SplitRule(model, LEVEL) if start.rule == "split" else SobolRule(model, 1024, lines=True)
-    curve = Curve(model, alpha, parameter, rule, variance, Packing.of(model, start.overlaps), max(first, 0.05))
-    points, end = [], "stalled"
+    curve = curve_of(model, alpha, parameter, start.overlaps, variance)
+    points, end, family = [], "stalled", None
     for u in walk(curve, start.overlaps, first, to):
         points.append(u)
+        family = fading_family(curve, points) if len(points) > 2 else None
+        if family:
+            end = "vanished"
+            break
         if len(points) > 2 and turned(points):
-            end = "vanished" if fades(curve, points) else "fold"
+            end = "fold"
             break
         if points[-1][-1] == to / curve.unit:
             end = "reached"
             break
         if len(points) >= max_points:
             break
-    if end == "stalled" and 2 < len(points) < max_points and fades(curve, points):
+    if end in ("stalled", "fold") and len(points) < max_points and q_vanishes(curve, points):
         end = "vanished"
     value, error = np.nan, np.nan
     if end == "fold":
         value, error, points = extremum(curve, points)
     elif end == "vanished":
-        value, error = vanishing_point(curve, points)
+        value, error = _meeting_point(curve, points, family) if family else where_q_vanishes(curve, points)
         points = points[:-1]
     return _path(curve, points, end, to, value, error, stable)
+
+
+def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, variance: str = "stein") -> Curve:
+    """The equations of branches through given overlaps, on a rule that is cheap enough to follow them."""
+    small = fields_of(model) <= AUTO_FIELDS
+    rule: Rule = SplitRule(model, LEVEL) if small else SobolRule(model, 1024, lines=True)
+    unit = max(parameter_value(model, alpha, parameter), 0.05)
+    return Curve(model, alpha, parameter, rule, variance, Packing.of(model, like), unit)
+
+
+def _meeting_point(curve: Curve, points: list[np.ndarray], family: str) -> tuple[float, float]:
+    """Where the branch meets one without the fading family, which begins to grow there, and the error of that."""
+    bare = []
+    for u in points[-2:]:
+        x = curve.packing.unpack(u[:-1])
+        bare.append(replace(x, **{family: np.zeros_like(x.arrays()[family])}))
+    p = points[-1][-1] * curve.unit
+    found = crossing(curve, (p * (1 - NEARBY), p * (1 + NEARBY)), (bare[1], bare[1]), family, family_growth)
+    return found.value, found.error
 
 
 def _path(
@@ -125,13 +163,12 @@ def _path(
     values = np.array([u[-1] for u in points]) * curve.unit
     if end == "reached":
         values[-1] = to
-    changes = []
-    for name, series in growth.items():
-        for i in range(len(series) - 1):
-            before, after = series[i] - 1, series[i + 1] - 1
-            if before * after < 0:
-                share = before / (before - after)
-                changes.append((float(values[i] + (values[i + 1] - values[i]) * share), name))
+    changes = [
+        crossing(curve, (values[i], values[i + 1]), (overlaps[i], overlaps[i + 1]), name)
+        for name, series in growth.items()
+        for i in range(len(series) - 1)
+        if (series[i] - 1) * (series[i + 1] - 1) < 0
+    ]
     return BranchPath(
         curve.parameter,
         values,

@@ -86,8 +86,10 @@ class OverlapMap:
         """The map on another rule."""
         return replace(self, rule=rule, _last={})
 
-    def jacobian(self, packing: Packing, at: Overlaps, step: float, central: bool = False) -> np.ndarray:
-        """Derivative of the map in the packed overlaps, by finite differences."""
+    def jacobian(
+        self, packing: Packing, at: Overlaps, step: float, *, central: bool = False, odd: bool = False
+    ) -> np.ndarray:
+        """Derivative of the map in the packed overlaps, by finite differences; those of an odd map are central."""
         x = packing.pack(at)
 
         def value(shift: np.ndarray) -> np.ndarray:
@@ -96,7 +98,7 @@ class OverlapMap:
         shifts = step * np.eye(len(x))
         if central:
             return np.stack([(value(shift) - value(-shift)) / (2 * step) for shift in shifts], axis=1)
-        base = packing.pack(self(at))
+        base = 0 * x if odd else packing.pack(self(at))
         return np.stack([(value(shift) - base) / step for shift in shifts], axis=1)
 
 

@@ -1,6 +1,6 @@
 """From a fixed point on a coarse rule to one of stated accuracy, with the errors of all that is reported."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.stats import t as student_t
@@ -17,7 +17,7 @@ from gamp_attention.state_evolution.stability import replicon
 SHARE = 0.5  # of the accuracy asked for, as the residual before one last Newton step
 POLISH = 0.1  # error of that step, in its own units
 UNREFINED = 1e-2  # error to expect of the coarsest rule
-COVERAGE = 0.95
+COVERAGE = 0.98  # of a random error under normal statistics, so that 95 % hold where they are not quite
 SAFETY = 0.5  # error of a level of the split rule, in units of its difference from the level before
 FLOOR = 0.3  # of the worst relative error, that every entry's is believed to be at least
 TRUST = 1.0  # least error of an overlap, and LOSS_TRUST of a loss, in units of what the split rule leaves unresolved
@@ -66,12 +66,15 @@ class _Spread:
         return self.scale * (np.abs(away).max(axis=0) if self.embedded else away.std(axis=0, ddof=1))
 
 
-def refine(F: OverlapMap, root: Root, rtol: float, max_work: float) -> Solution:
+def refine(root: Root, rtol: float, max_work: float) -> Solution:
     """Refine the rule until the errors of all overlaps are within rtol, or the budget or the rule ends."""
-    coarse, packing, J, x = F, root.packing, root.jacobian, root.overlaps
+    F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
+    coarse, split = F, isinstance(F.rule, SplitRule)
+    if isinstance(F.rule, SplitRule) and F.rule.level > 0:
+        coarse = F.on(replace(F.rule, level=F.rule.level - 1))
     n_iter, solution = 0, None
     while True:
-        if isinstance(F.rule, SplitRule) or solution is not None:
+        if solution is not None or (split and coarse is F):
             finer = F.finer()
             if finer is None or (finer.rule.work > max_work and solution is not None):
                 assert solution is not None

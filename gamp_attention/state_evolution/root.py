@@ -1,4 +1,4 @@
-"""Fixed points of the overlap map: guarded quasi-Newton steps, never far from where plain damped steps lead."""
+"""Steps towards fixed points of the overlap map: plain damped ones, and guarded quasi-Newton ones."""
 
 from dataclasses import dataclass
 
@@ -28,6 +28,7 @@ class Root:
     path : overlaps visited.
     residual : largest relative change of an overlap in a full step; NaN where the map broke down.
     jacobian : of the map, in the packed overlaps, or None.
+    F : the map.
     """
 
     status: Status
@@ -35,6 +36,7 @@ class Root:
     residual: float
     packing: Packing
     jacobian: np.ndarray | None
+    F: OverlapMap
 
     @property
     def overlaps(self) -> Overlaps:
@@ -93,7 +95,7 @@ def newton(
     for _ in range(n_steps):
         size = float(np.abs(rest).max())
         if size <= tol:
-            return Root(Status.CONVERGED, path, size, packing, J)
+            return Root(Status.CONVERGED, path, size, packing, J, F)
         step = np.linalg.lstsq(np.eye(len(x)) - J, rest, rcond=FLAT)[0]
         step *= min(1.0, LONGEST / np.abs(step).max())
         found = None
@@ -107,7 +109,7 @@ def newton(
                 break
         if found is None:
             if fresh:
-                return Root(Status.STALLED, path, size, packing, J)
+                return Root(Status.STALLED, path, size, packing, J, F)
             J, fresh = F.jacobian(packing, path[-1], DIFFERENCE), True
             continue
         moved, trial, after = found
@@ -119,33 +121,4 @@ def newton(
         path.append(trial)
         if slow and np.abs(rest).max() > tol:
             J, fresh = F.jacobian(packing, trial, DIFFERENCE), True
-    return Root(Status.MAX_ITER, path, float(np.abs(rest).max()), packing, J)
-
-
-def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, relax: int = 4) -> Root:
-    """A fixed point near where plain damped steps from `start` lead.
-
-    Newton's answer is taken only if it lies within reach of the damped iterate it started from, and plain damped
-    steps from it stay there; otherwise there are more damped steps, until they converge by themselves.
-    """
-    path, n_steps = [start], relax
-    try:
-        while True:
-            more, change = iterate(F, path[-1], tol, n_steps)
-            path += more[1:]
-            if not change > tol or len(path) > max_iter or not np.isfinite(change):
-                status = Status.CONVERGED if change <= tol else Status.MAX_ITER
-                if not np.isfinite(change):
-                    status = Status.NONFINITE
-                packing = Packing.of(F.model, path[-1])
-                J = F.jacobian(packing, path[-1], DIFFERENCE) if status is Status.CONVERGED else None
-                return Root(status, path, change, packing, J)
-            root = newton(F, path[-1], tol, 12)
-            reach = min(LONGEST, 0.05 + 10 * change)
-            if root.status.converged and relative_change(path[-1], root.overlaps) <= reach:
-                _, drift = iterate(F, root.overlaps, 0.0, 2)
-                if drift <= max(30 * tol, 1e-6):
-                    return Root(Status.CONVERGED, path + root.path[1:], root.residual, root.packing, root.jacobian)
-            n_steps = min(2 * n_steps + 4, max_iter)
-    except BREAKDOWNS:
-        return Root(Status.NONFINITE, path, np.nan, Packing.of(F.model, path[-1]), None)
+    return Root(Status.MAX_ITER, path, float(np.abs(rest).max()), packing, J, F)

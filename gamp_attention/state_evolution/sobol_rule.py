@@ -53,6 +53,11 @@ class SobolRule:
         return self
 
     @property
+    def rough(self) -> float:
+        """Residual under which a first solution need not go: single points that jump leave about as much."""
+        return 1e-3 if self.lines else 20 / self.n_points
+
+    @property
     def work(self) -> int:
         """Proximal problems of one evaluation, about."""
         return self.n_points * self.n_replicas * (LINE_WORK if self.lines else 1)

@@ -9,11 +9,12 @@ from gamp_attention import _validation as check
 from gamp_attention.models import Model, require_model
 from gamp_attention.results import Overlaps, Status, finish, stacked
 from gamp_attention.starts import STARTS
+from gamp_attention.state_evolution.fixed_point import fixed_point
 from gamp_attention.state_evolution.overlap_map import VARIANCES, OverlapMap, first_rule
 from gamp_attention.state_evolution.packing import is_feasible, units
 from gamp_attention.state_evolution.refinement import Solution, refine
 from gamp_attention.state_evolution.result import StateEvolutionHistory, StateEvolutionResult
-from gamp_attention.state_evolution.root import BREAKDOWNS, Root, fixed_point
+from gamp_attention.state_evolution.root import BREAKDOWNS, Root
 from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.stability import stability, validity
 from gamp_attention.state_evolution.start_law import checked_overlaps, start_law
@@ -23,7 +24,6 @@ from gamp_attention.state_evolution.trajectory import follow
 WARM_UP, WARM_UP_DAMPING, WARM_UP_POINTS = 25, 0.3, 512  # damped GAMP that a named start is followed for
 EASY, SLOWEST = 1.5, 8.0  # sample complexity beyond which it is followed with smaller steps, and how much smaller
 FINEST = 1e-10  # relative accuracy that rounding in the proximal maps allows
-COARSE = 1e-4  # solution of the equations on the coarsest rule
 LOST_RTOL = 1e-2  # accuracy for a solution that is not the one asked for
 VANISHED = 1e-3  # θ or m, in their units, under which the branch named after it is gone
 
@@ -89,15 +89,16 @@ def solve_state_evolution(
     max_work = check.real("max_work", max_work, low=1e4)
     F = OverlapMap(model, alpha, first, variance)
     named = isinstance(init, str)
-    root = fixed_point(F, named_start(F, init, seed) if named else given_start(model, init), COARSE, max_iter)
+    root = fixed_point(F, named_start(F, init, seed) if named else given_start(model, init), first.rough, max_iter)
     if not root.status.converged:
-        return finish(_failed(F, root), raise_on_failure, "solve_state_evolution")
+        return finish(_failed(root), raise_on_failure, "solve_state_evolution")
     lost = named and vanished(init, root.overlaps)
     try:
-        solution = refine(F, root, max(rtol, LOST_RTOL) if lost else rtol, max_work)
+        solution = refine(root, max(rtol, LOST_RTOL) if lost else rtol, max_work)
+        lost = lost or (named and vanished(init, solution.overlaps))
         result = _result(root, replace(solution, status=Status.LOST) if lost else solution, stable)
     except BREAKDOWNS:
-        result = _failed(F, replace(root, status=Status.NONFINITE))
+        result = _failed(replace(root, status=Status.NONFINITE))
     return finish(result, raise_on_failure, "solve_state_evolution")
 
 
@@ -161,7 +162,7 @@ def _result(root: Root, found: Solution, stable: bool) -> StateEvolutionResult:
     )
 
 
-def _failed(F: OverlapMap, root: Root) -> StateEvolutionResult:
+def _failed(root: Root) -> StateEvolutionResult:
     """The result of an iteration that did not end at a fixed point: its last overlaps without errors."""
     lost = Overlaps(**{name: np.full_like(values, np.nan) for name, values in root.overlaps.arrays().items()})
     consistent, words = validity(np.nan, np.nan)
@@ -185,8 +186,8 @@ def _failed(F: OverlapMap, root: Root) -> StateEvolutionResult:
         stability=None,
         consistent=consistent,
         validity=words,
-        variance=F.variance,
-        rule=F.rule.name,
+        variance=root.F.variance,
+        rule=root.F.rule.name,
     )
 
 

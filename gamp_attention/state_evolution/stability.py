@@ -48,17 +48,26 @@ class Stability:
 
 def stability(F: OverlapMap, at: Overlaps) -> Stability:
     """Stability of a fixed point of the map, by finite differences."""
-    packing = Packing.of(F.model, at)
-    if len(F.model.coordinates.weight) > 1:  # with one class, all tokens see one law of weights: none breaks reversal
-        packing = replace(packing, reversal=False)
-    found = {"symmetric": F.jacobian(packing, at, STEP, central=True)}
-    for name in ("m", "theta"):
-        if name in packing.names:
-            found[name] = np.zeros((0, 0))
-        else:  # the map is odd in this family: one-sided differences are central
-            found[name] = F.jacobian(Packing(at, (name,)), at, STEP)
-    spectra = {name: np.linalg.eigvals(J) for name, J in found.items()}
+    spectra = {name: np.linalg.eigvals(sector_jacobian(F, at, name)) for name in SECTORS}
     return Stability({name: v[np.argsort(-np.abs(v))] for name, v in spectra.items()})
+
+
+def sector_growth(F: OverlapMap, at: Overlaps, sector: str) -> float:
+    """Largest real part of the eigenvalues of one sector, NaN where there is none."""
+    values = np.linalg.eigvals(sector_jacobian(F, at, sector))
+    return float(values.real.max()) if len(values) else np.nan
+
+
+def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
+    """Derivative of the map within a sector, (k, k); k = 0 where there is no such sector."""
+    packing = Packing.of(F.model, at)
+    if sector == "symmetric":
+        if len(F.model.coordinates.weight) > 1:  # with one class, all tokens see one law of weights: nothing breaks it
+            packing = replace(packing, reversal=False)
+        return F.jacobian(packing, at, STEP, central=True)
+    if sector in packing.names:
+        return np.zeros((0, 0))
+    return F.jacobian(Packing(at, (sector,)), at, STEP, odd=True)
 
 
 def replicon(model: Model, hats: Hats, variance: str) -> float:

@@ -1,0 +1,1 @@
+"""The landscape of minima: where branches exist, which is lowest, which beats the linear baseline."""

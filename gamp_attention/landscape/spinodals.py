@@ -1,0 +1,88 @@
+"""Where a branch appears, ends, and gains or loses stability, as α is varied."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from gamp_attention.landscape.boundary import Boundary
+from gamp_attention.landscape.scan import Scan
+from gamp_attention.models import Model
+from gamp_attention.results import ConvergenceError, Overlaps, Status
+from gamp_attention.state_evolution.continuation import continue_branch, curve_of
+from gamp_attention.state_evolution.crossings import crossing
+from gamp_attention.state_evolution.fixed_point import family_growth
+from gamp_attention.state_evolution.overlap_map import OverlapMap, first_rule
+from gamp_attention.state_evolution.stability import sector_growth
+
+NAMED = {"semantic": "theta", "positional": "m"}  # the family that a branch is named after; the other one is zero on it
+ZERO = {"semantic": "m", "positional": "theta"}
+SLACK = 0.05  # beyond the bracket, relative, where a meeting point may still lie
+
+
+def existence(scan: Scan, low: float, high: float) -> tuple[Boundary, Boundary]:
+    """The least and the largest α of the branch in a range, following it where solving by name did not find it."""
+    if not scan.found:
+        none = Boundary.none(f"the {scan.branch} branch is nowhere in [{low:g}, {high:g}]")
+        return none, none
+    return _end(scan, high, low), _end(scan, low, high)
+
+
+def _end(scan: Scan, first: float, last: float) -> Boundary:
+    """The end of the branch towards `last`."""
+    downwards = last < first
+    while True:
+        here = min(scan.found) if downwards else max(scan.found)
+        beyond = [a for a in scan.lost if (a < here if downwards else a > here)]
+        if not beyond:
+            return Boundary.none(f"none: the branch goes on to α = {last:g}")
+        gone = max(beyond) if downwards else min(beyond)
+        found = _meeting(scan, here, gone)
+        if found is not None:
+            return found
+        try:
+            path = continue_branch(
+                scan.model, here, scan.found[here].overlaps, "alpha", gone, stable=False, variance="stein"
+            )
+        except ConvergenceError:
+            return Boundary.none(f"not found: between α = {gone:.4g} and {here:.4g}")
+        if path.end in ("fold", "vanished"):
+            return Boundary(path.end_value, path.end_error, path.end)
+        if path.end != "reached" or not scan.adopt(gone, path.at(-1)):
+            return Boundary.none(f"not found: following the branch {path.end} between α = {gone:.4g} and {here:.4g}")
+
+
+def _meeting(scan: Scan, here: float, gone: float) -> Boundary | None:
+    """Where the branch splits off from the one without its family, if that lies between; None if not."""
+    other, family = scan.lost[gone], NAMED[scan.branch]
+    if other.status is not Status.LOST:
+        return None
+    bare = _without(scan.found[here].overlaps, family)
+    curve = curve_of(scan.model, here, "alpha", bare)
+    found = crossing(curve, (gone, here), (_without(other.overlaps, family), bare), family, family_growth)
+    inside = min(gone, here) * (1 - SLACK) <= found.value <= max(gone, here) * (1 + SLACK)
+    return Boundary(found.value, found.error, "vanished") if inside and np.isfinite(found.error) else None
+
+
+def _without(overlaps: Overlaps, family: str) -> Overlaps:
+    return replace(overlaps, **{family: np.zeros_like(overlaps.arrays()[family])})
+
+
+def stability_changes(scan: Scan) -> tuple[list[tuple[Boundary, bool]], bool]:
+    """Where stability against the family that is zero on the branch changes and whether it is stable above each; and
+    whether it is stable at the lowest α."""
+    sector = ZERO[scan.branch]
+    alphas = sorted(scan.found)
+    curves = [curve_of(scan.model, alpha, "alpha", scan.found[alpha].overlaps) for alpha in alphas]
+    rough = [_rough_growth(scan.model, alpha, scan.found[alpha].overlaps, sector) for alpha in alphas]
+    changes = []
+    for i, (a, b) in enumerate(pairwise(rough)):
+        if (a - 1) * (b - 1) < 0:
+            ends = scan.found[alphas[i]].overlaps, scan.found[alphas[i + 1]].overlaps
+            found = crossing(curves[i + 1], (alphas[i], alphas[i + 1]), ends, sector)
+            changes.append((Boundary(float(found.value), float(found.error), f"in {sector}"), b < 1))
+    return changes, rough[0] < 1
+
+
+def _rough_growth(model: Model, alpha: float, overlaps: Overlaps, sector: str) -> float:
+    return sector_growth(OverlapMap(model, alpha, first_rule("auto", model, (0,))), overlaps, sector)
