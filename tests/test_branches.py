@@ -151,7 +151,8 @@ def test_a_fold_is_passed_and_located(monkeypatch):
         if len(points) > 2 and arclength.turned(points):
             break
     assert points[-1][0] < 0.5 < points[0][0]
-    assert not arclength.fades(curve, points)
+    assert arclength.fading_family(curve, points) is None
+    assert not arclength.q_vanishes(curve, points)
     monkeypatch.setattr(arclength, "_rule_error", lambda curve, u: 0.0)
     value, error, before = arclength.extremum(curve, points)
     assert value == pytest.approx(1.0, abs=1e-6)
