@@ -12,7 +12,9 @@ from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.symmetry import Symmetry
 
 SMALL, TINY = 0.7, 0.2  # size of m or θ, in units, under which it may be fading; or surely is while it falls
+LONG = 6  # path that tells
 STEADY = 0.7  # of its rate of decay that is left, where it goes to zero and not to another size
+STALLED = 5  # residual, in units of the tolerance, that is good enough where Newton steps cannot reduce it
 MARGIN = 0.05  # distance of a growth from 1 that the coarsest rule resolves
 DECISIVE = 2  # level of the split rule up to which a growth near 1 is resolved
 
@@ -46,10 +48,11 @@ def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, relax
                         return replace(root, path=path + root.path)
             root = newton(F, path[-1], tol, 12)
             reach = min(LONGEST, 0.05 + 10 * change)
-            if root.status.converged and relative_change(path[-1], root.overlaps) <= reach:
+            solved = root.status.converged or root.residual <= STALLED * tol  # cuts that move make small steps
+            if solved and relative_change(path[-1], root.overlaps) <= reach:
                 _, drift = iterate(F, root.overlaps, 0.0, 2)
                 if drift <= max(30 * tol, 1e-6):
-                    return replace(root, path=path + root.path[1:])
+                    return replace(root, status=Status.CONVERGED, path=path + root.path[1:])
             n_steps = min(2 * n_steps + 4, max_iter)
     except BREAKDOWNS:
         return Root(Status.NONFINITE, path, np.nan, Packing.of(F.model, path[-1]), None, F)
@@ -121,7 +124,7 @@ def _fading(path: list[Overlaps]) -> list[str]:
     found = []
     for family in ("m", "theta"):
         size = np.array([_size(x, family) for x in path])
-        if len(size) < 3 or not 0 < size[-1] < SMALL or (np.diff(size) >= 0).any():
+        if len(size) < LONG or not 0 < size[-1] < SMALL or (np.diff(size) >= 0).any():
             continue
         rate = -np.diff(np.log(size))
         if size[-1] < TINY or rate[-1] > STEADY * rate[len(rate) // 2]:

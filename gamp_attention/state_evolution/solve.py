@@ -21,7 +21,7 @@ from gamp_attention.state_evolution.start_law import checked_overlaps, start_law
 from gamp_attention.state_evolution.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.trajectory import follow
 
-WARM_UP, WARM_UP_DAMPING, WARM_UP_POINTS = 25, 0.3, 512  # damped GAMP that a named start is followed for
+WARM_UP, WARM_UP_DAMPING, WARM_UP_POINTS = 20, 0.3, 512  # damped GAMP that a named start is followed for
 EASY, SLOWEST = 1.5, 8.0  # sample complexity beyond which it is followed with smaller steps, and how much smaller
 FINEST = 1e-10  # relative accuracy that rounding in the proximal maps allows
 LOST_RTOL = 1e-2  # accuracy for a solution that is not the one asked for

@@ -44,7 +44,7 @@ class SplitRule:
     level: int = 0
     name: ClassVar[str] = "split"
     squares: ClassVar[bool] = True  # products of derivatives are always averaged
-    rough: ClassVar[float] = 5e-4  # residual under which a first solution need not go
+    rough: ClassVar[float] = 1e-4  # residual under which a first solution need not go
 
     @property
     def tol(self) -> float:

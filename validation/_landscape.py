@@ -1,0 +1,122 @@
+"""What the scripts of the paper's theory figures share: options, sweeps kept in a folder, overlaps with their signs."""
+
+import argparse
+import json
+from collections import Counter
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.comparison import scalars
+from gamp_attention.sweeps.compute import row_overlaps
+from validation._report import RESULTS
+
+ALPHAS = np.linspace(0.01, 2, 25)  # of the paper
+BRANCHES = ("semantic", "positional")
+NAMED = {"semantic": "theta", "positional": "m"}  # the overlap that a branch is named after
+OTHER_MATRIX = ((0.3, 0.7), (0.8, 0.2))  # of Fig. 9
+ENDED = ("converged", "settled")  # statuses of a run that has zero gradient
+SYMBOLS = {"q": "q", "m": "m", "theta": "θ", "V": "V", "train_loss": "ε_t", "test_error": "ε_g"}
+LABELS = {
+    "q": "$q$", "m": "$m_1$", "theta": r"$\theta$", "V": "$V$",
+    "train_loss": r"$\varepsilon_t$", "test_error": r"$\varepsilon_g$",
+}  # fmt: skip
+
+
+def options(description: str, **more: Any) -> argparse.Namespace:
+    """Command line: --quick, --out, --workers, --draw, and further ones by name, each with its `add_argument`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a reduced size, for CI")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the stored numbers and pictures")
+    parser.add_argument("--workers", type=int, default=1, help="processes; 1 for none beside this one")
+    parser.add_argument("--draw", action="store_true", help="only draw the picture again from the stored numbers")
+    for name, settings in more.items():
+        parser.add_argument(f"--{name}", **settings)
+    found = parser.parse_args()
+    found.out.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def stored(path: Path) -> dict[str, Any]:
+    """The numbers of an earlier run, to draw from."""
+    return json.loads(path.read_text())
+
+
+def folder(found: argparse.Namespace, name: str) -> Path:
+    """Where a script keeps its cells, which are not in git."""
+    return found.out / "cells" / name
+
+
+def pool(found: argparse.Namespace) -> AbstractContextManager[Executor | None]:
+    """As many processes as asked for, to be used as an executor."""
+    return ga.local_pool(found.workers) if found.workers > 1 else nullcontext()
+
+
+def model_of(matrix: str) -> ga.Model:
+    """The model of the paper, or that of Fig. 9."""
+    return ga.paper_model() if matrix == "paper" else ga.paper_model(A=OTHER_MATRIX)
+
+
+def rows_of(result: ga.Sweep) -> list[dict[str, Any]]:
+    """One flat dict for each cell, with numbers that are NaN where there are none.
+
+    Q and −Q are the same solution: signs are those that make the overlap positive that the branch is named after.
+    "reached" is the branch that a run ended on: the direction, Q* or p_1, that the weights make the smaller angle with.
+    """
+    rows = []
+    for cell, row in zip(result.cells, result.rows, strict=True):
+        overlaps = row_overlaps(row)
+        value = (
+            dict.fromkeys(SYMBOLS, np.nan) if overlaps is None else {k: float(v) for k, v in scalars(overlaps).items()}
+        )
+        sigma = 0.5 if cell.sigma is None else cell.sigma
+        angles = {"semantic": abs(value["theta"]) / sigma, "positional": abs(value["m"]) * sigma}  # times √q
+        sign = -1.0 if value[NAMED[cell.branch]] < 0 else 1.0
+        rows.append(
+            {
+                "method": cell.method, "branch": cell.branch, "alpha": cell.alpha, "omega": cell.omega, "d": cell.d,
+                "seed": cell.seed, "status": row["status"], "message": row["message"], "seconds": row["seconds"],
+                "reached": max(angles, key=lambda name: angles[name]),
+            }
+            | value
+            | {"m": sign * value["m"], "theta": sign * value["theta"]}
+            | {k: row.get(k, np.nan) for k in ("train_loss", "test_error", "train_loss_error", "test_error_error")}
+        )  # fmt: skip
+    return rows
+
+
+def sorted_out(runs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Of runs from one start, those that ended on its branch with zero gradient; and how many ended how."""
+    ended = [run for run in runs if run["status"] in ENDED]
+    on_branch = [run for run in ended if run["reached"] == run["branch"]]
+    count = dict(sorted(Counter(run["status"] for run in runs).items()))
+    return on_branch, count | {"on the branch": len(on_branch), "on the other branch": len(ended) - len(on_branch)}
+
+
+def statistics(runs: list[dict[str, Any]], keys: Any) -> dict[str, dict[str, float]]:
+    """Mean, standard deviation and standard error of each number; NaN where there are too few runs."""
+    table = {}
+    for key in keys:
+        values = np.array([run[key] for run in runs if np.isfinite(run[key])])
+        spread = float(values.std(ddof=1)) if len(values) > 1 else np.nan
+        mean = float(values.mean()) if len(values) else np.nan
+        table[key] = {"mean": mean, "spread": spread, "error": spread / np.sqrt(max(len(values), 1))}
+    return table
+
+
+def numbers(values: Any) -> np.ndarray:
+    """An array of stored numbers, NaN for null."""
+    return np.array(values, dtype=float)
+
+
+def print_counts(rows: list[dict[str, Any]], what: str) -> None:
+    """How cells ended, and the messages of those that failed."""
+    print(f"{what}: {len(rows)} cells, {dict(sorted(Counter(row['status'] for row in rows).items()))}")
+    for row in rows:
+        if row["status"] not in (*ENDED, "lost", "max_iter"):
+            at = {k: row[k] for k in ("method", "branch", "alpha", "omega", "d", "seed") if row[k] is not None}
+            print(f"  {row['status']} at {at}: {row['message']}")

@@ -1,0 +1,231 @@
+"""Fig. 2: overlaps and errors against α at ω = .3: state evolution, GAMP and gradient descent at d = 1000, exact risk.
+
+Runs start from Q* (semantic) and from the positions (positional). Which branch a run ended on is told by its overlaps.
+Runs that ended on the other one, or not at zero gradient, are counted, printed and stored, and left out of the means.
+
+Criterion: at every α where state evolution has the branch, is stable, and is not within .08 of where that ends,
+finite-d means are within three standard errors and an allowance O(1/√d) of it: q, θ, ε_t and ε_g on the semantic
+branch, m, ε_t and ε_g on the positional one; and most runs end on their branch. The allowance is half of the spread of
+one instance, .5 s = c/√d with c = .5 s √d; at d = 250, 40 instances, deviations were measured to be up to .4 s. Both
+branches go through α_c, so there is no window there. q of the positional branch, where replica symmetry is only
+approximate, has its own columns, the differences to the fixed points with Stein's V̂ and with the derivative's; it must
+not lie outside the two by more than the same. Gradient descent (step .15, 5000 steps) ends within half a spread of GAMP
+on the same instances, on average. No α_c or α_l is tuned: they stand beside the published ones.
+"""
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.comparison import scalars
+from gamp_attention.plotting import COLOURS, DARK, GREY, figure
+from gamp_attention.sweeps.compute import row_overlaps
+from validation import _landscape as land
+from validation._report import Verdict
+
+OMEGA, WINDOW, SPREAD = 0.3, 0.08, 0.5
+KEYS = ("q", "m", "theta", "train_loss", "test_error")
+JUDGED = {
+    "semantic": ("q", "theta", "train_loss", "test_error"),
+    "positional": ("m", "train_loss", "test_error", "q"),
+}
+PUBLISHED = {"alpha_c": 1.24, "alpha_l": 1.45}
+SIZE = {"d": 1000, "alphas": range(25), "seeds": 8, "gd": (12, 18, 24), "gd_seeds": 2, "n_test": 4000}
+QUICK = {"d": 300, "alphas": (1, 6, 12, 18, 24), "seeds": 8, "gd": (18,), "gd_seeds": 2, "n_test": 2000}
+
+
+def main():
+    found = land.options(__doc__)
+    verdict = Verdict("figure2", found)
+    if found.draw:
+        return draw(land.stored(verdict.path(".json")), verdict.path(".png"))
+    size = QUICK if found.quick else SIZE
+    alphas, where = land.ALPHAS[list(size["alphas"])], land.folder(found, verdict.name)
+    model, instances = ga.paper_model(OMEGA), {"d": size["d"], "n_test": size["n_test"]}
+    descents = {"alpha": land.ALPHAS[list(size["gd"])], "seed": range(size["gd_seeds"]), "method": "GD"}
+    with land.pool(found) as executor:
+        theory = ga.sweep(model, where / "theory", alpha=alphas, executor=executor)
+        bounds = ga.phase_boundaries(model, alphas=(0.05, 2.5), folder=where / "boundaries", executor=executor)
+        message_passing = ga.sweep(
+            model,
+            where / "gamp",
+            alpha=alphas,
+            seed=range(size["seeds"]),
+            method="GAMP",
+            executor=executor,
+            **instances,
+        )
+        descent = ga.sweep(model, where / "gd", executor=executor, **descents, **instances)
+    for name, cells in (("state evolution", theory), ("GAMP", message_passing), ("GD", descent)):
+        land.print_counts(land.rows_of(cells), name)
+    lines = {name: bounds.lines[name][0]._asdict() for name in bounds.lines}
+    for name, published in PUBLISHED.items():
+        value, error = lines[name]["value"], lines[name]["error"]
+        print(
+            f"{name} = {value:.5f} ± {error:.1g}, published {published}, off by {100 * (value / published - 1):.1f} %"
+        )
+    numbers = {
+        "d": size["d"], "baseline": ga.linear_baseline(model).test_error, "lines": lines,
+        **{b: points(b, theory, land.rows_of(message_passing), land.rows_of(descent), lines) for b in land.BRANCHES},
+    }  # fmt: skip
+    for branch in land.BRANCHES:
+        show(branch, numbers[branch])
+        judge(verdict, branch, numbers[branch])
+    draw(numbers, verdict.path(".png"))
+    verdict.end(numbers)
+
+
+def points(branch, theory, runs, descents, lines):
+    """What is known of a branch at each α."""
+    table = []
+    for raw, se in zip(theory.rows, land.rows_of(theory), strict=True):
+        if se["branch"] != branch:
+            continue
+        alpha, exists = se["alpha"], se["status"] == "converged"
+        mine = [row for row in runs if (row["branch"], row["alpha"]) == (branch, alpha)]
+        kept, count = land.sorted_out(mine)
+        same = {row["seed"]: row for row in kept}
+        ends = [row for row in descents if (row["branch"], row["alpha"]) == (branch, alpha)]
+        pairs = [(row, same[row["seed"]]) for row in ends if row["reached"] == branch and row["seed"] in same]
+        table.append(
+            {
+                "alpha": alpha, "exists": exists, "status": se["status"], "count": count,
+                "judged": exists and inside(branch, alpha, lines),
+                "theory": {k: se[k] if exists else np.nan for k in KEYS},
+                "theory_error": errors(raw) if exists else {},
+                "derivative": derivative(alpha, raw) if exists and branch == "positional" else {},
+                "gamp": land.statistics(kept, KEYS),
+                "elsewhere": [{k: row[k] for k in ("seed", "status", "reached", *KEYS)} for row in mine if row not in kept],
+                "gd": land.statistics([row for row, _ in pairs], KEYS),
+                "gd_minus_gamp": {k: [a[k] - b[k] for a, b in pairs] for k in KEYS},
+                "gd_runs": len(ends),
+            }
+        )  # fmt: skip
+    return table
+
+
+def inside(branch, alpha, lines):
+    """Whether α is where the branch is stable and not next to where that ends."""
+    low = np.fmax(*(lines[f"{branch}_{name}"]["value"] or np.nan for name in ("from", "stable_from")))
+    high = np.fmin(*(lines[f"{branch}_{name}"]["value"] or np.nan for name in ("to", "stable_to")))
+    return not (alpha < low + WINDOW or alpha > high - WINDOW)
+
+
+def errors(raw):
+    value = scalars(row_overlaps(raw, "overlaps_error"))
+    return {k: float(value[k]) for k in ("q", "m", "theta")} | {
+        k: raw[f"{k}_error"] for k in ("train_loss", "test_error")
+    }
+
+
+def derivative(alpha, raw):
+    """The fixed point with the derivative's V̂, started from Stein's."""
+    se = ga.solve_state_evolution(
+        ga.paper_model(OMEGA), alpha, row_overlaps(raw), rtol=1e-3, variance="derivative", stable=False
+    )
+    if not se.converged:
+        return {}
+    value = {k: abs(float(v)) for k, v in scalars(se.overlaps).items()}
+    return {k: value[k] for k in ("q", "m", "theta")} | {"train_loss": se.train_loss, "test_error": se.test_error}
+
+
+def show(branch, table):
+    print(f"\n{branch}: mean over runs on the branch, ± s.e. (state evolution); * judged")
+    for point in table:
+        cells = []
+        for key in JUDGED[branch]:
+            gamp, se = point["gamp"][key], point["theory"][key]
+            cells.append(f"{land.SYMBOLS[key]} {gamp['mean']:.4g} ±{gamp['error']:.1g} ({se:.4g})")
+        if point["derivative"]:
+            q = point["gamp"]["q"]["mean"]
+            gaps = q - point["theory"]["q"], q - point["derivative"]["q"]
+            cells.append("q minus Stein's {:+.4f}, minus the derivative's {:+.4f}".format(*gaps))
+        ends = ", ".join(f"{n} {name}" for name, n in point["count"].items())
+        print(f"{'*' if point['judged'] else ' '} α={point['alpha']:.3f}  " + "  ".join(cells) + f"  [{ends}]")
+
+
+def judge(verdict, branch, table):
+    judged = [point for point in table if point["judged"]]
+    few = [p for p in judged if p["count"]["on the branch"] < 0.5 * (len(p["elsewhere"]) + p["count"]["on the branch"])]
+    verdict.check(len(judged) > 0 and not few, f"{branch}: most runs end on the branch at all {len(judged)} α judged")
+    for key in JUDGED[branch]:
+        ratios = []
+        for point in judged:
+            gamp = point["gamp"][key]
+            targets = [point["theory"][key]]
+            if (branch, key) == ("positional", "q"):
+                targets.append(point["derivative"].get("q", np.nan))
+            off = max(min(targets) - gamp["mean"], gamp["mean"] - max(targets), 0.0)
+            room = 3 * gamp["error"] + SPREAD * gamp["spread"] + point["theory_error"][key]
+            ratios.append((off / room, point["alpha"], off, room))
+        ratio, alpha, off, room = max(ratios, key=lambda r: np.inf if np.isnan(r[0]) else r[0])
+        what = (
+            "state evolution, Stein's to the derivative's,"
+            if (branch, key) == ("positional", "q")
+            else "state evolution"
+        )
+        verdict.check(
+            ratio <= 1, f"{branch}: {land.SYMBOLS[key]} within its room of {what} at {len(judged)} α; "
+            f"at worst {off:.1e} of {room:.1e}, at α={alpha:.3f}"
+        )  # fmt: skip
+    descents = [point for point in judged if point["gd_runs"]]
+    for key in JUDGED[branch] if descents else ():
+        away = [abs(np.mean(p["gd_minus_gamp"][key])) / p["gamp"][key]["spread"] for p in descents]
+        verdict.check(
+            max(away) <= SPREAD,
+            f"{branch}: {land.SYMBOLS[key]} of GD is {max(away):.2f} of a spread from GAMP's on the same instances, at most "
+            f"{SPREAD} ({sum(len(p['gd_minus_gamp'][key]) for p in descents)} of {sum(p['gd_runs'] for p in descents)} runs)",
+        )
+
+
+def draw(numbers, path):
+    with figure(path, 2, 3, (13, 7.2)) as axes:
+        for axis, key in zip(axes.flat, KEYS, strict=False):
+            for branch in land.BRANCHES:
+                _draw_branch(axis, key, branch, numbers[branch])
+            for name, style in (("alpha_c", "-"), ("alpha_l", ":")):
+                if numbers["lines"][name]["value"]:
+                    label = {"alpha_c": r"$\alpha_c$", "alpha_l": r"$\alpha_l$"}[name]
+                    axis.axvline(numbers["lines"][name]["value"], color=GREY, ls=style, lw=1, label=label)
+            axis.set(title=land.LABELS[key], xlabel=r"$\alpha = n/d$", xlim=(0, None))
+        axes[1, 1].axhline(numbers["baseline"], color=DARK, ls="--", lw=1.2, label="linear baseline")
+        _draw_gap(axes[1, 2], numbers["positional"])
+        handles = dict(zip(*axes[1, 1].get_legend_handles_labels()[::-1], strict=True))
+        axes[0, 0].figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False)
+        axes[0, 0].figure.suptitle(f"ω = {OMEGA:g}, d = {numbers['d']}, exact risk; bars: 2 s.e.")
+
+
+def _draw_branch(axis, key, branch, table):
+    alpha = land.numbers([p["alpha"] for p in table])
+    axis.plot(
+        alpha,
+        land.numbers([p["theory"][key] for p in table]),
+        color=COLOURS[branch],
+        label=f"{branch}, state evolution",
+    )
+    mean, error = (land.numbers([p["gamp"][key][what] for p in table]) for what in ("mean", "error"))
+    judged = np.array([p["judged"] for p in table])
+    for chosen, fill, label in ((judged, COLOURS[branch], "GAMP"), (~judged, "white", "GAMP, not judged")):
+        axis.errorbar(alpha[chosen], mean[chosen], 2 * error[chosen], fmt="o", ms=4.5, capsize=2, lw=1,
+                      color=COLOURS[branch], mfc=fill, label=f"{branch}, {label}")  # fmt: skip
+    ends = [p for p in table if p["gd"][key]["mean"] is not None and np.isfinite(p["gd"][key]["mean"])]
+    if ends:
+        axis.plot([p["alpha"] for p in ends], [p["gd"][key]["mean"] for p in ends], "D", ms=9, mfc="none",
+                  mec=DARK, label=f"{branch}, GD, few seeds")  # fmt: skip
+
+
+def _draw_gap(axis, table):
+    """q of the positional branch relative to Stein's fixed point."""
+    shown = [p for p in table if p["exists"] and p["derivative"]]
+    alpha, stein = (land.numbers(v) for v in ([p["alpha"] for p in shown], [p["theory"]["q"] for p in shown]))
+    axis.axhline(0, color=COLOURS["positional"], label="Stein's V̂")
+    gap = land.numbers([p["derivative"]["q"] for p in shown]) / stein - 1
+    axis.plot(alpha, 100 * gap, color=DARK, ls="--", label="the derivative's V̂")
+    mean, error = (land.numbers([p["gamp"]["q"][what] for p in shown]) for what in ("mean", "error"))
+    axis.errorbar(alpha, 100 * (mean / stein - 1), 200 * error / stein, fmt="o", ms=4.5, capsize=2,
+                  color=COLOURS["positional"], label="GAMP")  # fmt: skip
+    axis.set(title="positional $q$, % off Stein's fixed point", xlabel=r"$\alpha = n/d$", xlim=(0, None))
+    axis.legend(frameon=False, fontsize=9)
+
+
+if __name__ == "__main__":
+    main()
