@@ -16,6 +16,10 @@ from gamp_attention.sweeps.compute import row_overlaps
 from validation._report import RESULTS
 
 ALPHAS = np.linspace(0.01, 2, 25)  # of the paper
+OMEGAS = np.linspace(0.02, 0.5, 25).round(10)
+PROBED = OMEGAS[2::2]  # 12 values, with .3 among them
+QUICK_ALPHAS, QUICK_OMEGAS, QUICK_PROBED = ALPHAS[[2, 8, 13, 18, 24]], OMEGAS[[4, 14, 19, 24]], OMEGAS[[4, 14]]
+LOWEST, HIGHEST = 0.05, 2.5  # α that boundaries are looked for between
 BRANCHES = ("semantic", "positional")
 NAMED = {"semantic": "theta", "positional": "m"}  # the overlap that a branch is named after
 OTHER_MATRIX = ((0.3, 0.7), (0.8, 0.2))  # of Fig. 9
@@ -56,9 +60,36 @@ def pool(found: argparse.Namespace) -> AbstractContextManager[Executor | None]:
     return ga.local_pool(found.workers) if found.workers > 1 else nullcontext()
 
 
-def model_of(matrix: str) -> ga.Model:
+def model_of(matrix: str, omega: float = 0.3) -> ga.Model:
     """The model of the paper, or that of Fig. 9."""
-    return ga.paper_model() if matrix == "paper" else ga.paper_model(A=OTHER_MATRIX)
+    return ga.paper_model(omega) if matrix == "paper" else ga.paper_model(omega, A=OTHER_MATRIX)
+
+
+def diagram(found: argparse.Namespace, matrix: str, executor: Any) -> ga.Sweep:
+    """State evolution over (α, ω) on both branches, at a relative accuracy of 1e-3."""
+    alphas, omegas = (QUICK_ALPHAS, QUICK_OMEGAS) if found.quick else (ALPHAS, OMEGAS)
+    where = diagram_folder(found, matrix) / "grid"
+    return ga.sweep(model_of(matrix), where, alpha=alphas, omega=omegas, rtol=1e-3, executor=executor)
+
+
+def boundaries(found: argparse.Namespace, matrix: str, executor: Any) -> ga.PhaseBoundaries:
+    """Boundaries at some of the grid's ω."""
+    probed, where = QUICK_PROBED if found.quick else PROBED, diagram_folder(found, matrix) / "boundaries"
+    return ga.phase_boundaries(
+        model_of(matrix), omegas=probed, alphas=(LOWEST, HIGHEST), folder=where, executor=executor
+    )
+
+
+def diagram_folder(found: argparse.Namespace, matrix: str) -> Path:
+    """Where both are kept."""
+    return folder(found, "phase_diagram" + ("" if matrix == "paper" else f"_{matrix}") + "_quick" * found.quick)
+
+
+def stable_range(lines: dict[str, Any], branch: str) -> tuple[float, float]:
+    """Where a branch exists and is stable, by the values of its lines; NaN where that has no end."""
+    low = np.fmax(*(numbers(lines[f"{branch}_{name}"]) for name in ("from", "stable_from")))
+    high = np.fmin(*(numbers(lines[f"{branch}_{name}"]) for name in ("to", "stable_to")))
+    return float(low), float(high)
 
 
 def rows_of(result: ga.Sweep) -> list[dict[str, Any]]:

@@ -44,7 +44,9 @@ def main():
     descents = {"alpha": land.ALPHAS[list(size["gd"])], "seed": range(size["gd_seeds"]), "method": "GD"}
     with land.pool(found) as executor:
         theory = ga.sweep(model, where / "theory", alpha=alphas, executor=executor)
-        bounds = ga.phase_boundaries(model, alphas=(0.05, 2.5), folder=where / "boundaries", executor=executor)
+        bounds = ga.phase_boundaries(
+            model, alphas=(land.LOWEST, land.HIGHEST), folder=where / "boundaries", executor=executor
+        )
         message_passing = ga.sweep(
             model,
             where / "gamp",
@@ -94,7 +96,7 @@ def points(branch, theory, runs, descents, lines):
                 "theory_error": errors(raw) if exists else {},
                 "derivative": derivative(alpha, raw) if exists and branch == "positional" else {},
                 "gamp": land.statistics(kept, KEYS),
-                "elsewhere": [{k: row[k] for k in ("seed", "status", "reached", *KEYS)} for row in mine if row not in kept],
+                "elsewhere": [{k: r[k] for k in ("seed", "status", "reached", *KEYS)} for r in mine if r not in kept],
                 "gd": land.statistics([row for row, _ in pairs], KEYS),
                 "gd_minus_gamp": {k: [a[k] - b[k] for a, b in pairs] for k in KEYS},
                 "gd_runs": len(ends),
@@ -105,8 +107,7 @@ def points(branch, theory, runs, descents, lines):
 
 def inside(branch, alpha, lines):
     """Whether α is where the branch is stable and not next to where that ends."""
-    low = np.fmax(*(lines[f"{branch}_{name}"]["value"] or np.nan for name in ("from", "stable_from")))
-    high = np.fmin(*(lines[f"{branch}_{name}"]["value"] or np.nan for name in ("to", "stable_to")))
+    low, high = land.stable_range({name: line["value"] for name, line in lines.items()}, branch)
     return not (alpha < low + WINDOW or alpha > high - WINDOW)
 
 
@@ -154,7 +155,7 @@ def judge(verdict, branch, table):
             targets = [point["theory"][key]]
             if (branch, key) == ("positional", "q"):
                 targets.append(point["derivative"].get("q", np.nan))
-            off = max(min(targets) - gamp["mean"], gamp["mean"] - max(targets), 0.0)
+            off = max(np.min(targets) - gamp["mean"], gamp["mean"] - np.max(targets), 0.0)
             room = 3 * gamp["error"] + SPREAD * gamp["spread"] + point["theory_error"][key]
             ratios.append((off / room, point["alpha"], off, room))
         ratio, alpha, off, room = max(ratios, key=lambda r: np.inf if np.isnan(r[0]) else r[0])
@@ -170,10 +171,11 @@ def judge(verdict, branch, table):
     descents = [point for point in judged if point["gd_runs"]]
     for key in JUDGED[branch] if descents else ():
         away = [abs(np.mean(p["gd_minus_gamp"][key])) / p["gamp"][key]["spread"] for p in descents]
+        pairs, runs = sum(len(p["gd_minus_gamp"][key]) for p in descents), sum(p["gd_runs"] for p in descents)
         verdict.check(
             max(away) <= SPREAD,
-            f"{branch}: {land.SYMBOLS[key]} of GD is {max(away):.2f} of a spread from GAMP's on the same instances, at most "
-            f"{SPREAD} ({sum(len(p['gd_minus_gamp'][key]) for p in descents)} of {sum(p['gd_runs'] for p in descents)} runs)",
+            f"{branch}: {land.SYMBOLS[key]} of GD is {max(away):.2f} of a spread from GAMP's on the same instances, "
+            f"at most {SPREAD} ({pairs} of {runs} runs)",
         )
 
 
@@ -210,7 +212,9 @@ def _draw_branch(axis, key, branch, table):
     ends = [p for p in table if p["gd"][key]["mean"] is not None and np.isfinite(p["gd"][key]["mean"])]
     if ends:
         axis.plot([p["alpha"] for p in ends], [p["gd"][key]["mean"] for p in ends], "D", ms=9, mfc="none",
-                  mec=DARK, label=f"{branch}, GD, few seeds")  # fmt: skip
+                  mec=DARK, label="GD, few instances")  # fmt: skip
+        same = [p["gd"][key]["mean"] - np.mean(p["gd_minus_gamp"][key]) for p in ends]
+        axis.plot([p["alpha"] for p in ends], same, "+", ms=7, color=DARK, label="GAMP, the same instances")
 
 
 def _draw_gap(axis, table):

@@ -83,7 +83,7 @@ def refine(root: Root, rtol: float, max_work: float) -> Solution:
         expected = UNREFINED if solution is None else solution.error
         step = newton(F, x, max(SHARE * rtol, POLISH * expected, 1e-12), 12, J, packing)
         J, n_iter = step.jacobian, n_iter + len(step.path) - 1
-        solution = _solution(F, coarse, solution, packing, J, step.overlaps, n_iter, rtol)
+        solution = _solution(F, coarse, packing, J, step.overlaps, n_iter, rtol)
         x = solution.overlaps
         if solution.status.converged:
             return solution
@@ -92,7 +92,6 @@ def refine(root: Root, rtol: float, max_work: float) -> Solution:
 def _solution(
     F: OverlapMap,
     coarse: OverlapMap,
-    before: Solution | None,
     packing: Packing,
     J: np.ndarray | None,
     x: Overlaps,
@@ -103,7 +102,7 @@ def _solution(
     embedded = isinstance(F.rule, SplitRule)
     image, samples = F.images(x, squares=True)
     if embedded:
-        samples = [before.image if before else coarse.images(x)[0]]
+        samples = [coarse.images(x)[0]]
     spread = _Spread(len(samples), embedded)
 
     def propagate(change: np.ndarray) -> np.ndarray:
@@ -111,10 +110,7 @@ def _solution(
 
     here, there = packing.pack(x), packing.pack(image.overlaps)
     best = here + propagate(there - here)
-    if embedded and before:  # the solution on the coarser rule
-        moves = [packing.pack(before.overlaps) - best]
-    else:
-        moves = [propagate(packing.pack(sample.overlaps) - there) for sample in samples]
+    moves = [propagate(packing.pack(sample.overlaps) - there) for sample in samples]
     least = F.rule.tol if isinstance(F.rule, SplitRule) else 0.0
     away = spread.of(0.0, moves) + POLISH * np.abs(best - here)
     errors = np.maximum(away, TRUST * least * np.minimum(np.abs(best), 1))
@@ -122,9 +118,7 @@ def _solution(
     errors = np.maximum(errors, FLOOR * errors.max() * np.minimum(np.abs(best), 1))
     overlaps = packing.unpack(best)
     test_values = predicted_test_error(F.model, overlaps, F.rule)
-    if embedded and before:
-        moved = [before.test_error]
-    elif embedded:
+    if embedded:
         moved = [predicted_test_error(F.model, packing.unpack(best + move), coarse.rule)[0] for move in moves]
     else:
         moved = [
@@ -138,12 +132,7 @@ def _solution(
     solved = residual <= max(rtol, 1e-10)
     train_loss = moreau_loss(model, x, image.hats, image.norm)
     # second order in the overlaps, as the free energy is stationary in them; and first order in the average
-    others = (
-        [before.train_loss - train_loss]
-        if embedded and before
-        else [s.hats.moreau - image.hats.moreau for s in samples]
-    )
-    train_error = spread.of(0.0, others) + error**2 * train_loss
+    train_error = spread.of(image.hats.moreau, [s.hats.moreau for s in samples]) + error**2 * train_loss
     test_value = float(test_values.mean())
     return Solution(
         status=Status.CONVERGED if solved and error <= rtol * (1 + 1e-9) else Status.INACCURATE,

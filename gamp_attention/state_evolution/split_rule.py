@@ -28,7 +28,7 @@ from gamp_attention.state_evolution.symmetry import Symmetry
 MAX_FIELDS = 6  # white coordinates, L (r + t), that a product rule is offered for
 MAX_HALVINGS = 12
 OUTER = (4, 8, 12, 14, 18, 22, 26, 30, 34, 38)  # Gauss-Hermite nodes at each level; even: none on a plane of symmetry
-NODES = (8, 8, 10, 10, 12, 12, 14, 14, 16, 16)  # Gauss-Legendre nodes of a panel
+NODES = (10, 10, 12, 12, 12, 12, 14, 14, 16, 16)  # Gauss-Legendre nodes of a panel
 FINER_LINES = 1e-2  # lines must be smooth to the panels across them, or these are halved for nothing
 RARE = 1e-2  # least probability, relative to the mean, that tolerances are scaled by
 COARSEST = 1e-2  # tolerance anywhere
