@@ -92,6 +92,14 @@ def test_semantic_branch_is_followed_to_where_it_vanishes(model):
     assert below.status is ga.Status.LOST
 
 
+def test_a_branch_that_fades_slowly_is_lost(model):
+    """Just below the end of the semantic branch θ shrinks by 1 % a step: that is neither convergence nor failure."""
+    se = ga.solve_state_evolution(model, 0.71, "semantic", rtol=1e-3, stable=False)
+    assert se.status is ga.Status.LOST
+    assert not se.overlaps.theta.any()
+    assert se.n_iter < 100
+
+
 @pytest.mark.parametrize(("parameter", "to"), [("omega", 0.35), ("lam", 0.015), ("sigma", 0.51)])
 def test_continuation_ends_where_solving_does(model, parameter, to):
     path = ga.continue_branch(model, 1.5, "positional", parameter, to, stable=False)

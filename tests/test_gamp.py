@@ -6,6 +6,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.gamp import naive_memory
+from gamp_attention.starts import initial_weights
 from tests.conftest import layer_gradient_norm
 
 CASES = [(branch, risk) for branch in ("semantic", "positional") for risk in ("asymptotic", "exact")]
@@ -150,3 +151,10 @@ def test_same_result_whatever_the_thread_count(data, monkeypatch):
         found.append(ga.run_gamp(data, "positional", "exact", damping=0.3, tol=0, max_iter=15).Q)
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], found[2])
+
+
+def test_a_random_start_knows_nothing_of_the_teacher_of_the_same_seed():
+    data = ga.sample(ga.paper_model(), 2000, 0.01, seed=7)
+    start = initial_weights(data, "random", 7)
+    correlation = float((start * data.Q_star).sum() / (np.linalg.norm(start) * np.linalg.norm(data.Q_star)))
+    assert abs(correlation) < 4 / np.sqrt(2000)

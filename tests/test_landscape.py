@@ -1,0 +1,166 @@
+"""Phase boundaries: roots with errors, words where there is none, resuming, the command line."""
+
+import json
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.cli import main
+from gamp_attention.landscape.boundary import root
+from gamp_attention.landscape.diagram_job import LINES
+from gamp_attention.landscape.scan import Scan
+from gamp_attention.landscape.spinodals import existence, stability_changes
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("boundaries")
+
+
+@pytest.fixture(scope="module")
+def found(model, folder):
+    return ga.phase_boundaries(model, omegas=[0.3], alphas=(1.0, 2.0), folder=folder)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-4])
+def test_roots_lie_within_their_errors(size):
+    """A measured function with errors as large as it says, of either sign."""
+    rng = np.random.default_rng(3)
+    asked = []
+
+    def measure(x, rtol):
+        asked.append(rtol)
+        error = 0.3 * rtol * size
+        return size * (np.exp(x) - 2.0) + rng.uniform(-1, 1) * error, error
+
+    for _ in range(20):
+        b = root(measure, ((0.0, -size), (1.5, 2.5 * size)), 1e-3)
+        assert b.error <= 1e-3
+        assert abs(b.value - np.log(2)) <= b.error
+    assert min(asked) < 1e-2
+
+
+def test_root_says_why_there_is_none():
+    b = root(lambda x, rtol: None, ((0.0, -1.0), (1.0, 1.0)), 1e-3)
+    assert np.isnan(b.value)
+    assert "no solution at α = 0.5" in b.note
+
+
+def test_boundaries_of_the_paper(model, found):
+    """The losses cross at α_c, and ε_g the linear baseline's at α_l, by solutions that the search did not use."""
+    assert found.converged
+    assert found.alpha_c_error[0] <= 1e-3
+    assert found.alpha_c[0] == pytest.approx(1.2516, abs=2e-3)
+    assert found.alpha_c[0] <= found.alpha_l[0]
+    assert found.alpha_l_error[0] <= 1e-3
+    baseline = ga.linear_baseline(model)
+    for side in (-1, 1):
+        losses = [
+            ga.solve_state_evolution(model, found.alpha_c[0] + 2e-3 * side, branch, rtol=1e-4, stable=False).train_loss
+            for branch in ("positional", "semantic")
+        ]
+        assert (losses[0] - losses[1]) * side > 0
+        se = ga.solve_state_evolution(model, found.alpha_l[0] + 2e-3 * side, "semantic", rtol=1e-4, stable=False)
+        assert (baseline.test_error - se.test_error) * side > 0
+
+
+def test_what_does_not_exist_is_said_in_words(found):
+    assert set(found.lines) == set(LINES)
+    assert np.isnan(found.line("semantic_from")[0][0])
+    assert "goes on to α = 1" in found.lines["semantic_from"][0].note
+    assert "goes on" in str(found)
+
+
+def test_none_in_range_is_definite(model):
+    above = ga.phase_boundaries(model, alphas=(1.6, 1.9))
+    assert above.converged
+    assert np.isnan(above.alpha_c[0])
+    assert "none: the semantic branch has the lower training loss" in above.lines["alpha_c"][0].note
+    assert "none: attention beats the linear baseline wherever" in above.lines["alpha_l"][0].note
+
+
+def test_end_of_a_branch_and_of_its_stability(model):
+    """Of the semantic branch, from three rungs of the ladder; as by continuation (tests/test_branches.py)."""
+    scan = Scan(model, "semantic")
+    for alpha in (0.9, 0.8, 0.65):
+        scan.at(alpha)
+    assert sorted(scan.found) == [0.8, 0.9]
+    first, last = existence(scan, 0.65, 0.9)
+    assert first.error <= 1e-3
+    assert first.value == pytest.approx(0.7192, abs=1e-3)
+    assert "goes on to α = 0.9" in last.note
+    (change,), stable_below = stability_changes(scan)
+    assert not stable_below
+    assert change[1]
+    assert change[0].value == pytest.approx(0.8265, abs=2e-3)
+
+
+def test_a_rerun_computes_nothing(model, folder, found, capsys):
+    files = {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
+    again = ga.phase_boundaries(model, omegas=[0.3], alphas=(1.0, 2.0), folder=folder)
+    assert {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()} == files
+    assert again.lines == found.lines or str(again) == str(found)
+    command = ["boundaries", "--omega", "0.3", "--alphas", "1", "2", "--folder", str(folder), "--json", "-"]
+    assert main([*command, "--plot", str(folder / "b.png")]) == 0
+    stored = json.loads(capsys.readouterr().out)
+    assert stored["lines"]["alpha_c"][0][0] == found.alpha_c[0]
+    assert stored["lines"]["semantic_from"][0][0] is None
+    assert (folder / "b.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"omegas": []}, "omegas"),
+        ({"omegas": 0.3}, "omegas"),
+        ({"omegas": [1.2]}, "omegas"),
+        ({"lams": [0.0]}, "lams"),
+        ({"omegas": [0.1], "lams": [0.1]}, "omegas, lams"),
+        ({"matrices": [np.eye(3)]}, "matrices"),
+        ({"alphas": (2.0, 1.0)}, "alphas"),
+        ({"alphas": (0.0, 1.0)}, "alphas"),
+        ({"tol": 0.0}, "tol"),
+        ({"executor": 3}, "executor"),
+        ({"threads": 0}, "threads"),
+    ],
+)
+def test_bad_arguments(model, arguments, named):
+    with pytest.raises((ValueError, TypeError), match=named):
+        ga.phase_boundaries(model, **arguments)
+
+
+def test_sweep_command(tmp_path, capsys):
+    xarray = pytest.importorskip("xarray")
+    command = ["sweep", str(tmp_path / "cells"), "--alpha", "1.4:1.6:2", "--branch", "semantic", "--rtol", "1e-2"]
+    assert main([*command, "--out", str(tmp_path / "all.nc"), "--json", str(tmp_path / "all.json")]) == 0
+    assert "2 cells, 2 computed now" in capsys.readouterr().out
+    assert main(command) == 0
+    assert "2 cells, 0 computed now" in capsys.readouterr().out
+    with xarray.open_dataset(tmp_path / "all.nc", engine="h5netcdf") as data:
+        assert data.sizes == {"alpha": 2}
+        assert (data.status == "converged").all()
+    assert len(json.loads((tmp_path / "all.json").read_text())["rows"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["sweep", "F", "--alpha", "1:2"], "--alpha"),
+        (["sweep", "F", "--alpha", "-1"], "alpha"),
+        (["sweep", "F", "--A", "1,x"], "--A"),
+        (["sweep", "F", "--workers", "0"], "workers"),
+        (["sweep", "F", "--workers", "1", "--dask", "tcp://localhost:1"], "--workers, --dask"),
+        (["boundaries", "--omega", "0.1", "0.2", "--lam", "0.1", "0.2"], "--omega, --lam"),
+        (["boundaries", "--omega", "2"], "omega"),
+    ],
+)
+def test_bad_commands(tmp_path, monkeypatch, capsys, arguments, named):
+    monkeypatch.chdir(tmp_path)
+    try:
+        status = main(arguments)
+    except SystemExit as error:
+        status = error.code
+    assert status == 2
+    assert named in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
