@@ -120,7 +120,7 @@ def judge(verdict, omega, part):
 
 def draw(numbers, path):
     slices = numbers["slices"]
-    with figure(path, 2, len(slices), (3.5 * len(slices) + 0.6, 6.6)) as axes:
+    with figure(path, 2, len(slices), (3.4 * len(slices) + 1.4, 6.6)) as axes:
         for column, (omega, part) in zip(axes.T, slices.items(), strict=True):
             theory, alpha = part["theory"], land.numbers(part["theory"]["alpha"])
             for name in QUANTITIES:
@@ -154,7 +154,7 @@ def draw(numbers, path):
         found = {}
         for axis in axes.flat:
             found |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))
-        axes[0, 0].figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=4, frameon=False)
+        axes[0, 0].figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=3, frameon=False)
         axes[0, 0].figure.suptitle(f"GAMP at d = {numbers['d']}, exact risk; bars: 2 s.e.")
 
 
