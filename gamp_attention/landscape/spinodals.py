@@ -7,16 +7,16 @@ import numpy as np
 
 from gamp_attention.landscape.boundary import Boundary
 from gamp_attention.landscape.scan import Scan
-from gamp_attention.models import Model
 from gamp_attention.results import ConvergenceError, Overlaps, Status
 from gamp_attention.state_evolution.continuation import continue_branch, curve_of
-from gamp_attention.state_evolution.crossings import crossing
+from gamp_attention.state_evolution.crossings import Growth, crossing
 from gamp_attention.state_evolution.fixed_point import family_growth
 from gamp_attention.state_evolution.overlap_map import OverlapMap, first_rule
 from gamp_attention.state_evolution.stability import sector_growth
 
 NAMED = {"semantic": "theta", "positional": "m"}  # the family that a branch is named after; the other one is zero on it
 ZERO = {"semantic": "m", "positional": "theta"}
+SAME = 0.05  # relative difference of growths that are one
 SLACK = 0.05  # beyond the bracket, relative, where a meeting point may still lie
 
 
@@ -73,16 +73,19 @@ def stability_changes(scan: Scan) -> tuple[list[tuple[Boundary, bool]], bool]:
     whether it is stable at the lowest α."""
     sector = ZERO[scan.branch]
     alphas = sorted(scan.found)
-    curves = [curve_of(scan.model, alpha, "alpha", scan.found[alpha].overlaps) for alpha in alphas]
-    rough = [_rough_growth(scan.model, alpha, scan.found[alpha].overlaps, sector) for alpha in alphas]
+    rough = [_rough_growth(scan, alpha, sector_growth) for alpha in alphas]
     changes = []
-    for i, (a, b) in enumerate(pairwise(rough)):
+    for (below, a), (above, b) in pairwise(zip(alphas, rough, strict=True)):
         if (a - 1) * (b - 1) < 0:
-            ends = scan.found[alphas[i]].overlaps, scan.found[alphas[i + 1]].overlaps
-            found = crossing(curves[i + 1], (alphas[i], alphas[i + 1]), ends, sector)
-            changes.append((Boundary(float(found.value), float(found.error), f"in {sector}"), b < 1))
+            ends = scan.found[below].overlaps, scan.found[above].overlaps
+            # growth that keeps the reversal of tokens takes half the work, and mostly is the largest
+            kept = [_rough_growth(scan, alpha, family_growth) for alpha in (below, above)]
+            measure = family_growth if np.allclose(kept, (a, b), rtol=SAME) else sector_growth
+            found = crossing(curve_of(scan.model, above, "alpha", ends[1]), (below, above), ends, sector, measure)
+            changes.append((Boundary(float(found.value), float(found.error), f"in {sector}"), bool(b < 1)))
     return changes, rough[0] < 1
 
 
-def _rough_growth(model: Model, alpha: float, overlaps: Overlaps, sector: str) -> float:
-    return sector_growth(OverlapMap(model, alpha, first_rule("auto", model, (0,))), overlaps, sector)
+def _rough_growth(scan: Scan, alpha: float, measure: Growth) -> float:
+    F = OverlapMap(scan.model, alpha, first_rule("auto", scan.model, (0,)))
+    return measure(F, scan.found[alpha].overlaps, ZERO[scan.branch])

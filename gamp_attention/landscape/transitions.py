@@ -8,7 +8,7 @@ from gamp_attention.landscape.boundary import COARSE, Boundary, crossings_of, ro
 from gamp_attention.landscape.scan import Scan
 from gamp_attention.linear_baseline import LinearBaseline
 
-INSIDE = 5e-3  # distance to the end of a branch, relative, at which it is still solved for
+INSIDE = 0.02  # distance to the end of a branch, relative, at which it is still solved for
 
 
 def equal_loss(semantic: Scan, positional: Scan, ends: tuple[float, float], tol: float) -> Boundary:

@@ -1,6 +1,7 @@
 """Where a branch gains or loses stability: roots of an eigenvalue's growth, minus 1, along the branch."""
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from gamp_attention.state_evolution.root import BREAKDOWNS, newton
 from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.stability import sector_growth
 
-SOLVED = 1e-5  # residual of the fixed points
+SOLVED = 1e-4  # residual of the fixed points
 STEPS = 12
 CLOSE = 3e-4  # of the parameter, where secants end on the rule at hand, relative to it
 SLACK = 1.0  # beyond the two given values, in units of their distance, where it may lie
@@ -49,7 +50,7 @@ def crossing(
     finer = curve.rule.finer()
     if finer is None or not np.isfinite(slope):
         return Crossing(value, np.inf, sector)
-    track = _Track(replace(curve, rule=finer), ends, overlaps, sector, growth)
+    track = track.on(replace(curve, rule=finer))
     refined = value - track(value) / slope
     if isinstance(curve.rule, SplitRule) and abs(refined - value) > 10 * CLOSE * abs(value):
         step = refined - value
@@ -75,6 +76,12 @@ class _Track:
         self.jacobian: np.ndarray | None = None
         width = abs(ends[1] - ends[0])
         self.limits = min(ends) - SLACK * width, max(ends) + SLACK * width
+
+    def on(self, curve: Curve) -> "_Track":
+        """The same on another rule, with what is known as starting points."""
+        other = copy(self)
+        other.curve = curve
+        return other
 
     def __call__(self, value: float) -> float:
         (a, x), (b, y) = sorted(self.known, key=lambda point: abs(point[0] - value))[:2]
