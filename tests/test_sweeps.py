@@ -202,7 +202,7 @@ def test_a_warm_cell_has_another_key_after_another_neighbour(model):
     ],
 )
 def test_bad_arguments_are_named_before_any_work(model, tmp_path, monkeypatch, options, match):
-    monkeypatch.setattr(compute, "solve_state_evolution", lambda *_, **__: pytest.fail("work was started"))
+    monkeypatch.setattr(compute, "solve_near", lambda *_, **__: pytest.fail("work was started"))
     with pytest.raises((TypeError, ValueError), match=match):
         sweep(model, tmp_path / "new", **{"alpha": 1.0} | options)
     assert not (tmp_path / "new").exists()
