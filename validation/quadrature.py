@@ -2,7 +2,7 @@
 
 Random problems (α, ω, λ, σ, A), both branches. Criteria: the split rule and randomised Sobol points agree within
 the sum of their stated errors, and each covers its difference to a much finer split run, in at
-least 95 % of all overlaps and losses.
+least 95 % of all overlaps and losses. With --quick, where a few solves give all numbers, none is off by three errors.
 """
 
 import json
@@ -17,6 +17,7 @@ from validation._report import Verdict, options
 
 PROBLEMS, ASKED = 60, (1e-3, 1e-4)  # asked of every other problem
 FINER = 0.1  # accuracy of the finer run, in units of that
+FEW = 3.0  # times its error that no number may be off by, where numbers are too few for a share
 MOST_POINTS, MOST_NODES = 6e5, 3e6  # proximal problems of an average, about
 
 
@@ -114,8 +115,9 @@ def main():
     ):
         ratios = _ratios(rows, key)
         share = float(np.mean(ratios <= 1))
+        fine = share >= 0.95 if not found.quick else ratios.max() <= FEW
         verdict.check(
-            share >= 0.95, f"{claim} in {100 * share:.1f} % of {len(ratios)} numbers, at most {ratios.max():.1f} times"
+            fine, f"{claim} in {100 * share:.1f} % of {len(ratios)} numbers, at most {ratios.max():.1f} times"
         )
     print(f"seconds, contention included: median {np.median([row['seconds'] for row in rows]):.2f}")
     with figure(verdict.path(".png"), 1, 1, (6, 4)) as axes:
