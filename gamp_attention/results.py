@@ -52,6 +52,10 @@ class Overlaps:
         """The four fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(Overlaps)}
 
+    def without(self, family: str) -> "Overlaps":
+        """The same with one of the fields zero."""
+        return Overlaps(**self.arrays() | {family: np.zeros_like(getattr(self, family))})
+
 
 def stacked(path: list[Overlaps]) -> dict[str, np.ndarray]:
     """The four fields by name, each with an axis along the path in front."""

@@ -12,6 +12,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.comparison import scalars
+from gamp_attention.state_evolution.solve import NAMED
 from gamp_attention.sweeps.compute import row_overlaps
 from validation._report import RESULTS
 
@@ -21,7 +22,6 @@ PROBED = OMEGAS[2::2]  # 12 values, with .3 among them
 QUICK_ALPHAS, QUICK_OMEGAS, QUICK_PROBED = ALPHAS[[2, 8, 13, 18, 24]], OMEGAS[[4, 14, 19, 24]], OMEGAS[[4, 14]]
 LOWEST, HIGHEST = 0.05, 2.5  # α that boundaries are looked for between
 BRANCHES = ("semantic", "positional")
-NAMED = {"semantic": "theta", "positional": "m"}  # the overlap that a branch is named after
 OTHER_MATRIX = ((0.3, 0.7), (0.8, 0.2))  # of Fig. 9
 ENDED = ("converged", "settled")  # statuses of a run that has zero gradient
 SYMBOLS = {"q": "q", "m": "m", "theta": "θ", "V": "V", "train_loss": "ε_t", "test_error": "ε_g"}

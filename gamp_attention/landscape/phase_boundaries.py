@@ -135,9 +135,7 @@ def phase_boundaries(
     jobs = [
         DiagramJob(each, name, np.asarray(value).tolist(), search) for each, value in zip(models, values, strict=True)
     ]
-    base = (
-        models[0] if name != "A" else replace(model, teacher=replace(model.teacher, A=np.zeros_like(model.teacher.A)))
-    )
+    base = models[0] if name != "A" else _with_matrix(model, np.zeros_like(model.teacher.A))
     about = {"model": short_hash(["boundaries", base_digest(base)]), "settings": asdict(search), "format": FORMAT}
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
         store = Store(Path(place))

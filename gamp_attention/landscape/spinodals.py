@@ -1,21 +1,20 @@
 """Where a branch appears, ends, and gains or loses stability, as α is varied."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
 from gamp_attention.landscape.boundary import Boundary
 from gamp_attention.landscape.scan import Scan
-from gamp_attention.results import ConvergenceError, Overlaps, Status
+from gamp_attention.results import ConvergenceError, Status
 from gamp_attention.state_evolution.continuation import continue_branch, curve_of
 from gamp_attention.state_evolution.crossings import Growth, crossing
 from gamp_attention.state_evolution.fixed_point import family_growth
 from gamp_attention.state_evolution.overlap_map import OverlapMap, first_rule
+from gamp_attention.state_evolution.solve import NAMED
 from gamp_attention.state_evolution.stability import sector_growth
 
-NAMED = {"semantic": "theta", "positional": "m"}  # the family that a branch is named after; the other one is zero on it
-ZERO = {"semantic": "m", "positional": "theta"}
+ZERO = {"semantic": "m", "positional": "theta"}  # the family that is zero on a branch
 SAME = 0.05  # relative difference of growths that are one
 SLACK = 0.05  # beyond the bracket, relative, where a meeting point may still lie
 
@@ -57,15 +56,11 @@ def _meeting(scan: Scan, here: float, gone: float) -> Boundary | None:
     other, family = scan.lost[gone], NAMED[scan.branch]
     if other.status is not Status.LOST:
         return None
-    bare = _without(scan.found[here].overlaps, family)
+    bare = scan.found[here].overlaps.without(family)
     curve = curve_of(scan.model, here, "alpha", bare)
-    found = crossing(curve, (gone, here), (_without(other.overlaps, family), bare), family, family_growth)
+    found = crossing(curve, (gone, here), (other.overlaps.without(family), bare), family, family_growth)
     inside = min(gone, here) * (1 - SLACK) <= found.value <= max(gone, here) * (1 + SLACK)
     return Boundary(found.value, found.error, "vanished") if inside and np.isfinite(found.error) else None
-
-
-def _without(overlaps: Overlaps, family: str) -> Overlaps:
-    return replace(overlaps, **{family: np.zeros_like(overlaps.arrays()[family])})
 
 
 def stability_changes(scan: Scan) -> tuple[list[tuple[Boundary, bool]], bool]:

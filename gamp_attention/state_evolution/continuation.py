@@ -1,6 +1,6 @@
 """Branches of fixed points followed in a parameter, through loss of stability, up to their ends."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -139,12 +139,9 @@ def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, varianc
 
 def _meeting_point(curve: Curve, points: list[np.ndarray], family: str) -> tuple[float, float]:
     """Where the branch meets one without the fading family, which begins to grow there, and the error of that."""
-    bare = []
-    for u in points[-2:]:
-        x = curve.packing.unpack(u[:-1])
-        bare.append(replace(x, **{family: np.zeros_like(x.arrays()[family])}))
+    bare = curve.packing.unpack(points[-1][:-1]).without(family)
     p = points[-1][-1] * curve.unit
-    found = crossing(curve, (p * (1 - NEARBY), p * (1 + NEARBY)), (bare[1], bare[1]), family, family_growth)
+    found = crossing(curve, (p * (1 - NEARBY), p * (1 + NEARBY)), (bare, bare), family, family_growth)
     return found.value, found.error
 
 

@@ -76,7 +76,7 @@ def neighbour(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> Nei
 
     The rule is refined until the growth of the family there is resolved from 1.
     """
-    x = replace(overlaps, **{family: np.zeros_like(overlaps.arrays()[family])})
+    x = overlaps.without(family)
     last = None
     while True:
         root = newton(F, x, tol, 12)

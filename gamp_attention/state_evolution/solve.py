@@ -25,6 +25,7 @@ WARM_UP, WARM_UP_DAMPING, WARM_UP_POINTS = 20, 0.3, 512  # damped GAMP that a na
 EASY, SLOWEST = 1.5, 8.0  # sample complexity beyond which it is followed with smaller steps, and how much smaller
 FINEST = 1e-10  # relative accuracy that rounding in the proximal maps allows
 LOST_RTOL = 1e-2  # accuracy for a solution that is not the one asked for
+NAMED = {"semantic": "theta", "positional": "m"}  # the family that a branch is named after
 VANISHED = 1e-3  # θ or m, in their units, under which the branch named after it is gone
 
 
@@ -129,7 +130,7 @@ def given_start(model: Model, init: Any) -> Overlaps:
 
 def vanished(name: str, overlaps: Overlaps) -> bool:
     """Whether the overlap that a branch is named after is gone."""
-    family = {"semantic": "theta", "positional": "m"}.get(name)
+    family = NAMED.get(name)
     return family is not None and bool(np.abs(overlaps.arrays()[family]).max() < VANISHED * units(overlaps)[family])
 
 
