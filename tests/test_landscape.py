@@ -7,10 +7,12 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.cli import main
-from gamp_attention.landscape.boundary import root
+from gamp_attention.landscape.boundary import Boundary
 from gamp_attention.landscape.diagram_job import LINES
 from gamp_attention.landscape.scan import Scan
 from gamp_attention.landscape.spinodals import existence, stability_changes
+from gamp_attention.state_evolution.crossings import root_on_rules
+from gamp_attention.state_evolution.split_rule import SplitRule
 
 
 @pytest.fixture(scope="module")
@@ -24,27 +26,28 @@ def found(model, folder):
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-4])
-def test_roots_lie_within_their_errors(size):
-    """A measured function with errors as large as it says, of either sign."""
+def test_roots_lie_within_their_errors(model, size):
+    """A measured function that each rule gets wrong by what it leaves unresolved, of either sign."""
     rng = np.random.default_rng(3)
-    asked = []
+    levels = []
 
-    def measure(x, rtol):
-        asked.append(rtol)
-        error = 0.3 * rtol * size
-        return size * (np.exp(x) - 2.0) + rng.uniform(-1, 1) * error, error
+    def measure(rule):  # wrong by the same at neighbouring α, as quadrature is
+        levels.append(rule.level)
+        return lambda x: size * (np.exp(x) - 2.0 + 0.3 * rule.tol * wrong[rule.level])
 
     for _ in range(20):
-        b = root(measure, ((0.0, -size), (1.5, 2.5 * size)), 1e-3)
-        assert b.error <= 1e-3
-        assert abs(b.value - np.log(2)) <= b.error
-    assert min(asked) < 1e-2
+        wrong = rng.uniform(-1, 1, 10)
+        value, error, slope = root_on_rules(measure, SplitRule(model), (0.0, 1.5), 1e-3, size)
+        assert error <= 1e-3
+        assert abs(value - np.log(2)) <= error
+        assert slope == pytest.approx(2 * size, rel=0.1)
+    assert 1 <= max(levels) <= 3
 
 
-def test_root_says_why_there_is_none():
-    b = root(lambda x, rtol: None, ((0.0, -1.0), (1.0, 1.0)), 1e-3)
-    assert np.isnan(b.value)
-    assert "no solution at α = 0.5" in b.note
+def test_a_root_off_the_branch_is_not_found(model):
+    assert root_on_rules(lambda rule: lambda x: np.nan, SplitRule(model), (0.0, 1.0), 1e-3, 1.0)[1] == np.inf
+    assert "not found" in Boundary.found(np.nan, np.inf, 1e-3).note
+    assert "above the tolerance" in Boundary.found(1.0, 0.1, 1e-3).note
 
 
 def test_boundaries_of_the_paper(model, found):
@@ -86,11 +89,14 @@ def test_end_of_a_branch_and_of_its_stability(model):
     for alpha in (0.9, 0.8, 0.65):
         scan.at(alpha)
     assert sorted(scan.found) == [0.8, 0.9]
-    first, last = existence(scan, 0.65, 0.9)
+    assert scan.at(0.8).train_loss == pytest.approx(
+        ga.solve_state_evolution(model, 0.8, rtol=1e-4, stable=False).train_loss, rel=2e-3
+    )
+    first, last = existence(scan, 0.65, 0.9, 1e-3)
     assert first.error <= 1e-3
     assert first.value == pytest.approx(0.7192, abs=1e-3)
     assert "goes on to α = 0.9" in last.note
-    (change,), stable_below = stability_changes(scan)
+    (change,), stable_below = stability_changes(scan, 1e-3)
     assert not stable_below
     assert change[1]
     assert change[0].value == pytest.approx(0.8265, abs=2e-3)

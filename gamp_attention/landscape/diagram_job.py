@@ -3,8 +3,6 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-
 from gamp_attention.landscape.boundary import Boundary
 from gamp_attention.landscape.scan import Scan
 from gamp_attention.landscape.spinodals import existence, stability_changes
@@ -13,7 +11,7 @@ from gamp_attention.linear_baseline import linear_baseline
 from gamp_attention.models import Model
 from gamp_attention.sweeps.cells import digest, short_hash
 
-FORMAT = 1  # part of every key: to be raised when the same job gives other numbers
+FORMAT = 2  # part of every key: to be raised when the same job gives other numbers
 BRANCHES = ("semantic", "positional")
 LINES = (
     "alpha_c",
@@ -70,7 +68,7 @@ class DiagramJob:
             "message": "; ".join(f"{name}: {found[name].note or 'error above the tolerance'}" for name in late),
             "lines": {name: list(line) for name, line in found.items()},
             "points": {
-                branch: [[a, se.train_loss, se.test_error] for a, se in sorted(scan.found.items())]
+                branch: [[a, point.train_loss, point.test_error] for a, point in sorted(scan.found.items())]
                 for branch, scan in scans.items()
             },
         }
@@ -81,24 +79,21 @@ def find(model: Model, search: Search) -> tuple[dict[str, Boundary], dict[str, S
     found, scans = {}, {branch: Scan(model, branch) for branch in BRANCHES}
     for branch, scan in scans.items():
         scan.climb(search.low, search.high)
-        found[f"{branch}_from"], found[f"{branch}_to"] = existence(scan, search.low, search.high)
+        found[f"{branch}_from"], found[f"{branch}_to"] = existence(scan, search.low, search.high, search.tol)
     semantic, positional = scans.values()
-    first = np.fmax(found["semantic_from"].value, found["positional_from"].value)
-    last = np.fmin(found["semantic_to"].value, found["positional_to"].value)
-    found["alpha_c"] = equal_loss(semantic, positional, (float(first), float(last)), search.tol)
-    alone = found["semantic_from"].value, found["semantic_to"].value
-    found["alpha_l"] = beats_baseline(semantic, linear_baseline(model), alone, search.tol)
+    found["alpha_c"] = equal_loss(semantic, positional, search.tol)
+    found["alpha_l"] = beats_baseline(semantic, linear_baseline(model), search.tol)
     for branch, scan in scans.items():
-        found[f"{branch}_stable_from"], found[f"{branch}_stable_to"] = _stable(scan)
+        found[f"{branch}_stable_from"], found[f"{branch}_stable_to"] = _stable(scan, search.tol)
     return {name: found[name] for name in LINES}, scans
 
 
-def _stable(scan: Scan) -> tuple[Boundary, Boundary]:
+def _stable(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:
     """The ends of the range of α in which the branch is stable: the largest one, where there are several."""
     if not scan.found:
         none = Boundary.none(f"none: there is no {scan.branch} branch")
         return none, none
-    changes, stable_below = stability_changes(scan)
+    changes, stable_below = stability_changes(scan, tol)
     if not changes:
         none = Boundary.none(f"none: the {scan.branch} branch is {'' if stable_below else 'un'}stable throughout")
         return none, none

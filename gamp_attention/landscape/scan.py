@@ -6,18 +6,19 @@ import numpy as np
 
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.branch_track import BranchTrack, TrackPoint
+from gamp_attention.state_evolution.continuation import curve_of
 from gamp_attention.state_evolution.result import StateEvolutionResult
-from gamp_attention.state_evolution.solve import solve_state_evolution, vanished
-from gamp_attention.state_evolution.warm_start import solve_near
+from gamp_attention.state_evolution.solve import NAMED, solve_state_evolution, vanished
 
-ROUGH = 1e-2  # accuracy on the ladder
+ROUGH = 1e-2  # accuracy of what is solved for by name, and of α on the ladder
 RUNGS = 2.2  # of the ladder in each factor e
 MAX_ITER = 60
 
 
 @dataclass(eq=False)
 class Scan:
-    """Fixed points on one branch of one model.
+    """Fixed points on one branch of one model, on the coarsest rule.
 
     Attributes
     ----------
@@ -28,31 +29,63 @@ class Scan:
 
     model: Model
     branch: str
-    found: dict[float, StateEvolutionResult] = field(default_factory=dict)
+    found: dict[float, TrackPoint] = field(default_factory=dict)
     lost: dict[float, StateEvolutionResult] = field(default_factory=dict)
+    _track: BranchTrack | None = None
 
-    def at(self, alpha: float, rtol: float = ROUGH) -> StateEvolutionResult | None:
-        """The fixed point at α to an accuracy, started from the nearest one known; None where the branch is not."""
-        known = self.found.get(alpha)
-        if known is not None and known.error <= rtol:
-            return known
+    def at(self, alpha: float) -> TrackPoint | None:
+        """The fixed point at α, from those known or else by name; None where the branch is not."""
+        if alpha in self.found:
+            return self.found[alpha]
         nearest = min([*self.found, *self.lost], key=lambda a: abs(np.log(a / alpha)), default=None)
-        start = self.found[nearest].overlaps if nearest in self.found else None
-        result, _ = solve_near(self.model, alpha, self.branch, start, rtol=rtol, stable=False, max_iter=MAX_ITER)
-        if result.converged:
-            self.found[alpha] = result
-            return result
-        if alpha not in self.found:
-            self.lost[alpha] = result
+        if nearest in self.found and self._follow(alpha):
+            return self.found[alpha]
+        result = solve_state_evolution(self.model, alpha, self.branch, rtol=ROUGH, stable=False, max_iter=MAX_ITER)
+        if result.converged and self._follow(alpha, result.overlaps):
+            return self.found[alpha]
+        self.lost[alpha] = result
         return None
 
     def adopt(self, alpha: float, overlaps: Overlaps) -> bool:
         """Take the branch where it was not found but following it has led; whether it is there."""
         result = solve_state_evolution(self.model, alpha, overlaps, rtol=ROUGH, stable=False, max_iter=MAX_ITER)
-        if not result.converged or vanished(self.branch, result.overlaps):
+        if not result.converged or not self._follow(alpha, result.overlaps):
             return False
-        self.found[alpha] = result
         del self.lost[alpha]
+        return True
+
+    def approach(self, end: float, alpha: float) -> None:
+        """Solve next to an end, where the family that the branch is named after goes to zero as a square root."""
+        assert self._track is not None
+        family, guess = NAMED[self.branch], self._track.guess(alpha).arrays()
+        nearest = min(self.found, key=lambda a: abs(a - alpha))
+        there = self.found[nearest].overlaps.arrays()[family]
+        guess[family] = there * np.sqrt((alpha - end) / (nearest - end))
+        self._follow(alpha, Overlaps(**guess))
+
+    def spans(self, alpha: float) -> bool:
+        """Whether α lies between values at which the branch was found."""
+        return min(self.found, default=np.inf) <= alpha <= max(self.found, default=-np.inf)
+
+    def track(self, tol: float) -> BranchTrack:
+        """The branch between all α at which it was found, for roots to a tolerance."""
+        assert self._track is not None
+        return self._track.within(tol)
+
+    def _follow(self, alpha: float, overlaps: Overlaps | None = None) -> bool:
+        """Whether the branch goes on to α, from the overlaps given there if any."""
+        if self._track is None:
+            assert overlaps is not None
+            curve = curve_of(self.model, alpha, "alpha", overlaps)
+            track = BranchTrack(curve, {alpha: overlaps}, ROUGH)
+            self._track = track = track.on(track.coarsest)
+        elif overlaps is not None:
+            self._track.known[alpha] = overlaps
+        point = self._track(alpha)
+        if point is None or vanished(self.branch, point.overlaps):
+            self._track.known.pop(alpha, None)
+            return False
+        self.found[alpha] = point
         return True
 
     def climb(self, low: float, high: float) -> None:

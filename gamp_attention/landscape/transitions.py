@@ -1,37 +1,21 @@
 """Where the two branches have equal training loss, and where attention beats the linear baseline."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gamp_attention.landscape.boundary import COARSE, Boundary, crossings_of, root
+from gamp_attention.landscape.boundary import Boundary, crossings_of
 from gamp_attention.landscape.scan import Scan
 from gamp_attention.linear_baseline import LinearBaseline
+from gamp_attention.state_evolution.crossings import Measure, root_on_rules
+from gamp_attention.state_evolution.overlap_map import Rule
 
-INSIDE = 0.02  # distance to the end of a branch, relative, at which it is still solved for
+Difference = Callable[..., float]  # of a number of several fixed points
 
 
-def equal_loss(semantic: Scan, positional: Scan, ends: tuple[float, float], tol: float) -> Boundary:
-    """α_c, where the training losses of the two branches are equal.
-
-    Parameters
-    ----------
-    semantic, positional : the branches.
-    ends : where the range with both ends; NaN where it does not.
-    tol : error of α asked for.
-    """
-
-    def gap(alpha: float, rtol: float) -> tuple[float, float] | None:
-        a, b = semantic.at(alpha, rtol), positional.at(alpha, rtol)
-        if a is None or b is None:
-            return None
-        return b.train_loss - a.train_loss, a.train_loss_error + b.train_loss_error
-
-    def visit() -> list[tuple[float, float]]:
-        both = sorted(semantic.found.keys() & positional.found.keys())
-        return [(a, positional.found[a].train_loss - semantic.found[a].train_loss) for a in both]
-
-    values = _up_to_the_ends(gap, visit, ends)
+def equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
+    """α_c, where the training losses of the two branches are equal; tol is the error of α asked for."""
+    values = _on_all((semantic, positional), lambda a, b: b.train_loss - a.train_loss)
     if not values:
         return Boundary.none("none: there is no α with both branches")
     brackets = crossings_of(values)
@@ -41,24 +25,15 @@ def equal_loss(semantic: Scan, positional: Scan, ends: tuple[float, float], tol:
             f"none: the {lower} branch has the lower training loss wherever both exist, "
             f"from α = {values[0][0]:.4g} to {values[-1][0]:.4g}"
         )
-    found = root(gap, brackets[0], tol)
+    size = semantic.found[brackets[0][0]].train_loss
+    found, _ = _root((semantic, positional), lambda a, b: b.train_loss - a.train_loss, brackets[0], tol, size)
     others = f"; {len(brackets) - 1} more at larger α" if len(brackets) > 1 else ""
     return found._replace(note=found.note + others)
 
 
-def beats_baseline(semantic: Scan, baseline: LinearBaseline, ends: tuple[float, float], tol: float) -> Boundary:
+def beats_baseline(semantic: Scan, baseline: LinearBaseline, tol: float) -> Boundary:
     """α_l, from which on the test error of the semantic branch is below the linear baseline's."""
-
-    def gap(alpha: float, rtol: float) -> tuple[float, float] | None:
-        found = semantic.at(alpha, rtol)
-        if found is None:
-            return None
-        return baseline.test_error - found.test_error, baseline.test_error_error + found.test_error_error
-
-    def visit() -> list[tuple[float, float]]:
-        return [(a, baseline.test_error - semantic.found[a].test_error) for a in sorted(semantic.found)]
-
-    values = _up_to_the_ends(gap, visit, ends)
+    values = _on_all((semantic,), lambda se: baseline.test_error - se.test_error)
     if not values:
         return Boundary.none("none: there is no semantic branch")
     brackets = crossings_of(values)
@@ -68,17 +43,35 @@ def beats_baseline(semantic: Scan, baseline: LinearBaseline, ends: tuple[float, 
             f"none: attention {word} the linear baseline wherever the semantic branch exists, "
             f"from α = {values[0][0]:.4g} to {values[-1][0]:.4g}"
         )
-    return root(gap, brackets[-1], tol)
+    size = baseline.test_error
+    found, slope = _root((semantic,), lambda se: size - se.test_error, brackets[-1], tol, size)
+    return Boundary.found(found.value, found.error + baseline.test_error_error / abs(slope), tol)
 
 
-def _up_to_the_ends(
-    gap: Callable[[float, float], tuple[float, float] | None],
-    visit: Callable[[], list[tuple[float, float]]],
-    ends: tuple[float, float],
-) -> list[tuple[float, float]]:
-    """Values at all α known, and just inside the ends, where these may hide a change of sign."""
-    if visit():
-        for end, inward in zip(ends, (1 + INSIDE, 1 - INSIDE), strict=True):
-            if np.isfinite(end):
-                gap(end * inward, COARSE)
-    return visit()
+def _on_all(scans: Sequence[Scan], difference: Difference) -> list[tuple[float, float]]:
+    """(α, difference) wherever all branches are known, which they are made to be wherever one of them is."""
+    for alpha in sorted({alpha for scan in scans for alpha in scan.found}):
+        if all(scan.spans(alpha) for scan in scans):
+            for scan in scans:
+                scan.at(alpha)
+    alphas = sorted(set.intersection(*(set(scan.found) for scan in scans)))
+    return [(alpha, difference(*(scan.found[alpha] for scan in scans))) for alpha in alphas]
+
+
+def _root(
+    scans: Sequence[Scan], difference: Difference, ends: tuple[float, float], tol: float, size: float
+) -> tuple[Boundary, float]:
+    """Where a difference of numbers of a certain size is zero, and its slope there."""
+    tracks = [scan.track(tol) for scan in scans]
+
+    def measure(rule: Rule) -> Measure:
+        here = [track.on(rule) for track in tracks]
+
+        def at(alpha: float) -> float:
+            found = [track(alpha) for track in here]
+            return np.nan if None in found else difference(*found)
+
+        return at
+
+    value, error, slope = root_on_rules(measure, tracks[0].coarsest, ends, tol, size)
+    return Boundary.found(value, error, tol), slope

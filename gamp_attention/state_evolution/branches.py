@@ -7,7 +7,7 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.models import Model, require_model
-from gamp_attention.results import Overlaps
+from gamp_attention.results import Overlaps, Status
 from gamp_attention.starts import STARTS
 from gamp_attention.state_evolution.overlap_map import OverlapMap, first_rule
 from gamp_attention.state_evolution.packing import is_feasible, relative_change
@@ -101,6 +101,8 @@ def branches(
     for number, start in enumerate(starts):
         name = start if isinstance(start, str) else f"overlaps {number}"
         se = solve_state_evolution(model, alpha, start, rtol=rtol, stable=stable, **options)
+        if se.status is Status.LOST:  # what was found instead is a solution too
+            se = solve_state_evolution(model, alpha, se.overlaps, rtol=rtol, stable=stable, **options)
         if np.isfinite(se.overlaps.q).all() and np.isfinite(se.error):
             add(name, se)
         else:

@@ -1,28 +1,29 @@
-"""Where a branch gains or loses stability: roots of an eigenvalue's growth, minus 1, along the branch."""
+"""Where something measured along branches crosses zero, as the growth in a sector minus 1: roots with errors."""
 
 from collections.abc import Callable
-from copy import copy
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.arclength import Curve
-from gamp_attention.state_evolution.overlap_map import OverlapMap
-from gamp_attention.state_evolution.packing import Packing
-from gamp_attention.state_evolution.root import BREAKDOWNS, newton
+from gamp_attention.state_evolution.branch_track import BranchTrack
+from gamp_attention.state_evolution.overlap_map import OverlapMap, Rule
 from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.stability import sector_growth
 
-SOLVED = 1e-4  # residual of the fixed points
 STEPS = 12
-CLOSE = 3e-4  # of the parameter, where secants end on the rule at hand, relative to it
+CLOSE = 2e-3  # of the parameter, where secants on the first rule end, relative to it
+APART = 0.01  # distance, relative, from which on secants tell the slope better than the last one
 SLACK = 1.0  # beyond the two given values, in units of their distance, where it may lie
 SAFETY = 0.5  # error of the root on a rule, in units of its shift from the coarser one
+LEAST = 0.5  # error in units of what the rule leaves unresolved, as shifts can be small by accident
+SLOPE_ERROR = 0.1  # of a secant, relative,
+SETTLED = 0.3  # and what it may make of the error asked for
 
 
 Growth = Callable[[OverlapMap, Overlaps, str], float]
+Measure = Callable[[float], float]  # of the parameter; NaN where the branch is lost
 
 
 class Crossing(NamedTuple):
@@ -39,79 +40,87 @@ def crossing(
     overlaps: tuple[Overlaps, Overlaps],
     sector: str,
     growth: Growth = sector_growth,
+    tol: float | None = None,
 ) -> Crossing:
     """The parameter at which growth in a sector crosses 1, near two values of it and overlaps there.
 
-    By secants along the branch that Newton steps follow; then, from there, on the next finer rule. The error is
-    infinite where the branch was lost on the way, or the crossing is not near.
+    The error, tol or 1e-3 of the curve's unit if it can be reached, is infinite where the branch was lost on the way,
+    or the crossing is not near.
     """
-    track = _Track(curve, ends, overlaps, sector, growth)
-    value, slope = _secant(track, *ends)
-    finer = curve.rule.finer()
-    if finer is None or not np.isfinite(slope):
-        return Crossing(value, np.inf, sector)
-    track = track.on(replace(curve, rule=finer))
-    refined = value - track(value) / slope
-    if isinstance(curve.rule, SplitRule) and abs(refined - value) > 10 * CLOSE * abs(value):
-        step = refined - value
-        refined, slope = _secant(track, value, refined)
-        return Crossing(refined, 0.1 * abs(step) + CLOSE * abs(refined), sector)
-    return Crossing(refined, SAFETY * abs(refined - value) + CLOSE * abs(value), sector)
+    tol = 1e-3 * curve.unit if tol is None else tol
+    track = BranchTrack(curve, dict(zip(ends, overlaps, strict=True)), tol)
+
+    def measure(rule: Rule) -> Measure:
+        here = track.on(rule)
+
+        def growing(value: float) -> float:
+            found = here(value)
+            return np.nan if found is None else growth(found.F, found.overlaps, sector) - 1
+
+        return growing
+
+    value, error, _ = root_on_rules(measure, track.coarsest, ends, tol, 1.0)
+    return Crossing(value, error, sector)
 
 
-class _Track:
-    """Growth − 1 in a sector along the fixed points that lead from one pair of overlaps to the other."""
+def root_on_rules(
+    measure: Callable[[Rule], Measure], rule: Rule, ends: tuple[float, float], tol: float, size: float
+) -> tuple[float, float, float]:
+    """Root of a measured function on ever finer rules, its error, infinite where none is found, and the slope.
 
-    def __init__(
-        self,
-        curve: Curve,
-        ends: tuple[float, float],
-        overlaps: tuple[Overlaps, Overlaps],
-        sector: str,
-        growth: Growth,
-    ) -> None:
-        self.curve, self.sector, self.growth = curve, sector, growth
-        self.packing = Packing.of(curve.model, overlaps[0])
-        self.known = [(value, self.packing.pack(x)) for value, x in zip(ends, overlaps, strict=True)]
-        self.jacobian: np.ndarray | None = None
-        width = abs(ends[1] - ends[0])
-        self.limits = min(ends) - SLACK * width, max(ends) + SLACK * width
+    By secants on the first rule, then from there with the slope known, until what a finer rule shifts is within tol.
 
-    def on(self, curve: Curve) -> "_Track":
-        """The same on another rule, with what is known as starting points."""
-        other = copy(self)
-        other.curve = curve
-        return other
-
-    def __call__(self, value: float) -> float:
-        (a, x), (b, y) = sorted(self.known, key=lambda point: abs(point[0] - value))[:2]
-        start = self.packing.unpack(x + (value - a) / (b - a) * (y - x))
-        F = self.curve.map(np.array([value / self.curve.unit]))
-        try:
-            root = newton(F, start, SOLVED, STEPS, self.jacobian, self.packing)
-            found = self.growth(F, root.overlaps, self.sector) - 1
-        except (*BREAKDOWNS, ValueError):
-            return np.nan
-        self.jacobian = root.jacobian
-        self.known = [point for point in self.known if point[0] != value] + [(value, self.packing.pack(root.overlaps))]
-        return found
+    Parameters
+    ----------
+    measure : for each rule, the function of the parameter.
+    rule, ends : the first rule, and two values near the root.
+    tol : error of the root asked for.
+    size : of the numbers whose difference the function is; rules resolve it relative to them.
+    """
+    coarse = measure(rule)
+    value, slope = _secant(coarse, *ends)
+    error, finer = np.inf, rule.finer()
+    while np.isfinite(slope) and finer is not None and not error <= tol:
+        fine, split = measure(finer), isinstance(finer, SplitRule)
+        rest = fine(value)
+        shift = (rest - coarse(value)) / slope
+        value, last, slope = _polish(fine, value, rest, slope, tol if split else np.inf)
+        unresolved = finer.tol if isinstance(finer, SplitRule) else finer.rough
+        error = SAFETY * abs(shift) + SLOPE_ERROR * abs(last) + LEAST * unresolved * size / abs(slope)
+        coarse, finer = fine, finer.finer() if split else None
+    return value, error if np.isfinite(value) else np.inf, slope
 
 
-def _secant(track: _Track, a: float, b: float) -> tuple[float, float]:
-    """Root and slope there; NaN where the track is lost or leads beyond its limits."""
-    fa, fb, slope = track(a), track(b), np.nan
+def _secant(measure: Measure, a: float, b: float) -> tuple[float, float]:
+    """Root, roughly, and slope there; NaN where the branch is lost or the root is not near."""
+    width = abs(b - a)
+    low, high = min(a, b) - SLACK * width, max(a, b) + SLACK * width
+    fa, fb, slope = measure(a), measure(b), np.nan
     for _ in range(STEPS):
         if fb != fa:
             slope = (fb - fa) / (b - a)
         c = b - fb / slope
         if abs(c - b) <= CLOSE * abs(b):
             return c, slope
-        if not track.limits[0] <= c <= track.limits[1]:
+        if not low <= c <= high:
             c = 0.5 * (a + b) if fa * fb < 0 else np.nan
         if not np.isfinite(c):
             break
-        fc = track(c)
+        fc = measure(c)
         if fa * fb < 0 and fc * fb > 0 and abs(c - a) < abs(c - b):  # keep the pair that brackets, or the nearer one
             b, fb = a, fa
         a, fa, b, fb = b, fb, c, fc
     return np.nan, np.nan
+
+
+def _polish(measure: Measure, value: float, rest: float, slope: float, tol: float) -> tuple[float, float, float]:
+    """Root from near it, where the function is `rest`; the last step, and the slope."""
+    for _ in range(STEPS):
+        step = -rest / slope
+        if not SLOPE_ERROR * abs(step) > SETTLED * tol:
+            break
+        ahead = measure(value + step)
+        if abs(step) > APART * abs(value):
+            slope = (ahead - rest) / step
+        value, rest = value + step, ahead
+    return value + step, step, slope

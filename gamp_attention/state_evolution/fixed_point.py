@@ -12,7 +12,7 @@ from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.symmetry import Symmetry
 
 SMALL, TINY = 0.7, 0.2  # size of m or θ, in units, under which it may be fading; or surely is while it falls
-LONG = 6  # path that tells
+LONG = 5  # path that tells
 STEADY = 0.7  # of its rate of decay that is left, where it goes to zero and not to another size
 STALLED = 5  # residual, in units of the tolerance, that is good enough where Newton steps cannot reduce it
 MARGIN = 0.05  # distance of a growth from 1 that the coarsest rule resolves

@@ -10,7 +10,7 @@ from gamp_attention.state_evolution.energy import moreau_loss
 from gamp_attention.state_evolution.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.packing import Packing
 from gamp_attention.state_evolution.predicted_error import predicted_test_error
-from gamp_attention.state_evolution.root import FLAT, Root, newton
+from gamp_attention.state_evolution.root import Root, newton, newton_step
 from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.stability import replicon
 
@@ -105,12 +105,9 @@ def _solution(
         samples = [coarse.images(x)[0]]
     spread = _Spread(len(samples), embedded)
 
-    def propagate(change: np.ndarray) -> np.ndarray:
-        return np.linalg.lstsq(np.eye(len(J)) - J, change, rcond=FLAT)[0]
-
     here, there = packing.pack(x), packing.pack(image.overlaps)
-    best = here + propagate(there - here)
-    moves = [propagate(packing.pack(sample.overlaps) - there) for sample in samples]
+    best = here + newton_step(J, there - here)
+    moves = [newton_step(J, packing.pack(sample.overlaps) - there) for sample in samples]
     least = F.rule.tol if isinstance(F.rule, SplitRule) else 0.0
     away = spread.of(0.0, moves) + POLISH * np.abs(best - here)
     errors = np.maximum(away, TRUST * least * np.minimum(np.abs(best), 1))

@@ -77,6 +77,11 @@ def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[l
         path.append(damped(path[-1], after, slower))
 
 
+def newton_step(jacobian: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    """Where a residual F(x) − x says that the fixed point is, from x on."""
+    return np.linalg.lstsq(np.eye(len(rest)) - jacobian, rest, rcond=FLAT)[0]
+
+
 def newton(
     F: OverlapMap,
     start: Overlaps,
@@ -96,7 +101,7 @@ def newton(
         size = float(np.abs(rest).max())
         if size <= tol:
             return Root(Status.CONVERGED, path, size, packing, J, F)
-        step = np.linalg.lstsq(np.eye(len(x)) - J, rest, rcond=FLAT)[0]
+        step = newton_step(J, rest)
         step *= min(1.0, LONGEST / np.abs(step).max())
         found = None
         for share in (1.0, 0.5, 0.2, 0.05):

@@ -23,8 +23,8 @@ from gamp_attention.state_evolution.trajectory import follow
 
 WARM_UP, WARM_UP_DAMPING, WARM_UP_POINTS = 20, 0.3, 512  # damped GAMP that a named start is followed for
 EASY, SLOWEST = 1.5, 8.0  # sample complexity beyond which it is followed with smaller steps, and how much smaller
+RELAX_NAMED, RELAX_GIVEN = 4, 1  # damped steps before the first Newton step
 FINEST = 1e-10  # relative accuracy that rounding in the proximal maps allows
-LOST_RTOL = 1e-2  # accuracy for a solution that is not the one asked for
 NAMED = {"semantic": "theta", "positional": "m"}  # the family that a branch is named after
 VANISHED = 1e-3  # θ or m, in their units, under which the branch named after it is gone
 
@@ -66,7 +66,8 @@ def solve_state_evolution(
     Returns
     -------
     StateEvolutionResult
-        With status INACCURATE where the budget did not allow rtol, and LOST where a named branch does not exist.
+        With status INACCURATE where the budget did not allow rtol. With LOST where a named branch does not exist: then
+        with the overlaps of the solution found instead, roughly, and no errors or losses.
 
     Raises
     ------
@@ -90,14 +91,17 @@ def solve_state_evolution(
     max_work = check.real("max_work", max_work, low=1e4)
     F = OverlapMap(model, alpha, first, variance)
     named = isinstance(init, str)
-    root = fixed_point(F, named_start(F, init, seed) if named else given_start(model, init), first.rough, max_iter)
+    start = named_start(F, init, seed) if named else given_start(model, init)
+    root = fixed_point(F, start, first.rough, max_iter, RELAX_NAMED if named else RELAX_GIVEN)
     if not root.status.converged:
         return finish(_failed(root), raise_on_failure, "solve_state_evolution")
-    lost = named and vanished(init, root.overlaps)
     try:
-        solution = refine(root, max(rtol, LOST_RTOL) if lost else rtol, max_work)
-        lost = lost or (named and vanished(init, solution.overlaps))
-        result = _result(root, replace(solution, status=Status.LOST) if lost else solution, stable)
+        if not (named and vanished(init, root.overlaps)):
+            solution = refine(root, rtol, max_work)
+            if not (named and vanished(init, solution.overlaps)):
+                return finish(_result(root, solution, stable), raise_on_failure, "solve_state_evolution")
+            root = replace(root, path=[*root.path, solution.overlaps])
+        result = _failed(replace(root, status=Status.LOST))
     except BREAKDOWNS:
         result = _failed(replace(root, status=Status.NONFINITE))
     return finish(result, raise_on_failure, "solve_state_evolution")
@@ -164,24 +168,24 @@ def _result(root: Root, found: Solution, stable: bool) -> StateEvolutionResult:
 
 
 def _failed(root: Root) -> StateEvolutionResult:
-    """The result of an iteration that did not end at a fixed point: its last overlaps without errors."""
-    lost = Overlaps(**{name: np.full_like(values, np.nan) for name, values in root.overlaps.arrays().items()})
+    """The result where there is no fixed point of the kind asked for: the last overlaps, without errors."""
+    nothing = Overlaps(**{name: np.full_like(values, np.nan) for name, values in root.overlaps.arrays().items()})
     consistent, words = validity(np.nan, np.nan)
     return StateEvolutionResult(
         status=root.status,
         n_iter=len(root.path) - 1,
         residual=root.residual if np.isfinite(root.residual) else np.inf,
         history=_history(root.path),
-        overlaps=root.overlaps if root.status is Status.MAX_ITER else lost,
-        overlaps_error=lost,
+        overlaps=root.overlaps if root.status in (Status.MAX_ITER, Status.LOST) else nothing,
+        overlaps_error=nothing,
         error=np.nan,
         train_loss=np.nan,
         train_loss_error=np.nan,
         test_error=np.nan,
         test_error_error=np.nan,
-        jump_mass=lost.V,
-        jump_mass_error=lost.V,
-        V_hat=lost.V,
+        jump_mass=nothing.V,
+        jump_mass_error=nothing.V,
+        V_hat=nothing.V,
         replicon=np.nan,
         replicon_error=np.nan,
         stability=None,

@@ -1,0 +1,111 @@
+"""Fixed points along a branch as a parameter is varied, each by Newton steps from those known nearby."""
+
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.arclength import Curve
+from gamp_attention.state_evolution.energy import moreau_loss
+from gamp_attention.state_evolution.overlap_map import OverlapMap, Rule
+from gamp_attention.state_evolution.packing import Packing, is_feasible, relative_change
+from gamp_attention.state_evolution.predicted_error import predicted_test_error
+from gamp_attention.state_evolution.root import BREAKDOWNS, newton, newton_step
+from gamp_attention.state_evolution.split_rule import SplitRule
+
+SOLVED = 2e-3  # residual before one last Newton step; or, if that is less,
+SHARE = 0.05  # in units of the relative error asked for
+STEPS = 8
+FAR = 1.0  # distance from the guess, in units of the overlaps, at which it is no longer the same branch
+REACH = 1.2  # of the distance between two known points, that a line through them is trusted for beyond them
+
+
+class BranchTrack:
+    """A branch by the fixed points known on it.
+
+    Parameters
+    ----------
+    curve : the equations.
+    known : fixed points by parameter, at least one.
+    tol : error of the parameter that fixed points are to be good enough for.
+    """
+
+    def __init__(self, curve: Curve, known: dict[float, Overlaps], tol: float) -> None:
+        self.curve, self.tol = curve, tol
+        # shared by all rules and tolerances
+        self.known = dict(known)
+        self._jacobian: list[np.ndarray | None] = [None]
+
+    def on(self, rule: Rule) -> "BranchTrack":
+        """The same on another rule, with all that is known in common."""
+        other = copy(self)
+        other.curve = replace(self.curve, rule=rule)
+        return other
+
+    def within(self, tol: float) -> "BranchTrack":
+        """The same to another tolerance."""
+        other = copy(self)
+        other.tol = tol
+        return other
+
+    @property
+    def coarsest(self) -> Rule:
+        """The rule to begin with."""
+        rule = self.curve.rule
+        return replace(rule, level=0) if isinstance(rule, SplitRule) else rule
+
+    def __call__(self, value: float) -> "TrackPoint | None":
+        """The fixed point at a value of the parameter, or None where there is none near what is expected there."""
+        guess = self.guess(value)
+        packing = Packing.of(self.curve.model, guess)
+        F = self.curve.map(np.array([value / self.curve.unit]))
+        solved = min(SOLVED, SHARE * self.tol / abs(value)) if value else SOLVED
+        try:
+            root = newton(F, guess, solved, STEPS, self._jacobian[0], packing)
+            if not root.status.converged or relative_change(guess, root.overlaps) > FAR:
+                return None
+            assert root.jacobian is not None
+            at = packing.pack(root.overlaps)
+            best = packing.unpack(at + newton_step(root.jacobian, packing.pack(F(root.overlaps)) - at))
+        except (*BREAKDOWNS, ValueError):
+            return None
+        self._jacobian[0] = root.jacobian
+        self.known[value] = best
+        return TrackPoint(F, root.overlaps, best)
+
+    def guess(self, value: float) -> Overlaps:
+        """On a line through the two nearest fixed points, or the one that is known there."""
+        near = sorted(self.known, key=lambda other: abs(other - value))
+        one = self.known[near[0]]
+        if len(near) < 2:
+            return one
+        share = (value - near[0]) / (near[1] - near[0])
+        there = self.known[near[1]].arrays()
+        guess = Overlaps(**{name: v + share * (there[name] - v) for name, v in one.arrays().items()})
+        return guess if abs(share) <= REACH and is_feasible(self.curve.model, guess) else one
+
+
+class TrackPoint:
+    """A fixed point of a map.
+
+    Attributes
+    ----------
+    F, at : the map, and the overlaps that it was last evaluated at.
+    overlaps : one last Newton step from there.
+    """
+
+    def __init__(self, F: OverlapMap, at: Overlaps, overlaps: Overlaps) -> None:
+        self.F, self.at, self.overlaps = F, at, overlaps
+
+    @cached_property
+    def train_loss(self) -> float:
+        """ε_t; the free energy is stationary in the overlaps, so that the evaluation at hand will do."""
+        image, _ = self.F.images(self.at)
+        return moreau_loss(self.F.model, self.at, image.hats, image.norm)
+
+    @cached_property
+    def test_error(self) -> float:
+        """ε_g."""
+        return float(predicted_test_error(self.F.model, self.overlaps, self.F.rule).mean())
