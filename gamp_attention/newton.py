@@ -12,6 +12,7 @@ from gamp_attention.losses import loss_derivatives, loss_value, make_work
 
 FAILED, SOLVED, MERGED = 0, 1, 2
 MAX_NEWTON = 200
+LOITER = 30  # steps after which a point where the Hessian is not definite is left as a saddle is
 HUGE = 1e300  # a shift that no finite Hessian asks for
 MAX_MINIMA = 16  # remembered by a global search
 MERGE = 0.3  # a Newton step that lands this much nearer to a known minimum belongs to it
@@ -172,7 +173,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
     """
     k = z.shape[0]
     value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
-    for _ in range(MAX_NEWTON):
+    for number in range(MAX_NEWTON):
         size, scale = 0.0, 0.0
         for i in range(k):
             size = max(size, abs(ws.grad[i]))
@@ -185,6 +186,11 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
                 return value, SOLVED
             value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
             continue
+        # from next to a saddle, steps grow by a factor each: far from it in few, but not from 1e-100
+        if number % LOITER == LOITER - 1 and not definite:
+            if descend_from_saddle(loss, p, omega, metric, z, value, ws):
+                value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+                continue
         shifted = not definite
         shift = 0.05 * metric.smallest
         while not definite and shift < HUGE:

@@ -29,7 +29,7 @@ JUDGED = {
     "positional": ("m", "train_loss", "test_error", "q"),
 }
 PUBLISHED = {"alpha_c": 1.24, "alpha_l": 1.45}
-SIZE = {"d": 1000, "alphas": range(25), "seeds": 8, "gd": (12, 18, 24), "gd_seeds": 2, "n_test": 4000}
+SIZE = {"d": 1000, "alphas": range(25), "seeds": 16, "gd": (12, 18, 24), "gd_seeds": 2, "n_test": 4000}
 QUICK = {"d": 300, "alphas": (1, 6, 12, 18, 24), "seeds": 8, "gd": (18,), "gd_seeds": 2, "n_test": 2000}
 
 

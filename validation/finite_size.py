@@ -19,7 +19,7 @@ from validation import _landscape as land
 from validation._report import Verdict
 
 OMEGA, ALPHA = 0.3, 1.5
-SIZES = {30: 200, 60: 200, 100: 100, 200: 100, 400: 60, 1000: 40, 2000: 20}  # d to number of instances
+SIZES = {30: 200, 60: 200, 100: 100, 200: 100, 400: 60, 1000: 40, 2000: 30}  # d to number of instances
 QUICK = {30: 40, 100: 40, 300: 24}
 LEAST = 100  # d that the exponents are fitted from; at reduced size all
 KEYS = ("q", "m", "theta", "train_loss", "test_error")

@@ -61,7 +61,8 @@ class Scan:
         nearest = min(self.found, key=lambda a: abs(a - alpha))
         there = self.found[nearest].overlaps.arrays()[family]
         guess[family] = there * np.sqrt((alpha - end) / (nearest - end))
-        self._follow(alpha, Overlaps(**guess))
+        if not self._follow(alpha, Overlaps(**guess)):
+            self.at(alpha)
 
     def spans(self, alpha: float) -> bool:
         """Whether α lies between values at which the branch was found."""

@@ -16,7 +16,9 @@ from gamp_attention.state_evolution.root import BREAKDOWNS, newton, newton_step
 from gamp_attention.state_evolution.split_rule import SplitRule
 
 SOLVED = 2e-3  # residual before one last Newton step; or, if that is less,
-SHARE = 0.05  # in units of the relative error asked for
+SHARE = 0.05  # in units of the relative error asked for, but not under
+RESOLVED = 0.03  # what the rule leaves unresolved, in units of that
+STALLED = 5  # residual, in units of that, that is good enough where Newton steps cannot reduce it
 STEPS = 8
 FAR = 1.0  # distance from the guess, in units of the overlaps, at which it is no longer the same branch
 REACH = 1.2  # of the distance between two known points, that a line through them is trusted for beyond them
@@ -61,10 +63,11 @@ class BranchTrack:
         guess = self.guess(value)
         packing = Packing.of(self.curve.model, guess)
         F = self.curve.map(np.array([value / self.curve.unit]))
-        solved = min(SOLVED, SHARE * self.tol / abs(value)) if value else SOLVED
+        unresolved = self.curve.rule.tol if isinstance(self.curve.rule, SplitRule) else self.curve.rule.rough
+        solved = min(SOLVED, max(SHARE * self.tol / max(abs(value), 1e-3), RESOLVED * unresolved))
         try:
             root = newton(F, guess, solved, STEPS, self._jacobian[0], packing)
-            if not root.status.converged or relative_change(guess, root.overlaps) > FAR:
+            if not root.residual <= STALLED * solved or relative_change(guess, root.overlaps) > FAR:
                 return None
             assert root.jacobian is not None
             at = packing.pack(root.overlaps)

@@ -44,10 +44,10 @@ def crossing(
 ) -> Crossing:
     """The parameter at which growth in a sector crosses 1, near two values of it and overlaps there.
 
-    The error, tol or 1e-3 of the curve's unit if it can be reached, is infinite where the branch was lost on the way,
+    The error, tol or 5e-4 of the curve's unit if it can be reached, is infinite where the branch was lost on the way,
     or the crossing is not near.
     """
-    tol = 1e-3 * curve.unit if tol is None else tol
+    tol = 5e-4 * curve.unit if tol is None else tol
     track = BranchTrack(curve, dict(zip(ends, overlaps, strict=True)), tol)
 
     def measure(rule: Rule) -> Measure:

@@ -92,19 +92,35 @@ def solve_state_evolution(
     F = OverlapMap(model, alpha, first, variance)
     named = isinstance(init, str)
     start = named_start(F, init, seed) if named else given_start(model, init)
-    root = fixed_point(F, start, first.rough, max_iter, RELAX_NAMED if named else RELAX_GIVEN)
-    if not root.status.converged:
-        return finish(_failed(root), raise_on_failure, "solve_state_evolution")
-    try:
-        if not (named and vanished(init, root.overlaps)):
-            solution = refine(root, rtol, max_work)
-            if not (named and vanished(init, solution.overlaps)):
-                return finish(_result(root, solution, stable), raise_on_failure, "solve_state_evolution")
-            root = replace(root, path=[*root.path, solution.overlaps])
-        result = _failed(replace(root, status=Status.LOST))
-    except BREAKDOWNS:
-        result = _failed(replace(root, status=Status.NONFINITE))
+    relax, branch = (RELAX_NAMED, init) if named else (RELAX_GIVEN, None)
+    result = solve_from(F, start, relax, branch, rtol, max_iter=max_iter, max_work=max_work, stable=stable)
     return finish(result, raise_on_failure, "solve_state_evolution")
+
+
+def solve_from(
+    F: OverlapMap,
+    start: Overlaps,
+    relax: int,
+    branch: str | None,
+    rtol: float,
+    *,
+    max_iter: int = 300,
+    max_work: float = 1e8,
+    stable: bool = False,
+) -> StateEvolutionResult:
+    """A fixed point from given overlaps, after so many damped steps; LOST where it is not on the branch of a name."""
+    root = fixed_point(F, start, F.rule.rough, max_iter, relax)
+    if not root.status.converged:
+        return _failed(root)
+    try:
+        if not vanished(branch, root.overlaps):
+            solution = refine(root, rtol, max_work)
+            if not vanished(branch, solution.overlaps):
+                return _result(root, solution, stable)
+            root = replace(root, path=[*root.path, solution.overlaps])
+        return _failed(replace(root, status=Status.LOST))
+    except BREAKDOWNS:
+        return _failed(replace(root, status=Status.NONFINITE))
 
 
 def named_start(F: OverlapMap, name: str, seed: int) -> Overlaps:
@@ -132,9 +148,9 @@ def given_start(model: Model, init: Any) -> Overlaps:
     return given
 
 
-def vanished(name: str, overlaps: Overlaps) -> bool:
+def vanished(name: str | None, overlaps: Overlaps) -> bool:
     """Whether the overlap that a branch is named after is gone."""
-    family = NAMED.get(name)
+    family = NAMED.get(name or "")
     return family is not None and bool(np.abs(overlaps.arrays()[family]).max() < VANISHED * units(overlaps)[family])
 
 

@@ -1,15 +1,17 @@
 """Fixed points from those of a neighbouring problem, where that certainly leads to the same branch."""
 
-from typing import Any
-
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.overlap_map import OverlapMap, first_rule
+from gamp_attention.state_evolution.packing import is_feasible
 from gamp_attention.state_evolution.result import StateEvolutionResult
-from gamp_attention.state_evolution.solve import solve_state_evolution, vanished
+from gamp_attention.state_evolution.solve import RELAX_GIVEN, RELAX_NAMED, named_start, solve_from
+
+MAX_ITER = 40  # from a neighbour; if it takes more, that is no help
 
 
 def solve_near(
-    model: Model, alpha: float, branch: str, near: Overlaps | None, **options: Any
+    model: Model, alpha: float, branch: str, near: Overlaps | None, rtol: float
 ) -> tuple[StateEvolutionResult, bool]:
     """The fixed point on a named branch, and whether it was found from the overlaps of a neighbour.
 
@@ -19,13 +21,11 @@ def solve_near(
     ----------
     model, alpha, branch : the problem, and "semantic", "positional" or "random".
     near : overlaps of a fixed point on the branch, at another α or for another model; or None.
-    options : for `solve_state_evolution`.
+    rtol : as for `solve_state_evolution`.
     """
-    if near is not None:
-        try:
-            found = solve_state_evolution(model, alpha, near, **options)
-        except ValueError:  # overlaps on the edge of what is feasible, as of columns that vanish
-            found = None
-        if found is not None and found.converged and not vanished(branch, found.overlaps):
+    F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
+    if near is not None and is_feasible(model, near):  # they may be on the edge, as of columns that vanish
+        found = solve_from(F, near, RELAX_GIVEN, branch, rtol, max_iter=MAX_ITER)
+        if found.converged:
             return found, True
-    return solve_state_evolution(model, alpha, branch, **options), False
+    return solve_from(F, named_start(F, branch, 0), RELAX_NAMED, branch, rtol), False

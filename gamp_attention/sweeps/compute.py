@@ -102,7 +102,7 @@ def _state_evolution(
     model: Model, cell: Cell, settings: Settings, previous_row: dict[str, Any] | None
 ) -> dict[str, Any]:
     neighbour = row_overlaps(previous_row) if previous_row is not None and previous_row.get("converged") else None
-    result, warm = solve_near(model, cell.alpha, cell.branch, neighbour, rtol=settings.rtol, stable=False)
+    result, warm = solve_near(model, cell.alpha, cell.branch, neighbour, settings.rtol)
     jumps, errors, total = result.jump_mass.sum(), result.jump_mass_error.sum(), result.V_hat.sum()
     return _common(result, result.validity, "predecessor" if warm else "name") | {
         "overlaps_error": _lists(result.overlaps_error),
