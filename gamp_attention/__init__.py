@@ -1,7 +1,7 @@
 """Message passing on attention: GAMP, state evolution and gradient descent for one dot-product attention layer."""
 
 from gamp_attention._version import __version__
-from gamp_attention.attention import TiedSoftmax
+from gamp_attention.attention import DotProductAttention
 from gamp_attention.comparison import Comparison, compare
 from gamp_attention.data import Dataset, sample
 from gamp_attention.denoiser import Denoised, denoise
@@ -35,6 +35,7 @@ __all__ = [
     "Dataset",
     "Denoised",
     "DescentResult",
+    "DotProductAttention",
     "GampResult",
     "GampState",
     "History",
@@ -47,7 +48,6 @@ __all__ = [
     "StateEvolutionResult",
     "Status",
     "Sweep",
-    "TiedSoftmax",
     "Trajectory",
     "__version__",
     "attention_model",

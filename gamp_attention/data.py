@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.attention import TiedSoftmax
+from gamp_attention.attention import DotProductAttention
 from gamp_attention.losses import AttentionLoss, pack_attention_parameters
-from gamp_attention.models import CoordinateLaw, Model, require_model
+from gamp_attention.models import CoordinateLaw, Model, check_rank, require_model
 
 RISKS = ("asymptotic", "exact")
 OVERFLOW = "tokens, outputs: need products within the range of doubles, got ones that overflow"
@@ -62,7 +62,7 @@ class Dataset:
         *,
         rank: int = 1,
         spectra: Any = None,
-        student: TiedSoftmax | None = None,
+        student: DotProductAttention | None = None,
     ) -> None:
         self.tokens = np.ascontiguousarray(check.array("tokens", tokens, ("n", "L", "d")))
         n, L, d = self.tokens.shape
@@ -101,7 +101,7 @@ class Dataset:
         self._outputs = None
         return self
 
-    def _describe(self, lam: float, rank: int, spectra: Any, student: TiedSoftmax | None) -> None:
+    def _describe(self, lam: float, rank: int, spectra: Any, student: DotProductAttention | None) -> None:
         self.lam = check.real("lam", lam, low=0, strict=True)
         self.rank = check.integer("rank", rank, low=1)
         L, d = self.positions.shape
@@ -115,7 +115,8 @@ class Dataset:
             raise check.fail("spectra", self.spectra, f"shape ({L}, 1) or ({L}, {d})")
         if (self.spectra < 0).any():
             raise check.fail("spectra", float(self.spectra.min()), "positive semi-definite covariances")
-        self.student = TiedSoftmax() if student is None else student
+        self.student = DotProductAttention() if student is None else student
+        check_rank(self.rank, self.student)
 
     def _gram(self) -> np.ndarray:
         """G = (x+p)(x+p)ᵀ/d, of shape (n, L, L), without forming x + p."""

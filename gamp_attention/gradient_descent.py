@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.attention import TiedSoftmax
 from gamp_attention.data import Dataset
 from gamp_attention.results import History, Overlaps, Recorder, Status, finish
 from gamp_attention.risk import gradient_norm, overlaps, risk_at, susceptibility
@@ -61,8 +60,6 @@ class TorchRisk:
     def __init__(self, data: Dataset, risk: str, device: str) -> None:
         import torch
 
-        if not isinstance(data.student, TiedSoftmax):
-            raise check.fail("data.student", data.student, "an attention map with a torch form", TypeError)
         terms = data.terms(risk)
         n, L = data.n_samples, data.n_tokens
 
@@ -74,12 +71,12 @@ class TorchRisk:
         self._G, self._M = tensor(G).reshape(n, L, L), tensor(M).reshape(n, L, L)
         self._constant = float(terms.constant.sum())
         self._lam, self._root = data.lam, math.sqrt(data.dim)
-        self._temperature = data.student.temperature
+        self._student = data.student
 
     def __call__(self, Q: "torch.Tensor") -> "torch.Tensor":
         """R(Q)."""
         z = (self._tokens @ Q + self._positions @ Q) / self._root
-        S = (z @ z.transpose(1, 2) / self._temperature).softmax(dim=-1)
+        S = self._student(z)
         fit = 0.5 * (S @ self._G * S).sum() - (S * self._M.transpose(1, 2)).sum()
         return fit + self._constant + 0.5 * self._lam * (Q**2).sum()
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.attention import TiedSoftmax, softmax_rows
+from gamp_attention.attention import DotProductAttention, softmax_rows
 from gamp_attention.losses import AttentionLoss
 
 
@@ -102,7 +102,10 @@ class Model:
     coordinates: CoordinateLaw
     lam: float
     rank: int
-    student: TiedSoftmax = field(default_factory=TiedSoftmax)
+    student: DotProductAttention = field(default_factory=DotProductAttention)
+
+    def __post_init__(self) -> None:
+        check_rank(self.rank, self.student)
 
     @property
     def n_tokens(self) -> int:
@@ -130,6 +133,12 @@ class Model:
     def loss(self) -> AttentionLoss:
         """The per-sample loss of the equivalent GLM."""
         return AttentionLoss(self.student, self.n_tokens, self.rank)
+
+
+def check_rank(rank: int, student: Any) -> None:
+    """Raise ValueError where the columns of Q cannot be shared out to the map's weight matrices."""
+    if rank % student.parts:
+        raise check.fail("rank", rank, f"a multiple of {student.parts}: queries and keys have columns of their own")
 
 
 PARAMETERS = ("alpha", "omega", "lam", "sigma")
@@ -187,6 +196,7 @@ def attention_model(
     lam: float = 0.01,
     A: Any = None,
     tau: Any = None,
+    student: DotProductAttention | None = None,
 ) -> Model:
     """Model with isotropic tokens, Gaussian teacher weights and positions along one direction.
 
@@ -198,6 +208,7 @@ def attention_model(
     lam : ridge λ > 0.
     A : (L, L) positional part of the target; 0.6 on the diagonal and the rest shared, if not given.
     tau : (L,) positions p_l = τ_l 1_d/√d; evenly spaced from 1 to −1 if not given.
+    student : the attention map S; the tied softmax of eq. (15) if not given.
 
     Raises
     ------
@@ -224,7 +235,7 @@ def attention_model(
         teacher_mean=np.zeros((1, t)),
         teacher_cov=np.eye(t)[None],
     )
-    return Model(SoftmaxTeacher(omega, A), law, lam, r)
+    return Model(SoftmaxTeacher(omega, A), law, lam, r, DotProductAttention() if student is None else student)
 
 
 def paper_model(omega: float = 0.3, sigma: float = 0.5, lam: float = 0.01, A: Any = ((0.6, 0.4), (0.4, 0.6))) -> Model:

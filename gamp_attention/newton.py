@@ -187,10 +187,10 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
             value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
             continue
         # from next to a saddle, steps grow by a factor each: far from it in few, but not from 1e-100
-        if number % LOITER == LOITER - 1 and not definite:
-            if descend_from_saddle(loss, p, omega, metric, z, value, ws):
-                value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
-                continue
+        loitering = number % LOITER == LOITER - 1 and not definite
+        if loitering and descend_from_saddle(loss, p, omega, metric, z, value, ws):
+            value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+            continue
         shifted = not definite
         shift = 0.05 * metric.smallest
         while not definite and shift < HUGE:

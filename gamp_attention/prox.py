@@ -11,7 +11,7 @@ from scipy.special import ndtri
 from scipy.stats import qmc
 
 from gamp_attention._numba import inline_kernel, kernel
-from gamp_attention.losses import curvature_floor, loss_floor
+from gamp_attention.loss_bounds import curvature_floor, loss_floor
 from gamp_attention.newton import SOLVED, minimise_from, objective, objective_derivatives
 
 N_DIRECTIONS = 2048

@@ -38,8 +38,9 @@ def initial_weights(data: Dataset, init: Any, seed: Any = 0) -> np.ndarray:
             raise ValueError("init: 'positional' needs positions that are not all zero")
     else:
         return Q
-    width = min(columns.shape[1], data.rank)
-    Q[:, :width] = columns[:, :width]
+    for first in range(0, data.rank, data.rank // data.student.parts):
+        width = min(columns.shape[1], data.rank // data.student.parts)
+        Q[:, first : first + width] = columns[:, :width]
     return Q
 
 

@@ -21,13 +21,24 @@ def examples(count):
     return settings(max_examples=10 * count if thorough else count)
 
 
+def layer_attention(student, z):
+    """S[z] in torch, written out from the definition."""
+    half = z.shape[-1] // 2
+    queries, keys = (z, z) if student.tied else (z[..., :half], z[..., half:])
+    scores = torch.einsum("nia,nja->nij", queries, keys) / student.temperature
+    later = torch.ones(scores.shape[1:], dtype=torch.bool).triu(diagonal=1) & student.causal
+    if student.softmax:
+        return torch.softmax(scores.masked_fill(later, -torch.inf), dim=-1)
+    return scores.masked_fill(later, 0.0)
+
+
 def layer_gradient(data, Q, risk):
     """∇R by torch autograd: of the attention layer itself for the exact risk, of eq. (41) for the asymptotic one."""
     x, p = torch.tensor(data.tokens), torch.tensor(data.positions)
     weights = torch.tensor(Q, requires_grad=True)
     d = x.shape[2]
     z = (x + p) @ weights / d**0.5
-    S = torch.softmax(z @ z.mT, dim=-1)
+    S = layer_attention(data.student, z)
     if risk == "exact":
         value = ((torch.tensor(data.outputs) - S @ (x + p)) ** 2).sum() / (2 * d)
     else:

@@ -161,7 +161,7 @@ def test_a_fold_is_passed_and_located(monkeypatch):
     assert points[-1][0] < 0.5 < points[0][0]
     assert arclength.fading_family(curve, points) is None
     assert not arclength.q_vanishes(curve, points)
-    monkeypatch.setattr(arclength, "_rule_error", lambda curve, u: 0.0)
+    monkeypatch.setattr(arclength, "_rule_shift", lambda curve, u: 0.0)
     value, error, before = arclength.extremum(curve, points)
     assert value == pytest.approx(1.0, abs=1e-6)
     assert error < 1e-5

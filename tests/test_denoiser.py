@@ -13,7 +13,7 @@ def problem(T, n=1, rank=1, rho=0.25):
     T = np.broadcast_to(T, (n, *T.shape[-2:]))
     L = T.shape[-1]
     params = pack_attention_parameters(rho * np.eye(L)[None], rho * T.transpose(0, 2, 1))
-    return ga.AttentionLoss(ga.TiedSoftmax(), L, rank), params
+    return ga.AttentionLoss(ga.DotProductAttention(), L, rank), params
 
 
 def test_origin_is_left_where_it_is_a_saddle():

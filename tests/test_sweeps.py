@@ -152,7 +152,7 @@ def test_keys_tell_everything_apart(model):
         ga.attention_model(2, rank=2),
         ga.attention_model(3),
         ga.attention_model(2, sigma=(0.5, 0.6)),
-        replace(model, student=ga.TiedSoftmax(2.0)),
+        replace(model, student=ga.DotProductAttention(2.0)),
     ]
     keys += [cell_key(cell, base_digest(other), used, None) for other in models]
     assert len(set(keys)) == len(keys)

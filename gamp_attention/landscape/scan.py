@@ -57,8 +57,11 @@ class Scan:
     def approach(self, end: float, alpha: float) -> None:
         """Solve next to an end, where the family that the branch is named after goes to zero as a square root."""
         assert self._track is not None
+        inside = [a for a in self.found if (a - end) * (alpha - end) > 0]
+        if alpha in self.found or not inside:
+            return
         family, guess = NAMED[self.branch], self._track.guess(alpha).arrays()
-        nearest = min(self.found, key=lambda a: abs(a - alpha))
+        nearest = min(inside, key=lambda a: abs(a - alpha))
         there = self.found[nearest].overlaps.arrays()[family]
         guess[family] = there * np.sqrt((alpha - end) / (nearest - end))
         if not self._follow(alpha, Overlaps(**guess)):

@@ -14,8 +14,10 @@ from gamp_attention.state_evolution.root import BREAKDOWNS
 DIFFERENCE = 5e-3
 CONVERGED = 1e-5  # residual of a point, in units of the overlaps
 CORRECTIONS = 6
+PARABOLAS = 5  # through a turn, at most
 LEAST_ARC = 0.04  # of a parabola through a turn, above the noise of the averages
 FADED = 1e-2  # of an overlap that has all but vanished
+SAFETY = 0.5  # error of a turning point, in units of its shift from the coarser rule
 TURN = 0.9  # least cosine between successive tangents
 FIRST_STEP, LEAST_STEP, LARGEST_STEP = 0.05, 1e-4, 0.3  # of arclength in units
 
@@ -154,14 +156,14 @@ def where_q_vanishes(curve: Curve, points: list[np.ndarray]) -> tuple[float, flo
     p = np.array([u[-1] for u in points]) * curve.unit
     used = np.argsort(size)[:3]
     lines = [np.polyfit(size[used[:count]], p[used[:count]], count - 1)[-1] for count in (2, 3)]
-    return float(lines[1]), float(abs(lines[1] - lines[0])) + _rule_error(curve, points[used[0]])
+    return float(lines[1]), float(abs(lines[1] - lines[0])) + abs(_rule_shift(curve, points[used[0]]))
 
 
 def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list[np.ndarray]]:
     """The turning value of the parameter by parabolas in arclength, and the points before it."""
     a, b, c = points[-3:]
     values = []
-    for _ in range(3):
+    for _ in range(PARABOLAS):
         s = np.array([-np.linalg.norm(b - a), 0.0, np.linalg.norm(c - b)])
         fit = np.polyfit(s, [a[-1], b[-1], c[-1]], 2)
         at = float(np.clip(-fit[1] / (2 * fit[0]), s[0], s[2]))
@@ -181,11 +183,12 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
         if len(values) > 1 and abs(values[-1] - values[-2]) < 1e-6 * abs(values[-1]):
             break
     spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(a[-1] - c[-1]) * curve.unit
-    return values[-1], spread + _rule_error(curve, b), points[:-1]
+    shift = _rule_shift(curve, b)
+    return values[-1] + shift, spread + SAFETY * abs(shift), points[:-1]
 
 
-def _rule_error(curve: Curve, u: np.ndarray) -> float:
-    """What the next finer rule would shift a turning point by: wᵀ δF / wᵀ ∂F/∂p, with w the left null vector."""
+def _rule_shift(curve: Curve, u: np.ndarray) -> float:
+    """What the next finer rule shifts a turning point by: −wᵀ δF / wᵀ ∂F/∂p, with w the left null vector."""
     F = curve.map(u)
     finer = F.finer()
     base = curve.residual(u)
@@ -197,4 +200,4 @@ def _rule_error(curve: Curve, u: np.ndarray) -> float:
     if not np.isfinite(J).all():
         return np.nan
     w = np.linalg.svd(J[:, :-1])[0][:, -1]
-    return float(abs(w @ shift) / abs(w @ J[:, -1])) * curve.unit
+    return -float(w @ shift / (w @ J[:, -1])) * curve.unit

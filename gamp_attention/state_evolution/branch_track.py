@@ -20,6 +20,7 @@ SHARE = 0.05  # in units of the relative error asked for, but not under
 RESOLVED = 0.03  # what the rule leaves unresolved, in units of that
 STALLED = 5  # residual, in units of that, that is good enough where Newton steps cannot reduce it
 STEPS = 8
+HALVINGS = 2  # of the way to a value that is too far for one step
 FAR = 1.0  # distance from the guess, in units of the overlaps, at which it is no longer the same branch
 REACH = 1.2  # of the distance between two known points, that a line through them is trusted for beyond them
 
@@ -60,6 +61,18 @@ class BranchTrack:
 
     def __call__(self, value: float) -> "TrackPoint | None":
         """The fixed point at a value of the parameter, or None where there is none near what is expected there."""
+        return self._reach(value, HALVINGS)
+
+    def _reach(self, value: float, halvings: int) -> "TrackPoint | None":
+        """The fixed point at a value, if need be by way of those at values half way there."""
+        point = self._solve(value)
+        if point is None and halvings:
+            nearest = min(self.known, key=lambda other: abs(other - value))
+            if nearest != value and self._reach(0.5 * (nearest + value), halvings - 1) is not None:
+                point = self._solve(value)
+        return point
+
+    def _solve(self, value: float) -> "TrackPoint | None":
         guess = self.guess(value)
         packing = Packing.of(self.curve.model, guess)
         F = self.curve.map(np.array([value / self.curve.unit]))

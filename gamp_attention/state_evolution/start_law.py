@@ -60,17 +60,17 @@ def start_law(model: Model, init: Any, V: np.ndarray | None = None) -> StartLaw:
         raise check.fail("init", init, "one of " + ", ".join(map(repr, STARTS)) + " or Overlaps", TypeError)
     check.choice("init", init, STARTS)
     # x⁰ = B (τ, π) + noise
-    B = np.zeros((r, L + t))
-    width = 0
+    B, noise = np.zeros((r, L + t)), np.full(r, SMALL**2)
+    rows = np.zeros((0, L + t))
     if init == "semantic":
-        width = min(r, t)
-        B[:width, L : L + width] = np.eye(width)
+        rows = np.eye(L + t)[L:]
     elif init == "positional":
         directions = _position_coefficients(model)
-        width = min(r, len(directions))
-        B[:width, :L] = POSITIONAL * directions[:width]
-    noise = np.zeros(r)
-    noise[width:] = SMALL**2
+        rows = np.concatenate([POSITIONAL * directions, np.zeros((len(directions), t))], axis=1)
+    size = r // model.student.parts
+    for first in range(0, r, size):
+        width = min(size, len(rows))
+        B[first : first + width], noise[first : first + width] = rows[:width], 0.0
     moments[:, :r, r:] = B @ law.moments
     moments[:, r:, :r] = np.swapaxes(moments[:, :r, r:], 1, 2)
     moments[:, :r, :r] = B @ law.moments @ B.T + np.diag(noise)

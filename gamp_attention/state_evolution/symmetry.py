@@ -54,19 +54,21 @@ class Symmetry:
 def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:
     """Rotate the columns of the weights so that Σ_l θ_l, or m_1 where θ = 0, points along the first axes.
 
-    The tied map does not see a common rotation: along it, randomised averages drift.
+    The map does not see a common rotation, of queries and keys alike: along it, randomised averages drift.
     """
     r, t = overlaps.theta.shape[1:]
-    if r == 1 or not model.student.rotations:
+    parts = model.student.parts
+    size = r // parts
+    if size == 1 or not model.student.rotations:
         return overlaps
-    towards = np.zeros((r, r))
+    towards = np.zeros((size, size))
     if overlaps.theta.any():
-        towards[:, : min(r, t)] = overlaps.theta.sum(axis=0)[:, :r]
+        towards[:, : min(size, t)] = overlaps.theta.sum(axis=0).reshape(parts, size, t).sum(axis=0)[:, :size]
     else:
-        towards[:, 0] = overlaps.m[0]
-    size = np.linalg.norm(towards)
-    u, _, v = np.linalg.svd(towards + UNDECIDED * size * np.eye(r))
-    O = (u @ v).T
+        towards[:, 0] = overlaps.m[0].reshape(parts, size).sum(axis=0)
+    scale = np.linalg.norm(towards)
+    u, _, v = np.linalg.svd(towards + UNDECIDED * scale * np.eye(size))
+    O = np.kron(np.eye(parts), (u @ v).T)
     return Overlaps(
         q=O @ overlaps.q @ O.T,
         m=overlaps.m @ O.T,

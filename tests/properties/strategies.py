@@ -9,9 +9,18 @@ from gamp_attention.losses import pack_attention_parameters
 
 
 @st.composite
+def attention_maps(draw):
+    """(map, columns): tied or not, causal or not, with a softmax or linear."""
+    tied = draw(st.booleans())
+    student = ga.DotProductAttention(10 ** draw(st.floats(-0.3, 0.5)), tied, draw(st.booleans()), draw(st.booleans()))
+    return student, draw(st.integers(1, 2)) * student.parts
+
+
+@st.composite
 def instances(draw, max_d=60):
     """A dataset with anything drawn: sizes, rank, ω, λ, σ, A, positions."""
-    L, r, t = draw(st.integers(2, 4)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    L, t = draw(st.integers(2, 4)), draw(st.integers(1, 2))
+    student, r = draw(attention_maps())
     d = draw(st.integers(1, max_d))
     n = draw(st.integers(1, 2 * d + 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
@@ -24,6 +33,7 @@ def instances(draw, max_d=60):
         lam=10 ** draw(st.floats(-3, 1)),
         A=rng.uniform(-1, 1, (L, L)) if draw(st.booleans()) else None,
         tau=rng.normal(size=L) if draw(st.booleans()) else None,
+        student=student,
     )
     return ga.sample(model, d, n / d, rng)
 
@@ -31,7 +41,8 @@ def instances(draw, max_d=60):
 @st.composite
 def proximal_problems(draw, n=4):
     """(loss, params, ω, V): a few proximal problems sharing V, from 1e-2 to 1e2."""
-    L, r = draw(st.integers(2, 4)), draw(st.integers(1, 2))
+    L = draw(st.integers(2, 4))
+    student, r = draw(attention_maps())
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     share = draw(st.floats(0, 1))
     u = rng.normal(size=(n, L, 1)) * draw(st.floats(0.1, 2))
@@ -48,4 +59,4 @@ def proximal_problems(draw, n=4):
     V = 10 ** draw(st.floats(-2, 2)) * (root @ root.transpose(0, 2, 1) + 0.1 * np.eye(r))
     V /= np.abs(V).max() / min(np.abs(V).max(), 100)
     omega = draw(st.floats(0, 2)) * rng.normal(size=(n, L, r))
-    return ga.AttentionLoss(ga.TiedSoftmax(), L, r), params, omega, V
+    return ga.AttentionLoss(student, L, r), params, omega, V
