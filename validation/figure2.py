@@ -9,8 +9,11 @@ branch, m, ε_t and ε_g on the positional one; and most runs end on their branc
 one instance, .5 s = c/√d with c = .5 s √d; at d = 250, 40 instances, deviations were measured to be up to .4 s. Both
 branches go through α_c, so there is no window there. q of the positional branch, where replica symmetry is only
 approximate, has its own columns, the differences to the fixed points with Stein's V̂ and with the derivative's; it must
-not lie outside the two by more than the same. Gradient descent (step .15, 5000 steps) ends within half a spread of GAMP
-on the same instances, on average. No α_c or α_l is tuned: they stand beside the published ones.
+not lie outside the two by more than the same. On a few instances the loss that gradient descent reaches as in the
+paper (step .15, 5000 steps, gradients of 1e-3 left) is at most 1 % above GAMP's and not below it by more than .1 %.
+L-BFGS from the same start, down to zero gradient, ends in GAMP's minimum, or in one whose loss is not lower by more
+than .1 %: on the semantic branch in GAMP's own at least two times in three; the positional branch has many nearby
+minima. No α_c or α_l is tuned: they stand beside the published ones.
 """
 
 import numpy as np
@@ -23,6 +26,8 @@ from validation import _landscape as land
 from validation._report import Verdict
 
 OMEGA, WINDOW, SPREAD = 0.3, 0.08, 0.5
+ABOVE, BELOW = 1e-2, -1e-3  # loss that descent reaches, relative to GAMP's, less one
+SAME, OFTEN = 1e-5, 2 / 3  # distance of overlaps in one minimum, and how often that must be so
 KEYS = ("q", "m", "theta", "train_loss", "test_error")
 JUDGED = {
     "semantic": ("q", "theta", "train_loss", "test_error"),
@@ -57,7 +62,8 @@ def main():
             **instances,
         )
         descent = ga.sweep(model, where / "gd", executor=executor, **descents, **instances)
-    for name, cells in (("state evolution", theory), ("GAMP", message_passing), ("GD", descent)):
+        ends = ga.sweep(model, where / "lbfgs", descent="lbfgs", executor=executor, **descents, **instances)
+    for name, cells in (("state evolution", theory), ("GAMP", message_passing), ("GD", descent), ("L-BFGS", ends)):
         land.print_counts(land.rows_of(cells), name)
     lines = {name: bounds.lines[name][0]._asdict() for name in bounds.lines}
     for name, published in PUBLISHED.items():
@@ -67,7 +73,10 @@ def main():
         )
     numbers = {
         "d": size["d"], "baseline": ga.linear_baseline(model).test_error, "lines": lines,
-        **{b: points(b, theory, land.rows_of(message_passing), land.rows_of(descent), lines) for b in land.BRANCHES},
+        **{
+            b: points(b, theory, *(land.rows_of(cells) for cells in (message_passing, descent, ends)), lines)
+            for b in land.BRANCHES
+        },
     }  # fmt: skip
     for branch in land.BRANCHES:
         show(branch, numbers[branch])
@@ -76,7 +85,7 @@ def main():
     verdict.end(numbers)
 
 
-def points(branch, theory, runs, descents, lines):
+def points(branch, theory, runs, descents, ends, lines):
     """What is known of a branch at each α."""
     table = []
     for raw, se in zip(theory.rows, land.rows_of(theory), strict=True):
@@ -86,8 +95,14 @@ def points(branch, theory, runs, descents, lines):
         mine = [row for row in runs if (row["branch"], row["alpha"]) == (branch, alpha)]
         kept, count = land.sorted_out(mine)
         same = {row["seed"]: row for row in kept}
-        ends = [row for row in descents if (row["branch"], row["alpha"]) == (branch, alpha)]
-        pairs = [(row, same[row["seed"]]) for row in ends if row["reached"] == branch and row["seed"] in same]
+        pairs, polished = (
+            [
+                (row, same[row["seed"]])
+                for row in table_of
+                if (row["branch"], row["alpha"], row["reached"]) == (branch, alpha, branch) and row["seed"] in same
+            ]
+            for table_of in (descents, ends)
+        )
         table.append(
             {
                 "alpha": alpha, "exists": exists, "status": se["status"], "count": count,
@@ -99,7 +114,8 @@ def points(branch, theory, runs, descents, lines):
                 "elsewhere": [{k: r[k] for k in ("seed", "status", "reached", *KEYS)} for r in mine if r not in kept],
                 "gd": land.statistics([row for row, _ in pairs], KEYS),
                 "gd_minus_gamp": {k: [a[k] - b[k] for a, b in pairs] for k in KEYS},
-                "gd_runs": len(ends),
+                "lbfgs_minus_gamp": {k: [a[k] - b[k] for a, b in polished] for k in KEYS},
+                "gamp_loss": [b["train_loss"] for _, b in pairs],
             }
         )  # fmt: skip
     return table
@@ -168,15 +184,28 @@ def judge(verdict, branch, table):
             ratio <= 1, f"{branch}: {land.SYMBOLS[key]} within its room of {what} at {len(judged)} α; "
             f"at worst {off:.1e} of {room:.1e}, at α={alpha:.3f}"
         )  # fmt: skip
-    descents = [point for point in judged if point["gd_runs"]]
-    for key in JUDGED[branch] if descents else ():
-        away = [abs(np.mean(p["gd_minus_gamp"][key])) / p["gamp"][key]["spread"] for p in descents]
-        pairs, runs = sum(len(p["gd_minus_gamp"][key]) for p in descents), sum(p["gd_runs"] for p in descents)
-        verdict.check(
-            max(away) <= SPREAD,
-            f"{branch}: {land.SYMBOLS[key]} of GD is {max(away):.2f} of a spread from GAMP's on the same instances, "
-            f"at most {SPREAD} ({pairs} of {runs} runs)",
-        )
+    judge_descent(verdict, branch, [point for point in judged if point["gamp_loss"]])
+
+
+def judge_descent(verdict, branch, table):
+    """The criterion on gradient descent and L-BFGS beside GAMP, over all instances of a branch."""
+
+    def all_of(name, key):
+        return np.concatenate([point[name][key] for point in table])
+
+    loss = np.concatenate([point["gamp_loss"] for point in table])
+    excess, lower = (all_of(name, "train_loss") / loss for name in ("gd_minus_gamp", "lbfgs_minus_gamp"))
+    verdict.check(
+        excess.min() >= BELOW and excess.max() <= ABOVE,
+        f"{branch}: GD's loss after 5000 steps is {100 * excess.min():.3f} to {100 * excess.max():.3f} % above GAMP's, "
+        f"on {len(excess)} instances",
+    )
+    same = (np.abs([all_of("lbfgs_minus_gamp", key) for key in KEYS[:3]]) <= SAME).all(axis=0)
+    verdict.check(
+        lower.min() >= BELOW and (branch == "positional" or same.mean() >= OFTEN),
+        f"{branch}: L-BFGS ends in GAMP's minimum on {same.sum()} of {len(same)} instances, in others "
+        f"{100 * lower.min():.3f} to {100 * lower.max():.3f} % above it",
+    )
 
 
 def draw(numbers, path):

@@ -13,9 +13,9 @@ from tests.properties.strategies import instances
 TALLY: Counter = Counter()
 
 
-@examples(80)
+@examples(60)
 @given(
-    instances(),
+    instances(max_d=40),
     st.sampled_from(["asymptotic", "exact"]),
     st.sampled_from(["semantic", "positional", "random"]),
     st.sampled_from(["adaptive", 0.3, 0.5]),
