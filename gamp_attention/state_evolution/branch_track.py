@@ -76,8 +76,7 @@ class BranchTrack:
         guess = self.guess(value)
         packing = Packing.of(self.curve.model, guess)
         F = self.curve.map(np.array([value / self.curve.unit]))
-        unresolved = self.curve.rule.tol if isinstance(self.curve.rule, SplitRule) else self.curve.rule.rough
-        solved = min(SOLVED, max(SHARE * self.tol / max(abs(value), 1e-3), RESOLVED * unresolved))
+        solved = min(SOLVED, max(SHARE * self.tol / max(abs(value), 1e-3), RESOLVED * self.curve.rule.tol))
         try:
             root = newton(F, guess, solved, STEPS, self._jacobian[0], packing)
             if not root.residual <= STALLED * solved or relative_change(guess, root.overlaps) > FAR:

@@ -85,8 +85,7 @@ def root_on_rules(
         rest = fine(value)
         shift = (rest - coarse(value)) / slope
         value, last, slope = _polish(fine, value, rest, slope, tol if split else np.inf)
-        unresolved = finer.tol if isinstance(finer, SplitRule) else finer.rough
-        error = SAFETY * abs(shift) + SLOPE_ERROR * abs(last) + LEAST * unresolved * size / abs(slope)
+        error = SAFETY * abs(shift) + SLOPE_ERROR * abs(last) + LEAST * finer.tol * size / abs(slope)
         coarse, finer = fine, finer.finer() if split else None
     return value, error if np.isfinite(value) else np.inf, slope
 

@@ -58,6 +58,11 @@ class SobolRule:
         return 1e-3 if self.lines else 20 / self.n_points
 
     @property
+    def tol(self) -> float:
+        """What the averages leave unresolved, about."""
+        return self.rough
+
+    @property
     def work(self) -> int:
         """Proximal problems of one evaluation, about."""
         return self.n_points * self.n_replicas * (LINE_WORK if self.lines else 1)
