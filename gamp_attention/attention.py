@@ -59,11 +59,16 @@ class DotProductAttention(NamedTuple):
         half = z.shape[-1] // 2
         queries, keys = (z, z) if self.tied else (z[..., :half], z[..., half:])
         weights = queries @ keys.swapaxes(-1, -2) / self.temperature
-        seen = np.tri(z.shape[-2], dtype=bool) if self.causal else np.ones(2 * (z.shape[-2],), dtype=bool)
-        if isinstance(z, np.ndarray):
-            return softmax_rows(np.where(seen, weights, -np.inf)) if self.softmax else weights * seen
-        mask = weights.new_tensor(seen)
-        return (weights + mask.log()).softmax(dim=-1) if self.softmax else weights * mask
+        plain = isinstance(z, np.ndarray)
+        if self.causal:
+            later, nothing = ~np.tri(z.shape[-2], dtype=bool), -np.inf if self.softmax else 0.0
+            if plain:
+                weights[..., later] = nothing
+            else:
+                weights = weights.masked_fill(weights.new_tensor(later) > 0, nothing)
+        if not self.softmax:
+            return weights
+        return softmax_rows(weights) if plain else weights.softmax(dim=-1)
 
 
 def softmax_rows(scores: np.ndarray) -> np.ndarray:
