@@ -67,6 +67,13 @@ class Scan:
         if not self._follow(alpha, Overlaps(**guess)):
             self.at(alpha)
 
+    def trim(self, low: float, high: float) -> None:
+        """Forget what was found outside of the range in which, on finer rules, the branch exists: NaN for no limit."""
+        assert self._track is not None
+        for alpha in [alpha for alpha in self.found if alpha < low or alpha > high]:
+            del self.found[alpha]
+            self._track.known.pop(alpha, None)
+
     def spans(self, alpha: float) -> bool:
         """Whether α lies between values at which the branch was found."""
         return min(self.found, default=np.inf) <= alpha <= max(self.found, default=-np.inf)

@@ -25,6 +25,7 @@ def existence(scan: Scan, low: float, high: float, tol: float) -> tuple[Boundary
         none = Boundary.none(f"the {scan.branch} branch is nowhere in [{low:g}, {high:g}]")
         return none, none
     ends = _end(scan, high, low, tol), _end(scan, low, high, tol)
+    scan.trim(ends[0].value, ends[1].value)
     for end, inward in zip(ends, (1 + INSIDE, 1 - INSIDE), strict=True):
         if np.isfinite(end.value):  # much may change between there and the last rung
             scan.approach(end.value, end.value * inward)

@@ -22,6 +22,7 @@ STALLED = 5  # residual, in units of that, that is good enough where Newton step
 STEPS = 8
 HALVINGS = 2  # of the way to a value that is too far for one step
 FAR = 1.0  # distance from the guess, in units of the overlaps, at which it is no longer the same branch
+FADED = 0.1  # of the mean overlap or that with the teacher in the guess: another branch, that crosses where it vanishes
 REACH = 1.2  # of the distance between two known points, that a line through them is trusted for beyond them
 
 
@@ -65,7 +66,10 @@ class BranchTrack:
 
     def _reach(self, value: float, halvings: int) -> "TrackPoint | None":
         """The fixed point at a value, if need be by way of those at values half way there."""
+        had_jacobian = self._jacobian[0] is not None
         point = self._solve(value)
+        if point is None and had_jacobian:
+            point = self._solve(value)  # with a Jacobian from there
         if point is None and halvings:
             nearest = min(self.known, key=lambda other: abs(other - value))
             if nearest != value and self._reach(0.5 * (nearest + value), halvings - 1) is not None:
@@ -79,27 +83,38 @@ class BranchTrack:
         solved = min(SOLVED, max(SHARE * self.tol / max(abs(value), 1e-3), RESOLVED * self.curve.rule.tol))
         try:
             root = newton(F, guess, solved, STEPS, self._jacobian[0], packing)
-            if not root.residual <= STALLED * solved or relative_change(guess, root.overlaps) > FAR:
+            self._jacobian[0] = None
+            if not root.residual <= STALLED * solved:
                 return None
             assert root.jacobian is not None
             at = packing.pack(root.overlaps)
             best = packing.unpack(at + newton_step(root.jacobian, packing.pack(F(root.overlaps)) - at))
         except (*BREAKDOWNS, ValueError):
             return None
+        if _elsewhere(guess, best):
+            return None
         self._jacobian[0] = root.jacobian
         self.known[value] = best
         return TrackPoint(F, root.overlaps, best)
 
     def guess(self, value: float) -> Overlaps:
-        """On a line through the two nearest fixed points, or the one that is known there."""
+        """On a line through the fixed points on both sides or the nearest two, or the one that is known there."""
         near = sorted(self.known, key=lambda other: abs(other - value))
         one = self.known[near[0]]
-        if len(near) < 2:
-            return one
-        share = (value - near[0]) / (near[1] - near[0])
-        there = self.known[near[1]].arrays()
-        guess = Overlaps(**{name: v + share * (there[name] - v) for name, v in one.arrays().items()})
-        return guess if abs(share) <= REACH and is_feasible(self.curve.model, guess) else one
+        across = [other for other in near if (other - value) * (near[0] - value) < 0]
+        for other in (across or near[1:])[:1]:
+            share, there = (value - near[0]) / (other - near[0]), self.known[other].arrays()
+            guess = Overlaps(**{name: v + share * (there[name] - v) for name, v in one.arrays().items()})
+            if abs(share) <= REACH and is_feasible(self.curve.model, guess):
+                return guess
+        return one
+
+
+def _elsewhere(guess: Overlaps, found: Overlaps) -> bool:
+    """Whether what was found is on another branch than the guess."""
+    was, now = guess.arrays(), found.arrays()
+    faded = any(np.abs(now[name]).max() < FADED * np.abs(was[name]).max() for name in ("m", "theta"))
+    return faded or relative_change(guess, found) > FAR
 
 
 class TrackPoint:

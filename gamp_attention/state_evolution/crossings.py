@@ -1,6 +1,7 @@
 """Where something measured along branches crosses zero, as the growth in a sector minus 1: roots with errors."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ SAFETY = 0.5  # error of the root on a rule, in units of its shift from the coar
 LEAST = 0.5  # error in units of what the rule leaves unresolved, as shifts can be small by accident
 SLOPE_ERROR = 0.1  # of a secant, relative,
 SETTLED = 0.3  # and what it may make of the error asked for
+RULES = 6  # finer ones, at most: each takes about three times as long as the last
 
 
 Growth = Callable[[OverlapMap, Overlaps, str], float]
@@ -80,7 +82,9 @@ def root_on_rules(
     coarse = measure(rule)
     value, slope = _secant(coarse, *ends)
     error, finer = np.inf, rule.finer()
-    while np.isfinite(slope) and finer is not None and not error <= tol:
+    for _ in range(RULES):
+        if not np.isfinite(slope) or finer is None or error <= tol:
+            break
         fine, split = measure(finer), isinstance(finer, SplitRule)
         rest = fine(value)
         shift = (rest - coarse(value)) / slope
@@ -95,21 +99,27 @@ def _secant(measure: Measure, a: float, b: float) -> tuple[float, float]:
     width = abs(b - a)
     low, high = min(a, b) - SLACK * width, max(a, b) + SLACK * width
     fa, fb, slope = measure(a), measure(b), np.nan
+    known = {a: fa, b: fb}
     for _ in range(STEPS):
         if fb != fa:
             slope = (fb - fa) / (b - a)
         c = b - fb / slope
         if abs(c - b) <= CLOSE * abs(b):
             return c, slope
+        bracket = _bracket(known)
+        if bracket and not bracket[0] < c < bracket[1]:
+            c = 0.5 * (bracket[0] + bracket[1])
         if not low <= c <= high:
-            c = 0.5 * (a + b) if fa * fb < 0 else np.nan
-        if not np.isfinite(c):
             break
-        fc = measure(c)
-        if fa * fb < 0 and fc * fb > 0 and abs(c - a) < abs(c - b):  # keep the pair that brackets, or the nearer one
-            b, fb = a, fa
-        a, fa, b, fb = b, fb, c, fc
+        a, fa, b, fb = b, fb, c, measure(c)
+        known[b] = fb
     return np.nan, np.nan
+
+
+def _bracket(known: dict[float, float]) -> tuple[float, float] | None:
+    """The nearest two values between which the sign changes, or None."""
+    pairs = [(a, b) for (a, fa), (b, fb) in pairwise(sorted(known.items())) if fa * fb < 0]
+    return min(pairs, key=lambda pair: pair[1] - pair[0], default=None)
 
 
 def _polish(measure: Measure, value: float, rest: float, slope: float, tol: float) -> tuple[float, float, float]:
