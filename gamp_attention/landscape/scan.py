@@ -92,7 +92,7 @@ class Scan:
             self._track = track = track.on(track.coarsest)
         elif overlaps is not None:
             self._track.known[alpha] = overlaps
-        point = self._track(alpha)
+        point = self._track(alpha, halvings=0)  # beyond its end the branch is not found by small steps either
         if point is None or vanished(self.branch, point.overlaps):
             self._track.known.pop(alpha, None)
             return False

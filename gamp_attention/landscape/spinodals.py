@@ -14,7 +14,7 @@ from gamp_attention.state_evolution.solve import NAMED
 from gamp_attention.state_evolution.stability import sector_growth
 
 ZERO = {"semantic": "m", "positional": "theta"}  # the family that is zero on a branch
-INSIDE = 0.02  # distance to the end of a branch, relative, at which it is still solved for
+INSIDE = 0.04  # distance to the end of a branch, relative, at which it is still solved for
 SAME = 0.05  # relative difference of growths that are one
 SLACK = 0.05  # beyond the bracket, relative, where a meeting point may still lie
 

@@ -19,6 +19,7 @@ SOLVED = 2e-3  # residual before one last Newton step; or, if that is less,
 SHARE = 0.05  # in units of the relative error asked for, but not under
 RESOLVED = 0.03  # what the rule leaves unresolved, in units of that
 STALLED = 5  # residual, in units of that, that is good enough where Newton steps cannot reduce it
+NUDGE = 0.05  # length of the last step, in the same units, beyond which it cannot be trusted
 STEPS = 8
 HALVINGS = 2  # of the way to a value that is too far for one step
 FAR = 1.0  # distance from the guess, in units of the overlaps, at which it is no longer the same branch
@@ -60,19 +61,15 @@ class BranchTrack:
         rule = self.curve.rule
         return replace(rule, level=0) if isinstance(rule, SplitRule) else rule
 
-    def __call__(self, value: float) -> "TrackPoint | None":
-        """The fixed point at a value of the parameter, or None where there is none near what is expected there."""
-        return self._reach(value, HALVINGS)
+    def __call__(self, value: float, halvings: int = HALVINGS) -> "TrackPoint | None":
+        """The fixed point at a value of the parameter, or None where there is none near what is expected there.
 
-    def _reach(self, value: float, halvings: int) -> "TrackPoint | None":
-        """The fixed point at a value, if need be by way of those at values half way there."""
-        had_jacobian = self._jacobian[0] is not None
+        If need be by way of values half way there, and half way there again.
+        """
         point = self._solve(value)
-        if point is None and had_jacobian:
-            point = self._solve(value)  # with a Jacobian from there
         if point is None and halvings:
             nearest = min(self.known, key=lambda other: abs(other - value))
-            if nearest != value and self._reach(0.5 * (nearest + value), halvings - 1) is not None:
+            if nearest != value and self(0.5 * (nearest + value), halvings - 1) is not None:
                 point = self._solve(value)
         return point
 
@@ -88,10 +85,11 @@ class BranchTrack:
                 return None
             assert root.jacobian is not None
             at = packing.pack(root.overlaps)
-            best = packing.unpack(at + newton_step(root.jacobian, packing.pack(F(root.overlaps)) - at))
+            step = newton_step(root.jacobian, packing.pack(F(root.overlaps)) - at)
+            best = packing.unpack(at + step)
         except (*BREAKDOWNS, ValueError):
             return None
-        if _elsewhere(guess, best):
+        if np.abs(step).max() > NUDGE or _elsewhere(guess, best):
             return None
         self._jacobian[0] = root.jacobian
         self.known[value] = best
@@ -103,11 +101,22 @@ class BranchTrack:
         one = self.known[near[0]]
         across = [other for other in near if (other - value) * (near[0] - value) < 0]
         for other in (across or near[1:])[:1]:
-            share, there = (value - near[0]) / (other - near[0]), self.known[other].arrays()
-            guess = Overlaps(**{name: v + share * (there[name] - v) for name, v in one.arrays().items()})
+            share = (value - near[0]) / (other - near[0])
+            guess = _between(one, self.known[other], share)
             if abs(share) <= REACH and is_feasible(self.curve.model, guess):
                 return guess
         return one
+
+
+def _between(a: Overlaps, b: Overlaps, share: float) -> Overlaps:
+    """On a line from a to b; m and θ by their squares, as they vanish like square roots."""
+    line = {name: v + share * (b.arrays()[name] - v) for name, v in a.arrays().items()}
+    for name in ("m", "theta"):
+        old, new = a.arrays()[name], b.arrays()[name]
+        square = old**2 + share * (new**2 - old**2)
+        rooted = (old * new > 0) & (square > 0)
+        line[name] = np.where(rooted, np.sign(old) * np.sqrt(np.where(rooted, square, 0)), line[name])
+    return Overlaps(**line)
 
 
 def _elsewhere(guess: Overlaps, found: Overlaps) -> bool:

@@ -15,11 +15,11 @@ from gamp_attention.state_evolution.stability import sector_growth
 
 STEPS = 12
 CLOSE = 2e-3  # of the parameter, where secants on the first rule end, relative to it
-APART = 0.01  # distance, relative, from which on secants tell the slope better than the last one
+CLEAR = 20.0  # difference, in units of what a rule leaves unresolved, from which on a secant tells the slope
 SLACK = 1.0  # beyond the two given values, in units of their distance, where it may lie
 SAFETY = 0.5  # error of the root on a rule, in units of its shift from the coarser one
 LEAST = 0.5  # error in units of what the rule leaves unresolved, as shifts can be small by accident
-SLOPE_ERROR = 0.1  # of a secant, relative,
+SLOPE_ERROR = 0.2  # of a secant, relative,
 SETTLED = 0.3  # and what it may make of the error asked for
 RULES = 6  # finer ones, at most: each takes about three times as long as the last
 
@@ -80,7 +80,7 @@ def root_on_rules(
     size : of the numbers whose difference the function is; rules resolve it relative to them.
     """
     coarse = measure(rule)
-    value, slope = _secant(coarse, *ends)
+    value, slope = _secant(coarse, *ends, CLEAR * rule.tol * size)
     error, finer = np.inf, rule.finer()
     for _ in range(RULES):
         if not np.isfinite(slope) or finer is None or error <= tol:
@@ -88,22 +88,28 @@ def root_on_rules(
         fine, split = measure(finer), isinstance(finer, SplitRule)
         rest = fine(value)
         shift = (rest - coarse(value)) / slope
-        value, last, slope = _polish(fine, value, rest, slope, tol if split else np.inf)
+        value, last, slope = _polish(fine, value, rest, slope, tol if split else np.inf, CLEAR * finer.tol * size)
         error = SAFETY * abs(shift) + SLOPE_ERROR * abs(last) + LEAST * finer.tol * size / abs(slope)
         coarse, finer = fine, finer.finer() if split else None
     return value, error if np.isfinite(value) else np.inf, slope
 
 
-def _secant(measure: Measure, a: float, b: float) -> tuple[float, float]:
-    """Root, roughly, and slope there; NaN where the branch is lost or the root is not near."""
+def _secant(measure: Measure, a: float, b: float, clear: float) -> tuple[float, float]:
+    """Root, roughly, and slope there; NaN where the branch is lost or the root is not near.
+
+    Secants go through the last point and the nearest one at which the function clearly differs.
+    """
     width = abs(b - a)
     low, high = min(a, b) - SLACK * width, max(a, b) + SLACK * width
-    fa, fb, slope = measure(a), measure(b), np.nan
-    known = {a: fa, b: fb}
+    known, slope = {a: measure(a), b: measure(b)}, np.nan
     for _ in range(STEPS):
-        if fb != fa:
-            slope = (fb - fa) / (b - a)
-        c = b - fb / slope
+        rises = {x: abs(f - known[b]) for x, f in known.items() if x != b}
+        a = min(rises, key=lambda x: abs(x - b) if rises[x] >= clear else np.inf)
+        if rises[a] < clear:
+            a = max(rises, key=lambda x: rises[x])
+        if rises[a] > 0:
+            slope = (known[b] - known[a]) / (b - a)
+        c = b - known[b] / slope
         if abs(c - b) <= CLOSE * abs(b):
             return c, slope
         bracket = _bracket(known)
@@ -111,8 +117,8 @@ def _secant(measure: Measure, a: float, b: float) -> tuple[float, float]:
             c = 0.5 * (bracket[0] + bracket[1])
         if not low <= c <= high:
             break
-        a, fa, b, fb = b, fb, c, measure(c)
-        known[b] = fb
+        b = c
+        known[b] = measure(b)
     return np.nan, np.nan
 
 
@@ -122,14 +128,16 @@ def _bracket(known: dict[float, float]) -> tuple[float, float] | None:
     return min(pairs, key=lambda pair: pair[1] - pair[0], default=None)
 
 
-def _polish(measure: Measure, value: float, rest: float, slope: float, tol: float) -> tuple[float, float, float]:
+def _polish(
+    measure: Measure, value: float, rest: float, slope: float, tol: float, clear: float
+) -> tuple[float, float, float]:
     """Root from near it, where the function is `rest`; the last step, and the slope."""
     for _ in range(STEPS):
         step = -rest / slope
         if not SLOPE_ERROR * abs(step) > SETTLED * tol:
             break
         ahead = measure(value + step)
-        if abs(step) > APART * abs(value):
+        if abs(ahead - rest) >= clear:
             slope = (ahead - rest) / step
         value, rest = value + step, ahead
     return value + step, step, slope
