@@ -6,13 +6,18 @@ from gamp_attention.comparison import Comparison, compare
 from gamp_attention.data import Dataset, sample
 from gamp_attention.denoiser import Denoised, denoise
 from gamp_attention.gamp import GampState, gamp_step, initial_state
+from gamp_attention.glm import GLMModel, glm_model
+from gamp_attention.glm_data import LabelledDataset
+from gamp_attention.glm_losses import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.gradient_descent import DescentResult, minimize_risk
+from gamp_attention.label_teachers import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
 from gamp_attention.landscape.boundary import Boundary
 from gamp_attention.landscape.phase_boundaries import PhaseBoundaries, phase_boundaries
 from gamp_attention.linear_baseline import LinearBaseline, LinearFit, fit_linear_baseline, linear_baseline
 from gamp_attention.losses import AttentionLoss
 from gamp_attention.message_passing import GampResult, run_gamp
 from gamp_attention.models import Model, attention_model, paper_model
+from gamp_attention.registration import register_attention, register_loss
 from gamp_attention.results import ConvergenceError, History, Overlaps, Status
 from gamp_attention.risk import gradient, train_loss
 from gamp_attention.state_evolution.branches import Branches, branches
@@ -30,20 +35,30 @@ __all__ = [
     "Boundary",
     "BranchPath",
     "Branches",
+    "ClassLabels",
     "Comparison",
     "ConvergenceError",
     "Dataset",
     "Denoised",
     "DescentResult",
     "DotProductAttention",
+    "GLMModel",
     "GampResult",
     "GampState",
     "History",
+    "IntensityLabels",
+    "LabelledDataset",
     "LinearBaseline",
     "LinearFit",
+    "LinearLabels",
+    "LogisticLabels",
+    "LogisticLoss",
     "Model",
+    "MultinomialLoss",
     "Overlaps",
     "PhaseBoundaries",
+    "PhaseRetrievalLoss",
+    "SquaredLoss",
     "Stability",
     "StateEvolutionResult",
     "Status",
@@ -57,6 +72,7 @@ __all__ = [
     "denoise",
     "fit_linear_baseline",
     "gamp_step",
+    "glm_model",
     "gradient",
     "initial_state",
     "linear_baseline",
@@ -64,6 +80,8 @@ __all__ = [
     "minimize_risk",
     "paper_model",
     "phase_boundaries",
+    "register_attention",
+    "register_loss",
     "run_gamp",
     "sample",
     "solve_state_evolution",

@@ -13,9 +13,18 @@ from typing import Any
 
 from numba import config, extending, njit
 
-kernel = njit(cache=True, error_model="numpy", nogil=True)
+from gamp_attention._compile_cache import KernelCache
+
+
+def kernel(function: Callable[..., Any], **options: Any) -> Any:
+    """Compile a function when it is called, or take it from the disk."""
+    dispatcher = njit(error_model="numpy", nogil=True, **options)(function)
+    dispatcher._cache = KernelCache(function)
+    return dispatcher
+
+
 # reassociation for the long dot products over the data alone; the small algebra stays strict
-field_kernel = njit(cache=True, error_model="numpy", nogil=True, fastmath={"reassoc", "contract", "nsz"})
+field_kernel = partial(kernel, fastmath={"reassoc", "contract", "nsz"})
 inline_kernel = extending.register_jitable(error_model="numpy", forceinline=True)
 overload = partial(extending.overload, jit_options={"error_model": "numpy", "forceinline": True})
 

@@ -1,31 +1,19 @@
 """Datasets: sampled from a model, or the user's own arrays. All data randomness is here."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.attention import DotProductAttention
-from gamp_attention.losses import AttentionLoss, pack_attention_parameters
-from gamp_attention.models import CoordinateLaw, Model, check_rank, require_model
+from gamp_attention.losses import pack_attention_parameters
+from gamp_attention.models import CoordinateLaw, Model, check_student, require_model
+from gamp_attention.registration import sample_loss
+from gamp_attention.risk_terms import RiskTerms, asymptotic_terms
 
 RISKS = ("asymptotic", "exact")
 OVERFLOW = "tokens, outputs: need products within the range of doubles, got ones that overflow"
-
-
-@dataclass(frozen=True, eq=False)
-class RiskTerms:
-    """A risk as a GLM: ℓ_μ(z) + constant_μ summed over samples, with rows of loss parameters.
-
-    Attributes
-    ----------
-    params : (n, 2 L²) G and M of each sample, see `gamp_attention.losses`.
-    constant : (n,) the part of the loss that does not depend on Q.
-    """
-
-    params: np.ndarray
-    constant: np.ndarray
 
 
 class Dataset:
@@ -116,7 +104,7 @@ class Dataset:
         if (self.spectra < 0).any():
             raise check.fail("spectra", float(self.spectra.min()), "positive semi-definite covariances")
         self.student = DotProductAttention() if student is None else student
-        check_rank(self.rank, self.student)
+        check_student(self.student, L, self.rank)
 
     def _gram(self) -> np.ndarray:
         """G = (x+p)(x+p)ᵀ/d, of shape (n, L, L), without forming x + p."""
@@ -169,9 +157,9 @@ class Dataset:
         return self.n_samples / self.dim
 
     @property
-    def loss(self) -> AttentionLoss:
+    def loss(self) -> Any:
         """The per-sample loss of the equivalent GLM."""
-        return AttentionLoss(self.student, self.n_tokens, self.rank)
+        return sample_loss(self.student, self.n_tokens, self.rank)
 
     @property
     def outputs(self) -> np.ndarray:
@@ -191,15 +179,6 @@ class Dataset:
         if self._asymptotic is None:
             raise ValueError("risk: 'asymptotic' needs the teacher's attention matrices; own arrays need 'exact'")
         return self._asymptotic
-
-
-def asymptotic_terms(T: np.ndarray, rho: np.ndarray) -> RiskTerms:
-    """Loss parameters of the asymptotic risk, eq. (41): G = ρ, M = ρ Tᵀ, constant ½ Tr T ρ Tᵀ.
-
-    T has shape (n, L, L) and rho, the traces tr Σ_l/d, shape (L,).
-    """
-    M = rho[:, None] * T.transpose(0, 2, 1)
-    return RiskTerms(pack_attention_parameters(np.diag(rho)[None], M), 0.5 * np.einsum("nij,j->n", T**2, rho))
 
 
 def sample(model: Model, d: int, alpha: float, seed: Any = 0) -> Dataset:
@@ -239,7 +218,7 @@ def sample(model: Model, d: int, alpha: float, seed: Any = 0) -> Dataset:
     spectra = law.gamma.T.copy() if len(law.weight) == 1 else np.ascontiguousarray(law.gamma[k].T)
     tokens = rng.standard_normal((n, model.n_tokens, d))
     tokens *= np.sqrt(spectra)
-    return Dataset.from_teacher(model, tokens, positions, Q_star, spectra)
+    return model.label(tokens, positions, Q_star, spectra, rng)
 
 
 def _square_roots(covariances: np.ndarray) -> np.ndarray:

@@ -61,23 +61,19 @@ class TorchRisk:
         import torch
 
         terms = data.terms(risk)
-        n, L = data.n_samples, data.n_tokens
 
         def tensor(values: np.ndarray) -> "torch.Tensor":
             return torch.as_tensor(values, dtype=torch.float64, device=device)
 
-        G, M = np.split(terms.params, 2, axis=1)
         self._tokens, self._positions = tensor(data.tokens), tensor(data.positions)
-        self._G, self._M = tensor(G).reshape(n, L, L), tensor(M).reshape(n, L, L)
+        self._params, self._loss = tensor(terms.params), data.loss
         self._constant = float(terms.constant.sum())
         self._lam, self._root = data.lam, math.sqrt(data.dim)
-        self._student = data.student
 
     def __call__(self, Q: "torch.Tensor") -> "torch.Tensor":
         """R(Q)."""
         z = (self._tokens @ Q + self._positions @ Q) / self._root
-        S = self._student(z)
-        fit = 0.5 * (S @ self._G * S).sum() - (S * self._M.transpose(1, 2)).sum()
+        fit = self._loss.torch(self._params, z).sum()
         return fit + self._constant + 0.5 * self._lam * (Q**2).sum()
 
 

@@ -8,7 +8,7 @@ A loss reads one row of a (n, P) parameter array and gives compiled code three t
 - `loss_derivatives(loss, p, z, grad, hess, work)`, which also returns the value.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ class AttentionLoss(NamedTuple):
     The parameters of a sample are the entries of G (L, L), then those of M (L, L), both row-major.
     """
 
-    attention: DotProductAttention
+    attention: Any  # DotProductAttention or a registered map
     n_tokens: int
     rank: int
 
@@ -37,6 +37,13 @@ class AttentionLoss(NamedTuple):
     def n_fields(self) -> int:
         """Number of local fields per sample, L r."""
         return self.n_tokens * self.rank
+
+    def torch(self, params: Any, z: Any) -> Any:
+        """Losses (n,) of tensors, written apart from the compiled code."""
+        L = self.n_tokens
+        G, M = params[:, : L * L].reshape(-1, L, L), params[:, L * L :].reshape(-1, L, L)
+        S = self.attention(z)
+        return (S @ G * (0.5 * S)).sum((1, 2)) - (S * M.transpose(1, 2)).sum((1, 2))
 
 
 def pack_attention_parameters(G: np.ndarray, M: np.ndarray) -> np.ndarray:
@@ -88,7 +95,7 @@ def _make_work(loss):
 
 @overload(loss_value)
 def _loss_value(loss, p, z, work):
-    if not is_instance(loss, AttentionLoss):
+    if not is_instance(loss, AttentionLoss) or not is_instance(loss.types[0], DotProductAttention):
         return None
 
     def attention_value(loss, p, z, work):
@@ -110,7 +117,7 @@ def _loss_value(loss, p, z, work):
 
 @overload(loss_derivatives)
 def _loss_derivatives(loss, p, z, grad, hess, work):
-    if not is_instance(loss, AttentionLoss):
+    if not is_instance(loss, AttentionLoss) or not is_instance(loss.types[0], DotProductAttention):
         return None
 
     def attention_derivatives(loss, p, z, grad, hess, work):

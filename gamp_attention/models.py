@@ -8,7 +8,8 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.attention import DotProductAttention, softmax_rows
-from gamp_attention.losses import AttentionLoss
+from gamp_attention.registration import check_attention, is_registered_attention, is_registered_loss, sample_loss
+from gamp_attention.risk_terms import RiskTerms, asymptotic_terms
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,10 +103,10 @@ class Model:
     coordinates: CoordinateLaw
     lam: float
     rank: int
-    student: DotProductAttention = field(default_factory=DotProductAttention)
+    student: Any = field(default_factory=DotProductAttention)
 
     def __post_init__(self) -> None:
-        check_rank(self.rank, self.student)
+        check_student(self.student, self.n_tokens, self.rank)
 
     @property
     def n_tokens(self) -> int:
@@ -130,13 +131,60 @@ class Model:
         return self.even and alike and np.array_equal(law.tau, -law.tau[:, ::-1]) and not law.teacher_mean.any()
 
     @property
-    def loss(self) -> AttentionLoss:
+    def loss(self) -> Any:
         """The per-sample loss of the equivalent GLM."""
-        return AttentionLoss(self.student, self.n_tokens, self.rank)
+        return sample_loss(self.student, self.n_tokens, self.rank)
+
+    @property
+    def n_label_noise(self) -> int:
+        """Gaussian numbers beside the teacher's fields that the labels of a sample are drawn with."""
+        return 0
+
+    @property
+    def smooth(self) -> bool:
+        """Whether labels are a smooth function of the teacher's fields, which deterministic rules rest on."""
+        return True
+
+    @property
+    def jumps(self) -> bool:
+        """Whether the proximal map may jump, so that the average of its a.e. derivative is not the whole response."""
+        return True
+
+    def terms(self, y: np.ndarray, noise: np.ndarray) -> RiskTerms:
+        """Loss parameters for teacher fields y (N, L, t), given label noise (N, n_label_noise)."""
+        return asymptotic_terms(self.teacher(y), self.coordinates.trace)
+
+    def label(
+        self,
+        tokens: np.ndarray,
+        positions: np.ndarray,
+        Q_star: np.ndarray,
+        spectra: np.ndarray,
+        rng: np.random.Generator,
+    ) -> Any:
+        """The Dataset of tokens (n, L, d) and teacher weights (d, t); labels may take further random numbers."""
+        from gamp_attention.data import Dataset
+
+        return Dataset.from_teacher(self, tokens, positions, Q_star, spectra)
+
+    def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
+        """Test errors (N,) at fields z (N, L, r): (1/L) Tr[(S − T) ρ (S − T)ᵀ], eq. (10)."""
+        difference = self.student(z) - self.teacher(y)
+        return np.einsum("nij,j->n", difference**2, self.coordinates.trace) / self.n_tokens
 
 
-def check_rank(rank: int, student: Any) -> None:
-    """Raise ValueError where the columns of Q cannot be shared out to the map's weight matrices."""
+def check_student(student: Any, n_tokens: int, rank: int) -> None:
+    """Check what a student is and does.
+
+    Raises
+    ------
+    TypeError, ValueError : for something else than a map or loss, one with a fault, or a rank that the columns of Q
+        cannot be shared out to its weight matrices.
+    """
+    if is_registered_attention(student):
+        check_attention(student, n_tokens, rank)
+    elif not isinstance(student, DotProductAttention) and not is_registered_loss(student):
+        raise check.fail("student", student, "a DotProductAttention, or what register_attention was told of", TypeError)
     if rank % student.parts:
         raise check.fail("rank", rank, f"a multiple of {student.parts}: queries and keys have columns of their own")
 
@@ -152,6 +200,8 @@ def with_parameter(model: Model, name: str, value: float) -> Model:
     TypeError, ValueError : naming the parameter, what it got and what it needs.
     """
     check.choice("parameter", name, PARAMETERS)
+    if name == "omega" and not hasattr(model.teacher, "omega"):
+        raise check.fail("parameter", name, "another one, as the teacher has no ω")
     if name == "omega":
         return replace(model, teacher=replace(model.teacher, omega=check.real(name, value, low=0, high=1)))
     if name == "lam":
@@ -166,12 +216,10 @@ def with_parameter(model: Model, name: str, value: float) -> Model:
 
 def parameter_value(model: Model, alpha: float, name: str) -> float:
     """The present value of α, ω, λ or σ."""
-    return {
-        "alpha": alpha,
-        "omega": model.teacher.omega,
-        "lam": model.lam,
-        "sigma": float(np.sqrt(model.coordinates.gamma.flat[0])),
-    }[check.choice("parameter", name, PARAMETERS)]
+    check.choice("parameter", name, PARAMETERS)
+    if name == "sigma":
+        return float(np.sqrt(model.coordinates.gamma.flat[0]))
+    return {"alpha": alpha, "lam": model.lam, "omega": getattr(model.teacher, "omega", np.nan)}[name]
 
 
 def require_model(model: Any) -> Model:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gamp_attention.data import RiskTerms, asymptotic_terms
 from gamp_attention.denoiser import Denoised, denoise
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
+from gamp_attention.risk_terms import RiskTerms
 from gamp_attention.state_evolution.symmetry import Symmetry
 
 DEGENERATE = 1e-9  # share of q not explained by the teacher under which Stein's form is 0/0
@@ -78,11 +78,17 @@ def psd_root(covariance: np.ndarray) -> np.ndarray:
     return np.einsum("...ij,...j,...kj->...ik", vectors, np.sqrt(spectrum.clip(min=0)), vectors)
 
 
-def teacher_fields(model: Model, noise: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
-    """Teacher fields y (N, L, t) from white noise of that shape, and the loss parameters they imply."""
-    law = model.coordinates
-    y = np.einsum("lst,nlt->nls", psd_root(law.rho), noise)
-    return y, asymptotic_terms(model.teacher(y), law.trace)
+def teacher_size(model: Model) -> int:
+    """White coordinates of the teacher's side: its fields, L t, and the noise of its labels."""
+    return model.n_tokens * model.teacher_rank + model.n_label_noise
+
+
+def teacher_fields(model: Model, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
+    """Teacher fields y (N, L, t) from white noise (N, teacher_size), and the loss parameters they imply."""
+    split = model.n_tokens * model.teacher_rank
+    noise = white[:, :split].reshape(len(white), model.n_tokens, model.teacher_rank)
+    y = np.einsum("lst,nlt->nls", psd_root(model.coordinates.rho), noise)
+    return y, model.terms(y, white[:, split:])
 
 
 def student_noise_law(model: Model, overlaps: Overlaps) -> tuple[np.ndarray, np.ndarray]:
@@ -166,10 +172,10 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments)
         covariance = np.block([[overlaps.q[l], theta[l]], [theta[l].T, rho[l]]])
         inverse_rho = np.linalg.pinv(rho[l], hermitian=True)
         rest = overlaps.q[l] - theta[l] @ inverse_rho @ theta[l].T
-        if np.linalg.eigvalsh(rest).min() > DEGENERATE * np.linalg.eigvalsh(overlaps.q[l]).max():
+        if model.jumps and np.linalg.eigvalsh(rest).min() > DEGENERATE * np.linalg.eigvalsh(overlaps.q[l]).max():
             both = np.concatenate([with_noise[l], with_teacher[l]], axis=1) @ np.linalg.pinv(covariance, hermitian=True)
             V_hat[l], theta_hat[l] = -both[:, :r], both[:, r:]
-        else:  # ω̃ is a function of y: only the derivative tells V̂ and θ̂ apart
+        else:  # without jumps the derivative is exact; and only it tells V̂ and θ̂ apart where ω̃ is a function of y
             V_hat[l] = derivative[l]
             theta_hat[l] = (with_teacher[l] + derivative[l] @ theta[l]) @ inverse_rho
     return Hats(
@@ -182,12 +188,3 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments)
         moreau=alpha * moments.moreau,
         loss=alpha * moments.loss,
     )
-
-
-def generalisation_error(
-    model: Model, overlaps: Overlaps, y: np.ndarray, noise: np.ndarray, weights: np.ndarray | None = None
-) -> float:
-    """ε_g of eq. (10): (1/L) E Tr[(S − T) ρ (S − T)ᵀ] at fields m + ω̃, equally weighted if not told."""
-    difference = model.student(noise + overlaps.m) - model.teacher(y)
-    square = np.einsum("nij,j->n", difference**2, model.coordinates.trace)
-    return float(np.average(square, weights=weights) / model.n_tokens)

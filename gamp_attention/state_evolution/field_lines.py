@@ -5,7 +5,7 @@ import numpy as np
 from gamp_attention.models import Model
 from gamp_attention.newton import make_metric
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.channel import Moments, student_noise_law, teacher_fields
+from gamp_attention.state_evolution.channel import Moments, student_noise_law, teacher_fields, teacher_size
 from gamp_attention.state_evolution.line_average import line_averages
 from gamp_attention.state_evolution.line_track import legendre_nodes
 
@@ -17,8 +17,8 @@ ARRAYS = ("g", "with_noise", "with_teacher", "gg", "response", "square")
 
 
 def fields_of(model: Model) -> int:
-    """White coordinates of the channel, L (r + t)."""
-    return model.n_tokens * (model.rank + model.teacher_rank)
+    """White coordinates of the channel, L (r + t) and the noise of labels."""
+    return model.n_tokens * model.rank + teacher_size(model)
 
 
 def reach(tol: float) -> float:
@@ -56,12 +56,12 @@ class FieldLines:
     def averages(self, teacher: np.ndarray, student: np.ndarray, tol: np.ndarray) -> LineValues:
         """The moments of the channel on n lines, one row each.
 
-        Arguments are white coordinates of the teacher (n, L t) and of the student across the lines
+        Arguments are white coordinates of the teacher (n, teacher_size) and of the student across the lines
         (n, L r − 1), and the tolerance (n,) relative to the size of fields.
         """
         model, (L, r) = self._model, self._shape
         n = len(teacher)
-        y, terms = teacher_fields(model, teacher.reshape(n, L, -1))
+        y, terms = teacher_fields(model, teacher)
         across = (student @ self._across.T).reshape(n, L, r)
         noise = np.einsum("lrt,nlt->nlr", self._slope, y) + np.einsum("lab,nlb->nla", self._root, across)
         out = line_averages(

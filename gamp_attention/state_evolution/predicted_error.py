@@ -4,7 +4,7 @@ import numpy as np
 
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.channel import generalisation_error, student_noise, teacher_fields
+from gamp_attention.state_evolution.channel import student_noise, teacher_fields, teacher_size
 from gamp_attention.state_evolution.field_lines import fields_of
 from gamp_attention.state_evolution.gaussian_points import gaussian_points
 from gamp_attention.state_evolution.overlap_map import Rule
@@ -26,7 +26,7 @@ def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule) -> np.nda
 
 
 def _average(model: Model, overlaps: Overlaps, white: np.ndarray, weights: np.ndarray | None) -> float:
-    n, L, t = len(white), model.n_tokens, model.teacher_rank
-    y, _ = teacher_fields(model, white[:, : L * t].reshape(n, L, t))
-    noise = student_noise(model, overlaps, y, white[:, L * t :].reshape(n, L, model.rank))
-    return generalisation_error(model, overlaps, y, noise, weights)
+    split = teacher_size(model)
+    y, terms = teacher_fields(model, white[:, :split])
+    noise = student_noise(model, overlaps, y, white[:, split:].reshape(len(white), model.n_tokens, model.rank))
+    return float(np.average(model.errors(noise + overlaps.m, y, terms), weights=weights))

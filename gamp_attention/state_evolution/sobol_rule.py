@@ -7,7 +7,14 @@ import numpy as np
 
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.channel import Moments, average, denoise_fields, student_noise, teacher_fields
+from gamp_attention.state_evolution.channel import (
+    Moments,
+    average,
+    denoise_fields,
+    student_noise,
+    teacher_fields,
+    teacher_size,
+)
 from gamp_attention.state_evolution.field_lines import FieldLines, fields_of, mean_moments
 from gamp_attention.state_evolution.gaussian_points import gaussian_points
 from gamp_attention.state_evolution.symmetry import Symmetry
@@ -78,10 +85,10 @@ class SobolRule:
 
     def _at_points(self, overlaps: Overlaps, rng: np.random.Generator, squares: bool) -> Moments:
         model, n = self.model, self.n_points
-        L, t, r = model.n_tokens, model.teacher_rank, model.rank
+        split = teacher_size(model)
         white = gaussian_points(n, fields_of(model), rng)
-        y, terms = teacher_fields(model, white[:, : L * t].reshape(n, L, t))
-        noise = student_noise(model, overlaps, y, white[:, L * t :].reshape(n, L, r))
+        y, terms = teacher_fields(model, white[:, :split])
+        noise = student_noise(model, overlaps, y, white[:, split:].reshape(n, *overlaps.m.shape))
         out = denoise_fields(model, overlaps, noise, terms, jacobian=squares)
         return average(y, noise, terms, out, overlaps.V)
 
@@ -90,7 +97,7 @@ class SobolRule:
         white = gaussian_points(n, fields_of(model) - 1, rng)
         if Symmetry.of(model, overlaps).m_zero:  # mirror images average to the same
             n, white = n // 2, white[: n // 2]
-        split = model.n_tokens * model.teacher_rank
+        split = teacher_size(model)
         tol = 1.0 / self.n_points
         values = FieldLines(model, overlaps, tol, NODES).averages(white[:, :split], white[:, split:], np.full(n, tol))
         return mean_moments(np.full(n, 1 / n), values)

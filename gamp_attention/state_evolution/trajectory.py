@@ -20,7 +20,15 @@ from gamp_attention.gamp_control import Damping
 from gamp_attention.input_denoiser import prior_response
 from gamp_attention.models import Model, require_model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.channel import Hats, average, conjugates, denoise_fields, psd_root, teacher_fields
+from gamp_attention.state_evolution.channel import (
+    Hats,
+    average,
+    conjugates,
+    denoise_fields,
+    psd_root,
+    teacher_fields,
+    teacher_size,
+)
 from gamp_attention.state_evolution.gaussian_points import symmetrise
 from gamp_attention.state_evolution.start_law import StartLaw, start_law
 
@@ -103,11 +111,11 @@ class _Paths:
     def __init__(self, model: Model, n_paths: int, rng: np.random.Generator) -> None:
         self.model, self.n, self._rng = model, n_paths, rng
         L, t = model.n_tokens, model.teacher_rank
-        white = symmetrise(self._normal(L * t))
+        white = symmetrise(self._normal(teacher_size(model)))
         self._white = white  # every column drawn so far, orthonormal over the paths
         self._of_token = [white[:, l * t : (l + 1) * t] for l in range(L)]
         self._factor = list(psd_root(model.coordinates.rho))  # fields so far of token l = factor · white
-        self.y, self.terms = teacher_fields(model, white.reshape(n_paths, L, t))
+        self.y, self.terms = teacher_fields(model, white)
 
     def _normal(self, dim: int) -> np.ndarray:
         """Half a point set: scrambled Sobol points, anew for each time."""

@@ -1,0 +1,86 @@
+"""Datasets of generalised linear models: rows of tokens with labels."""
+
+from typing import Any
+
+import numpy as np
+
+from gamp_attention import _validation as check
+from gamp_attention.data import Dataset
+from gamp_attention.glm import GLMModel, check_labels
+from gamp_attention.registration import is_registered_loss
+from gamp_attention.risk_terms import RiskTerms
+
+
+class LabelledDataset(Dataset):
+    """n samples of L tokens (sources) in R^d with labels. Both risks are R(Q) = Σ_μ ℓ(z^μ; p^μ) + (λ/2)‖Q‖².
+
+    Parameters
+    ----------
+    tokens : (n, L, d), or (n, d) for L = 1; fields are z = (x + p) Q/√d.
+    labels : (n, P), or (n,) for P = 1.
+    loss : SquaredLoss(), LogisticLoss(), MultinomialLoss(), PhaseRetrievalLoss() or a registered one.
+    lam : ridge λ > 0.
+    rank : columns r of Q.
+    positions : (L, d) added to the tokens; 0 if not given.
+    spectra : as for `Dataset`.
+
+    Attributes
+    ----------
+    labels : (n, P).
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    """
+
+    def __init__(
+        self,
+        tokens: Any,
+        labels: Any,
+        loss: Any,
+        lam: float = 0.01,
+        *,
+        rank: int = 1,
+        positions: Any = None,
+        spectra: Any = None,
+    ) -> None:
+        if np.ndim(tokens) == 2:
+            tokens = np.asarray(tokens)[:, None]
+        self.tokens = np.ascontiguousarray(check.array("tokens", tokens, ("n", "L", "d")))
+        n, L, d = self.tokens.shape
+        positions = np.zeros((L, d)) if positions is None else check.array("positions", positions, (L, d))
+        self.positions = np.ascontiguousarray(positions)
+        if not is_registered_loss(loss):
+            raise check.fail("loss", loss, "what register_loss was told of", TypeError)
+        self._describe(lam, rank, spectra, loss)
+        if np.ndim(labels) == 1:
+            labels = np.asarray(labels)[:, None]
+        self._label(check_labels(loss, labels, n, L, self.rank))
+
+    def _label(self, labels: np.ndarray) -> None:
+        self.labels = labels
+        self._exact = self._asymptotic = RiskTerms(labels, np.zeros(len(labels)))
+        self._outputs = self.targets = self.Q_star = self.model = None
+
+    @property
+    def outputs(self) -> np.ndarray:
+        """The labels."""
+        return self.labels
+
+
+def label_dataset(
+    model: GLMModel,
+    tokens: np.ndarray,
+    positions: np.ndarray,
+    Q_star: np.ndarray,
+    spectra: np.ndarray,
+    rng: np.random.Generator,
+) -> LabelledDataset:
+    """Samples labelled by a teacher."""
+    fields = tokens @ Q_star / np.sqrt(tokens.shape[2])
+    labels = model.terms(fields, rng.standard_normal((len(tokens), model.n_label_noise))).params
+    data = LabelledDataset(
+        tokens, labels, model.student, model.lam, rank=model.rank, positions=positions, spectra=spectra
+    )
+    data.Q_star, data.model = Q_star, model
+    return data

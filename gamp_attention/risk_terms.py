@@ -1,0 +1,30 @@
+"""The two risks as a GLM: rows of loss parameters, and what does not depend on the weights."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gamp_attention.losses import pack_attention_parameters
+
+
+@dataclass(frozen=True, eq=False)
+class RiskTerms:
+    """A risk as a GLM: ℓ_μ(z) + constant_μ summed over samples, with rows of loss parameters.
+
+    Attributes
+    ----------
+    params : (n, P) labels of each sample; for attention G and M, P = 2 L², see `gamp_attention.losses`.
+    constant : (n,) the part of the loss that does not depend on Q.
+    """
+
+    params: np.ndarray
+    constant: np.ndarray
+
+
+def asymptotic_terms(T: np.ndarray, rho: np.ndarray) -> RiskTerms:
+    """Loss parameters of the asymptotic risk, eq. (41): G = ρ, M = ρ Tᵀ, constant ½ Tr T ρ Tᵀ.
+
+    T has shape (n, L, L) and rho, the traces tr Σ_l/d, shape (L,).
+    """
+    M = rho[:, None] * T.transpose(0, 2, 1)
+    return RiskTerms(pack_attention_parameters(np.diag(rho)[None], M), 0.5 * np.einsum("nij,j->n", T**2, rho))
