@@ -13,7 +13,7 @@ from gamp_attention.generalisation import sampled_test_error
 from gamp_attention.gradient_descent import DescentResult, minimize_risk
 from gamp_attention.linear_baseline import LinearBaseline, linear_baseline
 from gamp_attention.message_passing import GampResult, run_gamp
-from gamp_attention.models import Model
+from gamp_attention.models import Model, require_attention
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.result import StateEvolutionResult
 from gamp_attention.state_evolution.solve import solve_state_evolution
@@ -140,6 +140,7 @@ def compare(
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
     """
+    require_attention(model)
     check.choice("risk", risk, RISKS)
     seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=2)
     began = time.perf_counter()

@@ -11,7 +11,7 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.data import Dataset
 from gamp_attention.gaussian_average import FINEST, LEAST_POINTS, ROUNDING, gaussian_average
-from gamp_attention.models import Model, SoftmaxTeacher, require_model
+from gamp_attention.models import Model, SoftmaxTeacher, require_attention
 from gamp_attention.results import Status
 
 CHUNK = 1000  # sentences held at a time
@@ -94,7 +94,7 @@ def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 
     >>> base.status.value, round(base.test_error, 7), base.weights.round(4).tolist()
     ('converged', 0.0019714, [[0.5699, 0.4301], [0.4301, 0.5699]])
     """
-    require_model(model)
+    require_attention(model)
     integrand = _BaselineIntegrand(model)
     values, errors, status = gaussian_average(integrand, *_accuracy(rtol, max_points), check.generator(seed))
     shape = (model.n_tokens, model.n_tokens)

@@ -234,6 +234,18 @@ def require_model(model: Any) -> Model:
     return model
 
 
+def require_attention(model: Any) -> Model:
+    """The argument, if it is a Model of an attention layer.
+
+    Raises
+    ------
+    TypeError : if it is not.
+    """
+    if not require_model(model).smooth:
+        raise check.fail("model", type(model).__name__, "an attention model", TypeError)
+    return model
+
+
 def attention_model(
     n_tokens: int = 2,
     rank: int = 1,

@@ -84,7 +84,7 @@ MODELS = {
 def test_gamp_on_glms_is_where_state_evolution_says(name):
     model, init = MODELS[name]
     gaps = []
-    for seed in range(4):
+    for seed in range(3):
         data = ga.sample(model, d=250, alpha=4.0, seed=seed)
         found = ga.run_gamp(data, init)
         assert found.converged

@@ -11,7 +11,7 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.landscape.boundary import Boundary
 from gamp_attention.landscape.diagram_job import FORMAT, LINES, DiagramJob, Search
-from gamp_attention.models import Model, require_model, with_parameter
+from gamp_attention.models import Model, require_attention, with_parameter
 from gamp_attention.results import Status
 from gamp_attention.sweeps.cells import base_digest, short_hash
 from gamp_attention.sweeps.scheduler import check_workers, run_chains
@@ -125,7 +125,7 @@ def phase_boundaries(
     >>> f"{pb.alpha_c[0]:.2f} {pb.alpha_l[0]:.2f}"
     '1.25 1.49'
     """
-    require_model(model)
+    require_attention(model)
     name, values, models = _varied(model, {"omega": omegas, "lam": lams, "sigma": sigmas, "A": matrices})
     low, high = check.array("alphas", alphas, (2,))
     low = check.real("alphas[0]", float(low), low=0, strict=True)
