@@ -3,6 +3,15 @@
 from gamp_attention._version import __version__
 from gamp_attention.attention import DotProductAttention
 from gamp_attention.comparison import Comparison, compare
+from gamp_attention.coordinate_laws import (
+    Classes,
+    CoordinateLaw,
+    coordinate_law,
+    power_law_spectrum,
+    sign_positions,
+    sparse_teacher,
+    subset_positions,
+)
 from gamp_attention.data import Dataset, sample
 from gamp_attention.denoiser import Denoised, denoise
 from gamp_attention.gamp import GampState, gamp_step, initial_state
@@ -15,6 +24,7 @@ from gamp_attention.message_passing import GampResult, run_gamp
 from gamp_attention.models import Model, attention_model, paper_model
 from gamp_attention.results import ConvergenceError, History, Overlaps, Status
 from gamp_attention.risk import gradient, train_loss
+from gamp_attention.sampled_laws import SampledLaw, law_from_samples
 from gamp_attention.state_evolution.branches import Branches, branches
 from gamp_attention.state_evolution.continuation import BranchPath, continue_branch
 from gamp_attention.state_evolution.result import StateEvolutionResult
@@ -24,14 +34,17 @@ from gamp_attention.state_evolution.trajectory import Trajectory, trajectory
 from gamp_attention.sweeps.dataset import to_dataset
 from gamp_attention.sweeps.scheduler import local_pool
 from gamp_attention.sweeps.sweep import Sweep, sweep
+from gamp_attention.teachers import SoftmaxTeacher
 
 __all__ = [
     "AttentionLoss",
     "Boundary",
     "BranchPath",
     "Branches",
+    "Classes",
     "Comparison",
     "ConvergenceError",
+    "CoordinateLaw",
     "Dataset",
     "Denoised",
     "DescentResult",
@@ -44,6 +57,8 @@ __all__ = [
     "Model",
     "Overlaps",
     "PhaseBoundaries",
+    "SampledLaw",
+    "SoftmaxTeacher",
     "Stability",
     "StateEvolutionResult",
     "Status",
@@ -54,19 +69,25 @@ __all__ = [
     "branches",
     "compare",
     "continue_branch",
+    "coordinate_law",
     "denoise",
     "fit_linear_baseline",
     "gamp_step",
     "gradient",
     "initial_state",
+    "law_from_samples",
     "linear_baseline",
     "local_pool",
     "minimize_risk",
     "paper_model",
     "phase_boundaries",
+    "power_law_spectrum",
     "run_gamp",
     "sample",
+    "sign_positions",
     "solve_state_evolution",
+    "sparse_teacher",
+    "subset_positions",
     "sweep",
     "to_dataset",
     "train_loss",
