@@ -57,9 +57,8 @@ def test_sixteen_fields_are_not_beaten_by_many_starts_of_scipy():
             ]
             best = min(minimize(objective, start, jac=True, method="BFGS").fun for start in starts) - constant
             beaten.append(out.moreau[mu] - best)
-        print(
-            f"L r = 16, ρ = {variance:g}, V = {size:g}: {1e3 * seconds:.2f} ms a sample, largest excess {max(beaten):.1e}"
-        )
+        label = f"ρ = {variance:g}, V = {size:g}"
+        print(f"L r = 16, {label}: {1e3 * seconds:.2f} ms a sample, largest excess {max(beaten):.1e}")
     assert several > n  # samples where the search was needed
     assert max(beaten) <= 1e-9
 
