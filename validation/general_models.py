@@ -161,24 +161,26 @@ def worst_gap(part):
 
 
 def collect(found, verdict):
-    """All parts, those stored before and those missing, cheap ones first."""
+    """All parts, those stored before and those missing, the smaller d first."""
     path = verdict.path("_runs.jsonl")
     stored = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     have = {part["key"]: part for part in stored}
-    sizes = QUICK_SIZES if found.quick else SIZES
     settings = [FOLLOWED, N_PATHS, REPLICAS, MAX_WORK, MAX_ITER]
-    parts = []
+    chosen = [row for row in rows() if row.quick or not found.quick]
+    plan = {
+        (number, d): short_hash([digest(row.model), row.alpha, row.init, row.damping, row.rtol, d, seeds, settings])
+        for d, seeds in (QUICK_SIZES if found.quick else SIZES).items()
+        for number, row in enumerate(chosen)
+    }
+    missing = [] if found.draw else [where for where, key in plan.items() if key not in have]
     with path.open("a") as file:
-        for row in tqdm([row for row in rows() if row.quick or not found.quick], desc="rows", disable=None):
-            for d, seeds in sizes.items():
-                key = short_hash([digest(row.model), row.alpha, row.init, row.damping, row.rtol, d, seeds, settings])
-                if key not in have:
-                    have[key] = cell(row, d, seeds) | {"key": key}
-                    file.write(json.dumps(have[key]) + "\n")
-                    file.flush()
-                parts.append(judged(row, have[key]))
-                report(parts[-1])
-    return parts
+        for number, d in tqdm(missing, desc="parts", disable=None):
+            key = plan[number, d]
+            have[key] = cell(chosen[number], d, (QUICK_SIZES if found.quick else SIZES)[d]) | {"key": key}
+            file.write(json.dumps(have[key]) + "\n")
+            file.flush()
+            report(judged(chosen[number], have[key]))
+    return [judged(chosen[number], have[key]) for (number, _), key in sorted(plan.items()) if key in have]
 
 
 def report(part):
@@ -193,7 +195,7 @@ def report(part):
 
 
 def main():
-    found = options(__doc__)
+    found = options(__doc__, draw=True)
     verdict = Verdict("general_models", found)
     parts = collect(found, verdict)
     ended = [
