@@ -5,6 +5,7 @@ import numpy as np
 from gamp_attention.plotting import COLOURS, DARK, figure
 from gamp_attention.report import with_error
 
+TICKS = (-100, -10, -5, 0, 5, 10, 100)
 HEADS = (
     "model", "α", "start", "d", "GAMP ended", "‖∇R‖ by autograd", "overlap", "GAMP", "state evolution", "gap",
     "trajectory, worst", "replica symmetry", "agrees",
@@ -70,7 +71,7 @@ def draw(parts, path):
     with figure(path, 1, 2, (11, 1.5 + 0.35 * len(names))) as axes:
         for part in parts:
             place = len(names) - 1 - names.index(part["name"])
-            colour = COLOURS["positional" if part["init"] == "positional" else "semantic"] if part["binding"] else DARK
+            colour = COLOURS["semantic"] if part["binding"] else DARK
             for number, key in enumerate(part["keys"]):
                 v, f = part["fixed"][key], part["followed"][key]
                 y = place + 0.3 - 0.6 * number / max(1, len(part["keys"]) - 1)
@@ -89,4 +90,8 @@ def draw(parts, path):
         for axis in axes[0]:
             axis.axvline(0, color=DARK, lw=0.8)
             axis.set_xscale("symlog", linthresh=5)
-        axes[0, 0].figure.suptitle("blue, orange: must agree; grey: jumps or no such branch; full colour: the larger d")
+            axis.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
+            axis.minorticks_off()
+        axes[0, 0].figure.suptitle(
+            "Each overlap from the top: q, θ or m, V. Blue must agree; grey: jumps or no branch. Pale: smaller d"
+        )
