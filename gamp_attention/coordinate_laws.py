@@ -112,7 +112,7 @@ def sign_positions(n_tokens: int = 2, size: float = 1.0) -> Classes:
 
 
 def subset_positions(tau: Any, share: float) -> Classes:
-    """Positions τ_l/√share on a share of the coordinates and zero on the others: ‖p_l‖ = |τ_l|; values (2, L)."""
+    """Positions τ_l/√share on a share of the coordinates and zero on the others, so that ‖p_l‖ stays; values (2, L)."""
     tau, share = check.array("tau", tau, ("L",)), check.real("share", share, low=0, high=1, strict=True)
     if share == 1:
         return Classes(tau[None], np.ones(1))
