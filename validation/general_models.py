@@ -23,6 +23,7 @@ import gamp_attention as ga
 from gamp_attention.gradient_descent import TorchRisk
 from gamp_attention.report import plain
 from gamp_attention.results import Status
+from gamp_attention.starts import initial_weights
 from gamp_attention.sweeps.cells import digest, short_hash
 from validation._general_rows import Row, rows
 from validation._general_table import draw, markdown
@@ -61,21 +62,28 @@ def errors_of(error, keys):
     return {key: np.abs(values[key[0]]).max(axis=entries[key[0]]) for key in keys}
 
 
+def at(history, t):
+    """The overlaps of one entry of a history."""
+    return ga.Overlaps(**{name: values[t] for name, values in history.arrays().items()})
+
+
 def one(row: Row, d: int, seed: int) -> dict[str, Any]:
     """GAMP on one instance: its fixed point, and its deviation from the trajectory of its own model."""
-    began = time.perf_counter()
     data = ga.sample(row.model, d, row.alpha, np.random.default_rng([d, seed]))
-    run = ga.run_gamp(data, row.init, "asymptotic", damping=row.damping, max_iter=MAX_ITER, seed=seed)
-    followed = ga.run_gamp(data, row.init, "asymptotic", damping=row.damping, tol=0, max_iter=FOLLOWED, seed=seed)
+    start = row.init
+    if start == "both":
+        start = np.concatenate([initial_weights(data, name)[:, :1] for name in ("semantic", "positional")], axis=1)
+    run = ga.run_gamp(data, start, "asymptotic", damping=row.damping, max_iter=MAX_ITER, seed=seed)
+    followed = ga.run_gamp(data, start, "asymptotic", damping=row.damping, tol=0, max_iter=FOLLOWED, seed=seed)
     path = ga.trajectory(
-        data.instance_model(), data.alpha, row.init, damping=row.damping, n_iter=FOLLOWED, n_paths=N_PATHS,
-        n_replicas=REPLICAS, seed=seed,
+        data.instance_model(), data.alpha, at(followed.history, 0) if row.init == "both" else row.init,
+        damping=row.damping, n_iter=FOLLOWED, n_paths=N_PATHS, n_replicas=REPLICAS, seed=seed,
     )  # fmt: skip
     return {
         "data": data, "status": run.status.value, "message_passing": run.message_passing.value, "n_iter": run.n_iter,
         "n_settle": run.n_settle, "off_global": run.n_off_global, "layer_gradient_norm": layer_gradient(data, run.Q),
         "end": invariants(run.overlaps), "seen": invariants(followed.history), "predicted": invariants(path),
-        "error": errors_of(path.error, invariants(path)), "seconds": time.perf_counter() - began,
+        "error": errors_of(path.error, invariants(path)), "path_end": at(path, -1),
     }  # fmt: skip
 
 
@@ -102,7 +110,8 @@ def cell(row: Row, d: int, seeds: int) -> dict[str, Any]:
     runs = [one(row, d, seed) for seed in range(seeds)]
     model, alpha = pooled(row.model, [run["data"] for run in runs]), runs[0]["data"].alpha
     gamp_seconds = time.perf_counter() - began
-    se = ga.solve_state_evolution(model, alpha, row.init, rtol=row.rtol, max_work=MAX_WORK, stable=False)
+    begin = runs[0]["path_end"] if row.init == "both" else row.init
+    se = ga.solve_state_evolution(model, alpha, begin, rtol=row.rtol, max_work=MAX_WORK, stable=False)
     expected = {key: float(value) for key, value in invariants(se.overlaps).items()}
     expected_error = {key: float(value) for key, value in errors_of(se.overlaps_error, expected).items()}
     fixed, followed = {}, {}
