@@ -3,6 +3,15 @@
 from gamp_attention._version import __version__
 from gamp_attention.attention import DotProductAttention
 from gamp_attention.comparison import Comparison, compare
+from gamp_attention.coordinate_laws import (
+    Classes,
+    CoordinateLaw,
+    coordinate_law,
+    power_law_spectrum,
+    sign_positions,
+    sparse_teacher,
+    subset_positions,
+)
 from gamp_attention.data import Dataset, sample
 from gamp_attention.denoiser import Denoised, denoise
 from gamp_attention.gamp import GampState, gamp_step, initial_state
@@ -20,6 +29,7 @@ from gamp_attention.models import Model, attention_model, paper_model
 from gamp_attention.registration import register_attention, register_loss
 from gamp_attention.results import ConvergenceError, History, Overlaps, Status
 from gamp_attention.risk import gradient, train_loss
+from gamp_attention.sampled_laws import SampledLaw, law_from_samples
 from gamp_attention.state_evolution.branches import Branches, branches
 from gamp_attention.state_evolution.continuation import BranchPath, continue_branch
 from gamp_attention.state_evolution.result import StateEvolutionResult
@@ -29,6 +39,7 @@ from gamp_attention.state_evolution.trajectory import Trajectory, trajectory
 from gamp_attention.sweeps.dataset import to_dataset
 from gamp_attention.sweeps.scheduler import local_pool
 from gamp_attention.sweeps.sweep import Sweep, sweep
+from gamp_attention.teachers import SoftmaxTeacher
 
 __all__ = [
     "AttentionLoss",
@@ -36,8 +47,10 @@ __all__ = [
     "BranchPath",
     "Branches",
     "ClassLabels",
+    "Classes",
     "Comparison",
     "ConvergenceError",
+    "CoordinateLaw",
     "Dataset",
     "Denoised",
     "DescentResult",
@@ -58,6 +71,8 @@ __all__ = [
     "Overlaps",
     "PhaseBoundaries",
     "PhaseRetrievalLoss",
+    "SampledLaw",
+    "SoftmaxTeacher",
     "SquaredLoss",
     "Stability",
     "StateEvolutionResult",
@@ -69,22 +84,28 @@ __all__ = [
     "branches",
     "compare",
     "continue_branch",
+    "coordinate_law",
     "denoise",
     "fit_linear_baseline",
     "gamp_step",
     "glm_model",
     "gradient",
     "initial_state",
+    "law_from_samples",
     "linear_baseline",
     "local_pool",
     "minimize_risk",
     "paper_model",
     "phase_boundaries",
+    "power_law_spectrum",
     "register_attention",
     "register_loss",
     "run_gamp",
     "sample",
+    "sign_positions",
     "solve_state_evolution",
+    "sparse_teacher",
+    "subset_positions",
     "sweep",
     "to_dataset",
     "train_loss",

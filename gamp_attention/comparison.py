@@ -13,7 +13,7 @@ from gamp_attention.generalisation import sampled_test_error
 from gamp_attention.gradient_descent import DescentResult, minimize_risk
 from gamp_attention.linear_baseline import LinearBaseline, linear_baseline
 from gamp_attention.message_passing import GampResult, run_gamp
-from gamp_attention.models import Model, require_attention
+from gamp_attention.models import Model, require_attention, softmax_teacher
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.result import StateEvolutionResult
 from gamp_attention.state_evolution.solve import solve_state_evolution
@@ -124,7 +124,7 @@ def compare(
 
     Parameters
     ----------
-    model : the problem, of equal student and teacher rank.
+    model : the problem, of equal student and teacher rank, with the teacher of eq. (16).
     d, alpha, seed : size, sample complexity and seed of the instance.
     risk : "asymptotic" or "exact".
     gd_steps : steps of plain gradient descent from the informed start; as many of the paper's 5000 as are
@@ -140,7 +140,7 @@ def compare(
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
     """
-    require_attention(model)
+    teacher = softmax_teacher(require_attention(model))
     check.choice("risk", risk, RISKS)
     seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=2)
     began = time.perf_counter()
@@ -158,7 +158,7 @@ def compare(
         "alpha": alpha,
         "seed": seed,
         "risk": risk,
-        "omega": model.teacher.omega,
+        "omega": teacher.omega,
         "lam": model.lam,
         "gd_steps": gd_steps,
         "instances": instances,

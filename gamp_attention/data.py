@@ -8,9 +8,10 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.attention import DotProductAttention
 from gamp_attention.losses import pack_attention_parameters
-from gamp_attention.models import CoordinateLaw, Model, check_student, require_model
+from gamp_attention.models import Model, check_student, require_model
 from gamp_attention.registration import sample_loss
 from gamp_attention.risk_terms import RiskTerms, asymptotic_terms
+from gamp_attention.sampled_laws import law_from_samples
 
 RISKS = ("asymptotic", "exact")
 OVERFLOW = "tokens, outputs: need products within the range of doubles, got ones that overflow"
@@ -124,16 +125,7 @@ class Dataset:
         if self.model is None or self.Q_star is None:
             raise ValueError("data: needs samples drawn from a model, got own arrays")
         d, L = self.dim, self.n_tokens
-        gamma = np.broadcast_to(self.spectra, (L, d)).T
-        alike = np.concatenate([gamma, np.sqrt(d) * self.positions.T], axis=1)
-        rows, group, counts = np.unique(alike.round(12), axis=0, return_inverse=True, return_counts=True)
-        mean = np.zeros((len(rows), self.Q_star.shape[1]))
-        np.add.at(mean, group, self.Q_star)
-        mean /= counts[:, None]
-        rest = self.Q_star - mean[group]
-        covariance = np.zeros((len(rows), rest.shape[1], rest.shape[1]))
-        np.add.at(covariance, group, rest[:, :, None] * rest[:, None, :])
-        law = CoordinateLaw(counts / d, rows[:, :L], rows[:, L:], mean, covariance / counts[:, None, None])
+        law = law_from_samples(np.broadcast_to(self.spectra, (L, d)).T, np.sqrt(d) * self.positions.T, self.Q_star)
         return replace(self.model, coordinates=law)
 
     @property

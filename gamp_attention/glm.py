@@ -42,8 +42,7 @@ class GLMModel(Model):
 
     teacher: LabelTeacher  # type: ignore[assignment]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def _check_teacher(self) -> None:
         if not is_registered_loss(self.student):
             raise check.fail("loss", self.student, "what register_loss was told of", TypeError)
         rng = np.random.default_rng(0)

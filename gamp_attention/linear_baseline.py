@@ -11,8 +11,9 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.data import Dataset
 from gamp_attention.gaussian_average import FINEST, LEAST_POINTS, ROUNDING, gaussian_average
-from gamp_attention.models import Model, SoftmaxTeacher, require_attention
+from gamp_attention.models import Model, require_attention
 from gamp_attention.results import Status
+from gamp_attention.teachers import Teacher
 
 CHUNK = 1000  # sentences held at a time
 
@@ -164,7 +165,7 @@ def _accuracy(rtol: Any, max_points: Any) -> tuple[float, int]:
 class _Fields:
     """Teacher fields y as linear functions of as few white coordinates ξ as have variance."""
 
-    def __init__(self, teacher: SoftmaxTeacher, rho: np.ndarray) -> None:
+    def __init__(self, teacher: Teacher, rho: np.ndarray) -> None:
         """Covariances rho (L, t, t) of the fields of each token."""
         self.teacher, self.shape = teacher, rho.shape[:2]
         spectrum, vectors = np.linalg.eigh(rho)
@@ -217,7 +218,7 @@ class _FreshSentence:
     κ_a = Σ_l Q* v_a/(√d s_a). So G_jk = Σ_ab ξ_a ξ_b κ_a·κ_b/d + δ_jk (tr Σ_j/d − Σ_a ‖κ_a‖²/d).
     """
 
-    def __init__(self, teacher: SoftmaxTeacher, Q_star: np.ndarray, spectra: np.ndarray, W: np.ndarray) -> None:
+    def __init__(self, teacher: Teacher, Q_star: np.ndarray, spectra: np.ndarray, W: np.ndarray) -> None:
         d = len(Q_star)
         full = np.broadcast_to(spectra, (len(spectra), d))
         self.fields = fields = _Fields(teacher, np.einsum("ld,ds,dt->lst", full, Q_star, Q_star, optimize=True) / d)

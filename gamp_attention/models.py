@@ -7,83 +7,11 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.attention import DotProductAttention, softmax_rows
+from gamp_attention.attention import DotProductAttention
+from gamp_attention.coordinate_laws import CoordinateLaw, coordinate_law
 from gamp_attention.registration import check_attention, is_registered_attention, is_registered_loss, sample_loss
 from gamp_attention.risk_terms import RiskTerms, asymptotic_terms
-
-
-@dataclass(frozen=True, eq=False)
-class CoordinateLaw:
-    """The joint law ν of eq. (5) over the coordinates i of R^d, as a mixture of K classes.
-
-    In class k every coordinate has covariance eigenvalues γ_l and positions τ_l = √d p_l, and a Gaussian
-    teacher row π ~ N(mean, covariance).
-
-    Attributes
-    ----------
-    weight : (K,) shares of the classes, adding to one.
-    gamma : (K, L) eigenvalues of Σ_l in the common basis, at least 0.
-    tau : (K, L) √d times the coordinate of p_l.
-    teacher_mean, teacher_cov : (K, t) and (K, t, t), of the rows of Q*.
-    """
-
-    weight: np.ndarray
-    gamma: np.ndarray
-    tau: np.ndarray
-    teacher_mean: np.ndarray
-    teacher_cov: np.ndarray
-
-    def __post_init__(self) -> None:
-        K, L = check.array("gamma", self.gamma, ("K", "L")).shape
-        t = check.array("teacher_mean", self.teacher_mean, (K, "t")).shape[1]
-        check.array("weight", self.weight, (K,))
-        check.array("tau", self.tau, (K, L))
-        check.array("teacher_cov", self.teacher_cov, (K, t, t))
-        if (self.weight <= 0).any() or abs(self.weight.sum() - 1) > 1e-12:
-            raise check.fail("weight", self.weight, "positive numbers that add to 1")
-        if (self.gamma < 0).any():
-            raise check.fail(
-                "covariance", float(self.gamma.min()), "positive semi-definite Σ_l, eigenvalues of at least 0"
-            )
-        if np.linalg.eigvalsh(self.teacher_cov).min() < -1e-12:
-            raise check.fail("teacher_cov", self.teacher_cov, "positive semi-definite matrices")
-
-    @cached_property
-    def trace(self) -> np.ndarray:
-        """tr Σ_l / d, of shape (L,)."""
-        return self.weight @ self.gamma
-
-    @cached_property
-    def moments(self) -> np.ndarray:
-        """E[(τ, π)(τ, π)ᵀ] in each class, of shape (K, L + t, L + t)."""
-        mean = np.concatenate([self.tau, self.teacher_mean], axis=1)
-        second = mean[:, :, None] * mean[:, None, :]
-        L = self.tau.shape[1]
-        second[:, L:, L:] += self.teacher_cov
-        return second
-
-    @cached_property
-    def rho(self) -> np.ndarray:
-        """Teacher overlaps ρ_l = Q*ᵀ Σ_l Q* / d, of shape (L, t, t)."""
-        L = self.tau.shape[1]
-        return np.einsum("k,kl,kst->lst", self.weight, self.gamma, self.moments[:, L:, L:])
-
-
-@dataclass(frozen=True, eq=False)
-class SoftmaxTeacher:
-    """T[u] = (1 − ω) softmax_rows(u uᵀ) + ω A, eq. (16)."""
-
-    omega: float
-    A: np.ndarray
-
-    @property
-    def even(self) -> bool:
-        """T[−u] = T[u]."""
-        return True
-
-    def __call__(self, u: np.ndarray) -> np.ndarray:
-        """Target attention matrices (..., L, L) of teacher fields u (..., L, t)."""
-        return (1 - self.omega) * softmax_rows(u @ np.swapaxes(u, -1, -2)) + self.omega * self.A
+from gamp_attention.teachers import SoftmaxTeacher, Teacher, check_teacher, is_reversible
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,14 +20,15 @@ class Model:
 
     Attributes
     ----------
-    teacher : target attention T, eq. (1).
+    teacher : target attention T, eq. (1): a `SoftmaxTeacher`, or any callable u (..., L, t) → (..., L, L) with a
+        property `even`.
     coordinates : the law ν of covariances, positions and teacher weights.
     lam : strength λ of the ridge penalty, eq. (3).
     rank : columns r of the student's Q.
     student : attention map S, eq. (2).
     """
 
-    teacher: SoftmaxTeacher
+    teacher: Teacher
     coordinates: CoordinateLaw
     lam: float
     rank: int
@@ -107,6 +36,10 @@ class Model:
 
     def __post_init__(self) -> None:
         check_student(self.student, self.n_tokens, self.rank)
+        self._check_teacher()
+
+    def _check_teacher(self) -> None:
+        check_teacher(self.teacher, self.n_tokens, self.teacher_rank)
 
     @property
     def n_tokens(self) -> int:
@@ -126,9 +59,11 @@ class Model:
     @cached_property
     def reversible(self) -> bool:
         """Whether tokens in reverse order, with opposite positions and teacher fields, are the same problem."""
-        law, A = self.coordinates, self.teacher.A
-        alike = np.array_equal(law.gamma, law.gamma[:, ::-1]) and np.array_equal(A, A[::-1, ::-1])
-        return self.even and alike and np.array_equal(law.tau, -law.tau[:, ::-1]) and not law.teacher_mean.any()
+        law, L = self.coordinates, self.n_tokens
+        if not self.even or law.teacher_mean.any():
+            return False
+        alike = np.array_equal(law.gamma, law.gamma[:, ::-1]) and np.array_equal(law.tau, -law.tau[:, ::-1])
+        return alike and is_reversible(self.student, L, self.rank) and is_reversible(self.teacher, L, self.teacher_rank)
 
     @property
     def loss(self) -> Any:
@@ -200,10 +135,8 @@ def with_parameter(model: Model, name: str, value: float) -> Model:
     TypeError, ValueError : naming the parameter, what it got and what it needs.
     """
     check.choice("parameter", name, PARAMETERS)
-    if name == "omega" and not hasattr(model.teacher, "omega"):
-        raise check.fail("parameter", name, "another one, as the teacher has no ω")
     if name == "omega":
-        return replace(model, teacher=replace(model.teacher, omega=check.real(name, value, low=0, high=1)))
+        return replace(model, teacher=replace(softmax_teacher(model), omega=check.real(name, value, low=0, high=1)))
     if name == "lam":
         return replace(model, lam=check.real(name, value, low=0, strict=True))
     if name == "sigma":
@@ -217,9 +150,21 @@ def with_parameter(model: Model, name: str, value: float) -> Model:
 def parameter_value(model: Model, alpha: float, name: str) -> float:
     """The present value of α, ω, λ or σ."""
     check.choice("parameter", name, PARAMETERS)
-    if name == "sigma":
-        return float(np.sqrt(model.coordinates.gamma.flat[0]))
-    return {"alpha": alpha, "lam": model.lam, "omega": getattr(model.teacher, "omega", np.nan)}[name]
+    if name == "omega":
+        return softmax_teacher(model).omega
+    return {"alpha": alpha, "lam": model.lam, "sigma": float(np.sqrt(model.coordinates.gamma.flat[0]))}[name]
+
+
+def softmax_teacher(model: Model) -> SoftmaxTeacher:
+    """The teacher of eq. (16) of a model.
+
+    Raises
+    ------
+    TypeError : where the teacher is another one, without ω and A.
+    """
+    if not isinstance(model.teacher, SoftmaxTeacher):
+        raise check.fail("model.teacher", type(model.teacher).__name__, "a SoftmaxTeacher, with ω and A", TypeError)
+    return model.teacher
 
 
 def require_model(model: Any) -> Model:
@@ -251,24 +196,28 @@ def attention_model(
     rank: int = 1,
     teacher_rank: int = 1,
     *,
-    omega: float = 0.3,
-    sigma: Any = 0.5,
+    omega: float | None = None,
+    sigma: Any = None,
     lam: float = 0.01,
     A: Any = None,
     tau: Any = None,
     student: DotProductAttention | None = None,
+    teacher: Teacher | None = None,
+    coordinates: CoordinateLaw | None = None,
 ) -> Model:
-    """Model with isotropic tokens, Gaussian teacher weights and positions along one direction.
+    """Model with isotropic tokens, Gaussian teacher weights and positions along one direction, or a law of its own.
 
     Parameters
     ----------
     n_tokens, rank, teacher_rank : L, r and t.
-    omega : share ω of the positional matrix A in the target, in [0, 1].
-    sigma : standard deviation of the tokens, one number or one for each token; Σ_l = σ_l² I.
+    omega : share ω of the positional matrix A in the target, in [0, 1]; 0.3 if not given.
+    sigma : standard deviation of the tokens, one number or one for each token, Σ_l = σ_l² I; 0.5 if not given.
     lam : ridge λ > 0.
     A : (L, L) positional part of the target; 0.6 on the diagonal and the rest shared, if not given.
     tau : (L,) positions p_l = τ_l 1_d/√d; evenly spaced from 1 to −1 if not given.
     student : the attention map S; the tied softmax of eq. (15) if not given.
+    teacher : the target map T, instead of that of eq. (16) with ω and A.
+    coordinates : the law ν of covariances, positions and teacher weights, instead of sigma and tau.
 
     Raises
     ------
@@ -277,25 +226,31 @@ def attention_model(
     L = check.integer("n_tokens", n_tokens, low=1)
     r = check.integer("rank", rank, low=1)
     t = check.integer("teacher_rank", teacher_rank, low=1)
-    omega = check.real("omega", omega, low=0, high=1)
     lam = check.real("lam", lam, low=0, strict=True)
-    sigma = np.broadcast_to(sigma, (L,)) if np.ndim(sigma) == 0 else sigma
-    sigma = check.array("sigma", sigma, (L,))
-    if (sigma <= 0).any():
-        raise check.fail("sigma", sigma, "positive standard deviations")
-    if A is None:
-        A = np.full((L, L), 0.4 / max(L - 1, 1))
-        np.fill_diagonal(A, 0.6 if L > 1 else 1.0)
-    A = check.array("A", A, (L, L))
-    tau = check.array("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
-    law = CoordinateLaw(
-        weight=np.ones(1),
-        gamma=sigma[None] ** 2,
-        tau=tau[None],
-        teacher_mean=np.zeros((1, t)),
-        teacher_cov=np.eye(t)[None],
-    )
-    return Model(SoftmaxTeacher(omega, A), law, lam, r, DotProductAttention() if student is None else student)
+    if teacher is None:
+        omega = check.real("omega", 0.3 if omega is None else omega, low=0, high=1)
+        if A is None:
+            A = np.full((L, L), 0.4 / max(L - 1, 1))
+            np.fill_diagonal(A, 0.6 if L > 1 else 1.0)
+        teacher = SoftmaxTeacher(omega, check.array("A", A, (L, L)))
+    elif omega is not None or A is not None:
+        raise ValueError("omega, A: need no value beside a teacher, which has its own; got one")
+    if coordinates is None:
+        sigma = 0.5 if sigma is None else sigma
+        sigma = check.array("sigma", np.full(L, sigma) if np.ndim(sigma) == 0 else sigma, (L,))
+        if (sigma <= 0).any():
+            raise check.fail("sigma", sigma, "positive standard deviations")
+        coordinates = coordinate_law(
+            sigma[None] ** 2, None if tau is None else check.array("tau", tau, (L,)), n_tokens=L, teacher_rank=t
+        )
+    elif sigma is not None or tau is not None:
+        raise ValueError("sigma, tau: need no value beside coordinates, which have their own; got one")
+    elif not isinstance(coordinates, CoordinateLaw):
+        raise check.fail("coordinates", coordinates, "a CoordinateLaw", TypeError)
+    elif (coordinates.gamma.shape[1], coordinates.teacher_mean.shape[1]) != (L, t):
+        found = f"L = {coordinates.gamma.shape[1]}, t = {coordinates.teacher_mean.shape[1]}"
+        raise check.fail("coordinates", found, f"a law of L = {L} tokens and t = {t} teacher columns")
+    return Model(teacher, coordinates, lam, r, DotProductAttention() if student is None else student)
 
 
 def paper_model(omega: float = 0.3, sigma: float = 0.5, lam: float = 0.01, A: Any = ((0.6, 0.4), (0.4, 0.6))) -> Model:

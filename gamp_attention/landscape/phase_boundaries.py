@@ -11,7 +11,7 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.landscape.boundary import Boundary
 from gamp_attention.landscape.diagram_job import FORMAT, LINES, DiagramJob, Search
-from gamp_attention.models import Model, require_attention, with_parameter
+from gamp_attention.models import Model, require_attention, softmax_teacher, with_parameter
 from gamp_attention.results import Status
 from gamp_attention.sweeps.cells import base_digest, short_hash
 from gamp_attention.sweeps.scheduler import check_workers, run_chains
@@ -135,7 +135,7 @@ def phase_boundaries(
     jobs = [
         DiagramJob(each, name, np.asarray(value).tolist(), search) for each, value in zip(models, values, strict=True)
     ]
-    base = models[0] if name != "A" else _with_matrix(model, np.zeros_like(model.teacher.A))
+    base = models[0] if name != "A" else _with_matrix(model, np.zeros_like(softmax_teacher(model).A))
     about = {"model": short_hash(["boundaries", base_digest(base)]), "settings": asdict(search), "format": FORMAT}
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
         store = Store(Path(place))
@@ -163,7 +163,7 @@ def _varied(model: Model, given: dict[str, Any]) -> tuple[str, list[Any], list[M
         raise check.fail("omegas, lams, sigmas, matrices", chosen, "values of one of them")
     name = chosen[0] if chosen else "omega"
     argument = {"omega": "omegas", "lam": "lams", "sigma": "sigmas", "A": "matrices"}[name]
-    values: Any = given[name] if chosen else [model.teacher.omega]
+    values: Any = given[name] if chosen else [softmax_teacher(model).omega]
     if np.ndim(values) == 0 or len(values) == 0:
         raise check.fail(argument, values, "a list of at least one value")
     L = model.n_tokens
@@ -177,4 +177,4 @@ def _varied(model: Model, given: dict[str, Any]) -> tuple[str, list[Any], list[M
 
 
 def _with_matrix(model: Model, A: np.ndarray) -> Model:
-    return replace(model, teacher=replace(model.teacher, A=A))
+    return replace(model, teacher=replace(softmax_teacher(model), A=A))

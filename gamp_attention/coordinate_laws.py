@@ -1,0 +1,200 @@
+"""The law ν of eq. (5) over coordinates: covariances, positions and teacher weights, and ways to write one down."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention import _validation as check
+
+MOST_TOKENS = 10  # with independent signs of positions: 2^L classes
+
+
+@dataclass(frozen=True, eq=False)
+class CoordinateLaw:
+    """The joint law ν of eq. (5) over the coordinates i of R^d, as a mixture of K classes.
+
+    In class k every coordinate has covariance eigenvalues γ_l and positions τ_l = √d p_l, and a Gaussian
+    teacher row π ~ N(mean, covariance).
+
+    Attributes
+    ----------
+    weight : (K,) shares of the classes, adding to one.
+    gamma : (K, L) eigenvalues of Σ_l in the common basis, at least 0.
+    tau : (K, L) √d times the coordinate of p_l.
+    teacher_mean, teacher_cov : (K, t) and (K, t, t), of the rows of Q*.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the field, what it got and what it needs.
+    """
+
+    weight: np.ndarray
+    gamma: np.ndarray
+    tau: np.ndarray
+    teacher_mean: np.ndarray
+    teacher_cov: np.ndarray
+
+    def __post_init__(self) -> None:
+        K, L = check.array("gamma", self.gamma, ("K", "L")).shape
+        t = check.array("teacher_mean", self.teacher_mean, (K, "t")).shape[1]
+        _shares("weight", self.weight, K)
+        check.array("tau", self.tau, (K, L))
+        if (self.gamma < 0).any():
+            raise check.fail(
+                "covariance", float(self.gamma.min()), "positive semi-definite Σ_l, eigenvalues of at least 0"
+            )
+        if (self.trace <= 0).any():
+            raise check.fail("gamma", self.gamma, "a positive trace of every Σ_l")
+        _covariances("teacher_cov", check.array("teacher_cov", self.teacher_cov, (K, t, t)))
+
+    @cached_property
+    def trace(self) -> np.ndarray:
+        """tr Σ_l / d, of shape (L,)."""
+        return self.weight @ self.gamma
+
+    @cached_property
+    def moments(self) -> np.ndarray:
+        """E[(τ, π)(τ, π)ᵀ] in each class, of shape (K, L + t, L + t)."""
+        mean = np.concatenate([self.tau, self.teacher_mean], axis=1)
+        second = mean[:, :, None] * mean[:, None, :]
+        L = self.tau.shape[1]
+        second[:, L:, L:] += self.teacher_cov
+        return second
+
+    @cached_property
+    def rho(self) -> np.ndarray:
+        """Teacher overlaps ρ_l = Q*ᵀ Σ_l Q* / d, of shape (L, t, t)."""
+        L = self.tau.shape[1]
+        return np.einsum("k,kl,kst->lst", self.weight, self.gamma, self.moments[:, L:, L:])
+
+
+class Classes(NamedTuple):
+    """Values that coordinates take, along the first axis, and the shares of coordinates that take each."""
+
+    values: np.ndarray
+    weight: np.ndarray
+
+
+def power_law_spectrum(exponent: float, n_classes: int = 16, *, weight: Any = None, variance: float = 0.25) -> Classes:
+    """Eigenvalues γ_k ∝ k^(−a) of a covariance, k = 1..K, each of a class of coordinates.
+
+    With shares w_k that are not equal, γ_k ∝ u_k^(−a) with u_k = w_1 + … + w_k: the law u^(−a) of a coordinate of
+    rank u = i/d, which equal shares give as well, held constant within each class at its smallest value.
+
+    Parameters
+    ----------
+    exponent : a >= 0.
+    n_classes : K; the law depends on it, as the largest eigenvalue is K^a times the smallest.
+    weight : (K,) shares of the classes; equal if not given.
+    variance : tr Σ/d that the eigenvalues are scaled to.
+
+    Returns
+    -------
+    Classes with values (K,), falling, for `coordinate_law`.
+    """
+    exponent = check.real("exponent", exponent, low=0)
+    variance = check.real("variance", variance, low=0, strict=True)
+    K = check.integer("n_classes", n_classes, low=1) if weight is None else np.size(weight)
+    weight = np.full(K, 1 / K) if weight is None else _shares("weight", weight, K)
+    values = np.cumsum(weight) ** -exponent
+    return Classes(values * variance / (weight @ values), weight)
+
+
+def sign_positions(n_tokens: int = 2, size: float = 1.0) -> Classes:
+    """Positions with independent random signs, τ_l^i = ±size: all patterns (2^L, L), equally likely."""
+    L, size = check.integer("n_tokens", n_tokens, low=1), check.real("size", size, low=0)
+    if L > MOST_TOKENS:
+        raise check.fail("n_tokens", L, f"at most {MOST_TOKENS}, for 2^L classes of coordinates")
+    return Classes(size * np.array(list(product((1.0, -1.0), repeat=L))), np.full(2**L, 0.5**L))
+
+
+def subset_positions(tau: Any, share: float) -> Classes:
+    """Positions τ_l/√share on a share of the coordinates and zero on the others, so that ‖p_l‖ stays; values (2, L)."""
+    tau, share = check.array("tau", tau, ("L",)), check.real("share", share, low=0, high=1, strict=True)
+    if share == 1:
+        return Classes(tau[None], np.ones(1))
+    return Classes(np.stack([tau / np.sqrt(share), np.zeros_like(tau)]), np.array([share, 1 - share]))
+
+
+def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -> Classes:
+    """Teacher rows N(0, variance·1) on a share of the coordinates and zero on the others: covariances (2, t, t)."""
+    share = check.real("share", share, low=0, high=1, strict=True)
+    covariance = check.real("variance", variance, low=0) * np.eye(check.integer("teacher_rank", teacher_rank, low=1))
+    if share == 1:
+        return Classes(covariance[None], np.ones(1))
+    return Classes(np.stack([covariance, np.zeros_like(covariance)]), np.array([share, 1 - share]))
+
+
+def coordinate_law(
+    spectra: Any = 0.25, tau: Any = None, teacher: Any = None, *, n_tokens: int = 2, teacher_rank: int = 1
+) -> CoordinateLaw:
+    """The law of coordinates whose covariances, positions and teacher weights are independent of each other.
+
+    Each of the three is an array of values, equally likely, or `Classes` with shares of their own; the law has a
+    class for every combination. Laws with dependence are written as a `CoordinateLaw` or by `law_from_samples`.
+
+    Parameters
+    ----------
+    spectra : eigenvalues of Σ_l: a number, (K,) common to all tokens, or (K, L) in a common basis.
+    tau : (L,) or (J, L) positions τ = √d p; evenly spaced from 1 to −1, the same in all coordinates, if not given.
+    teacher : (t, t) or (J, t, t) covariances of the rows of Q*, Gaussian of mean zero; the identity if not given.
+    n_tokens, teacher_rank : L and t.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> law = ga.coordinate_law(ga.power_law_spectrum(1.0, 4), teacher=ga.sparse_teacher(0.5))
+    >>> law.gamma.shape, law.trace.round(12).tolist(), law.rho[0].round(12).tolist()
+    ((8, 2), [0.25, 0.25], [[0.125]])
+    """
+    L = check.integer("n_tokens", n_tokens, low=1)
+    t = check.integer("teacher_rank", teacher_rank, low=1)
+    gamma = _classes("spectra", spectra, (), (L,))
+    gamma = gamma._replace(values=np.broadcast_to(gamma.values.reshape(len(gamma.values), -1), (len(gamma.values), L)))
+    tau = _classes("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
+    cov = _classes("teacher", np.eye(t) if teacher is None else teacher, (t, t))
+    _covariances("teacher", cov.values)
+    sizes = [len(part.weight) for part in (gamma, tau, cov)]
+    k, j, i = np.unravel_index(np.arange(np.prod(sizes)), sizes)
+    return CoordinateLaw(
+        weight=gamma.weight[k] * tau.weight[j] * cov.weight[i],
+        gamma=np.ascontiguousarray(gamma.values[k]),
+        tau=tau.values[j],
+        teacher_mean=np.zeros((len(k), t)),
+        teacher_cov=cov.values[i],
+    )
+
+
+def _classes(name: str, given: Any, *shapes: tuple[int, ...]) -> Classes:
+    """Values of one of the given shapes, or a row of these with equal shares or their own."""
+    weight = None
+    if isinstance(given, Classes):
+        given, weight = given
+    ndim = np.ndim(given)
+    single = weight is None and ndim == len(shapes[0])
+    shape = next((shape for shape in shapes if ndim == len(shape) + 1), shapes[0])
+    values = check.array(name, given, shape if single else ("K", *shape))
+    values = values[None] if single else values
+    K = len(values)
+    return Classes(values, np.full(K, 1 / K) if weight is None else _shares(f"{name}.weight", weight, K))
+
+
+def _shares(name: str, value: Any, K: int) -> np.ndarray:
+    weight = check.array(name, value, (K,))
+    if (weight <= 0).any() or abs(weight.sum() - 1) > 1e-12:
+        raise check.fail(name, weight, "positive numbers that add to 1")
+    return weight
+
+
+def _covariances(name: str, value: np.ndarray) -> None:
+    if not np.allclose(value, np.swapaxes(value, 1, 2), rtol=1e-10, atol=1e-12) or (
+        np.linalg.eigvalsh(value).min() < -1e-12
+    ):
+        raise check.fail(name, value, "symmetric positive semi-definite matrices")

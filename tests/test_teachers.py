@@ -1,0 +1,100 @@
+"""Teacher maps: one's own callables, temperature, causal masks, and what is said about bad ones."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+
+
+class OwnTeacher:
+    """The teacher of the paper's model, written out."""
+
+    even = True
+
+    def __call__(self, u):
+        scores = np.exp(np.einsum("...lt,...kt->...lk", u, u))
+        return 0.7 * scores / scores.sum(axis=-1, keepdims=True) + 0.3 * np.array([[0.6, 0.4], [0.4, 0.6]])
+
+
+def test_own_teacher_gives_what_the_built_in_one_does(model):
+    own = ga.attention_model(teacher=OwnTeacher())
+    one, two = (ga.run_gamp(ga.sample(each, 60, 1.5, 0), "semantic", tol=0, max_iter=10) for each in (model, own))
+    assert np.allclose(one.Q, two.Q, atol=1e-10)
+    one, two = (ga.solve_state_evolution(each, 1.5, rtol=1e-2, stable=False) for each in (model, own))
+    assert np.allclose(one.overlaps.q, two.overlaps.q, rtol=1e-8)
+    one, two = (ga.linear_baseline(each) for each in (model, own))
+    assert np.allclose(one.weights, two.weights, atol=1e-8)
+
+
+def test_temperature_and_mask_of_the_teacher():
+    A = np.array([[0.6, 0.4], [0.4, 0.6]])
+    u = np.random.default_rng(0).normal(size=(5, 2, 1))
+    hot = ga.SoftmaxTeacher(0.3, A, ga.DotProductAttention(temperature=4.0))
+    assert np.allclose(hot(u), ga.SoftmaxTeacher(0.3, A)(u / 2))
+    causal = ga.SoftmaxTeacher(0.0, A, ga.DotProductAttention(causal=True))
+    assert np.array_equal(causal(u)[:, 0], np.tile([1.0, 0.0], (5, 1)))
+
+
+@pytest.mark.parametrize("which", ["student", "teacher"])
+def test_a_causal_mask_forbids_reversing_tokens(which):
+    """State evolution then must not average over half of the channel: its trajectories, which never do, end there."""
+    causal = ga.DotProductAttention(causal=True)
+    teacher = ga.SoftmaxTeacher(0.3, np.array([[0.6, 0.4], [0.4, 0.6]]), causal)
+    model = ga.attention_model(student=causal) if which == "student" else ga.attention_model(teacher=teacher)
+    assert ga.paper_model().reversible
+    assert not model.reversible
+    se = ga.solve_state_evolution(model, 3.0, "positional", rtol=1e-2, stable=False)
+    path = ga.trajectory(model, 3.0, "positional", damping=0.3, n_iter=35, n_paths=2048, n_replicas=3)
+    assert se.converged
+    assert not np.array_equal(se.V_hat[0], se.V_hat[1])
+    for key, values in se.overlaps.arrays().items():
+        error = np.hypot(path.error.arrays()[key][-1], se.overlaps_error.arrays()[key])
+        assert np.all(np.abs(np.abs(path.arrays()[key][-1]) - np.abs(values)) <= 4 * error + 1e-6), key
+
+
+def make(function, even=True):
+    """A teacher from a function."""
+    return type("Made", (), {"even": even, "__call__": lambda self, u: function(u)})()
+
+
+def identity(u):
+    return np.broadcast_to(np.eye(2), (*u.shape[:-2], 2, 2))
+
+
+CASES = {
+    "not callable": (0.3, "teacher.*callable"),
+    "no property even": (identity, "teacher.*`even`"),
+    "even not boolean": (make(identity, even="yes"), "teacher.*`even`.*'yes'"),
+    "wrong shape": (make(lambda u: u), r"teacher\(u\).*needs shape \(3, 2, 2\).*\(3, 2, 1\)"),
+    "NaN": (make(lambda u: np.nan * identity(u)), r"teacher\(u\).*finite"),
+    "NaN at zero fields": (make(lambda u: identity(u) * (u / u).sum()), r"teacher"),
+    "only arrays of fields": (make(lambda u: np.einsum("nlt,nkt->nlk", u, u)), "teacher.*map of fields"),
+    "raises": (make(lambda u: u.no_such_thing), "teacher.*no_such_thing"),
+    "mixes samples": (make(lambda u: identity(u) * (u**2).mean()), "teacher.*alone"),
+    "not even though it says so": (make(lambda u: identity(u) * u[..., :1, :1]), r"teacher.*T\[-u\]"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_teachers_err_in_words(name):
+    teacher, message = CASES[name]
+    with pytest.raises((ValueError, TypeError), match=message), np.errstate(all="ignore"):
+        ga.attention_model(teacher=teacher)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: ga.compare(model, 50),
+        lambda model: ga.phase_boundaries(model),
+        lambda model: ga.continue_branch(model, 1.5, "semantic", "omega"),
+    ],
+)
+def test_what_needs_omega_says_so_for_other_teachers(call):
+    with pytest.raises(TypeError, match="SoftmaxTeacher"):
+        call(ga.attention_model(teacher=OwnTeacher()))
+
+
+def test_omega_and_a_teacher_exclude_each_other():
+    with pytest.raises(ValueError, match="omega, A"):
+        ga.attention_model(omega=0.2, teacher=OwnTeacher())

@@ -1,0 +1,53 @@
+"""The models of the table of general models: append a row to extend it."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+import gamp_attention as ga
+
+
+class Row(NamedTuple):
+    """A model and how it is solved; the start "both" has the teacher in the first column and positions in the second.
+
+    A column that starts without m or θ would leave zero by chance, at no time that can be predicted.
+    """
+
+    name: str
+    model: ga.Model
+    alpha: float = 1.5
+    init: str = "semantic"
+    damping: float = 0.5
+    rtol: float = 1e-2
+    quick: bool = False  # part of the reduced run
+
+
+def rows():
+    """Every model of the table."""
+    student, build = ga.DotProductAttention, ga.attention_model
+    power_law = ga.coordinate_law(ga.power_law_spectrum(1.0, 8))
+    own_spectra = ga.coordinate_law([[0.1, 0.5], [0.4, 0.2], [0.25, 0.05]])
+    sparse = ga.coordinate_law(teacher=ga.sparse_teacher(0.2, variance=5.0))
+    signs = ga.coordinate_law(tau=ga.sign_positions(2))
+    return [
+        Row("paper", ga.paper_model(0.3), quick=True),
+        Row("paper, positional", ga.paper_model(0.3), init="positional", damping=0.3),
+        Row("power law a=1, K=8", build(coordinates=power_law), quick=True),
+        Row("Σ_l of each token", build(coordinates=own_spectra)),
+        Row("sparse teacher, 20%", build(coordinates=sparse)),
+        Row("random signs p", build(coordinates=signs)),
+        Row("teacher at temperature 0.5", build(teacher=teacher(temperature=0.5))),
+        Row("causal", build(student=student(causal=True), teacher=teacher(causal=True)), alpha=3.0, quick=True),
+        Row("causal student only", build(student=student(causal=True)), alpha=2.5),
+        Row("L=3", build(3)),
+        Row("r=2, t=1", build(2, 2, 1), init="both", damping=0.2),
+        Row("r=2, t=2", build(2, 2, 2, omega=0.2), alpha=2.0),
+        Row("untied keys, r=1+1", build(2, 2, 1, student=student(tied=False)), damping=0.3),
+        Row("L=8", build(8)),
+        Row("linear attention", build(student=student(softmax=False)), damping=0.15),
+    ]
+
+
+def teacher(**attention):
+    A = np.array([[0.6, 0.4], [0.4, 0.6]])
+    return ga.SoftmaxTeacher(0.3, A, ga.DotProductAttention(**attention))
