@@ -13,6 +13,7 @@ from gamp_attention.linear_baseline import LinearBaseline, LinearFit, fit_linear
 from gamp_attention.losses import AttentionLoss
 from gamp_attention.message_passing import GampResult, run_gamp
 from gamp_attention.models import Model, attention_model, paper_model
+from gamp_attention.penalties import ElasticNet, Ridge
 from gamp_attention.results import ConvergenceError, History, Overlaps, Status
 from gamp_attention.risk import gradient, train_loss
 from gamp_attention.state_evolution.branches import Branches, branches
@@ -36,6 +37,7 @@ __all__ = [
     "Denoised",
     "DescentResult",
     "DotProductAttention",
+    "ElasticNet",
     "GampResult",
     "GampState",
     "History",
@@ -44,6 +46,7 @@ __all__ = [
     "Model",
     "Overlaps",
     "PhaseBoundaries",
+    "Ridge",
     "Stability",
     "StateEvolutionResult",
     "Status",

@@ -14,6 +14,8 @@ from typing import Any
 from numba import config, extending, njit
 
 kernel = njit(cache=True, error_model="numpy", nogil=True)
+# for code of the user's, which numba's cache would not see change
+fresh_kernel = njit(error_model="numpy", nogil=True)
 # reassociation for the long dot products over the data alone; the small algebra stays strict
 field_kernel = njit(cache=True, error_model="numpy", nogil=True, fastmath={"reassoc", "contract", "nsz"})
 inline_kernel = extending.register_jitable(error_model="numpy", forceinline=True)
@@ -38,4 +40,4 @@ def over_blocks(task: Callable[[int, int], Any], n_rows: int, block: int) -> Non
         future.result()
 
 
-__all__ = ["field_kernel", "inline_kernel", "kernel", "over_blocks", "overload"]
+__all__ = ["field_kernel", "fresh_kernel", "inline_kernel", "kernel", "over_blocks", "overload"]

@@ -162,7 +162,7 @@ def minimize_risk(
         history=record.history(),
         iterations=np.array(iterations),
         Q=end,
-        overlaps=overlaps(data, end, susceptibility(data, at.hessians)),
+        overlaps=overlaps(data, end, susceptibility(data, at, end)),
         train_loss=at.train_loss,
         gradient_norm=norm,
     )
