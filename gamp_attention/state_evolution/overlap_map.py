@@ -39,11 +39,11 @@ def first_rule(name: Any, model: Model, seed: tuple[int, ...]) -> Rule:
 
 @dataclass(frozen=True)
 class Image:
-    """One full step: the hats at the old overlaps, the new overlaps, and the new ‖Q‖²/d."""
+    """One full step: the hats at the old overlaps, the new overlaps, and the new penalty per coordinate, E[r(x)]."""
 
     hats: Hats
     overlaps: Overlaps
-    norm: float
+    penalty: float
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class OverlapMap:
 
     def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
         hats = conjugates(self.model, self.alpha, overlaps, moments)
-        after, norm = weights_step(self.model, hats, self.variance)
-        return Image(hats, Symmetry.of(self.model, overlaps).impose(fix_gauge(self.model, after)), norm)
+        after, penalty = weights_step(self.model, hats, self.variance)
+        return Image(hats, Symmetry.of(self.model, overlaps).impose(fix_gauge(self.model, after)), penalty)
 
     def finer(self) -> "OverlapMap | None":
         """The map on the next finer rule."""
