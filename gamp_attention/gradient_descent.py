@@ -8,10 +8,11 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.data import Dataset
+from gamp_attention.penalties import Ridge
 from gamp_attention.results import History, Overlaps, Recorder, Status, finish
 from gamp_attention.risk import gradient_norm, overlaps, risk_at, susceptibility
 from gamp_attention.starts import initial_weights
-from gamp_attention.torch_loops import few_threads, first_order, quasi_newton
+from gamp_attention.torch_loops import few_threads, first_order, proximal_descent, quasi_newton
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +52,7 @@ class DescentResult:
 
 
 class TorchRisk:
-    """The risk R(Q) of eq. (3) or (41) as a torch function of Q, in float64.
+    """The risk R(Q) of eq. (3) or (41) as a torch function of Q, in float64; without penalties other than the ridge.
 
     The layer is S[(x+p)Q/√d](x+p). Its square distance to y, expanded, needs x only through Q: see eq. (41) and
     `gamp_attention.data.RiskTerms`.
@@ -70,7 +71,8 @@ class TorchRisk:
         self._tokens, self._positions = tensor(data.tokens), tensor(data.positions)
         self._G, self._M = tensor(G).reshape(n, L, L), tensor(M).reshape(n, L, L)
         self._constant = float(terms.constant.sum())
-        self._lam, self._root = data.lam, math.sqrt(data.dim)
+        self._ridge = data.penalty.lam if type(data.penalty) is Ridge else 0.0
+        self._root = math.sqrt(data.dim)
         self._student = data.student
 
     def __call__(self, Q: "torch.Tensor") -> "torch.Tensor":
@@ -78,7 +80,7 @@ class TorchRisk:
         z = (self._tokens @ Q + self._positions @ Q) / self._root
         S = self._student(z)
         fit = 0.5 * (S @ self._G * S).sum() - (S * self._M.transpose(1, 2)).sum()
-        return fit + self._constant + 0.5 * self._lam * (Q**2).sum()
+        return fit + self._constant + 0.5 * self._ridge * (Q**2).sum()
 
 
 def minimize_risk(
@@ -101,7 +103,8 @@ def minimize_risk(
     data : the samples.
     init : "semantic", "positional", "random", or weights (d, r).
     risk : "asymptotic" or "exact"; if not given, asymptotic where the teacher is known.
-    method : "gd", "adam" or "lbfgs" (strong Wolfe line search, finished by Barzilai-Borwein steps).
+    method : "gd", "adam" or "lbfgs" (strong Wolfe line search, finished by Barzilai-Borwein steps). With another
+        penalty than the ridge only "gd": proximal gradient steps Q ← prox(Q − lr ∇f(Q)), f being the risk without it.
     lr : step; 0.15 for gd and 0.01 for adam if not given.
     max_iter : bound on the steps.
     tol : bound on ‖∇R‖_F/(λ√d).
@@ -124,6 +127,9 @@ def minimize_risk(
         risk = "exact" if data.model is None else "asymptotic"
     data.terms(risk)
     check.choice("method", method, METHODS)
+    ridge = type(data.penalty) is Ridge
+    if method != "gd" and not ridge:
+        raise check.fail("method", method, f"'gd' for {type(data.penalty).__name__}, as others need the ridge penalty")
     lr = check.real("lr", LEARNING_RATES[method] if lr is None else lr, low=0, strict=True)
     max_iter, tol = check.integer("max_iter", max_iter, low=1), check.real("tol", tol, low=0)
     start = initial_weights(data, init, seed)
@@ -134,7 +140,7 @@ def minimize_risk(
 
     function = TorchRisk(data, risk, device)
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
-    size, every = data.lam * math.sqrt(data.dim), max(1, max_iter // N_RECORDS)
+    size, every = data.penalty.strength * math.sqrt(data.dim), max(1, max_iter // N_RECORDS)
     record, iterations = Recorder(), []
     no_V = np.full((data.n_tokens, data.rank, data.rank), np.nan)
 
@@ -147,6 +153,8 @@ def minimize_risk(
     with few_threads(data.tokens.size):
         if method == "lbfgs":
             status, n_iter = quasi_newton(function, Q, lr, max_iter, tol * size, visit)
+        elif not ridge:
+            status, n_iter = proximal_descent(function, Q, data.penalty, lr, max_iter, tol * size, visit)
         else:
             optimizer = torch.optim.Adam([Q], lr=lr) if method == "adam" else torch.optim.SGD([Q], lr=lr)
             status, n_iter = first_order(function, Q, optimizer, max_iter, tol * size, visit)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._numba import inline_kernel
-from gamp_attention.penalties import Ridge, penalty_prox
+from gamp_attention.penalties import Ridge, convexity_of, penalty_prox
 from gamp_attention.penalty_terms import PenaltyKernel
 
-LEAST_PRECISION = 0.5  # of λ + A, in units of λ
-LEAST_CURVATURE = 1e-2  # of A, in units of the strength, where strong convexity of the penalty is not known
+LEAST_PRECISION = 0.5  # of λ + A, in units of λ; for other penalties, of the convexity that is known
+LEAST_CURVATURE = 1e-2  # of the same, in units of the strength, where that is not enough
 LEAST_VARIANCE = 1e-6  # of the fields, in units of their initial variances, where a penalty can kill all weights
 MAX_SWEEPS = 1000
 EXACT = 1e-15  # change in a sweep, relative to the largest weight, that ends it
@@ -42,9 +42,11 @@ def prior_response(
 
 
 def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarray:
-    """A_i (K, r, r) for any penalty, with eigenvalues of at least LEAST_CURVATURE times its strength."""
+    """A_i (K, r, r) for any penalty, with eigenvalues that keep r(x) + ½ xᵀA x strongly convex."""
     spectrum, vectors = _spectrum(spectra, V_hat)
-    spectrum = np.maximum(spectrum, LEAST_CURVATURE * penalty.strength)
+    convexity = convexity_of(penalty)
+    least = max(LEAST_PRECISION * convexity, LEAST_CURVATURE * penalty.strength) - convexity
+    spectrum = np.maximum(spectrum, least)
     return np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
 
 

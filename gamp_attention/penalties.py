@@ -6,7 +6,8 @@ A penalty gives compiled code three functions of one entry:
 - `penalty_slopes(penalty, x)`, the left and the right end of the subdifferential ∂ρ(x);
 - `penalty_prox(penalty, b, a)`, x = argmin ρ(x) + a x²/2 − b x for a > 0, and dx/db.
 
-Besides, it has a number `strength` > 0 in whose units gradients and variances are measured: λ for the ridge. A new
+Besides, it has a number `strength` > 0 in whose units gradients and variances are measured: λ for the ridge; and, if
+known, a number `convexity` μ >= 0 such that ρ(x) − μx²/2 is convex: then its prox is asked for all a > −μ. A new
 penalty registers its functions with `implement`; see the page "Adding a penalty" of the documentation.
 """
 
@@ -51,6 +52,11 @@ class ElasticNet(NamedTuple):
     def strength(self) -> float:
         """λ + l₁."""
         return self.lam + self.l1
+
+    @property
+    def convexity(self) -> float:
+        """λ."""
+        return self.lam
 
 
 BUILT_IN = (Ridge, ElasticNet)
@@ -194,6 +200,11 @@ def with_lam(penalty: Any, lam: Any) -> Any:
 def lam_of(penalty: Any) -> float:
     """λ: the penalty's field `lam`, its strength where there is none."""
     return float(getattr(penalty, "lam", penalty.strength))
+
+
+def convexity_of(penalty: Any) -> float:
+    """The μ >= 0 of which it is known that ρ(x) − μx²/2 is convex."""
+    return float(getattr(penalty, "convexity", 0.0))
 
 
 @lru_cache

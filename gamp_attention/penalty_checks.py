@@ -6,6 +6,7 @@ import numpy as np
 from numba.core.errors import NumbaError
 
 from gamp_attention import _validation as check
+from gamp_attention.penalties import convexity_of
 from gamp_attention.penalty_terms import proxes, slopes, values
 
 POINTS = np.array([-3.1, -1.0, -0.4, -1e-2, 0.0, 1e-2, 0.4, 1.0, 3.1])
@@ -34,6 +35,7 @@ def check_penalty(penalty: Any, missing: list[str]) -> None:
     if not hasattr(penalty, "strength"):
         raise check.fail("penalty", penalty, f"a property 'strength' of {name}, the unit of its slopes", TypeError)
     strength = check.real("penalty.strength", penalty.strength, low=0, strict=True)
+    convexity = check.real("penalty.convexity", convexity_of(penalty), low=0)
     rho = _evaluated(penalty, values, "penalty_value", POINTS, 1)[0]
     left, right = _evaluated(penalty, slopes, "penalty_slopes", POINTS, 2)
     _demand(penalty, "penalty_value", not np.isnan(rho).any(), "no NaN", POINTS, rho)
@@ -41,7 +43,7 @@ def check_penalty(penalty: Any, missing: list[str]) -> None:
     _demand(penalty, "penalty_value", inside.any(), "finite values somewhere", POINTS, rho)
     _check_slopes(penalty, strength, inside, left, right)
     for a in CURVATURES:
-        _check_prox(penalty, strength, a * strength)
+        _check_prox(penalty, strength, a * strength - 0.5 * convexity, convexity)
 
 
 def _check_slopes(penalty: Any, strength: float, inside: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
@@ -64,8 +66,9 @@ def _check_slopes(penalty: Any, strength: float, inside: np.ndarray, left: np.nd
         _demand(penalty, "penalty_slopes", alike.all(), "the one-sided derivatives of penalty_value", x, slope)
 
 
-def _check_prox(penalty: Any, strength: float, a: float) -> None:
-    b = strength * np.concatenate([3 * POINTS, POINTS * a / strength])
+def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> None:
+    total = a + convexity
+    b = np.concatenate([3 * strength * POINTS, total * POINTS])
     x, dx = _evaluated(penalty, proxes, "penalty_prox", b, 2, a)
     _demand(penalty, "penalty_prox", np.isfinite(x).all() and np.isfinite(dx).all(), "finite numbers", b, x)
     left, right = _evaluated(penalty, slopes, "penalty_slopes", x, 2)
@@ -76,13 +79,13 @@ def _check_prox(penalty: Any, strength: float, a: float) -> None:
     high = np.fmax(right, around[1][1]) + a * x - b + slack
     needs = f"0 in ∂ρ(x) + a x − b at its x (a = {a:g})"
     _demand(penalty, "penalty_prox", ((low <= 0) & (high >= 0)).all(), needs, b, x)
-    inside = (dx >= -1e-9) & (dx <= (1 + 1e-9) / a)
-    _demand(penalty, "penalty_prox", inside.all(), f"0 <= dx/db <= 1/a (a = {a:g})", b, dx)
+    inside = (dx >= -1e-9) & (dx <= (1 + 1e-9) / total)
+    _demand(penalty, "penalty_prox", inside.all(), f"0 <= dx/db <= {1 / total:g} (a = {a:g})", b, dx)
     step = STEP * (strength + np.abs(b))
     ends = [_evaluated(penalty, proxes, "penalty_prox", b + s * step, 2, a)[0] for s in (-1, 0, 1)]
     sides = [(ends[k + 1] - ends[k]) / step for k in (0, 1)]
-    smooth = np.abs(sides[0] - sides[1]) < TOLERANCE / a  # no kink within the step
-    near = np.abs(dx - 0.5 * (sides[0] + sides[1])) < 10 * TOLERANCE / a
+    smooth = np.abs(sides[0] - sides[1]) < TOLERANCE / total  # no kink within the step
+    near = np.abs(dx - 0.5 * (sides[0] + sides[1])) < 10 * TOLERANCE / total
     _demand(penalty, "penalty_prox", (near | ~smooth).all(), f"the derivative of x in b (a = {a:g})", b, dx)
 
 

@@ -1,5 +1,6 @@
 """The weights of state evolution at all times: linear in Gaussians for the ridge, sampled for other penalties."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -76,7 +77,8 @@ class SampledWeights:
     """
 
     def __init__(self, model: Model, start: StartLaw, n_iter: int, n: int, rng: np.random.Generator) -> None:
-        self.model, self._rng = model, rng
+        # numbers of its own, so that fields are sampled alike for all penalties
+        self.model, self._rng = model, np.random.default_rng(deepcopy(rng).integers(2**63, size=4))
         law, r, L, t = model.coordinates, model.rank, model.n_tokens, model.teacher_rank
         columns = t + r * (n_iter + 1)
         sizes = [2 * max(LEAST * columns, int(np.ceil(0.5 * n * share))) for share in law.weight]
@@ -85,7 +87,7 @@ class SampledWeights:
         self._parts = [np.flatnonzero(self._classes == k) for k in range(len(sizes))]
         self._white, self._paths, known, x = [], [], [], []
         for k, size in enumerate(sizes):
-            white = symmetrise(half_normals(size, t + r, rng))
+            white = symmetrise(half_normals(size, t + r, self._rng))
             teacher = law.teacher_mean[k] + white[:, :t] @ psd_root(law.teacher_cov[k])
             known.append(np.concatenate([np.broadcast_to(law.tau[k], (size, L)), teacher], axis=1))
             moments = start.moments[k]
