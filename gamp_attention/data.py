@@ -42,11 +42,10 @@ class Dataset:
     spectra : (L, 1) or (L, d) eigenvalues of Σ_l along the coordinates; the mean square of the tokens if
         not given. Fixed points do not depend on it.
     student : the attention map S, eq. (2).
-    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
+    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1); an attribute, as lam, λ or else its strength.
 
     Attributes
     ----------
-    penalty, lam : the penalty, and its λ (its strength where it has none of that name).
     Q_star : (d, t) teacher weights, or None.
     targets : (n, L, L) teacher attention matrices T[xQ*/√d], or None.
     model : the Model it was sampled from, or None.

@@ -83,6 +83,14 @@ class TorchRisk:
         return fit + self._constant + 0.5 * self._ridge * (Q**2).sum()
 
 
+def require_method(name: str, method: Any, penalty: Any) -> None:
+    """Raise unless the argument `name` is a method of descent that can do with the penalty."""
+    options = METHODS if type(penalty) is Ridge else ("gd",)
+    if method in METHODS and method not in options:
+        raise check.fail(name, method, f"'gd' for {type(penalty).__name__}, as the others need the ridge penalty")
+    check.choice(name, method, options)
+
+
 def minimize_risk(
     data: Dataset,
     init: Any = "semantic",
@@ -126,10 +134,7 @@ def minimize_risk(
     if risk is None:
         risk = "exact" if data.model is None else "asymptotic"
     data.terms(risk)
-    check.choice("method", method, METHODS)
-    ridge = type(data.penalty) is Ridge
-    if method != "gd" and not ridge:
-        raise check.fail("method", method, f"'gd' for {type(data.penalty).__name__}, as others need the ridge penalty")
+    require_method("method", method, data.penalty)
     lr = check.real("lr", LEARNING_RATES[method] if lr is None else lr, low=0, strict=True)
     max_iter, tol = check.integer("max_iter", max_iter, low=1), check.real("tol", tol, low=0)
     start = initial_weights(data, init, seed)
@@ -153,7 +158,7 @@ def minimize_risk(
     with few_threads(data.tokens.size):
         if method == "lbfgs":
             status, n_iter = quasi_newton(function, Q, lr, max_iter, tol * size, visit)
-        elif not ridge:
+        elif type(data.penalty) is not Ridge:
             status, n_iter = proximal_descent(function, Q, data.penalty, lr, max_iter, tol * size, visit)
         else:
             optimizer = torch.optim.Adam([Q], lr=lr) if method == "adam" else torch.optim.SGD([Q], lr=lr)

@@ -46,10 +46,11 @@ def huber_prox(penalty, b, a):
 def main() -> None:
     """GAMP against state evolution with the new penalty."""
     model = ga.paper_model(penalty=Huber(lam=0.02, knee=0.2))
-    run = ga.run_gamp(ga.sample(model, d=300, alpha=1.5, seed=0), "semantic", damping=0.5)
+    run = ga.run_gamp(ga.sample(model, d=300, alpha=1.5, seed=0), "semantic")
     theory = ga.solve_state_evolution(model, alpha=1.5, init="semantic", stable=False)
-    print(f"GAMP {run.status.value}: q = {run.overlaps.q[0, 0, 0]:.3f}, θ = {run.overlaps.theta[0, 0, 0]:.3f}")
-    print(f"theory {theory.status.value}: q = {theory.overlaps.q[0, 0, 0]:.3f}, θ = {theory.overlaps.theta[0, 0, 0]:.3f}")
+    for name, found in (("GAMP", run), ("theory", theory)):
+        q, theta = found.overlaps.q[0, 0, 0], found.overlaps.theta[0, 0, 0]
+        print(f"{name} {found.status.value}: q = {q:.3f}, θ = {theta:.3f}")
 
 
 if __name__ == "__main__":
