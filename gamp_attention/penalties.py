@@ -207,7 +207,7 @@ def convexity_of(penalty: Any) -> float:
     return float(getattr(penalty, "convexity", 0.0))
 
 
-@lru_cache
+@lru_cache(typed=True)  # NamedTuples of equal numbers are equal whatever their type
 def is_even(penalty: Any) -> bool:
     """ρ(−x) = ρ(x), so that weights may change sign."""
     if isinstance(penalty, BUILT_IN):
@@ -217,7 +217,7 @@ def is_even(penalty: Any) -> bool:
     return looks_even(penalty)
 
 
-@lru_cache
+@lru_cache(typed=True)
 def _check_own(penalty: Any) -> None:
     """Check a penalty of the user's, once for each value."""
     from gamp_attention.penalty_checks import check_penalty

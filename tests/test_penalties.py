@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize, minimize_scalar
 
 import gamp_attention as ga
-from docs.examples.huber_penalty import Huber
+from docs.examples.huber_penalty import Huber, main
 from gamp_attention.input_denoiser import denoise_weights
 from gamp_attention.penalties import implement, penalty_prox, penalty_slopes, penalty_value
 from gamp_attention.risk import risk_at, susceptibility
@@ -170,6 +170,11 @@ def test_a_penalty_of_ones_own_at_finite_d():
     assert descent.n_iter <= 1
 
 
+def test_the_documented_example_runs(capsys):
+    main()
+    assert "theory converged" in capsys.readouterr().out
+
+
 class Bare(NamedTuple):
     lam: float
 
@@ -224,7 +229,11 @@ BAD = {
         TypeError,
         "penalty_value and penalty_slopes and",
     ),
-    "NaN": (lambda: ga.paper_model(penalty=Wrong(1.0)), ValueError, "penalty: needs no NaN from penalty_value"),
+    "NaN, with the numbers of a good one": (
+        lambda: [ga.paper_model(penalty=each(1.0, 1.0)) for each in (Huber, Wrong)],
+        ValueError,
+        "penalty: needs no NaN from penalty_value",
+    ),
     "concave": (lambda: ga.paper_model(penalty=Wrong(2.0)), ValueError, "slopes that increase"),
     "slopes of another": (lambda: ga.paper_model(penalty=Wrong(3.0)), ValueError, "one-sided derivatives"),
     "prox of another": (lambda: ga.paper_model(penalty=Wrong(4.0)), ValueError, "0 in ∂ρ"),
