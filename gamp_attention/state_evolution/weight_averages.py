@@ -19,6 +19,7 @@ from gamp_attention.state_evolution.gaussian_points import gaussian_points
 
 REACH, N_NODES = 9.0, 2**15 + 1  # of the trapezoidal rule, in standard deviations
 N_POINTS = 2**14  # for more columns
+NOISELESS = 1e-8  # standard deviation of b, relative to its size, under which Stein's identity is 0/0
 
 
 class WeightAverages(NamedTuple):
@@ -99,13 +100,14 @@ def _averages(
     found: list[tuple[np.ndarray, ...]] = []
     for k in range(K):
         spectrum, vectors = np.linalg.eigh(covariance[k])
-        root = vectors * np.sqrt(np.maximum(spectrum, 0.0))
+        sizes = np.sqrt(np.maximum(spectrum, 0.0))
+        root = vectors * sizes
         x, C = denoise_weights(penalty, mean[k] + white @ root.T, A[k : k + 1])
         rho = np.empty(x.size)
         values(penalty, x.ravel(), rho)
-        if spectrum.min() > 0:
+        if sizes.min() > NOISELESS * (np.abs(mean[k]).max() + sizes.max()):
             response = (weight[:, None] * x).T @ white @ np.linalg.inv(root)
-        else:  # noiseless: nothing to divide by
+        else:  # rounding in x is all there would be to divide
             response = np.einsum("n,nab->ab", weight, C)
         pairs = np.einsum("n,nac,nbd->abcd", weight, C, C, optimize=True).reshape(r * r, r * r)
         found.append(
