@@ -38,7 +38,7 @@ class Ridge(NamedTuple):
 
 
 class ElasticNet(NamedTuple):
-    """ρ(x) = λ x²/2 + l₁ |x|; the lasso is λ = 0.
+    """ρ(x) = λ x²/2 + l₁ abs(x); the lasso is λ = 0.
 
     Attributes
     ----------
