@@ -26,6 +26,7 @@ from gamp_attention.linear_baseline import LinearBaseline, LinearFit, fit_linear
 from gamp_attention.losses import AttentionLoss
 from gamp_attention.message_passing import GampResult, run_gamp
 from gamp_attention.models import Model, attention_model, paper_model
+from gamp_attention.penalties import ElasticNet, Ridge, register_penalty
 from gamp_attention.registration import register_attention, register_loss
 from gamp_attention.results import ConvergenceError, History, Overlaps, Status
 from gamp_attention.risk import gradient, train_loss
@@ -55,6 +56,7 @@ __all__ = [
     "Denoised",
     "DescentResult",
     "DotProductAttention",
+    "ElasticNet",
     "GLMModel",
     "GampResult",
     "GampState",
@@ -71,6 +73,7 @@ __all__ = [
     "Overlaps",
     "PhaseBoundaries",
     "PhaseRetrievalLoss",
+    "Ridge",
     "SampledLaw",
     "SoftmaxTeacher",
     "SquaredLoss",
@@ -100,6 +103,7 @@ __all__ = [
     "power_law_spectrum",
     "register_attention",
     "register_loss",
+    "register_penalty",
     "run_gamp",
     "sample",
     "sign_positions",

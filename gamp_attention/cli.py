@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--init", choices=("positional", "random"), default="random", help="start (default random)")
     fit.add_argument("--rank", type=int, default=1, help="columns of Q (default 1)")
     fit.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
+    _add_l1(fit)
     fit.add_argument("--seed", type=int, default=0, help="seed of the start (default 0)")
     fit.add_argument("--tol", type=float, default=1e-8, help="bound on the gradient norm (default 1e-8)")
     fit.add_argument("--max-iter", type=int, default=2000)
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 
     solve = commands.add_parser("solve", help="a fixed point of state evolution")
     _add_model(solve)
+    _add_l1(solve)
     solve.add_argument("--init", choices=("semantic", "positional", "random"), default="semantic")
     solve.add_argument("--rtol", type=float, help="relative error of the overlaps asked for (default 1e-4)")
     solve.add_argument("--rule", choices=("auto", "split", "lines", "sobol"), default="auto")
@@ -62,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
 
     path = commands.add_parser("trajectory", help="state evolution of damped GAMP at every iteration")
     _add_model(path)
+    _add_l1(path)
     path.add_argument("--init", choices=("semantic", "positional", "random"), default="semantic")
     path.add_argument("--damping", type=float, default=0.5, help="step β (default 0.5)")
     path.add_argument("--n-iter", type=int, default=20, help="iterations (default 20)")
@@ -82,6 +85,18 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
 
 
+def _add_l1(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--l1", type=float, default=0.0, help="l1 penalty besides (default 0)")
+
+
+def _penalty(options: argparse.Namespace) -> Any:
+    """The ridge, or the elastic net where --l1 is given."""
+    from gamp_attention.penalties import ElasticNet
+
+    l1 = getattr(options, "l1", 0.0)
+    return ElasticNet(options.lam, l1) if l1 else None
+
+
 def check_target(target: str | None) -> None:
     """Find out before the work whether its result can be written."""
     if target is None or target == "-":
@@ -94,7 +109,7 @@ def check_target(target: str | None) -> None:
 def _model(options: argparse.Namespace) -> Any:
     from gamp_attention.models import paper_model
 
-    return paper_model(options.omega, options.sigma, options.lam)
+    return paper_model(options.omega, options.sigma, options.lam, penalty=_penalty(options))
 
 
 def say(options: argparse.Namespace, text: str) -> None:
@@ -127,7 +142,7 @@ def _fit(options: argparse.Namespace) -> int:
     from gamp_attention.message_passing import run_gamp
     from gamp_attention.report import plain
 
-    data = load_dataset(options.data, options.lam, options.rank)
+    data = load_dataset(options.data, options.lam, options.rank, _penalty(options))
     out = options.out or str(Path(options.data).with_suffix("")) + ".fit.npz"
     check_target(out)
     result = run_gamp(data, options.init, "exact", tol=options.tol, max_iter=options.max_iter, seed=options.seed)

@@ -14,6 +14,7 @@ from gamp_attention.gradient_descent import DescentResult, minimize_risk
 from gamp_attention.linear_baseline import LinearBaseline, linear_baseline
 from gamp_attention.message_passing import GampResult, run_gamp
 from gamp_attention.models import Model, require_attention, softmax_teacher
+from gamp_attention.penalties import Ridge
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.result import StateEvolutionResult
 from gamp_attention.state_evolution.solve import solve_state_evolution
@@ -124,7 +125,7 @@ def compare(
 
     Parameters
     ----------
-    model : the problem, of equal student and teacher rank, with the teacher of eq. (16).
+    model : the problem, of equal student and teacher rank, with the teacher of eq. (16) and the ridge penalty.
     d, alpha, seed : size, sample complexity and seed of the instance.
     risk : "asymptotic" or "exact".
     gd_steps : steps of plain gradient descent from the informed start; as many of the paper's 5000 as are
@@ -142,6 +143,8 @@ def compare(
     """
     teacher = softmax_teacher(require_attention(model))
     check.choice("risk", risk, RISKS)
+    if type(model.penalty) is not Ridge:
+        raise check.fail("model", model.penalty, "the ridge penalty, as L-BFGS is part of the comparison")
     seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=2)
     began = time.perf_counter()
     data = sample(model, d, alpha, seed)

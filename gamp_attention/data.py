@@ -9,6 +9,7 @@ from gamp_attention import _validation as check
 from gamp_attention.attention import DotProductAttention
 from gamp_attention.losses import pack_attention_parameters
 from gamp_attention.models import Model, check_student, require_model
+from gamp_attention.penalties import lam_of, require_penalty
 from gamp_attention.registration import sample_loss
 from gamp_attention.risk_terms import RiskTerms, asymptotic_terms
 from gamp_attention.sampled_laws import law_from_samples
@@ -25,11 +26,12 @@ class Dataset:
     tokens : (n, L, d) tokens x, centred.
     outputs : (n, L, d) outputs y. Used once, to form (x+p)yᵀ/d; never needed again.
     positions : (L, d) positional encodings p, of norm Θ(1).
-    lam : ridge λ > 0 of eq. (3).
+    lam : ridge λ > 0 of eq. (3); not used where a penalty is given.
     rank : columns r of the student's Q.
     spectra : (L, 1) or (L, d) eigenvalues of Σ_l along the coordinates; the mean square of the tokens if
         not given. Fixed points do not depend on it.
     student : the attention map S, eq. (2).
+    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1); an attribute, as lam, λ or else its strength.
 
     Attributes
     ----------
@@ -52,12 +54,13 @@ class Dataset:
         rank: int = 1,
         spectra: Any = None,
         student: DotProductAttention | None = None,
+        penalty: Any = None,
     ) -> None:
         self.tokens = np.ascontiguousarray(check.array("tokens", tokens, ("n", "L", "d")))
         n, L, d = self.tokens.shape
         outputs = check.array("outputs", outputs, (n, L, d))
         self.positions = np.ascontiguousarray(check.array("positions", positions, (L, d)))
-        self._describe(lam, rank, spectra, student)
+        self._describe(require_penalty(penalty, lam), rank, spectra, student)
         G = self._gram()
         outputs_t = outputs.transpose(0, 2, 1)
         M = self.tokens @ outputs_t + self.positions @ outputs_t
@@ -79,7 +82,7 @@ class Dataset:
         self = cls.__new__(cls)
         self.tokens, self.positions = tokens, positions
         d = tokens.shape[2]
-        self._describe(model.lam, model.rank, spectra, model.student)
+        self._describe(model.penalty, model.rank, spectra, model.student)
         self.Q_star, self.model = Q_star, model
         self.targets = T = model.teacher(tokens @ Q_star / np.sqrt(d))
         T_t = T.transpose(0, 2, 1)
@@ -90,8 +93,8 @@ class Dataset:
         self._outputs = None
         return self
 
-    def _describe(self, lam: float, rank: int, spectra: Any, student: DotProductAttention | None) -> None:
-        self.lam = check.real("lam", lam, low=0, strict=True)
+    def _describe(self, penalty: Any, rank: int, spectra: Any, student: DotProductAttention | None) -> None:
+        self.penalty, self.lam = penalty, lam_of(penalty)
         self.rank = check.integer("rank", rank, low=1)
         L, d = self.positions.shape
         if spectra is None:

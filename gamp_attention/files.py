@@ -16,7 +16,7 @@ from gamp_attention.data import Dataset
 NEEDED = ("tokens", "outputs", "positions")
 
 
-def load_dataset(path: str | Path, lam: float, rank: int) -> Dataset:
+def load_dataset(path: str | Path, lam: float, rank: int, penalty: Any = None) -> Dataset:
     """A Dataset from an .npz file with the arrays tokens (n, L, d), outputs (n, L, d) and positions (L, d).
 
     Raises
@@ -36,7 +36,7 @@ def load_dataset(path: str | Path, lam: float, rank: int) -> Dataset:
         raise ValueError(f"{path}: there is no such file") from error
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path}: cannot be read as .npz with {', '.join(NEEDED)}: {error}") from error
-    return Dataset(arrays["tokens"], arrays["outputs"], arrays["positions"], lam, rank=rank)
+    return Dataset(arrays["tokens"], arrays["outputs"], arrays["positions"], lam, rank=rank, penalty=penalty)
 
 
 def write_aside(path: str | Path, write: Callable[[BinaryIO], Any]) -> None:

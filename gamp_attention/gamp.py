@@ -5,7 +5,7 @@ With X̃ = (x + p)/√d, step β and the denoiser of `gamp_attention.denoiser`, 
     ω_l = X̃_l Q − D_l                                  local fields less their memory
     z   = prox(ω; V),   g_l = V_l⁻¹(z_l − ω_l)           output denoiser
     V̂_l = −(1/d) Σ_μ ∂g_l/∂ω_l,   A_i = Σ_l γ_l^i V̂_l     its response
-    b   = X̃ᵀg + A Q,   η_i = C_i b_i,   C_i = (λ + A_i)⁻¹  input denoiser
+    b   = X̃ᵀg + A Q,   η_i = argmin r(x) + ½ xᵀA_i x − b_iᵀx,   C_i = ∂η_i/∂b_i    input denoiser
     W_l = (1/d) Σ_i γ_l^i C_i
     Q ← (1−β) Q + β η,   V ← (1−β) V + β W,   D ← (1−β) D + β W g
 
@@ -21,8 +21,10 @@ import numpy as np
 from gamp_attention.data import Dataset
 from gamp_attention.denoiser import Denoised, denoise
 from gamp_attention.fields import back_project, local_fields
-from gamp_attention.input_denoiser import initial_variances, prior_response
-from gamp_attention.risk import gradient_norm, normalised_risk, sample_derivatives
+from gamp_attention.input_denoiser import initial_variances, weights_update
+from gamp_attention.penalties import Ridge
+from gamp_attention.penalty_terms import least_subgradient, on_kinks
+from gamp_attention.risk import gradient_norm, normalised_risk, risk_at, sample_derivatives
 
 Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
 
@@ -51,7 +53,8 @@ class StepReport:
 
     Attributes
     ----------
-    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q.
+    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q; for other penalties than the ridge, after
+        `on_kinks` has put on kinks the weights that a kink holds.
     omega : (n, L, r) centres of the proximal step.
     denoised : the output denoiser's answer.
     V_hat : (L, r, r) the response used for A.
@@ -70,7 +73,7 @@ def initial_state(data: Dataset, Q: np.ndarray, V: np.ndarray | None = None) -> 
     """The state before the first iteration: no memory, and the V of `initial_variances` if not given."""
     L, r = data.n_tokens, data.rank
     if V is None:
-        V = initial_variances(data.spectra.mean(axis=1), data.lam, r)
+        V = initial_variances(data.spectra.mean(axis=1), data.penalty.strength, r)
     return GampState(np.array(Q), np.array(V), np.zeros((data.n_samples, L, r)))
 
 
@@ -122,14 +125,18 @@ def gamp_step(
 
     # one pass over the tokens serves both X̃ᵀg and the gradient X̃ᵀ∇ℓ
     both = back_project(data.tokens, data.positions, np.concatenate([out.g, dl], axis=2))
-    gradient = data.lam * state.Q + both[:, r:]
+    smooth = both[:, r:]
+    if type(data.penalty) is Ridge:
+        train_loss = normalised_risk(data, state.Q, losses, risk)
+        norm = gradient_norm(data, least_subgradient(data.penalty, state.Q, smooth))
+    else:
+        at = risk_at(data, on_kinks(data.penalty, state.Q, smooth)[0], risk)
+        train_loss, norm = at.train_loss, gradient_norm(data, at.gradient)
 
     if V_hat is None:
         V_hat = out.response.sum(axis=0) / data.dim
         V_hat = 0.5 * (V_hat + V_hat.transpose(0, 2, 1))
-    A, C, W = prior_response(data.spectra, data.lam, V_hat)
-    b = both[:, :r] + np.einsum("iab,ib->ia", np.broadcast_to(A, (data.dim, r, r)), state.Q)
-    eta = np.einsum("iab,ib->ia", np.broadcast_to(C, (data.dim, r, r)), b)
+    eta, W = weights_update(data.penalty, data.spectra, V_hat, both[:, :r], state.Q)
 
     V = (1 - damping) * state.V + damping * W
     D = memory(state.D, V, W, out.g, damping)
@@ -141,7 +148,4 @@ def gamp_step(
         D=D,
         z=out.z,
     )
-    report = StepReport(
-        normalised_risk(data, state.Q, losses, risk), gradient_norm(data, gradient), omega, out, V_hat, W
-    )
-    return after, report
+    return after, StepReport(train_loss, norm, omega, out, V_hat, W)

@@ -125,6 +125,7 @@ def glm_model(
     sigma: Any = 1.0,
     lam: float = 0.01,
     tau: Any = None,
+    penalty: Any = None,
 ) -> GLMModel:
     """A generalised linear model with Gaussian rows and Gaussian teacher weights.
 
@@ -135,8 +136,9 @@ def glm_model(
     n_tokens, rank, teacher_rank : sources L of a sample, columns r of the weights and t of the teacher's; t = r if not
         given.
     sigma : standard deviation of the tokens, one number or one for each token; fields xQ/√d are then of order σ.
-    lam : ridge λ > 0.
+    lam : ridge λ > 0; not used where a penalty is given.
     tau : (L,) means p_l = τ_l 1_d/√d of the tokens as the student sees them; 0 if not given.
+    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
 
     Returns
     -------
@@ -159,5 +161,5 @@ def glm_model(
         raise check.fail("labels", labels, "a teacher, as this loss has no usual one", TypeError)
     t = rank if teacher_rank is None else teacher_rank
     zero = np.zeros(check.integer("n_tokens", n_tokens, low=1)) if tau is None else tau
-    law = attention_model(n_tokens, rank, t, sigma=sigma, lam=lam, tau=zero).coordinates
-    return GLMModel(teacher, law, lam, rank, loss)  # type: ignore[arg-type]
+    plain = attention_model(n_tokens, rank, t, sigma=sigma, lam=lam, tau=zero, penalty=penalty)
+    return GLMModel(teacher, plain.coordinates, plain.penalty, rank, loss)  # type: ignore[arg-type]

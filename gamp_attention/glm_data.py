@@ -7,22 +7,23 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.data import Dataset
 from gamp_attention.glm import GLMModel, check_labels
+from gamp_attention.penalties import require_penalty
 from gamp_attention.registration import is_registered_loss
 from gamp_attention.risk_terms import RiskTerms
 
 
 class LabelledDataset(Dataset):
-    """n samples of L tokens (sources) in R^d with labels. Both risks are R(Q) = Σ_μ ℓ(z^μ; p^μ) + (λ/2)‖Q‖².
+    """n samples of L tokens (sources) in R^d with labels. Both risks are R(Q) = Σ_μ ℓ(z^μ; p^μ) + r(Q).
 
     Parameters
     ----------
     tokens : (n, L, d), or (n, d) for L = 1; fields are z = (x + p) Q/√d.
     labels : (n, P), or (n,) for P = 1.
     loss : SquaredLoss(), LogisticLoss(), MultinomialLoss(), PhaseRetrievalLoss() or a registered one.
-    lam : ridge λ > 0.
+    lam : ridge λ > 0; not used where a penalty is given.
     rank : columns r of Q.
     positions : (L, d) added to the tokens; 0 if not given.
-    spectra : as for `Dataset`.
+    spectra, penalty : as for `Dataset`.
 
     Attributes
     ----------
@@ -43,6 +44,7 @@ class LabelledDataset(Dataset):
         rank: int = 1,
         positions: Any = None,
         spectra: Any = None,
+        penalty: Any = None,
     ) -> None:
         if np.ndim(tokens) == 2:
             tokens = np.asarray(tokens)[:, None]
@@ -52,7 +54,7 @@ class LabelledDataset(Dataset):
         self.positions = np.ascontiguousarray(positions)
         if not is_registered_loss(loss):
             raise check.fail("loss", loss, "what register_loss was told of", TypeError)
-        self._describe(lam, rank, spectra, loss)
+        self._describe(require_penalty(penalty, lam), rank, spectra, loss)
         if np.ndim(labels) == 1:
             labels = np.asarray(labels)[:, None]
         self._label(check_labels(loss, labels, n, L, self.rank))
@@ -80,7 +82,7 @@ def label_dataset(
     fields = tokens @ Q_star / np.sqrt(tokens.shape[2])
     labels = model.terms(fields, rng.standard_normal((len(tokens), model.n_label_noise))).params
     data = LabelledDataset(
-        tokens, labels, model.student, model.lam, rank=model.rank, positions=positions, spectra=spectra
+        tokens, labels, model.student, rank=model.rank, positions=positions, spectra=spectra, penalty=model.penalty
     )
     data.Q_star, data.model = Q_star, model
     return data

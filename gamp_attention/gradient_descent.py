@@ -8,10 +8,11 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.data import Dataset
+from gamp_attention.penalties import Ridge
 from gamp_attention.results import History, Overlaps, Recorder, Status, finish
 from gamp_attention.risk import gradient_norm, overlaps, risk_at, susceptibility
 from gamp_attention.starts import initial_weights
-from gamp_attention.torch_loops import few_threads, first_order, quasi_newton
+from gamp_attention.torch_loops import few_threads, first_order, proximal_descent, quasi_newton
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +52,7 @@ class DescentResult:
 
 
 class TorchRisk:
-    """The risk R(Q) of eq. (3) or (41) as a torch function of Q, in float64.
+    """The risk R(Q) of eq. (3) or (41) as a torch function of Q, in float64; without penalties other than the ridge.
 
     The layer is S[(x+p)Q/√d](x+p). Its square distance to y, expanded, needs x only through Q: see eq. (41) and
     `gamp_attention.data.RiskTerms`.
@@ -68,13 +69,22 @@ class TorchRisk:
         self._tokens, self._positions = tensor(data.tokens), tensor(data.positions)
         self._params, self._loss = tensor(terms.params), data.loss
         self._constant = float(terms.constant.sum())
-        self._lam, self._root = data.lam, math.sqrt(data.dim)
+        self._ridge = data.penalty.lam if type(data.penalty) is Ridge else 0.0
+        self._root = math.sqrt(data.dim)
 
     def __call__(self, Q: "torch.Tensor") -> "torch.Tensor":
         """R(Q)."""
         z = (self._tokens @ Q + self._positions @ Q) / self._root
         fit = self._loss.torch(self._params, z).sum()
-        return fit + self._constant + 0.5 * self._lam * (Q**2).sum()
+        return fit + self._constant + 0.5 * self._ridge * (Q**2).sum()
+
+
+def require_method(name: str, method: Any, penalty: Any) -> None:
+    """Raise unless the argument `name` is a method of descent that can do with the penalty."""
+    options = METHODS if type(penalty) is Ridge else ("gd",)
+    if method in METHODS and method not in options:
+        raise check.fail(name, method, f"'gd' for {type(penalty).__name__}, as the others need the ridge penalty")
+    check.choice(name, method, options)
 
 
 def minimize_risk(
@@ -97,7 +107,8 @@ def minimize_risk(
     data : the samples.
     init : "semantic", "positional", "random", or weights (d, r).
     risk : "asymptotic" or "exact"; if not given, asymptotic where the teacher is known.
-    method : "gd", "adam" or "lbfgs" (strong Wolfe line search, finished by Barzilai-Borwein steps).
+    method : "gd", "adam" or "lbfgs" (strong Wolfe line search, finished by Barzilai-Borwein steps). With another
+        penalty than the ridge only "gd": proximal gradient steps Q ← prox(Q − lr ∇f(Q)), f being the risk without it.
     lr : step; 0.15 for gd and 0.01 for adam if not given.
     max_iter : bound on the steps.
     tol : bound on ‖∇R‖_F/(λ√d).
@@ -119,7 +130,7 @@ def minimize_risk(
     if risk is None:
         risk = "exact" if data.model is None else "asymptotic"
     data.terms(risk)
-    check.choice("method", method, METHODS)
+    require_method("method", method, data.penalty)
     lr = check.real("lr", LEARNING_RATES[method] if lr is None else lr, low=0, strict=True)
     max_iter, tol = check.integer("max_iter", max_iter, low=1), check.real("tol", tol, low=0)
     start = initial_weights(data, init, seed)
@@ -130,7 +141,7 @@ def minimize_risk(
 
     function = TorchRisk(data, risk, device)
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
-    size, every = data.lam * math.sqrt(data.dim), max(1, max_iter // N_RECORDS)
+    size, every = data.penalty.strength * math.sqrt(data.dim), max(1, max_iter // N_RECORDS)
     record, iterations = Recorder(), []
     no_V = np.full((data.n_tokens, data.rank, data.rank), np.nan)
 
@@ -143,6 +154,8 @@ def minimize_risk(
     with few_threads(data.tokens.size):
         if method == "lbfgs":
             status, n_iter = quasi_newton(function, Q, lr, max_iter, tol * size, visit)
+        elif type(data.penalty) is not Ridge:
+            status, n_iter = proximal_descent(function, Q, data.penalty, lr, max_iter, tol * size, visit)
         else:
             optimizer = torch.optim.Adam([Q], lr=lr) if method == "adam" else torch.optim.SGD([Q], lr=lr)
             status, n_iter = first_order(function, Q, optimizer, max_iter, tol * size, visit)
@@ -158,7 +171,7 @@ def minimize_risk(
         history=record.history(),
         iterations=np.array(iterations),
         Q=end,
-        overlaps=overlaps(data, end, susceptibility(data, at.hessians)),
+        overlaps=overlaps(data, end, susceptibility(data, at, end)),
         train_loss=at.train_loss,
         gradient_norm=norm,
     )

@@ -12,6 +12,8 @@ from gamp_attention.denoiser import denoise
 from gamp_attention.gamp import GampState, Memory, StepReport, averaged_memory, gamp_step, initial_state
 from gamp_attention.gamp_control import HOLD_AFTER, Damping, Watch, responses
 from gamp_attention.newton import NotPositiveDefinite, make_metric
+from gamp_attention.penalties import Ridge
+from gamp_attention.penalty_terms import on_kinks
 from gamp_attention.results import History, Overlaps, Recorder, Status, finish
 from gamp_attention.risk import RiskAtPoint, gradient_norm, overlaps, risk_at, susceptibility
 from gamp_attention.settling import is_fixed_point, settle
@@ -29,7 +31,8 @@ class GampResult:
     Attributes
     ----------
     status, converged, n_iter, residual, history : as for every solver; the residual is the gradient norm.
-    Q : (d, r) weights: the last iterate where converged or tol = 0, else the one of smallest gradient.
+    Q : (d, r) weights: the last iterate where converged or tol = 0, else the one of smallest gradient. For other
+        penalties than the ridge, and tol > 0, after a proximal step that puts on kinks those that a kink holds.
     overlaps : of Q, with V.
     train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at Q.
     message_passing : how the message passing phase ended, before any settling.
@@ -192,6 +195,8 @@ def _conclude(
     keep_last = passing is Status.CONVERGED or (tol == 0 and passing is Status.MAX_ITER)
     state = last if keep_last else watch.best_state
     Q, V, status, n_settle = state.Q, state.V, passing, 0
+    if tol > 0 and type(data.penalty) is not Ridge:
+        Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
     message = f"message passing: {passing.value} after {n_iter} iterations"
     if settling and passing in (Status.STALLED, Status.DIVERGED):
         settled = settle(data, risk, Q, tol)
@@ -203,7 +208,7 @@ def _conclude(
         message += f"; settling: {'converged' if status.converged else 'stalled'} after {n_settle}"
     at = risk_at(data, Q, risk)
     if n_settle:
-        settled_V = susceptibility(data, at.hessians)
+        settled_V = susceptibility(data, at, Q)
         V = settled_V if np.isfinite(settled_V).all() else V
     fixed = is_fixed_point(data, risk, at, V) if status.converged else None
     n_off, n_near = _competing_minima(data, risk, at, V)

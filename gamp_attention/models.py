@@ -9,6 +9,7 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.attention import DotProductAttention
 from gamp_attention.coordinate_laws import CoordinateLaw, coordinate_law
+from gamp_attention.penalties import Ridge, is_even, lam_of, require_penalty, with_lam
 from gamp_attention.registration import check_attention, is_registered_attention, is_registered_loss, sample_loss
 from gamp_attention.risk_terms import RiskTerms, asymptotic_terms
 from gamp_attention.teachers import SoftmaxTeacher, Teacher, check_teacher, is_reversible
@@ -23,23 +24,30 @@ class Model:
     teacher : target attention T, eq. (1): a `SoftmaxTeacher`, or any callable u (..., L, t) → (..., L, L) with a
         property `even`.
     coordinates : the law ν of covariances, positions and teacher weights.
-    lam : strength λ of the ridge penalty, eq. (3).
+    penalty : r(Q) of eq. (3): `Ridge`, `ElasticNet` or one's own; a number stands for Ridge(λ).
     rank : columns r of the student's Q.
     student : attention map S, eq. (2).
     """
 
     teacher: Teacher
     coordinates: CoordinateLaw
-    lam: float
+    penalty: Any
     rank: int
     student: Any = field(default_factory=DotProductAttention)
 
     def __post_init__(self) -> None:
+        given = self.penalty if isinstance(self.penalty, tuple) else Ridge(self.penalty)
+        object.__setattr__(self, "penalty", require_penalty(given))
         check_student(self.student, self.n_tokens, self.rank)
         self._check_teacher()
 
     def _check_teacher(self) -> None:
         check_teacher(self.teacher, self.n_tokens, self.teacher_rank)
+
+    @property
+    def lam(self) -> float:
+        """λ: the penalty's field of that name, its strength where there is none."""
+        return lam_of(self.penalty)
 
     @property
     def n_tokens(self) -> int:
@@ -53,8 +61,13 @@ class Model:
 
     @property
     def even(self) -> bool:
-        """Whether S[−z] = S[z] and T[−y] = T[y], so that fields may change sign together."""
-        return self.student.even and self.teacher.even
+        """Whether S[−z] = S[z], T[−y] = T[y] and r(−Q) = r(Q), so that fields and weights may change sign together."""
+        return self.student.even and self.teacher.even and is_even(self.penalty)
+
+    @property
+    def rotations(self) -> bool:
+        """Whether S and the penalty are the same for all common rotations of the columns of Q."""
+        return self.student.rotations and type(self.penalty) is Ridge
 
     @cached_property
     def reversible(self) -> bool:
@@ -138,7 +151,7 @@ def with_parameter(model: Model, name: str, value: float) -> Model:
     if name == "omega":
         return replace(model, teacher=replace(softmax_teacher(model), omega=check.real(name, value, low=0, high=1)))
     if name == "lam":
-        return replace(model, lam=check.real(name, value, low=0, strict=True))
+        return replace(model, penalty=with_lam(model.penalty, value))
     if name == "sigma":
         gamma, sigma = model.coordinates.gamma, check.real(name, value, low=0, strict=True)
         if not (gamma == gamma.flat[0]).all():
@@ -204,6 +217,7 @@ def attention_model(
     student: DotProductAttention | None = None,
     teacher: Teacher | None = None,
     coordinates: CoordinateLaw | None = None,
+    penalty: Any = None,
 ) -> Model:
     """Model with isotropic tokens, Gaussian teacher weights and positions along one direction, or a law of its own.
 
@@ -212,12 +226,13 @@ def attention_model(
     n_tokens, rank, teacher_rank : L, r and t.
     omega : share ω of the positional matrix A in the target, in [0, 1]; 0.3 if not given.
     sigma : standard deviation of the tokens, one number or one for each token, Σ_l = σ_l² I; 0.5 if not given.
-    lam : ridge λ > 0.
+    lam : ridge λ > 0; not used where a penalty is given.
     A : (L, L) positional part of the target; 0.6 on the diagonal and the rest shared, if not given.
     tau : (L,) positions p_l = τ_l 1_d/√d; evenly spaced from 1 to −1 if not given.
     student : the attention map S; the tied softmax of eq. (15) if not given.
     teacher : the target map T, instead of that of eq. (16) with ω and A.
     coordinates : the law ν of covariances, positions and teacher weights, instead of sigma and tau.
+    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
 
     Raises
     ------
@@ -226,7 +241,7 @@ def attention_model(
     L = check.integer("n_tokens", n_tokens, low=1)
     r = check.integer("rank", rank, low=1)
     t = check.integer("teacher_rank", teacher_rank, low=1)
-    lam = check.real("lam", lam, low=0, strict=True)
+    penalty = require_penalty(penalty, lam)
     if teacher is None:
         omega = check.real("omega", 0.3 if omega is None else omega, low=0, high=1)
         if A is None:
@@ -250,18 +265,25 @@ def attention_model(
     elif (coordinates.gamma.shape[1], coordinates.teacher_mean.shape[1]) != (L, t):
         found = f"L = {coordinates.gamma.shape[1]}, t = {coordinates.teacher_mean.shape[1]}"
         raise check.fail("coordinates", found, f"a law of L = {L} tokens and t = {t} teacher columns")
-    return Model(teacher, coordinates, lam, r, DotProductAttention() if student is None else student)
+    return Model(teacher, coordinates, penalty, r, DotProductAttention() if student is None else student)
 
 
-def paper_model(omega: float = 0.3, sigma: float = 0.5, lam: float = 0.01, A: Any = ((0.6, 0.4), (0.4, 0.6))) -> Model:
+def paper_model(
+    omega: float = 0.3,
+    sigma: float = 0.5,
+    lam: float = 0.01,
+    A: Any = ((0.6, 0.4), (0.4, 0.6)),
+    penalty: Any = None,
+) -> Model:
     """The model of the paper's Section 5: L = 2, r = t = 1, p_1 = −p_2 = 1_d/√d, Q* ~ N(0, I).
 
     Parameters
     ----------
     omega : share ω of the positional matrix A in the target, in [0, 1].
     sigma : standard deviation of the tokens.
-    lam : ridge λ > 0.
+    lam : ridge λ > 0; not used where a penalty is given.
     A : (2, 2) positional part of the target.
+    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
 
     Examples
     --------
@@ -270,4 +292,5 @@ def paper_model(omega: float = 0.3, sigma: float = 0.5, lam: float = 0.01, A: An
     >>> model.n_tokens, model.rank, model.coordinates.rho.tolist()
     (2, 1, [[[0.25]], [[0.25]]])
     """
-    return attention_model(2, 1, 1, omega=omega, sigma=check.real("sigma", sigma, low=0, strict=True), lam=lam, A=A)
+    sigma = check.real("sigma", sigma, low=0, strict=True)
+    return attention_model(2, 1, 1, omega=omega, sigma=sigma, lam=lam, A=A, penalty=penalty)

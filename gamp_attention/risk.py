@@ -9,8 +9,9 @@ from gamp_attention import _validation as check
 from gamp_attention._numba import kernel, over_blocks
 from gamp_attention.data import Dataset
 from gamp_attention.fields import back_project, local_fields
-from gamp_attention.input_denoiser import prior_response
+from gamp_attention.input_denoiser import weights_update
 from gamp_attention.losses import AttentionLoss, loss_derivatives, make_work
+from gamp_attention.penalty_terms import least_subgradient, penalty_total
 from gamp_attention.results import Overlaps
 
 BLOCK = 1024
@@ -42,7 +43,8 @@ class RiskAtPoint:
     ----------
     z : (n, L, r) local fields X̃Q.
     train_loss : ε_t = R/d.
-    gradient : (d, r) ∇R.
+    gradient : (d, r) ∇R, or the subgradient of smallest norm.
+    smooth : (d, r) the gradient without the penalty, X̃ᵀ∇ℓ.
     loss_gradients : (n, L, r) ∇ℓ_μ at z.
     hessians : (n, L r, L r) ∇²ℓ_μ at z.
     """
@@ -50,34 +52,36 @@ class RiskAtPoint:
     z: np.ndarray
     train_loss: float
     gradient: np.ndarray
+    smooth: np.ndarray
     loss_gradients: np.ndarray
     hessians: np.ndarray
 
 
 def normalised_risk(data: Dataset, Q: np.ndarray, losses: np.ndarray, risk: str) -> float:
     """ε_t = R/d from the per-sample losses ℓ_μ."""
-    return float((np.sum(losses + data.terms(risk).constant) + 0.5 * data.lam * np.sum(Q**2)) / data.dim)
+    return float((np.sum(losses + data.terms(risk).constant) + penalty_total(data.penalty, Q)) / data.dim)
 
 
 def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
-    """‖∇R‖_F / (λ√d)."""
-    return float(np.linalg.norm(gradient) / (data.lam * np.sqrt(data.dim)))
+    """‖∇R‖_F / (λ√d), with the penalty's strength for λ."""
+    return float(np.linalg.norm(gradient) / (data.penalty.strength * np.sqrt(data.dim)))
 
 
 def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
     """Evaluate a risk and its derivatives at Q (d, r), in two passes over the tokens."""
     z = local_fields(data.tokens, data.positions, Q)
     losses, dl, hessians = sample_derivatives(data.loss, data.terms(risk).params, z)
-    grad = data.lam * Q + back_project(data.tokens, data.positions, dl)
-    return RiskAtPoint(z, normalised_risk(data, Q, losses, risk), grad, dl, hessians)
+    smooth = back_project(data.tokens, data.positions, dl)
+    grad = least_subgradient(data.penalty, Q, smooth)
+    return RiskAtPoint(z, normalised_risk(data, Q, losses, risk), grad, smooth, dl, hessians)
 
 
-def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray) -> np.ndarray:
-    """∇²R applied to P (d, r), at the point `at`."""
+def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: Any) -> np.ndarray:
+    """∇²R applied to P (d, r), at the point `at`; the penalty's curvature is a number or an array like P."""
     n, L, r = at.z.shape
     u = local_fields(data.tokens, data.positions, P).reshape(n, L * r)
     v = np.einsum("nij,nj->ni", at.hessians, u).reshape(n, L, r)
-    return data.lam * P + back_project(data.tokens, data.positions, v)
+    return curvature * P + back_project(data.tokens, data.positions, v)
 
 
 def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
@@ -91,7 +95,8 @@ def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
 
     Returns
     -------
-    (d, r) array ∇R(Q) = λQ + X̃ᵀ∇ℓ(X̃Q).
+    (d, r) array ∇R(Q) = X̃ᵀ∇ℓ(X̃Q) + ∇r(Q), with ∇r(Q) = λQ for the ridge. Where the penalty has kinks at Q, the
+    subgradient of smallest norm, which is zero at critical points.
     """
     data.terms(risk)
     Q = check.array("Q", Q, (data.dim, data.rank))
@@ -114,28 +119,31 @@ def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
     return Overlaps(q, data.positions @ Q / np.sqrt(d), theta, V)
 
 
-def susceptibility(data: Dataset, hessians: np.ndarray, tol: float = 1e-10, max_iter: int = 500) -> np.ndarray:
-    """V_l (L, r, r) at a minimum of the risk, from the Hessians of its samples.
+def susceptibility(
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, tol: float = 1e-10, max_iter: int = 500
+) -> np.ndarray:
+    """V_l (L, r, r) at a minimum Q of the risk, from the Hessians of its samples.
 
-    Solves V = W(A), A = −(1/d) Σ ∂g/∂ω with ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹), by damped iteration: the
-    large-d value of (1/d) Σ_i γ_i (∇²R)⁻¹_ii. NaN where the iteration finds no positive definite solution.
+    Solves V = W(A), A = −(1/d) Σ ∂g/∂ω with ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹), by damped iteration: for a smooth
+    penalty the large-d value of (1/d) Σ_i γ_i (∇²R)⁻¹_ii. NaN where no positive definite solution is found.
     """
+    hessians = at.hessians
     n, k, _ = hessians.shape
     L = data.n_tokens
     r = k // L
-    V = np.tile(np.eye(r), (L, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.lam))[:, None, None]
-    for _ in range(max_iter):
+    V = np.tile(np.eye(r), (L, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
+    for _ in range(500):
         inverse = np.linalg.inv(V)
         big = np.zeros((k, k))
         for l in range(L):
             big[l * r : (l + 1) * r, l * r : (l + 1) * r] = inverse[l]
         full = (n * big - big @ np.linalg.inv(big + hessians).sum(axis=0) @ big) / data.dim
         V_hat = np.stack([full[l * r : (l + 1) * r, l * r : (l + 1) * r] for l in range(L)])
-        W = prior_response(data.spectra, data.lam, V_hat)[2]
+        W = weights_update(data.penalty, data.spectra, V_hat, -at.smooth, Q)[1]
         if not np.isfinite(W).all() or np.linalg.eigvalsh(W).min() <= 0:
             return np.full((L, r, r), np.nan)
         change = np.abs(W - V).max() / np.abs(W).max()
         V = 0.5 * (V + W)
-        if change < tol:
+        if change < 1e-10:
             return V
     return np.full((L, r, r), np.nan)

@@ -1,8 +1,9 @@
 """Settling: drive a state on which message passing cycles to a critical point, and verify it.
 
 Fixed points of GAMP do not depend on V or A, so another descent on the same compiled risk may finish the
-work: L-BFGS, then Newton steps by MINRES that must lower the gradient. The end is checked to be a fixed point
-of GAMP: for a V that is small enough, the proximal step at ω = z − V g holds z = X̃Q.
+work: L-BFGS, or accelerated proximal gradient steps where the penalty is not the ridge; then Newton steps by MINRES
+that must lower the gradient. The end is checked to be a fixed point of GAMP: for a V that is small enough, the
+proximal step at ω = z − V g holds z = X̃Q.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from scipy.sparse.linalg import LinearOperator, minres
 
 from gamp_attention.data import Dataset
 from gamp_attention.denoiser import denoise
+from gamp_attention.penalties import Ridge
+from gamp_attention.penalty_terms import on_kinks
+from gamp_attention.proximal_gradient import proximal_gradient
 from gamp_attention.risk import RiskAtPoint, gradient_norm, hessian_product, risk_at
 
 HANDOVER = 1e-5  # gradient norm at which L-BFGS gives way to Newton steps
@@ -26,7 +30,7 @@ class Settled:
     ----------
     Q : (d, r) weights.
     gradient_norm : ‖∇R‖_F/(λ√d) there.
-    n_iter : iterations of L-BFGS plus Newton steps.
+    n_iter : iterations of L-BFGS or proximal gradient steps, plus Newton steps.
     """
 
     Q: np.ndarray
@@ -36,7 +40,30 @@ class Settled:
 
 def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 5000) -> Settled:
     """Minimise the risk from Q until ‖∇R‖_F/(λ√d) <= tol or nothing improves."""
-    shape, size = Q.shape, data.lam * np.sqrt(data.dim)
+    ridge = type(data.penalty) is Ridge
+    best, n_iter, handover = Q, 0, HANDOVER
+    while True:
+        descend = _quasi_newton if ridge else proximal_gradient
+        best, more = descend(data, risk, best, max(tol, handover), max_iter - n_iter)
+        n_iter += more
+        at = risk_at(data, best, risk)
+        norm = gradient_norm(data, at.gradient)
+        while norm > tol and n_iter < max_iter:
+            trial = best + newton_step(data, at, best)
+            trial_at = risk_at(data, trial, risk)
+            trial_norm = gradient_norm(data, trial_at.gradient)
+            n_iter += 1
+            if not trial_norm < 0.9 * norm:
+                break
+            best, at, norm = trial, trial_at, trial_norm
+        if ridge or norm <= tol or handover <= tol or n_iter >= max_iter:
+            return Settled(best, norm, n_iter)
+        handover *= 0.1  # the entries at kinks were not all known yet
+
+
+def _quasi_newton(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int) -> tuple[np.ndarray, int]:
+    """L-BFGS down to where Newton steps take over: weights and iterations."""
+    shape = Q.shape
 
     def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
         at = risk_at(data, x.reshape(shape), risk)
@@ -52,32 +79,25 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 
             "maxfun": 2 * max_iter,
             "maxcor": 20,
             "ftol": 0.0,
-            "gtol": max(tol, HANDOVER) * size / np.sqrt(Q.size),
+            "gtol": max(tol, HANDOVER) * data.lam * np.sqrt(data.dim / Q.size),
         },
     )
-    n_iter, best = int(found.nit), found.x.reshape(shape)
-    at = risk_at(data, best, risk)
-    norm = gradient_norm(data, at.gradient)
-    while norm > tol and n_iter < max_iter:
-        trial = best + newton_step(data, at)
-        trial_at = risk_at(data, trial, risk)
-        trial_norm = gradient_norm(data, trial_at.gradient)
-        n_iter += 1
-        if not trial_norm < 0.9 * norm:
-            break
-        best, at, norm = trial, trial_at, trial_norm
-    return Settled(best, norm, n_iter)
+    return found.x.reshape(shape), int(found.nit)
 
 
-def newton_step(data: Dataset, at: RiskAtPoint) -> np.ndarray:
-    """−(∇²R)⁻¹∇R by MINRES, which a flat direction (a rotation of the columns of Q) does not hinder."""
+def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
+    """−(∇²R)⁻¹∇R by MINRES, which a flat direction (a rotation of the columns of Q) does not hinder.
+
+    Entries of Q that a kink of the penalty holds stay where they are.
+    """
     shape = at.gradient.shape
+    _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
     operator = LinearOperator(
         (at.gradient.size, at.gradient.size),
-        matvec=lambda x: hessian_product(data, at, x.reshape(shape)).ravel(),
+        matvec=lambda x: (free * hessian_product(data, at, free * x.reshape(shape), curvature)).ravel(),
         dtype=float,
     )
-    step, _ = minres(operator, -at.gradient.ravel(), rtol=1e-10, maxiter=2000)
+    step, _ = minres(operator, -(free * at.gradient).ravel(), rtol=1e-10, maxiter=2000)
     return step.reshape(shape)
 
 

@@ -3,8 +3,11 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from gamp_attention.penalty_terms import least_subgradient, penalty_total, proximal_map
 from gamp_attention.results import Status
 
 if TYPE_CHECKING:
@@ -51,6 +54,29 @@ def first_order(
         if done:
             break
         optimizer.step()
+    if not math.isfinite(loss):
+        return Status.NONFINITE, t
+    return (Status.CONVERGED if norm <= tol else Status.MAX_ITER), t
+
+
+def proximal_descent(
+    function: Risk, Q: "torch.Tensor", penalty: Any, lr: float, max_iter: int, tol: float, visit: Visit
+) -> tuple[Status, int]:
+    """Proximal gradient steps Q ← prox(Q − lr ∇f), until the least subgradient is at most tol."""
+    import torch
+
+    for t in range(max_iter + 1):
+        value, _ = _value_and_norm(function, Q)
+        assert Q.grad is not None
+        here, smooth = Q.detach().cpu().numpy(), Q.grad.cpu().numpy()
+        loss = value + penalty_total(penalty, here)
+        norm = float(np.linalg.norm(least_subgradient(penalty, here, smooth)))
+        done = norm <= tol or t == max_iter or not math.isfinite(loss)
+        visit(t, loss, norm, done)
+        if done:
+            break
+        moved, _ = proximal_map(penalty, here / lr - smooth, 1 / lr)
+        Q.data.copy_(torch.as_tensor(moved))
     if not math.isfinite(loss):
         return Status.NONFINITE, t
     return (Status.CONVERGED if norm <= tol else Status.MAX_ITER), t

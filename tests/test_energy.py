@@ -35,8 +35,8 @@ def point(request, model):
 def test_three_routes_to_the_training_loss(point):
     F, se, image = point
     routes = (
-        moreau_loss(F.model, se.overlaps, image.hats, image.norm),
-        direct_loss(F.model, image.hats, image.norm),
+        moreau_loss(se.overlaps, image.hats, image.penalty),
+        direct_loss(image.hats, image.penalty),
         free_energy(F.model, se.overlaps, image.hats),
     )
     for value in routes:

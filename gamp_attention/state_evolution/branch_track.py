@@ -142,7 +142,7 @@ class TrackPoint:
     def train_loss(self) -> float:
         """ε_t; the free energy is stationary in the overlaps, so that the evaluation at hand will do."""
         image, _ = self.F.images(self.at)
-        return moreau_loss(self.F.model, self.at, image.hats, image.norm)
+        return moreau_loss(self.at, image.hats, image.penalty)
 
     @cached_property
     def test_error(self) -> float:

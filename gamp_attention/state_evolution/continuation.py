@@ -153,7 +153,7 @@ def _path(
     for u, x in zip(points, overlaps, strict=True):
         F = curve.map(u)
         image, _ = F.images(x)
-        losses.append(moreau_loss(F.model, x, image.hats, image.norm))
+        losses.append(moreau_loss(x, image.hats, image.penalty))
         found = stability(F, x).growth if stable else dict.fromkeys(SECTORS, np.nan)
         for name in SECTORS:
             growth[name].append(found[name])

@@ -2,29 +2,28 @@
 
 With the Moreau envelope M,
 
-    f = α E[M] − ½ ∫dν E[bᵀ (λ + A)⁻¹ b] + Σ_l (m̂_l·m_l + θ̂_l·θ_l + ½ q̂_l·V_l − ½ V̂_l·q_l),
+    f = α E[M] + ∫dν E[min_x r(x) + ½ xᵀA x − bᵀx] + Σ_l (m̂_l·m_l + θ̂_l·θ_l + ½ q̂_l·V_l − ½ V̂_l·q_l),
 
-its derivatives in the hats are the weights' side of eq. (7), those in the overlaps the channel's side, and at a
-fixed point f = ε_t.
+where the second term is −½ ∫dν E[bᵀ (λ + A)⁻¹ b] for the ridge. Its derivatives in the hats are the weights' side of
+eq. (7), those in the overlaps the channel's side, and at a fixed point f = ε_t.
 """
 
 import numpy as np
 
-from gamp_attention.input_denoiser import prior_response
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.channel import Hats
-from gamp_attention.state_evolution.weights import drift_and_noise
+from gamp_attention.state_evolution.weights import weights_envelope
 
 
-def moreau_loss(model: Model, overlaps: Overlaps, hats: Hats, norm: float) -> float:
-    """ε_t of eq. (14) from the Moreau envelope, with norm = ‖Q‖²/d."""
-    return hats.moreau - 0.5 * float(np.sum(hats.q * overlaps.V)) + 0.5 * model.lam * norm
+def moreau_loss(overlaps: Overlaps, hats: Hats, penalty: float) -> float:
+    """ε_t of eq. (14) from the Moreau envelope, with the penalty E[r(x)], λ‖Q‖²/2d for the ridge."""
+    return hats.moreau - 0.5 * float(np.sum(hats.q * overlaps.V)) + penalty
 
 
-def direct_loss(model: Model, hats: Hats, norm: float) -> float:
+def direct_loss(hats: Hats, penalty: float) -> float:
     """ε_t as the mean loss at the proximal minimum plus the penalty."""
-    return hats.loss + 0.5 * model.lam * norm
+    return hats.loss + penalty
 
 
 def free_energy(model: Model, overlaps: Overlaps, hats: Hats, moreau: float | None = None) -> float:
@@ -32,10 +31,6 @@ def free_energy(model: Model, overlaps: Overlaps, hats: Hats, moreau: float | No
 
     Overlaps and hats need not belong together: the derivatives in each, the others fixed, are the equations.
     """
-    law = model.coordinates
-    _, C, _ = prior_response(law.gamma.T, model.lam, hats.V, law.weight)
-    H, noise = drift_and_noise(model, hats)
-    weights = np.einsum("k,kab,kab->", law.weight, C, H @ law.moments @ np.swapaxes(H, 1, 2) + noise)
     coupling = np.sum(hats.m * overlaps.m) + np.sum(hats.theta * overlaps.theta)
     coupling += 0.5 * np.sum(hats.q * overlaps.V) - 0.5 * np.sum(hats.V * overlaps.q)
-    return float((hats.moreau if moreau is None else moreau) - 0.5 * weights + coupling)
+    return float((hats.moreau if moreau is None else moreau) + weights_envelope(model, hats) + coupling)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gamp_attention.results import Overlaps, Status
-from gamp_attention.state_evolution.overlap_map import OverlapMap
+from gamp_attention.state_evolution.overlap_map import OverlapMap, WeightsVanished
 from gamp_attention.state_evolution.packing import Packing, is_feasible, relative_change, units
 from gamp_attention.state_evolution.root import BREAKDOWNS, DIFFERENCE, LONGEST, Root, iterate, newton
 from gamp_attention.state_evolution.split_rule import SplitRule
@@ -54,8 +54,9 @@ def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, relax
                 if drift <= max(30 * tol, 1e-6):
                     return replace(root, status=Status.CONVERGED, path=path + root.path[1:])
             n_steps = min(2 * n_steps + 4, max_iter)
-    except BREAKDOWNS:
-        return Root(Status.NONFINITE, path, np.nan, Packing.of(F.model, path[-1]), None, F)
+    except BREAKDOWNS as error:
+        status = Status.LOST if isinstance(error, WeightsVanished) else Status.NONFINITE
+        return Root(status, path, np.nan, Packing.of(F.model, path[-1]), None, F)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.models import Model
+from gamp_attention.penalties import Ridge
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.channel import Hats, Moments, conjugates
 from gamp_attention.state_evolution.field_lines import fields_of
@@ -19,6 +20,7 @@ from gamp_attention.state_evolution.weights import weights_step
 RULES = ("auto", "split", "lines", "sobol")
 VARIANCES = ("stein", "derivative")
 AUTO_FIELDS = 4  # up to so many white coordinates the split rule is the faster
+VANISHED = 1e-12  # q, in units of the teacher's, under which a penalty has killed all weights
 FIRST_POINTS = {"lines": 256, "sobol": 4096}
 
 Rule = SplitRule | SobolRule
@@ -39,13 +41,17 @@ def first_rule(name: Any, model: Model, seed: tuple[int, ...]) -> Rule:
     return SobolRule(model, FIRST_POINTS[name], lines=name == "lines", seed=seed)
 
 
+class WeightsVanished(ArithmeticError):
+    """The penalty takes all weights to zero, where overlaps have no size left."""
+
+
 @dataclass(frozen=True)
 class Image:
-    """One full step: the hats at the old overlaps, the new overlaps, and the new ‖Q‖²/d."""
+    """One full step: the hats at the old overlaps, the new overlaps, and the new penalty per coordinate, E[r(x)]."""
 
     hats: Hats
     overlaps: Overlaps
-    norm: float
+    penalty: float
 
 
 @dataclass(frozen=True)
@@ -76,8 +82,13 @@ class OverlapMap:
 
     def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
         hats = conjugates(self.model, self.alpha, overlaps, moments)
-        after, norm = weights_step(self.model, hats, self.variance)
-        return Image(hats, Symmetry.of(self.model, overlaps).impose(fix_gauge(self.model, after)), norm)
+        after, penalty = weights_step(self.model, hats, self.variance)
+        if (
+            type(self.model.penalty) is not Ridge
+            and not np.abs(after.q).max() > VANISHED * np.abs(self.model.coordinates.rho).max()
+        ):
+            raise WeightsVanished
+        return Image(hats, Symmetry.of(self.model, overlaps).impose(fix_gauge(self.model, after)), penalty)
 
     def finer(self) -> "OverlapMap | None":
         """The map on the next finer rule."""

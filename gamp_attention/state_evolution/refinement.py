@@ -127,7 +127,7 @@ def _solution(
     error = float(errors.max())
     residual = float(np.abs(there - here).max())
     solved = residual <= max(rtol, 1e-10)
-    train_loss = moreau_loss(model, x, image.hats, image.norm)
+    train_loss = moreau_loss(x, image.hats, image.penalty)
     # second order in the overlaps, as the free energy is stationary in them; and first order in the average
     train_error = spread.of(image.hats.moreau, [s.hats.moreau for s in samples]) + error**2 * train_loss
     test_value = float(test_values.mean())

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gamp_attention.input_denoiser import prior_response
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.channel import Hats
 from gamp_attention.state_evolution.overlap_map import OverlapMap
 from gamp_attention.state_evolution.packing import Packing
+from gamp_attention.state_evolution.weights import response_pairs
 
 STEP = 1e-2  # finite differences, in units of the overlaps
 SECTORS = ("symmetric", "m", "theta")
@@ -71,14 +71,13 @@ def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
 
 
 def replicon(model: Model, hats: Hats, variance: str) -> float:
-    """Spectral radius of K_{l,l'} = ∫dν γ_l (C ⊗ C) Σ_k γ_k α E[(∂g_k/∂ω_l') ⊗ (∂g_k/∂ω_l')]; stable below 1.
+    """Spectral radius of K_{l,l'} = ∫dν γ_l E[C ⊗ C] Σ_k γ_k α E[(∂g_k/∂ω_l') ⊗ (∂g_k/∂ω_l')]; stable below 1.
 
     The derivative is the a.e. one: where the proximal map jumps, the true average is infinite.
     """
     law = model.coordinates
     L, r = hats.m.shape
-    _, C, _ = prior_response(law.gamma.T, model.lam, hats.response(variance), law.weight)
-    CC = np.einsum("kac,kbd->kabcd", C, C).reshape(len(C), r * r, r * r)
+    CC = response_pairs(model, hats, hats.response(variance))
     weights = np.einsum("k,kl,km,kab->lmab", law.weight, law.gamma, law.gamma, CC)
     K = np.einsum("lmab,mnbc->lanc", weights, hats.square).reshape(L * r * r, L * r * r)
     return float(np.abs(np.linalg.eigvals(K)).max()) if np.isfinite(K).all() else np.nan

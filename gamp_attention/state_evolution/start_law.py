@@ -49,7 +49,7 @@ def start_law(model: Model, init: Any, V: np.ndarray | None = None) -> StartLaw:
     law, r, L, t = model.coordinates, model.rank, model.n_tokens, model.teacher_rank
     K = len(law.weight)
     if V is None:
-        V = initial_variances(law.trace, model.lam, r)
+        V = initial_variances(law.trace, model.penalty.strength, r)
     moments = np.zeros((K, r + L + t, r + L + t))
     moments[:, r:, r:] = law.moments
     if isinstance(init, Overlaps):

@@ -59,7 +59,7 @@ def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:
     r, t = overlaps.theta.shape[1:]
     parts = model.student.parts
     size = r // parts
-    if size == 1 or not model.student.rotations:
+    if size == 1 or not model.rotations:
         return overlaps
     towards = np.zeros((size, size))
     if overlaps.theta.any():

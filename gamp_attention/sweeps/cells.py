@@ -11,6 +11,7 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.models import Model, parameter_value, require_model, with_parameter
+from gamp_attention.penalties import with_lam
 from gamp_attention.starts import STARTS
 
 METHODS = ("SE", "GAMP", "GD")
@@ -79,7 +80,7 @@ def grid(
 
     alphas = _axis("alpha", alpha, positive)
     omegas = _axis("omega", own["omega"] if omega is None else omega, lambda n, v: check.real(n, v, low=0, high=1))
-    lams = _axis("lam", own["lam"] if lam is None else lam, positive)
+    lams = _axis("lam", own["lam"] if lam is None else lam, lambda n, v: with_lam(model.penalty, v).lam)
     sigmas: list[Any] = [None]
     if sigma is not None or _common_variance(model):
         sigmas = _axis("sigma", own["sigma"] if sigma is None else sigma, positive)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gamp_attention import _validation as check
+from gamp_attention.gradient_descent import require_method
 from gamp_attention.models import Model, require_model
 from gamp_attention.sweeps.cells import FORMAT, Cell, base_digest, grid, listed
 from gamp_attention.sweeps.chains import chains
@@ -127,6 +128,8 @@ def sweep(
         wanted = grid(model, alpha=alpha, **axes)
     if any(cell.method == "GD" for cell in wanted) and importlib.util.find_spec("torch") is None:
         raise ImportError("method: 'GD' needs torch: pip install 'gamp-attention[torch]'")
+    if any(cell.method == "GD" for cell in wanted):
+        require_method("descent", settings.descent, model.penalty)
     work, store = chains(model, wanted, settings, warm), Store(folder)
     keys = {job.cell: job.key for chain in work for job in chain}
     about = {"model": base_digest(model), "settings": asdict(settings) | {"warm": warm}}
