@@ -65,8 +65,15 @@ def user_classes(sig: Any) -> list[type]:
 
 
 def is_known(sig: Any) -> bool:
-    """Whether the sources of all users' classes can be read, as they cannot at an interactive prompt."""
-    return all(_sources(cls) is not None for cls in user_classes(sig))
+    """Whether all users' classes can be imported again, unlike those of a script itself, and their sources be read."""
+    return all(_is_importable(cls) and _sources(cls) is not None for cls in user_classes(sig))
+
+
+def _is_importable(cls: type) -> bool:
+    found: Any = None if cls.__module__ in ("__main__", "__mp_main__") else sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is cls
 
 
 def _of_class(cls: type) -> tuple[str, str, str]:

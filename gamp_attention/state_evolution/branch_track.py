@@ -8,7 +8,7 @@ import numpy as np
 
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.arclength import Curve
-from gamp_attention.state_evolution.energy import moreau_loss
+from gamp_attention.state_evolution.energy import stationary_loss
 from gamp_attention.state_evolution.overlap_map import OverlapMap, Rule
 from gamp_attention.state_evolution.packing import Packing, is_feasible, relative_change
 from gamp_attention.state_evolution.predicted_error import predicted_test_error
@@ -142,7 +142,7 @@ class TrackPoint:
     def train_loss(self) -> float:
         """ε_t; the free energy is stationary in the overlaps, so that the evaluation at hand will do."""
         image, _ = self.F.images(self.at)
-        return moreau_loss(self.at, image.hats, image.penalty)
+        return stationary_loss(self.F, self.at, image)
 
     @cached_property
     def test_error(self) -> float:

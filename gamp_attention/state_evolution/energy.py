@@ -13,12 +13,23 @@ import numpy as np
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.channel import Hats
+from gamp_attention.state_evolution.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.weights import weights_envelope
 
 
 def moreau_loss(overlaps: Overlaps, hats: Hats, penalty: float) -> float:
     """ε_t of eq. (14) from the Moreau envelope, with the penalty E[r(x)], λ‖Q‖²/2d for the ridge."""
     return hats.moreau - 0.5 * float(np.sum(hats.q * overlaps.V)) + penalty
+
+
+def stationary_loss(F: OverlapMap, overlaps: Overlaps, image: Image) -> float:
+    """ε_t at overlaps near a fixed point, from the map's image of them: to second order in the distance from it.
+
+    Where A is not Stein's, f is not stationary, and the Moreau form will do.
+    """
+    if F.variance != "stein":
+        return moreau_loss(overlaps, image.hats, image.penalty)
+    return free_energy(F.model, overlaps, image.hats)
 
 
 def direct_loss(hats: Hats, penalty: float) -> float:

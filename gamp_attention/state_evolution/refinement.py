@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import t as student_t
 
 from gamp_attention.results import Overlaps, Status
-from gamp_attention.state_evolution.energy import moreau_loss
+from gamp_attention.state_evolution.energy import stationary_loss
 from gamp_attention.state_evolution.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.packing import Packing
 from gamp_attention.state_evolution.predicted_error import predicted_test_error
@@ -127,7 +127,7 @@ def _solution(
     error = float(errors.max())
     residual = float(np.abs(there - here).max())
     solved = residual <= max(rtol, 1e-10)
-    train_loss = moreau_loss(x, image.hats, image.penalty)
+    train_loss = stationary_loss(F, x, image)
     # second order in the overlaps, as the free energy is stationary in them; and first order in the average
     train_error = spread.of(image.hats.moreau, [s.hats.moreau for s in samples]) + error**2 * train_loss
     test_value = float(test_values.mean())
