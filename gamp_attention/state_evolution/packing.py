@@ -24,13 +24,13 @@ def relative_change(old: Overlaps, new: Overlaps) -> float:
     return max(float(np.abs(a[name] - b[name]).max(initial=0) / size[name]) for name in NAMES)
 
 
-def is_feasible(model: Model, overlaps: Overlaps) -> bool:
-    """Whether V is positive definite and the covariances of (ω̃_l, y_l) are so but for little."""
+def is_feasible(model: Model, overlaps: Overlaps, slack: float = SLACK) -> bool:
+    """Whether V is positive definite, and the covariances of (ω̃_l, y_l) are so but for a little slack."""
     if not all(np.isfinite(values).all() for values in overlaps.arrays().values()):
         return False
     inverse = np.linalg.pinv(model.coordinates.rho, hermitian=True)
     rest = overlaps.q - overlaps.theta @ inverse @ np.swapaxes(overlaps.theta, 1, 2)
-    least = np.linalg.eigvalsh(rest).min(axis=-1) + SLACK * np.linalg.eigvalsh(overlaps.q).max(axis=-1)
+    least = np.linalg.eigvalsh(rest).min(axis=-1) + slack * np.linalg.eigvalsh(overlaps.q).max(axis=-1)
     return bool(np.linalg.eigvalsh(overlaps.V).min() > 0 and least.min() > 0)
 
 

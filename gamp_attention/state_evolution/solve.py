@@ -143,7 +143,7 @@ def given_start(model: Model, init: Any) -> Overlaps:
     if not isinstance(init, Overlaps):
         raise check.fail("init", init, "one of " + ", ".join(map(repr, STARTS)) + " or Overlaps", TypeError)
     given = checked_overlaps(model, init)
-    if not is_feasible(model, given):
+    if not is_feasible(model, given, slack=0.0):
         raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
     return given
 
