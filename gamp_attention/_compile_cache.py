@@ -35,7 +35,7 @@ class KernelCache(FunctionCache):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Store a compiled kernel, in place of one that was made from an earlier version of the same sources."""
+        """Store a compiled kernel, beside those of other versions of a user's sources."""
         if is_known(sig):
             super().save_overload(sig, data)
 
@@ -76,12 +76,14 @@ def _is_importable(cls: type) -> bool:
     return found is cls
 
 
+@lru_cache  # once for all kernels
 def _of_class(cls: type) -> tuple[str, str, str]:
     texts = _sources(cls)
     assert texts is not None
     return cls.__module__, cls.__qualname__, _digest(texts)
 
 
+@lru_cache
 def _sources(cls: type) -> list[bytes] | None:
     """The file that defines a class; helpers that it imports from a file next to it are not seen."""
     try:

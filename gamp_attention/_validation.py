@@ -63,6 +63,16 @@ def array(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:
     return result
 
 
+def namedtuple_class(name: str, value: Any, methods: tuple[str, ...]) -> type:
+    """A class derived from NamedTuple that defines some methods."""
+    if not (isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields")):
+        raise fail(name, value, "a class derived from typing.NamedTuple", TypeError)
+    missing = [each for each in methods if not callable(vars(value).get(each.partition("(")[0]))]
+    if missing:
+        raise TypeError(f"{name}: {value.__name__} needs a method {' and one '.join(missing)}")
+    return value
+
+
 def generator(seed: Any, *stream: int) -> np.random.Generator:
     """A numpy Generator from a seed or a Generator.
 

@@ -18,7 +18,7 @@ import numpy as np
 from gamp_attention._numba import inline_kernel, kernel, overload
 from gamp_attention.attention import DotProductAttention, is_bounded, is_instance
 from gamp_attention.loss_bounds import curvature_floor
-from gamp_attention.losses import AttentionLoss, loss_derivatives, loss_value
+from gamp_attention.losses import AttentionLoss, loss_derivatives, loss_value, row_loss
 from gamp_attention.numeric_derivatives import difference_derivatives
 
 REGISTERED: dict[type, Any] = {}  # compiled `attend` of each class
@@ -36,28 +36,24 @@ def attend_all(attention, z, S):
         attend(attention, z[mu], S[mu])
 
 
-class CustomAttention:
-    """What registered maps share; `register_attention` adds it to their classes."""
-
-    @staticmethod
-    def call(self: Any, z: Any) -> Any:
-        """Attention matrices (..., L, L) of local fields (..., L, r); arrays of numpy or tensors of torch."""
-        if not isinstance(z, np.ndarray):
-            if not hasattr(self, "torch"):
-                raise TypeError(f"minimize_risk: needs a method torch(self, z) of {type(self).__name__}")
-            return self.torch(z)
-        L = z.shape[-2]
-        flat = np.ascontiguousarray(z).reshape(-1, L, z.shape[-1])
-        S = np.empty((len(flat), L, L))
-        attend_all(self, flat, S)
-        return S.reshape(*z.shape[:-1], L)
+def _call(self: Any, z: Any) -> Any:
+    """Attention matrices (..., L, L) of local fields (..., L, r); arrays of numpy or tensors of torch."""
+    if not isinstance(z, np.ndarray):
+        if not hasattr(self, "torch"):
+            raise TypeError(f"minimize_risk: needs a method torch(self, z) of {type(self).__name__}")
+        return self.torch(z)
+    L = z.shape[-2]
+    flat = np.ascontiguousarray(z).reshape(-1, L, z.shape[-1])
+    S = np.empty((len(flat), L, L))
+    attend_all(self, flat, S)
+    return S.reshape(*z.shape[:-1], L)
 
 
 def compile_map(cls: type) -> None:
-    """Make a class known to compiled code."""
+    """Make a class known to compiled code, and its instances callable on arrays and tensors."""
     REGISTERED[cls] = inline_kernel(vars(cls)["attend"])
     if "__call__" not in vars(cls):
-        cls.__call__ = CustomAttention.call  # type: ignore[method-assign]
+        cls.__call__ = _call  # type: ignore[method-assign]
 
 
 def _registered(numba_type: Any) -> Any:
@@ -94,11 +90,7 @@ def _loss_value(loss, p, z, work):
         s, value = work.s, 0.0
         attend(loss.attention, z.reshape((L, loss.rank)), s)
         for i in range(L):
-            for j in range(L):
-                gs = 0.0
-                for k in range(L):
-                    gs += p[j * L + k] * s[i, k]
-                value += s[i, j] * (0.5 * gs - p[L * L + j * L + i])
+            value += row_loss(p, s, i)
         return value
 
     return attention_value

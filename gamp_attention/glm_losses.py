@@ -68,7 +68,8 @@ class LogisticLoss(NamedTuple):
 
     def torch(self, p: Any, z: Any) -> Any:
         """The same for tensors."""
-        return (-p[:, 0] * z[..., 0].sum(1)).exp().log1p()
+        total = p[:, 0] * z[..., 0].sum(1)
+        return (-total.abs()).exp().log1p() + (-total).clamp(min=0)
 
 
 @register_loss

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._numba import overload
+from gamp_attention._numba import inline_kernel, overload
 from gamp_attention.attention import (
     DotProductAttention,
     attend_row,
@@ -79,6 +79,18 @@ def loss_derivatives(loss, p, z, grad, hess, work):
     raise NotImplementedError("loss_derivatives() is dispatched by numba on the type of the loss")
 
 
+@inline_kernel
+def row_loss(p, S, i):
+    """φ_i = ½ (S G Sᵀ)_ii − (S M)_ii for the attention weights in row i of S (L, L)."""
+    L, value = S.shape[0], 0.0
+    for j in range(L):
+        gs = 0.0
+        for k in range(L):
+            gs += p[j * L + k] * S[i, k]
+        value += S[i, j] * (0.5 * gs - p[L * L + j * L + i])
+    return value
+
+
 @overload(make_work)
 def _make_work(loss):
     if not is_instance(loss, AttentionLoss):
@@ -105,11 +117,7 @@ def _loss_value(loss, p, z, work):
         value = 0.0
         for i in range(L):
             attend_row(loss.attention, s, i)
-            for j in range(L):
-                gs = 0.0
-                for k in range(L):
-                    gs += p[j * L + k] * s[i, k]
-                value += s[i, j] * (0.5 * gs - p[L * L + j * L + i])
+            value += row_loss(p, s, i)
         return value
 
     return attention_value

@@ -33,11 +33,7 @@ def register_penalty(cls: type) -> type:
     ------
     TypeError : naming what the class lacks.
     """
-    if not (isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")):
-        raise check.fail("register_penalty", cls, "a class derived from typing.NamedTuple", TypeError)
-    missing = [name for name in METHODS if not callable(vars(cls).get(name))]
-    if missing:
-        raise TypeError(f"register_penalty: {cls.__name__} needs methods {', '.join(missing)}")
+    check.namedtuple_class("register_penalty", cls, METHODS)
     REGISTERED[cls] = {name: inline_kernel(vars(cls)[name]) for name in METHODS}
     return cls
 

@@ -35,7 +35,7 @@ def register_loss(cls: type) -> type:
     ------
     TypeError : naming what the class lacks.
     """
-    _require_namedtuple("register_loss", cls, "value(self, p, z)", "value")
+    check.namedtuple_class("register_loss", cls, ("value(self, p, z)",))
     _add_traits(cls)
     if not cls.convex and "floor" not in vars(cls):  # type: ignore[attr-defined]
         raise TypeError(
@@ -102,7 +102,7 @@ def register_attention(cls: type) -> type:
     ------
     TypeError : naming what the class lacks.
     """
-    _require_namedtuple("register_attention", cls, "attend(self, z, S)", "attend")
+    check.namedtuple_class("register_attention", cls, ("attend(self, z, S)",))
     _add_traits(cls)
     compile_map(cls)
     return cls
@@ -175,13 +175,6 @@ def _floor(loss, p):
 @kernel
 def _curvature(loss, p, radius):
     return curvature_floor(loss, p, radius)
-
-
-def _require_namedtuple(caller: str, cls: Any, signature: str, method: str) -> None:
-    if not (isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")):
-        raise check.fail(caller, cls, "a class derived from typing.NamedTuple", TypeError)
-    if not callable(vars(cls).get(method)):
-        raise TypeError(f"{caller}: {cls.__name__} needs a method {signature}")
 
 
 def _try(name: str, method: str, call: Callable[..., Any], *arguments: Any) -> Any:

@@ -132,7 +132,7 @@ def susceptibility(
     L = data.n_tokens
     r = k // L
     V = np.tile(np.eye(r), (L, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
-    for _ in range(500):
+    for _ in range(max_iter):
         inverse = np.linalg.inv(V)
         big = np.zeros((k, k))
         for l in range(L):
@@ -144,6 +144,6 @@ def susceptibility(
             return np.full((L, r, r), np.nan)
         change = np.abs(W - V).max() / np.abs(W).max()
         V = 0.5 * (V + W)
-        if change < 1e-10:
+        if change < tol:
             return V
     return np.full((L, r, r), np.nan)

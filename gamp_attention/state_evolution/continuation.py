@@ -18,7 +18,7 @@ from gamp_attention.state_evolution.arclength import (
     where_q_vanishes,
 )
 from gamp_attention.state_evolution.crossings import Crossing, crossing
-from gamp_attention.state_evolution.energy import moreau_loss
+from gamp_attention.state_evolution.energy import stationary_loss
 from gamp_attention.state_evolution.field_lines import fields_of
 from gamp_attention.state_evolution.fixed_point import family_growth
 from gamp_attention.state_evolution.overlap_map import AUTO_FIELDS, VARIANCES, Rule
@@ -153,7 +153,7 @@ def _path(
     for u, x in zip(points, overlaps, strict=True):
         F = curve.map(u)
         image, _ = F.images(x)
-        losses.append(moreau_loss(x, image.hats, image.penalty))
+        losses.append(stationary_loss(F, x, image))
         found = stability(F, x).growth if stable else dict.fromkeys(SECTORS, np.nan)
         for name in SECTORS:
             growth[name].append(found[name])
