@@ -3,8 +3,8 @@
 Weights start at .1 N(0, 1). Adam takes the paper's 2500 steps of size .01 and gradient descent its 5000 of .15, on the
 exact risk; L-BFGS then takes both to zero gradient, so that it is known which minimum they were in the basin of. GAMP
 goes there by itself. A minimum is semantic or positional if it is like the one that the informed start of the same
-instance leads to: overlaps |θ| and |m_1|, in units of √q times the cosines of the angles with Q* and p_1, within a fifth
-of the distance of the two, and a loss that differs by at most 2 %. All else is "neither".
+instance leads to: overlaps |θ| and |m_1|, in units of √q times the cosines of the angles with Q* and p_1, within a
+fifth of the distance of the two, and a loss that differs by at most 2 %. All else is "neither".
 
 Criterion: at least 95 % of all runs end at zero gradient. At d = 100 Adam finds both minima in different instances, as
 the paper reports, and so does GAMP. Fractions are given with 95 % intervals (Wilson).
@@ -128,7 +128,8 @@ def draw(rows, table, path):
                 axis.plot(got["m"], got["theta"], "o", ms=4, mfc="none", color=colours.get(got["end"], "black"))
             axis.set(xlabel=r"$\sigma |m_1|$", ylabel=r"$|\theta|/\sigma$")
         axes[0, 0].set_ylabel("share of the runs, 95 % interval")
-        axes[0, 0].legend(frameon=False, fontsize=9)
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        axes[0, 0].figure.legend(handles, labels, loc="outside lower center", ncols=len(ENDS), frameon=False)
         axes[0, 0].figure.suptitle(
             f"Random starts, ω = {OMEGA:g}, α = {ALPHA:g}. Below, d = {sizes[-1]}: ends; × minima of informed starts"
         )
