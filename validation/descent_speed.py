@@ -5,8 +5,8 @@ plain gradient descent as in the paper, step .15, in torch, for at most 5000 ste
 reaching GAMP's loss up to 1e-4 of it, and the gradient that all steps leave is given. All are timed one after the other
 in one process.
 
-Criterion: wherever GAMP and L-BFGS both converge, GAMP's loss is not above that of L-BFGS by more than 1e-3 of it; on the
-semantic branch they end at the same minimum in at least two cases of three.
+Criterion: wherever GAMP and L-BFGS both converge, GAMP's loss is not above that of L-BFGS by more than 1e-3 of it; on
+the semantic branch they end at the same minimum in at least two cases of three.
 """
 
 import time
@@ -92,7 +92,8 @@ def draw(rows, path):
                 axis.set(title=f"ω = {omega:g}", xlabel="α")
             line[0].set_ylabel(f"{branch} branch, seconds", color=COLOURS[branch])
         handles, labels = axes[0, 0].get_legend_handles_labels()
-        axes[0, 0].figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+        columns = min(len(styles), len(omegas))
+        axes[0, 0].figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
 
 
 def main():
