@@ -32,8 +32,9 @@ def plot_comparison(comparison: "Comparison", path: str | Path) -> None:
 
 
 def _draw_comparison(comparison: "Comparison", axes: Any) -> None:
-    from gamp_attention.comparison import FOLLOWED, scalars
+    from gamp_attention.branch_comparison import FOLLOWED
     from gamp_attention.report import heading
+    from gamp_attention.results import scalars
 
     s = comparison.settings
     for row, branch in zip(axes, comparison.branches, strict=True):

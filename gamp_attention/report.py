@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from gamp_attention.comparison import Branch, Comparison, Row
+    from gamp_attention.branch_comparison import Branch, Row
+    from gamp_attention.comparison import Comparison
     from gamp_attention.landscape.phase_boundaries import PhaseBoundaries
     from gamp_attention.state_evolution.result import StateEvolutionResult
     from gamp_attention.state_evolution.trajectory import Trajectory
@@ -129,7 +130,7 @@ def comparison_dict(comparison: "Comparison") -> dict[str, Any]:
 
 def state_evolution_table(result: "StateEvolutionResult") -> str:
     """The table of `gamp-attention solve`."""
-    from gamp_attention.comparison import scalars
+    from gamp_attention.results import scalars
 
     values, errors = scalars(result.overlaps), scalars(result.overlaps_error)
     lines = [f"{result.status.value} after {result.n_iter} iterations, residual {result.residual:.1e}"]
@@ -146,7 +147,7 @@ def state_evolution_table(result: "StateEvolutionResult") -> str:
 
 def trajectory_table(path: "Trajectory") -> str:
     """The table of `gamp-attention trajectory`."""
-    from gamp_attention.comparison import scalars
+    from gamp_attention.results import scalars
 
     values, errors = scalars(path), scalars(path.error)
     lines = ["   t" + "".join(head.rjust(14) for head in HEADS[:4])]

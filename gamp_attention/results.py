@@ -57,6 +57,22 @@ class Overlaps:
         return Overlaps(**self.arrays() | {family: np.zeros_like(getattr(self, family))})
 
 
+def scalars(overlaps: Overlaps) -> dict[str, np.ndarray]:
+    """One number for each overlap, unchanged by a rotation of the columns of Q; works on histories too.
+
+    q and V are traces (per column for V) averaged over tokens. For r = t = 1, m is m_1 and θ the average over
+    tokens, with their signs; else they are the norms of m_1 and of θ_l, averaged.
+    """
+    m, theta = overlaps.m[..., 0, :], overlaps.theta
+    signed = m.shape[-1] == 1 and theta.shape[-1] == 1
+    return {
+        "q": np.trace(overlaps.q, axis1=-2, axis2=-1).mean(axis=-1),
+        "m": m[..., 0] if signed else np.linalg.norm(m, axis=-1),
+        "theta": (theta[..., 0, 0] if signed else np.linalg.norm(theta, axis=(-2, -1))).mean(axis=-1),
+        "V": np.trace(overlaps.V, axis1=-2, axis2=-1).mean(axis=-1) / overlaps.V.shape[-1],
+    }
+
+
 def stacked(path: list[Overlaps]) -> dict[str, np.ndarray]:
     """The four fields by name, each with an axis along the path in front."""
     return {name: np.stack([o.arrays()[name] for o in path]) for name in path[0].arrays()}

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.comparison import scalars
 from gamp_attention.generalisation import sampled_test_error
 from gamp_attention.plotting import plot_comparison
 from gamp_attention.report import with_error
+from gamp_attention.results import scalars
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.comparison import deviation, scalars
+from gamp_attention.branch_comparison import deviation
 from gamp_attention.data import Dataset
+from gamp_attention.results import scalars
 from gamp_attention.state_evolution.channel import Hats
 from gamp_attention.state_evolution.weights import weights_step
 

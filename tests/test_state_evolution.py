@@ -5,7 +5,7 @@ import pytest
 from scipy.integrate import dblquad
 
 import gamp_attention as ga
-from gamp_attention.comparison import scalars
+from gamp_attention.results import scalars
 from gamp_attention.state_evolution.gaussian_points import gaussian_points
 
 # measured by an independent prototype of this project, Stein's form; L = 2, r = t = 1, ω = .3, α = 1.5

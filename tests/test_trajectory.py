@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.comparison import deviation, scalars
+from gamp_attention.branch_comparison import deviation
 from gamp_attention.gamp import naive_memory
+from gamp_attention.results import scalars
 
 SEEDS, SIZE = 16, 600
 RUNS = {"semantic": (0.5, 12), "positional": (0.3, 12), "undamped": (1.0, 4)}

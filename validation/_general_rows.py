@@ -20,6 +20,7 @@ class Row(NamedTuple):
     damping: float = 0.5
     rtol: float = 1e-2
     quick: bool = False  # part of the reduced run
+    more: int = 1  # times as many instances
 
 
 def rows():
@@ -40,9 +41,9 @@ def rows():
         Row("causal", build(student=student(causal=True), teacher=teacher(causal=True)), alpha=3.0, quick=True),
         Row("causal student only", build(student=student(causal=True)), alpha=2.5),
         Row("L=3", build(3)),
-        Row("r=2, t=1", build(2, 2, 1), init="both", damping=0.2),
-        Row("r=2, t=2", build(2, 2, 2, omega=0.2), alpha=2.0),
-        Row("untied keys, r=1+1", build(2, 2, 1, student=student(tied=False)), damping=0.3),
+        Row("r=2, t=1", build(2, 2, 1), init="both", damping=0.2, more=2),
+        Row("r=2, t=2", build(2, 2, 2, omega=0.2), alpha=2.0, more=2),
+        Row("untied keys, r=1+1", build(2, 2, 1, student=student(tied=False)), damping=0.3, more=2),
         Row("L=8", build(8)),
         Row("linear attention", build(student=student(softmax=False)), damping=0.15),
         Row("lasso", ga.paper_model(penalty=ga.ElasticNet(0.0, 0.005)), alpha=3.0),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.comparison import scalars
+from gamp_attention.results import scalars
 from gamp_attention.state_evolution.solve import NAMED
 from gamp_attention.sweeps.compute import row_overlaps
 from validation._report import RESULTS

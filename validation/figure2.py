@@ -19,8 +19,8 @@ minima. No α_c or α_l is tuned: they stand beside the published ones.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.comparison import scalars
 from gamp_attention.plotting import COLOURS, DARK, GREY, figure
+from gamp_attention.results import scalars
 from gamp_attention.sweeps.compute import row_overlaps
 from validation import _landscape as land
 from validation._report import Verdict

@@ -13,8 +13,8 @@ derivative's.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.comparison import scalars
 from gamp_attention.plotting import COLOURS, DARK, GREY, figure
+from gamp_attention.results import scalars
 from validation import _landscape as land
 from validation._report import Verdict
 

@@ -13,8 +13,9 @@ import torch
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.comparison import DAMPING, scalars
+from gamp_attention.branch_comparison import DAMPING
 from gamp_attention.plotting import COLOURS, figure
+from gamp_attention.results import scalars
 from validation._report import Verdict, options
 
 

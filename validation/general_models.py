@@ -32,7 +32,7 @@ from validation._general_table import draw, markdown
 from validation._report import Verdict, options
 
 FOLLOWED, N_PATHS, REPLICAS = 15, 1024, 3
-SIZES, QUICK_SIZES = {400: 8, 800: 6}, {150: 3}
+SIZES, QUICK_SIZES = {400: 4, 800: 3}, {150: 3}
 MAX_WORK = 1e6  # proximal problems of one average of state evolution
 MAX_ITER = 800
 ROUNDING = 2e-8  # gradient norm that autograd may find where GAMP stopped at 1e-8
@@ -180,7 +180,9 @@ def collect(found, verdict):
     settings = [FOLLOWED, N_PATHS, REPLICAS, MAX_WORK, MAX_ITER]
     chosen = [row for row in rows() if row.quick or not found.quick]
     plan = {
-        (number, d): short_hash([digest(row.model), row.alpha, row.init, row.damping, row.rtol, d, seeds, settings])
+        (number, d): short_hash(
+            [digest(row.model), row.alpha, row.init, row.damping, row.rtol, d, seeds * row.more, settings]
+        )
         for d, seeds in (QUICK_SIZES if found.quick else SIZES).items()
         for number, row in enumerate(chosen)
     }
@@ -188,7 +190,9 @@ def collect(found, verdict):
     with path.open("a") as file:
         for number, d in tqdm(missing, desc="parts", disable=None):
             key = plan[number, d]
-            have[key] = cell(chosen[number], d, (QUICK_SIZES if found.quick else SIZES)[d]) | {"key": key}
+            have[key] = cell(chosen[number], d, (QUICK_SIZES if found.quick else SIZES)[d] * chosen[number].more) | {
+                "key": key
+            }
             file.write(json.dumps(have[key]) + "\n")
             file.flush()
             report(judged(chosen[number], have[key]))

@@ -14,8 +14,8 @@ import numpy as np
 from scipy.stats import binomtest
 
 import gamp_attention as ga
-from gamp_attention.comparison import scalars
 from gamp_attention.plotting import COLOURS, GREY, figure
+from gamp_attention.results import scalars
 from gamp_attention.starts import initial_weights
 from validation import _landscape as land
 from validation._report import Verdict

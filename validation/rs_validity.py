@@ -15,8 +15,8 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.comparison import scalars
 from gamp_attention.plotting import COLOURS, DARK, figure
+from gamp_attention.results import scalars
 from validation._report import Verdict, options
 
 ALPHAS = (1.0, 1.5, 2.0)  # at α = 3 most runs leave for the semantic branch

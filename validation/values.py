@@ -10,8 +10,9 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.comparison import DAMPING, scalars
+from gamp_attention.branch_comparison import DAMPING
 from gamp_attention.plotting import COLOURS, DARK, figure
+from gamp_attention.results import scalars
 from validation._report import Verdict, options
 
 # independent prototype, Stein's form of V̂; see docs/validation.md

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.comparison import scalars
+from gamp_attention.results import scalars
 from gamp_attention.starts import STARTS
 from gamp_attention.sweeps.cells import AXES, METHODS
 from gamp_attention.sweeps.compute import row_overlaps
