@@ -89,7 +89,7 @@ class Model:
         return single_group(n_samples, self.n_tokens)
 
     def on_coordinates(self, gamma: np.ndarray, tau: np.ndarray, class_means: np.ndarray, pi: np.ndarray) -> "Model":
-        """The model with the law of given coordinates, see `law_from_samples`; only mixtures have class means (d, S)."""
+        """The model with the law of given coordinates, see `law_from_samples`; class means (d, S) are of mixtures."""
         return replace(self, coordinates=law_from_samples(gamma, tau, pi))
 
     @property
