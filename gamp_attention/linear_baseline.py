@@ -254,8 +254,8 @@ class _FreshSentence:
     """E‖y − W x‖²/(dL) given the sources of the tokens: a sentence with given fields is Gaussian.
 
     With u_l = Q*ᵀ(x_l − μ_l)/√d = Σ_a ξ_a s_a v_a, over the coordinates a of token l, E[x_l | ξ] = μ_l + Σ_a κ_a ξ_a
-    with κ_a = Σ_l Q* v_a/(√d s_a). So x xᵀ/d averages to G_jk = Σ_ab ξ_a ξ_b κ_a·κ_b/d + δ_jk (tr Σ_j/d − Σ_a ‖κ_a‖²/d),
-    where μ counts as a κ with ξ = 1.
+    with κ_a = Σ_l Q* v_a/(√d s_a). So G_jk = Σ_ab ξ_a ξ_b κ_a·κ_b/d + δ_jk (tr Σ_j/d − Σ_a ‖κ_a‖²/d) is the mean of
+    x xᵀ/d, where μ counts as a κ with ξ = 1.
     """
 
     def __init__(self, data: Dataset, sources: np.ndarray, W: np.ndarray) -> None:
@@ -265,9 +265,8 @@ class _FreshSentence:
         mu = data.source_means[sources] - data.positions
         d = len(Q_star)
         full = np.broadcast_to(spectra, (len(spectra), d))
-        self.fields = fields = _Fields(
-            teacher, np.einsum("ld,ds,dt->lst", full, Q_star, Q_star, optimize=True) / d, mu @ Q_star / np.sqrt(d)
-        )
+        rho = np.einsum("ld,ds,dt->lst", full, Q_star, Q_star, optimize=True) / d
+        self.fields = fields = _Fields(teacher, rho, mu @ Q_star / np.sqrt(d))
         kappa = full[fields.token] * (fields.direction @ Q_star.T) / np.sqrt(d * fields.variance)[:, None]
         self.rest = full.mean(axis=1) - np.bincount(fields.token, np.sum(kappa**2, axis=1) / d, len(full))
         self.dim, self.W, self.token = fields.dim, W, fields.token
