@@ -189,9 +189,7 @@ def gaps(model, branch, damping, n_iter, *, seeds=6, d=500, predicted_response=F
 TRAJECTORIES = {
     "means along the positions": lambda: ga.mixture_model(CLASSES, MEANS),
     "means apart": lambda: ga.mixture_model(CLASSES, APART),
-    "variances and a teacher that sees the means": lambda: ga.mixture_model(
-        CLASSES, MEANS, sigma=SIGMA, teacher_mean=[0.4]
-    ),
+    "variances": lambda: ga.mixture_model(CLASSES, MEANS, sigma=SIGMA),
 }
 
 
@@ -199,6 +197,26 @@ TRAJECTORIES = {
 def test_trajectories_follow_state_evolution(name):
     """Every overlap of every source, within 4 standard errors over instances plus 1/(4√d) of the largest."""
     assert max(gaps(TRAJECTORIES[name](), "semantic", 0.4, 10).values()) <= 1
+
+
+def test_trajectory_with_a_teacher_that_sees_the_means(mixture):
+    """With the predicted response: this teacher draws weights along the positions, and the proximal map jumps."""
+    assert max(gaps(mixture, "semantic", 0.4, 10, predicted_response=True).values()) <= 1
+
+
+def test_fixed_points_agree_at_finite_d():
+    """Within 4 standard errors over instances, whose teachers differ, and 1/(4√d); m vanishes by symmetry."""
+    model = ga.mixture_model([[0.6, 0], [0, 0.4]], MEANS, sigma=[[0.45, 0.55], [0.5, 0.4]])
+    se = ga.solve_state_evolution(model, 1.5, rtol=1e-2, stable=False)
+    assert se.converged
+    assert se.consistent
+    assert not se.overlaps.m.any()
+    runs = [ga.run_gamp(ga.sample(model, 600, 1.5, seed), damping=0.4) for seed in range(6)]
+    assert all(run.converged for run in runs)
+    for name in ("q", "theta", "V"):
+        found, expected = np.array([getattr(run.overlaps, name) for run in runs]), getattr(se.overlaps, name)
+        error = found.std(axis=0, ddof=1) / np.sqrt(6) + getattr(se.overlaps_error, name)
+        assert (np.abs(found.mean(axis=0) - expected) <= 4 * error + expected / np.sqrt(600) / 4).all(), name
 
 
 def test_positional_trajectory_follows_state_evolution():
