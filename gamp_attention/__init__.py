@@ -25,6 +25,7 @@ from gamp_attention.landscape.phase_boundaries import PhaseBoundaries, phase_bou
 from gamp_attention.linear_baseline import LinearBaseline, LinearFit, fit_linear_baseline, linear_baseline
 from gamp_attention.losses import AttentionLoss
 from gamp_attention.message_passing import GampResult, run_gamp
+from gamp_attention.mixtures import ClassLaw, MixtureModel, mixture_model
 from gamp_attention.models import Model, attention_model, paper_model
 from gamp_attention.penalties import ElasticNet, Ridge, register_penalty
 from gamp_attention.registration import register_attention, register_loss
@@ -48,6 +49,7 @@ __all__ = [
     "BranchPath",
     "Branches",
     "ClassLabels",
+    "ClassLaw",
     "Classes",
     "Comparison",
     "ConvergenceError",
@@ -68,6 +70,7 @@ __all__ = [
     "LinearLabels",
     "LogisticLabels",
     "LogisticLoss",
+    "MixtureModel",
     "Model",
     "MultinomialLoss",
     "Overlaps",
@@ -98,6 +101,7 @@ __all__ = [
     "linear_baseline",
     "local_pool",
     "minimize_risk",
+    "mixture_model",
     "paper_model",
     "phase_boundaries",
     "power_law_spectrum",

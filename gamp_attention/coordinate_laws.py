@@ -156,10 +156,10 @@ def coordinate_law(
     """
     L = check.integer("n_tokens", n_tokens, low=1)
     t = check.integer("teacher_rank", teacher_rank, low=1)
-    gamma = _classes("spectra", spectra, (), (L,))
+    gamma = value_classes("spectra", spectra, (), (L,))
     gamma = gamma._replace(values=np.broadcast_to(gamma.values.reshape(len(gamma.values), -1), (len(gamma.values), L)))
-    tau = _classes("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
-    cov = _classes("teacher", np.eye(t) if teacher is None else teacher, (t, t))
+    tau = value_classes("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
+    cov = value_classes("teacher", np.eye(t) if teacher is None else teacher, (t, t))
     _covariances("teacher", cov.values)
     sizes = [len(part.weight) for part in (gamma, tau, cov)]
     k, j, i = np.unravel_index(np.arange(np.prod(sizes)), sizes)
@@ -172,7 +172,7 @@ def coordinate_law(
     )
 
 
-def _classes(name: str, given: Any, *shapes: tuple[int, ...]) -> Classes:
+def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> Classes:
     """Values of one of the given shapes, or a row of these with equal shares or their own."""
     weight = None
     if isinstance(given, Classes):

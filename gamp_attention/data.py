@@ -1,6 +1,5 @@
 """Datasets: sampled from a model, or the user's own arrays. All data randomness is here."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from gamp_attention.models import Model, check_student, require_model
 from gamp_attention.penalties import lam_of, require_penalty
 from gamp_attention.registration import sample_loss
 from gamp_attention.risk_terms import RiskTerms, asymptotic_terms
-from gamp_attention.sampled_laws import law_from_samples
+from gamp_attention.sources import Sources, by_group, draw_tokens
 
 RISKS = ("asymptotic", "exact")
 OVERFLOW = "tokens, outputs: need products within the range of doubles, got ones that overflow"
@@ -35,6 +34,8 @@ class Dataset:
 
     Attributes
     ----------
+    groups : samples whose tokens are drawn from the same sources; all of them but in mixtures, see `mixture_model`.
+    source_means : (S, d) what x + p has for its mean in each source: the positions, but in mixtures.
     Q_star : (d, t) teacher weights, or None.
     targets : (n, L, L) teacher attention matrices T[xQ*/√d], or None.
     model : the Model it was sampled from, or None.
@@ -59,8 +60,8 @@ class Dataset:
         self.tokens = np.ascontiguousarray(check.array("tokens", tokens, ("n", "L", "d")))
         n, L, d = self.tokens.shape
         outputs = check.array("outputs", outputs, (n, L, d))
-        self.positions = np.ascontiguousarray(check.array("positions", positions, (L, d)))
-        self._describe(require_penalty(penalty, lam), rank, spectra, student)
+        positions = np.ascontiguousarray(check.array("positions", positions, (L, d)))
+        self._describe(require_penalty(penalty, lam), rank, spectra, student, Sources.plain(positions, n))
         G = self._gram()
         outputs_t = outputs.transpose(0, 2, 1)
         M = self.tokens @ outputs_t + self.positions @ outputs_t
@@ -76,24 +77,34 @@ class Dataset:
 
     @classmethod
     def from_teacher(
-        cls, model: Model, tokens: np.ndarray, positions: np.ndarray, Q_star: np.ndarray, spectra: np.ndarray
+        cls,
+        model: Model,
+        tokens: np.ndarray,
+        positions: np.ndarray,
+        Q_star: np.ndarray,
+        spectra: np.ndarray,
+        sources: Sources | None = None,
     ) -> "Dataset":
         """Samples labelled by a teacher, y = T[xQ*/√d] x; outputs are formed only when asked for."""
         self = cls.__new__(cls)
-        self.tokens, self.positions = tokens, positions
-        d = tokens.shape[2]
-        self._describe(model.penalty, model.rank, spectra, model.student)
+        self.tokens = tokens
+        n, _, d = tokens.shape
+        sources = Sources.plain(positions, n) if sources is None else sources
+        self._describe(model.penalty, model.rank, spectra, model.student, sources)
         self.Q_star, self.model = Q_star, model
         self.targets = T = model.teacher(tokens @ Q_star / np.sqrt(d))
         T_t = T.transpose(0, 2, 1)
         xx = tokens @ tokens.transpose(0, 2, 1) / d
         M = (xx + (self.positions @ tokens.transpose(0, 2, 1)) / d) @ T_t
         self._exact = RiskTerms(pack_attention_parameters(self._gram(), M), np.einsum("nij,njk,nik->n", T, xx, T) / 2)
-        self._asymptotic = asymptotic_terms(T, self.spectra.mean(axis=1))
+        self._asymptotic = asymptotic_terms(T, self.traces)
         self._outputs = None
         return self
 
-    def _describe(self, penalty: Any, rank: int, spectra: Any, student: DotProductAttention | None) -> None:
+    def _describe(
+        self, penalty: Any, rank: int, spectra: Any, student: DotProductAttention | None, sources: Sources
+    ) -> None:
+        self.positions, self.source_means, self.groups = sources
         self.penalty, self.lam = penalty, lam_of(penalty)
         self.rank = check.integer("rank", rank, low=1)
         L, d = self.positions.shape
@@ -102,9 +113,10 @@ class Dataset:
             if not np.isfinite(spectra).all():
                 raise ValueError(OVERFLOW)
             spectra = np.maximum(spectra, np.finfo(float).tiny)
-        self.spectra = check.array("spectra", spectra, (L, "d"))
+        S = len(self.source_means)
+        self.spectra = check.array("spectra", spectra, (S, "d"))
         if self.spectra.shape[1] not in (1, d):
-            raise check.fail("spectra", self.spectra, f"shape ({L}, 1) or ({L}, {d})")
+            raise check.fail("spectra", self.spectra, f"shape ({S}, 1) or ({S}, {d})")
         if (self.spectra < 0).any():
             raise check.fail("spectra", float(self.spectra.min()), "positive semi-definite covariances")
         self.student = DotProductAttention() if student is None else student
@@ -127,9 +139,19 @@ class Dataset:
         """
         if self.model is None or self.Q_star is None:
             raise ValueError("data: needs samples drawn from a model, got own arrays")
-        d, L = self.dim, self.n_tokens
-        law = law_from_samples(np.broadcast_to(self.spectra, (L, d)).T, np.sqrt(d) * self.positions.T, self.Q_star)
-        return replace(self.model, coordinates=law)
+        return self.model.on_coordinates(*self.coordinate_samples())
+
+    def coordinate_samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """What `Model.on_coordinates` takes, for every coordinate of this instance.
+
+        γ, √d (p + μ) and √d μ in each source, (d, S), and the teacher's rows (d, t).
+        """
+        assert self.model is not None
+        assert self.Q_star is not None
+        means, d = self.source_means, self.dim
+        class_means = means - self.positions[self.model.token_of_source]
+        gamma = np.broadcast_to(self.spectra, means.shape).T
+        return gamma, np.sqrt(d) * means.T, np.sqrt(d) * class_means.T, self.Q_star
 
     @property
     def n_samples(self) -> int:
@@ -140,6 +162,19 @@ class Dataset:
     def n_tokens(self) -> int:
         """Tokens per sample L."""
         return self.tokens.shape[1]
+
+    @property
+    def n_sources(self) -> int:
+        """Sources S that tokens are drawn from: L, or the number of (token, class) pairs of a mixture."""
+        return self.source_means.shape[0]
+
+    @property
+    def traces(self) -> np.ndarray:
+        """tr Σ/d of the tokens of each sample, (n, L), or (1, L) where all samples are alike."""
+        trace = self.spectra.mean(axis=1)
+        if len(self.groups) == 1:
+            return trace[self.groups[0].sources][None]
+        return by_group(self.groups, lambda rows, at: np.tile(trace[at], (rows.stop - rows.start, 1)))
 
     @property
     def dim(self) -> int:
@@ -209,11 +244,12 @@ def sample(model: Model, d: int, alpha: float, seed: Any = 0) -> Dataset:
     k = np.searchsorted(edges, np.arange(d), side="right").clip(max=len(edges) - 1)
     roots = _square_roots(law.teacher_cov)
     Q_star = law.teacher_mean[k] + np.einsum("ist,it->is", roots[k], rng.standard_normal((d, model.teacher_rank)))
-    positions = np.ascontiguousarray(law.tau[k].T) / np.sqrt(d)
+    means = positions = np.ascontiguousarray(law.tau[k].T) / np.sqrt(d)
+    if model.position_tau is not law.tau:
+        positions = np.ascontiguousarray(model.position_tau[k].T) / np.sqrt(d)
     spectra = law.gamma.T.copy() if len(law.weight) == 1 else np.ascontiguousarray(law.gamma[k].T)
-    tokens = rng.standard_normal((n, model.n_tokens, d))
-    tokens *= np.sqrt(spectra)
-    return model.label(tokens, positions, Q_star, spectra, rng)
+    tokens, sources = draw_tokens(rng, n, d, positions, means, spectra, model.draw_groups)
+    return model.label(tokens, sources, Q_star, spectra, rng)
 
 
 def _square_roots(covariances: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from gamp_attention.newton import (
     minimise_from,
 )
 from gamp_attention.prox import minimise_globally, search_directions
+from gamp_attention.sources import Group
 
 BLOCK = 128  # samples a thread takes at a time
 
@@ -95,6 +96,24 @@ def denoise(
 
     over_blocks(block, n, BLOCK)
     return Denoised(z.reshape(n, L, r), g.reshape(n, L, r), response, jac, moreau, plain, gap, solved)
+
+
+def denoise_groups(
+    groups: tuple[Group, ...],
+    loss: AttentionLoss,
+    params: np.ndarray,
+    omega: np.ndarray,
+    V: np.ndarray,
+    start: np.ndarray | None = None,
+    *,
+    hold: bool = False,
+) -> Denoised:
+    """The denoiser with the V (S, r, r) of the source of each token."""
+    parts = [
+        denoise(loss, params[rows], omega[rows], V[sources], None if start is None else start[rows], hold=hold)
+        for rows, sources in groups
+    ]
+    return parts[0] if len(parts) == 1 else Denoised(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
 @kernel

@@ -19,12 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from gamp_attention.data import Dataset
-from gamp_attention.denoiser import Denoised, denoise
+from gamp_attention.denoiser import Denoised, denoise_groups
 from gamp_attention.fields import back_project, local_fields
 from gamp_attention.input_denoiser import initial_variances, weights_update
 from gamp_attention.penalties import Ridge
 from gamp_attention.penalty_terms import least_subgradient, on_kinks
 from gamp_attention.risk import gradient_norm, normalised_risk, risk_at, sample_derivatives
+from gamp_attention.sources import by_group, summed
 
 Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
 
@@ -36,7 +37,7 @@ class GampState:
     Attributes
     ----------
     Q : (d, r) weights.
-    V : (L, r, r) variances of the fields.
+    V : (L, r, r) variances of the fields; (S, r, r), one for each source, for mixtures, as with V_hat and W.
     D : (n, L, r) Onsager memory.
     z : (n, L, r) minimisers of the last proximal step, from which the next one starts; or None.
     """
@@ -106,7 +107,8 @@ def gamp_step(
     damping : the step β in (0, 1].
     hold : keep each sample's local minimum of the proximal objective while it exists.
     V_hat : (L, r, r) a response to use instead of the empirical one, e.g. from state evolution.
-    memory : rule for the Onsager memory, called with (D, V, W, g, damping), V being already averaged.
+    memory : rule for the Onsager memory, called with (D, V, W, g, damping), V being already averaged; for mixtures with
+        the samples of each group by themselves.
 
     Returns
     -------
@@ -120,7 +122,8 @@ def gamp_step(
     r = data.rank
     fields = local_fields(data.tokens, data.positions, state.Q)
     omega = fields - state.D
-    out = denoise(data.loss, terms.params, omega, state.V, state.z, hold=hold and state.z is not None)
+    held = hold and state.z is not None
+    out = denoise_groups(data.groups, data.loss, terms.params, omega, state.V, state.z, hold=held)
     losses, dl, _ = sample_derivatives(data.loss, terms.params, fields)
 
     # one pass over the tokens serves both X̃ᵀg and the gradient X̃ᵀ∇ℓ
@@ -134,18 +137,23 @@ def gamp_step(
         train_loss, norm = at.train_loss, gradient_norm(data, at.gradient)
 
     if V_hat is None:
-        V_hat = out.response.sum(axis=0) / data.dim
+        V_hat = summed(data.groups, data.n_sources, out.response) / data.dim
         V_hat = 0.5 * (V_hat + V_hat.transpose(0, 2, 1))
     eta, W = weights_update(data.penalty, data.spectra, V_hat, both[:, :r], state.Q)
 
     V = (1 - damping) * state.V + damping * W
-    D = memory(state.D, V, W, out.g, damping)
-    if np.shape(D) != state.D.shape:
-        raise ValueError(f"memory: needs to return shape {state.D.shape}, got shape {np.shape(D)}")
+
+    def remembered(rows: slice, sources: np.ndarray) -> np.ndarray:
+        before = state.D[rows]
+        D = memory(before, V[sources], W[sources], out.g[rows], damping)
+        if np.shape(D) != before.shape:
+            raise ValueError(f"memory: needs to return shape {before.shape}, got shape {np.shape(D)}")
+        return D
+
     after = GampState(
         Q=(1 - damping) * state.Q + damping * eta,
         V=V,
-        D=D,
+        D=by_group(data.groups, remembered),
         z=out.z,
     )
     return after, StepReport(train_loss, norm, omega, out, V_hat, W)

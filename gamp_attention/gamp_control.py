@@ -80,11 +80,13 @@ class Watch:
         return self.best_state
 
 
-def responses(onsager: Any, L: int, r: int, predicted: Callable[[], np.ndarray]) -> Callable[[int], np.ndarray | None]:
+def responses(
+    onsager: Any, n_sources: int, r: int, predicted: Callable[[], np.ndarray]
+) -> Callable[[int], np.ndarray | None]:
     """The response V̂_t to use at iteration t, None for the empirical one; see `run_gamp`."""
     if isinstance(onsager, str):
         if check.choice("onsager", onsager, ("empirical", "state_evolution")) == "empirical":
             return lambda t: None
         onsager = predicted()
-    table = check.array("onsager", onsager, ("T", L, r, r))
+    table = check.array("onsager", onsager, ("T", n_sources, r, r))
     return lambda t: table[min(t, len(table) - 1)]

@@ -7,6 +7,7 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.data import Dataset
 from gamp_attention.fields import local_fields
+from gamp_attention.sources import draw_tokens
 
 STREAM = 2  # of a seed, apart from the numbers that data of the same seed are drawn from
 CHUNK = 500  # samples held at a time
@@ -36,7 +37,9 @@ def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: An
     errors = []
     for first in range(0, n, CHUNK):
         count = min(CHUNK, n - first)
-        tokens = rng.standard_normal((count, data.n_tokens, data.dim)) * np.sqrt(data.spectra)
+        tokens, _ = draw_tokens(
+            rng, count, data.dim, data.positions, data.source_means, data.spectra, data.model.draw_groups
+        )
         y = tokens @ data.Q_star / np.sqrt(data.dim)
         z = local_fields(tokens, data.positions, Q)
         errors.append(data.model.errors_at(tokens, data.positions, z, y, rng))

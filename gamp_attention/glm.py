@@ -13,6 +13,7 @@ from gamp_attention.losses import loss_value, make_work
 from gamp_attention.models import Model, attention_model
 from gamp_attention.registration import check_loss, is_registered_loss, sample_loss
 from gamp_attention.risk_terms import RiskTerms
+from gamp_attention.sources import Sources
 
 BLOCK = 4096
 USUAL = {  # labels that the package's own losses are made for
@@ -77,7 +78,7 @@ class GLMModel(Model):
     def label(
         self,
         tokens: np.ndarray,
-        positions: np.ndarray,
+        sources: Sources,
         Q_star: np.ndarray,
         spectra: np.ndarray,
         rng: np.random.Generator,
@@ -85,7 +86,7 @@ class GLMModel(Model):
         """The LabelledDataset of tokens (n, L, d) and teacher weights (d, t)."""
         from gamp_attention.glm_data import label_dataset
 
-        return label_dataset(self, tokens, positions, Q_star, spectra, rng)
+        return label_dataset(self, tokens, sources.positions, Q_star, spectra, rng)
 
     def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
         """Losses (N,) at fields z (N, L, r)."""

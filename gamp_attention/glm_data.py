@@ -10,6 +10,7 @@ from gamp_attention.glm import GLMModel, check_labels
 from gamp_attention.penalties import require_penalty
 from gamp_attention.registration import is_registered_loss
 from gamp_attention.risk_terms import RiskTerms
+from gamp_attention.sources import Sources
 
 
 class LabelledDataset(Dataset):
@@ -51,10 +52,10 @@ class LabelledDataset(Dataset):
         self.tokens = np.ascontiguousarray(check.array("tokens", tokens, ("n", "L", "d")))
         n, L, d = self.tokens.shape
         positions = np.zeros((L, d)) if positions is None else check.array("positions", positions, (L, d))
-        self.positions = np.ascontiguousarray(positions)
         if not is_registered_loss(loss):
             raise check.fail("loss", loss, "what register_loss was told of", TypeError)
-        self._describe(require_penalty(penalty, lam), rank, spectra, loss)
+        sources = Sources.plain(np.ascontiguousarray(positions), n)
+        self._describe(require_penalty(penalty, lam), rank, spectra, loss, sources)
         if np.ndim(labels) == 1:
             labels = np.asarray(labels)[:, None]
         self._label(check_labels(loss, labels, n, L, self.rank))

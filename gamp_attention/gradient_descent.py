@@ -143,7 +143,7 @@ def minimize_risk(
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
     size, every = data.penalty.strength * math.sqrt(data.dim), max(1, max_iter // N_RECORDS)
     record, iterations = Recorder(), []
-    no_V = np.full((data.n_tokens, data.rank, data.rank), np.nan)
+    no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
 
     def visit(t: int, value: float, norm: float, last: bool) -> None:
         if t % every == 0 or last:

@@ -153,7 +153,7 @@ def fit_linear_baseline(
     train_loss = (square / (2 * d) + 0.5 * lam * float(np.sum(W**2))) / d
     if data.model is None or data.Q_star is None:
         return LinearFit(W, train_loss, np.nan, np.nan, Status.CONVERGED)
-    integrand = _FreshSentence(data.model.teacher, data.Q_star, data.spectra, W)
+    integrand = _FreshSentences(data, W)
     values, errors, status = gaussian_average(integrand, rtol, max_points, rng)
     return LinearFit(W, train_loss, float(values[0]), float(errors[0]), status)
 
@@ -163,11 +163,12 @@ def _accuracy(rtol: Any, max_points: Any) -> tuple[float, int]:
 
 
 class _Fields:
-    """Teacher fields y as linear functions of as few white coordinates ξ as have variance."""
+    """Teacher fields y as affine functions of as few white coordinates ξ as have variance."""
 
-    def __init__(self, teacher: Teacher, rho: np.ndarray) -> None:
-        """Covariances rho (L, t, t) of the fields of each token."""
-        self.teacher, self.shape = teacher, rho.shape[:2]
+    def __init__(self, teacher: Teacher, rho: np.ndarray, shift: np.ndarray) -> None:
+        """Covariances rho (L, t, t) and means (L, t) of the fields of each token."""
+        self.teacher, self.shape, self.shift = teacher, rho.shape[:2], shift
+        self.even = teacher.even and not shift.any()
         spectrum, vectors = np.linalg.eigh(rho)
         kept = spectrum > 1e-14 * spectrum.max()
         self.token = np.nonzero(kept)[0]  # of each coordinate
@@ -177,27 +178,43 @@ class _Fields:
         self._map = np.zeros((self.dim, *self.shape))
         self._map[np.arange(self.dim), self.token] = np.sqrt(self.variance)[:, None] * self.direction
 
+    @classmethod
+    def of(cls, model: Model) -> "_Fields":
+        """The fields of samples of a kind."""
+        zero = np.zeros((model.n_tokens, model.teacher_rank))
+        return cls(model.teacher, model.coordinates.rho, getattr(model, "shift", zero))
+
     def targets(self, white: np.ndarray) -> np.ndarray:
         """T[y] at points (N, dim), of shape (N, L, L)."""
-        fields = white @ self._map.reshape(self.dim, self.shape[0] * self.shape[1])
-        return self.teacher(fields.reshape(-1, *self.shape))
+        fields = white[:, : self.dim] @ self._map.reshape(self.dim, self.shape[0] * self.shape[1])
+        return self.teacher(fields.reshape(-1, *self.shape) + self.shift)
 
 
 class _BaselineIntegrand:
-    """Ŵ and ε_lin from averages of T and T², both taken about T at zero fields, against cancellation."""
+    """Ŵ and ε_lin from averages of T and T², both taken about T at zero fields, against cancellation.
+
+    In mixtures Ŵ is that of all patterns of classes together: its column l weights each by its share and its tr Σ_l.
+    """
 
     def __init__(self, model: Model) -> None:
         L = model.n_tokens
-        self.trace = model.coordinates.trace
-        self.fields = _Fields(model.teacher, model.coordinates.rho)
-        self.dim, self.even = self.fields.dim, model.teacher.even
+        self.parts = [
+            (channel.share * channel.model.coordinates.trace, _Fields.of(channel.model)) for channel in model.channels
+        ]
+        self.trace = sum((trace for trace, _ in self.parts), np.zeros(L))
+        self.dim = max(fields.dim for _, fields in self.parts)
+        self.even = all(fields.even for _, fields in self.parts)
         self.centre = model.teacher(np.zeros((L, model.teacher_rank))).ravel()
         self.blocks: tuple[slice, ...] = (slice(0, L * L), slice(L * L, L * L + 1))
         self._weight = np.tile(self.trace, L) / L
 
     def __call__(self, white: np.ndarray) -> np.ndarray:
-        D = self.fields.targets(white).reshape(len(white), -1) - self.centre
-        return np.concatenate([D, (D**2 @ self._weight)[:, None]], axis=1)
+        L, total = len(self.trace), np.zeros((len(white), len(self.centre) + 1))
+        for trace, fields in self.parts:
+            D = fields.targets(white).reshape(len(white), -1) - self.centre
+            total[:, :-1] += np.tile(trace / self.trace, L) * D
+            total[:, -1] += D**2 @ np.tile(trace, L) / L
+        return total
 
     def results(self, means: np.ndarray) -> np.ndarray:
         """Ŵ, flat, and ε_lin."""
@@ -211,33 +228,58 @@ class _BaselineIntegrand:
         return ROUNDING * np.append(np.full(len(results) - 1, largest), error)
 
 
-class _FreshSentence:
-    """E‖y − W x‖²/(dL) of an instance: given its fields a sentence is Gaussian, with x xᵀ/d averaging to G below.
+class _FreshSentences:
+    """E‖y − W x‖²/(dL) of an instance, in mixtures the mean over patterns of classes."""
 
-    With u_l = Q*ᵀx_l/√d = Σ_a ξ_a s_a v_a, over the coordinates a of token l, E[x_l | ξ] = Σ_a κ_a ξ_a with
-    κ_a = Σ_l Q* v_a/(√d s_a). So G_jk = Σ_ab ξ_a ξ_b κ_a·κ_b/d + δ_jk (tr Σ_j/d − Σ_a ‖κ_a‖²/d).
-    """
-
-    def __init__(self, teacher: Teacher, Q_star: np.ndarray, spectra: np.ndarray, W: np.ndarray) -> None:
-        d = len(Q_star)
-        full = np.broadcast_to(spectra, (len(spectra), d))
-        self.fields = fields = _Fields(teacher, np.einsum("ld,ds,dt->lst", full, Q_star, Q_star, optimize=True) / d)
-        kappa = full[fields.token] * (fields.direction @ Q_star.T) / np.sqrt(d * fields.variance)[:, None]
-        self.overlap = kappa @ kappa.T / d
-        self.rest = full.mean(axis=1) - np.bincount(fields.token, np.diag(self.overlap), len(full))
-        self.dim, self.even = fields.dim, teacher.even
-        self.W = W
+    def __init__(self, data: Dataset, W: np.ndarray) -> None:
+        assert data.model is not None
+        self.parts = [(share, _FreshSentence(data, sources, W)) for share, sources, _ in data.model.channels]
+        self.dim = max(part.dim for _, part in self.parts)
+        self.even = all(part.fields.even for _, part in self.parts)
         self.blocks: tuple[slice, ...] = (slice(0, 1),)
 
     def __call__(self, white: np.ndarray) -> np.ndarray:
-        difference = self.fields.targets(white) - self.W
-        along = difference[:, :, self.fields.token] * white[:, None, :]
-        value = np.sum((along @ self.overlap) * along, axis=(1, 2)) + (difference**2 @ self.rest).sum(axis=1)
-        return value[:, None] / len(self.W)
+        return sum((share * part(white) for share, part in self.parts), np.zeros((len(white), 1)))
 
     def results(self, means: np.ndarray) -> np.ndarray:
         """The test error."""
         return means
+
+    def rounding(self, results: np.ndarray) -> np.ndarray:
+        """Error by rounding."""
+        return np.max([part.rounding(results) for _, part in self.parts], axis=0)
+
+
+class _FreshSentence:
+    """E‖y − W x‖²/(dL) given the sources of the tokens: a sentence with given fields is Gaussian.
+
+    With u_l = Q*ᵀ(x_l − μ_l)/√d = Σ_a ξ_a s_a v_a, over the coordinates a of token l, E[x_l | ξ] = μ_l + Σ_a κ_a ξ_a
+    with κ_a = Σ_l Q* v_a/(√d s_a). So G_jk = Σ_ab ξ_a ξ_b κ_a·κ_b/d + δ_jk (tr Σ_j/d − Σ_a ‖κ_a‖²/d) is the mean of
+    x xᵀ/d, where μ counts as a κ with ξ = 1.
+    """
+
+    def __init__(self, data: Dataset, sources: np.ndarray, W: np.ndarray) -> None:
+        assert data.model is not None
+        assert data.Q_star is not None
+        teacher, Q_star, spectra = data.model.teacher, data.Q_star, data.spectra[sources]
+        mu = data.source_means[sources] - data.positions
+        d = len(Q_star)
+        full = np.broadcast_to(spectra, (len(spectra), d))
+        rho = np.einsum("ld,ds,dt->lst", full, Q_star, Q_star, optimize=True) / d
+        self.fields = fields = _Fields(teacher, rho, mu @ Q_star / np.sqrt(d))
+        kappa = full[fields.token] * (fields.direction @ Q_star.T) / np.sqrt(d * fields.variance)[:, None]
+        self.rest = full.mean(axis=1) - np.bincount(fields.token, np.sum(kappa**2, axis=1) / d, len(full))
+        self.dim, self.W, self.token = fields.dim, W, fields.token
+        if mu.any():
+            kappa, self.token = np.concatenate([kappa, mu]), np.append(fields.token, np.arange(len(mu)))
+        self.overlap = kappa @ kappa.T / d
+
+    def __call__(self, white: np.ndarray) -> np.ndarray:
+        difference = self.fields.targets(white) - self.W
+        white = np.concatenate([white[:, : self.dim], np.ones((len(white), len(self.token) - self.dim))], axis=1)
+        along = difference[:, :, self.token] * white[:, None, :]
+        value = np.sum((along @ self.overlap) * along, axis=(1, 2)) + (difference**2 @ self.rest).sum(axis=1)
+        return value[:, None] / len(self.W)
 
     def rounding(self, results: np.ndarray) -> np.ndarray:
         """Error by rounding."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.data import Dataset
-from gamp_attention.denoiser import denoise
+from gamp_attention.denoiser import denoise_groups
 from gamp_attention.gamp import GampState, Memory, StepReport, averaged_memory, gamp_step, initial_state
 from gamp_attention.gamp_control import HOLD_AFTER, Damping, Watch, responses
 from gamp_attention.newton import NotPositiveDefinite, make_metric
@@ -17,6 +17,7 @@ from gamp_attention.penalty_terms import on_kinks
 from gamp_attention.results import History, Overlaps, Recorder, Status, finish
 from gamp_attention.risk import RiskAtPoint, gradient_norm, overlaps, risk_at, susceptibility
 from gamp_attention.settling import is_fixed_point, settle
+from gamp_attention.sources import weighted
 from gamp_attention.starts import initial_weights
 
 NEAR_JUMP = 1e-2  # gap to the next minimum, relative to the mean loss of a sample, that counts as a jump nearby
@@ -98,9 +99,9 @@ def run_gamp(
         If not given, 20, or never where tol=0, since state evolution tracks global minima.
     settling : finish by descent (see `gamp_attention.settling`) where message passing cycles.
     onsager : "empirical" response, "state_evolution" (taken from `trajectory` at the same start and damping),
-        or an array (T, L, r, r) of responses V̂_t, the last one being repeated.
+        or an array (T, S, r, r) of responses V̂_t, the last one being repeated; S = L but for mixtures.
     memory : rule for the Onsager memory D; see `gamp_attention.gamp.gamp_step`.
-    V : (L, r, r) variances to start with; tr Σ_l/(2dλ) if not given.
+    V : (S, r, r) variances to start with; tr Σ_l/(2dλ) if not given.
     seed : for the random part of a start.
     callback : called with (iteration, state, report) at every iteration.
     raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
@@ -141,7 +142,7 @@ def run_gamp(
         start = init if isinstance(init, str) and V is None else overlaps(data, state.Q, state.V)
         return trajectory(data.instance_model(), data.alpha, start, damping=damping, n_iter=min(max_iter, 40)).V_hat
 
-    V_hat = responses(onsager, data.n_tokens, data.rank, predicted)
+    V_hat = responses(onsager, data.n_sources, data.rank, predicted)
 
     record, watch, status = Recorder(), Watch(tol, hold_after, state), Status.MAX_ITER
     for t in range(max_iter + 1):
@@ -175,7 +176,7 @@ def run_gamp(
 def _variances(V: Any, data: Dataset) -> np.ndarray | None:
     if V is None:
         return None
-    V = check.array("V", V, (data.n_tokens, data.rank, data.rank))
+    V = check.array("V", V, (data.n_sources, data.rank, data.rank))
     make_metric(V)
     return V
 
@@ -235,9 +236,9 @@ def _conclude(
 def _competing_minima(data: Dataset, risk: str, at: RiskAtPoint, V: np.ndarray) -> tuple[int, int]:
     """Samples whose fields z, as the proximal point of ω = z − V g, are not the global one; and nearly not."""
     terms = data.terms(risk)
-    omega = at.z + np.einsum("lab,nlb->nla", V, at.loss_gradients)
-    held = denoise(data.loss, terms.params, omega, V, at.z, hold=True)
-    best = denoise(data.loss, terms.params, omega, V, at.z)
+    omega = at.z + weighted(data.groups, V, at.loss_gradients)
+    held = denoise_groups(data.groups, data.loss, terms.params, omega, V, at.z, hold=True)
+    best = denoise_groups(data.groups, data.loss, terms.params, omega, V, at.z)
     off = best.moreau < held.moreau - 1e-9 * (1.0 + np.abs(held.moreau))
     spread = np.mean(np.abs(best.loss + terms.constant))
     return int(np.count_nonzero(off)), int(np.count_nonzero(best.gap < NEAR_JUMP * spread))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,17 @@ from gamp_attention.coordinate_laws import CoordinateLaw, coordinate_law
 from gamp_attention.penalties import Ridge, is_even, lam_of, require_penalty, with_lam
 from gamp_attention.registration import check_attention, is_registered_attention, is_registered_loss, sample_loss
 from gamp_attention.risk_terms import RiskTerms, asymptotic_terms
+from gamp_attention.sampled_laws import law_from_samples
+from gamp_attention.sources import Group, Sources, single_group
 from gamp_attention.teachers import SoftmaxTeacher, Teacher, check_teacher, is_reversible
+
+
+class Channel(NamedTuple):
+    """Samples of a kind: their share, the sources (L,) of their tokens, and the problem that they are drawn from."""
+
+    share: float
+    sources: np.ndarray
+    model: "Model"
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +62,35 @@ class Model:
     @property
     def n_tokens(self) -> int:
         """Tokens per sample, L."""
+        return self.n_sources
+
+    @property
+    def n_sources(self) -> int:
+        """Sources S that tokens are drawn from: L, or the number of (token, class) pairs of a mixture."""
         return self.coordinates.gamma.shape[1]
+
+    @property
+    def token_of_source(self) -> np.ndarray:
+        """The token (S,) that is drawn from each source."""
+        return np.arange(self.n_sources)
+
+    @property
+    def position_tau(self) -> np.ndarray:
+        """√d p_l in each class of coordinates, (K, L)."""
+        return self.coordinates.tau
+
+    @cached_property
+    def channels(self) -> tuple[Channel, ...]:
+        """The kinds of samples: a single one, but in mixtures."""
+        return (Channel(1.0, np.arange(self.n_tokens), self),)
+
+    def draw_groups(self, n_samples: int, rng: np.random.Generator) -> tuple[Group, ...]:
+        """The sources of n samples: without classes, all alike."""
+        return single_group(n_samples, self.n_tokens)
+
+    def on_coordinates(self, gamma: np.ndarray, tau: np.ndarray, class_means: np.ndarray, pi: np.ndarray) -> "Model":
+        """The model with the law of given coordinates, see `law_from_samples`; class means (d, S) are of mixtures."""
+        return replace(self, coordinates=law_from_samples(gamma, tau, pi))
 
     @property
     def teacher_rank(self) -> int:
@@ -100,12 +138,12 @@ class Model:
 
     def terms(self, y: np.ndarray, noise: np.ndarray) -> RiskTerms:
         """Loss parameters for teacher fields y (N, L, t), given label noise (N, n_label_noise)."""
-        return asymptotic_terms(self.teacher(y), self.coordinates.trace)
+        return asymptotic_terms(self.teacher(y), self.coordinates.trace[None])
 
     def label(
         self,
         tokens: np.ndarray,
-        positions: np.ndarray,
+        sources: Sources,
         Q_star: np.ndarray,
         spectra: np.ndarray,
         rng: np.random.Generator,
@@ -113,7 +151,7 @@ class Model:
         """The Dataset of tokens (n, L, d) and teacher weights (d, t); labels may take further random numbers."""
         from gamp_attention.data import Dataset
 
-        return Dataset.from_teacher(self, tokens, positions, Q_star, spectra)
+        return Dataset.from_teacher(self, tokens, sources.positions, Q_star, spectra, sources)
 
     def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
         """Test errors (N,) at fields z (N, L, r): (1/L) Tr[(S − T) ρ (S − T)ᵀ], eq. (10)."""

@@ -110,40 +110,43 @@ def train_loss(data: Dataset, Q: Any, risk: str = "exact") -> float:
 
 
 def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
-    """Overlaps of weights Q (d, r) with the covariances, positions and teacher of a dataset."""
-    d, L = data.dim, data.n_tokens
-    SQ = data.spectra[:, :, None] * Q[None]  # (L, d, r)
+    """Overlaps of weights Q (d, r) with the covariances, means and teacher of each source of a dataset."""
+    d, S = data.dim, data.n_sources
+    SQ = data.spectra[:, :, None] * Q[None]  # (S, d, r)
     star = np.empty((d, 0)) if data.Q_star is None else data.Q_star
     q = np.einsum("lia,ib->lab", SQ, Q) / d
-    theta = np.einsum("lia,ib->lab", SQ, star) / d if star.shape[1] else np.empty((L, Q.shape[1], 0))
-    return Overlaps(q, data.positions @ Q / np.sqrt(d), theta, V)
+    theta = np.einsum("lia,ib->lab", SQ, star) / d if star.shape[1] else np.empty((S, Q.shape[1], 0))
+    return Overlaps(q, data.source_means @ Q / np.sqrt(d), theta, V)
 
 
 def susceptibility(
     data: Dataset, at: RiskAtPoint, Q: np.ndarray, tol: float = 1e-10, max_iter: int = 500
 ) -> np.ndarray:
-    """V_l (L, r, r) at a minimum Q of the risk, from the Hessians of its samples.
+    """V_s (S, r, r) of each source at a minimum Q of the risk, from the Hessians of its samples.
 
     Solves V = W(A), A = −(1/d) Σ ∂g/∂ω with ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹), by damped iteration: for a smooth
     penalty the large-d value of (1/d) Σ_i γ_i (∇²R)⁻¹_ii. NaN where no positive definite solution is found.
     """
     hessians = at.hessians
-    n, k, _ = hessians.shape
-    L = data.n_tokens
+    k = hessians.shape[1]
+    L, S = data.n_tokens, data.n_sources
     r = k // L
-    V = np.tile(np.eye(r), (L, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
+    V = np.tile(np.eye(r), (S, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
     for _ in range(max_iter):
-        inverse = np.linalg.inv(V)
-        big = np.zeros((k, k))
-        for l in range(L):
-            big[l * r : (l + 1) * r, l * r : (l + 1) * r] = inverse[l]
-        full = (n * big - big @ np.linalg.inv(big + hessians).sum(axis=0) @ big) / data.dim
-        V_hat = np.stack([full[l * r : (l + 1) * r, l * r : (l + 1) * r] for l in range(L)])
+        inverse, V_hat = np.linalg.inv(V), np.zeros((S, r, r))
+        for rows, sources in data.groups:
+            big = np.zeros((k, k))
+            for l, s in enumerate(sources):
+                big[l * r : (l + 1) * r, l * r : (l + 1) * r] = inverse[s]
+            count = rows.stop - rows.start
+            full = (count * big - big @ np.linalg.inv(big + hessians[rows]).sum(axis=0) @ big) / data.dim
+            for l, s in enumerate(sources):
+                V_hat[s] += full[l * r : (l + 1) * r, l * r : (l + 1) * r]
         W = weights_update(data.penalty, data.spectra, V_hat, -at.smooth, Q)[1]
         if not np.isfinite(W).all() or np.linalg.eigvalsh(W).min() <= 0:
-            return np.full((L, r, r), np.nan)
+            return np.full((S, r, r), np.nan)
         change = np.abs(W - V).max() / np.abs(W).max()
         V = 0.5 * (V + W)
         if change < tol:
             return V
-    return np.full((L, r, r), np.nan)
+    return np.full((S, r, r), np.nan)

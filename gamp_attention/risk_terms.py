@@ -24,7 +24,9 @@ class RiskTerms:
 def asymptotic_terms(T: np.ndarray, rho: np.ndarray) -> RiskTerms:
     """Loss parameters of the asymptotic risk, eq. (41): G = ρ, M = ρ Tᵀ, constant ½ Tr T ρ Tᵀ.
 
-    T has shape (n, L, L) and rho, the traces tr Σ_l/d, shape (L,).
+    T has shape (n, L, L) and rho, the traces tr Σ_l/d of each sample's tokens, (n, L), or (1, L) for the same in all.
     """
-    M = rho[:, None] * T.transpose(0, 2, 1)
-    return RiskTerms(pack_attention_parameters(np.diag(rho)[None], M), 0.5 * np.einsum("nij,j->n", T**2, rho))
+    M = rho[:, :, None] * T.transpose(0, 2, 1)
+    G = rho[:, :, None] * np.eye(rho.shape[1])
+    norms = np.einsum("nij,j->n", T**2, rho[0]) if len(rho) == 1 else np.einsum("nij,nj->n", T**2, rho)
+    return RiskTerms(pack_attention_parameters(G, M), 0.5 * norms)

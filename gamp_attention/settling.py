@@ -13,11 +13,12 @@ from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, minres
 
 from gamp_attention.data import Dataset
-from gamp_attention.denoiser import denoise
+from gamp_attention.denoiser import denoise_groups
 from gamp_attention.penalties import Ridge
 from gamp_attention.penalty_terms import on_kinks
 from gamp_attention.proximal_gradient import proximal_gradient
 from gamp_attention.risk import RiskAtPoint, gradient_norm, hessian_product, risk_at
+from gamp_attention.sources import weighted
 
 HANDOVER = 1e-5  # gradient norm at which L-BFGS gives way to Newton steps
 
@@ -111,7 +112,7 @@ def is_fixed_point(data: Dataset, risk: str, at: RiskAtPoint, V: np.ndarray, tol
     lowest = float(np.linalg.eigvalsh(at.hessians).min())
     while np.linalg.eigvalsh(V).max() * max(-lowest, 0.0) > 0.9:
         V = 0.5 * V
-    omega = at.z + np.einsum("lab,nlb->nla", V, at.loss_gradients)
-    out = denoise(data.loss, params, omega, V, at.z, hold=True)
+    omega = at.z + weighted(data.groups, V, at.loss_gradients)
+    out = denoise_groups(data.groups, data.loss, params, omega, V, at.z, hold=True)
     residual = np.abs(out.z - at.z).max() / (np.abs(at.z).max() + np.finfo(float).tiny)
     return bool(out.solved.all() and residual < tol)

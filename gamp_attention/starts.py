@@ -16,9 +16,9 @@ SMALL = 0.1  # standard deviation of uninformed weights, as in the paper's Appen
 def initial_weights(data: Dataset, init: Any, seed: Any = 0) -> np.ndarray:
     """Weights (d, r) from a name or an array.
 
-    "semantic" is Q*; "positional" puts √d/4 times the leading directions of the positions in the first
-    columns (Q = 1_d/4 in the paper's model); "random" is 0.1 N(0, 1), and so are the columns that the other
-    two leave free.
+    "semantic" is Q*; "positional" puts √d/4 times the leading directions of the positions in the first columns
+    (Q = 1_d/4 in the paper's model), of p_l + μ_{l,k} in mixtures; "random" is 0.1 N(0, 1), and so are the columns
+    that the other two leave free.
 
     Raises
     ------
@@ -33,7 +33,7 @@ def initial_weights(data: Dataset, init: Any, seed: Any = 0) -> np.ndarray:
             raise ValueError("init: 'semantic' needs the teacher's weights, got data without a teacher")
         columns = data.Q_star
     elif init == "positional":
-        columns = POSITIONAL * np.sqrt(data.dim) * position_directions(data.positions)
+        columns = POSITIONAL * np.sqrt(data.dim) * position_directions(data.source_means)
         if columns.shape[1] == 0:
             raise ValueError("init: 'positional' needs positions that are not all zero")
     else:
@@ -44,9 +44,9 @@ def initial_weights(data: Dataset, init: Any, seed: Any = 0) -> np.ndarray:
     return Q
 
 
-def position_directions(positions: np.ndarray) -> np.ndarray:
-    """Orthonormal directions (d, rank) that the positions (L, d) span, leading one first, signed along p_1."""
-    _, size, directions = np.linalg.svd(positions, full_matrices=False)
+def position_directions(means: np.ndarray) -> np.ndarray:
+    """Orthonormal directions (d, rank) that means (S, d) span, leading one first, signed along the first."""
+    _, size, directions = np.linalg.svd(means, full_matrices=False)
     directions = directions[size > 1e-10 * max(size.max(), 1e-300)]
-    signs = np.where(directions @ positions[0] < 0, -1.0, 1.0)
+    signs = np.where(directions @ means[0] < 0, -1.0, 1.0)
     return (signs[:, None] * directions).T

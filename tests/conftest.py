@@ -47,8 +47,10 @@ def layer_gradient(data, Q, risk):
     if risk == "exact":
         value = ((torch.tensor(data.outputs) - S @ (x + p)) ** 2).sum() / (2 * d)
     else:
-        rho = torch.tensor(data.spectra.mean(axis=1))
-        value = 0.5 * ((S - torch.tensor(data.targets)) ** 2 * rho).sum()
+        rho = np.empty(x.shape[:2])  # the traces of each sample's own tokens
+        for rows, sources in data.groups:
+            rho[rows] = data.spectra.mean(axis=1)[sources]
+        value = 0.5 * ((S - torch.tensor(data.targets)) ** 2 * torch.tensor(rho)[:, None]).sum()
     value = value + data.lam / 2 * (weights**2).sum()
     (gradient,) = torch.autograd.grad(value, weights)
     return gradient.numpy()

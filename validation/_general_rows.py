@@ -37,6 +37,7 @@ def rows():
         Row("Σ_l of each token", build(coordinates=own_spectra)),
         Row("sparse teacher, 20%", build(coordinates=sparse)),
         Row("random signs p", build(coordinates=signs)),
+        Row("mixture with correlated classes", mixture(), damping=0.4, rtol=2e-2, quick=True),
         Row("teacher at temperature 0.5", build(teacher=teacher(temperature=0.5))),
         Row("causal", build(student=student(causal=True), teacher=teacher(causal=True)), alpha=3.0, quick=True),
         Row("causal student only", build(student=student(causal=True)), alpha=2.5),
@@ -49,6 +50,11 @@ def rows():
         Row("lasso", ga.paper_model(penalty=ga.ElasticNet(0.0, 0.005)), alpha=3.0),
         Row("elastic net", ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)), quick=True),
     ]
+
+
+def mixture():
+    """Two tokens of two classes each that mostly agree, with means and variances of their own."""
+    return ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], [[0.5, -0.5], [0.3, -0.3]], sigma=[[0.5, 0.4], [0.5, 0.4]])
 
 
 def teacher(**attention):

@@ -14,7 +14,6 @@ d. Other rows are reported with their gaps. Finished parts are stored, and an in
 
 import json
 import time
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,12 +96,8 @@ def layer_gradient(data, Q):
 
 def pooled(model, instances):
     """The model with the coordinates of all instances: to first order, its solution is the mean of theirs."""
-    parts = [
-        (np.broadcast_to(data.spectra, data.positions.shape).T, np.sqrt(data.dim) * data.positions.T, data.Q_star)
-        for data in instances
-    ]
-    gamma, tau, pi = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return replace(model, coordinates=ga.law_from_samples(gamma, tau, pi))
+    parts = [data.coordinate_samples() for data in instances]
+    return model.on_coordinates(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 def cell(row: Row, d: int, seeds: int) -> dict[str, Any]:

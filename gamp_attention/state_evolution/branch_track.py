@@ -13,7 +13,6 @@ from gamp_attention.state_evolution.overlap_map import OverlapMap, Rule
 from gamp_attention.state_evolution.packing import Packing, is_feasible, relative_change
 from gamp_attention.state_evolution.predicted_error import predicted_test_error
 from gamp_attention.state_evolution.root import BREAKDOWNS, newton, newton_step
-from gamp_attention.state_evolution.split_rule import SplitRule
 
 SOLVED = 2e-3  # residual before one last Newton step; or, if that is less,
 SHARE = 0.05  # in units of the relative error asked for, but not under
@@ -58,8 +57,7 @@ class BranchTrack:
     @property
     def coarsest(self) -> Rule:
         """The rule to begin with."""
-        rule = self.curve.rule
-        return replace(rule, level=0) if isinstance(rule, SplitRule) else rule
+        return self.curve.rule.at_level(0)
 
     def __call__(self, value: float, halvings: int = HALVINGS) -> "TrackPoint | None":
         """The fixed point at a value of the parameter, or None where there is none near what is expected there.

@@ -21,7 +21,7 @@ from gamp_attention.state_evolution.crossings import Crossing, crossing
 from gamp_attention.state_evolution.energy import stationary_loss
 from gamp_attention.state_evolution.field_lines import fields_of
 from gamp_attention.state_evolution.fixed_point import family_growth
-from gamp_attention.state_evolution.overlap_map import AUTO_FIELDS, VARIANCES, Rule
+from gamp_attention.state_evolution.overlap_map import AUTO_FIELDS, VARIANCES, on_channels
 from gamp_attention.state_evolution.packing import Packing
 from gamp_attention.state_evolution.sobol_rule import SobolRule
 from gamp_attention.state_evolution.solve import solve_state_evolution
@@ -132,7 +132,7 @@ def continue_branch(
 def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, variance: str = "stein") -> Curve:
     """The equations of branches through given overlaps, on a rule that is cheap enough to follow them."""
     small = fields_of(model) <= AUTO_FIELDS and model.attention
-    rule: Rule = SplitRule(model, LEVEL) if small else SobolRule(model, 1024, lines=True)
+    rule = on_channels(model, SplitRule(model, LEVEL) if small else SobolRule(model, 1024, lines=True))
     unit = max(parameter_value(model, alpha, parameter), 0.05)
     return Curve(model, alpha, parameter, rule, variance, Packing.of(model, like), unit)
 

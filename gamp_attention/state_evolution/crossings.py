@@ -10,7 +10,6 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.arclength import Curve
 from gamp_attention.state_evolution.branch_track import BranchTrack
 from gamp_attention.state_evolution.overlap_map import OverlapMap, Rule
-from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.stability import sector_growth
 
 STEPS = 12
@@ -85,7 +84,7 @@ def root_on_rules(
     for _ in range(RULES):
         if not np.isfinite(slope) or finer is None or error <= tol:
             break
-        fine, split = measure(finer), isinstance(finer, SplitRule)
+        fine, split = measure(finer), finer.deterministic
         rest = fine(value)
         shift = (rest - coarse(value)) / slope
         value, last, slope = _polish(fine, value, rest, slope, tol if split else np.inf, CLEAR * finer.tol * size)

@@ -8,7 +8,6 @@ from gamp_attention.results import Overlaps, Status
 from gamp_attention.state_evolution.overlap_map import OverlapMap, WeightsVanished
 from gamp_attention.state_evolution.packing import Packing, is_feasible, relative_change, units
 from gamp_attention.state_evolution.root import BREAKDOWNS, DIFFERENCE, LONGEST, Root, iterate, newton
-from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.symmetry import Symmetry
 
 SMALL, TINY = 0.7, 0.2  # size of m or θ, in units, under which it may be fading; or surely is while it falls
@@ -85,7 +84,7 @@ def neighbour(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> Nei
             return None
         found = Neighbour(root, family_growth(F, root.overlaps, family))
         clear = MARGIN if last is None else abs(found.growth - last.growth)
-        finer = F.finer() if isinstance(F.rule, SplitRule) and F.rule.level < DECISIVE else None
+        finer = F.finer() if F.rule.deterministic and F.rule.level < DECISIVE else None
         if abs(found.growth - 1) > clear or finer is None:
             return found
         x, last, F = root.overlaps, found, finer

@@ -6,11 +6,13 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
+from gamp_attention.mixtures import MixtureModel
 from gamp_attention.models import Model
 from gamp_attention.penalties import Ridge
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.channel import Hats, Moments, conjugates
 from gamp_attention.state_evolution.field_lines import fields_of
+from gamp_attention.state_evolution.mixture_rule import MixtureRule
 from gamp_attention.state_evolution.packing import Packing
 from gamp_attention.state_evolution.sobol_rule import SobolRule
 from gamp_attention.state_evolution.split_rule import MAX_FIELDS, SplitRule
@@ -23,7 +25,7 @@ AUTO_FIELDS = 4  # up to so many white coordinates the split rule is the faster
 VANISHED = 1e-12  # q, in units of the teacher's, under which a penalty has killed all weights
 FIRST_POINTS = {"lines": 256, "sobol": 4096}
 
-Rule = SplitRule | SobolRule
+Rule = SplitRule | SobolRule | MixtureRule
 
 
 def first_rule(name: Any, model: Model, seed: tuple[int, ...]) -> Rule:
@@ -37,8 +39,13 @@ def first_rule(name: Any, model: Model, seed: tuple[int, ...]) -> Rule:
     if name == "auto":
         name = "split" if size <= AUTO_FIELDS and model.attention else "sobol"
     if name == "split":
-        return SplitRule(model)
-    return SobolRule(model, FIRST_POINTS[name], lines=name == "lines", seed=seed)
+        return on_channels(model, SplitRule(model))
+    return on_channels(model, SobolRule(model, FIRST_POINTS[name], lines=name == "lines", seed=seed))
+
+
+def on_channels(model: Model, rule: SplitRule | SobolRule) -> Rule:
+    """The rule itself, or one like it for each channel of a mixture."""
+    return MixtureRule(model, rule) if isinstance(model, MixtureModel) else rule
 
 
 class WeightsVanished(ArithmeticError):

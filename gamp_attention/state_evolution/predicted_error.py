@@ -7,6 +7,7 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.channel import student_noise, teacher_fields, teacher_size
 from gamp_attention.state_evolution.field_lines import fields_of
 from gamp_attention.state_evolution.gaussian_points import gaussian_points
+from gamp_attention.state_evolution.mixture_rule import MixtureRule, restricted
 from gamp_attention.state_evolution.overlap_map import Rule
 from gamp_attention.state_evolution.split_rule import SplitRule, outer_nodes
 
@@ -16,6 +17,14 @@ MOST = 4e6  # nodes altogether
 
 def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule) -> np.ndarray:
     """ε_g by a product rule as fine as the split rule, (1,), or by each replica of a Sobol rule, (R,)."""
+    if isinstance(rule, MixtureRule):
+        return np.sum(
+            [
+                share * predicted_test_error(given, restricted(overlaps, sources), part)
+                for part, (share, sources, given) in zip(rule.parts, model.channels, strict=True)
+            ],
+            axis=0,
+        )
     dim = fields_of(model)
     if isinstance(rule, SplitRule):
         n = min(NODES[rule.level], int(MOST ** (1 / dim)))

@@ -1,6 +1,6 @@
 """From a fixed point on a coarse rule to one of stated accuracy, with the errors of all that is reported."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import t as student_t
@@ -11,7 +11,6 @@ from gamp_attention.state_evolution.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.packing import Packing
 from gamp_attention.state_evolution.predicted_error import predicted_test_error
 from gamp_attention.state_evolution.root import Root, newton, newton_step
-from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.stability import replicon
 
 SHARE = 0.5  # of the accuracy asked for, as the residual before one last Newton step
@@ -69,9 +68,9 @@ class _Spread:
 def refine(root: Root, rtol: float, max_work: float) -> Solution:
     """Refine the rule until the errors of all overlaps are within rtol, or the budget or the rule ends."""
     F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
-    coarse, split = F, isinstance(F.rule, SplitRule)
-    if isinstance(F.rule, SplitRule) and F.rule.level > 0:
-        coarse = F.on(replace(F.rule, level=F.rule.level - 1))
+    coarse, split = F, F.rule.deterministic
+    if split and F.rule.level > 0:
+        coarse = F.on(F.rule.at_level(F.rule.level - 1))
     n_iter, solution = 0, None
     while True:
         if solution is not None or (split and coarse is F):
@@ -99,7 +98,7 @@ def _solution(
     rtol: float,
 ) -> Solution:
     assert J is not None
-    embedded = isinstance(F.rule, SplitRule)
+    embedded = F.rule.deterministic
     image, samples = F.images(x, squares=True)
     if embedded:
         samples = [coarse.images(x)[0]]
@@ -108,7 +107,7 @@ def _solution(
     here, there = packing.pack(x), packing.pack(image.overlaps)
     best = here + newton_step(J, there - here)
     moves = [newton_step(J, packing.pack(sample.overlaps) - there) for sample in samples]
-    least = F.rule.tol if isinstance(F.rule, SplitRule) else 0.0
+    least = F.rule.tol if embedded else 0.0
     away = spread.of(0.0, moves) + POLISH * np.abs(best - here)
     errors = np.maximum(away, TRUST * least * np.minimum(np.abs(best), 1))
     # entries can agree by accident: none is believed much better than the worst of its solution

@@ -44,6 +44,8 @@ class SobolRule:
     n_replicas: int = 8
     lines: bool = False
     seed: tuple[int, ...] = (0,)
+    deterministic: ClassVar[bool] = False
+    level: ClassVar[int] = 0  # the only one
     squares: ClassVar[bool] = False  # products of derivatives are averaged on request
 
     @property
@@ -54,6 +56,10 @@ class SobolRule:
     def finer(self) -> "SobolRule":
         """Four times the points, scrambled anew."""
         return replace(self, n_points=4 * self.n_points)
+
+    def at_level(self, level: int) -> "SobolRule":
+        """The rule itself."""
+        return self
 
     def for_stability(self) -> "SobolRule":
         """The rule itself."""

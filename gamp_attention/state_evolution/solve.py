@@ -15,7 +15,6 @@ from gamp_attention.state_evolution.packing import is_feasible, units
 from gamp_attention.state_evolution.refinement import Solution, refine
 from gamp_attention.state_evolution.result import StateEvolutionHistory, StateEvolutionResult
 from gamp_attention.state_evolution.root import BREAKDOWNS, Root
-from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.stability import stability, validity
 from gamp_attention.state_evolution.start_law import checked_overlaps, start_law
 from gamp_attention.state_evolution.symmetry import Symmetry, fix_gauge
@@ -84,7 +83,7 @@ def solve_state_evolution(
     alpha = check.real("alpha", alpha, low=0, strict=True)
     first = first_rule(rule, model, (check.integer("seed", seed, low=0),))
     if rtol is None:
-        rtol = 1e-4 if isinstance(first, SplitRule) else 2e-3
+        rtol = 1e-4 if first.deterministic else 2e-3
     rtol = check.real("rtol", rtol, low=FINEST, high=0.1)
     check.choice("variance", variance, VARIANCES)
     max_iter = check.integer("max_iter", max_iter, low=1)

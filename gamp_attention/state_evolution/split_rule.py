@@ -43,6 +43,7 @@ class SplitRule:
     model: Model
     level: int = 0
     name: ClassVar[str] = "split"
+    deterministic: ClassVar[bool] = True  # errors are those of levels, not of random points
     squares: ClassVar[bool] = True  # products of derivatives are always averaged
     rough: ClassVar[float] = 1e-4  # residual under which a first solution need not go
 
@@ -55,9 +56,13 @@ class SplitRule:
         """The next level, or None at the last."""
         return replace(self, level=self.level + 1) if self.level + 1 < len(OUTER) else None
 
+    def at_level(self, level: int) -> "SplitRule":
+        """The same at another level."""
+        return replace(self, level=level)
+
     def for_stability(self) -> "SplitRule":
         """The level whose averages are good enough for finite differences."""
-        return replace(self, level=1)
+        return self.at_level(1)
 
     @property
     def work(self) -> float:

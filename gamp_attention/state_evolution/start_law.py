@@ -18,8 +18,8 @@ class StartLaw:
 
     Attributes
     ----------
-    moments : (K, r + L + t, r + L + t).
-    V : (L, r, r).
+    moments : (K, r + S + t, r + S + t).
+    V : (S, r, r).
     """
 
     moments: np.ndarray
@@ -27,11 +27,11 @@ class StartLaw:
 
     def overlaps(self, model: Model) -> Overlaps:
         """The overlaps of the start."""
-        law, r, L = model.coordinates, model.rank, model.n_tokens
+        law, r, S = model.coordinates, model.rank, model.n_sources
         return Overlaps(
             q=np.einsum("k,kl,kab->lab", law.weight, law.gamma, self.moments[:, :r, :r]),
-            m=np.einsum("k,kal->la", law.weight, self.moments[:, :r, r : r + L]),
-            theta=np.einsum("k,kl,kat->lat", law.weight, law.gamma, self.moments[:, :r, r + L :]),
+            m=np.einsum("k,kal->la", law.weight, self.moments[:, :r, r : r + S]),
+            theta=np.einsum("k,kl,kat->lat", law.weight, law.gamma, self.moments[:, :r, r + S :]),
             V=self.V,
         )
 
@@ -46,11 +46,11 @@ def start_law(model: Model, init: Any, V: np.ndarray | None = None) -> StartLaw:
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
     """
-    law, r, L, t = model.coordinates, model.rank, model.n_tokens, model.teacher_rank
+    law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
     K = len(law.weight)
     if V is None:
         V = initial_variances(law.trace, model.penalty.strength, r)
-    moments = np.zeros((K, r + L + t, r + L + t))
+    moments = np.zeros((K, r + S + t, r + S + t))
     moments[:, r:, r:] = law.moments
     if isinstance(init, Overlaps):
         if K != 1:
@@ -60,10 +60,10 @@ def start_law(model: Model, init: Any, V: np.ndarray | None = None) -> StartLaw:
         raise check.fail("init", init, "one of " + ", ".join(map(repr, STARTS)) + " or Overlaps", TypeError)
     check.choice("init", init, STARTS)
     # x⁰ = B (τ, π) + noise
-    B, noise = np.zeros((r, L + t)), np.full(r, SMALL**2)
-    rows = np.zeros((0, L + t))
+    B, noise = np.zeros((r, S + t)), np.full(r, SMALL**2)
+    rows = np.zeros((0, S + t))
     if init == "semantic":
-        rows = np.eye(L + t)[L:]
+        rows = np.eye(S + t)[S:]
     elif init == "positional":
         directions = _position_coefficients(model)
         rows = np.concatenate([POSITIONAL * directions, np.zeros((len(directions), t))], axis=1)
@@ -79,19 +79,19 @@ def start_law(model: Model, init: Any, V: np.ndarray | None = None) -> StartLaw:
 
 def checked_overlaps(model: Model, init: Overlaps) -> Overlaps:
     """Overlaps given as a start, as finite arrays of the model's shapes."""
-    L, r, t = model.n_tokens, model.rank, model.teacher_rank
-    shapes = {"q": (L, r, r), "m": (L, r), "theta": (L, r, t), "V": (L, r, r)}
+    S, r, t = model.n_sources, model.rank, model.teacher_rank
+    shapes = {"q": (S, r, r), "m": (S, r), "theta": (S, r, t), "V": (S, r, r)}
     return Overlaps(**{name: check.array(f"init.{name}", getattr(init, name), shape) for name, shape in shapes.items()})
 
 
 def _from_overlaps(model: Model, given: Overlaps, moments: np.ndarray) -> StartLaw:
-    r, L = model.rank, model.n_tokens
+    r, S = model.rank, model.n_sources
     given = checked_overlaps(model, given)
     gamma = model.coordinates.gamma[0]
     used = np.argmax(gamma)
     moments[0, :r, :r] = given.q[used] / gamma[used]
-    moments[0, :r, r : r + L] = given.m.T
-    moments[0, :r, r + L :] = given.theta[used] / gamma[used]
+    moments[0, :r, r : r + S] = given.m.T
+    moments[0, :r, r + S :] = given.theta[used] / gamma[used]
     moments[0, r:, :r] = moments[0, :r, r:].T
     return StartLaw(moments, given.V)
 

@@ -15,11 +15,12 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.gamp_control import Damping
-from gamp_attention.models import Model, require_model
+from gamp_attention.models import Channel, Model, require_model
 from gamp_attention.penalties import Ridge
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.channel import Hats, average, conjugates, denoise_fields
+from gamp_attention.state_evolution.channel import Hats, Moments, average, conjugates, denoise_fields
 from gamp_attention.state_evolution.field_paths import FieldPaths
+from gamp_attention.state_evolution.mixture_rule import points_of, restricted, scattered
 from gamp_attention.state_evolution.start_law import StartLaw, start_law
 from gamp_attention.state_evolution.weight_paths import LinearWeights, SampledWeights
 
@@ -55,19 +56,50 @@ def follow(
         weights = LinearWeights(model, start, n_iter)
     else:
         weights = SampledWeights(model, start, n_iter, WEIGHTS_PER_PATH * n_paths, rng)
-    paths = FieldPaths(model, n_paths, rng)
-    states, all_hats, g, z = [weights.overlaps()], [], [], None
+    paths = [ChannelPaths(channel, n_paths, n_iter, rng) for channel in model.channels]
+    states, all_hats = [weights.overlaps()], []
     for t in range(n_iter):
-        now = states[-1]
-        fields = paths.draw(now, weights.covariances())
-        out = denoise_fields(model, now, fields, paths.terms, z)
-        here = conjugates(model, alpha, now, average(paths.y, fields, paths.terms, out, now.V))
-        z = out.z
-        g.append(out.g)
-        weights.step(here, [alpha * np.einsum("nla,nlb->lab", s, out.g) / n_paths for s in g], step(t))
+        now, q = states[-1], weights.covariances()
+        here = conjugates(model, alpha, now, scattered(model.channels, [path.advance(now, q) for path in paths]))
+        q_hats = [np.zeros_like(now.q) for _ in range(t + 1)]
+        for path in paths:
+            for q_hat, block in zip(q_hats, path.q_hats(alpha), strict=True):
+                q_hat[path.sources] += path.share * block
+        weights.step(here, q_hats, step(t))
         states.append(weights.overlaps())
         all_hats.append(here)
     return states, all_hats
+
+
+class ChannelPaths:
+    """Paths of the fields of one channel, and the denoiser's answers to them."""
+
+    def __init__(self, channel: Channel, n_paths: int, n_iter: int, rng: np.random.Generator) -> None:
+        self.share, self.sources, self._model = channel
+        self._n = n_paths
+        if self.share < 1:
+            self._n = points_of(n_paths, self.share, least_paths(self._model, n_iter))
+        self._paths = FieldPaths(self._model, self._n, rng)
+        self._g: list[np.ndarray] = []
+        self._z: np.ndarray | None = None
+
+    def advance(self, overlaps: Overlaps, covariances: list[np.ndarray]) -> Moments:
+        """The moments at the next time, given the overlaps and q^{s,t} of all sources with every s <= t."""
+        now, paths = restricted(overlaps, self.sources), self._paths
+        fields = paths.draw(now, [each[self.sources] for each in covariances])
+        out = denoise_fields(self._model, now, fields, paths.terms, self._z)
+        self._z = out.z
+        self._g.append(out.g)
+        return average(paths.y, fields, paths.terms, out, now.V)
+
+    def q_hats(self, alpha: float) -> list[np.ndarray]:
+        """α E[g^s g^tᵀ] (L, r, r) for the latest t and every s <= t."""
+        return [alpha * np.einsum("nla,nlb->lab", each, self._g[-1]) / self._n for each in self._g]
+
+
+def least_paths(model: Model, n_iter: int) -> int:
+    """Paths that the covariances between all times can be told with."""
+    return 4 * model.n_tokens * (model.teacher_rank + model.rank * (n_iter + 1))
 
 
 def trajectory(
@@ -90,7 +122,8 @@ def trajectory(
     init : "semantic", "positional", "random", or the Overlaps of the start (V included).
     damping : the step β of GAMP in (0, 1], or a sequence with one for each iteration.
     n_iter : iterations to follow.
-    n_paths : sampled paths of each replica, even.
+    n_paths : sampled paths of each replica, even; for mixtures each pattern of classes has its share, or the least that
+        is needed.
     n_replicas : independent replicas, at least 2; their spread gives the standard errors.
     seed : an integer or a numpy Generator.
 
@@ -114,7 +147,7 @@ def trajectory(
     n_iter = check.integer("n_iter", n_iter, low=1)
     n_paths = check.integer("n_paths", n_paths, low=64)
     n_replicas = check.integer("n_replicas", n_replicas, low=2)
-    least = 4 * model.n_tokens * (model.teacher_rank + model.rank * (n_iter + 1))
+    least = least_paths(model, n_iter)
     if n_paths % 2 or n_paths < least:
         raise check.fail("n_paths", n_paths, f"an even number of at least {least} for {n_iter} iterations")
     Damping(damping)

@@ -35,24 +35,24 @@ class LinearWeights:
 
     def overlaps(self) -> Overlaps:
         """Overlaps of the latest iterate."""
-        law, r, L = self.model.coordinates, self.model.rank, self.model.n_tokens
+        law, r, S = self.model.coordinates, self.model.rank, self.model.n_sources
         cross = self._x[-1] @ self._gram[:, :, : self._first]
         return Overlaps(
             q=self.covariances()[-1],
-            m=np.einsum("k,kal->la", law.weight, cross[:, :, r : r + L]),
-            theta=np.einsum("k,kl,kat->lat", law.weight, law.gamma, cross[:, :, r + L :]),
+            m=np.einsum("k,kal->la", law.weight, cross[:, :, r : r + S]),
+            theta=np.einsum("k,kl,kat->lat", law.weight, law.gamma, cross[:, :, r + S :]),
             V=self._V,
         )
 
     def covariances(self) -> list[np.ndarray]:
-        """q_l^{s,t} = E[x^s x^tᵀ] weighted by γ_l, for the latest t and every s <= t; entries (L, r, r)."""
+        """q_l^{s,t} = E[x^s x^tᵀ] weighted by γ_l, for the latest t and every s <= t; entries (S, r, r)."""
         law = self.model.coordinates
         latest = self._gram @ np.swapaxes(self._x[-1], 1, 2)
         return [np.einsum("k,kl,kab->lab", law.weight, law.gamma, x @ latest) for x in self._x]
 
     def step(self, hats: Hats, q_hats: list[np.ndarray], beta: float) -> None:
         """One damped iteration, given the hats and q̂^{s,t} with every earlier time s <= t."""
-        law, r, L = self.model.coordinates, self.model.rank, self.model.n_tokens
+        law, r, S = self.model.coordinates, self.model.rank, self.model.n_sources
         t = len(q_hats) - 1
         here = slice(self._first + r * t, self._first + r * (t + 1))
         for s, q_hat in enumerate(q_hats):
@@ -62,8 +62,8 @@ class LinearWeights:
             self._gram[:, here, there] = np.swapaxes(block, 1, 2)
         _, C, W = prior_response(law.gamma.T, self.model.lam, hats.V, law.weight)
         b = np.zeros_like(self._x[-1])
-        b[:, :, r : r + L] = hats.m.T
-        b[:, :, r + L : self._first] = np.einsum("kl,lrt->krt", law.gamma, hats.theta)
+        b[:, :, r : r + S] = hats.m.T
+        b[:, :, r + S : self._first] = np.einsum("kl,lrt->krt", law.gamma, hats.theta)
         b[:, :, here] = np.eye(r)
         self._x.append((1 - beta) * self._x[-1] + beta * C @ b)
         self._V = (1 - beta) * self._V + beta * W
@@ -79,7 +79,7 @@ class SampledWeights:
     def __init__(self, model: Model, start: StartLaw, n_iter: int, n: int, rng: np.random.Generator) -> None:
         # numbers of its own, so that fields are sampled alike for all penalties
         self.model, self._rng = model, np.random.default_rng(deepcopy(rng).integers(2**63, size=4))
-        law, r, L, t = model.coordinates, model.rank, model.n_tokens, model.teacher_rank
+        law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
         columns = t + r * (n_iter + 1)
         sizes = [2 * max(LEAST * columns, int(np.ceil(0.5 * n * share))) for share in law.weight]
         self._classes = np.repeat(np.arange(len(sizes)), sizes)
@@ -89,7 +89,7 @@ class SampledWeights:
         for k, size in enumerate(sizes):
             white = symmetrise(half_normals(size, t + r, self._rng))
             teacher = law.teacher_mean[k] + white[:, :t] @ psd_root(law.teacher_cov[k])
-            known.append(np.concatenate([np.broadcast_to(law.tau[k], (size, L)), teacher], axis=1))
+            known.append(np.concatenate([np.broadcast_to(law.tau[k], (size, S)), teacher], axis=1))
             moments = start.moments[k]
             slope = moments[:r, r:] @ np.linalg.pinv(moments[r:, r:], hermitian=True)
             root = psd_root(moments[:r, :r] - slope @ moments[r:, :r])
@@ -103,18 +103,18 @@ class SampledWeights:
 
     def overlaps(self) -> Overlaps:
         """Overlaps of the latest iterate; what vanishes by symmetry is exactly zero."""
-        L, gamma = self.model.n_tokens, self.model.coordinates.gamma[self._classes]
+        S, gamma = self.model.n_sources, self.model.coordinates.gamma[self._classes]
         x = self._share[:, None] * self._x[-1]
         found = Overlaps(
             q=self.covariances()[-1],
-            m=self._known[:, :L].T @ x,
-            theta=np.einsum("nl,na,nt->lat", gamma, x, self._known[:, L:], optimize=True),
+            m=self._known[:, :S].T @ x,
+            theta=np.einsum("nl,na,nt->lat", gamma, x, self._known[:, S:], optimize=True),
             V=self._V,
         )
         return self._symmetry.impose(found)
 
     def covariances(self) -> list[np.ndarray]:
-        """q_l^{s,t} = E[x^s x^tᵀ] weighted by γ_l, for the latest t and every s <= t; entries (L, r, r)."""
+        """q_l^{s,t} = E[x^s x^tᵀ] weighted by γ_l, for the latest t and every s <= t; entries (S, r, r)."""
         latest = (self.model.coordinates.gamma[self._classes] * self._share[:, None])[:, :, None] * self._x[-1][:, None]
         return [np.einsum("na,nlb->lab", x, latest) for x in self._x]
 

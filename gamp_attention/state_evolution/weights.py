@@ -17,7 +17,7 @@ from gamp_attention.state_evolution.weight_averages import WeightAverages, weigh
 def weights_step(model: Model, hats: Hats, variance: str = "stein") -> tuple[Overlaps, float]:
     """New overlaps, and E[r(x)], the penalty per coordinate, with V̂ in the form that `variance` names."""
     law = model.coordinates
-    L, w, gamma = model.n_tokens, law.weight, law.gamma
+    S, w, gamma = model.n_sources, law.weight, law.gamma
     if type(model.penalty) is Ridge:
         _, C, V = prior_response(gamma.T, model.lam, hats.response(variance), w)
         H, noise = drift_and_noise(model, hats)
@@ -31,18 +31,18 @@ def weights_step(model: Model, hats: Hats, variance: str = "stein") -> tuple[Ove
         mean = np.concatenate([law.tau, law.teacher_mean], axis=1)
         first = found.x[:, :, None] * mean[:, None]
         # Stein: E[x πᵀ] = E[x] E[π]ᵀ + E[∂x/∂b] cov(b, π)
-        first[:, :, L:] += found.response @ H[:, :, L:] @ law.teacher_cov
+        first[:, :, S:] += found.response @ H[:, :, S:] @ law.teacher_cov
         second, penalty = found.xx, float(w @ found.penalty)
     return Overlaps(
         q=np.einsum("k,kl,kab->lab", w, gamma, second),
-        m=np.einsum("k,kal->la", w, first[:, :, :L]),
-        theta=np.einsum("k,kl,kat->lat", w, gamma, first[:, :, L:]),
+        m=np.einsum("k,kal->la", w, first[:, :, :S]),
+        theta=np.einsum("k,kl,kat->lat", w, gamma, first[:, :, S:]),
         V=V,
     ), penalty
 
 
 def drift_and_noise(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:
-    """b = H (τ, π) + ζ with ζ ~ N(0, N): H (K, r, L + t) and N (K, r, r) in each class of coordinates."""
+    """b = H (τ, π) + ζ with ζ ~ N(0, N): H (K, r, S + t) and N (K, r, r) in each class of coordinates."""
     gamma = model.coordinates.gamma
     K = len(gamma)
     H = np.concatenate(
@@ -53,10 +53,10 @@ def drift_and_noise(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:
 
 def weights_law(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:
     """Mean (K, r) and covariance (K, r, r) of b, teacher and noise together, in each class of coordinates."""
-    law, L = model.coordinates, model.n_tokens
+    law, S = model.coordinates, model.n_sources
     H, noise = drift_and_noise(model, hats)
     mean = np.einsum("kac,kc->ka", H, np.concatenate([law.tau, law.teacher_mean], axis=1))
-    return mean, H[:, :, L:] @ law.teacher_cov @ np.swapaxes(H[:, :, L:], 1, 2) + noise
+    return mean, H[:, :, S:] @ law.teacher_cov @ np.swapaxes(H[:, :, S:], 1, 2) + noise
 
 
 def penalised_weights(model: Model, hats: Hats, V_hat: np.ndarray) -> WeightAverages:
