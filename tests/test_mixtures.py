@@ -273,14 +273,14 @@ def test_fitted_linear_layer_knows_its_error_on_fresh_sentences(mixture):
 def test_everything_runs_in_a_comparison(monkeypatch):
     """With few steps and paths of state evolution, whose numbers are not at stake here."""
 
-    def few_steps(model, alpha, name):
+    def few_steps(model, alpha, name, rtol):
         return ga.solve_state_evolution(model, alpha, name, rule="sobol", max_iter=1, stable=False)
 
     def few_paths(*args, **options):
         return ga.trajectory(*args, **options | {"n_paths": 512, "n_replicas": 2})
 
-    monkeypatch.setattr("gamp_attention.comparison.solve_state_evolution", few_steps)
-    monkeypatch.setattr("gamp_attention.comparison.trajectory", few_paths)
+    monkeypatch.setattr("gamp_attention.branch_comparison.solve_state_evolution", few_steps)
+    monkeypatch.setattr("gamp_attention.branch_comparison.trajectory", few_paths)
     model = ga.mixture_model([[0.6, 0], [0, 0.4]], [[0.3, -0.3], [0.2, 0.1]])
     found = ga.compare(model, d=60, alpha=1.5, gd_steps=20, instances=2)
     assert all(branch.gamp.overlaps.q.shape == (4, 1, 1) for branch in found.branches)
