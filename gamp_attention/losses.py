@@ -21,6 +21,7 @@ from gamp_attention.attention import (
     score_pullback,
     scores,
 )
+from gamp_attention.two_tokens import is_two_tokens, two_token_derivatives, two_token_value
 
 
 class AttentionLoss(NamedTuple):
@@ -91,7 +92,7 @@ def row_loss(p, S, i):
     return value
 
 
-@overload(make_work)
+@overload(make_work, counted=True)
 def _make_work(loss):
     if not is_instance(loss, AttentionLoss):
         return None
@@ -111,6 +112,8 @@ def _loss_value(loss, p, z, work):
         return None
 
     def attention_value(loss, p, z, work):
+        if is_two_tokens(loss):
+            return two_token_value(loss, p, z)
         L, r = loss.n_tokens, loss.rank
         s = work.s
         scores(loss.attention, z, L, r, s)
@@ -129,6 +132,8 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
         return None
 
     def attention_derivatives(loss, p, z, grad, hess, work):
+        if is_two_tokens(loss):
+            return two_token_derivatives(loss, p, z, grad, hess)
         L, r = loss.n_tokens, loss.rank
         LL = L * L
         s, B, GJ, u, slack = work.s, work.B, work.GJ, work.u, work.slack
