@@ -16,7 +16,7 @@ from gamp_attention.losses import loss_derivatives
 from gamp_attention.newton import make_metric
 
 ROWS = 4  # that one loop projects and adds up together
-MAX_BLOCKS = 64
+MAX_BLOCKS = 32  # whose sums cost memory traffic, too
 SHARE = 0.025  # of the tokens' size that the sums of all blocks may take
 
 
@@ -73,10 +73,15 @@ def data_pass(
     sums, totals = np.zeros((-(-n // block), 2 * r, d)), np.zeros((-(-n // block), L, 2 * r))
     problem = loss, params, make_metric(V), hold, search_points(L * r)
     rows, fresh = tokens.reshape(n * L, d), start is None
+    whole = n - n % stride
+    rest = np.zeros((stride * L, d), dtype=tokens.dtype)  # the samples after the last whole stride
+    rest[: len(rows) - whole * L] = rows[whole * L :]
 
     def task(first: int, last: int) -> None:
         b = first // block
-        _pass(first, last, stride, rows, columns, shift, *problem, fresh, omega, out, losses, sums[b], totals[b])
+        for begin, end, here in ((first, min(last, whole), rows[first * L :]), (max(first, whole), last, rest)):
+            if begin < end:
+                _pass(begin, end, stride, here, columns, shift, *problem, fresh, omega, out, losses, sums[b], totals[b])
 
     over_blocks(task, n, block)
     both = (sums.sum(axis=0).T + positions.T @ totals.sum(axis=0)) / np.sqrt(d)
@@ -91,7 +96,7 @@ def _strides(n: int, L: int, r: int) -> tuple[int, int]:
     return stride, stride * -(-n // (stride * n_blocks))
 
 
-@kernel
+@kernel  # the first of the rows is that of the first sample; there are as many as whole strides need
 def _pass(
     first, last, stride, rows, columns, shift, loss, params, metric, hold, directions, fresh,
     omega, out, losses, sums, totals,
@@ -104,11 +109,11 @@ def _pass(
     fields = np.empty((stride * L, r))
     weights = np.zeros((stride * L, 2 * r))  # g and ∇ℓ of the rows that are still to be added up
     flat = fields.reshape((stride, k))
-    old = first
+    old = 0
     for begin in range(first, last + stride, stride):  # the last turn only adds up
-        new = begin if begin < last else old
-        for row in range(0, stride * L, ROWS):
-            _project_and_add(new * L + row, old * L + row, last * L - 1, row, rows, columns, fields, weights, sums)
+        new = (begin - first) * L if begin < last else old
+        for at in range(0, stride * L, ROWS):
+            _project_and_add(new + at, old + at, at, rows, columns, fields, weights, sums)
         old = new
         if begin >= last:
             break
@@ -132,14 +137,11 @@ def _pass(
 
 
 @field_kernel
-def _project_and_add(new, old, end, at, rows, columns, fields, weights, sums):
-    """Fields of ROWS rows from `new` on, while those from `old` on are added to the sums with their weights.
-
-    Rows beyond the end stand for the last one; their weights are zero.
-    """
+def _project_and_add(new, old, at, rows, columns, fields, weights, sums):
+    """Fields of ROWS rows from `new` on, while those from `old` on are added to the sums with their weights."""
     r, d = columns.shape
-    x0, x1, x2, x3 = rows[min(new, end)], rows[min(new + 1, end)], rows[min(new + 2, end)], rows[min(new + 3, end)]
-    y0, y1, y2, y3 = rows[min(old, end)], rows[min(old + 1, end)], rows[min(old + 2, end)], rows[min(old + 3, end)]
+    x0, x1, x2, x3 = rows[new], rows[new + 1], rows[new + 2], rows[new + 3]
+    y0, y1, y2, y3 = rows[old], rows[old + 1], rows[old + 2], rows[old + 3]
     for a in range(r):
         column, force, smooth = columns[a], sums[a], sums[r + a]
         g0, g1, g2, g3 = weights[at, a], weights[at + 1, a], weights[at + 2, a], weights[at + 3, a]
