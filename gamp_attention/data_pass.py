@@ -12,7 +12,7 @@ import numpy as np
 
 from gamp_attention._numba import field_kernel, kernel, over_blocks
 from gamp_attention.denoiser import Denoised, denoise_sample, make_outputs, make_scratch, search_points, unflatten
-from gamp_attention.losses import loss_derivatives
+from gamp_attention.losses import evaluate
 from gamp_attention.newton import make_metric
 
 ROWS = 4  # that one loop projects and adds up together
@@ -126,7 +126,7 @@ def _pass(
                 if fresh:
                     out.z[mu, i] = omega[mu, i]
             denoise_sample(mu, loss, params[mu], omega[mu], metric, hold, directions, scratch, out)
-            losses[mu] = loss_derivatives(loss, params[mu], z, grad, hess, scratch.newton.loss)
+            losses[mu] = evaluate(loss, params[mu], z, grad, hess, scratch.newton.loss)
             for l in range(L):
                 for a in range(r):
                     g, slope = out.g[mu, l * r + a], grad[l * r + a]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._numba import inline_kernel, overload
+from gamp_attention._numba import inline_kernel, overload, sample_kernel
 from gamp_attention.attention import (
     DotProductAttention,
     attend_row,
@@ -78,6 +78,12 @@ def loss_value(loss, p, z, work):
 def loss_derivatives(loss, p, z, grad, hess, work):
     """ℓ(z), filling its gradient and Hessian. Compiled code only."""
     raise NotImplementedError("loss_derivatives() is dispatched by numba on the type of the loss")
+
+
+@sample_kernel
+def evaluate(loss, p, z, grad, hess, work):
+    """`loss_derivatives`, compiled once for all kernels that call it."""
+    return loss_derivatives(loss, p, z, grad, hess, work)
 
 
 @inline_kernel

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._numba import inline_kernel, kernel, sample_kernel
-from gamp_attention.losses import loss_derivatives, loss_value, make_work
+from gamp_attention.losses import evaluate, loss_value, make_work
 
 FAILED, SOLVED, MERGED = 0, 1, 2
 MAX_NEWTON = 200
@@ -137,7 +137,7 @@ def objective(loss, p, omega, metric, z, work):
 def objective_derivatives(loss, p, omega, metric, z, grad, hess, work):
     """The objective at z, filling its gradient and Hessian."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
-    value = loss_derivatives(loss, p, z, grad, hess, work)
+    value = evaluate(loss, p, z, grad, hess, work)
     for l in range(L):
         for a in range(r):
             acc = 0.0

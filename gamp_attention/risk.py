@@ -10,7 +10,7 @@ from gamp_attention._numba import kernel, over_blocks
 from gamp_attention.data import Dataset
 from gamp_attention.fields import back_project, local_fields
 from gamp_attention.input_denoiser import weights_update
-from gamp_attention.losses import AttentionLoss, loss_derivatives, make_work
+from gamp_attention.losses import AttentionLoss, evaluate, make_work
 from gamp_attention.penalty_terms import least_subgradient, penalty_total
 from gamp_attention.results import Overlaps
 
@@ -21,7 +21,7 @@ BLOCK = 1024
 def _derivatives(first, last, loss, params, z, value, grad, hess):
     work = make_work(loss)
     for mu in range(first, last):
-        value[mu] = loss_derivatives(loss, params[mu], z[mu], grad[mu], hess[mu], work)
+        value[mu] = evaluate(loss, params[mu], z[mu], grad[mu], hess[mu], work)
 
 
 def sample_derivatives(
