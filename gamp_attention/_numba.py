@@ -22,7 +22,7 @@ def kernel(function: Callable[..., Any], counted: bool = True, **options: Any) -
     `counted`: references to arrays are counted, as allocating any inside needs. Counts are atomic, and threads wait for
     each other at those of shared arrays: what runs once a sample does without.
     """
-    dispatcher = njit(error_model="numpy", nogil=True, _nrt=counted, **options)(function)
+    dispatcher = njit(**{"error_model": "numpy", "nogil": True, "_nrt": counted, **options})(function)
     dispatcher._cache = KernelCache(function)
     return dispatcher
 
@@ -36,7 +36,7 @@ user_kernel = extending.register_jitable(error_model="numpy", forceinline=True, 
 
 def overload(function: Any, counted: bool = False) -> Any:
     """Code of a function for one type, chosen when a kernel is compiled; `counted` as for `kernel`."""
-    options = {"error_model": "numpy", "forceinline": True, "_nrt": counted}
+    options: Any = {"error_model": "numpy", "forceinline": True, "_nrt": counted}
     return extending.overload(function, jit_options=options)
 
 

@@ -35,7 +35,8 @@ class Acceleration:
         self._moves: deque[np.ndarray] = deque(maxlen=DEPTH)  # Δf of (Q, D)
         self._steps: deque[tuple[np.ndarray, ...]] = deque(maxlen=DEPTH)  # Δu + Δf of Q, D, V
         self._last: tuple[np.ndarray, GampState] | None = None
-        self._least, self._successor = np.inf, None
+        self._least = np.inf
+        self._successor: GampState | None = None  # of the state with the least gradient
 
     def __call__(self, state: GampState, after: GampState, norm: float) -> GampState:
         """The state to go on from, given one, its damped successor and the gradient norm at it."""
