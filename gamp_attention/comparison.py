@@ -1,4 +1,4 @@
-"""GAMP, state evolution and gradient descent on one instance, beside the linear baseline."""
+"""GAMP, state evolution and gradient descent on one instance of any model, beside the linear baseline."""
 
 import time
 from dataclasses import dataclass
@@ -10,15 +10,17 @@ from tqdm import tqdm
 from gamp_attention import _validation as check
 from gamp_attention.data import RISKS, Dataset, sample
 from gamp_attention.generalisation import sampled_test_error
-from gamp_attention.gradient_descent import DescentResult, minimize_risk
+from gamp_attention.gradient_descent import LEARNING_RATES, DescentResult, minimize_risk
 from gamp_attention.linear_baseline import LinearBaseline, linear_baseline
 from gamp_attention.message_passing import GampResult, run_gamp
-from gamp_attention.models import Model, require_attention, softmax_teacher
+from gamp_attention.models import Model, require_model
 from gamp_attention.penalties import Ridge
 from gamp_attention.results import Overlaps
+from gamp_attention.starts import STARTS
 from gamp_attention.state_evolution.result import StateEvolutionResult
 from gamp_attention.state_evolution.solve import solve_state_evolution
 from gamp_attention.state_evolution.trajectory import Trajectory, trajectory
+from gamp_attention.teachers import SoftmaxTeacher
 
 DAMPING = {"semantic": 0.5, "positional": 0.3}
 FOLLOWED = 20  # iterations of the trajectory that are compared
@@ -56,7 +58,7 @@ class Row:
     values: dict[str, float]
     errors: dict[str, float]
     gradient_norm: float
-    distance: float  # ‖Q − Q_GAMP‖/√d, up to sign
+    distance: float  # ‖Q − Q_GAMP‖/√d, up to what the model leaves open
     seconds: float
 
 
@@ -68,7 +70,7 @@ class Branch:
     ----------
     gamp, predicted, fixed_point, descent, quasi_newton, returned : GAMP; its predicted trajectory and the fixed
         point of state evolution; gradient descent and L-BFGS from the informed start; L-BFGS from GAMP's
-        weights, perturbed.
+        weights, perturbed. Without L-BFGS for other penalties than the ridge: None, and proximal steps.
     instances : how far other instances deviate from their own predictions, each scalar (instances, T + 1).
     rows : the lines of the table.
     """
@@ -78,7 +80,7 @@ class Branch:
     predicted: Trajectory
     fixed_point: StateEvolutionResult
     descent: DescentResult
-    quasi_newton: DescentResult
+    quasi_newton: DescentResult | None
     returned: DescentResult
     instances: dict[str, np.ndarray]
     rows: list[Row]
@@ -86,11 +88,14 @@ class Branch:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Result of `compare`; `str()` gives the table, `to_dict()` what --json writes."""
+    """Result of `compare`; `str()` gives the table, `to_dict()` what --json writes.
+
+    The linear baseline is None for a model without attention.
+    """
 
     settings: dict[str, Any]
     branches: list[Branch]
-    baseline: LinearBaseline
+    baseline: LinearBaseline | None
     seconds: float
 
     @property
@@ -117,6 +122,10 @@ def compare(
     seed: int = 0,
     *,
     risk: str = "asymptotic",
+    branches: Any = None,
+    damping: float | None = None,
+    rtol: float | None = None,
+    lr: float | None = None,
     gd_steps: int | None = None,
     instances: int = 6,
     device: str = "cpu",
@@ -125,9 +134,13 @@ def compare(
 
     Parameters
     ----------
-    model : the problem, of equal student and teacher rank, with the teacher of eq. (16) and the ridge penalty.
+    model : the problem.
     d, alpha, seed : size, sample complexity and seed of the instance.
     risk : "asymptotic" or "exact".
+    branches : the starts; "semantic", and "positional" where there are positions, if not given.
+    damping : the step β of GAMP and of its trajectory; 0.5 on the semantic and 0.3 on other branches if not given.
+    rtol : accuracy of state evolution, see `solve_state_evolution`.
+    lr : step of gradient descent; the paper's 0.15 if not given.
     gd_steps : steps of plain gradient descent from the informed start; as many of the paper's 5000 as are
         affordable if not given.
     instances : further instances, whose deviations from their predictions show how much one fluctuates.
@@ -141,19 +154,29 @@ def compare(
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
     """
-    teacher = softmax_teacher(require_attention(model))
+    require_model(model)
     check.choice("risk", risk, RISKS)
-    if type(model.penalty) is not Ridge:
-        raise check.fail("model", model.penalty, "the ridge penalty, as L-BFGS is part of the comparison")
+    if branches is None:
+        branches = DAMPING if model.coordinates.tau.any() else ("semantic",)
+    names = [check.choice("branches", name, STARTS) for name in ([branches] if isinstance(branches, str) else branches)]
+    if not names:
+        raise check.fail("branches", branches, "at least one start")
+    steps = {name: DAMPING.get(name, DAMPING["positional"]) for name in names}
+    if damping is not None:
+        steps = dict.fromkeys(names, check.real("damping", damping, low=0, high=1, strict=True))
+    lr = LEARNING_RATES["gd"] if lr is None else check.real("lr", lr, low=0, strict=True)
     seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=2)
     began = time.perf_counter()
     data = sample(model, d, alpha, seed)
     if gd_steps is None:
         gd_steps = int(np.clip(GD_WORK / data.tokens.size, 200, 5000))
     gd_steps = check.integer("gd_steps", gd_steps, low=1)
-    with tqdm(total=2 * 6, disable=None, leave=False) as progress:
-        branches = [
-            _branch(model, data, alpha, name, risk, gd_steps, instances, seed, device, progress) for name in DAMPING
+    with tqdm(total=len(names) * 6, disable=None, leave=False) as progress:
+        found = [
+            _branch(
+                model, data, alpha, name, risk, steps[name], rtol, (gd_steps, lr), instances, seed, device, progress
+            )
+            for name in names
         ]
     settings = {
         "d": data.dim,
@@ -161,13 +184,15 @@ def compare(
         "alpha": alpha,
         "seed": seed,
         "risk": risk,
-        "omega": teacher.omega,
         "lam": model.lam,
+        "lr": lr,
         "gd_steps": gd_steps,
         "instances": instances,
-        "damping": dict(DAMPING),
+        "damping": steps,
     }
-    return Comparison(settings, branches, linear_baseline(model), time.perf_counter() - began)
+    if isinstance(model.teacher, SoftmaxTeacher):
+        settings["omega"] = model.teacher.omega
+    return Comparison(settings, found, linear_baseline(model) if model.attention else None, time.perf_counter() - began)
 
 
 def _branch(
@@ -176,13 +201,16 @@ def _branch(
     alpha: float,
     name: str,
     risk: str,
-    gd_steps: int,
+    damping: float,
+    rtol: float | None,
+    plain_descent: tuple[int, float],
     instances: int,
     seed: int,
     device: str,
     progress: Any,
 ) -> Branch:
-    damping = DAMPING[name]
+    gd_steps, lr = plain_descent
+    smooth = type(model.penalty) is Ridge
 
     def timed(what: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
         progress.set_description(f"{name}: {what}")
@@ -192,18 +220,20 @@ def _branch(
         return result, time.perf_counter() - began
 
     gamp, gamp_time = timed("GAMP", run_gamp, data, name, risk, damping=damping)
-    fixed, fixed_time = timed("state evolution", solve_state_evolution, model, alpha, name)
+    fixed, fixed_time = timed("state evolution", solve_state_evolution, model, alpha, name, rtol=rtol)
     predicted, _ = timed(
         "trajectory", trajectory, data.instance_model(), data.alpha, name, damping=damping, n_iter=FOLLOWED
     )
-    descent, descent_time = timed(
-        "gradient descent", minimize_risk, data, name, risk, "gd", max_iter=gd_steps, device=device
-    )
-    quasi, quasi_time = timed("L-BFGS", minimize_risk, data, name, risk, "lbfgs", device=device)
+    plain = {"method": "gd", "lr": lr, "max_iter": gd_steps}
+    descent, descent_time = timed("gradient descent", minimize_risk, data, name, risk, **plain, device=device)
+    best = {"method": "lbfgs"} if smooth else plain
+    quasi, quasi_time = None, np.nan
+    if smooth:
+        quasi, quasi_time = timed("L-BFGS", minimize_risk, data, name, risk, **best, device=device)
     noise = np.random.default_rng([seed, 1]).standard_normal(gamp.Q.shape)
     size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
     returned, returned_time = timed(
-        "L-BFGS from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, "lbfgs", device=device
+        "descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best, device=device
     )
     others = [
         deviation(sample(model, data.dim, alpha, seed + 1 + k), name, risk, damping, seed=seed + 1 + k)[0]
@@ -221,7 +251,7 @@ def _branch(
             values=_floats(scalars(result.overlaps)) | {"train_loss": result.train_loss, "test_error": error},
             errors={"test_error": error_error},
             gradient_norm=result.gradient_norm,
-            distance=_distance(result.Q, gamp.Q),
+            distance=_distance(model, result.Q, gamp.Q),
             seconds=seconds,
         )
 
@@ -239,8 +269,8 @@ def _branch(
         ),
         row("GAMP", gamp, gamp_time),
         row(f"gradient descent, {descent.n_iter} steps", descent, descent_time),
-        row("L-BFGS", quasi, quasi_time),
-        row("L-BFGS from GAMP + noise", returned, returned_time),
+        *([] if quasi is None else [row("L-BFGS", quasi, quasi_time)]),
+        row(f"{'L-BFGS' if smooth else 'descent'} from GAMP + noise", returned, returned_time),
     ]
     spread = {key: np.array([other[key] for other in others]) for key in others[0]}
     return Branch(name, gamp, predicted, fixed, descent, quasi, returned, spread, rows)
@@ -265,7 +295,11 @@ def _floats(values: dict[str, np.ndarray]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
-def _distance(Q: np.ndarray, other: np.ndarray) -> float:
-    """‖Q − Q'‖_F/√d after the best common rotation of the columns, a symmetry of the tied map."""
-    u, _, v = np.linalg.svd(Q.T @ other)
-    return float(np.linalg.norm(Q @ (u @ v) - other) / np.sqrt(len(Q)))
+def _distance(model: Model, Q: np.ndarray, other: np.ndarray) -> float:
+    """‖Q − Q'‖_F/√d after the best common rotation of the columns, or sign, where these are symmetries."""
+    if model.rotations and model.student.parts == 1:
+        u, _, v = np.linalg.svd(Q.T @ other)
+        Q = Q @ (u @ v)
+    elif model.even and np.sum(Q * other) < 0:
+        Q = -Q
+    return float(np.linalg.norm(Q - other) / np.sqrt(len(Q)))

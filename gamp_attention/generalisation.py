@@ -1,4 +1,4 @@
-"""Test error of given weights on fresh sentences of the same task."""
+"""Test error of given weights on fresh samples of the same task."""
 
 from typing import Any
 
@@ -9,17 +9,19 @@ from gamp_attention.data import Dataset
 from gamp_attention.fields import local_fields
 
 STREAM = 2  # of a seed, apart from the numbers that data of the same seed are drawn from
-CHUNK = 500  # sentences held at a time
+CHUNK = 500  # samples held at a time
 
 
 def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: Any = 1) -> tuple[float, float]:
-    """ε_g = E‖y − f_Q(x)‖_F²/(dL) of eq. (4), and its standard error, on fresh sentences with the same teacher.
+    """ε_g = E‖y − f_Q(x)‖_F²/(dL) of eq. (4), and its standard error, on fresh samples with the same teacher.
+
+    Of a generalised linear model, the mean loss of a fresh sample.
 
     Parameters
     ----------
     data : samples drawn from a model.
     Q : (d, r) weights.
-    n_samples : fresh sentences, at least 2.
+    n_samples : fresh samples, at least 2.
     seed : an integer or a numpy Generator.
 
     Raises
@@ -35,9 +37,8 @@ def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: An
     for first in range(0, n, CHUNK):
         count = min(CHUNK, n - first)
         tokens = rng.standard_normal((count, data.n_tokens, data.dim)) * np.sqrt(data.spectra)
-        T = data.model.teacher(tokens @ data.Q_star / np.sqrt(data.dim))
-        S = data.student(local_fields(tokens, data.positions, Q))
-        difference = T @ tokens - S @ (tokens + data.positions)
-        errors.append(np.einsum("nld,nld->n", difference, difference) / (data.dim * data.n_tokens))
+        y = tokens @ data.Q_star / np.sqrt(data.dim)
+        z = local_fields(tokens, data.positions, Q)
+        errors.append(data.model.errors_at(tokens, data.positions, z, y, rng))
     values = np.concatenate(errors)
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(n))

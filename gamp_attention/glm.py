@@ -61,7 +61,7 @@ class GLMModel(Model):
         return False
 
     @property
-    def smooth(self) -> bool:
+    def attention(self) -> bool:
         """Labels may jump, and deterministic rules are made for attention."""
         return False
 
@@ -92,6 +92,12 @@ class GLMModel(Model):
         out, flat = np.empty(len(z)), np.ascontiguousarray(z).reshape(len(z), -1)
         over_blocks(lambda a, b: _losses(a, b, self.loss, terms.params, flat, out), len(z), BLOCK)
         return out
+
+    def errors_at(
+        self, tokens: np.ndarray, positions: np.ndarray, z: np.ndarray, y: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Losses (N,) of tokens (N, L, d) with fields z, given fresh labels at teacher fields y."""
+        return self.errors(z, y, self.terms(y, rng.standard_normal((len(y), self.n_label_noise))))
 
 
 def check_labels(loss: Any, labels: Any, n: int, n_tokens: int, rank: int) -> np.ndarray:

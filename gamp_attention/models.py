@@ -89,8 +89,8 @@ class Model:
         return 0
 
     @property
-    def smooth(self) -> bool:
-        """Whether labels are a smooth function of the teacher's fields, which deterministic rules rest on."""
+    def attention(self) -> bool:
+        """Whether it is an attention layer, whose labels are a smooth function of the teacher's fields."""
         return True
 
     @property
@@ -119,6 +119,13 @@ class Model:
         """Test errors (N,) at fields z (N, L, r): (1/L) Tr[(S − T) ρ (S − T)ᵀ], eq. (10)."""
         difference = self.student(z) - self.teacher(y)
         return np.einsum("nij,j->n", difference**2, self.coordinates.trace) / self.n_tokens
+
+    def errors_at(
+        self, tokens: np.ndarray, positions: np.ndarray, z: np.ndarray, y: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Test errors (N,) of tokens (N, L, d) with fields z and teacher fields y: ‖y − f_Q(x)‖_F²/(dL), eq. (4)."""
+        difference = self.teacher(y) @ tokens - self.student(z) @ (tokens + positions)
+        return np.einsum("nld,nld->n", difference, difference) / tokens[0].size
 
 
 def check_student(student: Any, n_tokens: int, rank: int) -> None:
@@ -199,7 +206,7 @@ def require_attention(model: Any) -> Model:
     ------
     TypeError : if it is not.
     """
-    if not require_model(model).smooth:
+    if not require_model(model).attention:
         raise check.fail("model", type(model).__name__, "an attention model", TypeError)
     return model
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gamp_attention.comparison import Comparison
     from gamp_attention.landscape.phase_boundaries import PhaseBoundaries
 
-COLOURS = {"semantic": "#0072B2", "positional": "#D55E00"}  # Okabe and Ito
+COLOURS = {"semantic": "#0072B2", "positional": "#D55E00", "random": "#009E73"}  # Okabe and Ito
 GREY, DARK = "#999999", "#333333"
 BOUNDARIES = (
     ("alpha_c", "α_c: equal training loss", {"color": DARK, "fmt": "o-"}),
@@ -26,12 +26,14 @@ LABELS = {"q": "$q$", "m": "$m_1$", "theta": r"$\theta$", "V": "$V$"}
 
 def plot_comparison(comparison: "Comparison", path: str | Path) -> None:
     """Save the picture of `gamp-attention compare`: trajectories and end points, one row for each branch."""
-    with figure(path, len(comparison.branches), 5, (15, 6)) as axes:
+    rows = len(comparison.branches)
+    with figure(path, rows, 5, (15, 1.2 + 2.4 * rows)) as axes:
         _draw_comparison(comparison, axes)
 
 
 def _draw_comparison(comparison: "Comparison", axes: Any) -> None:
     from gamp_attention.comparison import FOLLOWED, scalars
+    from gamp_attention.report import heading
 
     s = comparison.settings
     for row, branch in zip(axes, comparison.branches, strict=True):
@@ -59,7 +61,7 @@ def _draw_comparison(comparison: "Comparison", axes: Any) -> None:
             axis.axhline(
                 ends["state evolution"], color=GREY, lw=0.8, ls="--", label="fixed point of state evolution, d → ∞"
             )
-            for marker, (name, value), shift in zip("sD^", list(ends.items())[2:], (1.5, 2.5, 3.5), strict=True):
+            for marker, (name, value), shift in zip("sD^", list(ends.items())[2:], (1.5, 2.5, 3.5), strict=False):
                 axis.plot(FOLLOWED + shift, value, marker, color=GREY, mec=DARK, ms=6, label=name, clip_on=False)
             axis.set_title(LABELS[key])
             axis.set_xlabel("iteration")
@@ -69,7 +71,7 @@ def _draw_comparison(comparison: "Comparison", axes: Any) -> None:
     handles, labels = axes[0, 0].get_legend_handles_labels()
     axes[0, 0].figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     axes[0, 0].figure.suptitle(
-        f"One attention layer, d = {s['d']}, α = {s['alpha']:g}, ω = {s['omega']:g}, {s['risk']} risk; "
+        heading(s, "d", "alpha", "omega", "lam") + f", {s['risk']} risk; "
         "squares, diamonds and triangles are where descents end"
     )
 

@@ -47,21 +47,25 @@ def comparison_table(comparison: "Comparison") -> str:
     def line(cells: list[str]) -> str:
         return "  ".join([cells[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(cells[1:], widths[1:], strict=True))])
 
-    out = [
-        f"d = {s['d']}, n = {s['n']}, α = {s['alpha']:g}, ω = {s['omega']:g}, λ = {s['lam']:g}, "
-        f"seed {s['seed']}, {s['risk']} risk"
-    ]
+    out = [heading(s, "d", "n", "alpha", "omega", "lam") + f", seed {s['seed']}, {s['risk']} risk"]
     for branch, rows in blocks:
         out += ["", f"{branch.name} branch, β = {s['damping'][branch.name]:g}", line(heads), *map(line, rows)]
         out += _notes(branch)
     base = comparison.baseline
+    if base is not None:
+        error = with_error(base.test_error, base.test_error_error, 6)
+        out += ["", f"linear baseline, d → ∞: ε_g = {error}, {base.status.value}"]
     out += [
-        "",
-        f"linear baseline, d → ∞: ε_g = {with_error(base.test_error, base.test_error_error, 6)}, {base.status.value}",
         "Numbers in brackets are errors in the last digit: half-widths of 95 % where d → ∞, else standard errors. "
         f"{comparison.seconds:.0f} s in all.",
     ]
     return "\n".join(out)
+
+
+def heading(settings: dict[str, Any], *names: str) -> str:
+    """Sizes and parameters in a line, those that there are."""
+    signs = {"alpha": "α", "omega": "ω", "lam": "λ"}
+    return ", ".join(f"{signs.get(name, name)} = {settings[name]:g}" for name in names if name in settings)
 
 
 def _notes(branch: "Branch") -> list[str]:
@@ -73,6 +77,8 @@ def _notes(branch: "Branch") -> list[str]:
             f"  The proximal map jumps: jump mass {share:+.0%} of V̂. State evolution is an approximation here, "
             "of a few per cent."
         )
+    if branch.quasi_newton is None:
+        return notes
     lower = "GAMP" if gamp.train_loss < branch.quasi_newton.train_loss else "L-BFGS"
     gap = abs(gamp.train_loss - branch.quasi_newton.train_loss)
     if gap > 1e-9:
@@ -85,6 +91,8 @@ def comparison_dict(comparison: "Comparison") -> dict[str, Any]:
     import numba
 
     from gamp_attention import __version__
+
+    base = comparison.baseline
 
     def branch_dict(branch: "Branch") -> dict[str, Any]:
         history, path = branch.gamp.history, branch.predicted
@@ -106,7 +114,7 @@ def comparison_dict(comparison: "Comparison") -> dict[str, Any]:
         {
             "settings": comparison.settings,
             "branches": [branch_dict(branch) for branch in comparison.branches],
-            "linear_baseline": vars(comparison.baseline) | {"status": comparison.baseline.status.value},
+            "linear_baseline": base and vars(base) | {"status": base.status.value},
             "seconds": comparison.seconds,
             "converged": comparison.converged,
             "versions": {

@@ -8,6 +8,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.comparison import scalars
 from gamp_attention.generalisation import sampled_test_error
+from gamp_attention.plotting import plot_comparison
 from gamp_attention.report import with_error
 
 
@@ -27,6 +28,33 @@ def test_rows_hold_every_solver(comparison):
         ]
         assert branch.rows[1].gradient_norm <= 1e-8
         assert branch.rows[1].distance < 1e-12
+
+
+OTHERS = {
+    "elastic net": ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)),
+    "logistic": ga.glm_model(ga.LogisticLoss(), lam=0.1),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_models_are_compared_too(name, tmp_path):
+    found = ga.compare(
+        OTHERS[name], 80, 2.0, branches="semantic", damping=0.4, rtol=1e-2, lr=1.0, gd_steps=3000, instances=2
+    )
+    (branch,) = found.branches
+    values = {row.name: row for row in branch.rows}
+    assert values["GAMP"].gradient_norm <= 1e-8
+    last = branch.rows[-1]
+    assert last.name.endswith("from GAMP + noise")
+    assert last.distance < 1e-2
+    assert last.values["test_error"] == pytest.approx(values["GAMP"].values["test_error"], rel=1e-2)
+    if name == "elastic net":
+        assert branch.quasi_newton is None
+        assert values["descent from GAMP + noise"].status == "converged"
+    assert (found.baseline is None) == (name == "logistic")
+    assert ("ω" in str(found)) == (name != "logistic")
+    json.dumps(found.to_dict(), allow_nan=False)
+    plot_comparison(found, tmp_path / "other.png")
 
 
 def test_dict_is_plain_json(comparison):

@@ -31,6 +31,24 @@ def test_squared_loss_is_ridge_of_scikit_learn():
     assert found.Q[:, 0] == pytest.approx(wanted, abs=1e-6)
 
 
+@pytest.mark.parametrize(("lam", "l1"), [(0.0, 0.1), (0.05, 0.1), (0.0, 1.0)])
+def test_squared_loss_is_lasso_and_elastic_net_of_scikit_learn(lam, l1):
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    tokens, labels = rows()
+    n, d = tokens.shape
+    data = ga.LabelledDataset(tokens, labels, ga.SquaredLoss(), penalty=ga.ElasticNet(lam, l1))
+    found = ga.run_gamp(data, init="random", tol=1e-10)
+    assert found.converged
+    # scikit-learn: mean square / 2 + alpha (l1_ratio |w| + (1 - l1_ratio) w² / 2)
+    model = linear_model.ElasticNet(
+        alpha=(lam + l1) / n, l1_ratio=l1 / (lam + l1), fit_intercept=False, tol=1e-14, max_iter=100_000
+    )
+    wanted = model.fit(tokens / np.sqrt(d), labels).coef_
+    assert found.Q[:, 0] == pytest.approx(wanted, abs=1e-6)
+    assert np.array_equal(found.Q[:, 0] == 0, wanted == 0)
+    assert 0 < np.count_nonzero(wanted == 0) < d
+
+
 def test_logistic_loss_is_that_of_scikit_learn():
     linear_model = pytest.importorskip("sklearn.linear_model")
     tokens, labels = rows()

@@ -164,3 +164,19 @@ def test_point_sets_are_symmetric_and_white():
     assert np.array_equal(points[:2048], -points[2048:])
     assert np.allclose(points.T @ points / 4096, np.eye(5), atol=1e-12)
     assert np.allclose((points**4).mean(axis=0), 3, atol=0.5)
+
+
+def test_tokens_reversed_are_overlaps_reversed():
+    """With the positions, the variances and A that go with them."""
+    A, sigma, tau = np.array([[0.3, 0.7], [0.8, 0.2]]), np.array([0.5, 0.4]), np.array([1.0, -0.5])
+    here, there = (
+        ga.solve_state_evolution(
+            ga.attention_model(sigma=sigma[::step], tau=tau[::step], A=A[::step, ::step]), 1.5, rtol=1e-2, stable=False
+        )
+        for step in (1, -1)
+    )
+    assert here.converged
+    assert abs(here.overlaps.q[0, 0, 0] / here.overlaps.q[1, 0, 0] - 1) > 0.1
+    for name, values in here.overlaps.arrays().items():
+        assert there.overlaps.arrays()[name] == pytest.approx(values[::-1], rel=2e-2, abs=1e-3)
+    assert there.train_loss == pytest.approx(here.train_loss, rel=1e-3)

@@ -111,6 +111,24 @@ def test_tokens_of_different_variance_have_no_sigma(tmp_path):
     assert "sigma" not in done.dataset().coords
 
 
+def test_models_without_attention_are_swept(tmp_path):
+    model = ga.glm_model(ga.LogisticLoss(), lam=0.1)
+    found = sweep(
+        model, tmp_path, alpha=2.0, lam=[0.1, 0.3], d=80, branch="semantic", method=["SE", "GAMP", "GD"],
+        descent="lbfgs", rtol=1e-2,
+    )  # fmt: skip
+    assert len(found.rows) == 6
+    assert all(row["converged"] for row in found.rows)
+    assert {row["omega"] for row in found.rows} == {None}
+    values = {(row["method"], row["lam"]): row for row in found.rows}
+    for lam in (0.1, 0.3):
+        gamp, descent, predicted = (values[method, lam] for method in ("GAMP", "GD", "SE"))
+        assert gamp["train_loss"] == pytest.approx(descent["train_loss"], abs=1e-9)
+        assert gamp["test_error"] == pytest.approx(predicted["test_error"], rel=0.2)
+    with pytest.raises(TypeError, match="SoftmaxTeacher"):
+        sweep(model, tmp_path / "omega", alpha=2.0, omega=0.3)
+
+
 def test_keys_do_not_depend_on_the_process(model):
     code = (
         "import gamp_attention as ga\nfrom gamp_attention.sweeps.cells import grid\n"

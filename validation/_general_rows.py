@@ -45,6 +45,8 @@ def rows():
         Row("untied keys, r=1+1", build(2, 2, 1, student=student(tied=False)), damping=0.3),
         Row("L=8", build(8)),
         Row("linear attention", build(student=student(softmax=False)), damping=0.15),
+        Row("lasso", ga.paper_model(penalty=ga.ElasticNet(0.0, 0.005)), alpha=3.0),
+        Row("elastic net", ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)), quick=True),
     ]
 
 

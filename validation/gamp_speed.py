@@ -3,9 +3,9 @@
 All times are ratios of runs that take turns on one machine, medians over repeats, with the threads that numba and BLAS
 have by default. A pause after each X @ Q lets BLAS's threads go to sleep, as they keep the cores busy for a while.
 
-Criteria: an iteration takes at most 1.3 times as long as one `X @ Q` (1.6 in single precision, where sums in
-double are not hidden behind memory), a critical point at most 0.75 of L-BFGS-B on our own compiled loss and gradient on the
-semantic branch and a hundredth of the paper's torch descent; at most 1.1 times the data plus the state are in memory.
+Criteria: an iteration takes at most 1.3 times as long as one `X @ Q` (1.6 in single precision, where sums in double are
+not hidden behind memory), a critical point at most 0.75 of L-BFGS-B on our own compiled loss and gradient on the semantic
+branch and a hundredth of the paper's torch descent; at most 1.1 times the data plus the state are in memory.
 The targets of the project, where they are tighter, are printed beside. Stored parts are not measured again.
 """
 

@@ -131,7 +131,7 @@ def continue_branch(
 
 def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, variance: str = "stein") -> Curve:
     """The equations of branches through given overlaps, on a rule that is cheap enough to follow them."""
-    small = fields_of(model) <= AUTO_FIELDS and model.smooth
+    small = fields_of(model) <= AUTO_FIELDS and model.attention
     rule: Rule = SplitRule(model, LEVEL) if small else SobolRule(model, 1024, lines=True)
     unit = max(parameter_value(model, alpha, parameter), 0.05)
     return Curve(model, alpha, parameter, rule, variance, Packing.of(model, like), unit)

@@ -30,12 +30,12 @@ def first_rule(name: Any, model: Model, seed: tuple[int, ...]) -> Rule:
     """The coarsest rule of a name, or for "auto" of the one that suits the model."""
     check.choice("rule", name, RULES)
     size = fields_of(model)
-    if name == "split" and not model.smooth:
+    if name == "split" and not model.attention:
         raise check.fail("rule", name, "'lines', 'sobol' or 'auto', as labels are no smooth function of fields")
     if name == "split" and size > MAX_FIELDS:
         raise check.fail("rule", name, f"'lines', 'sobol' or 'auto' for {size} = L (r + t) > {MAX_FIELDS} fields")
     if name == "auto":
-        name = "split" if size <= AUTO_FIELDS and model.smooth else "sobol"
+        name = "split" if size <= AUTO_FIELDS and model.attention else "sobol"
     if name == "split":
         return SplitRule(model)
     return SobolRule(model, FIRST_POINTS[name], lines=name == "lines", seed=seed)

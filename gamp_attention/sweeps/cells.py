@@ -13,6 +13,7 @@ from gamp_attention import _validation as check
 from gamp_attention.models import Model, parameter_value, require_model, with_parameter
 from gamp_attention.penalties import with_lam
 from gamp_attention.starts import STARTS
+from gamp_attention.teachers import SoftmaxTeacher
 
 METHODS = ("SE", "GAMP", "GD")
 AXES = ("method", "branch", "alpha", "omega", "lam", "sigma", "d", "seed")
@@ -27,14 +28,15 @@ class Cell:
     ----------
     method : "SE" (state evolution), "GAMP" or "GD" (descent).
     branch : the start, "semantic", "positional" or "random".
-    alpha, omega, lam, sigma : the point; sigma is None where the tokens have no common variance.
+    alpha, omega, lam, sigma : the point; omega is None where the teacher is not that of eq. (16), and sigma where the
+        tokens have no common variance.
     d, seed : size and seed of the instance; None for state evolution.
     """
 
     method: str
     branch: str
     alpha: float
-    omega: float
+    omega: float | None
     lam: float
     sigma: float | None
     d: int | None
@@ -43,8 +45,11 @@ class Cell:
 
 def model_at(model: Model, cell: Cell) -> Model:
     """The model with the cell's ω, λ and σ."""
-    model = with_parameter(with_parameter(model, "omega", cell.omega), "lam", cell.lam)
-    return model if cell.sigma is None else with_parameter(model, "sigma", cell.sigma)
+    for name in ("omega", "lam", "sigma"):
+        value = getattr(cell, name)
+        if value is not None:
+            model = with_parameter(model, name, value)
+    return model
 
 
 def grid(
@@ -73,17 +78,22 @@ def grid(
     TypeError, ValueError : naming the axis, what it got and what it needs.
     """
     require_model(model)
-    own = {name: parameter_value(model, 1.0, name) for name in ("omega", "lam", "sigma")}
+
+    def own(name: str) -> float:
+        return parameter_value(model, 1.0, name)
 
     def positive(name: str, value: Any) -> float:
         return check.real(name, value, low=0, strict=True)
 
     alphas = _axis("alpha", alpha, positive)
-    omegas = _axis("omega", own["omega"] if omega is None else omega, lambda n, v: check.real(n, v, low=0, high=1))
-    lams = _axis("lam", own["lam"] if lam is None else lam, lambda n, v: with_lam(model.penalty, v).lam)
+    omegas: list[Any] = [None]
+    if omega is not None or _has_omega(model):
+        omegas = _axis("omega", own("omega") if omega is None else omega, lambda n, v: check.real(n, v, low=0, high=1))
+        with_parameter(model, "omega", omegas[0])
+    lams = _axis("lam", own("lam") if lam is None else lam, lambda n, v: with_lam(model.penalty, v).lam)
     sigmas: list[Any] = [None]
     if sigma is not None or _common_variance(model):
-        sigmas = _axis("sigma", own["sigma"] if sigma is None else sigma, positive)
+        sigmas = _axis("sigma", own("sigma") if sigma is None else sigma, positive)
         with_parameter(model, "sigma", sigmas[0])
     ds = _axis("d", d, lambda n, v: check.integer(n, v, low=1))
     seeds = _axis("seed", seed, lambda n, v: check.integer(n, v, low=0))
@@ -129,7 +139,9 @@ def digest(model: Model) -> str:
 
 def base_digest(model: Model) -> str:
     """A short hash of a model without its ω, λ and σ, which every cell holds itself."""
-    model = with_parameter(with_parameter(require_model(model), "omega", 0.0), "lam", 1.0)
+    model = with_parameter(require_model(model), "lam", 1.0)
+    if _has_omega(model):
+        model = with_parameter(model, "omega", 0.0)
     return digest(with_parameter(model, "sigma", 1.0) if _common_variance(model) else model)
 
 
@@ -154,6 +166,10 @@ def canonical(value: Any) -> str:
 def short_hash(value: Any) -> str:
     """24 hexadecimal digits of the canonical text."""
     return hashlib.blake2b(canonical(value).encode(), digest_size=12).hexdigest()
+
+
+def _has_omega(model: Model) -> bool:
+    return isinstance(model.teacher, SoftmaxTeacher)
 
 
 def _common_variance(model: Model) -> bool:

@@ -67,3 +67,26 @@ def test_rotation_of_the_columns(seed):
     assert np.allclose(here[0] @ O, there[0], atol=1e-6)
     if here[1].converged and there[1].converged and np.linalg.norm(here[1].Q @ O - there[1].Q) < 1e-3:
         assert here[1].train_loss == pytest.approx(there[1].train_loss, rel=1e-9)
+
+
+@examples(12)
+@given(seeds, st.permutations(range(3)))
+def test_order_of_tokens(seed, order):
+    """Tokens permuted together with positions, covariances and the teacher's matrix A: the same weights."""
+    rng = np.random.default_rng(seed)
+    order = np.array(order)
+    A, sigma, tau = rng.dirichlet(np.ones(3), size=3), rng.uniform(0.3, 0.7, 3), rng.normal(size=3)
+    model = ga.attention_model(3, omega=rng.uniform(), sigma=sigma, tau=tau, A=A, lam=0.05)
+    permuted = ga.attention_model(
+        3, omega=model.teacher.omega, sigma=sigma[order], tau=tau[order], A=A[np.ix_(order, order)], lam=0.05
+    )
+    data, Q = ga.sample(model, 30, 1.5, rng), 0.5 * rng.normal(size=(30, 1))
+    there = Dataset.from_teacher(
+        permuted, np.ascontiguousarray(data.tokens[:, order]), data.positions[order], data.Q_star, data.spectra[order]
+    )
+    for risk in ("exact", "asymptotic"):
+        here, other = ga.run_gamp(data, Q, risk, tol=0, max_iter=8), ga.run_gamp(there, Q, risk, tol=0, max_iter=8)
+        assert pytest.approx(here.Q, abs=1e-7) == other.Q
+        assert other.train_loss == pytest.approx(here.train_loss, abs=1e-10)
+        for name, values in here.overlaps.arrays().items():
+            assert other.overlaps.arrays()[name] == pytest.approx(values[order], abs=1e-6)
