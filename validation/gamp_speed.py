@@ -4,8 +4,8 @@ All times are ratios of runs that take turns on one machine, medians over repeat
 have by default. A pause after each X @ Q lets BLAS's threads go to sleep, as they keep the cores busy for a while.
 
 Criteria: an iteration takes at most 1.3 times as long as one `X @ Q` (1.6 in single precision, where sums in double are
-not hidden behind memory), a critical point at most 0.75 of L-BFGS-B on our own compiled loss and gradient on the semantic
-branch and a hundredth of the paper's torch descent; at most 1.1 times the data plus the state are in memory.
+not hidden behind memory), a critical point at most 0.75 of L-BFGS-B on our own compiled loss and gradient on the
+semantic branch and a hundredth of the paper's torch descent; at most 1.1 times the data plus the state are in memory.
 The targets of the project, where they are tighter, are printed beside. Stored parts are not measured again.
 """
 
@@ -30,7 +30,7 @@ FAST = {"semantic": 0.5, "positional": 0.3}  # damping of the accelerated runs
 
 
 def alternate(tasks, repeats):
-    """Median seconds of each task, the tasks taking turns; all are run once before."""
+    """Median and least seconds of each task, the tasks taking turns; all are run once before."""
     seconds = {name: [] for name in tasks}
     for turn in range(repeats + 1):
         for name, task in tasks.items():
@@ -39,7 +39,7 @@ def alternate(tasks, repeats):
             task()
             if turn:
                 seconds[name].append(time.perf_counter() - began)
-    return {name: float(np.median(values)) for name, values in seconds.items()}
+    return {name: (float(np.median(values)), min(values)) for name, values in seconds.items()}
 
 
 def warm_state(data, branch, n_iter=25):
@@ -67,7 +67,9 @@ def iteration(quick):
             },
             repeats,
         )
-        rows[dtype] = {"d": d, **{name: value / seconds["product"] for name, value in seconds.items()}, "s": seconds}
+        median, least = seconds["product"]
+        rows[dtype] = {"d": d, **{name: s / median for name, (s, _) in seconds.items()}, "seconds": seconds}
+        rows[dtype]["least"] = {name: s / least for name, (_, s) in seconds.items()}
     return rows
 
 
@@ -186,7 +188,8 @@ def growth(quick):
             for t in range(8):
                 state, _ = gamp_step(data, "asymptotic", state, 0.3, hold=t >= 4)
             held = GampState(state.Q, state.V, state.D, state.z)
-            found.append(alternate({"s": lambda d=data, s=held: gamp_step(d, "asymptotic", s, 0.3, hold=True)}, 5)["s"])
+            task = {"s": lambda d=data, s=held: gamp_step(d, "asymptotic", s, 0.3, hold=True)}
+            found.append(alternate(task, 5)["s"][0])
         slope = np.polyfit(np.log(values), np.log(found), 1)[0]
         rows[name] = {"sizes": list(values), "seconds": found, "exponent": float(slope), "base": base}
     return rows
@@ -210,7 +213,8 @@ def table(numbers):
     lines = ["| measured | reached | target |", "|---|---|---|"]
     for dtype, row in numbers.get("iteration", {}).items():
         name = f"iteration over one `X @ Q`, d = {row['d']}, {dtype}"
-        lines.append(f"| {name} | {row['held']:.2f} (global minima: {row['global']:.2f}) | 1.3 |")
+        held, least = f"{row['held']:.2f}", f"{row['least']['held']:.2f}"
+        lines.append(f"| {name} | {held}, of least times {least} (global minima: {row['global']:.2f}) | 1.3 |")
     for key in ("solution 1000", "solution 4000"):
         for branch, row in numbers.get(key, {}).items():
             counts = f"{row['n_iter']} iterations, {row['lbfgs']['n']} evaluations"
