@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._numba import field_kernel, kernel, over_blocks
+from gamp_attention._numba import field_kernel, kernel, over_blocks, sample_kernel
 from gamp_attention.denoiser import Denoised, denoise_sample, make_outputs, make_scratch, search_points, unflatten
 from gamp_attention.losses import evaluate
 from gamp_attention.newton import make_metric
@@ -96,30 +96,38 @@ def _strides(n: int, L: int, r: int) -> tuple[int, int]:
     return stride, stride * -(-n // (stride * n_blocks))
 
 
-@kernel  # the first of the rows is that of the first sample; there are as many as whole strides need
-def _pass(
-    first, last, stride, rows, columns, shift, loss, params, metric, hold, directions, fresh,
+@kernel
+def _pass(first, last, stride, rows, columns, shift, loss, *others):
+    """Allocate the scratch of one thread, and go through samples whose rows are given from the first one on."""
+    k, r = shift.shape[0], columns.shape[0]
+    scratch = make_scratch(loss, k)
+    grad, hess, fields = np.empty(k), np.empty((k, k)), np.empty((stride, k))
+    weights = np.zeros((stride * (k // r), 2 * r))
+    work = scratch, grad, hess, fields, fields.reshape((stride * (k // r), r)), weights
+    _go_through(first, last, stride, rows, columns, shift, loss, work, *others)
+
+
+@sample_kernel
+def _go_through(
+    first, last, stride, rows, columns, shift, loss, work, params, metric, hold, directions, fresh,
     omega, out, losses, sums, totals,
 ):  # fmt: skip
-    k = omega.shape[1]
-    r = columns.shape[0]
+    scratch, grad, hess, fields, projections, weights = work
+    k, r = shift.shape[0], columns.shape[0]
     L = k // r
-    scratch = make_scratch(loss, k)
-    grad, hess = np.empty(k), np.empty((k, k))
-    fields = np.empty((stride * L, r))
-    weights = np.zeros((stride * L, 2 * r))  # g and ∇ℓ of the rows that are still to be added up
-    flat = fields.reshape((stride, k))
     old = 0
     for begin in range(first, last + stride, stride):  # the last turn only adds up
         new = (begin - first) * L if begin < last else old
         for at in range(0, stride * L, ROWS):
-            _project_and_add(new + at, old + at, at, rows, columns, fields, weights, sums)
+            _project_and_add(new + at, old + at, at, rows, columns, projections, weights, sums)
         old = new
         if begin >= last:
             break
-        weights[:] = 0.0
+        for row in range(weights.shape[0]):  # g and ∇ℓ of the rows that are still to be added up
+            for a in range(2 * r):
+                weights[row, a] = 0.0
         for mu in range(begin, min(begin + stride, last)):
-            z = flat[mu - begin]
+            z = fields[mu - begin]
             for i in range(k):
                 z[i] += shift[i]
                 omega[mu, i] = z[i] - omega[mu, i]

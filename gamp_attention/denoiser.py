@@ -141,7 +141,11 @@ def make_scratch(loss, k):
 
 @kernel
 def _denoise(first, last, loss, params, omega, metric, hold, directions, out):
-    scratch = make_scratch(loss, omega.shape[1])
+    _go_through(first, last, loss, params, omega, metric, hold, directions, make_scratch(loss, omega.shape[1]), out)
+
+
+@sample_kernel
+def _go_through(first, last, loss, params, omega, metric, hold, directions, scratch, out):
     for mu in range(first, last):
         denoise_sample(mu, loss, params[mu], omega[mu], metric, hold, directions, scratch, out)
 
