@@ -50,6 +50,7 @@ def data_pass(
     start: np.ndarray | None = None,
     *,
     hold: bool = False,
+    proximal: bool = True,
 ) -> Pass:
     """Read the tokens once; see `gamp_attention.denoiser.denoise` for the proximal step.
 
@@ -61,6 +62,7 @@ def data_pass(
     loss, params : the per-sample loss, with rows of parameters (n, P).
     start : (n, L, r) where minimisations begin; ω if not given.
     hold : keep the local minimum that the start leads to.
+    proximal : if not, there is no proximal step and no force, and `denoised` is not filled; the rest has the same bits.
     """
     n, L, d = tokens.shape
     r = Q.shape[1]
@@ -68,10 +70,11 @@ def data_pass(
     shift = (positions @ columns.T).ravel()
     omega, losses = np.array(D, dtype=float).reshape(n, L * r), np.empty(n)
     out = make_outputs(omega if start is None else start.reshape(n, L * r), r)
+    out.g[:] = 0.0
     stride, block = _strides(n, L, r)
     # sums over the rows of a block of x g, x ∇ℓ; and over the samples of g_l, ∇ℓ_l
     sums, totals = np.zeros((-(-n // block), 2 * r, d)), np.zeros((-(-n // block), L, 2 * r))
-    problem = loss, params, make_metric(V), hold, search_points(L * r)
+    problem = loss, params, make_metric(V), hold, search_points(L * r), proximal
     rows, fresh = tokens.reshape(n * L, d), start is None
     whole = n - n % stride
     rest = np.zeros((stride * L, d), dtype=tokens.dtype)  # the samples after the last whole stride
@@ -109,10 +112,10 @@ def _pass(first, last, stride, rows, columns, shift, loss, *others):
 
 @sample_kernel
 def _go_through(
-    first, last, stride, rows, columns, shift, loss, work, params, metric, hold, directions, fresh,
+    first, last, stride, rows, columns, shift, loss, work, params, metric, hold, directions, proximal, fresh,
     omega, out, losses, sums, totals,
 ):  # fmt: skip
-    scratch, grad, hess, fields, projections, weights = work
+    scratch, grad, hess, fields, projections, weights = work  # weights: g and ∇ℓ of rows still to be added up
     k, r = shift.shape[0], columns.shape[0]
     L = k // r
     old = 0
@@ -123,7 +126,7 @@ def _go_through(
         old = new
         if begin >= last:
             break
-        for row in range(weights.shape[0]):  # g and ∇ℓ of the rows that are still to be added up
+        for row in range(weights.shape[0]):
             for a in range(2 * r):
                 weights[row, a] = 0.0
         for mu in range(begin, min(begin + stride, last)):
@@ -133,7 +136,8 @@ def _go_through(
                 omega[mu, i] = z[i] - omega[mu, i]
                 if fresh:
                     out.z[mu, i] = omega[mu, i]
-            denoise_sample(mu, loss, params[mu], omega[mu], metric, hold, directions, scratch, out)
+            if proximal:
+                denoise_sample(mu, loss, params[mu], omega[mu], metric, hold, directions, scratch, out)
             losses[mu] = evaluate(loss, params[mu], z, grad, hess, scratch.newton.loss)
             for l in range(L):
                 for a in range(r):

@@ -8,6 +8,7 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention._numba import kernel, over_blocks
 from gamp_attention.data import Dataset
+from gamp_attention.data_pass import data_pass
 from gamp_attention.fields import back_project, local_fields
 from gamp_attention.input_denoiser import weights_update
 from gamp_attention.losses import AttentionLoss, evaluate, make_work
@@ -68,10 +69,12 @@ def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
 
 
 def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
-    """Evaluate a risk and its derivatives at Q (d, r), in two passes over the tokens."""
-    z = local_fields(data.tokens, data.positions, Q)
-    losses, dl, hessians = sample_derivatives(data.loss, data.terms(risk).params, z)
-    smooth = back_project(data.tokens, data.positions, dl)
+    """Evaluate a risk and its derivatives at Q (d, r), in the same pass over the tokens as message passing makes."""
+    n, L, r = data.n_samples, data.n_tokens, data.rank
+    params, V = data.terms(risk).params, np.tile(np.eye(r), (L, 1, 1))
+    seen = data_pass(data.tokens, data.positions, Q, np.zeros((n, L, r)), V, data.loss, params, proximal=False)
+    z, smooth = seen.omega, seen.smooth
+    losses, dl, hessians = sample_derivatives(data.loss, params, z)
     grad = least_subgradient(data.penalty, Q, smooth)
     return RiskAtPoint(z, normalised_risk(data, Q, losses, risk), grad, smooth, dl, hessians)
 
