@@ -16,17 +16,28 @@ from numba import config, extending, njit
 from gamp_attention._compile_cache import KernelCache
 
 
-def kernel(function: Callable[..., Any], **options: Any) -> Any:
-    """Compile a function when it is called, or take it from the disk."""
-    dispatcher = njit(error_model="numpy", nogil=True, **options)(function)
+def kernel(function: Callable[..., Any], counted: bool = True, **options: Any) -> Any:
+    """Compile a function when it is called, or take it from the disk.
+
+    `counted`: references to arrays are counted, as allocating any inside needs. Counts are atomic, and threads wait for
+    each other at those of shared arrays: what runs once a sample does without.
+    """
+    dispatcher = njit(**{"error_model": "numpy", "nogil": True, "_nrt": counted, **options})(function)
     dispatcher._cache = KernelCache(function)
     return dispatcher
 
 
+sample_kernel = partial(kernel, counted=False)
 # reassociation for the long dot products over the data alone; the small algebra stays strict
-field_kernel = partial(kernel, fastmath={"reassoc", "contract", "nsz"})
-inline_kernel = extending.register_jitable(error_model="numpy", forceinline=True)
-overload = partial(extending.overload, jit_options={"error_model": "numpy", "forceinline": True})
+field_kernel = partial(kernel, counted=False, fastmath={"reassoc", "contract", "nsz"})
+inline_kernel = extending.register_jitable(error_model="numpy", forceinline=True, _nrt=False)
+user_kernel = extending.register_jitable(error_model="numpy", forceinline=True, _nrt=True)  # it may allocate
+
+
+def overload(function: Any, counted: bool = False) -> Any:
+    """Code of a function for one type, chosen when a kernel is compiled; `counted` as for `kernel`."""
+    options: Any = {"error_model": "numpy", "forceinline": True, "_nrt": counted}
+    return extending.overload(function, jit_options=options)
 
 
 @lru_cache
@@ -47,4 +58,6 @@ def over_blocks(task: Callable[[int, int], Any], n_rows: int, block: int) -> Non
         future.result()
 
 
-__all__ = ["field_kernel", "inline_kernel", "kernel", "over_blocks", "overload"]
+__all__ = [
+    "field_kernel", "inline_kernel", "kernel", "over_blocks", "overload", "sample_kernel", "user_kernel",
+]  # fmt: skip

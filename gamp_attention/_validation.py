@@ -43,14 +43,18 @@ def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
     return value
 
 
-def array(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:
-    """A finite float array of a given shape; letters stand for any size of at least one."""
+def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool = False) -> np.ndarray:
+    """A finite float array of a given shape; letters stand for any size of at least one.
+
+    `single` leaves arrays of single precision as they are.
+    """
     wanted = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
     try:
         result = np.asarray(value)
         if result.dtype == object or np.iscomplexobj(result):
             raise TypeError("not real numbers")
-        result = result.astype(np.float64, copy=False)
+        if not (single and result.dtype == np.float32):
+            result = result.astype(np.float64, copy=False)
     except (TypeError, ValueError) as error:
         raise fail(name, type(value).__name__, f"a real array of shape {wanted}", TypeError) from error
     matches = result.ndim == len(shape) and all(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._numba import inline_kernel, kernel, overload
+from gamp_attention._numba import kernel, overload, user_kernel
 from gamp_attention.attention import DotProductAttention, is_bounded, is_instance
 from gamp_attention.loss_bounds import curvature_floor
 from gamp_attention.losses import AttentionLoss, loss_derivatives, loss_value, row_loss
@@ -51,7 +51,7 @@ def _call(self: Any, z: Any) -> Any:
 
 def compile_map(cls: type) -> None:
     """Make a class known to compiled code, and its instances callable on arrays and tensors."""
-    REGISTERED[cls] = inline_kernel(vars(cls)["attend"])
+    REGISTERED[cls] = user_kernel(vars(cls)["attend"])
     if "__call__" not in vars(cls):
         cls.__call__ = _call  # type: ignore[method-assign]
 

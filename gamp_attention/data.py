@@ -6,6 +6,7 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.attention import DotProductAttention
+from gamp_attention.fields import local_fields, token_products
 from gamp_attention.losses import pack_attention_parameters
 from gamp_attention.models import Model, check_student, require_model
 from gamp_attention.penalties import lam_of, require_penalty
@@ -22,7 +23,7 @@ class Dataset:
 
     Parameters
     ----------
-    tokens : (n, L, d) tokens x, centred.
+    tokens : (n, L, d) tokens x, centred; float32 is kept as such, half the memory, and all sums are taken in float64.
     outputs : (n, L, d) outputs y. Used once, to form (x+p)yᵀ/d; never needed again.
     positions : (L, d) positional encodings p, of norm Θ(1).
     lam : ridge λ > 0 of eq. (3); not used where a penalty is given.
@@ -57,14 +58,13 @@ class Dataset:
         student: DotProductAttention | None = None,
         penalty: Any = None,
     ) -> None:
-        self.tokens = np.ascontiguousarray(check.array("tokens", tokens, ("n", "L", "d")))
+        self.tokens = np.ascontiguousarray(check.array("tokens", tokens, ("n", "L", "d"), single=True))
         n, L, d = self.tokens.shape
         outputs = check.array("outputs", outputs, (n, L, d))
         positions = np.ascontiguousarray(check.array("positions", positions, (L, d)))
         self._describe(require_penalty(penalty, lam), rank, spectra, student, Sources.plain(positions, n))
         G = self._gram()
-        outputs_t = outputs.transpose(0, 2, 1)
-        M = self.tokens @ outputs_t + self.positions @ outputs_t
+        M = token_products(self.tokens, outputs) + self.positions @ outputs.transpose(0, 2, 1)
         norm = np.einsum("nld,nld->n", outputs, outputs)
         self._exact = RiskTerms(pack_attention_parameters(G, M / d), norm / (2 * d))
         if not (np.isfinite(self._exact.params).all() and np.isfinite(self._exact.constant).all()):
@@ -92,10 +92,11 @@ class Dataset:
         sources = Sources.plain(positions, n) if sources is None else sources
         self._describe(model.penalty, model.rank, spectra, model.student, sources)
         self.Q_star, self.model = Q_star, model
-        self.targets = T = model.teacher(tokens @ Q_star / np.sqrt(d))
+        self.targets = T = model.teacher(local_fields(tokens, np.zeros_like(positions), Q_star))
         T_t = T.transpose(0, 2, 1)
-        xx = tokens @ tokens.transpose(0, 2, 1) / d
-        M = (xx + (self.positions @ tokens.transpose(0, 2, 1)) / d) @ T_t
+        xx = token_products(tokens, tokens) / d
+        px = token_products(tokens, np.broadcast_to(positions, tokens.shape)).transpose(0, 2, 1) / d
+        M = (xx + px) @ T_t
         self._exact = RiskTerms(pack_attention_parameters(self._gram(), M), np.einsum("nij,njk,nik->n", T, xx, T) / 2)
         self._asymptotic = asymptotic_terms(T, self.traces)
         self._outputs = None
@@ -109,7 +110,7 @@ class Dataset:
         self.rank = check.integer("rank", rank, low=1)
         L, d = self.positions.shape
         if spectra is None:
-            spectra = np.einsum("nld,nld->l", self.tokens, self.tokens)[:, None] / (len(self.tokens) * d)
+            spectra = np.einsum("nld,nld->l", self.tokens, self.tokens, dtype=float)[:, None] / (len(self.tokens) * d)
             if not np.isfinite(spectra).all():
                 raise ValueError(OVERFLOW)
             spectra = np.maximum(spectra, np.finfo(float).tiny)
@@ -125,8 +126,8 @@ class Dataset:
     def _gram(self) -> np.ndarray:
         """G = (x+p)(x+p)ᵀ/d, of shape (n, L, L), without forming x + p."""
         x, p = self.tokens, self.positions
-        cross = x @ p.T
-        return (x @ x.transpose(0, 2, 1) + cross + cross.transpose(0, 2, 1) + p @ p.T) / x.shape[2]
+        cross = token_products(x, np.broadcast_to(p, x.shape))
+        return (token_products(x, x) + cross + cross.transpose(0, 2, 1) + p @ p.T) / x.shape[2]
 
     def instance_model(self) -> Model:
         """The model with the second moments of this very instance's teacher and positions in place of their law.
@@ -211,7 +212,7 @@ class Dataset:
         return self._asymptotic
 
 
-def sample(model: Model, d: int, alpha: float, seed: Any = 0) -> Dataset:
+def sample(model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.float64) -> Dataset:
     """Draw n = round(αd) sentences and the teacher from a model.
 
     Parameters
@@ -220,6 +221,7 @@ def sample(model: Model, d: int, alpha: float, seed: Any = 0) -> Dataset:
     d : dimension of a token, at least 1.
     alpha : sample complexity n/d; must give at least one sample.
     seed : an integer or a numpy Generator.
+    dtype : of the tokens, float64 or float32; the same numbers, rounded.
 
     Returns
     -------
@@ -248,8 +250,14 @@ def sample(model: Model, d: int, alpha: float, seed: Any = 0) -> Dataset:
     if model.position_tau is not law.tau:
         positions = np.ascontiguousarray(model.position_tau[k].T) / np.sqrt(d)
     spectra = law.gamma.T.copy() if len(law.weight) == 1 else np.ascontiguousarray(law.gamma[k].T)
-    tokens, sources = draw_tokens(rng, n, d, positions, means, spectra, model.draw_groups)
+    tokens, sources = draw_tokens(rng, n, d, positions, means, spectra, model.draw_groups, _precision(dtype))
     return model.label(tokens, sources, Q_star, spectra, rng)
+
+
+def _precision(dtype: Any) -> np.dtype:
+    if dtype not in (np.float64, np.float32, "float64", "float32"):
+        raise check.fail("dtype", dtype, "float64 or float32")
+    return np.dtype(dtype)
 
 
 def _square_roots(covariances: np.ndarray) -> np.ndarray:

@@ -1,12 +1,12 @@
 """The output denoiser on arrays of samples: z, g = V⁻¹(z − ω), its derivative and the Moreau envelope."""
 
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._numba import kernel, over_blocks
-from gamp_attention.losses import AttentionLoss, loss_value
+from gamp_attention._numba import kernel, over_blocks, sample_kernel
+from gamp_attention.losses import AttentionLoss
 from gamp_attention.newton import (
     HUGE,
     SOLVED,
@@ -82,20 +82,56 @@ def denoise(
     n, L, r = omega.shape
     metric = make_metric(V)
     flat = np.ascontiguousarray(omega, dtype=float).reshape(n, L * r)
-    z = np.array(flat if start is None else start, dtype=float).reshape(n, L * r)
-    k = L * r
-    g, response = np.empty((n, k)), np.empty((n, L, r, r))
-    jac = np.empty((n if jacobian else 0, k, k))
-    moreau, plain, gap = np.empty(n), np.empty(n), np.empty(n)
-    solved = np.empty(n, dtype=np.bool_)
-    outputs = z, g.reshape(n, k), response, jac, moreau, plain, gap, solved
-    directions = search_points(k)
+    out = make_outputs(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
+    directions = search_points(L * r)
 
     def block(first: int, last: int) -> None:
-        _denoise(first, last, loss, params, flat, metric, hold, directions, *outputs)
+        _denoise(first, last, loss, params, flat, metric, hold, directions, out)
 
     over_blocks(block, n, BLOCK)
-    return Denoised(z.reshape(n, L, r), g.reshape(n, L, r), response, jac, moreau, plain, gap, solved)
+    return unflatten(out)
+
+
+class Outputs(NamedTuple):
+    """Arrays of `Denoised` with flat fields, for kernels to fill; k = L r."""
+
+    z: np.ndarray  # (n, k), on entry where each minimisation starts
+    g: np.ndarray  # (n, k)
+    response: np.ndarray  # (n, L, r, r)
+    jacobian: np.ndarray  # (n or 0, k, k)
+    moreau: np.ndarray  # (n,)
+    loss: np.ndarray  # (n,)
+    gap: np.ndarray  # (n,)
+    solved: np.ndarray  # (n,)
+
+
+class Scratch(NamedTuple):
+    """Scratch of one thread for `denoise_sample`."""
+
+    newton: Any
+    inverse: np.ndarray  # (k, k)
+    product: np.ndarray  # (k, k)
+
+
+def make_outputs(start: np.ndarray, r: int, jacobian: bool = False) -> Outputs:
+    """Room for n samples that start at fields (n, L r), which are copied."""
+    n, k = start.shape
+    return Outputs(
+        z=np.array(start, dtype=float),
+        g=np.empty((n, k)),
+        response=np.empty((n, k // r, r, r)),
+        jacobian=np.empty((n if jacobian else 0, k, k)),
+        moreau=np.empty(n),
+        loss=np.empty(n),
+        gap=np.empty(n),
+        solved=np.empty(n, dtype=np.bool_),
+    )
+
+
+def unflatten(out: Outputs) -> Denoised:
+    """With fields of shape (n, L, r)."""
+    shape = out.response.shape[:3]
+    return Denoised(**{**out._asdict(), "z": out.z.reshape(shape), "g": out.g.reshape(shape)})
 
 
 def denoise_groups(
@@ -113,52 +149,76 @@ def denoise_groups(
         denoise(loss, params[rows], omega[rows], V[sources], None if start is None else start[rows], hold=hold)
         for rows, sources in groups
     ]
+    return joined(parts)
+
+
+def joined(parts: list[Denoised]) -> Denoised:
+    """Answers for consecutive samples as one."""
     return parts[0] if len(parts) == 1 else Denoised(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
 @kernel
-def _denoise(
-    first, last, loss, params, omega, metric, hold, directions,
-    z, g, response, jac, moreau, plain, gap, solved,
-):  # fmt: skip
-    k = omega.shape[1]
-    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
-    ws = make_workspace(loss, k)
-    inverse, product = np.empty((k, k)), np.empty((k, k))
+def make_scratch(loss, k):
+    """Allocate the scratch of one thread."""
+    return Scratch(make_workspace(loss, k), np.empty((k, k)), np.empty((k, k)))
+
+
+@kernel
+def _denoise(first, last, loss, params, omega, metric, hold, directions, out):
+    _go_through(first, last, loss, params, omega, metric, hold, directions, make_scratch(loss, omega.shape[1]), out)
+
+
+@sample_kernel
+def _go_through(first, last, loss, params, omega, metric, hold, directions, scratch, out):
     for mu in range(first, last):
-        p, w, x = params[mu], omega[mu], z[mu]
-        if hold:
-            moreau[mu], status = minimise_from(loss, p, w, metric, x, ws, 0)
-            gap[mu] = np.inf
-        else:
-            moreau[mu], gap[mu], status = minimise_globally(loss, p, w, metric, x, directions, ws)
-        solved[mu] = status == SOLVED
-        plain[mu] = loss_value(loss, p, x, ws.loss)
-        shift = 1e-12 * metric.smallest  # a held minimum may be about to vanish
-        while not cholesky(ws.hess, shift, ws.chol) and shift < HUGE:
-            shift = max(10.0 * shift, 1e-12)
-        for j in range(k):
-            ws.step[:] = 0.0
-            ws.step[j] = 1.0
-            cholesky_solve(ws.chol, ws.step)
-            inverse[:, j] = ws.step
-        for i in range(k):  # ∂z/∂ω = (V⁻¹ + H)⁻¹ V⁻¹
-            for l in range(L):
-                for b in range(r):
-                    acc = 0.0
-                    for c in range(r):
-                        acc += inverse[i, l * r + c] * metric.inverse[l, c, b]
-                    product[i, l * r + b] = acc
+        denoise_sample(mu, loss, params[mu], omega[mu], metric, hold, directions, scratch, out)
+
+
+@sample_kernel
+def denoise_sample(mu, loss, p, w, metric, hold, directions, scratch, out):
+    """Fill row mu of the outputs for the centre w (k,)."""
+    k = w.shape[0]
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    ws, inverse, product = scratch.newton, scratch.inverse, scratch.product
+    x = out.z[mu]
+    if hold:
+        value, status = minimise_from(loss, p, w, metric, x, ws, 0)
+        out.gap[mu] = np.inf
+    else:
+        value, out.gap[mu], status = minimise_globally(loss, p, w, metric, x, directions, ws)
+    out.moreau[mu] = value
+    out.solved[mu] = status == SOLVED
+    shift = 1e-12 * metric.smallest  # a held minimum may be about to vanish
+    while not cholesky(ws.hess, shift, ws.chol) and shift < HUGE:
+        shift = max(10.0 * shift, 1e-12)
+    for j in range(k):
+        for i in range(k):
+            ws.step[i] = 1.0 if i == j else 0.0
+        cholesky_solve(ws.chol, ws.step)
+        for i in range(k):
+            inverse[i, j] = ws.step[i]
+    for i in range(k):  # ∂z/∂ω = (V⁻¹ + H)⁻¹ V⁻¹
         for l in range(L):
-            for a in range(r):
+            for b in range(r):
                 acc = 0.0
-                for b in range(r):
-                    acc += metric.inverse[l, a, b] * (x[l * r + b] - w[l * r + b])
-                g[mu, l * r + a] = acc
-                for b in range(r):  # −∂g_l/∂ω_l = V_l⁻¹ (1 − ∂z_l/∂ω_l)
-                    acc = metric.inverse[l, a, b]
-                    for c in range(r):
-                        acc -= metric.inverse[l, a, c] * product[l * r + c, l * r + b]
-                    response[mu, l, a, b] = acc
-        if jac.shape[0] > 0:
-            jac[mu] = product
+                for c in range(r):
+                    acc += inverse[i, l * r + c] * metric.inverse[l, c, b]
+                product[i, l * r + b] = acc
+    quadratic = 0.0
+    for l in range(L):
+        for a in range(r):
+            acc = 0.0
+            for b in range(r):
+                acc += metric.inverse[l, a, b] * (x[l * r + b] - w[l * r + b])
+            out.g[mu, l * r + a] = acc
+            quadratic += 0.5 * acc * (x[l * r + a] - w[l * r + a])
+            for b in range(r):  # −∂g_l/∂ω_l = V_l⁻¹ (1 − ∂z_l/∂ω_l)
+                acc = metric.inverse[l, a, b]
+                for c in range(r):
+                    acc -= metric.inverse[l, a, c] * product[l * r + c, l * r + b]
+                out.response[mu, l, a, b] = acc
+    out.loss[mu] = value - quadratic
+    if out.jacobian.shape[0] > 0:
+        for i in range(k):
+            for j in range(k):
+                out.jacobian[mu, i, j] = product[i, j]

@@ -9,6 +9,7 @@ import numpy as np
 from gamp_attention._numba import field_kernel, over_blocks
 
 N_BLOCKS = 32
+COPIED = 1 << 20  # numbers copied at a time where single precision is turned into double
 
 
 def _block(n_rows: int) -> int:
@@ -33,6 +34,17 @@ def back_project(tokens: np.ndarray, positions: np.ndarray, g: np.ndarray) -> np
     sums = np.zeros((-(-n * L // block), weights.shape[1], d))
     over_blocks(lambda first, last: _accumulate(first, last, rows, weights, sums[first // block]), n * L, block)
     return (sums.sum(axis=0).T + positions.T @ g.sum(axis=0)) / np.sqrt(d)
+
+
+def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """x_l·y_k in float64 within every sample: (n, L, d), (n, K, d) to (n, L, K), without a copy of the tokens."""
+    n, L, d = tokens.shape
+    products = np.empty((n, L, others.shape[1]))
+    step = max(1, COPIED // (L * d))
+    for first in range(0, n, step):
+        part = slice(first, first + step)
+        products[part] = np.asarray(tokens[part], float) @ np.asarray(others[part], float).transpose(0, 2, 1)
+    return products
 
 
 @field_kernel

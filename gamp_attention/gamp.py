@@ -19,12 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gamp_attention.data import Dataset
-from gamp_attention.denoiser import Denoised, denoise_groups
-from gamp_attention.fields import back_project, local_fields
+from gamp_attention.data_pass import grouped_pass
+from gamp_attention.denoiser import Denoised
 from gamp_attention.input_denoiser import initial_variances, weights_update
 from gamp_attention.penalties import Ridge
 from gamp_attention.penalty_terms import least_subgradient, on_kinks
-from gamp_attention.risk import gradient_norm, normalised_risk, risk_at, sample_derivatives
+from gamp_attention.risk import gradient_norm, normalised_risk, risk_at
 from gamp_attention.sources import by_group, summed
 
 Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
@@ -119,27 +119,22 @@ def gamp_step(
     numpy.linalg.LinAlgError, newton.NotPositiveDefinite : where V is no longer positive definite.
     """
     terms = data.terms(risk)
-    r = data.rank
-    fields = local_fields(data.tokens, data.positions, state.Q)
-    omega = fields - state.D
-    held = hold and state.z is not None
-    out = denoise_groups(data.groups, data.loss, terms.params, omega, state.V, state.z, hold=held)
-    losses, dl, _ = sample_derivatives(data.loss, terms.params, fields)
-
-    # one pass over the tokens serves both X̃ᵀg and the gradient X̃ᵀ∇ℓ
-    both = back_project(data.tokens, data.positions, np.concatenate([out.g, dl], axis=2))
-    smooth = both[:, r:]
+    seen = grouped_pass(
+        data.groups, data.tokens, data.positions, state.Q, state.D, state.V, data.loss, terms.params, state.z,
+        hold=hold and state.z is not None,
+    )  # fmt: skip
+    out = seen.denoised
     if type(data.penalty) is Ridge:
-        train_loss = normalised_risk(data, state.Q, losses, risk)
-        norm = gradient_norm(data, least_subgradient(data.penalty, state.Q, smooth))
+        train_loss = normalised_risk(data, state.Q, seen.losses, risk)
+        norm = gradient_norm(data, least_subgradient(data.penalty, state.Q, seen.smooth))
     else:
-        at = risk_at(data, on_kinks(data.penalty, state.Q, smooth)[0], risk)
+        at = risk_at(data, on_kinks(data.penalty, state.Q, seen.smooth)[0], risk)
         train_loss, norm = at.train_loss, gradient_norm(data, at.gradient)
 
     if V_hat is None:
         V_hat = summed(data.groups, data.n_sources, out.response) / data.dim
         V_hat = 0.5 * (V_hat + V_hat.transpose(0, 2, 1))
-    eta, W = weights_update(data.penalty, data.spectra, V_hat, both[:, :r], state.Q)
+    eta, W = weights_update(data.penalty, data.spectra, V_hat, seen.force, state.Q)
 
     V = (1 - damping) * state.V + damping * W
 
@@ -156,4 +151,4 @@ def gamp_step(
         D=by_group(data.groups, remembered),
         z=out.z,
     )
-    return after, StepReport(train_loss, norm, omega, out, V_hat, W)
+    return after, StepReport(train_loss, norm, seen.omega, out, V_hat, W)

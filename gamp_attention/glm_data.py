@@ -6,6 +6,7 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.data import Dataset
+from gamp_attention.fields import local_fields
 from gamp_attention.glm import GLMModel, check_labels
 from gamp_attention.penalties import require_penalty
 from gamp_attention.registration import is_registered_loss
@@ -49,7 +50,7 @@ class LabelledDataset(Dataset):
     ) -> None:
         if np.ndim(tokens) == 2:
             tokens = np.asarray(tokens)[:, None]
-        self.tokens = np.ascontiguousarray(check.array("tokens", tokens, ("n", "L", "d")))
+        self.tokens = np.ascontiguousarray(check.array("tokens", tokens, ("n", "L", "d"), single=True))
         n, L, d = self.tokens.shape
         positions = np.zeros((L, d)) if positions is None else check.array("positions", positions, (L, d))
         if not is_registered_loss(loss):
@@ -80,7 +81,7 @@ def label_dataset(
     rng: np.random.Generator,
 ) -> LabelledDataset:
     """Samples labelled by a teacher."""
-    fields = tokens @ Q_star / np.sqrt(tokens.shape[2])
+    fields = local_fields(tokens, np.zeros_like(positions), Q_star)
     labels = model.terms(fields, rng.standard_normal((len(tokens), model.n_label_noise))).params
     data = LabelledDataset(
         tokens, labels, model.student, rank=model.rank, positions=positions, spectra=spectra, penalty=model.penalty

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._numba import inline_kernel, overload
+from gamp_attention._numba import inline_kernel, overload, sample_kernel
 from gamp_attention.attention import (
     DotProductAttention,
     attend_row,
@@ -21,6 +21,7 @@ from gamp_attention.attention import (
     score_pullback,
     scores,
 )
+from gamp_attention.two_tokens import is_two_tokens, two_token_derivatives, two_token_value
 
 
 class AttentionLoss(NamedTuple):
@@ -79,6 +80,12 @@ def loss_derivatives(loss, p, z, grad, hess, work):
     raise NotImplementedError("loss_derivatives() is dispatched by numba on the type of the loss")
 
 
+@sample_kernel
+def evaluate(loss, p, z, grad, hess, work):
+    """`loss_derivatives`, compiled once for all kernels that call it."""
+    return loss_derivatives(loss, p, z, grad, hess, work)
+
+
 @inline_kernel
 def row_loss(p, S, i):
     """φ_i = ½ (S G Sᵀ)_ii − (S M)_ii for the attention weights in row i of S (L, L)."""
@@ -91,7 +98,7 @@ def row_loss(p, S, i):
     return value
 
 
-@overload(make_work)
+@overload(make_work, counted=True)
 def _make_work(loss):
     if not is_instance(loss, AttentionLoss):
         return None
@@ -111,6 +118,8 @@ def _loss_value(loss, p, z, work):
         return None
 
     def attention_value(loss, p, z, work):
+        if is_two_tokens(loss):
+            return two_token_value(loss, p, z)
         L, r = loss.n_tokens, loss.rank
         s = work.s
         scores(loss.attention, z, L, r, s)
@@ -129,6 +138,8 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
         return None
 
     def attention_derivatives(loss, p, z, grad, hess, work):
+        if is_two_tokens(loss):
+            return two_token_derivatives(loss, p, z, grad, hess)
         L, r = loss.n_tokens, loss.rank
         LL = L * L
         s, B, GJ, u, slack = work.s, work.B, work.GJ, work.u, work.slack

@@ -197,8 +197,8 @@ class MixtureModel(Model):
         )
 
     def draw_groups(self, n_samples: int, rng: np.random.Generator) -> tuple[Group, ...]:
-        """How many of n samples are of each pattern: independent draws, in order of patterns."""
-        ends = np.cumsum(rng.multinomial(n_samples, self.classes.probability))
+        """How many of n samples are of each pattern: independent draws, in order of patterns, from a child of rng."""
+        ends = np.cumsum(rng.spawn(1)[0].multinomial(n_samples, self.classes.probability))
         starts = np.concatenate([[0], ends[:-1]])
         return tuple(
             Group(slice(int(a), int(b)), pattern)

@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._numba import inline_kernel, kernel
-from gamp_attention.losses import loss_derivatives, loss_value, make_work
+from gamp_attention._numba import inline_kernel, kernel, sample_kernel
+from gamp_attention.losses import evaluate, loss_value, make_work
 
 FAILED, SOLVED, MERGED = 0, 1, 2
 MAX_NEWTON = 200
 LOITER = 30  # steps after which a point where the Hessian is not definite is left as a saddle is
 HUGE = 1e300  # a shift that no finite Hessian asks for
 MAX_MINIMA = 16  # remembered by a global search
+LAST_STEP = 1e-10  # relative Newton step after which a further one, quadratically smaller, is not worth an evaluation
 MERGE = 0.3  # a Newton step that lands this much nearer to a known minimum belongs to it
 
 
@@ -76,6 +77,13 @@ def make_workspace(loss, n_fields):
 
 
 @inline_kernel
+def assign(target, source):
+    """target (k,) = source; slices would be copied with care for overlaps, which costs."""
+    for i in range(target.shape[0]):
+        target[i] = source[i]
+
+
+@inline_kernel
 def cholesky(hess, shift, chol):
     """Factor hess + shift I into chol; False where it is not positive definite."""
     k = hess.shape[0]
@@ -111,7 +119,7 @@ def cholesky_solve(chol, x):
         x[i] = acc / chol[i, i]
 
 
-@kernel
+@sample_kernel
 def objective(loss, p, omega, metric, z, work):
     """The proximal objective at z."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
@@ -125,11 +133,11 @@ def objective(loss, p, omega, metric, z, work):
     return 0.5 * quadratic + loss_value(loss, p, z, work)
 
 
-@kernel
+@sample_kernel
 def objective_derivatives(loss, p, omega, metric, z, grad, hess, work):
     """The objective at z, filling its gradient and Hessian."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
-    value = loss_derivatives(loss, p, z, grad, hess, work)
+    value = evaluate(loss, p, z, grad, hess, work)
     for l in range(L):
         for a in range(r):
             acc = 0.0
@@ -164,9 +172,9 @@ def descend_from_saddle(loss, p, omega, metric, z, value, ws):
     return False
 
 
-@kernel
+@sample_kernel
 def minimise_from(loss, p, omega, metric, z, ws, n_known):
-    """Guarded Newton from z, in place. Returns (objective, status), with ws.hess the Hessian at z.
+    """Guarded Newton from z, in place. Returns (objective, status), with ws.hess the Hessian at z up to LAST_STEP.
 
     The Hessian is shifted until it is positive definite, the step halved until the objective falls enough.
     Stops with status MERGED once a Newton step heads for one of the first n_known of ws.minima.
@@ -209,10 +217,15 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
                     landing += (z[i] - ws.step[i] - ws.minima[c, i]) ** 2
                 if landing <= MERGE * MERGE * distance:
                     return value, MERGED
-        slope = 0.0
+        slope, length = 0.0, 0.0
         for i in range(k):
             slope += ws.grad[i] * ws.step[i]
+            length = max(length, abs(ws.step[i]))
             ws.start[i] = z[i]
+        if not shifted and length <= LAST_STEP * scale:
+            for i in range(k):
+                z[i] -= ws.step[i]
+            return value - 0.5 * slope, SOLVED
         rounding = 4e-15 * (abs(value) + size * scale)
         t = 1.0
         while True:
@@ -230,7 +243,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
                 after = max(after, abs(ws.grad[i]))
             if after >= 0.5 * size:
                 if after > size:
-                    z[:] = ws.start
+                    assign(z, ws.start)
                     trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
                 definite = cholesky(ws.hess, 0.0, ws.chol)
                 if definite or not descend_from_saddle(loss, p, omega, metric, z, trial, ws):

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gamp_attention import _validation as check
-from gamp_attention._numba import inline_kernel, overload
+from gamp_attention._numba import overload, user_kernel
 
 METHODS = ("value", "slopes", "prox")
 REGISTERED: dict[type, dict[str, Any]] = {}  # compiled methods of each class, by name
@@ -34,7 +34,7 @@ def register_penalty(cls: type) -> type:
     TypeError : naming what the class lacks.
     """
     check.namedtuple_class("register_penalty", cls, METHODS)
-    REGISTERED[cls] = {name: inline_kernel(vars(cls)[name]) for name in METHODS}
+    REGISTERED[cls] = {name: user_kernel(vars(cls)[name]) for name in METHODS}
     return cls
 
 

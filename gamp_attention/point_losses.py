@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._numba import inline_kernel, overload
+from gamp_attention._numba import overload, user_kernel
 from gamp_attention.attention import is_instance
 from gamp_attention.loss_bounds import curvature_floor, loss_floor
 from gamp_attention.losses import loss_derivatives, loss_value, make_work
@@ -60,7 +60,7 @@ class PointWork(NamedTuple):
 
 def compiled(cls: type) -> dict[str, Any]:
     """The functions of a class, to be inlined in kernels."""
-    return {name: inline_kernel(vars(cls)[name]) for name in FUNCTIONS if name in vars(cls)}
+    return {name: user_kernel(vars(cls)[name]) for name in FUNCTIONS if name in vars(cls)}
 
 
 def _functions(loss: Any) -> dict[str, Any] | None:
@@ -70,7 +70,7 @@ def _functions(loss: Any) -> dict[str, Any] | None:
     return REGISTERED.get(getattr(loss.types[0], "instance_class", None))  # type: ignore[arg-type]
 
 
-@overload(make_work)
+@overload(make_work, counted=True)
 def _make_work(loss):
     if is_instance(loss, PointLoss):
         return lambda loss: PointWork(0)

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-from gamp_attention._numba import inline_kernel, kernel
+from gamp_attention._numba import inline_kernel, sample_kernel
 from gamp_attention.loss_bounds import curvature_floor, loss_floor
-from gamp_attention.newton import SOLVED, minimise_from, objective, objective_derivatives
+from gamp_attention.newton import SOLVED, assign, minimise_from, objective, objective_derivatives
 
 N_DIRECTIONS = 2048
 MAX_STARTS = 400  # of one global search; far more than any case met so far needs
@@ -57,7 +57,7 @@ def is_known(z, minima, n_known):
     return False
 
 
-@kernel
+@sample_kernel
 def next_start(number, loss, p, omega, metric, directions, radius, z, ws):
     """Put the start of search `number` into ws.point: mirror images first, then points of the ellipsoid."""
     L, r = metric.root.shape[0], metric.root.shape[1]
@@ -67,7 +67,7 @@ def next_start(number, loss, p, omega, metric, directions, radius, z, ws):
         for i in range(k):
             ws.point[i] = -z[i]
     elif number == 1:
-        ws.point[:] = omega
+        assign(ws.point, omega)
     elif tokens < 2 ** min(L, 4) and number % 2 == 0:  # the signs of some tokens turned
         for i in range(k):
             ws.point[i] = -omega[i] if tokens >> (i // r) & 1 else omega[i]
@@ -95,10 +95,10 @@ def next_start(number, loss, p, omega, metric, directions, radius, z, ws):
             value = objective(loss, p, omega, metric, ws.trial, ws.loss)
             if value < best:
                 best = value
-                ws.point[:] = ws.trial
+                assign(ws.point, ws.trial)
 
 
-@kernel
+@sample_kernel
 def minimise_globally(loss, p, omega, metric, z, directions, ws):
     """The global minimum of the proximal objective, started at z and left there.
 
@@ -113,7 +113,7 @@ def minimise_globally(loss, p, omega, metric, z, directions, ws):
         return value, np.inf, status
     n_known = 0
     if status == SOLVED:
-        ws.minima[0, :] = z
+        assign(ws.minima[0], z)
         n_known = 1
     else:
         value = np.inf
@@ -129,12 +129,12 @@ def minimise_globally(loss, p, omega, metric, z, directions, ws):
         if trial_status != SOLVED or is_known(ws.point, ws.minima, n_known):
             continue
         if n_known < n_capacity:
-            ws.minima[n_known, :] = ws.point
+            assign(ws.minima[n_known], ws.point)
             n_known += 1
         if trial < value:
             runner_up = value
             value, status = trial, trial_status
-            z[:] = ws.point
+            assign(z, ws.point)
         elif trial < runner_up:
             runner_up = trial
     value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)

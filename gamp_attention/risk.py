@@ -8,9 +8,10 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention._numba import kernel, over_blocks
 from gamp_attention.data import Dataset
+from gamp_attention.data_pass import grouped_pass
 from gamp_attention.fields import back_project, local_fields
 from gamp_attention.input_denoiser import weights_update
-from gamp_attention.losses import AttentionLoss, loss_derivatives, make_work
+from gamp_attention.losses import AttentionLoss, evaluate, make_work
 from gamp_attention.penalty_terms import least_subgradient, penalty_total
 from gamp_attention.results import Overlaps
 
@@ -21,7 +22,7 @@ BLOCK = 1024
 def _derivatives(first, last, loss, params, z, value, grad, hess):
     work = make_work(loss)
     for mu in range(first, last):
-        value[mu] = loss_derivatives(loss, params[mu], z[mu], grad[mu], hess[mu], work)
+        value[mu] = evaluate(loss, params[mu], z[mu], grad[mu], hess[mu], work)
 
 
 def sample_derivatives(
@@ -68,10 +69,13 @@ def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
 
 
 def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
-    """Evaluate a risk and its derivatives at Q (d, r), in two passes over the tokens."""
-    z = local_fields(data.tokens, data.positions, Q)
-    losses, dl, hessians = sample_derivatives(data.loss, data.terms(risk).params, z)
-    smooth = back_project(data.tokens, data.positions, dl)
+    """Evaluate a risk and its derivatives at Q (d, r), in the same pass over the tokens as message passing makes."""
+    n, L, r = data.n_samples, data.n_tokens, data.rank
+    params, V = data.terms(risk).params, np.tile(np.eye(r), (data.n_sources, 1, 1))
+    no_memory = np.zeros((n, L, r))
+    seen = grouped_pass(data.groups, data.tokens, data.positions, Q, no_memory, V, data.loss, params, proximal=False)
+    z, smooth = seen.omega, seen.smooth
+    losses, dl, hessians = sample_derivatives(data.loss, params, z)
     grad = least_subgradient(data.penalty, Q, smooth)
     return RiskAtPoint(z, normalised_risk(data, Q, losses, risk), grad, smooth, dl, hessians)
 

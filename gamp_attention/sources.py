@@ -5,9 +5,11 @@ same classes are a group of consecutive rows.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+
+DRAWN = 64  # samples drawn at a time, so that no temporary is of the size of the tokens
 
 
 class Group(NamedTuple):
@@ -69,12 +71,15 @@ def draw_tokens(
     means: np.ndarray,
     spectra: np.ndarray,
     groups: Callable[[int, np.random.Generator], tuple[Group, ...]],
+    dtype: Any = np.float64,
 ) -> tuple[np.ndarray, Sources]:
     """Tokens x (n, L, d) of the sources that `groups` draws for them, with covariances and means of these."""
-    tokens = rng.standard_normal((n_samples, len(positions), d))
+    tokens = np.empty((n_samples, len(positions), d), dtype)
     found = groups(n_samples, rng)
     for rows, sources in found:
-        tokens[rows] *= np.sqrt(spectra[sources])
-        if means is not positions:
-            tokens[rows] += means[sources] - positions
+        scale, mean = np.sqrt(spectra[sources]), None if means is positions else means[sources] - positions
+        for part in np.array_split(tokens[rows], range(DRAWN, rows.stop - rows.start, DRAWN)):
+            drawn = rng.standard_normal(part.shape)
+            drawn *= scale
+            part[...] = drawn if mean is None else drawn + mean
     return tokens, Sources(positions, means, found)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention._numba import inline_kernel, kernel
-from gamp_attention.newton import HUGE, cholesky, cholesky_solve, minimise_from
+from gamp_attention.newton import HUGE, assign, cholesky, cholesky_solve, minimise_from
 
 SAME = 1e-6  # relative distance under which two minimisers count as one
 NORMAL = 1 / np.sqrt(2 * np.pi)
@@ -69,11 +69,11 @@ def are_apart(z, other):
 def cut_panel(track, top, cut, deeper):
     """Replace the panel on top by its two parts, the left one on top; track.left and track.right hold the cut."""
     track.ends[top + 1, 0] = track.ends[top, 0]
-    track.at_ends[top + 1, 0] = track.at_ends[top, 0]
+    assign(track.at_ends[top + 1, 0], track.at_ends[top, 0])
     track.ends[top + 1, 1] = cut
-    track.at_ends[top + 1, 1] = track.left
+    assign(track.at_ends[top + 1, 1], track.left)
     track.ends[top, 0] = cut
-    track.at_ends[top, 0] = track.right
+    assign(track.at_ends[top, 0], track.right)
     track.depth[top] += deeper
     track.depth[top + 1] = track.depth[top]
 
