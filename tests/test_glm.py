@@ -172,6 +172,6 @@ def test_wrong_labels_are_told_in_words(arguments, words):
 
 def test_what_needs_attention_says_so_of_a_glm():
     model, _ = MODELS["logistic"]
-    for call in (ga.linear_baseline, lambda m: ga.compare(m, d=50), lambda m: ga.phase_boundaries(m)):
+    for call in (ga.linear_baseline, lambda m: ga.phase_boundaries(m)):
         with pytest.raises((TypeError, ValueError), match="attention"):
             call(model)

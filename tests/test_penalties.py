@@ -242,7 +242,6 @@ BAD = {
     "one number for two": (lambda: ga.paper_model(penalty=OneNumber(0.0)), TypeError, "slopes.*two numbers"),
     "negative l1": (lambda: ga.paper_model(penalty=ga.ElasticNet(0.1, -1.0)), ValueError, "l1.*>= 0.*-1"),
     "no penalty at all": (lambda: ga.paper_model(penalty=ga.ElasticNet(0.0, 0.0)), ValueError, "above 0"),
-    "comparison": (lambda: ga.compare(ga.paper_model(penalty=ELASTIC)), ValueError, "model.*ridge"),
 }
 
 

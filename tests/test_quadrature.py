@@ -28,7 +28,7 @@ def test_lines_against_a_dense_grid(model):
     """The line average is the trapezoidal sum of `denoise` on 40 001 points, up to that sum's own error at jumps."""
     rng = np.random.default_rng(1)
     y = rng.normal(size=(24, 2, 1)) * 0.8
-    terms = asymptotic_terms(model.teacher(y), model.coordinates.trace)
+    terms = asymptotic_terms(model.teacher(y), model.coordinates.trace[None])
     centres, u = rng.normal(size=(24, 2, 1)) * 0.2, np.array([[0.15], [-0.15]])
     V = np.full((2, 1, 1), 14.0)
     found = line_averages(

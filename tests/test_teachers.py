@@ -85,7 +85,6 @@ def test_bad_teachers_err_in_words(name):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda model: ga.compare(model, 50),
         lambda model: ga.phase_boundaries(model),
         lambda model: ga.continue_branch(model, 1.5, "semantic", "omega"),
     ],
