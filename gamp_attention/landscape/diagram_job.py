@@ -11,7 +11,7 @@ from gamp_attention.linear_baseline import linear_baseline
 from gamp_attention.models import Model
 from gamp_attention.sweeps.cells import digest, short_hash
 
-FORMAT = 2  # part of every key: to be raised when the same job gives other numbers
+FORMAT = 3  # part of every key: to be raised when the same job gives other numbers
 BRANCHES = ("semantic", "positional")
 LINES = (
     "alpha_c",

@@ -15,6 +15,7 @@ from gamp_attention.state_evolution.stability import sector_growth
 STEPS = 12
 CLOSE = 2e-3  # of the parameter, where secants on the first rule end, relative to it
 CLEAR = 20.0  # difference, in units of what a rule leaves unresolved, from which on a secant tells the slope
+ENOUGH = 0.25  # of the largest difference, where none is clear
 SLACK = 1.0  # beyond the two given values, in units of their distance, where it may lie
 SAFETY = 0.5  # error of the root on a rule, in units of its shift from the coarser one
 LEAST = 0.5  # error in units of what the rule leaves unresolved, as shifts can be small by accident
@@ -96,16 +97,19 @@ def root_on_rules(
 def _secant(measure: Measure, a: float, b: float, clear: float) -> tuple[float, float]:
     """Root, roughly, and slope there; NaN where the branch is lost or the root is not near.
 
-    Secants go through the last point and the nearest one at which the function clearly differs.
+    Secants go through the last point and the nearest one at which the function clearly differs, or by much of what it
+    differs at most: the farthest point, across which the function bends, would tell the slope badly.
     """
     width = abs(b - a)
     low, high = min(a, b) - SLACK * width, max(a, b) + SLACK * width
     known, slope = {a: measure(a), b: measure(b)}, np.nan
     for _ in range(STEPS):
         rises = {x: abs(f - known[b]) for x, f in known.items() if x != b}
-        a = min(rises, key=lambda x: abs(x - b) if rises[x] >= clear else np.inf)
-        if rises[a] < clear:
-            a = max(rises, key=lambda x: rises[x])
+        enough = min(clear, ENOUGH * np.nanmax([0.0, *rises.values()]))
+        told = [x for x in rises if rises[x] >= enough]  # none where the branch was lost at b
+        if not told:
+            break
+        a = min(told, key=lambda x: abs(x - b))
         if rises[a] > 0:
             slope = (known[b] - known[a]) / (b - a)
         c = b - known[b] / slope
