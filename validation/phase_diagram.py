@@ -1,6 +1,7 @@
 """Fig. 3 centre and right, and Fig. 9 with `--matrix other`: the phase diagram in (α, ω) by state evolution.
 
-A grid of 25 × 25 cells to a relative accuracy of 1e-3 on both branches, and boundaries with errors at 12 of its ω.
+A grid of 25 × 25 cells to a relative accuracy of 1e-3 on both branches, and boundaries with errors at 12 of its ω; for
+Fig. 9, whose A is not symmetric, every second of these.
 Δε_t = ε_t(positional) − ε_t(semantic) is above zero where the semantic minimum is the global one; ε_lin − ε_g is above
 zero where the global minimum beats the linear baseline. Grey: a branch does not exist.
 
