@@ -37,7 +37,7 @@ def rows():
         Row("Σ_l of each token", build(coordinates=own_spectra)),
         Row("sparse teacher, 20%", build(coordinates=sparse)),
         Row("random signs p", build(coordinates=signs)),
-        Row("mixture with correlated classes", mixture(), damping=0.4, rtol=2e-2, quick=True),
+        Row("mixture with correlated classes", mixture(), damping=0.4, rtol=2e-2),
         Row("teacher at temperature 0.5", build(teacher=teacher(temperature=0.5))),
         Row("causal", build(student=student(causal=True), teacher=teacher(causal=True)), alpha=3.0, quick=True),
         Row("causal student only", build(student=student(causal=True)), alpha=2.5),
