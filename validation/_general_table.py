@@ -60,8 +60,11 @@ def _validity(part):
 
 
 def _agrees(part):
-    yes = part["fixed_excess"] <= 1 and part["followed_excess"] <= 1
-    return ("yes" if yes else "no") + ("" if part["binding"] else ", need not")
+    fixed, followed = part["fixed_excess"] <= 1, part["followed_excess"] <= 1
+    words = "yes" if fixed and followed else "fixed points" if fixed else "trajectories" if followed else "no"
+    if not part["binding"]:
+        return words + ", need not"
+    return words + ("" if part["smooth_way"] else "; trajectories jump on their way, and need not")
 
 
 def draw(parts, path):

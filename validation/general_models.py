@@ -9,7 +9,7 @@ Criterion: wherever GAMP says it converged, torch autograd on the layer finds a 
 penalty with kinks the subgradient of smallest norm. Where
 replica symmetry is consistent (no jumps, replicon < 1) and the branch exists, trajectories and fixed points agree
 within 3 combined standard errors plus value/√d, at both d, and over these rows the median gap is smaller at the larger
-d. Other rows are reported with their gaps. Finished parts are stored, and an interrupted run goes on.
+d; but not a trajectory on whose way the proximal map jumps. Other rows are reported with their gaps. Finished parts are stored, and an interrupted run goes on.
 """
 
 import json
@@ -35,6 +35,7 @@ SIZES, QUICK_SIZES = {400: 4, 800: 3}, {150: 3}
 MAX_WORK = 1e6  # proximal problems of one average of state evolution
 MAX_ITER = 800
 ROUNDING = 2e-8  # gradient norm that autograd may find where GAMP stopped at 1e-8
+JUMPS = 0.05  # largest share of the jump mass in V̂, at any time, with which a trajectory must agree: A misses it
 LEAST = 0.05  # of √q: overlaps below it vanish by symmetry, but for an instance's fluctuation, and have no relative gap
 
 
@@ -78,6 +79,7 @@ def one(row: Row, d: int, seed: int) -> dict[str, Any]:
         "data": data, "status": run.status.value, "message_passing": run.message_passing.value, "n_iter": run.n_iter,
         "n_settle": run.n_settle, "off_global": run.n_off_global, "layer_gradient_norm": layer_gradient(data, run.Q),
         "end": invariants(run.overlaps), "seen": invariants(followed.history), "predicted": invariants(path),
+        "jumps": float((np.abs(path.jump_mass).sum(axis=(1, 2, 3)) / np.abs(path.V_hat).sum(axis=(1, 2, 3))).max()),
         "error": errors_of(path.error, invariants(path)), "path_end": list(at(path, -1).arrays().values()),
     }  # fmt: skip
 
@@ -133,6 +135,7 @@ def cell(row: Row, d: int, seeds: int) -> dict[str, Any]:
         "layer_gradient_norm": [run["layer_gradient_norm"] for run in runs],
         "se_status": se.status.value, "se_error": se.error, "rule": se.rule, "replicon": se.replicon,
         "jump_share": float(se.jump_mass.sum() / se.V_hat.sum()), "consistent": se.consistent, "validity": se.validity,
+        "jumps_followed": np.mean([run["jumps"] for run in runs]),
         "fixed": fixed, "followed": followed, "gamp_seconds": gamp_seconds,
         "seconds": time.perf_counter() - began,
     })  # fmt: skip
@@ -159,6 +162,7 @@ def judged(row: Row, part: dict[str, Any]) -> dict[str, Any]:
             for key, v in part["followed"].items() if key in keys
         ),
         "binding": bool(part["consistent"]) and ended and part["se_status"] in ("converged", "inaccurate"),
+        "smooth_way": part.get("jumps_followed", 0.0) <= JUMPS,
     }  # fmt: skip
 
 
@@ -223,7 +227,8 @@ def main():
     for part in parts:
         if part["binding"]:
             verdict.check(part["fixed_excess"] <= 1, f"{part['name']}, d={part['d']}: fixed points agree")
-            verdict.check(part["followed_excess"] <= 1, f"{part['name']}, d={part['d']}: trajectories agree")
+            if part["smooth_way"]:
+                verdict.check(part["followed_excess"] <= 1, f"{part['name']}, d={part['d']}: trajectories agree")
     if not found.quick:
         binding = {(part["name"], part["d"]): worst_gap(part) for part in parts if part["binding"]}
         both = [name for name, d in binding if d == min(SIZES) and (name, max(SIZES)) in binding]
