@@ -50,8 +50,8 @@ def rows():
         Row("L=8", build(8)),
         Row("linear, alike positions", linear, alpha=3.0, init="positional", damping=0.2, more=3),
         Row("linear, opposite positions", build(student=student(softmax=False)), damping=0.15),
-        Row("lasso", ga.paper_model(penalty=ga.ElasticNet(0.0, 0.005)), alpha=3.0),
-        Row("elastic net", ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)), quick=True),
+        Row("lasso", ga.paper_model(penalty=ga.ElasticNet(0.0, 0.005)), alpha=3.0, damping=0.3),
+        Row("elastic net", ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)), alpha=2.0, quick=True),
     ]
 
 
