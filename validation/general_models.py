@@ -8,8 +8,8 @@ eigenvalues would not do, as an instance's fluctuations split those that are equ
 Criterion: wherever GAMP says it converged, torch autograd on the layer finds a gradient norm of at most 2e-8, for a
 penalty with kinks the subgradient of smallest norm. Where replica symmetry is consistent (no jumps, replicon < 1) and
 the branch exists, trajectories and fixed points agree within 3 combined standard errors plus value/√d, at both d, and
-over these rows the median gap is smaller at the larger d; but not trajectories on whose way the proximal map jumps. Other
-rows are reported with their gaps. Finished parts are stored, and an interrupted run goes on.
+over these rows the median gap is smaller at the larger d; but not trajectories on whose way the proximal map jumps.
+Other rows are reported with their gaps. Finished parts are stored, and an interrupted run goes on.
 """
 
 import json
