@@ -330,3 +330,13 @@ def test_named_error(case):
     call, pattern = BAD[case]
     with pytest.raises((ValueError, TypeError), match=f"(?s){pattern}"):
         call()
+
+
+def test_mixtures_are_swept(tmp_path):
+    model = ga.mixture_model([[0.6, 0], [0, 0.4]], [[0.2, -0.2], [0.2, -0.2]])
+    axes = {"alpha": 3.0, "branch": "semantic", "method": ["SE", "GAMP", "GD"], "descent": "lbfgs"}
+    found = ga.sweep(model, tmp_path, **axes, d=100, rtol=1e-2, n_test=50)
+    rows = {row["method"]: row for row in found.rows}
+    assert all(row["converged"] for row in rows.values())
+    assert rows["GAMP"]["train_loss"] == pytest.approx(rows["GD"]["train_loss"], abs=1e-9)
+    assert np.shape(rows["SE"]["overlaps"]["q"]) == (4, 1, 1)
