@@ -6,7 +6,7 @@ overlap. Blocks do not depend on the number of threads and their sums are added 
 """
 
 from math import gcd
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,9 @@ from gamp_attention.denoiser import (
 )
 from gamp_attention.losses import evaluate
 from gamp_attention.newton import make_metric
-from gamp_attention.sources import Group
+
+if TYPE_CHECKING:
+    from gamp_attention.data import Dataset
 
 ROWS = 4  # that one loop projects and adds up together
 MAX_BLOCKS = 32  # whose sums cost memory traffic, too
@@ -102,24 +104,21 @@ def data_pass(
 
 
 def grouped_pass(
-    groups: tuple[Group, ...],
-    tokens: np.ndarray,
-    positions: np.ndarray,
+    data: "Dataset",
+    params: np.ndarray,
     Q: np.ndarray,
     D: np.ndarray,
     V: np.ndarray,
-    loss: object,
-    params: np.ndarray,
     start: np.ndarray | None = None,
     **options: bool,
 ) -> Pass:
-    """The same where V (S, r, r) are those of the sources of each group of samples."""
+    """The same over all samples of a dataset, each group with the V (S, r, r) of its sources."""
     parts = [
         data_pass(
-            tokens[rows], positions, Q, D[rows], V[sources], loss, params[rows],
+            data.tokens[rows], data.positions, Q, D[rows], V[sources], data.loss, params[rows],
             None if start is None else start[rows], **options,
         )
-        for rows, sources in groups
+        for rows, sources in data.groups
     ]  # fmt: skip
     if len(parts) == 1:
         return parts[0]

@@ -119,10 +119,8 @@ def gamp_step(
     numpy.linalg.LinAlgError, newton.NotPositiveDefinite : where V is no longer positive definite.
     """
     terms = data.terms(risk)
-    seen = grouped_pass(
-        data.groups, data.tokens, data.positions, state.Q, state.D, state.V, data.loss, terms.params, state.z,
-        hold=hold and state.z is not None,
-    )  # fmt: skip
+    held = hold and state.z is not None
+    seen = grouped_pass(data, terms.params, state.Q, state.D, state.V, state.z, hold=held)
     out = seen.denoised
     if type(data.penalty) is Ridge:
         train_loss = normalised_risk(data, state.Q, seen.losses, risk)

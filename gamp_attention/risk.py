@@ -73,7 +73,7 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
     n, L, r = data.n_samples, data.n_tokens, data.rank
     params, V = data.terms(risk).params, np.tile(np.eye(r), (data.n_sources, 1, 1))
     no_memory = np.zeros((n, L, r))
-    seen = grouped_pass(data.groups, data.tokens, data.positions, Q, no_memory, V, data.loss, params, proximal=False)
+    seen = grouped_pass(data, params, Q, no_memory, V, proximal=False)
     z, smooth = seen.omega, seen.smooth
     losses, dl, hessians = sample_derivatives(data.loss, params, z)
     grad = least_subgradient(data.penalty, Q, smooth)
