@@ -15,6 +15,7 @@ Onsager term of that dependence; D = V g is not, and neither converges nor follo
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,6 +47,10 @@ class GampState:
     V: np.ndarray
     D: np.ndarray
     z: np.ndarray | None = None
+
+    def snapshot(self) -> dict[str, Any]:
+        """The arrays by name, of which another such state can be made."""
+        return vars(self).copy()
 
 
 @dataclass(frozen=True, eq=False)

@@ -118,6 +118,16 @@ class Recorder:
             damping=np.array(self._damping),
         )
 
+    def snapshot(self) -> dict[str, Any]:
+        """The history's arrays by name, of which `restore` makes a recorder that goes on."""
+        return vars(self.history()).copy()
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+        values = [snapshot[name] for name in ("q", "m", "theta", "V", "gradient_norm", "train_loss")]
+        self._rows = [(Overlaps(*row[:4]), float(row[4]), float(row[5])) for row in zip(*values, strict=True)]
+        self._damping = snapshot["damping"].tolist()
+
 
 def finish(result: Any, raise_on_failure: bool, what: str) -> Any:
     """Return the result, or raise where it did not converge and that was asked for."""
