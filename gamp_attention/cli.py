@@ -149,6 +149,7 @@ def _fit(options: argparse.Namespace) -> int:
     out = options.out or str(Path(options.data).with_suffix("")) + ".fit.npz"
     check_target(out)
     limits = {"tol": options.tol, "max_iter": options.max_iter, "checkpoint": options.checkpoint}
+    limits["checkpoint_every"] = options.checkpoint_every
     result = run_gamp(data, options.init, "exact", seed=options.seed, **limits)
     attention = data.student(local_fields(data.tokens, data.positions, result.Q))
     found: dict[str, Any] = {
