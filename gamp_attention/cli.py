@@ -50,9 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--tol", type=float, default=1e-8, help="bound on the gradient norm (default 1e-8)")
     fit.add_argument("--max-iter", type=int, default=2000)
     fit.add_argument("--out", metavar="FILE.npz", help="result file (default DATA.fit.npz)")
-    fit.add_argument(
-        "--checkpoint", metavar="FILE", help="written once a minute; the run goes on from it where it exists"
-    )
+    fit.add_argument("--checkpoint", metavar="FILE", help="written now and then, and gone on from if it exists")
+    fit.add_argument("--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds between (default 60)")
     fit.set_defaults(run=_fit)
 
     solve = commands.add_parser("solve", help="a fixed point of state evolution")
@@ -148,9 +147,8 @@ def _fit(options: argparse.Namespace) -> int:
     data = load_dataset(options.data, options.lam, options.rank, _penalty(options))
     out = options.out or str(Path(options.data).with_suffix("")) + ".fit.npz"
     check_target(out)
-    limits = {"tol": options.tol, "max_iter": options.max_iter, "checkpoint": options.checkpoint}
-    limits["checkpoint_every"] = options.checkpoint_every
-    result = run_gamp(data, options.init, "exact", seed=options.seed, **limits)
+    names = ("tol", "max_iter", "seed", "checkpoint", "checkpoint_every")
+    result = run_gamp(data, options.init, "exact", **{name: getattr(options, name) for name in names})
     attention = data.student(local_fields(data.tokens, data.positions, result.Q))
     found: dict[str, Any] = {
         "Q": result.Q,
