@@ -1,7 +1,8 @@
 """Speed of GAMP: time of an iteration and to a critical point, memory, and how cost grows.
 
 All times are ratios of runs that take turns on one machine, medians over repeats, with the threads that numba and BLAS
-have by default. A pause after each X @ Q lets BLAS's threads go to sleep, as they keep the cores busy for a while.
+have by default; those of whole solutions over instances. A pause after each X @ Q lets BLAS's threads go to sleep, as
+they keep the cores busy for a while.
 
 Criteria: an iteration takes at most 1.3 times as long as one `X @ Q` (1.6 in single precision, where sums in double are
 not hidden behind memory), a critical point at most 0.75 of L-BFGS-B on our own compiled loss and gradient on the
@@ -27,7 +28,7 @@ from gamp_attention.starts import initial_weights
 from validation._report import Verdict, options
 
 ALPHA, TOL, PAUSE, STEPS = 1.5, 1e-8, 0.03, 5000
-REPEATS = 3  # of whole solutions
+INSTANCES = 5  # solved
 PARTS = {"projections X̃Q": "fields", "one of the two sums X̃ᵀg, X̃ᵀ∇ℓ": "sums", "proximal steps": "prox"}
 FAST = {"semantic": 0.5, "positional": 0.3}  # damping of the accelerated runs
 
@@ -118,36 +119,46 @@ def torch_seconds(data, branch, steps):
 
 
 def solution(d, quick):
-    """Time to a critical point, beside L-BFGS-B and the paper's descent."""
-    data, rows = ga.sample(ga.paper_model(), d, ALPHA, seed=0), {}
+    """Time to a critical point, beside L-BFGS-B and the paper's descent; medians over instances."""
+    rows = {}
     for branch in ("semantic", "positional"):
-        start = initial_weights(data, branch)
         fast = {"damping": FAST[branch], "accelerate": True, "tol": TOL}
-        ours, theirs, damped = [], [], []
-        ga.run_gamp(data, start, max_iter=2, **{**fast, "tol": 0})  # compiled and imported
-        risk_at(data, start, "asymptotic")
-        ga.minimize_risk(data, branch, method="gd", max_iter=2, tol=0)
-        for _ in range(1 if quick else REPEATS):
-            for record, task in (
-                (ours, lambda fast=fast, start=start: ga.run_gamp(data, start, **fast)),
-                (theirs, lambda start=start: descend(data, start)),
-                (damped, lambda fast=fast, start=start: ga.run_gamp(data, start, **{**fast, "accelerate": False})),
-            ):
+        found = []
+        for seed in range(1 if quick else INSTANCES):
+            data = ga.sample(ga.paper_model(), d, ALPHA, seed=seed)
+            start = initial_weights(data, branch)
+            ga.run_gamp(data, start, max_iter=2, **{**fast, "tol": 0})  # compiled and imported
+            risk_at(data, start, "asymptotic")
+            tasks = {
+                "gamp": lambda data=data, start=start, fast=fast: ga.run_gamp(data, start, **fast),
+                "lbfgs": lambda data=data, start=start: descend(data, start),
+                "damped": lambda data=data, start=start, slow=fast | {"accelerate": False}: ga.run_gamp(
+                    data, start, **slow
+                ),
+            }
+            ends, seconds = {}, {}
+            for name, task in tasks.items():
                 time.sleep(PAUSE)
                 began = time.perf_counter()
-                result = task()
-                record.append((time.perf_counter() - began, result))
-        seconds = {name: float(np.median([s for s, _ in record])) for name, record in
-                   (("gamp", ours), ("lbfgs", theirs), ("damped", damped))}  # fmt: skip
-        gamp, lbfgs = ours[0][1], theirs[0][1]
+                ends[name] = task()
+                seconds[name] = time.perf_counter() - began
+            gamp, damped, lbfgs = ends["gamp"], ends["damped"], ends["lbfgs"]
+            found.append({
+                "seed": seed, "status": gamp.status.value, "n_iter": gamp.n_iter, "n_settle": gamp.n_settle,
+                "norm": gamp.gradient_norm, "loss": gamp.train_loss, "n_damped": damped.n_iter, "lbfgs": lbfgs,
+                "seconds": seconds, "over_lbfgs": seconds["gamp"] / seconds["lbfgs"],
+            })  # fmt: skip
+        data = ga.sample(ga.paper_model(), d, ALPHA, seed=0)
+        ga.minimize_risk(data, branch, method="gd", max_iter=2, tol=0)
         steps = 20 if quick else 200_000 // d
         torch = torch_seconds(data, branch, steps) / steps * STEPS
-        rows[branch] = {
-            "d": d, "status": gamp.status.value, "n_iter": gamp.n_iter, "n_settle": gamp.n_settle,
-            "norm": gamp.gradient_norm, "loss": gamp.train_loss, "n_damped": damped[0][1].n_iter,
-            "lbfgs": {key: lbfgs[key] for key in ("n", "norm", "loss")}, "seconds": {**seconds, "torch": torch},
-            "over_lbfgs": seconds["gamp"] / seconds["lbfgs"], "torch_over": torch / seconds["gamp"],
-        }  # fmt: skip
+        median = {
+            "n_iter": float(np.median([row["n_iter"] for row in found])),
+            "n_lbfgs": float(np.median([row["lbfgs"]["n"] for row in found])),
+            "over_lbfgs": float(np.median([row["over_lbfgs"] for row in found])),
+            "torch_over": torch / float(np.median([row["seconds"]["gamp"] for row in found])),
+        }
+        rows[branch] = {"d": d, "norm": max(row["norm"] for row in found), "torch": torch, "instances": found} | median
     return rows
 
 
@@ -226,9 +237,10 @@ def table(numbers):
         lines.append(f"| its parts by themselves, {dtype} | {parts} | |")
     for key in ("solution 1000", "solution 4000"):
         for branch, row in numbers.get(key, {}).items():
-            counts = f"{row['n_iter']} iterations, {row['lbfgs']['n']} evaluations"
-            where = f"d = {row['d']}, {branch}"
-            lines.append(f"| accelerated GAMP over L-BFGS-B, {where} | {row['over_lbfgs']:.2f} ({counts}) | 0.5 |")
+            counts = f"{row['n_iter']:g} iterations, {row['n_lbfgs']:g} evaluations"
+            where, each = f"d = {row['d']}, {branch}", [one["over_lbfgs"] for one in row["instances"]]
+            spread = f"{min(each):.2f} to {max(each):.2f} in {len(each)} instances, {counts}"
+            lines.append(f"| accelerated GAMP over L-BFGS-B, {where} | {row['over_lbfgs']:.2f} ({spread}) | 0.5 |")
             lines.append(f"| torch descent over accelerated GAMP, {where} | {row['torch_over']:.0f} | 100 |")
     for name, row in numbers.get("memory", {}).items():
         lines.append(f"| peak memory over the tokens', d = {row['d']}, {name} | {row['peak']:.2f} | 1.1 + state |")
@@ -260,7 +272,7 @@ def main():
     for key in ("solution 1000", "solution 4000"):
         for branch, row in numbers[key].items():
             where = f"d = {row['d']}, {branch}"
-            verdict.check(row["norm"] <= TOL, f"{where}: {row['status']}, gradient norm {row['norm']:.1e}")
+            verdict.check(row["norm"] <= TOL, f"{where}: gradient norm {row['norm']:.1e} at most")
             if branch == "semantic" and not found.quick:
                 verdict.check(row["over_lbfgs"] <= 0.75, f"{where}: {row['over_lbfgs']:.2f} of L-BFGS-B's time")
                 verdict.check(row["torch_over"] >= 100, f"{where}: {row['torch_over']:.0f} times faster than torch")
