@@ -16,6 +16,7 @@ from gamp_attention.state_evolution.stability import sector_growth
 ZERO = {"semantic": "m", "positional": "theta"}  # the family that is zero on a branch
 INSIDE = 0.04  # distance to the end of a branch, relative, at which it is still solved for
 SAME = 0.05  # relative difference of growths that are one
+HALVINGS = 3  # of the way to a rung without the branch, where it cannot be followed that far
 SLACK = 0.05  # beyond the bracket, relative, where a meeting point may still lie
 
 
@@ -34,7 +35,7 @@ def existence(scan: Scan, low: float, high: float, tol: float) -> tuple[Boundary
 
 def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
     """The end of the branch towards `last`."""
-    downwards = last < first
+    downwards, halvings = last < first, 0
     while True:
         here = min(scan.found) if downwards else max(scan.found)
         beyond = [a for a in scan.lost if (a < here if downwards else a > here)]
@@ -50,10 +51,14 @@ def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
             )
         except ConvergenceError:
             return Boundary.none(f"not found: between α = {gone:.4g} and {here:.4g}")
-        if path.end in ("fold", "vanished"):
+        if path.end in ("fold", "vanished") and np.isfinite(path.end_value):
             return Boundary.found(path.end_value, path.end_error, tol, path.end)
-        if path.end != "reached" or not scan.adopt(gone, path.at(-1)):
+        if path.end == "reached" and scan.adopt(gone, path.at(-1)):
+            continue
+        if halvings == HALVINGS:
             return Boundary.none(f"not found: following the branch {path.end} between α = {gone:.4g} and {here:.4g}")
+        halvings += 1
+        scan.at(float(np.sqrt(here * gone)))
 
 
 def _meeting(scan: Scan, here: float, gone: float, tol: float) -> Boundary | None:
