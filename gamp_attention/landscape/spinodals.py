@@ -10,13 +10,14 @@ from gamp_attention.results import ConvergenceError, Status
 from gamp_attention.state_evolution.continuation import continue_branch, curve_of
 from gamp_attention.state_evolution.crossings import Growth, crossing
 from gamp_attention.state_evolution.fixed_point import family_growth
+from gamp_attention.state_evolution.packing import is_faint
 from gamp_attention.state_evolution.solve import NAMED
 from gamp_attention.state_evolution.stability import sector_growth
 
 ZERO = {"semantic": "m", "positional": "theta"}  # the family that is zero on a branch
 INSIDE = 0.04  # distance to the end of a branch, relative, at which it is still solved for
 SAME = 0.05  # relative difference of growths that are one
-HALVINGS = 3  # of the way to a rung without the branch, where it cannot be followed that far
+HALVINGS = 3  # of the way to where q is tiny, over which it changes by orders of magnitude
 SLACK = 0.05  # beyond the bracket, relative, where a meeting point may still lie
 
 
@@ -45,20 +46,20 @@ def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
         found = _meeting(scan, here, gone, tol)
         if found is not None:
             return found
+        if halvings < HALVINGS and is_faint(scan.model, scan.lost[gone].overlaps):
+            halvings += 1
+            scan.at(float(np.sqrt(here * gone)))
+            continue
         try:
             path = continue_branch(
                 scan.model, here, scan.found[here].overlaps, "alpha", gone, stable=False, variance="stein"
             )
         except ConvergenceError:
             return Boundary.none(f"not found: between α = {gone:.4g} and {here:.4g}")
-        if path.end in ("fold", "vanished") and np.isfinite(path.end_value):
+        if path.end in ("fold", "vanished"):
             return Boundary.found(path.end_value, path.end_error, tol, path.end)
-        if path.end == "reached" and scan.adopt(gone, path.at(-1)):
-            continue
-        if halvings == HALVINGS:
+        if path.end != "reached" or not scan.adopt(gone, path.at(-1)):
             return Boundary.none(f"not found: following the branch {path.end} between α = {gone:.4g} and {here:.4g}")
-        halvings += 1
-        scan.at(float(np.sqrt(here * gone)))
 
 
 def _meeting(scan: Scan, here: float, gone: float, tol: float) -> Boundary | None:

@@ -86,7 +86,9 @@ def neighbour(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> Nei
     last = None
     while True:
         root = newton(F, x, tol, 12)
-        near = relative_change(x, root.overlaps) <= LONGEST or (is_faint(F.model, x) and is_faint(F.model, root.overlaps))
+        near = relative_change(x, root.overlaps) <= LONGEST or (
+            is_faint(F.model, x) and is_faint(F.model, root.overlaps)
+        )
         if not (near and root.status.converged):
             return None
         found = Neighbour(root, family_growth(F, root.overlaps, family))
