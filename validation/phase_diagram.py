@@ -168,7 +168,7 @@ def draw(numbers, path):
             values = np.ma.masked_invalid(1e3 * land.numbers(numbers[name]))
             mesh = axis.pcolormesh(omegas, alphas, values, cmap=colours, norm=CenteredNorm(), shading="nearest")
             axis.figure.colorbar(mesh, ax=axis, label=r"$10^{-3}$")
-            i, j = np.nonzero(np.array(numbers["zero"]) == len(land.BRANCHES))
+            i, j = np.nonzero(np.atleast_2d(numbers.get("zero", [])) == len(land.BRANCHES))  # older runs have none
             if len(i):
                 axis.plot(omegas[j], alphas[i], "x", color=DARK, ms=5, label="all weights go to zero")
             for line, label, style in LINES:
