@@ -83,6 +83,17 @@ def test_none_in_range_is_definite(model):
     assert "none: attention beats the linear baseline wherever" in above.lines["alpha_l"][0].note
 
 
+def test_a_branch_between_two_rungs_is_looked_for(model):
+    class Narrow(Scan):
+        def at(self, alpha):
+            (self.found if 1.1 < alpha < 1.4 else self.lost)[alpha] = None
+
+    scan = Narrow(model, "semantic")
+    scan.climb(0.94, 1.54)
+    assert len(scan.found) == 1
+    assert len(scan.lost) == 2
+
+
 def test_end_of_a_branch_and_of_its_stability(model):
     """Of the semantic branch, from three rungs of the ladder; as by continuation (tests/test_branches.py)."""
     scan = Scan(model, "semantic")

@@ -6,7 +6,10 @@ from scipy.integrate import dblquad
 
 import gamp_attention as ga
 from gamp_attention.results import scalars
+from gamp_attention.risk import hessian_product, risk_at
 from gamp_attention.state_evolution.gaussian_points import gaussian_points
+from gamp_attention.state_evolution.overlap_map import OverlapMap, first_rule
+from gamp_attention.state_evolution.vanishing import near_zero, vanishing
 
 # measured by an independent prototype of this project, Stein's form; L = 2, r = t = 1, ω = .3, α = 1.5
 VALUES = {
@@ -90,6 +93,30 @@ def test_a_branch_that_does_not_exist_is_lost(model):
     se = ga.solve_state_evolution(model, 0.6, "semantic", stable=False)
     assert se.status is ga.Status.LOST
     assert np.abs(se.overlaps.theta).max() < 1e-3
+
+
+@pytest.mark.parametrize("init", ["semantic", "positional"])
+def test_weights_that_go_to_zero_are_a_definite_end(init):
+    """Where targets attend to the other token, as softmax(zzᵀ) cannot; at finite d Q = 0 is a minimum too."""
+    model = ga.paper_model(0.5, A=((0.3, 0.7), (0.8, 0.2)))
+    se = ga.solve_state_evolution(model, 1.5, init, rtol=1e-3)
+    assert se.status is ga.Status.LOST
+    assert se.validity == "none: all weights go to zero"
+    assert se.n_iter < 40
+    assert se.overlaps.q.max() < 1e-7
+    data = ga.sample(model, 300, 1.5, 0)
+    at = risk_at(data, np.zeros((300, 1)), "exact")
+    hessian = np.column_stack([hessian_product(data, at, e[:, None], model.lam) for e in np.eye(300)])
+    assert np.linalg.eigvalsh(hessian)[0] > 0.2 * model.lam
+
+
+def test_tiny_weights_are_not_taken_for_none():
+    """Where rare sentences keep q at 1e-4 of the teacher's, zero repels."""
+    model = ga.paper_model(0.46, A=((0.3, 0.7), (0.8, 0.2)))
+    F = OverlapMap(model, 1.337, first_rule("auto", model, (0,)))
+    some = ga.Overlaps(np.full((2, 1, 1), 2e-4), np.zeros((2, 1)), np.full((2, 1, 1), 1e-3), np.full((2, 1, 1), 14.8))
+    assert near_zero(F, some).growth > 1
+    assert vanishing(F, some) is None
 
 
 @pytest.mark.parametrize("alpha", [0.2, 3.0, 10.0])

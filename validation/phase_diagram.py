@@ -3,7 +3,8 @@
 A grid of 25 × 25 cells to a relative accuracy of 1e-3 on both branches, and boundaries with errors at 12 of its ω; for
 Fig. 9, whose A is not symmetric, every second of these.
 Δε_t = ε_t(positional) − ε_t(semantic) is above zero where the semantic minimum is the global one; ε_lin − ε_g is above
-zero where the global minimum beats the linear baseline. Grey: a branch does not exist.
+zero where the global minimum beats the linear baseline. Grey: a branch does not exist; crosses: from both starts all
+weights go to zero, as they do at finite d, where Q = 0 is then a minimum (tests/test_state_evolution.py).
 
 Criterion: every cell is solved or known not to exist; the sign of Δε_t, and which branches exist, agree with the
 boundaries at every ω where both were computed; α_c <= α_l at every ω probed, or the counterexample is printed and
@@ -23,6 +24,7 @@ from validation._report import Verdict
 
 PUBLISHED = {"alpha_c": 1.24, "alpha_l": 1.45}  # at ω = .3, A of the paper
 LIMITS = {"grid": 600.0, "boundaries": 300.0}  # seconds on two cores
+ZERO = 1e-7  # q below which weights are on their way to zero
 MARGIN = 2e-3  # in α, next to a boundary, where the grid's accuracy decides
 LINES = (
     ("alpha_c", r"$\alpha_c$", {"fmt": "o-", "ms": 4, "mfc": DARK}),
@@ -78,8 +80,10 @@ def tables(rows, matrix):
     alphas, omegas = (np.array(sorted({row[name] for row in rows})) for name in ("alpha", "omega"))
     empty = np.full((len(alphas), len(omegas)), np.nan)
     value = {f"{branch} {key}": empty.copy() for branch in land.BRANCHES for key in ("train_loss", "test_error")}
+    zero = np.zeros(empty.shape, dtype=int)  # branches that lead to zero weights
     for row in rows:
         place = np.searchsorted(alphas, row["alpha"]), np.searchsorted(omegas, row["omega"])
+        zero[place] += row["status"] == "lost" and np.max(row["overlaps"]["q"]) < ZERO
         if row["status"] in ("converged", "inaccurate"):
             for key in ("train_loss", "test_error"):
                 value[f"{row['branch']} {key}"][place] = row[key]
@@ -87,13 +91,17 @@ def tables(rows, matrix):
     deeper = (semantic <= positional) | np.isnan(positional)  # where the semantic minimum is the global one
     error = np.where(deeper, value["semantic test_error"], value["positional test_error"])
     baseline = [ga.linear_baseline(land.model_of(matrix, omega)).test_error for omega in omegas]
-    return {"alphas": alphas, "omegas": omegas, "baseline": baseline, **value,
+    return {"alphas": alphas, "omegas": omegas, "baseline": baseline, **value, "zero": zero,
             "difference": positional - semantic, "gain": np.array(baseline) - error}  # fmt: skip
 
 
 def judge(verdict, found, rows, bounds, numbers):
     bad = [row for row in rows if row["status"] not in ("converged", "lost")]
     verdict.check(not bad, f"{len(rows) - len(bad)} of {len(rows)} cells are solved, or known not to exist")
+    for j, omega in enumerate(numbers["omegas"]):
+        alphas = numbers["alphas"][numbers["zero"][:, j] == len(land.BRANCHES)]
+        if len(alphas):
+            print(f"ω = {omega:g}: all weights go to zero from both starts, at α = {alphas.round(3).tolist()}")
     verdict.check(bounds.converged, f"boundaries have the accuracy asked for: {[m for m in bounds.messages if m]}")
     wrong, compared = disagreements(numbers)
     verdict.check(not wrong, f"{compared} cells agree with the boundaries at their ω, but for {wrong}")
@@ -160,6 +168,9 @@ def draw(numbers, path):
             values = np.ma.masked_invalid(1e3 * land.numbers(numbers[name]))
             mesh = axis.pcolormesh(omegas, alphas, values, cmap=colours, norm=CenteredNorm(), shading="nearest")
             axis.figure.colorbar(mesh, ax=axis, label=r"$10^{-3}$")
+            i, j = np.nonzero(np.atleast_2d(numbers.get("zero", [])) == len(land.BRANCHES))  # older runs have none
+            if len(i):
+                axis.plot(omegas[j], alphas[i], "x", color=DARK, ms=5, label="all weights go to zero")
             for line, label, style in LINES:
                 value, error = land.numbers(numbers["lines"][line]), land.numbers(numbers["errors"][line])
                 inside = np.where(value <= alphas.max(), value, np.nan)

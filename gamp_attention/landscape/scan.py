@@ -100,7 +100,13 @@ class Scan:
         return True
 
     def climb(self, low: float, high: float) -> None:
-        """Solve at a ladder from low to high: the semantic branch from above, others from below."""
+        """Solve at a ladder from low to high: the semantic branch from above, others from below.
+
+        Where no rung is on the branch, it may appear and end between two: then half way between the rungs too.
+        """
         rungs = np.geomspace(low, high, max(2, int(np.ceil(RUNGS * np.log(high / low)))))
-        for alpha in rungs[::-1] if self.branch == "semantic" else rungs:
-            self.at(float(alpha))
+        for chosen in (rungs, np.sqrt(rungs[1:] * rungs[:-1])):
+            for alpha in chosen[::-1] if self.branch == "semantic" else chosen:
+                self.at(float(alpha))
+            if self.found:
+                return

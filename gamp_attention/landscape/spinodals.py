@@ -10,12 +10,14 @@ from gamp_attention.results import ConvergenceError, Status
 from gamp_attention.state_evolution.continuation import continue_branch, curve_of
 from gamp_attention.state_evolution.crossings import Growth, crossing
 from gamp_attention.state_evolution.fixed_point import family_growth
+from gamp_attention.state_evolution.packing import is_faint
 from gamp_attention.state_evolution.solve import NAMED
 from gamp_attention.state_evolution.stability import sector_growth
 
 ZERO = {"semantic": "m", "positional": "theta"}  # the family that is zero on a branch
 INSIDE = 0.04  # distance to the end of a branch, relative, at which it is still solved for
 SAME = 0.05  # relative difference of growths that are one
+HALVINGS = 3  # of the way to where q is tiny, over which it changes by orders of magnitude
 SLACK = 0.05  # beyond the bracket, relative, where a meeting point may still lie
 
 
@@ -34,7 +36,7 @@ def existence(scan: Scan, low: float, high: float, tol: float) -> tuple[Boundary
 
 def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
     """The end of the branch towards `last`."""
-    downwards = last < first
+    downwards, halvings = last < first, 0
     while True:
         here = min(scan.found) if downwards else max(scan.found)
         beyond = [a for a in scan.lost if (a < here if downwards else a > here)]
@@ -44,6 +46,10 @@ def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
         found = _meeting(scan, here, gone, tol)
         if found is not None:
             return found
+        if halvings < HALVINGS and is_faint(scan.model, scan.lost[gone].overlaps):
+            halvings += 1
+            scan.at(float(np.sqrt(here * gone)))
+            continue
         try:
             path = continue_branch(
                 scan.model, here, scan.found[here].overlaps, "alpha", gone, stable=False, variance="stein"

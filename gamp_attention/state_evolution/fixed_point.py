@@ -6,9 +6,10 @@ import numpy as np
 
 from gamp_attention.results import Overlaps, Status
 from gamp_attention.state_evolution.overlap_map import OverlapMap, WeightsVanished
-from gamp_attention.state_evolution.packing import Packing, is_feasible, relative_change, units
+from gamp_attention.state_evolution.packing import Packing, is_faint, is_feasible, relative_change, units
 from gamp_attention.state_evolution.root import BREAKDOWNS, DIFFERENCE, LONGEST, Root, iterate, newton
 from gamp_attention.state_evolution.symmetry import Symmetry
+from gamp_attention.state_evolution.vanishing import vanishing
 
 SMALL, TINY = 0.7, 0.2  # size of m or θ, in units, under which it may be fading; or surely is while it falls
 LONG = 5  # path that tells
@@ -24,6 +25,7 @@ def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, relax
     Newton's answer is taken only if it lies within reach of the damped iterate it started from, and plain damped
     steps from it stay there; otherwise there are more damped steps, until they converge by themselves. Where m or θ
     fades away slowly, the fixed point without it is taken as soon as it is seen to attract; if it repels, one between.
+    Where all weights fade the status is LOST, as soon as zero is seen to attract.
     """
     path, n_steps = [start], relax
     looked_at: set[str] = set()
@@ -38,6 +40,10 @@ def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, relax
                 packing = Packing.of(F.model, path[-1])
                 J = F.jacobian(packing, path[-1], DIFFERENCE) if status is Status.CONVERGED else None
                 return Root(status, path, change, packing, J, F)
+            zero = vanishing(F, path[-1])
+            if zero is not None:
+                path.append(zero)
+                raise WeightsVanished
             for family in set(_fading(more)) - looked_at:
                 near = neighbour(F, path[-1], family, tol)
                 if near is not None:
@@ -80,7 +86,10 @@ def neighbour(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> Nei
     last = None
     while True:
         root = newton(F, x, tol, 12)
-        if not root.status.converged or relative_change(x, root.overlaps) > LONGEST:
+        near = relative_change(x, root.overlaps) <= LONGEST or (
+            is_faint(F.model, x) and is_faint(F.model, root.overlaps)
+        )
+        if not (near and root.status.converged):
             return None
         found = Neighbour(root, family_growth(F, root.overlaps, family))
         clear = MARGIN if last is None else abs(found.growth - last.growth)

@@ -11,6 +11,8 @@ from gamp_attention.state_evolution.symmetry import Symmetry
 NAMES = ("q", "m", "theta", "V")
 SLACK = 1e-4  # of q, by which what the teacher does not explain may be negative: where it is zero, steps pass it
 
+FAINT = 1e-3  # q, in units of the teacher's, under which weights may be vanishing
+
 
 def units(overlaps: Overlaps) -> dict[str, float]:
     """The size of each family: the largest entry of q and of V, and √q for m and θ."""
@@ -22,6 +24,16 @@ def relative_change(old: Overlaps, new: Overlaps) -> float:
     """Largest change of an overlap, in units of `new`."""
     size, a, b = units(new), old.arrays(), new.arrays()
     return max(float(np.abs(a[name] - b[name]).max(initial=0) / size[name]) for name in NAMES)
+
+
+def is_faint(model: Model, overlaps: Overlaps) -> bool:
+    """Whether q is tiny against the teacher's: by its own units it may change much, and yet stay where it is."""
+    return bool(0 < np.abs(overlaps.q).max() < FAINT * np.abs(model.coordinates.rho).max())
+
+
+def weights_fade(model: Model, old: Overlaps, new: Overlaps) -> bool:
+    """Whether q is tiny and falls, as where it goes to zero."""
+    return is_faint(model, old) and bool(np.abs(new.q).max() < np.abs(old.q).max())
 
 
 def is_feasible(model: Model, overlaps: Overlaps, slack: float = SLACK) -> bool:

@@ -8,7 +8,7 @@ from gamp_attention.newton import NotPositiveDefinite
 from gamp_attention.results import Overlaps, Status
 from gamp_attention.state_evolution.channel import psd_root
 from gamp_attention.state_evolution.overlap_map import OverlapMap, WeightsVanished
-from gamp_attention.state_evolution.packing import Packing, is_feasible, relative_change
+from gamp_attention.state_evolution.packing import Packing, is_feasible, relative_change, weights_fade
 
 MIXING, MEAN_MIXING = 0.5, 0.2  # of plain damped steps
 SLOWEST = 1 / 64  # of those steps
@@ -63,7 +63,7 @@ def damped(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:
 def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[list[Overlaps], float]:
     """Plain damped steps until a full step changes no overlap by more than tol: the path, and that change.
 
-    Steps are halved while they do not reduce the change.
+    Steps are halved while they do not reduce the change, but not where the weights fade: their size never settles.
     """
     path, slower, last = [start], 1.0, np.inf
     while True:
@@ -71,7 +71,7 @@ def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[l
         change = relative_change(path[-1], after)
         if not change > tol or len(path) > n_steps:
             return path, change
-        if change > last:
+        if change > last and not weights_fade(F.model, path[-1], after):
             slower = max(0.5 * slower, SLOWEST)
         last = change
         path.append(damped(path[-1], after, slower))

@@ -66,7 +66,8 @@ def solve_state_evolution(
     -------
     StateEvolutionResult
         With status INACCURATE where the budget did not allow rtol. With LOST where a named branch does not exist: then
-        with the overlaps of the solution found instead, roughly, and no errors or losses.
+        with the overlaps of the solution found instead, roughly, and no errors or losses; where all weights go to zero,
+        with tiny overlaps on the way there, and `validity` says so.
 
     Raises
     ------
@@ -186,6 +187,8 @@ def _failed(root: Root) -> StateEvolutionResult:
     """The result where there is no fixed point of the kind asked for: the last overlaps, without errors."""
     nothing = Overlaps(**{name: np.full_like(values, np.nan) for name, values in root.overlaps.arrays().items()})
     consistent, words = validity(np.nan, np.nan)
+    if root.status is Status.LOST and np.isnan(root.residual):
+        words = "none: all weights go to zero"
     return StateEvolutionResult(
         status=root.status,
         n_iter=len(root.path) - 1,
