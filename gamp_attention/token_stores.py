@@ -116,7 +116,7 @@ def as_tokens(name: str, value: Any) -> np.ndarray | TokenStore:
         raise ValueError(f"{name}: needs shape (n, L, d), got shape {tuple(value.shape)}")
     if np.dtype(value.dtype).kind not in "fiu":
         raise check.fail(name, str(value.dtype), "real numbers", TypeError)
-    whole = mapped and not isinstance(value.base, np.ndarray) and value.flags.c_contiguous
+    whole = mapped and not isinstance(value.base, np.ndarray) and value.flags.c_contiguous and value.mode != "c"
     if whole and value.dtype in (np.float32, np.float64) and value.dtype.isnative and value.filename is not None:
         return FileTokens(value.filename, value.offset, value.shape, value.dtype)
     return SlicedTokens(value)

@@ -95,8 +95,9 @@ def test_own_files_are_read_block_by_block_and_give_the_fit_of_own_arrays(tmp_pa
 def test_slices_of_mapped_files_and_other_dtypes_are_read_as_well(tmp_path):
     values = np.arange(60 * 2 * 30).reshape(60, 2, 30)
     np.save(tmp_path / "x.npy", values)
-    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    for source in (mapped, mapped[10:40:2]):
+    mapped, changed = (np.load(tmp_path / "x.npy", mmap_mode=mode) for mode in "rc")
+    changed[5] = -1  # in memory only
+    for source in (mapped, mapped[10:40:2], changed):
         tokens = token_stores.as_tokens("tokens", source)
         assert tokens.dtype == np.float64
         assert np.array_equal(np.concatenate([block.tokens.copy() for block in token_blocks(tokens)]), source)
