@@ -120,8 +120,9 @@ class Dataset:
             raise check.fail("spectra", self.spectra, f"shape ({S}, 1) or ({S}, {d})")
         if (self.spectra < 0).any():
             raise check.fail("spectra", float(self.spectra.min()), "positive semi-definite covariances")
-        self.student = DotProductAttention() if student is None else student
-        check_student(self.student, L, self.rank)
+        if not self.spectra.any(axis=1).all():
+            raise check.fail("spectra", self.spectra, "a positive trace of every covariance")
+        self.student = check_student(DotProductAttention() if student is None else student, L, self.rank)
 
     def _gram(self) -> np.ndarray:
         """G = (x+p)(x+p)ᵀ/d, of shape (n, L, L), without forming x + p."""
@@ -212,6 +213,18 @@ class Dataset:
         return self._asymptotic
 
 
+def require_dataset(data: Any) -> Dataset:
+    """The argument, if it is a Dataset.
+
+    Raises
+    ------
+    TypeError : if it is not.
+    """
+    if not isinstance(data, Dataset):
+        raise check.fail("data", data, "a gamp_attention.Dataset", TypeError)
+    return data
+
+
 def sample(model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.float64) -> Dataset:
     """Draw n = round(αd) sentences and the teacher from a model.
 
@@ -239,6 +252,7 @@ def sample(model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.fl
     n = round(check.real("alpha", alpha, low=0, strict=True) * d)
     if n < 1:
         raise check.fail("alpha", alpha, f"at least one sample, alpha * d >= 1 at d = {d}")
+    check.fits("d, alpha", n, model.n_tokens, d)
     rng = check.generator(seed)
     law = model.coordinates
     # as many coordinates of each class as its share asks for

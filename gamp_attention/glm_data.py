@@ -48,7 +48,7 @@ class LabelledDataset(Dataset):
         spectra: Any = None,
         penalty: Any = None,
     ) -> None:
-        if np.ndim(tokens) == 2:
+        if check.ndim("tokens", tokens) == 2:
             tokens = np.asarray(tokens)[:, None]
         self.tokens = np.ascontiguousarray(check.array("tokens", tokens, ("n", "L", "d"), single=True))
         n, L, d = self.tokens.shape
@@ -57,7 +57,7 @@ class LabelledDataset(Dataset):
             raise check.fail("loss", loss, "what register_loss was told of", TypeError)
         sources = Sources.plain(np.ascontiguousarray(positions), n)
         self._describe(require_penalty(penalty, lam), rank, spectra, loss, sources)
-        if np.ndim(labels) == 1:
+        if check.ndim("labels", labels) == 1:
             labels = np.asarray(labels)[:, None]
         self._label(check_labels(loss, labels, n, L, self.rank))
 

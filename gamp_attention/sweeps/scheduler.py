@@ -18,6 +18,7 @@ from tqdm import tqdm
 from gamp_attention import _validation as check
 from gamp_attention.sweeps.store import Store
 
+MOST_WORKERS = 1024  # all of which are started at once
 POLL = 0.5  # seconds between looks at the folder, for the progress bar
 LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 _computing = threading.Lock()  # one job at a time in a process, whose thread count is its own
@@ -181,7 +182,7 @@ def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
     """
-    workers = (os.cpu_count() or 1) if workers is None else check.integer("workers", workers, low=1)
+    workers = (os.cpu_count() or 1) if workers is None else check.integer("workers", workers, low=1, high=MOST_WORKERS)
     return ProcessPoolExecutor(workers, mp_context=_QuietContext(), initializer=_end_with_parent)
 
 
