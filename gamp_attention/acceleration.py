@@ -6,6 +6,7 @@ G(u) − Σ_j c_j (Δu_j + Δf_j), the differences Δ being those of consecutive
 """
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +65,25 @@ class Acceleration:
         """Forget everything, as the state or the damping was changed from outside."""
         self._forget()
         self._wait = max(self._wait, WARM_UP)
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that it remembers."""
+        last = None if self._last is None else [self._last[0], self._last[1].snapshot()]
+        return {
+            "n_refused": self.n_refused, "wait": self._wait, "moves": list(self._moves), "steps": list(self._steps),
+            "last": last, "least": self._least,
+            "successor": None if self._successor is None else self._successor.snapshot(),
+        }  # fmt: skip
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+        self.n_refused, self._wait = int(snapshot["n_refused"]), int(snapshot["wait"])
+        self._moves.extend(snapshot["moves"])
+        self._steps.extend(tuple(parts) for parts in snapshot["steps"])
+        if "last" in snapshot:
+            self._last = snapshot["last"][0], GampState(**snapshot["last"][1])
+        self._least = float(snapshot["least"])
+        self._successor = GampState(**snapshot["successor"]) if "successor" in snapshot else None
 
     def _extrapolated(self, after: GampState, move: np.ndarray) -> GampState:
         moves = np.array(self._moves)

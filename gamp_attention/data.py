@@ -6,16 +6,18 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.attention import DotProductAttention
-from gamp_attention.fields import local_fields, token_products
-from gamp_attention.losses import pack_attention_parameters
+from gamp_attention.drawing import draw_tokens, require_storage
 from gamp_attention.models import Model, check_student, require_model
 from gamp_attention.penalties import lam_of, require_penalty
+from gamp_attention.reduction import Tokens, mean_squares, own_terms, taught_terms
 from gamp_attention.registration import sample_loss
 from gamp_attention.risk_terms import RiskTerms, asymptotic_terms
-from gamp_attention.sources import Sources, by_group, draw_tokens
+from gamp_attention.sources import Sources, by_group
+from gamp_attention.token_stores import as_tokens
 
 RISKS = ("asymptotic", "exact")
-OVERFLOW = "tokens, outputs: need products within the range of doubles, got ones that overflow"
+LEAST_SPECTRUM = 1e-100  # mean square of tokens, for those that are all zero
+OVERFLOW = "tokens, outputs, positions: need products within the range of doubles, got ones that overflow"
 
 
 class Dataset:
@@ -24,7 +26,8 @@ class Dataset:
     Parameters
     ----------
     tokens : (n, L, d) tokens x, centred; float32 is kept as such, half the memory, and all sums are taken in float64.
-    outputs : (n, L, d) outputs y. Used once, to form (x+p)yᵀ/d; never needed again.
+        Memory-mapped arrays, arrays of zarr and datasets of h5py stay on the disk and are read block by block.
+    outputs : (n, L, d) outputs y. Used once, to form (x+p)yᵀ/d; never needed again. May be on the disk, too.
     positions : (L, d) positional encodings p, of norm Θ(1).
     lam : ridge λ > 0 of eq. (3); not used where a penalty is given.
     rank : columns r of the student's Q.
@@ -58,19 +61,17 @@ class Dataset:
         student: DotProductAttention | None = None,
         penalty: Any = None,
     ) -> None:
-        self.tokens = np.ascontiguousarray(check.array("tokens", tokens, ("n", "L", "d"), single=True))
+        self.tokens: Tokens = as_tokens("tokens", tokens)
         n, L, d = self.tokens.shape
-        outputs = check.array("outputs", outputs, (n, L, d))
+        self._outputs: Tokens | None = as_tokens("outputs", outputs)
+        if self._outputs.shape != (n, L, d):
+            raise ValueError(f"outputs: needs shape {(n, L, d)}, got shape {self._outputs.shape}")
         positions = np.ascontiguousarray(check.array("positions", positions, (L, d)))
         self._describe(require_penalty(penalty, lam), rank, spectra, student, Sources.plain(positions, n))
-        G = self._gram()
-        M = token_products(self.tokens, outputs) + self.positions @ outputs.transpose(0, 2, 1)
-        norm = np.einsum("nld,nld->n", outputs, outputs)
-        self._exact = RiskTerms(pack_attention_parameters(G, M / d), norm / (2 * d))
+        self._exact = own_terms(self.tokens, self.positions, self._outputs)
         if not (np.isfinite(self._exact.params).all() and np.isfinite(self._exact.constant).all()):
             raise ValueError(OVERFLOW)
         self._asymptotic: RiskTerms | None = None
-        self._outputs: np.ndarray | None = outputs
         self.Q_star: np.ndarray | None = None
         self.targets: np.ndarray | None = None
         self.model: Model | None = None
@@ -79,7 +80,7 @@ class Dataset:
     def from_teacher(
         cls,
         model: Model,
-        tokens: np.ndarray,
+        tokens: Tokens,
         positions: np.ndarray,
         Q_star: np.ndarray,
         spectra: np.ndarray,
@@ -88,17 +89,11 @@ class Dataset:
         """Samples labelled by a teacher, y = T[xQ*/√d] x; outputs are formed only when asked for."""
         self = cls.__new__(cls)
         self.tokens = tokens
-        n, _, d = tokens.shape
-        sources = Sources.plain(positions, n) if sources is None else sources
+        sources = Sources.plain(positions, len(tokens)) if sources is None else sources
         self._describe(model.penalty, model.rank, spectra, model.student, sources)
         self.Q_star, self.model = Q_star, model
-        self.targets = T = model.teacher(local_fields(tokens, np.zeros_like(positions), Q_star))
-        T_t = T.transpose(0, 2, 1)
-        xx = token_products(tokens, tokens) / d
-        px = token_products(tokens, np.broadcast_to(positions, tokens.shape)).transpose(0, 2, 1) / d
-        M = (xx + px) @ T_t
-        self._exact = RiskTerms(pack_attention_parameters(self._gram(), M), np.einsum("nij,njk,nik->n", T, xx, T) / 2)
-        self._asymptotic = asymptotic_terms(T, self.traces)
+        self.targets, self._exact = taught_terms(tokens, positions, model.teacher, Q_star)
+        self._asymptotic = asymptotic_terms(self.targets, self.traces)
         self._outputs = None
         return self
 
@@ -110,10 +105,10 @@ class Dataset:
         self.rank = check.integer("rank", rank, low=1)
         L, d = self.positions.shape
         if spectra is None:
-            spectra = np.einsum("nld,nld->l", self.tokens, self.tokens, dtype=float)[:, None] / (len(self.tokens) * d)
+            spectra = mean_squares(self.tokens)[:, None]
             if not np.isfinite(spectra).all():
                 raise ValueError(OVERFLOW)
-            spectra = np.maximum(spectra, np.finfo(float).tiny)
+            spectra = np.maximum(spectra, LEAST_SPECTRUM)
         S = len(self.source_means)
         self.spectra = check.array("spectra", spectra, (S, "d"))
         if self.spectra.shape[1] not in (1, d):
@@ -123,12 +118,6 @@ class Dataset:
         if not self.spectra.any(axis=1).all():
             raise check.fail("spectra", self.spectra, "a positive trace of every covariance")
         self.student = check_student(DotProductAttention() if student is None else student, L, self.rank)
-
-    def _gram(self) -> np.ndarray:
-        """G = (x+p)(x+p)ᵀ/d, of shape (n, L, L), without forming x + p."""
-        x, p = self.tokens, self.positions
-        cross = token_products(x, np.broadcast_to(p, x.shape))
-        return (token_products(x, x) + cross + cross.transpose(0, 2, 1) + p @ p.T) / x.shape[2]
 
     def instance_model(self) -> Model:
         """The model with the second moments of this very instance's teacher and positions in place of their law.
@@ -195,8 +184,11 @@ class Dataset:
 
     @property
     def outputs(self) -> np.ndarray:
-        """Outputs y, of shape (n, L, d); formed from the targets at each call where a teacher gave them."""
-        return self.targets @ self.tokens if self._outputs is None else self._outputs
+        """Outputs y, of shape (n, L, d), in memory; formed from the targets at each call where a teacher gave them."""
+        if self._outputs is not None:
+            return np.asarray(self._outputs)
+        assert self.targets is not None
+        return self.targets @ np.asarray(self.tokens)
 
     def terms(self, risk: str) -> RiskTerms:
         """The loss parameters of a risk.
@@ -225,7 +217,23 @@ def require_dataset(data: Any) -> Dataset:
     return data
 
 
-def sample(model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.float64) -> Dataset:
+def checked_size(model: Any, d: Any, alpha: Any) -> tuple[int, float]:
+    """d and α of data that can be drawn from a model.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    """
+    require_model(model)
+    d, alpha = check.integer("d", d, low=1), check.real("alpha", alpha, low=0, strict=True)
+    if round(alpha * d) < 1:
+        raise check.fail("alpha", alpha, f"at least one sample, alpha * d >= 1 at d = {d}")
+    return d, alpha
+
+
+def sample(
+    model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.float64, storage: Any = "memory"
+) -> Dataset:
     """Draw n = round(αd) sentences and the teacher from a model.
 
     Parameters
@@ -235,6 +243,8 @@ def sample(model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.fl
     alpha : sample complexity n/d; must give at least one sample.
     seed : an integer or a numpy Generator.
     dtype : of the tokens, float64 or float32; the same numbers, rounded.
+    storage : where the tokens are: "memory"; the path of an .npy file that is written, and read at every pass; or
+        "none": they are drawn anew at every pass, so that d and n are bounded by time alone. The same bits each time.
 
     Returns
     -------
@@ -247,13 +257,11 @@ def sample(model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.fl
     >>> data.tokens.shape, data.Q_star.shape
     ((300, 2, 200), (200, 1))
     """
-    require_model(model)
-    d = check.integer("d", d, low=1)
-    n = round(check.real("alpha", alpha, low=0, strict=True) * d)
-    if n < 1:
-        raise check.fail("alpha", alpha, f"at least one sample, alpha * d >= 1 at d = {d}")
-    check.fits("d, alpha", n, model.n_tokens, d)
-    rng = check.generator(seed)
+    d, alpha = checked_size(model, d, alpha)
+    n = round(alpha * d)
+    rng, where = check.generator(seed), require_storage(storage)
+    if storage == "memory":
+        check.fits("d, alpha", n, model.n_tokens, d)
     law = model.coordinates
     # as many coordinates of each class as its share asks for
     edges = np.round(np.cumsum(law.weight) * d).astype(int)
@@ -264,7 +272,7 @@ def sample(model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.fl
     if model.position_tau is not law.tau:
         positions = np.ascontiguousarray(model.position_tau[k].T) / np.sqrt(d)
     spectra = law.gamma.T.copy() if len(law.weight) == 1 else np.ascontiguousarray(law.gamma[k].T)
-    tokens, sources = draw_tokens(rng, n, d, positions, means, spectra, model.draw_groups, _precision(dtype))
+    tokens, sources = draw_tokens(rng, n, d, positions, means, spectra, model.draw_groups, _precision(dtype), where)
     return model.label(tokens, sources, Q_star, spectra, rng)
 
 

@@ -22,6 +22,7 @@ from gamp_attention.denoiser import (
 )
 from gamp_attention.losses import evaluate
 from gamp_attention.newton import make_metric
+from gamp_attention.token_stores import token_blocks
 
 if TYPE_CHECKING:
     from gamp_attention.data import Dataset
@@ -115,10 +116,10 @@ def grouped_pass(
     """The same over all samples of a dataset, each group with the V (S, r, r) of its sources."""
     parts = [
         data_pass(
-            data.tokens[rows], data.positions, Q, D[rows], V[sources], data.loss, params[rows],
+            tokens, data.positions, Q, D[rows], V[sources], data.loss, params[rows],
             None if start is None else start[rows], **options,
         )
-        for rows, sources in data.groups
+        for rows, sources, tokens in token_blocks(data.tokens, data.groups)
     ]  # fmt: skip
     if len(parts) == 1:
         return parts[0]

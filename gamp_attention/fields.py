@@ -1,12 +1,15 @@
 """Passes over the tokens X: local fields X̃Q and their transpose, X̃ = (x + p)/√d.
 
 Rows are dealt in blocks that do not depend on the number of threads, and block sums are added in order,
-so results are the same whatever that number is. X̃ is never formed.
+so results are the same whatever that number is. X̃ is never formed. Tokens may be in a store.
 """
+
+from functools import partial
 
 import numpy as np
 
 from gamp_attention._numba import field_kernel, over_blocks
+from gamp_attention.token_stores import TokenStore, token_blocks
 
 N_BLOCKS = 32
 COPIED = 1 << 20  # numbers copied at a time where single precision is turned into double
@@ -16,24 +19,34 @@ def _block(n_rows: int) -> int:
     return max(1, -(-n_rows // N_BLOCKS))
 
 
-def local_fields(tokens: np.ndarray, positions: np.ndarray, Q: np.ndarray) -> np.ndarray:
+def local_fields(tokens: np.ndarray | TokenStore, positions: np.ndarray, Q: np.ndarray) -> np.ndarray:
     """z_l = (x_l + p_l)·Q/√d for every sample: (n, L, d), (L, d), (d, r) to (n, L, r)."""
     n, L, d = tokens.shape
-    rows = tokens.reshape(n * L, d)
     columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
-    z = np.empty((n * L, Q.shape[1]))
-    over_blocks(lambda first, last: _project(first, last, rows, columns, z), n * L, _block(n * L))
-    return z.reshape(n, L, -1) + positions @ columns.T
+    z = np.empty((n, L, Q.shape[1]))
+    for rows, _, block in token_blocks(tokens):
+        flat, out = block.reshape(-1, d), z[rows].reshape(-1, Q.shape[1])
+        over_blocks(partial(_project, rows=flat, columns=columns, z=out), len(flat), _block(len(flat)))
+    return z + positions @ columns.T
 
 
-def back_project(tokens: np.ndarray, positions: np.ndarray, g: np.ndarray) -> np.ndarray:
+def back_project(tokens: np.ndarray | TokenStore, positions: np.ndarray, g: np.ndarray) -> np.ndarray:
     """Σ_{μ,l} (x_l + p_l) g_lᵀ/√d: (n, L, d), (L, d), (n, L, s) to (d, s)."""
-    n, L, d = tokens.shape
-    rows, weights = tokens.reshape(n * L, d), np.ascontiguousarray(g).reshape(n * L, -1)
-    block = _block(n * L)
-    sums = np.zeros((-(-n * L // block), weights.shape[1], d))
-    over_blocks(lambda first, last: _accumulate(first, last, rows, weights, sums[first // block]), n * L, block)
-    return (sums.sum(axis=0).T + positions.T @ g.sum(axis=0)) / np.sqrt(d)
+    d, g = tokens.shape[2], np.ascontiguousarray(g)
+    total = np.zeros((d, g.shape[2]))
+    for rows, _, block in token_blocks(tokens):
+        flat, weights = block.reshape(-1, d), g[rows].reshape(-1, g.shape[2])
+        step = _block(len(flat))
+        sums = np.zeros((-(-len(flat) // step), weights.shape[1], d))
+
+        task = partial(_add_block, rows=flat, weights=weights, sums=sums, step=step)
+        over_blocks(task, len(flat), step)
+        total += sums.sum(axis=0).T
+    return (total + positions.T @ g.sum(axis=0)) / np.sqrt(d)
+
+
+def _add_block(first: int, last: int, rows: np.ndarray, weights: np.ndarray, sums: np.ndarray, step: int) -> None:
+    _accumulate(first, last, rows, weights, sums[first // step])
 
 
 def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -49,6 +49,10 @@ class GampState:
     D: np.ndarray
     z: np.ndarray | None = None
 
+    def snapshot(self) -> dict[str, Any]:
+        """The arrays by name, of which another such state can be made."""
+        return vars(self).copy()
+
 
 @dataclass(frozen=True, eq=False)
 class StepReport:

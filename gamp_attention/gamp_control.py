@@ -43,6 +43,14 @@ class Damping:
         self._scale *= SHRINK
         return True
 
+    def snapshot(self) -> dict[str, Any]:
+        """What has changed since the start."""
+        return {"scale": self._scale, "shrinks_left": self._shrinks_left}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+        self._scale, self._shrinks_left = float(snapshot["scale"]), int(snapshot["shrinks_left"])
+
 
 class Watch:
     """Judges each iteration and keeps the best state, by gradient norm."""
@@ -78,6 +86,16 @@ class Watch:
         """Go back to the best state."""
         self._mark, self._mark_norm = t, self.best_norm
         return self.best_state
+
+    def snapshot(self) -> dict[str, Any]:
+        """What has changed since the start."""
+        best = {"state": self.best_state.snapshot(), "norm": self.best_norm}
+        return best | {"mark": self._mark, "mark_norm": self._mark_norm}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+        self.best_state, self.best_norm = GampState(**snapshot["state"]), float(snapshot["norm"])
+        self._mark, self._mark_norm = int(snapshot["mark"]), float(snapshot["mark_norm"])
 
 
 def responses(

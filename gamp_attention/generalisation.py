@@ -6,8 +6,8 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.data import Dataset
+from gamp_attention.drawing import draw_tokens
 from gamp_attention.fields import local_fields
-from gamp_attention.sources import draw_tokens
 
 STREAM = 2  # of a seed, apart from the numbers that data of the same seed are drawn from
 CHUNK = 500  # samples held at a time
@@ -40,6 +40,7 @@ def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: An
         tokens, _ = draw_tokens(
             rng, count, data.dim, data.positions, data.source_means, data.spectra, data.model.draw_groups
         )
+        tokens = np.asarray(tokens)
         y = tokens @ data.Q_star / np.sqrt(data.dim)
         z = local_fields(tokens, data.positions, Q)
         errors.append(data.model.errors_at(tokens, data.positions, z, y, rng))

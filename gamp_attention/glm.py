@@ -14,6 +14,7 @@ from gamp_attention.models import Model, attention_model
 from gamp_attention.registration import check_loss, is_registered_loss, sample_loss
 from gamp_attention.risk_terms import RiskTerms
 from gamp_attention.sources import Sources
+from gamp_attention.token_stores import TokenStore
 
 BLOCK = 4096
 USUAL = {  # labels that the package's own losses are made for
@@ -77,7 +78,7 @@ class GLMModel(Model):
 
     def label(
         self,
-        tokens: np.ndarray,
+        tokens: np.ndarray | TokenStore,
         sources: Sources,
         Q_star: np.ndarray,
         spectra: np.ndarray,

@@ -12,6 +12,7 @@ from gamp_attention.penalties import require_penalty
 from gamp_attention.registration import is_registered_loss
 from gamp_attention.risk_terms import RiskTerms
 from gamp_attention.sources import Sources
+from gamp_attention.token_stores import TokenStore, as_tokens
 
 
 class LabelledDataset(Dataset):
@@ -48,9 +49,9 @@ class LabelledDataset(Dataset):
         spectra: Any = None,
         penalty: Any = None,
     ) -> None:
-        if check.ndim("tokens", tokens) == 2:
+        if not isinstance(tokens, TokenStore) and check.ndim("tokens", tokens) == 2:
             tokens = np.asarray(tokens)[:, None]
-        self.tokens = np.ascontiguousarray(check.array("tokens", tokens, ("n", "L", "d"), single=True))
+        self.tokens = as_tokens("tokens", tokens)
         n, L, d = self.tokens.shape
         positions = np.zeros((L, d)) if positions is None else check.array("positions", positions, (L, d))
         if not is_registered_loss(loss):
@@ -74,7 +75,7 @@ class LabelledDataset(Dataset):
 
 def label_dataset(
     model: GLMModel,
-    tokens: np.ndarray,
+    tokens: np.ndarray | TokenStore,
     positions: np.ndarray,
     Q_star: np.ndarray,
     spectra: np.ndarray,

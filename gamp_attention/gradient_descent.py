@@ -66,7 +66,7 @@ class TorchRisk:
         def tensor(values: np.ndarray) -> "torch.Tensor":
             return torch.as_tensor(values, dtype=torch.float64, device=device)
 
-        self._tokens, self._positions = tensor(data.tokens), tensor(data.positions)
+        self._tokens, self._positions = tensor(np.asarray(data.tokens)), tensor(data.positions)
         self._params, self._loss = tensor(terms.params), data.loss
         self._constant = float(terms.constant.sum())
         self._ridge = data.penalty.lam if type(data.penalty) is Ridge else 0.0

@@ -143,7 +143,7 @@ def fit_linear_baseline(
     lam = check.real("lam", lam, low=0, strict=True)
     rtol, max_points = _accuracy(rtol, max_points)
     rng = check.generator(seed)
-    L, d, x, y = data.n_tokens, data.dim, data.tokens, data.outputs
+    L, d, x, y = data.n_tokens, data.dim, np.asarray(data.tokens), data.outputs
     x_t = x.transpose(0, 2, 1)
     normal = (x @ x_t).sum(axis=0) / d + lam * np.eye(L)
     # not `solve`: the penalty is lost to rounding beside large collinear tokens, and the least W is its limit

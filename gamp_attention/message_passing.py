@@ -1,71 +1,24 @@
-"""run_gamp: the loop around the GAMP step, with its statuses, adaptive damping, verification and settling."""
+"""run_gamp: the loop around the GAMP step, with its statuses, adaptive damping and checkpoints."""
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.acceleration import Acceleration
+from gamp_attention.checkpoint import EVERY, Checkpoint, Resumable, digest
 from gamp_attention.data import Dataset, require_dataset
-from gamp_attention.denoiser import denoise_groups
 from gamp_attention.gamp import GampState, Memory, StepReport, averaged_memory, gamp_step, initial_state
 from gamp_attention.gamp_control import HOLD_AFTER, Damping, Watch, responses
+from gamp_attention.gamp_result import GampResult, conclude
 from gamp_attention.newton import NotPositiveDefinite, make_metric
-from gamp_attention.penalties import Ridge
-from gamp_attention.penalty_terms import on_kinks
-from gamp_attention.results import History, Overlaps, Recorder, Status, finish
-from gamp_attention.risk import RiskAtPoint, gradient_norm, overlaps, risk_at, susceptibility
-from gamp_attention.settling import is_fixed_point, settle
-from gamp_attention.sources import weighted
+from gamp_attention.results import Recorder, Status, finish
+from gamp_attention.risk import gradient_norm, overlaps, risk_at
 from gamp_attention.starts import initial_weights
 
-NEAR_JUMP = 1e-2  # gap to the next minimum, relative to the mean loss of a sample, that counts as a jump nearby
-
 Callback = Callable[[int, GampState, StepReport], None]
-
-
-@dataclass(frozen=True, eq=False)
-class GampResult:
-    """Outcome of `run_gamp`.
-
-    Attributes
-    ----------
-    status, converged, n_iter, residual, history : as for every solver; the residual is the gradient norm.
-    Q : (d, r) weights: the last iterate where converged or tol = 0, else the one of smallest gradient. For other
-        penalties than the ridge, and tol > 0, after a proximal step that puts on kinks those that a kink holds.
-    overlaps : of Q, with V.
-    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at Q.
-    message_passing : how the message passing phase ended, before any settling.
-    n_settle : iterations of the settling phase, 0 if there was none.
-    fixed_point : whether Q was verified to be a fixed point of GAMP; None where it did not converge.
-    n_off_global : samples whose held proximal minimum is not the global one.
-    n_near_jump : samples with another proximal minimum nearly as low.
-    state : the last state of message passing, to go on from.
-    message : the outcome in words.
-    """
-
-    status: Status
-    n_iter: int
-    residual: float
-    history: History
-    Q: np.ndarray
-    overlaps: Overlaps
-    train_loss: float
-    gradient_norm: float
-    message_passing: Status
-    n_settle: int
-    fixed_point: bool | None
-    n_off_global: int
-    n_near_jump: int
-    state: GampState
-    message: str
-
-    @property
-    def converged(self) -> bool:
-        """Whether gradient_norm <= tol."""
-        return self.status.converged
 
 
 def run_gamp(
@@ -84,6 +37,8 @@ def run_gamp(
     V: Any = None,
     seed: Any = 0,
     callback: Callback | None = None,
+    checkpoint: Any = None,
+    checkpoint_every: float = EVERY,
     raise_on_failure: bool = False,
 ) -> GampResult:
     """Run damped GAMP to a critical point of the training risk, eq. (3).
@@ -108,6 +63,9 @@ def run_gamp(
     V : (S, r, r) variances to start with; tr Σ_l/(2dλ) if not given.
     seed : for the random part of a start.
     callback : called with (iteration, state, report) at every iteration.
+    checkpoint : path of a file that message passing is written to now and then, and goes on from where it exists: the
+        same iterations, to the last bit. max_iter may have grown since; all else must be the same.
+    checkpoint_every : least seconds between two writes.
     raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
 
     Returns
@@ -135,7 +93,7 @@ def run_gamp(
     max_iter = check.integer("max_iter", max_iter, low=1)
     step = Damping(damping)
     if hold_after is None:
-        hold_after = HOLD_AFTER if tol > 0 else max_iter + 1
+        hold_after = HOLD_AFTER if tol > 0 else sys.maxsize
     hold_after = check.integer("hold_after", hold_after, low=0)
     for name, value in {"accelerate": accelerate, "settling": settling, "raise_on_failure": raise_on_failure}.items():
         check.flag(name, value)
@@ -153,8 +111,22 @@ def run_gamp(
     V_hat = responses(onsager, data.n_sources, data.rank, predicted)
 
     acceleration = Acceleration() if accelerate else None
-    record, watch, status = Recorder(), Watch(tol, hold_after, state), Status.MAX_ITER
-    for t in range(max_iter + 1):
+    record, watch, status, first = Recorder(), Watch(tol, hold_after, state), Status.MAX_ITER, 0
+    parts: dict[str, Resumable] = {"damping": step, "watch": watch, "record": record}
+    if acceleration is not None:
+        parts["acceleration"] = acceleration
+    file = None
+    if checkpoint is not None:
+        rule = getattr(memory, "__qualname__", type(memory).__qualname__)
+        options = risk, state.Q, state.V, damping, tol, hold_after, accelerate, onsager, memory.__module__, rule
+        file = Checkpoint(checkpoint, digest(data, *options), checkpoint_every)
+        first, state = _restored(file, parts, state)
+        if first > max_iter:
+            raise check.fail("max_iter", max_iter, f"at least {first}, where the checkpoint {file.path} is")
+
+    for t in range(first, max_iter + 1):
+        if file is not None and t > first:
+            file.save({"t": t, "state": state.snapshot()} | {name: part.snapshot() for name, part in parts.items()})
         try:
             after, report = gamp_step(data, risk, state, step(t), hold=t >= hold_after, V_hat=V_hat(t), memory=memory)
         except (np.linalg.LinAlgError, NotPositiveDefinite):
@@ -183,7 +155,17 @@ def run_gamp(
             after = acceleration(state, after, report.gradient_norm)
         record.step(step(t))
         state = after
-    return finish(_conclude(data, risk, status, tol, settling, t, record, state, watch), raise_on_failure, "run_gamp")
+    return finish(conclude(data, risk, status, tol, settling, t, record, state, watch), raise_on_failure, "run_gamp")
+
+
+def _restored(file: Checkpoint, parts: dict[str, Resumable], state: GampState) -> tuple[int, GampState]:
+    """Iteration and state to go on from, the parts being restored; 0 and the given state where there is no file."""
+    stored = file.load()
+    if stored is None:
+        return 0, state
+    for name, part in parts.items():
+        part.restore(stored[name])
+    return int(stored["t"]), GampState(**stored["state"])
 
 
 def _variances(V: Any, data: Dataset) -> np.ndarray | None:
@@ -194,66 +176,3 @@ def _variances(V: Any, data: Dataset) -> np.ndarray | None:
         raise check.fail("V", V, "symmetric matrices")
     make_metric(V)
     return V
-
-
-def _conclude(
-    data: Dataset,
-    risk: str,
-    passing: Status,
-    tol: float,
-    settling: bool,
-    n_iter: int,
-    record: Recorder,
-    last: GampState,
-    watch: Watch,
-) -> GampResult:
-    """Settle where message passing cycled, verify, and report the best there is."""
-    keep_last = passing is Status.CONVERGED or (tol == 0 and passing is Status.MAX_ITER)
-    state = last if keep_last else watch.best_state
-    Q, V, status, n_settle = state.Q, state.V, passing, 0
-    if tol > 0 and type(data.penalty) is not Ridge:
-        Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
-    message = f"message passing: {passing.value} after {n_iter} iterations"
-    if settling and passing in (Status.STALLED, Status.DIVERGED):
-        settled = settle(data, risk, Q, tol)
-        n_settle = settled.n_iter
-        if settled.gradient_norm <= tol:
-            status = Status.SETTLED
-        if settled.gradient_norm < watch.best_norm:
-            Q = settled.Q
-        message += f"; settling: {'converged' if status.converged else 'stalled'} after {n_settle}"
-    at = risk_at(data, Q, risk)
-    if n_settle:
-        settled_V = susceptibility(data, at, Q)
-        V = settled_V if np.isfinite(settled_V).all() else V
-    fixed = is_fixed_point(data, risk, at, V) if status.converged else None
-    n_off, n_near = _competing_minima(data, risk, at, V)
-    norm = gradient_norm(data, at.gradient)
-    return GampResult(
-        status=status,
-        n_iter=n_iter,
-        residual=norm,
-        history=record.history(),
-        Q=Q,
-        overlaps=overlaps(data, Q, V),
-        train_loss=at.train_loss,
-        gradient_norm=norm,
-        message_passing=passing,
-        n_settle=n_settle,
-        fixed_point=fixed,
-        n_off_global=n_off,
-        n_near_jump=n_near,
-        state=last,
-        message=message,
-    )
-
-
-def _competing_minima(data: Dataset, risk: str, at: RiskAtPoint, V: np.ndarray) -> tuple[int, int]:
-    """Samples whose fields z, as the proximal point of ω = z − V g, are not the global one; and nearly not."""
-    terms = data.terms(risk)
-    omega = at.z + weighted(data.groups, V, at.loss_gradients)
-    held = denoise_groups(data.groups, data.loss, terms.params, omega, V, at.z, hold=True)
-    best = denoise_groups(data.groups, data.loss, terms.params, omega, V, at.z)
-    off = best.moreau < held.moreau - 1e-9 * (1.0 + np.abs(held.moreau))
-    spread = np.mean(np.abs(best.loss + terms.constant))
-    return int(np.count_nonzero(off)), int(np.count_nonzero(best.gap < NEAR_JUMP * spread))

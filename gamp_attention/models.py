@@ -15,6 +15,7 @@ from gamp_attention.risk_terms import RiskTerms, asymptotic_terms
 from gamp_attention.sampled_laws import law_from_samples
 from gamp_attention.sources import Group, Sources, single_group
 from gamp_attention.teachers import SoftmaxTeacher, Teacher, check_teacher, is_reversible
+from gamp_attention.token_stores import TokenStore
 
 
 class Channel(NamedTuple):
@@ -145,7 +146,7 @@ class Model:
 
     def label(
         self,
-        tokens: np.ndarray,
+        tokens: np.ndarray | TokenStore,
         sources: Sources,
         Q_star: np.ndarray,
         spectra: np.ndarray,

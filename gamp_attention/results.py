@@ -118,13 +118,24 @@ class Recorder:
             damping=np.array(self._damping),
         )
 
+    def snapshot(self) -> dict[str, Any]:
+        """The history's arrays by name, of which `restore` makes a recorder that goes on."""
+        return vars(self.history()).copy()
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+        values = [snapshot[name] for name in ("q", "m", "theta", "V", "gradient_norm", "train_loss")]
+        self._rows = [(Overlaps(*row[:4]), float(row[4]), float(row[5])) for row in zip(*values, strict=True)]
+        self._damping = snapshot["damping"].tolist()
+
 
 def finish(result: Any, raise_on_failure: bool, what: str) -> Any:
     """Return the result, or raise where it did not converge and that was asked for."""
     if raise_on_failure and not result.converged:
+        message = getattr(result, "message", "")
         raise ConvergenceError(
             f"{what} ended with status {result.status.value!r} after {result.n_iter} iterations, "
-            f"residual {result.residual:.3g}",
+            f"residual {result.residual:.3g}" + (f"; {message}" if message else ""),
             result,
         )
     return result

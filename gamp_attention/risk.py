@@ -1,6 +1,7 @@
 """The compiled empirical risk R(Q) of eq. (3): value, gradient, Hessian products, overlaps."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,16 +47,29 @@ class RiskAtPoint:
     train_loss : ε_t = R/d.
     gradient : (d, r) ∇R, or the subgradient of smallest norm.
     smooth : (d, r) the gradient without the penalty, X̃ᵀ∇ℓ.
-    loss_gradients : (n, L, r) ∇ℓ_μ at z.
-    hessians : (n, L r, L r) ∇²ℓ_μ at z.
+    loss, params : the per-sample loss and its rows of parameters.
     """
 
     z: np.ndarray
     train_loss: float
     gradient: np.ndarray
     smooth: np.ndarray
-    loss_gradients: np.ndarray
-    hessians: np.ndarray
+    loss: Any
+    params: np.ndarray
+
+    @property
+    def loss_gradients(self) -> np.ndarray:
+        """∇ℓ_μ (n, L, r) at z."""
+        return self._derivatives[1]
+
+    @property
+    def hessians(self) -> np.ndarray:
+        """∇²ℓ_μ (n, L r, L r) at z."""
+        return self._derivatives[2]
+
+    @cached_property  # descents need them at few points
+    def _derivatives(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return sample_derivatives(self.loss, self.params, self.z)
 
 
 def normalised_risk(data: Dataset, Q: np.ndarray, losses: np.ndarray, risk: str) -> float:
@@ -74,10 +88,9 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
     params, V = data.terms(risk).params, np.tile(np.eye(r), (data.n_sources, 1, 1))
     no_memory = np.zeros((n, L, r))
     seen = grouped_pass(data, params, Q, no_memory, V, proximal=False)
-    z, smooth = seen.omega, seen.smooth
-    losses, dl, hessians = sample_derivatives(data.loss, params, z)
-    grad = least_subgradient(data.penalty, Q, smooth)
-    return RiskAtPoint(z, normalised_risk(data, Q, losses, risk), grad, smooth, dl, hessians)
+    grad = least_subgradient(data.penalty, Q, seen.smooth)
+    value = normalised_risk(data, Q, seen.losses, risk)
+    return RiskAtPoint(seen.omega, value, grad, seen.smooth, data.loss, params)
 
 
 def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: Any) -> np.ndarray:

@@ -5,11 +5,9 @@ same classes are a group of consecutive rows.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-
-DRAWN = 64  # samples drawn at a time, so that no temporary is of the size of the tokens
 
 
 class Group(NamedTuple):
@@ -61,25 +59,3 @@ def summed(groups: tuple[Group, ...], n_sources: int, values: np.ndarray) -> np.
     for rows, sources in groups:
         total[sources] += values[rows].sum(axis=0)
     return total
-
-
-def draw_tokens(
-    rng: np.random.Generator,
-    n_samples: int,
-    d: int,
-    positions: np.ndarray,
-    means: np.ndarray,
-    spectra: np.ndarray,
-    groups: Callable[[int, np.random.Generator], tuple[Group, ...]],
-    dtype: Any = np.float64,
-) -> tuple[np.ndarray, Sources]:
-    """Tokens x (n, L, d) of the sources that `groups` draws for them, with covariances and means of these."""
-    tokens = np.empty((n_samples, len(positions), d), dtype)
-    found = groups(n_samples, rng)
-    for rows, sources in found:
-        scale, mean = np.sqrt(spectra[sources]), None if means is positions else means[sources] - positions
-        for part in np.array_split(tokens[rows], range(DRAWN, rows.stop - rows.start, DRAWN)):
-            drawn = rng.standard_normal(part.shape)
-            drawn *= scale
-            part[...] = drawn if mean is None else drawn + mean
-    return tokens, Sources(positions, means, found)

@@ -1,13 +1,14 @@
 """Chains of jobs on any executor; workers store each job's row as it is finished."""
 
 import os
+import signal
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import connection, parent_process
+from multiprocessing import active_children, connection, parent_process
 from multiprocessing.context import SpawnContext, SpawnProcess
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -164,15 +165,30 @@ class _QuietProcess(SpawnProcess):
     def start(self) -> None:
         unset = [name for name in LIBRARY_THREADS if name not in os.environ]
         os.environ.update(dict.fromkeys(unset, "1"))
+        main = threading.current_thread() is threading.main_thread()
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None  # inherited: Ctrl-C is the parent's
         try:
             super().start()
         finally:
+            if main:
+                signal.signal(signal.SIGINT, handler)
             for name in unset:
                 del os.environ[name]
 
 
 class _QuietContext(SpawnContext):
     Process = _QuietProcess
+
+
+class _LocalPool(ProcessPoolExecutor):
+    """A pool that an interrupt does not wait for: what its processes compute is lost, not what they have stored."""
+
+    def __exit__(self, kind: Any, *error: Any) -> bool | None:
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            for process in active_children():
+                if isinstance(process, _QuietProcess):
+                    process.terminate()
+        return super().__exit__(kind, *error)
 
 
 def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
@@ -183,7 +199,7 @@ def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
     TypeError, ValueError : naming the argument, what it got and what it needs.
     """
     workers = (os.cpu_count() or 1) if workers is None else check.integer("workers", workers, low=1, high=MOST_WORKERS)
-    return ProcessPoolExecutor(workers, mp_context=_QuietContext(), initializer=_end_with_parent)
+    return _LocalPool(workers, mp_context=_QuietContext(), initializer=_end_with_parent)
 
 
 def _end_with_parent() -> None:

@@ -36,6 +36,8 @@ class Store:
     def __init__(self, folder: str | Path) -> None:
         if not isinstance(folder, (str, os.PathLike)):
             raise check.fail("folder", folder, "a path", TypeError)
+        if folder == "":  # which would be the current folder
+            raise check.fail("folder", folder, "the path of a folder")
         self.folder = Path(folder).resolve()
         self._cells = self.folder / "cells"
 
