@@ -101,6 +101,7 @@ def compare(
     Interrupted : by Ctrl-C after a branch was finished; a KeyboardInterrupt that holds it.
     """
     d, alpha = checked_size(model, d, alpha)
+    check.fits("d, alpha", round(alpha * d), model.n_tokens, d)
     check.choice("risk", risk, RISKS)
     if branches is None:
         branches = ("semantic", "positional") if model.coordinates.tau.any() else ("semantic",)

@@ -201,7 +201,7 @@ class Dataset:
         if risk == "exact":
             return self._exact
         if self._asymptotic is None:
-            raise ValueError("risk: 'asymptotic' needs the teacher's attention matrices; own arrays need 'exact'")
+            raise ValueError("risk: needs 'exact' for own arrays, got 'asymptotic', which needs the teacher's attention matrices")
         return self._asymptotic
 
 

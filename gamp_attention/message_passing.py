@@ -13,7 +13,7 @@ from gamp_attention.data import Dataset, require_dataset
 from gamp_attention.gamp import GampState, Memory, StepReport, averaged_memory, gamp_step, initial_state
 from gamp_attention.gamp_control import HOLD_AFTER, Damping, Watch, responses
 from gamp_attention.gamp_result import GampResult, conclude
-from gamp_attention.newton import NotPositiveDefinite, make_metric
+from gamp_attention.newton import NotPositiveDefinite
 from gamp_attention.results import Recorder, Status, finish
 from gamp_attention.risk import gradient_norm, overlaps, risk_at
 from gamp_attention.starts import initial_weights
@@ -172,7 +172,6 @@ def _variances(V: Any, data: Dataset) -> np.ndarray | None:
     if V is None:
         return None
     V = check.array("V", V, (data.n_sources, data.rank, data.rank))
-    if not np.allclose(V, V.transpose(0, 2, 1), rtol=1e-12, atol=0):
-        raise check.fail("V", V, "symmetric matrices")
-    make_metric(V)
+    if not np.allclose(V, V.transpose(0, 2, 1), rtol=1e-12, atol=0) or np.linalg.eigvalsh(V).min() <= 0:
+        raise check.fail("V", V, "symmetric positive definite matrices")
     return V

@@ -37,7 +37,7 @@ def initial_weights(data: Dataset, init: Any, seed: Any = 0) -> np.ndarray:
     elif init == "positional":
         columns = POSITIONAL * np.sqrt(data.dim) * position_directions(data.source_means)
         if columns.shape[1] == 0:
-            raise ValueError("init: 'positional' needs positions that are not all zero")
+            raise ValueError("init: 'positional' needs positions that are not all zero, got zeros")
     else:
         return Q
     for first in range(0, data.rank, data.rank // data.student.parts):

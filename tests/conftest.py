@@ -1,6 +1,7 @@
 """Hypothesis profiles, and references written apart from the package's kernels."""
 
 import os
+import time
 
 import numba
 import numpy as np
@@ -69,3 +70,21 @@ def model():
 @pytest.fixture(scope="session")
 def data(model):
     return ga.sample(model, d=200, alpha=1.5, seed=0)
+
+
+@pytest.fixture
+def named_error(tmp_path, monkeypatch):
+    """Checks that a call fails at once with an error that names the culprit, what it got and what it needs."""
+    monkeypatch.chdir(tmp_path)
+
+    def check(call, pattern):
+        began = time.process_time()
+        with np.errstate(all="ignore"), pytest.raises((ValueError, TypeError), match=f"(?s){pattern}") as caught:
+            call()
+        assert time.process_time() - began < 1
+        assert "need" in str(caught.value)
+        assert "got" in str(caught.value)
+        assert type(caught.value).__module__.partition(".")[0] in ("builtins", "gamp_attention")
+        assert not list(tmp_path.iterdir())
+
+    return check
