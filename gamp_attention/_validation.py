@@ -3,11 +3,12 @@
 import math
 import numbers
 import os
+import sys
 from typing import Any
 
 import numpy as np
 
-LARGEST = 1 << 53  # integer, but for seeds
+LARGEST = sys.maxsize  # integer, but for seeds
 LONGEST = 200  # characters of a value that a message shows
 
 

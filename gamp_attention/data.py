@@ -201,7 +201,9 @@ class Dataset:
         if risk == "exact":
             return self._exact
         if self._asymptotic is None:
-            raise ValueError("risk: needs 'exact' for own arrays, got 'asymptotic', which needs the teacher's attention matrices")
+            raise ValueError(
+                "risk: needs 'exact' without the teacher's attention matrices, got 'asymptotic'"
+            )
         return self._asymptotic
 
 

@@ -147,8 +147,11 @@ def _submit(
                 pass
             advance()
     except BaseException as error:
-        for future in futures:
-            future.cancel()
+        if isinstance(error, KeyboardInterrupt) and isinstance(executor, _LocalPool):
+            executor.abandon()
+        else:
+            for future in futures:
+                future.cancel()
         if isinstance(error, Exception):
             raise RuntimeError(_resume(f"a worker failed ({type(error).__name__}: {error})", store)) from error
         raise
@@ -181,14 +184,13 @@ class _QuietContext(SpawnContext):
 
 
 class _LocalPool(ProcessPoolExecutor):
-    """A pool that an interrupt does not wait for: what its processes compute is lost, not what they have stored."""
+    """A pool that need not be waited for."""
 
-    def __exit__(self, kind: Any, *error: Any) -> bool | None:
-        if kind is not None and issubclass(kind, KeyboardInterrupt):
-            for process in active_children():
-                if isinstance(process, _QuietProcess):
-                    process.terminate()
-        return super().__exit__(kind, *error)
+    def abandon(self) -> None:
+        """End all processes at once: what they compute is lost, not what they have stored."""
+        for process in active_children():
+            if isinstance(process, _QuietProcess):
+                process.terminate()
 
 
 def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
