@@ -14,6 +14,7 @@ from gamp_attention.coordinate_laws import (
 )
 from gamp_attention.data import Dataset, sample
 from gamp_attention.denoiser import Denoised, denoise
+from gamp_attention.distributed import DistributedDataset
 from gamp_attention.gamp import GampState, gamp_step, initial_state
 from gamp_attention.glm import GLMModel, glm_model
 from gamp_attention.glm_data import LabelledDataset
@@ -57,6 +58,7 @@ __all__ = [
     "Dataset",
     "Denoised",
     "DescentResult",
+    "DistributedDataset",
     "DotProductAttention",
     "ElasticNet",
     "GLMModel",

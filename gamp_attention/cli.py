@@ -50,6 +50,8 @@ def _parser() -> argparse.ArgumentParser:
     fit.add_argument("--tol", type=float, default=1e-8, help="bound on the gradient norm (default 1e-8)")
     fit.add_argument("--max-iter", type=int, default=2000)
     fit.add_argument("--out", metavar="FILE.npz", help="result file (default DATA.fit.npz)")
+    fit.add_argument("--checkpoint", metavar="FILE", help="written now and then, and gone on from if it exists")
+    fit.add_argument("--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds between (default 60)")
     fit.set_defaults(run=_fit)
 
     solve = commands.add_parser("solve", help="a fixed point of state evolution")
@@ -168,10 +170,10 @@ def _fit(options: argparse.Namespace) -> int:
     def remember(t: int, state: Any, report: Any) -> None:
         seen[:] = t, state.Q, report
 
+    names = ("tol", "max_iter", "seed", "checkpoint", "checkpoint_every")
     try:
-        result = run_gamp(
-            data, init, "exact", tol=options.tol, max_iter=options.max_iter, seed=options.seed, callback=remember
-        )
+        chosen = {name: getattr(options, name) for name in names}
+        result = run_gamp(data, init, "exact", **chosen, callback=remember)
     except KeyboardInterrupt:
         if not seen:
             raise

@@ -7,6 +7,7 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.attention import DotProductAttention
 from gamp_attention.drawing import draw_tokens, require_storage
+from gamp_attention.half_step import Evaluation, HalfStep, evaluate, half_step
 from gamp_attention.models import Model, check_student, require_model
 from gamp_attention.penalties import lam_of, require_penalty
 from gamp_attention.reduction import Tokens, mean_squares, own_terms, taught_terms
@@ -144,6 +145,8 @@ class Dataset:
         gamma = np.broadcast_to(self.spectra, means.shape).T
         return gamma, np.sqrt(d) * means.T, np.sqrt(d) * class_means.T, self.Q_star
 
+    rows_here = True  # whether D and z of the samples are in this process
+
     @property
     def n_samples(self) -> int:
         """Number of samples n."""
@@ -190,6 +193,14 @@ class Dataset:
         assert self.targets is not None
         return self.targets @ np.asarray(self.tokens)
 
+    def half_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, hold: bool) -> HalfStep:
+        """The samples' half of an iteration of message passing; see `gamp_attention.half_step`."""
+        return half_step(self, risk, Q, D, V, z, hold)
+
+    def evaluate(self, risk: str, Q: np.ndarray) -> Evaluation:
+        """A risk at weights Q (d, r), without its penalty."""
+        return evaluate(self, risk, Q)
+
     def terms(self, risk: str) -> RiskTerms:
         """The loss parameters of a risk.
 
@@ -201,9 +212,7 @@ class Dataset:
         if risk == "exact":
             return self._exact
         if self._asymptotic is None:
-            raise ValueError(
-                "risk: needs 'exact' without the teacher's attention matrices, got 'asymptotic'"
-            )
+            raise ValueError("risk: needs 'exact' without the teacher's attention matrices, got 'asymptotic'")
         return self._asymptotic
 
 

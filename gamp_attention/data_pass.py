@@ -6,7 +6,7 @@ overlap. Blocks do not depend on the number of threads and their sums are added 
 """
 
 from math import gcd
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,14 +22,40 @@ from gamp_attention.denoiser import (
 )
 from gamp_attention.losses import evaluate
 from gamp_attention.newton import make_metric
-from gamp_attention.token_stores import token_blocks
-
-if TYPE_CHECKING:
-    from gamp_attention.data import Dataset
+from gamp_attention.risk_terms import RiskTerms
+from gamp_attention.sources import Group
+from gamp_attention.token_stores import TokenStore, token_blocks
 
 ROWS = 4  # that one loop projects and adds up together
 MAX_BLOCKS = 32  # whose sums cost memory traffic, too
 SHARE = 0.025  # of the tokens' size that the sums of all blocks may take
+
+
+class PassData(Protocol):
+    """What passes ask of the data: a Dataset, or a part of one."""
+
+    @property
+    def tokens(self) -> np.ndarray | TokenStore:
+        """(n, L, d)."""
+
+    @property
+    def positions(self) -> np.ndarray:
+        """(L, d)."""
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Samples that see the same sources."""
+
+    @property
+    def n_sources(self) -> int:
+        """Sources S."""
+
+    @property
+    def loss(self) -> Any:
+        """The per-sample loss."""
+
+    def terms(self, risk: str) -> RiskTerms:
+        """The loss parameters of a risk."""
 
 
 class Pass(NamedTuple):
@@ -105,7 +131,7 @@ def data_pass(
 
 
 def grouped_pass(
-    data: "Dataset",
+    data: PassData,
     params: np.ndarray,
     Q: np.ndarray,
     D: np.ndarray,

@@ -13,7 +13,7 @@ from gamp_attention._numba import over_blocks
 from gamp_attention.sources import Group, Sources
 from gamp_attention.token_stores import FileTokens, TokenStore
 
-DRAWN = 64  # samples drawn at a time, so that no temporary is of the size of the tokens
+DRAWN, DRAWN_BYTES = 64, 1 << 22  # samples drawn at a time, at most, so that temporaries are small
 STORAGES = ("memory", "none")
 
 
@@ -37,17 +37,15 @@ class RegeneratedTokens(TokenStore):
     that stretches can be drawn side by side, in any order and in other processes.
     """
 
-    grain = DRAWN
-
     def __init__(
         self, law: TokenLaw, groups: tuple[Group, ...], shape: tuple[int, int, int], dtype: Any,
         rng: np.random.Generator,
     ) -> None:  # fmt: skip
         """Draw all once, as generators cannot skip normal numbers; the rng is left where drawing leaves it."""
         self.law, self.shape, self.dtype = law, shape, np.dtype(dtype)
-        self.kind, self.parts = type(rng.bit_generator), []
-        scratch = np.empty((DRAWN, *shape[1:]))
-        for rows, sources in _parts(groups):
+        self.kind, self.parts, self.grain = type(rng.bit_generator), [], _together(shape)
+        scratch = np.empty((self.grain, *shape[1:]))
+        for rows, sources in _parts(groups, self.grain):
             self.parts.append((rows, sources, deepcopy(rng.bit_generator.state)))
             rng.standard_normal(out=scratch[: rows.stop - rows.start])
 
@@ -123,11 +121,16 @@ def draw_tokens(
 
 
 def _draw_all(law: TokenLaw, rng: np.random.Generator, groups: tuple[Group, ...], tokens: np.ndarray) -> None:
-    for rows, sources in _parts(groups):
+    for rows, sources in _parts(groups, _together(tokens.shape)):
         law.draw(rng, sources, tokens[rows])
 
 
-def _parts(groups: tuple[Group, ...]) -> Iterator[Group]:
+def _together(shape: tuple[int, ...]) -> int:
+    """How many samples are drawn at a time. The numbers do not depend on it."""
+    return max(1, min(DRAWN, DRAWN_BYTES // (8 * shape[1] * shape[2])))
+
+
+def _parts(groups: tuple[Group, ...], step: int) -> Iterator[Group]:
     for rows, sources in groups:
-        for first in range(rows.start, rows.stop, DRAWN):
-            yield Group(slice(first, min(first + DRAWN, rows.stop)), sources)
+        for first in range(rows.start, rows.stop, step):
+            yield Group(slice(first, min(first + step, rows.stop)), sources)

@@ -13,7 +13,6 @@ D is the Onsager term. The damped Q depends on every earlier b, and the moving a
 Onsager term of that dependence; D = V g is not, and neither converges nor follows state evolution.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +20,12 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.data import Dataset, require_dataset
-from gamp_attention.data_pass import grouped_pass
 from gamp_attention.denoiser import Denoised
+from gamp_attention.half_step import Memory
 from gamp_attention.input_denoiser import initial_variances, weights_update
 from gamp_attention.penalties import Ridge
 from gamp_attention.penalty_terms import least_subgradient, on_kinks
 from gamp_attention.risk import gradient_norm, normalised_risk, risk_at
-from gamp_attention.sources import by_group, summed
-
-Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +49,10 @@ class GampState:
         """The arrays by name, of which another such state can be made."""
         return vars(self).copy()
 
+    def fetched(self) -> "GampState":
+        """The same with D and z in this process, where workers hold them."""
+        return GampState(self.Q, self.V, np.asarray(self.D), None if self.z is None else np.asarray(self.z))
+
 
 @dataclass(frozen=True, eq=False)
 class StepReport:
@@ -62,16 +62,16 @@ class StepReport:
     ----------
     train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q; for other penalties than the ridge, after
         `on_kinks` has put on kinks the weights that a kink holds.
-    omega : (n, L, r) centres of the proximal step.
-    denoised : the output denoiser's answer.
+    omega, denoised : (n, L, r) centres of the proximal step, and the output denoiser's answer; None for samples that
+        other processes hold.
     V_hat : (L, r, r) the response used for A.
     W : (L, r, r) the new variances before averaging.
     """
 
     train_loss: float
     gradient_norm: float
-    omega: np.ndarray
-    denoised: Denoised
+    omega: np.ndarray | None
+    denoised: Denoised | None
     V_hat: np.ndarray
     W: np.ndarray
 
@@ -95,7 +95,10 @@ def _check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None) -> 
     wanted = {"state.Q": (data.dim, r), "state.V": (S, r, r), "state.D": (n, L, r), "state.z": (n, L, r)}
     given: tuple[Any, ...] = (state.Q, state.V, state.D, state.z)
     for (name, shape), array in [*zip(wanted.items(), given, strict=True), (("V_hat", (S, r, r)), V_hat)]:
-        if np.shape(array) != shape and not (array is None and name in ("state.z", "V_hat")):
+        if array is None and name in ("state.z", "V_hat"):
+            continue
+        remote = hasattr(array, "__array__") and not isinstance(array, np.ndarray)  # held by workers
+        if not remote and np.shape(array) != shape:
             raise check.fail(name, f"shape {np.shape(array)}", f"shape {shape}")
 
 
@@ -139,37 +142,29 @@ def gamp_step(
     ------
     numpy.linalg.LinAlgError, newton.NotPositiveDefinite : where V is no longer positive definite.
     """
-    terms = require_dataset(data).terms(risk)
+    require_dataset(data).terms(risk)
     check.real("damping", damping, low=0, high=1, strict=True)
     _check_shapes(data, state, V_hat)
-    held = hold and state.z is not None
-    seen = grouped_pass(data, terms.params, state.Q, state.D, state.V, state.z, hold=held)
-    out = seen.denoised
+    half = data.half_step(risk, state.Q, state.D, state.V, state.z, hold and state.z is not None)
+    sums = half.sums
     if type(data.penalty) is Ridge:
-        train_loss = normalised_risk(data, state.Q, seen.losses, risk)
-        norm = gradient_norm(data, least_subgradient(data.penalty, state.Q, seen.smooth))
+        train_loss = normalised_risk(data, state.Q, sums.loss)
+        norm = gradient_norm(data, least_subgradient(data.penalty, state.Q, sums.smooth))
     else:
-        at = risk_at(data, on_kinks(data.penalty, state.Q, seen.smooth)[0], risk)
+        at = risk_at(data, on_kinks(data.penalty, state.Q, sums.smooth)[0], risk)
         train_loss, norm = at.train_loss, gradient_norm(data, at.gradient)
 
     if V_hat is None:
-        V_hat = summed(data.groups, data.n_sources, out.response) / data.dim
+        V_hat = sums.response / data.dim
         V_hat = 0.5 * (V_hat + V_hat.transpose(0, 2, 1))
-    eta, W = weights_update(data.penalty, data.spectra, V_hat, seen.force, state.Q)
+    eta, W = weights_update(data.penalty, data.spectra, V_hat, sums.force, state.Q)
 
     V = (1 - damping) * state.V + damping * W
-
-    def remembered(rows: slice, sources: np.ndarray) -> np.ndarray:
-        before = state.D[rows]
-        D = memory(before, V[sources], W[sources], out.g[rows], damping)
-        if np.shape(D) != before.shape:
-            raise ValueError(f"memory: needs to return shape {before.shape}, got shape {np.shape(D)}")
-        return D
 
     after = GampState(
         Q=(1 - damping) * state.Q + damping * eta,
         V=V,
-        D=by_group(data.groups, remembered),
-        z=out.z,
+        D=half.remember(V, W, damping, memory),
+        z=half.z,
     )
-    return after, StepReport(train_loss, norm, seen.omega, out, V_hat, W)
+    return after, StepReport(train_loss, norm, half.omega, half.denoised, V_hat, W)

@@ -114,7 +114,7 @@ def conclude(
         fixed_point=fixed,
         n_off_global=n_off,
         n_near_jump=n_near,
-        state=last,
+        state=last if data.rows_here else last.fetched(),
         message=message,
     )
 

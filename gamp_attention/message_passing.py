@@ -110,6 +110,8 @@ def run_gamp(
 
     V_hat = responses(onsager, data.n_sources, data.rank, predicted)
 
+    if accelerate and not data.rows_here:
+        raise check.fail("accelerate", accelerate, "False for data whose samples are on other workers")
     acceleration = Acceleration() if accelerate else None
     record, watch, status, first = Recorder(), Watch(tol, hold_after, state), Status.MAX_ITER, 0
     parts: dict[str, Resumable] = {"damping": step, "watch": watch, "record": record}

@@ -1,5 +1,6 @@
 """The compiled empirical risk R(Q) of eq. (3): value, gradient, Hessian products, overlaps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +10,6 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention._numba import kernel, over_blocks
 from gamp_attention.data import Dataset, require_dataset
-from gamp_attention.data_pass import grouped_pass
 from gamp_attention.fields import back_project, local_fields
 from gamp_attention.input_denoiser import weights_update
 from gamp_attention.losses import AttentionLoss, evaluate, make_work
@@ -43,19 +43,24 @@ class RiskAtPoint:
 
     Attributes
     ----------
-    z : (n, L, r) local fields X̃Q.
     train_loss : ε_t = R/d.
     gradient : (d, r) ∇R, or the subgradient of smallest norm.
     smooth : (d, r) the gradient without the penalty, X̃ᵀ∇ℓ.
     loss, params : the per-sample loss and its rows of parameters.
+    fields : a function that gives z.
     """
 
-    z: np.ndarray
     train_loss: float
     gradient: np.ndarray
     smooth: np.ndarray
     loss: Any
     params: np.ndarray
+    fields: Callable[[], np.ndarray]
+
+    @cached_property  # descents need what each sample has at few points
+    def z(self) -> np.ndarray:
+        """Local fields X̃Q (n, L, r)."""
+        return self.fields()
 
     @property
     def loss_gradients(self) -> np.ndarray:
@@ -67,14 +72,14 @@ class RiskAtPoint:
         """∇²ℓ_μ (n, L r, L r) at z."""
         return self._derivatives[2]
 
-    @cached_property  # descents need them at few points
+    @cached_property
     def _derivatives(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return sample_derivatives(self.loss, self.params, self.z)
 
 
-def normalised_risk(data: Dataset, Q: np.ndarray, losses: np.ndarray, risk: str) -> float:
-    """ε_t = R/d from the per-sample losses ℓ_μ."""
-    return float((np.sum(losses + data.terms(risk).constant) + penalty_total(data.penalty, Q)) / data.dim)
+def normalised_risk(data: Dataset, Q: np.ndarray, loss: float) -> float:
+    """ε_t = R/d from the sum of all ℓ_μ and their constants."""
+    return float((loss + penalty_total(data.penalty, Q)) / data.dim)
 
 
 def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
@@ -84,13 +89,9 @@ def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
 
 def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
     """Evaluate a risk and its derivatives at Q (d, r), in the same pass over the tokens as message passing makes."""
-    n, L, r = data.n_samples, data.n_tokens, data.rank
-    params, V = data.terms(risk).params, np.tile(np.eye(r), (data.n_sources, 1, 1))
-    no_memory = np.zeros((n, L, r))
-    seen = grouped_pass(data, params, Q, no_memory, V, proximal=False)
-    grad = least_subgradient(data.penalty, Q, seen.smooth)
-    value = normalised_risk(data, Q, seen.losses, risk)
-    return RiskAtPoint(seen.omega, value, grad, seen.smooth, data.loss, params)
+    found = data.evaluate(risk, Q)
+    grad, value = least_subgradient(data.penalty, Q, found.smooth), normalised_risk(data, Q, found.loss)
+    return RiskAtPoint(value, grad, found.smooth, data.loss, data.terms(risk).params, found.fields)
 
 
 def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: Any) -> np.ndarray:

@@ -17,7 +17,7 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.sources import Group, single_group
 
-BLOCK_BYTES = 1 << 25  # that are read at a time
+BLOCK_BYTES = 1 << 24  # that are read at a time
 
 
 class TokenStore(ABC):

@@ -42,6 +42,20 @@ def test_fit_that_does_not_converge_ends_with_1(arrays, tmp_path):
     assert str(np.load(out)["status"]) == "max_iter"
 
 
+def test_fit_goes_on_from_a_checkpoint(arrays, tmp_path, capsys):
+    path, _ = arrays
+    file = tmp_path / "run.npz"
+    assert main(["fit", str(path), "--checkpoint", str(tmp_path / "none" / "run.npz")]) == 2
+    assert "checkpoint: needs a file in a folder that exists" in capsys.readouterr().err
+    outs = [tmp_path / name for name in ("whole.npz", "cut.npz")]
+    assert main(["fit", str(path), "--out", str(outs[0])]) == 0
+    there = ["fit", str(path), "--checkpoint", str(file), "--checkpoint-every", "0", "--out", str(outs[1])]
+    assert main([*there, "--max-iter", "7"]) == 1
+    assert file.exists()
+    assert main(there) == 0
+    assert np.array_equal(np.load(outs[0])["Q"], np.load(outs[1])["Q"])
+
+
 def test_compare_draws_and_reports(tmp_path, capsys):
     picture, numbers = tmp_path / "c.png", tmp_path / "c.json"
     command = ["compare", "--d", "60", "--seed", "1", "--risk", "exact", "--gd-steps", "20"]
