@@ -83,10 +83,3 @@ def test_the_installed_command(tmp_path):
     assert done.returncode == 2
     assert "nowhere" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_import_is_light():
-    """Neither torch nor matplotlib is loaded by the package alone."""
-    code = "import sys, gamp_attention; print([m for m in ('torch', 'matplotlib') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

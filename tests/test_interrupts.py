@@ -93,12 +93,21 @@ def test_fit_goes_on_from_where_it_was_stopped(tmp_path, monkeypatch, capsys):
     assert "nothing written: run the same again" in capsys.readouterr().err
 
 
-def test_compare_shows_the_branch_that_is_finished(tmp_path, monkeypatch, capsys):
-    stops_at(monkeypatch, comparison, "compare_branch", 2)
-    command = ["compare", "--d", "40", "--gd-steps", "5", "--plot", str(tmp_path / "c.png")]
-    assert main([*command, "--json", str(tmp_path / "c.json")]) == 130
+def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        stops_at(patch, comparison, "compare_branch", 2)
+        with pytest.raises(comparison.Interrupted, match="on the positional branch, the semantic branch is") as stopped:
+            ga.compare(model, 40, 1.5, gd_steps=5, instances=2, rtol=1e-2)
+    finished = stopped.value
+
+    def again(*_, **__):
+        raise finished
+
+    monkeypatch.setattr(comparison, "compare", again)
+    command = ["compare", "--plot", str(tmp_path / "c.png"), "--json", str(tmp_path / "c.json")]
+    assert main(command) == 130
     out, err = capsys.readouterr()
-    assert "interrupted on the positional branch, the semantic branch is finished" in err
+    assert "the semantic branch is finished: run the same again" in err
     assert "semantic branch, β" in out
     assert "positional branch, β" not in out
     assert [branch["name"] for branch in json.loads((tmp_path / "c.json").read_text())["branches"]] == ["semantic"]
