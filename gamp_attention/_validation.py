@@ -2,15 +2,25 @@
 
 import math
 import numbers
+import os
+import sys
 from typing import Any
 
 import numpy as np
 
+LARGEST = sys.maxsize  # integer, but for seeds
+LONGEST = 200  # characters of a value that a message shows
+
 
 def fail(name: str, got: Any, needs: str, error: type[Exception] = ValueError) -> Exception:
     """An error that names the argument, what it got and what it needs."""
-    shown = f"shape {got.shape}" if isinstance(got, np.ndarray) and got.size > 8 else repr(got)
-    return error(f"{name}: needs {needs}, got {shown}")
+    if isinstance(got, np.ndarray) and got.size > 8:
+        shown = f"shape {got.shape}"
+    elif isinstance(got, int) and abs(got) > LARGEST:  # Python does not print integers of any length
+        shown = f"an integer of {got.bit_length()} bits"
+    else:
+        shown = repr(got)
+    return error(f"{name}: needs {needs}, got {shown if len(shown) <= LONGEST else shown[:LONGEST] + '…'}")
 
 
 def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, strict: bool = False) -> float:
@@ -19,19 +29,55 @@ def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.in
     needs = "a finite number" + (f" {bound}" if low > -math.inf else "")
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise fail(name, value, needs, TypeError)
-    value = float(value)
+    try:
+        value = float(value)
+    except OverflowError:
+        raise fail(name, value, needs) from None
     if not math.isfinite(value) or value < low or value > high or (strict and value == low):
         raise fail(name, value, needs)
     return value
 
 
-def integer(name: str, value: Any, *, low: int) -> int:
-    """An integer of at least `low`."""
+def integer(name: str, value: Any, *, low: int, high: int | None = LARGEST) -> int:
+    """An integer in [low, high]; `high` is named only where it matters."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise fail(name, value, f"an integer >= {low}", TypeError)
     if value < low:
         raise fail(name, int(value), f"an integer >= {low}")
+    if high is not None and int(value) > high:
+        raise fail(name, int(value), f"an integer >= {low} and <= {high}")
     return int(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise fail(name, value, "True or False", TypeError)
+    return bool(value)
+
+
+def function(name: str, value: Any) -> Any:
+    """What can be called."""
+    if not callable(value):
+        raise fail(name, value, "a function", TypeError)
+    return value
+
+
+def fits(name: str, *shape: int) -> None:
+    """Raise where an array of doubles of some shape is larger than the memory of this machine."""
+    size = 8 * math.prod(shape)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else LARGEST
+    if size > memory:
+        held = f"{size / 2**30:.3g} GiB where there are {memory / 2**30:.3g}"
+        raise ValueError(f"{name}: needs arrays that fit into memory, got shape {shape}, {held}")
+
+
+def ndim(name: str, value: Any) -> int:
+    """The number of axes of what stands for an array."""
+    try:
+        return np.ndim(value)
+    except ValueError as error:
+        raise fail(name, type(value).__name__, "rows of equal lengths") from error
 
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
@@ -51,12 +97,16 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
     wanted = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
     try:
         result = np.asarray(value)
-        if result.dtype == object or np.iscomplexobj(result):
+        if result.dtype.kind not in "biuf" or np.ma.is_masked(value):
             raise TypeError("not real numbers")
         if not (single and result.dtype == np.float32):
-            result = result.astype(np.float64, copy=False)
+            with np.errstate(over="ignore"):  # of longer floats; infinities are refused below
+                result = result.astype(np.float64, copy=False)
     except (TypeError, ValueError) as error:
-        raise fail(name, type(value).__name__, f"a real array of shape {wanted}", TypeError) from error
+        got = type(value).__name__
+        if isinstance(value, np.ndarray):
+            got = "an array with masked entries" if np.ma.is_masked(value) else f"an array of {value.dtype}"
+        raise fail(name, got, f"a real array of shape {wanted}", TypeError) from error
     matches = result.ndim == len(shape) and all(
         size == want if isinstance(want, int) else size >= 1 for size, want in zip(result.shape, shape, strict=True)
     )
@@ -65,6 +115,16 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
     if not np.isfinite(result).all():
         raise ValueError(f"{name}: needs finite numbers, got {np.count_nonzero(~np.isfinite(result))} NaN or infinite")
     return result
+
+
+def deviations(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:
+    """Positive standard deviations, whose squares are positive and finite too."""
+    found = array(name, value, shape)
+    with np.errstate(over="ignore", under="ignore"):
+        squares = found**2
+    if (found <= 0).any() or (squares == 0).any() or not np.isfinite(squares).all():
+        raise fail(name, found, "positive standard deviations, with squares within the range of doubles")
+    return found
 
 
 def namedtuple_class(name: str, value: Any, methods: tuple[str, ...]) -> type:
@@ -84,4 +144,4 @@ def generator(seed: Any, *stream: int) -> np.random.Generator:
     """
     if isinstance(seed, np.random.Generator):
         return seed
-    return np.random.default_rng([integer("seed", seed, low=0), *stream])
+    return np.random.default_rng([integer("seed", seed, low=0, high=None), *stream])

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.core import types
 
+from gamp_attention import _validation as check
 from gamp_attention._numba import inline_kernel, overload
 
 
@@ -69,6 +70,15 @@ class DotProductAttention(NamedTuple):
         if not self.softmax:
             return weights
         return softmax_rows(weights) if plain else weights.softmax(dim=-1)
+
+
+def checked_attention(name: str, attention: Any) -> Any:
+    """A map whose fields, where it is a DotProductAttention, are a positive number and three flags."""
+    if not isinstance(attention, DotProductAttention):
+        return attention
+    temperature = check.real(f"{name}.temperature", attention.temperature, low=0, strict=True)
+    flags = {each: check.flag(f"{name}.{each}", getattr(attention, each)) for each in ("tied", "causal", "softmax")}
+    return DotProductAttention(temperature, **flags)
 
 
 def softmax_rows(scores: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Command line: gamp-attention COMMAND. Exit status 0 done, 1 not converged, 2 bad input."""
 
 import argparse
-import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     options = _parser().parse_args(arguments)
     try:
-        for target in (options.json, getattr(options, "plot", None), getattr(options, "out", None)):
-            check_target(target)
+        for name in ("json", "plot", "out"):
+            check_target(f"--{name}", getattr(options, name, None))
         return options.run(options)
-    except (ValueError, TypeError, ImportError, OSError) as error:
+    except (ValueError, TypeError, ImportError, OSError, MemoryError) as error:
         print(f"gamp-attention {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
-        kept = "interrupted, nothing written" if str(error) == "" else str(error)
+        kept = str(error) or "interrupted, nothing written: run the same again, it gives the same numbers"
         print(f"gamp-attention {options.command}: {kept}", file=sys.stderr)
         return 130
 
@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
 
     fit = commands.add_parser("fit", help="GAMP on your own arrays, with the exact risk")
     fit.add_argument("data", metavar="DATA.npz", help="arrays tokens (n,L,d), outputs (n,L,d), positions (L,d)")
-    fit.add_argument("--init", choices=("positional", "random"), default="random", help="start (default random)")
+    fit.add_argument("--init", default="random", help="random (default), positional, or an .npz file with weights Q")
     fit.add_argument("--rank", type=int, default=1, help="columns of Q (default 1)")
     fit.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
     _add_l1(fit)
@@ -99,13 +99,23 @@ def _penalty(options: argparse.Namespace) -> Any:
     return ElasticNet(options.lam, l1) if l1 else None
 
 
-def check_target(target: str | None) -> None:
-    """Find out before the work whether its result can be written."""
-    if target is None or target == "-":
+def check_target(flag: str, target: str | None) -> None:
+    """Find out before the work whether its result can be written, by a file that is gone at once."""
+    if target is None or (target == "-" and flag == "--json"):
         return
-    folder = Path(target).parent
-    if Path(target).is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(f"{target}: cannot be written; its folder must exist and allow it")
+    try:
+        if target in ("", "-") or Path(target).is_dir():
+            raise ValueError("it is not the name of a file")
+        with tempfile.TemporaryFile(dir=Path(target).parent):
+            pass
+        if flag == "--plot":
+            from gamp_attention.plotting import require_format
+
+            require_format(target)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{flag}: {target!r} cannot be written: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def _model(options: argparse.Namespace) -> Any:
@@ -120,19 +130,25 @@ def say(options: argparse.Namespace, text: str) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from gamp_attention.comparison import compare
+    from gamp_attention.comparison import Comparison, Interrupted, compare
     from gamp_attention.files import write_json
-    from gamp_attention.plotting import plot_comparison, require_matplotlib
+    from gamp_attention.plotting import plot_comparison
 
-    require_matplotlib()
-    result = compare(
-        _model(options), options.d, options.alpha, options.seed, risk=options.risk, gd_steps=options.gd_steps
-    )
-    say(options, str(result))
-    plot_comparison(result, options.plot)
-    say(options, f"picture: {options.plot}")
-    if options.json:
-        write_json(options.json, result.to_dict())
+    def show(result: Comparison) -> None:
+        say(options, str(result))
+        plot_comparison(result, options.plot)
+        say(options, f"picture: {options.plot}")
+        if options.json:
+            write_json(options.json, result.to_dict())
+
+    try:
+        result = compare(
+            _model(options), options.d, options.alpha, options.seed, risk=options.risk, gd_steps=options.gd_steps
+        )
+    except Interrupted as stopped:
+        show(stopped.result)
+        raise
+    show(result)
     return 0 if result.converged else 1
 
 
@@ -140,17 +156,34 @@ def _fit(options: argparse.Namespace) -> int:
     import numpy as np
 
     from gamp_attention.fields import local_fields
-    from gamp_attention.files import load_dataset, write_aside, write_json
+    from gamp_attention.files import load_dataset, load_weights, write_aside, write_json
     from gamp_attention.message_passing import run_gamp
     from gamp_attention.report import plain
+    from gamp_attention.starts import STARTS
 
     data = load_dataset(options.data, options.lam, options.rank, _penalty(options))
     out = options.out or str(Path(options.data).with_suffix("")) + ".fit.npz"
-    check_target(out)
+    check_target("--out", out)
+    init = options.init if options.init in STARTS else load_weights(options.init)
+    seen: list[Any] = []
+
+    def remember(t: int, state: Any, report: Any) -> None:
+        seen[:] = t, state.Q, report
+
     names = ("tol", "max_iter", "seed", "checkpoint", "checkpoint_every")
-    result = run_gamp(data, options.init, "exact", **{name: getattr(options, name) for name in names})
+    try:
+        chosen = {name: getattr(options, name) for name in names}
+        result = run_gamp(data, init, "exact", **chosen, callback=remember)
+    except KeyboardInterrupt:
+        if not seen:
+            raise
+        t, Q, report = seen
+        found = {"Q": Q, "gradient_norm": report.gradient_norm, "status": "interrupted", "n_iter": t}
+        write_aside(out, lambda file: np.savez(file, train_loss=report.train_loss, **found))
+        again = f"the weights of iteration {t} are in {out}: --init {out} goes on from there"
+        raise KeyboardInterrupt(f"interrupted, {again}") from None
     attention = data.student(local_fields(data.tokens, data.positions, result.Q))
-    found: dict[str, Any] = {
+    found = {
         "Q": result.Q,
         **{name: value for name, value in result.overlaps.arrays().items() if value.size},
         "train_loss": result.train_loss,

@@ -45,6 +45,7 @@ def add_boundaries(commands: Any) -> argparse.ArgumentParser:
     return found
 
 
+MOST_VALUES = 100_000
 BRANCHES = ("semantic", "positional", "random")
 
 
@@ -56,11 +57,12 @@ def numbers(text: str) -> list[float]:
         if ":" not in text:
             return [float(text)]
         first, last, count = text.split(":")
-        if int(count) < 1:
+        if not 1 <= int(count) <= MOST_VALUES:
             raise ValueError
         return np.linspace(float(first), float(last), int(count)).tolist()
     except ValueError:
-        raise argparse.ArgumentTypeError(f"needs a number or FIRST:LAST:COUNT, got {text!r}") from None
+        form = f"a number or FIRST:LAST:COUNT of at most {MOST_VALUES} numbers"
+        raise argparse.ArgumentTypeError(f"needs {form}, got {text!r}") from None
 
 
 def matrix(text: str) -> list[list[float]]:
@@ -140,11 +142,9 @@ def _boundaries(options: argparse.Namespace) -> int:
     from gamp_attention.files import write_json
     from gamp_attention.landscape.phase_boundaries import phase_boundaries
     from gamp_attention.models import paper_model
-    from gamp_attention.plotting import plot_boundaries, require_matplotlib
+    from gamp_attention.plotting import plot_boundaries
     from gamp_attention.report import plain
 
-    if options.plot:
-        require_matplotlib()
     given: dict[str, Any] = {name: _joined(getattr(options, name)) for name in ("omega", "lam", "sigma")}
     given["A"] = options.A
     varied = [name for name, values in given.items() if values is not None and len(values) > 1]

@@ -9,11 +9,12 @@ from tqdm import tqdm
 
 from gamp_attention import _validation as check
 from gamp_attention.branch_comparison import DAMPING, SOLVERS, Branch, Plan, compare_branch
-from gamp_attention.data import RISKS, sample
-from gamp_attention.gradient_descent import LEARNING_RATES
+from gamp_attention.data import RISKS, checked_size, sample
+from gamp_attention.gradient_descent import LEARNING_RATES, require_device
 from gamp_attention.linear_baseline import LinearBaseline, linear_baseline
-from gamp_attention.models import Model, require_model
+from gamp_attention.models import Model
 from gamp_attention.starts import STARTS
+from gamp_attention.state_evolution.solve import FINEST
 from gamp_attention.teachers import SoftmaxTeacher
 
 GD_WORK = 1.6e10  # n L d × steps of plain gradient descent that is affordable: 5000 steps at d = 1000, α = 1.5
@@ -46,6 +47,17 @@ class Comparison:
         from gamp_attention.report import comparison_dict
 
         return comparison_dict(self)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A comparison was interrupted; the branches that were finished are in `.result`."""
+
+    def __init__(self, result: Comparison, unfinished: str) -> None:
+        kept = ", ".join(branch.name for branch in result.branches)
+        super().__init__(
+            f"interrupted on the {unfinished} branch, the {kept} branch is finished: run the same again for both"
+        )
+        self.result = result
 
 
 def compare(
@@ -86,29 +98,49 @@ def compare(
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+    Interrupted : by Ctrl-C after a branch was finished; a KeyboardInterrupt that holds it.
     """
-    require_model(model)
+    d, alpha = checked_size(model, d, alpha)
+    check.fits("d, alpha", round(alpha * d), model.n_tokens, d)
     check.choice("risk", risk, RISKS)
     if branches is None:
         branches = ("semantic", "positional") if model.coordinates.tau.any() else ("semantic",)
-    names = [check.choice("branches", name, STARTS) for name in ([branches] if isinstance(branches, str) else branches)]
-    if not names:
-        raise check.fail("branches", branches, "at least one start")
+    if isinstance(branches, str):
+        branches = (branches,)
+    if not isinstance(branches, list | tuple) or not branches:
+        raise check.fail("branches", branches, "a list of at least one start", TypeError)
+    names = [check.choice("branches", name, STARTS) for name in branches]
+    if len(set(names)) < len(names):
+        raise check.fail("branches", branches, "starts that all differ")
     steps = {name: DAMPING.get(name, DAMPING["positional"]) for name in names}
     if damping is not None:
         steps = dict.fromkeys(names, check.real("damping", damping, low=0, high=1, strict=True))
     lr = LEARNING_RATES["gd"] if lr is None else check.real("lr", lr, low=0, strict=True)
+    if rtol is not None:
+        check.real("rtol", rtol, low=FINEST, high=0.1)
+    if gd_steps is not None:
+        check.integer("gd_steps", gd_steps, low=1)
     seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=2)
+    require_device(device)
     began = time.perf_counter()
     data = sample(model, d, alpha, seed)
     if gd_steps is None:
         gd_steps = int(np.clip(GD_WORK / data.tokens.size, 200, 5000))
-    gd_steps = check.integer("gd_steps", gd_steps, low=1)
     plan = Plan(alpha, seed, risk, rtol, lr, gd_steps, instances, device)
     with tqdm(total=len(names) * SOLVERS, disable=None, leave=False) as progress:
-        found = [compare_branch(model, data, name, steps[name], plan, progress) for name in names]
+        found: list[Branch] = []
+        try:
+            for name in names:
+                found.append(compare_branch(model, data, name, steps[name], plan, progress))
+        except KeyboardInterrupt:
+            if not found:
+                raise
     settings = asdict(plan) | {"d": data.dim, "n": data.n_samples, "lam": model.lam, "damping": steps}
     del settings["device"], settings["rtol"]
     if isinstance(model.teacher, SoftmaxTeacher):
         settings["omega"] = model.teacher.omega
-    return Comparison(settings, found, linear_baseline(model) if model.attention else None, time.perf_counter() - began)
+    base = linear_baseline(model) if model.attention else None
+    result = Comparison(settings, found, base, time.perf_counter() - began)
+    if len(found) < len(names):
+        raise Interrupted(result, names[len(found)])
+    return result

@@ -38,17 +38,25 @@ class CoordinateLaw:
     teacher_cov: np.ndarray
 
     def __post_init__(self) -> None:
-        K, L = check.array("gamma", self.gamma, ("K", "L")).shape
-        t = check.array("teacher_mean", self.teacher_mean, (K, "t")).shape[1]
-        _shares("weight", self.weight, K)
-        check.array("tau", self.tau, (K, L))
+        gamma = check.array("gamma", self.gamma, ("K", "L"))
+        K, L = gamma.shape
+        mean = check.array("teacher_mean", self.teacher_mean, (K, "t"))
+        checked = {
+            "gamma": gamma,
+            "teacher_mean": mean,
+            "weight": _shares("weight", self.weight, K),
+            "tau": check.array("tau", self.tau, (K, L)),
+            "teacher_cov": check.array("teacher_cov", self.teacher_cov, (K, mean.shape[1], mean.shape[1])),
+        }
+        for name, values in checked.items():
+            object.__setattr__(self, name, values)
         if (self.gamma < 0).any():
             raise check.fail(
                 "covariance", float(self.gamma.min()), "positive semi-definite Σ_l, eigenvalues of at least 0"
             )
         if (self.trace <= 0).any():
             raise check.fail("gamma", self.gamma, "a positive trace of every Σ_l")
-        _covariances("teacher_cov", check.array("teacher_cov", self.teacher_cov, (K, t, t)))
+        _covariances("teacher_cov", self.teacher_cov)
 
     @cached_property
     def trace(self) -> np.ndarray:
@@ -98,8 +106,12 @@ def power_law_spectrum(exponent: float, n_classes: int = 16, *, weight: Any = No
     exponent = check.real("exponent", exponent, low=0)
     variance = check.real("variance", variance, low=0, strict=True)
     K = check.integer("n_classes", n_classes, low=1) if weight is None else np.size(weight)
+    check.fits("n_classes", K)
     weight = np.full(K, 1 / K) if weight is None else _shares("weight", weight, K)
-    values = np.cumsum(weight) ** -exponent
+    with np.errstate(over="ignore"):
+        values = np.cumsum(weight) ** -exponent
+    if not np.isfinite(values).all():
+        raise check.fail("exponent", exponent, "eigenvalues within the range of doubles")
     return Classes(values * variance / (weight @ values), weight)
 
 
@@ -177,7 +189,7 @@ def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> Classes:
     weight = None
     if isinstance(given, Classes):
         given, weight = given
-    ndim = np.ndim(given)
+    ndim = check.ndim(name, given)
     single = weight is None and ndim == len(shapes[0])
     shape = next((shape for shape in shapes if ndim == len(shape) + 1), shapes[0])
     values = check.array(name, given, shape if single else ("K", *shape))

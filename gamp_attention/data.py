@@ -17,7 +17,8 @@ from gamp_attention.sources import Sources, by_group
 from gamp_attention.token_stores import as_tokens
 
 RISKS = ("asymptotic", "exact")
-OVERFLOW = "tokens, outputs: need products within the range of doubles, got ones that overflow"
+LEAST_SPECTRUM = 1e-100  # mean square of tokens, for those that are all zero
+OVERFLOW = "tokens, outputs, positions: need products within the range of doubles, got ones that overflow"
 
 
 class Dataset:
@@ -108,15 +109,16 @@ class Dataset:
             spectra = mean_squares(self.tokens)[:, None]
             if not np.isfinite(spectra).all():
                 raise ValueError(OVERFLOW)
-            spectra = np.maximum(spectra, np.finfo(float).tiny)
+            spectra = np.maximum(spectra, LEAST_SPECTRUM)
         S = len(self.source_means)
         self.spectra = check.array("spectra", spectra, (S, "d"))
         if self.spectra.shape[1] not in (1, d):
             raise check.fail("spectra", self.spectra, f"shape ({S}, 1) or ({S}, {d})")
         if (self.spectra < 0).any():
             raise check.fail("spectra", float(self.spectra.min()), "positive semi-definite covariances")
-        self.student = DotProductAttention() if student is None else student
-        check_student(self.student, L, self.rank)
+        if not self.spectra.any(axis=1).all():
+            raise check.fail("spectra", self.spectra, "a positive trace of every covariance")
+        self.student = check_student(DotProductAttention() if student is None else student, L, self.rank)
 
     def instance_model(self) -> Model:
         """The model with the second moments of this very instance's teacher and positions in place of their law.
@@ -210,8 +212,34 @@ class Dataset:
         if risk == "exact":
             return self._exact
         if self._asymptotic is None:
-            raise ValueError("risk: 'asymptotic' needs the teacher's attention matrices; own arrays need 'exact'")
+            raise ValueError("risk: needs 'exact' without the teacher's attention matrices, got 'asymptotic'")
         return self._asymptotic
+
+
+def require_dataset(data: Any) -> Dataset:
+    """The argument, if it is a Dataset.
+
+    Raises
+    ------
+    TypeError : if it is not.
+    """
+    if not isinstance(data, Dataset):
+        raise check.fail("data", data, "a gamp_attention.Dataset", TypeError)
+    return data
+
+
+def checked_size(model: Any, d: Any, alpha: Any) -> tuple[int, float]:
+    """d and α of data that can be drawn from a model.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    """
+    require_model(model)
+    d, alpha = check.integer("d", d, low=1), check.real("alpha", alpha, low=0, strict=True)
+    if round(alpha * d) < 1:
+        raise check.fail("alpha", alpha, f"at least one sample, alpha * d >= 1 at d = {d}")
+    return d, alpha
 
 
 def sample(
@@ -240,12 +268,11 @@ def sample(
     >>> data.tokens.shape, data.Q_star.shape
     ((300, 2, 200), (200, 1))
     """
-    require_model(model)
-    d = check.integer("d", d, low=1)
-    n = round(check.real("alpha", alpha, low=0, strict=True) * d)
-    if n < 1:
-        raise check.fail("alpha", alpha, f"at least one sample, alpha * d >= 1 at d = {d}")
+    d, alpha = checked_size(model, d, alpha)
+    n = round(alpha * d)
     rng, where = check.generator(seed), require_storage(storage)
+    if storage == "memory":
+        check.fits("d, alpha", n, model.n_tokens, d)
     law = model.coordinates
     # as many coordinates of each class as its share asks for
     edges = np.round(np.cumsum(law.weight) * d).astype(int)

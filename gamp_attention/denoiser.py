@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gamp_attention import _validation as check
 from gamp_attention._numba import kernel, over_blocks, sample_kernel
 from gamp_attention.losses import AttentionLoss
 from gamp_attention.newton import (
@@ -77,9 +78,9 @@ def denoise(
 
     Raises
     ------
-    ValueError : if V is not positive definite.
+    TypeError, ValueError : naming the argument that has another shape or type; if V is not positive definite.
     """
-    n, L, r = omega.shape
+    n, L, r = _checked_shapes(loss, params, omega, V, start)
     metric = make_metric(V)
     flat = np.ascontiguousarray(omega, dtype=float).reshape(n, L * r)
     out = make_outputs(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
@@ -90,6 +91,20 @@ def denoise(
 
     over_blocks(block, n, BLOCK)
     return unflatten(out)
+
+
+def _checked_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> tuple[int, int, int]:
+    """The shape of omega. Compiled code does not look whether it reads beyond its arrays."""
+    if not hasattr(loss, "n_tokens") or not hasattr(loss, "rank"):
+        raise check.fail("loss", loss, "the loss of a model or dataset", TypeError)
+    L, r = loss.n_tokens, loss.rank
+    n = len(omega) if np.ndim(omega) else 0
+    width = 2 * L * L if isinstance(loss, AttentionLoss) else np.shape(params)[-1] if np.ndim(params) == 2 else "P"
+    wanted = {"params": (n, width), "omega": (n, L, r), "V": (L, r, r), "start": (n, L, r)}
+    for (name, shape), given in zip(wanted.items(), (params, omega, V, start), strict=True):
+        if np.shape(given) != shape and not (name == "start" and start is None):
+            raise check.fail(name, f"shape {np.shape(given)}", f"shape {shape}")
+    return n, L, r
 
 
 class Outputs(NamedTuple):

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention.data import Dataset
+from gamp_attention import _validation as check
+from gamp_attention.data import Dataset, require_dataset
 from gamp_attention.denoiser import Denoised
 from gamp_attention.half_step import Memory
 from gamp_attention.input_denoiser import initial_variances, weights_update
@@ -77,10 +78,28 @@ class StepReport:
 
 def initial_state(data: Dataset, Q: np.ndarray, V: np.ndarray | None = None) -> GampState:
     """The state before the first iteration: no memory, and the V of `initial_variances` if not given."""
-    L, r = data.n_tokens, data.rank
-    if V is None:
+    S, L, r = require_dataset(data).n_sources, data.n_tokens, data.rank
+    Q = check.array("Q", Q, (data.dim, r))
+    if V is not None:
+        V = check.array("V", V, (S, r, r))
+    else:
         V = initial_variances(data.spectra.mean(axis=1), data.penalty.strength, r)
     return GampState(np.array(Q), np.array(V), np.zeros((data.n_samples, L, r)))
+
+
+def _check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None) -> None:
+    """Raise unless a state is one of these data. Compiled code does not look whether it reads beyond its arrays."""
+    if not isinstance(state, GampState):
+        raise check.fail("state", state, "a GampState, such as initial_state(data, Q)", TypeError)
+    n, L, S, r = data.n_samples, data.n_tokens, data.n_sources, data.rank
+    wanted = {"state.Q": (data.dim, r), "state.V": (S, r, r), "state.D": (n, L, r), "state.z": (n, L, r)}
+    given: tuple[Any, ...] = (state.Q, state.V, state.D, state.z)
+    for (name, shape), array in [*zip(wanted.items(), given, strict=True), (("V_hat", (S, r, r)), V_hat)]:
+        if array is None and name in ("state.z", "V_hat"):
+            continue
+        remote = hasattr(array, "__array__") and not isinstance(array, np.ndarray)  # held by workers
+        if not remote and np.shape(array) != shape:
+            raise check.fail(name, f"shape {np.shape(array)}", f"shape {shape}")
 
 
 def averaged_memory(D: np.ndarray, V: np.ndarray, W: np.ndarray, g: np.ndarray, damping: float) -> np.ndarray:
@@ -123,6 +142,9 @@ def gamp_step(
     ------
     numpy.linalg.LinAlgError, newton.NotPositiveDefinite : where V is no longer positive definite.
     """
+    require_dataset(data).terms(risk)
+    check.real("damping", damping, low=0, high=1, strict=True)
+    _check_shapes(data, state, V_hat)
     half = data.half_step(risk, state.Q, state.D, state.V, state.z, hold and state.z is not None)
     sums = half.sums
     if type(data.penalty) is Ridge:

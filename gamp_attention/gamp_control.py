@@ -23,8 +23,8 @@ class Damping:
         if self.adaptive:
             check.choice("damping", damping, ("adaptive",))
             steps: Sequence[float] = [START]
-        elif np.ndim(damping) == 1 and len(damping) > 0:
-            steps = [check.real("damping", float(step), low=0, high=1, strict=True) for step in damping]
+        elif check.ndim("damping", damping) == 1 and len(damping) > 0:
+            steps = [check.real(f"damping[{t}]", step, low=0, high=1, strict=True) for t, step in enumerate(damping)]
         else:
             steps = [check.real("damping", damping, low=0, high=1, strict=True)]
         self._steps = steps

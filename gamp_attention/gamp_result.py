@@ -78,7 +78,7 @@ def conclude(
     if tol > 0 and type(data.penalty) is not Ridge:
         Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
     message = f"message passing: {passing.value} after {n_iter} iterations"
-    if settling and passing in (Status.STALLED, Status.DIVERGED):
+    if settling and passing in (Status.STALLED, Status.DIVERGED, Status.NONFINITE) and np.isfinite(watch.best_norm):
         settled = settle(data, risk, Q, tol)
         n_settle = settled.n_iter
         if settled.gradient_norm <= tol:
@@ -93,6 +93,13 @@ def conclude(
     fixed = is_fixed_point(data, risk, at, V) if status.converged else None
     n_off, n_near = _competing_minima(data, risk, at, V)
     norm = gradient_norm(data, at.gradient)
+    if tol > 0 and not status.converged:
+        method = "lbfgs" if type(data.penalty) is Ridge else "gd"
+        longer = "a larger max_iter or " if status is Status.MAX_ITER else ""
+        message += (
+            f"; not converged, gradient norm {norm:.2g}: {longer}minimize_risk(data, result.Q, {risk!r}, {method!r}) "
+            "goes on from these weights, the best so far"
+        )
     return GampResult(
         status=status,
         n_iter=n_iter,

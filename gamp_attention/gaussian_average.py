@@ -10,8 +10,7 @@ from math import exp, lgamma, log, pi
 from typing import Protocol
 
 import numpy as np
-from scipy.stats import chi2
-from scipy.stats import t as student_t
+from scipy.special import chdtri, stdtrit
 
 from gamp_attention.results import Status
 from gamp_attention.state_evolution.gaussian_points import gaussian_points
@@ -97,7 +96,7 @@ def gaussian_average(
 def by_grids(integrand: Integrand, rtol: float, max_points: int) -> Average | None:
     """By grids, each finer than the last, until errors are within rtol; None where the budget is below two grids."""
     dim, even, h = integrand.dim, integrand.even, SPACING
-    radius = float(np.sqrt(chi2.isf(LEFT_OUT * rtol, dim)))
+    radius = float(np.sqrt(chdtri(dim, LEFT_OUT * rtol)))
     found, before, last_share = None, None, 0.0
     while (found is None or found.worst > rtol) and _grid_size(h, dim, radius, even) <= max_points:
         here = _results(integrand, *_grid(h, dim, radius, even))
@@ -116,7 +115,7 @@ def by_grids(integrand: Integrand, rtol: float, max_points: int) -> Average | No
 
 def by_replicas(integrand: Integrand, rtol: float, max_points: int, rng: np.random.Generator) -> Average:
     """By independent replicas of ever more points, until errors, from Student's t, are within rtol or budget ends."""
-    scale = float(student_t.ppf(0.5 + COVERAGE / 2, REPLICAS - 1)) / np.sqrt(REPLICAS)
+    scale = float(stdtrit(REPLICAS - 1, 0.5 + COVERAGE / 2)) / np.sqrt(REPLICAS)
     n = FIRST_POINTS
     while True:
         half = n // 2 if integrand.even else n

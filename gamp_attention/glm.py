@@ -164,6 +164,8 @@ def glm_model(
     >>> gamp.status.value
     'converged'
     """
+    if not is_registered_loss(loss):
+        raise check.fail("loss", loss, "what register_loss was told of", TypeError)
     teacher = USUAL.get(type(loss)) if labels is None else labels
     if teacher is None:
         raise check.fail("labels", labels, "a teacher, as this loss has no usual one", TypeError)

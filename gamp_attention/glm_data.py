@@ -49,7 +49,7 @@ class LabelledDataset(Dataset):
         spectra: Any = None,
         penalty: Any = None,
     ) -> None:
-        if not isinstance(tokens, TokenStore) and np.ndim(tokens) == 2:
+        if not isinstance(tokens, TokenStore) and check.ndim("tokens", tokens) == 2:
             tokens = np.asarray(tokens)[:, None]
         self.tokens = as_tokens("tokens", tokens)
         n, L, d = self.tokens.shape
@@ -58,7 +58,7 @@ class LabelledDataset(Dataset):
             raise check.fail("loss", loss, "what register_loss was told of", TypeError)
         sources = Sources.plain(np.ascontiguousarray(positions), n)
         self._describe(require_penalty(penalty, lam), rank, spectra, loss, sources)
-        if np.ndim(labels) == 1:
+        if check.ndim("labels", labels) == 1:
             labels = np.asarray(labels)[:, None]
         self._label(check_labels(loss, labels, n, L, self.rank))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.data import Dataset
+from gamp_attention.data import Dataset, require_dataset
 from gamp_attention.penalties import Ridge
 from gamp_attention.results import History, Overlaps, Recorder, Status, finish
 from gamp_attention.risk import gradient_norm, overlaps, risk_at, susceptibility
@@ -87,6 +87,21 @@ def require_method(name: str, method: Any, penalty: Any) -> None:
     check.choice(name, method, options)
 
 
+def require_device(device: Any) -> None:
+    """Raise unless the argument `device` names a device that torch can compute on, or there is no torch."""
+    if not isinstance(device, str):
+        raise check.fail("device", device, "the name of a torch device, e.g. 'cpu'", TypeError)
+    try:
+        import torch
+
+        torch.zeros(1, dtype=torch.float64, device=device).add(1.0)
+    except ImportError:
+        return
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise check.fail("device", device, f"a device that torch can compute on ({reason})") from None
+
+
 def minimize_risk(
     data: Dataset,
     init: Any = "semantic",
@@ -112,7 +127,7 @@ def minimize_risk(
     lr : step; 0.15 for gd and 0.01 for adam if not given.
     max_iter : bound on the steps.
     tol : bound on ‖∇R‖_F/(λ√d).
-    device : a torch device, e.g. "cpu" or "cuda".
+    device : name of a torch device, e.g. "cpu" or "cuda".
     seed : for the random part of a start.
     raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
 
@@ -125,15 +140,16 @@ def minimize_risk(
     ImportError : without torch; install gamp-attention[torch].
     TypeError, ValueError : naming the argument, what it got and what it needs.
     """
-    if not isinstance(data, Dataset):
-        raise check.fail("data", data, "a gamp_attention.Dataset", TypeError)
+    require_dataset(data)
     if risk is None:
         risk = "exact" if data.model is None else "asymptotic"
     data.terms(risk)
     require_method("method", method, data.penalty)
     lr = check.real("lr", LEARNING_RATES[method] if lr is None else lr, low=0, strict=True)
     max_iter, tol = check.integer("max_iter", max_iter, low=1), check.real("tol", tol, low=0)
+    check.flag("raise_on_failure", raise_on_failure)
     start = initial_weights(data, init, seed)
+    require_device(device)
     try:
         import torch
     except ImportError as error:

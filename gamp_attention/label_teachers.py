@@ -13,6 +13,8 @@ from typing import Protocol
 import numpy as np
 from scipy.special import expit, ndtr, softmax
 
+from gamp_attention import _validation as check
+
 
 class LabelTeacher(Protocol):
     """What a teacher needs, see above."""
@@ -35,6 +37,9 @@ class LinearLabels:
     noise: float = 0.0
     even = False
 
+    def __post_init__(self) -> None:
+        check.real("noise", self.noise, low=0)
+
     def n_noise(self, n_tokens: int, rank: int) -> int:
         """One for each field."""
         return n_tokens * rank if self.noise else 0
@@ -51,6 +56,9 @@ class LogisticLabels:
 
     temperature: float = 1.0
     even = False
+
+    def __post_init__(self) -> None:
+        check.real("temperature", self.temperature, low=0)
 
     def n_noise(self, n_tokens: int, rank: int) -> int:
         """One for each sample."""
@@ -84,6 +92,9 @@ class IntensityLabels:
     """p = (Σ_l u_l)² + noise · N(0, 1), t = 1; for phase retrieval."""
 
     noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        check.real("noise", self.noise, low=0)
 
     @property
     def even(self) -> bool:

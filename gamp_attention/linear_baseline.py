@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.data import Dataset
+from gamp_attention.data import Dataset, require_dataset
 from gamp_attention.gaussian_average import FINEST, LEAST_POINTS, ROUNDING, gaussian_average
 from gamp_attention.models import Model, require_attention
 from gamp_attention.results import Status
@@ -139,8 +139,7 @@ def fit_linear_baseline(
     >>> fit.weights.shape, 0.0017 < fit.test_error < 0.0023
     ((2, 2), True)
     """
-    if not isinstance(data, Dataset):
-        raise check.fail("data", data, "a gamp_attention.Dataset", TypeError)
+    require_dataset(data)
     lam = check.real("lam", lam, low=0, strict=True)
     rtol, max_points = _accuracy(rtol, max_points)
     rng = check.generator(seed)

@@ -9,11 +9,11 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.acceleration import Acceleration
 from gamp_attention.checkpoint import EVERY, Checkpoint, Resumable, digest
-from gamp_attention.data import Dataset
+from gamp_attention.data import Dataset, require_dataset
 from gamp_attention.gamp import GampState, Memory, StepReport, averaged_memory, gamp_step, initial_state
 from gamp_attention.gamp_control import HOLD_AFTER, Damping, Watch, responses
 from gamp_attention.gamp_result import GampResult, conclude
-from gamp_attention.newton import NotPositiveDefinite, make_metric
+from gamp_attention.newton import NotPositiveDefinite
 from gamp_attention.results import Recorder, Status, finish
 from gamp_attention.risk import gradient_norm, overlaps, risk_at
 from gamp_attention.starts import initial_weights
@@ -85,8 +85,7 @@ def run_gamp(
     >>> result.converged, result.gradient_norm < 1e-8
     (True, True)
     """
-    if not isinstance(data, Dataset):
-        raise check.fail("data", data, "a gamp_attention.Dataset", TypeError)
+    require_dataset(data)
     if risk is None:
         risk = "exact" if data.model is None else "asymptotic"
     data.terms(risk)
@@ -96,6 +95,11 @@ def run_gamp(
     if hold_after is None:
         hold_after = HOLD_AFTER if tol > 0 else sys.maxsize
     hold_after = check.integer("hold_after", hold_after, low=0)
+    for name, value in {"accelerate": accelerate, "settling": settling, "raise_on_failure": raise_on_failure}.items():
+        check.flag(name, value)
+    for name, called in {"memory": memory, "callback": callback}.items():
+        if called is not None or name == "memory":
+            check.function(name, called)
     state = initial_state(data, initial_weights(data, init, seed), _variances(V, data))
 
     def predicted() -> np.ndarray:
@@ -170,5 +174,6 @@ def _variances(V: Any, data: Dataset) -> np.ndarray | None:
     if V is None:
         return None
     V = check.array("V", V, (data.n_sources, data.rank, data.rank))
-    make_metric(V)
+    if not np.allclose(V, V.transpose(0, 2, 1), rtol=1e-12, atol=0) or np.linalg.eigvalsh(V).min() <= 0:
+        raise check.fail("V", V, "symmetric positive definite matrices")
     return V

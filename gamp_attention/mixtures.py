@@ -73,7 +73,8 @@ def class_law(classes: Any) -> tuple[ClassLaw, np.ndarray]:
     ------
     TypeError, ValueError : naming `classes`, what it got and what it needs.
     """
-    table = check.array("classes", classes, tuple(f"K_{l + 1}" for l in range(max(np.ndim(classes), 1))))
+    L = max(check.ndim("classes", classes), 1)
+    table = check.array("classes", classes, tuple(f"K_{l + 1}" for l in range(L)))
     if (table < 0).any() or abs(table.sum() - 1) > 1e-9:
         raise check.fail("classes", table, "probabilities that add to 1")
     seen = np.argwhere(table > 0)
@@ -278,10 +279,8 @@ def mixture_model(
     t = plain.teacher_rank
     mu = value_classes("means", means, (L, K))
     p = value_classes("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
-    shape: tuple[int, ...] = {0: (), 1: (L,)}.get(np.ndim(sigma), (L, K))
-    sigma = check.array("sigma", sigma, shape)
-    if (sigma <= 0).any():
-        raise check.fail("sigma", sigma, "positive standard deviations")
+    shape: tuple[int, ...] = {0: (), 1: (L,)}.get(check.ndim("sigma", sigma), (L, K))
+    sigma = check.deviations("sigma", sigma, shape)
     sigma = np.broadcast_to(sigma[:, None] if sigma.ndim == 1 else sigma, (L, K))
     mean = np.zeros(t) if teacher_mean is None else check.array("teacher_mean", teacher_mean, (t,))
     j, i = np.array(list(product(range(len(p.weight)), range(len(mu.weight))))).T

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.attention import DotProductAttention
+from gamp_attention.attention import DotProductAttention, checked_attention
 from gamp_attention.coordinate_laws import CoordinateLaw, coordinate_law
 from gamp_attention.penalties import Ridge, is_even, lam_of, require_penalty, with_lam
 from gamp_attention.registration import check_attention, is_registered_attention, is_registered_loss, sample_loss
@@ -47,9 +47,12 @@ class Model:
     student: Any = field(default_factory=DotProductAttention)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.coordinates, CoordinateLaw):
+            raise check.fail("coordinates", self.coordinates, "a CoordinateLaw", TypeError)
         given = self.penalty if isinstance(self.penalty, tuple) else Ridge(self.penalty)
         object.__setattr__(self, "penalty", require_penalty(given))
-        check_student(self.student, self.n_tokens, self.rank)
+        object.__setattr__(self, "rank", check.integer("rank", self.rank, low=1))
+        object.__setattr__(self, "student", check_student(self.student, self.n_tokens, self.rank))
         self._check_teacher()
 
     def _check_teacher(self) -> None:
@@ -167,8 +170,8 @@ class Model:
         return np.einsum("nld,nld->n", difference, difference) / tokens[0].size
 
 
-def check_student(student: Any, n_tokens: int, rank: int) -> None:
-    """Check what a student is and does.
+def check_student(student: Any, n_tokens: int, rank: int) -> Any:
+    """The student, if it is a map or loss that does what it says.
 
     Raises
     ------
@@ -181,6 +184,7 @@ def check_student(student: Any, n_tokens: int, rank: int) -> None:
         raise check.fail("student", student, "a DotProductAttention, or what register_attention was told of", TypeError)
     if rank % student.parts:
         raise check.fail("rank", rank, f"a multiple of {student.parts}: queries and keys have columns of their own")
+    return checked_attention("student", student)
 
 
 PARAMETERS = ("alpha", "omega", "lam", "sigma")
@@ -287,6 +291,7 @@ def attention_model(
     L = check.integer("n_tokens", n_tokens, low=1)
     r = check.integer("rank", rank, low=1)
     t = check.integer("teacher_rank", teacher_rank, low=1)
+    check.fits("n_tokens, rank, teacher_rank", L + r + t, L + r + t)
     penalty = require_penalty(penalty, lam)
     if teacher is None:
         omega = check.real("omega", 0.3 if omega is None else omega, low=0, high=1)
@@ -298,9 +303,7 @@ def attention_model(
         raise ValueError("omega, A: need no value beside a teacher, which has its own; got one")
     if coordinates is None:
         sigma = 0.5 if sigma is None else sigma
-        sigma = check.array("sigma", np.full(L, sigma) if np.ndim(sigma) == 0 else sigma, (L,))
-        if (sigma <= 0).any():
-            raise check.fail("sigma", sigma, "positive standard deviations")
+        sigma = check.deviations("sigma", np.full(L, sigma) if check.ndim("sigma", sigma) == 0 else sigma, (L,))
         coordinates = coordinate_law(
             sigma[None] ** 2, None if tau is None else check.array("tau", tau, (L,)), n_tokens=L, teacher_rank=t
         )

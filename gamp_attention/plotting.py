@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gamp_attention.files import write_aside
+
 if TYPE_CHECKING:
     from gamp_attention.comparison import Comparison
     from gamp_attention.landscape.phase_boundaries import PhaseBoundaries
@@ -118,16 +120,33 @@ def require_matplotlib() -> Any:
     return matplotlib
 
 
+def require_format(path: str | Path) -> str:
+    """The format that the name of a picture asks for.
+
+    Raises
+    ------
+    ImportError : without matplotlib.
+    ValueError : if matplotlib does not write it.
+    """
+    require_matplotlib()
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known, suffix = FigureCanvasBase.get_supported_filetypes(), Path(path).suffix[1:].lower()
+    if suffix not in known:
+        raise ValueError(f"pictures need a name that ends in one of {', '.join(sorted(known))}")
+    return suffix
+
+
 @contextmanager
 def figure(path: str | Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[Any]:
     """Axes (rows, columns) in the house style, saved to `path` at the end; their figure is `axes[0, 0].figure`."""
-    require_matplotlib()
+    kind = require_format(path)
     import matplotlib.pyplot as plt
 
     with plt.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}):
         drawing, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
         try:
             yield axes
-            drawing.savefig(path, dpi=150)
+            write_aside(path, lambda file: drawing.savefig(file, format=kind, dpi=150))
         finally:
             plt.close(drawing)

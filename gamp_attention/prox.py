@@ -8,7 +8,6 @@ that no second minimum can compete; elsewhere the ellipsoid that must contain an
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 from gamp_attention._numba import inline_kernel, sample_kernel
 from gamp_attention.loss_bounds import curvature_floor, loss_floor
@@ -23,6 +22,8 @@ SAME_MINIMUM = 1e-6  # relative distance under which two minimisers count as one
 
 def search_directions(n_fields: int) -> np.ndarray:
     """Points of the unit ball (N_DIRECTIONS, L r), denser at its centre, in pairs ±u; any prefix is well spread."""
+    from scipy.stats import qmc  # takes longer to load than all the rest
+
     cube = qmc.Sobol(n_fields + 1, rng=np.random.default_rng(7)).random(N_DIRECTIONS // 2)
     gauss = ndtri(np.clip(cube[:, 1:], 1e-9, 1 - 1e-9))
     ball = np.sqrt(cube[:, :1]) * gauss / np.linalg.norm(gauss, axis=1, keepdims=True)

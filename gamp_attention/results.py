@@ -132,9 +132,10 @@ class Recorder:
 def finish(result: Any, raise_on_failure: bool, what: str) -> Any:
     """Return the result, or raise where it did not converge and that was asked for."""
     if raise_on_failure and not result.converged:
+        message = getattr(result, "message", "")
         raise ConvergenceError(
             f"{what} ended with status {result.status.value!r} after {result.n_iter} iterations, "
-            f"residual {result.residual:.3g}",
+            f"residual {result.residual:.3g}" + (f"; {message}" if message else ""),
             result,
         )
     return result

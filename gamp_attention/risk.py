@@ -9,7 +9,7 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention._numba import kernel, over_blocks
-from gamp_attention.data import Dataset
+from gamp_attention.data import Dataset, require_dataset
 from gamp_attention.fields import back_project, local_fields
 from gamp_attention.input_denoiser import weights_update
 from gamp_attention.losses import AttentionLoss, evaluate, make_work
@@ -116,14 +116,14 @@ def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
     (d, r) array ∇R(Q) = X̃ᵀ∇ℓ(X̃Q) + ∇r(Q), with ∇r(Q) = λQ for the ridge. Where the penalty has kinks at Q, the
     subgradient of smallest norm, which is zero at critical points.
     """
-    data.terms(risk)
+    require_dataset(data).terms(risk)
     Q = check.array("Q", Q, (data.dim, data.rank))
     return risk_at(data, Q, risk).gradient
 
 
 def train_loss(data: Dataset, Q: Any, risk: str = "exact") -> float:
     """Training loss ε_t = R/d of eq. (3), or of its asymptotic form eq. (41), at weights Q (d, r)."""
-    data.terms(risk)
+    require_dataset(data).terms(risk)
     return risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).train_loss
 
 

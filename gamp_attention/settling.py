@@ -9,8 +9,6 @@ proximal step at ω = z − V g holds z = X̃Q.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize
-from scipy.sparse.linalg import LinearOperator, minres
 
 from gamp_attention.data import Dataset
 from gamp_attention.denoiser import denoise_groups
@@ -64,6 +62,8 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 
 
 def _quasi_newton(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int) -> tuple[np.ndarray, int]:
     """L-BFGS down to where Newton steps take over: weights and iterations."""
+    from scipy.optimize import minimize
+
     shape = Q.shape
 
     def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -91,6 +91,8 @@ def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
 
     Entries of Q that a kink of the penalty holds stay where they are.
     """
+    from scipy.sparse.linalg import LinearOperator, minres
+
     shape = at.gradient.shape
     _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
     operator = LinearOperator(

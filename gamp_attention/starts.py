@@ -24,10 +24,12 @@ def initial_weights(data: Dataset, init: Any, seed: Any = 0) -> np.ndarray:
     ------
     TypeError, ValueError : for an unknown name, a wrong shape, or "semantic" without a teacher.
     """
+    check.fits("rank", data.dim, data.rank)
+    random = check.generator(seed, STREAM)
     if not isinstance(init, str):
         return check.array("init", init, (data.dim, data.rank)).copy()
     check.choice("init", init, STARTS)
-    Q = SMALL * check.generator(seed, STREAM).standard_normal((data.dim, data.rank))
+    Q = SMALL * random.standard_normal((data.dim, data.rank))
     if init == "semantic":
         if data.Q_star is None:
             raise ValueError("init: 'semantic' needs the teacher's weights, got data without a teacher")
@@ -35,7 +37,7 @@ def initial_weights(data: Dataset, init: Any, seed: Any = 0) -> np.ndarray:
     elif init == "positional":
         columns = POSITIONAL * np.sqrt(data.dim) * position_directions(data.source_means)
         if columns.shape[1] == 0:
-            raise ValueError("init: 'positional' needs positions that are not all zero")
+            raise ValueError("init: 'positional' needs positions that are not all zero, got zeros")
     else:
         return Q
     for first in range(0, data.rank, data.rank // data.student.parts):

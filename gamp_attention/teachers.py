@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.attention import DotProductAttention
+from gamp_attention.attention import DotProductAttention, checked_attention
 
 PROBES = 3  # fields that a teacher is tried on
 
@@ -38,6 +38,14 @@ class SoftmaxTeacher:
     omega: float
     A: np.ndarray
     attention: DotProductAttention = field(default_factory=DotProductAttention)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "omega", check.real("omega", self.omega, low=0, high=1))
+        A = check.array("A", self.A, ("L", "L"))
+        if len(A) != A.shape[1]:
+            raise check.fail("A", f"shape {A.shape}", "a square matrix")
+        object.__setattr__(self, "A", A)
+        object.__setattr__(self, "attention", checked_attention("attention", self.attention))
 
     @property
     def even(self) -> bool:

@@ -1,18 +1,24 @@
 """Hypothesis profiles, and references written apart from the package's kernels."""
 
 import os
+import time
 
 import numba
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 import gamp_attention as ga
 
+try:
+    import torch
+except ImportError:  # in environments of .ci/versions
+    torch = None
+
 if "PYTEST_XDIST_WORKER" in os.environ:  # one owner of the cores at a time
     numba.config.NUMBA_NUM_THREADS = 1
-    torch.set_num_threads(1)
+    if torch is not None:
+        torch.set_num_threads(1)
 
 _common = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("ci", derandomize=True, **_common)
@@ -69,3 +75,21 @@ def model():
 @pytest.fixture(scope="session")
 def data(model):
     return ga.sample(model, d=200, alpha=1.5, seed=0)
+
+
+@pytest.fixture
+def named_error(tmp_path, monkeypatch):
+    """Checks that a call fails at once with an error that names the culprit, what it got and what it needs."""
+    monkeypatch.chdir(tmp_path)
+
+    def check(call, pattern):
+        began = time.process_time()
+        with np.errstate(all="ignore"), pytest.raises((ValueError, TypeError), match=f"(?s){pattern}") as caught:
+            call()
+        assert time.process_time() - began < 1
+        assert "need" in str(caught.value)
+        assert "got" in str(caught.value)
+        assert type(caught.value).__module__.partition(".")[0] in ("builtins", "gamp_attention")
+        assert not list(tmp_path.iterdir())
+
+    return check

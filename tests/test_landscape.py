@@ -158,26 +158,3 @@ def test_sweep_command(tmp_path, capsys):
         assert data.sizes == {"alpha": 2}
         assert (data.status == "converged").all()
     assert len(json.loads((tmp_path / "all.json").read_text())["rows"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["sweep", "F", "--alpha", "1:2"], "--alpha"),
-        (["sweep", "F", "--alpha", "-1"], "alpha"),
-        (["sweep", "F", "--A", "1,x"], "--A"),
-        (["sweep", "F", "--workers", "0"], "workers"),
-        (["sweep", "F", "--workers", "1", "--dask", "tcp://localhost:1"], "--workers, --dask"),
-        (["boundaries", "--omega", "0.1", "0.2", "--lam", "0.1", "0.2"], "--omega, --lam"),
-        (["boundaries", "--omega", "2"], "omega"),
-    ],
-)
-def test_bad_commands(tmp_path, monkeypatch, capsys, arguments, named):
-    monkeypatch.chdir(tmp_path)
-    try:
-        status = main(arguments)
-    except SystemExit as error:
-        status = error.code
-    assert status == 2
-    assert named in capsys.readouterr().err
-    assert not list(tmp_path.iterdir())

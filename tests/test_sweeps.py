@@ -525,11 +525,3 @@ def test_netcdf_files_are_equal_byte_by_byte(reference, tmp_path):
     assert (tmp_path / "one.nc").read_bytes() == (tmp_path / "two.nc").read_bytes()
     assert xarray.load_dataset(tmp_path / "one.nc", engine="h5netcdf").identical(found)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.nc", "two.nc"]
-
-
-def test_nothing_heavy_is_imported_early():
-    code = (
-        "import sys, gamp_attention.sweeps.sweep\n"
-        "print([name for name in ('xarray', 'dask', 'torch', 'matplotlib', 'h5py') if name in sys.modules])"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -14,7 +14,7 @@ import gamp_attention as ga
 from gamp_attention.results import scalars
 from gamp_attention.state_evolution.solve import NAMED
 from gamp_attention.sweeps.compute import row_overlaps
-from validation._report import RESULTS
+from validation._report import RESULTS, quiet_interrupts
 
 ALPHAS = np.linspace(0.01, 2, 25)  # of the paper
 OMEGAS = np.linspace(0.02, 0.5, 25).round(10)
@@ -43,6 +43,7 @@ def options(description: str, **more: Any) -> argparse.Namespace:
         parser.add_argument(f"--{name}", **settings)
     found = parser.parse_args()
     found.out.mkdir(parents=True, exist_ok=True)
+    quiet_interrupts()
     return found
 
 

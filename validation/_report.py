@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import os
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import scipy
 
 import gamp_attention
+from gamp_attention.files import write_aside
 from gamp_attention.report import plain
 
 RESULTS = Path(__file__).parent / "results"
@@ -25,7 +28,23 @@ def options(description: str, draw: bool = False) -> argparse.Namespace:
         parser.add_argument("--draw", action="store_true", help="only from the stored numbers, whatever is missing")
     found = parser.parse_args()
     found.out.mkdir(parents=True, exist_ok=True)
+    quiet_interrupts()
     return found
+
+
+def quiet_interrupts() -> None:
+    """Let Ctrl-C end a script with one line that says how to go on, and exit status 130."""
+
+    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            traceback.print_exception(kind, error, trace)
+            return
+        told = str(error) or "interrupted: run the same again; trials and cells that were stored are not run twice"
+        print(f"{Path(sys.argv[0]).stem}: {told}", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(130)
+
+    sys.excepthook = hook
 
 
 class Verdict:
@@ -54,6 +73,7 @@ class Verdict:
             "numba": numba.__version__,
         }
         stored = plain({"versions": versions, "failed": self.failed, **numbers})
-        self.path(".json").write_text(json.dumps(stored, indent=1) + "\n")
+        text = json.dumps(stored, indent=1) + "\n"
+        write_aside(self.path(".json"), lambda file: file.write(text.encode()))
         print(f"numbers: {self.path('.json')}; {len(self.failed)} checks failed")
         sys.exit(bool(self.failed))

@@ -3,7 +3,6 @@
 import tempfile
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -138,7 +137,7 @@ def phase_boundaries(
     base = models[0] if name != "A" else _with_matrix(model, np.zeros_like(softmax_teacher(model).A))
     about = {"model": short_hash(["boundaries", base_digest(base)]), "settings": asdict(search), "format": FORMAT}
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
-        store = Store(Path(place))
+        store = Store(place)
         store.begin(about | {"jobs": [job.parameters | {"key": job.key} for job in jobs]})
         run_chains([[job] for job in jobs], store, executor, threads=threads)
         rows = [store.load(job.key) or {"status": "error", "message": "missing from the folder"} for job in jobs]
@@ -164,14 +163,15 @@ def _varied(model: Model, given: dict[str, Any]) -> tuple[str, list[Any], list[M
     name = chosen[0] if chosen else "omega"
     argument = {"omega": "omegas", "lam": "lams", "sigma": "sigmas", "A": "matrices"}[name]
     values: Any = given[name] if chosen else [softmax_teacher(model).omega]
-    if np.ndim(values) == 0 or len(values) == 0:
+    if check.ndim(argument, values) == 0 or len(values) == 0:
         raise check.fail(argument, values, "a list of at least one value")
     L = model.n_tokens
     if name == "A":
         values = [check.array(f"{argument}[{i}]", A, (L, L)) for i, A in enumerate(values)]
         return name, values, [_with_matrix(model, A) for A in values]
     try:
-        return name, [float(v) for v in values], [with_parameter(model, name, value) for value in values]
+        models = [with_parameter(model, name, value) for value in values]
+        return name, [float(v) for v in values], models
     except (TypeError, ValueError) as error:
         raise type(error)(f"{argument}: {error}") from error
 

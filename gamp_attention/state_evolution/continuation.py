@@ -100,6 +100,7 @@ def continue_branch(
     check.choice("variance", variance, VARIANCES)
     to = check.real("to", to, low=0, strict=parameter != "omega", high=1 if parameter == "omega" else np.inf)
     max_points = check.integer("max_points", max_points, low=3)
+    check.flag("stable", stable)
     start = solve_state_evolution(model, alpha, init, rtol=1e-3, variance=variance, stable=False, raise_on_failure=True)
     first = parameter_value(model, alpha, parameter)
     curve = curve_of(model, alpha, parameter, start.overlaps, variance)

@@ -2,7 +2,6 @@
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
@@ -14,6 +13,8 @@ CUTOFF = 1e-7  # relative size below which directions of the path covariance cou
 
 def half_normals(n: int, dim: int, rng: np.random.Generator) -> np.ndarray:
     """Half a point set (n/2, dim): scrambled Sobol points in an order of their own, anew at each call."""
+    from scipy.stats import qmc
+
     cube = qmc.Sobol(dim, rng=rng).random(n // 2)
     return ndtri(rng.permutation(cube).clip(1e-12, 1 - 1e-12))
 

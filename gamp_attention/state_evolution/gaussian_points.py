@@ -2,7 +2,6 @@
 
 import numpy as np
 from scipy.special import ndtri
-from scipy.stats import qmc
 
 
 def gaussian_points(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarray:
@@ -11,6 +10,8 @@ def gaussian_points(n_points: int, dim: int, rng: np.random.Generator) -> np.nda
     Symmetric, so odd averages vanish exactly, and transformed to have unit covariance, so linear and quadratic
     functions are averaged exactly. n_points must be even, best a power of two.
     """
+    from scipy.stats import qmc
+
     cube = qmc.Sobol(dim, rng=rng).random(n_points // 2)
     return symmetrise(ndtri(cube.clip(1e-12, 1 - 1e-12)))
 

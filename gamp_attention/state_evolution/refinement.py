@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from gamp_attention.results import Overlaps, Status
 from gamp_attention.state_evolution.energy import stationary_loss
@@ -56,7 +56,7 @@ class _Spread:
     """What the images on other rules or replicas say about the error of the one at hand."""
 
     def __init__(self, count: int, embedded: bool) -> None:
-        self.scale = SAFETY if embedded else float(student_t.ppf(0.5 + COVERAGE / 2, count - 1)) / np.sqrt(count)
+        self.scale = SAFETY if embedded else float(stdtrit(count - 1, 0.5 + COVERAGE / 2)) / np.sqrt(count)
         self.embedded = embedded
 
     def of(self, best: np.ndarray | float, values: list[np.ndarray] | list[float] | np.ndarray) -> np.ndarray:

@@ -89,6 +89,8 @@ def solve_state_evolution(
     check.choice("variance", variance, VARIANCES)
     max_iter = check.integer("max_iter", max_iter, low=1)
     max_work = check.real("max_work", max_work, low=1e4)
+    check.flag("stable", stable)
+    check.flag("raise_on_failure", raise_on_failure)
     F = OverlapMap(model, alpha, first, variance)
     named = isinstance(init, str)
     start = named_start(F, init, seed) if named else given_start(model, init)

@@ -104,7 +104,7 @@ def _position_coefficients(model: Model) -> np.ndarray:
     order = np.argsort(size)[::-1]
     order = order[size[order] > 1e-12 * max(size.max(), 1e-300)]
     if len(order) == 0:
-        raise ValueError("init: 'positional' needs positions that are not all zero")
+        raise ValueError("init: 'positional' needs positions that are not all zero, got zeros")
     rows = (vectors[:, order] / np.sqrt(size[order])).T
     signs = np.where(rows @ gram[:, 0] < 0, -1.0, 1.0)
     return signs[:, None] * rows

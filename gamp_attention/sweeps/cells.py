@@ -179,7 +179,7 @@ def _common_variance(model: Model) -> bool:
 
 def _axis(name: str, given: Any, one: Callable[[str, Any], Any]) -> list[Any]:
     """The checked values on an axis."""
-    values = [given] if isinstance(given, str) or np.ndim(given) == 0 else list(given)
+    values = [given] if isinstance(given, str) or check.ndim(name, given) == 0 else list(given)
     if not values:
         raise check.fail(name, given, "at least one value")
     checked = [one(name, value) for value in values]

@@ -77,6 +77,8 @@ def to_dataset(source: "Result | Store | str | Path") -> "xarray.Dataset":
             raise check.fail("source", str(store.folder), "the folder of a sweep, with sweep.json")
         keys, parameters, about = [cell["key"] for cell in manifest["cells"]], manifest["cells"], manifest
         rows: list[Any] = [store.load(key) for key in keys]
+    elif not all(hasattr(source, name) for name in ("parameters", "rows", "about")):
+        raise check.fail("source", source, "a sweep's result, or its folder", TypeError)
     else:
         parameters, rows, about = source.parameters, list(source.rows), source.about
     dims, coords, places, shape = _layout(parameters)

@@ -1,13 +1,14 @@
 """Chains of jobs on any executor; workers store each job's row as it is finished."""
 
 import os
+import signal
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import connection, parent_process
+from multiprocessing import active_children, connection, parent_process
 from multiprocessing.context import SpawnContext, SpawnProcess
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
@@ -18,6 +19,7 @@ from tqdm import tqdm
 from gamp_attention import _validation as check
 from gamp_attention.sweeps.store import Store
 
+MOST_WORKERS = 1024  # all of which are started at once
 POLL = 0.5  # seconds between looks at the folder, for the progress bar
 LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 _computing = threading.Lock()  # one job at a time in a process, whose thread count is its own
@@ -145,8 +147,11 @@ def _submit(
                 pass
             advance()
     except BaseException as error:
-        for future in futures:
-            future.cancel()
+        if isinstance(error, KeyboardInterrupt) and isinstance(executor, _LocalPool):
+            executor.abandon()
+        else:
+            for future in futures:
+                future.cancel()
         if isinstance(error, Exception):
             raise RuntimeError(_resume(f"a worker failed ({type(error).__name__}: {error})", store)) from error
         raise
@@ -163,15 +168,29 @@ class _QuietProcess(SpawnProcess):
     def start(self) -> None:
         unset = [name for name in LIBRARY_THREADS if name not in os.environ]
         os.environ.update(dict.fromkeys(unset, "1"))
+        main = threading.current_thread() is threading.main_thread()
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None  # inherited: Ctrl-C is the parent's
         try:
             super().start()
         finally:
+            if main:
+                signal.signal(signal.SIGINT, handler)
             for name in unset:
                 del os.environ[name]
 
 
 class _QuietContext(SpawnContext):
     Process = _QuietProcess
+
+
+class _LocalPool(ProcessPoolExecutor):
+    """A pool that need not be waited for."""
+
+    def abandon(self) -> None:
+        """End all processes at once: what they compute is lost, not what they have stored."""
+        for process in active_children():
+            if isinstance(process, _QuietProcess):
+                process.terminate()
 
 
 def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
@@ -181,8 +200,8 @@ def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
     """
-    workers = (os.cpu_count() or 1) if workers is None else check.integer("workers", workers, low=1)
-    return ProcessPoolExecutor(workers, mp_context=_QuietContext(), initializer=_end_with_parent)
+    workers = (os.cpu_count() or 1) if workers is None else check.integer("workers", workers, low=1, high=MOST_WORKERS)
+    return _LocalPool(workers, mp_context=_QuietContext(), initializer=_end_with_parent)
 
 
 def _end_with_parent() -> None:

@@ -36,6 +36,8 @@ class Store:
     def __init__(self, folder: str | Path) -> None:
         if not isinstance(folder, (str, os.PathLike)):
             raise check.fail("folder", folder, "a path", TypeError)
+        if folder == "":  # which would be the current folder
+            raise check.fail("folder", folder, "the path of a folder")
         self.folder = Path(folder).resolve()
         self._cells = self.folder / "cells"
 
@@ -53,7 +55,12 @@ class Store:
             raise check.fail(
                 "folder", str(self.folder), "a folder of its own, this one holds the cells of another model"
             )
-        self._cells.mkdir(parents=True, exist_ok=True)
+        try:
+            self._cells.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise check.fail("folder", str(self.folder), f"a folder that can be made ({error.strerror})") from error
+        if not os.access(self._cells, os.W_OK):
+            raise check.fail("folder", str(self.folder), "a folder that can be written to")
         if known != manifest:
             text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
             write_aside(self.folder / "sweep.json", lambda file: file.write(text.encode() + b"\n"))

@@ -116,8 +116,7 @@ def sweep(
     """
     require_model(model)
     settings = Settings(rtol, risk, n_test, descent, gd_steps, gamp_steps, tol)
-    if not isinstance(warm, bool):
-        raise check.fail("warm", warm, "True or False", TypeError)
+    check.flag("warm", warm)
     check_workers(executor, threads)
     axes = {"omega": omega, "lam": lam, "sigma": sigma, "d": d, "seed": seed, "branch": branch, "method": method}
     if cells is not None:

@@ -1,0 +1,15 @@
+"""Importing the package, and asking its command line for help, loads nothing heavy."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("torch", "matplotlib", "scipy.stats", "scipy.optimize", "xarray", "distributed", "h5py")
+
+
+@pytest.mark.parametrize("modules", ["gamp_attention", "gamp_attention.cli, gamp_attention.sweeps.sweep"])
+def test_import(modules):
+    code = f"import sys, {modules}; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
