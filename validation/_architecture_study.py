@@ -65,7 +65,7 @@ def run(found, name):
         which: [
             {
                 "architecture": which, "omega": omega, "alpha": alpha, "d": size["d"], "seed": seed,
-                "gamp": omega == SLICE,
+                "gamp": omega == SLICE and not found.quick,
             }
             for omega in size["omegas"] for alpha in size["alphas"]
             for seed in range(size["slice_seeds" if omega == SLICE else "seeds"])

@@ -82,6 +82,13 @@ def order_parameters(Q, Q_star, position):
     }
 
 
+def layer_loss(data, Q):
+    """ε_t of the layer as it is written in eq. (2) and (3), without the package's risk."""
+    seen, d = data.tokens + data.positions, len(Q)
+    off = data.outputs - data.student(seen @ Q / np.sqrt(d)) @ seen
+    return float((off**2).sum() / (2 * d) + 0.5 * data.lam * (Q**2).sum()) / d
+
+
 def descents(architecture, omega, alpha, d, seed, gamp):
     """One instance: where descents from all starts end on the exact risk; and GAMP, if asked for."""
     which = ARCHITECTURES[architecture]
@@ -97,9 +104,10 @@ def descents(architecture, omega, alpha, d, seed, gamp):
         row[name] = {
             "status": end.status.value, "n_iter": end.n_iter, "gradient_norm": end.gradient_norm,
             "train_loss": end.train_loss, "order": order_parameters(end.Q, data.Q_star, layer.positions[0]),
-            "turned": float(abs(ga.train_loss(data, end.Q, "exact") / ga.train_loss(layer, end.Q, "exact") - 1)),
         }  # fmt: skip
-        if which.descend is not None:
+        if which.descend is None:
+            row[name]["loss_gap"] = abs(layer_loss(data, end.Q) / end.train_loss - 1)
+        else:
             row[name]["spike"] = end.spike
         if gamp and which.message_passing:
             passed = ga.run_gamp(data, start, "exact", damping=0.3, max_iter=GAMP_ITERATIONS)

@@ -15,7 +15,7 @@ SAME = 1e-10  # relative
 
 
 def own_checks(verdict, study):
-    gap = max(row[name]["turned"] for row in study.rows for name in study.starts)
+    gap = max(row[name]["loss_gap"] for row in study.rows for name in study.starts)
     verdict.check(gap <= SAME, f"losses of the layer and of the turned problem differ by {gap:.1e} of them at most")
     judge_lines(verdict, study)
     judge_shift(verdict, study, later=True)
