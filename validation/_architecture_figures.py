@@ -6,6 +6,7 @@ from gamp_attention.plotting import COLOURS, DARK, GREY, figure, require_matplot
 from validation._landscape import numbers
 
 ORDERS = {"semantic": r"$\sigma|Q^\top Q_*|/d$", "positional": r"$\sigma|Q^\top p_1|/\sqrt{d}$"}
+DIFFERENCE = r"$10^3[\varepsilon_t$(positional) − $\varepsilon_t$(semantic)]"
 LINES = (
     ("{name}, state evolution", r"$\alpha_c$, state evolution", {"color": DARK, "fmt": "o-"}),
     ("{name}, d = {d}", r"$\alpha_c$, finite d", {"color": DARK, "fmt": "s:", "mfc": "white"}),
@@ -36,7 +37,8 @@ def markdown(result):
     heads = [f"{what} | state evolution" for what in ("10³ ε_t", "semantic order", "positional order")]
     lines = [
         f"{result['title']}, ω = {result['slice']:g}, d = {result['size']['d']}", "",
-        "| α | start | stayed | " + " | ".join(heads) + " |", "|" + "---|" * (3 + 2 * len(heads)),
+        "| α | start | stayed | " + " | ".join(heads) + " | GAMP ended | its loss above, % |",
+        "|" + "---|" * (5 + 2 * len(heads)),
     ]  # fmt: skip
     for cell in slice_cells(result):
         for start, found in cell["starts"].items():
@@ -44,6 +46,8 @@ def markdown(result):
             for key, scale in (("train_loss", 1e3), ("semantic", 1), ("positional", 1)):
                 theory = scale * predicted(result, cell["alpha"], start, key)
                 words += [bracketed(found[key], scale), f"{theory:.3f}" if np.isfinite(theory) else "–"]
+            gamp = found["gamp"]
+            words += [f"{gamp['ended']} of {gamp['runs']}", bracketed(gamp["above"], 100)] if gamp["runs"] else 2 * ["–"]
             lines.append("| " + " | ".join(words) + " |")
     if result["kinds"]:
         names = list(result["lines"])
@@ -67,7 +71,7 @@ def draw(result, path):
         draw_orders(result, orders)
         for axis in (losses, orders):
             axis.set_xlabel(r"$\alpha = n/d$")
-            axis.set_title(f"ω = {result['slice']:g}")
+            axis.set_title(f"ω = {result['slice']:g}", fontsize=10)
             axis.legend(frameon=False, fontsize=8)
         size = result["size"]
         axes[0, 0].figure.suptitle(
@@ -97,8 +101,8 @@ def draw_plane(result, axis):
     mesh = axis.pcolormesh(
         omegas, alphas, np.ma.masked_invalid(values), cmap=colours, norm=CenteredNorm(), shading="nearest"
     )
-    label = r"$10^3[\varepsilon_t$(positional) − $\varepsilon_t$(semantic)]; dots: one branch only"
-    axis.figure.colorbar(mesh, ax=axis, label=label if result["kinds"] else " − ".join(ORDERS.values()))
+    axis.figure.colorbar(mesh, ax=axis, label=DIFFERENCE if result["kinds"] else " − ".join(ORDERS.values()))
+    axis.set_title("grey: one branch left, dots its kind" if result["kinds"] else "the deepest minimum", fontsize=10)
     for name, label, style in LINES:
         line = result["lines"].get(name.format(name=result["architecture"], d=result["size"]["d"]), [])
         found = [numbers([each[key] for key in ("omega", "alpha_c", "alpha_c_error")]) for each in line]
@@ -117,9 +121,9 @@ def points(axis, means, scale, **style):
 
 
 def curve(axis, result, branch, key, scale, **style):
-    """State evolution along the slice, if it was computed at more than one α."""
+    """State evolution along the slice."""
     alphas = result["size"]["predicted"]
-    axis.plot(alphas, [scale * predicted(result, alpha, branch, key) for alpha in alphas], **style)
+    axis.plot(alphas, [scale * predicted(result, alpha, branch, key) for alpha in alphas], "x-", ms=4, **style)
 
 
 def draw_difference(result, axis):
@@ -131,16 +135,16 @@ def draw_difference(result, axis):
     semantic, positional = (
         np.array([predicted(result, alpha, branch, "train_loss") for alpha in alphas]) for branch in ORDERS
     )
-    axis.plot(alphas, 1e3 * (positional - semantic), color=DARK, label="state evolution")
+    axis.plot(alphas, 1e3 * (positional - semantic), "x-", ms=4, color=DARK, label="state evolution")
     axis.axhline(0, color=GREY, lw=0.8)
-    axis.set_ylabel(r"$10^3[\varepsilon_t$(positional) − $\varepsilon_t$(semantic)]")
+    axis.set_ylabel(DIFFERENCE)
 
 
 def draw_losses(result, axis):
     """Training losses along the slice: all starts, and the minima of the paper's model."""
-    for start, marker in zip(result["starts"], "^vo", strict=True):
+    for start, marker in zip(result["starts"], "^vo+x", strict=True):
         means = [(cell["alpha"], cell["starts"][start]["train_loss"]) for cell in slice_cells(result)]
-        style = {"color": COLOURS.get(start, DARK), "mfc": "white" if start in COLOURS else DARK}
+        style = {"color": COLOURS.get(start.split()[-1], DARK), "mfc": "white" if start in COLOURS else DARK}
         points(axis, means, 1e3, fmt=marker, label=f"{start} start", **style)
     for kind in ORDERS:
         means = [(cell["alpha"], cell["starts"][kind]["train_loss"]["mean"]) for cell in slice_cells(result, "paper")]
@@ -156,5 +160,5 @@ def draw_orders(result, axis):
         branch = kind if result["kinds"] else "mixed"
         means = [(cell["alpha"], cell["starts"][branch][kind]) for cell in slice_cells(result)]
         points(axis, means, 1.0, fmt="o", color=COLOURS[kind], label=f"{label}, {branch}")
-        curve(axis, result, branch, kind, 1.0, color=COLOURS[kind], label="state evolution")
+        curve(axis, result, branch, kind, 1.0, color=COLOURS[kind], label=f"state evolution, {kind}")
     axis.set(ylabel="order parameter", ylim=(0, None))

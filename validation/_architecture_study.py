@@ -17,7 +17,7 @@ FULL = {
     "seeds": 4, "slice_seeds": 16, "predicted": (0.8, 1.2, 1.6, 2.0, 2.4, 2.8, 3.2), "crossed": (0.1, 0.2, 0.3, 0.4),
 }  # fmt: skip
 QUICK = {
-    "alphas": (0.8, 1.6, 3.2), "omegas": (0.1, 0.3), "d": 100, "seeds": 2, "slice_seeds": 6, "predicted": (3.2,),
+    "alphas": (0.8, 1.6, 3.2), "omegas": (0.1, 0.3), "d": 100, "seeds": 2, "slice_seeds": 4, "predicted": (3.2,),
     "crossed": (),
 }  # fmt: skip
 

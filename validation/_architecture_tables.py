@@ -28,7 +28,7 @@ def cell(rows, starts, kinds=True):
         name: statistics(
             [{"train_loss": end["train_loss"]} | end["order"] for end, good in zip(ends[name], kept[name], strict=True)
              if good], KEYS)
-        | {"count": sum(kept[name])}
+        | {"count": sum(kept[name]), "gamp": message_passing(ends[name])}
         for name in starts
     }  # fmt: skip
     deepest = [min((row[name] for name in starts), key=lambda end: end["train_loss"]) for row in rows]
@@ -39,6 +39,13 @@ def cell(rows, starts, kinds=True):
         "semantic_deeper": float(np.mean([reached(end) == "semantic" for end in deepest])),
         "deepest": statistics([{"train_loss": end["train_loss"]} | end["order"] for end in deepest], KEYS),
     }  # fmt: skip
+
+
+def message_passing(ends):
+    """In how many instances GAMP was run and ended at zero gradient, and its loss relative to that of the descent."""
+    runs = [end for end in ends if end.get("gamp")]
+    ended = [end["gamp"]["train_loss"] / end["train_loss"] - 1 for end in runs if end["gamp"]["converged"]]
+    return {"runs": len(runs), "ended": len(ended), "above": statistics([{"all": v} for v in ended], ["all"])["all"]}
 
 
 def differences(rows):

@@ -17,8 +17,9 @@ from validation._value_descent import descend_with_values
 
 SIGMA = 0.5
 SLICE = 0.3  # ω with more instances, GAMP and state evolution
-NOISE = 0.1  # of every column of the rank-2 starts, without which equal columns stay equal
+NOISE = 0.1  # of every column of the rank-2 starts
 ORDERS = ("semantic", "positional")
+EQUAL = ("equal semantic", "equal positional")  # rank-2 starts with both columns of the kind, without noise
 GAMP_ITERATIONS = 600
 
 
@@ -49,7 +50,7 @@ class Architecture:
 ARCHITECTURES = {
     "paper": Architecture("rank 1, tied", ga.paper_model),
     "rank2": Architecture(
-        "rank-2 student", lambda omega: ga.attention_model(2, 2, 1, omega=omega), (*ORDERS, "mixed"), 1e-2
+        "rank-2 student", lambda omega: ga.attention_model(2, 2, 1, omega=omega), (*ORDERS, "mixed", *EQUAL), 1e-2
     ),
     "untied": Architecture(
         "untied Q and K",
@@ -68,9 +69,9 @@ def weights_of(data, name):
     if data.rank == 1 or not data.student.tied:
         return initial_weights(data, name)
     column = {order: initial_weights(data, order)[:, 0] for order in ORDERS}
-    kinds = ORDERS if name == "mixed" else (name, name)
+    kinds = ORDERS if name == "mixed" else 2 * (name.split()[-1],)
     noise = NOISE * np.random.default_rng([data.dim, data.n_samples, 5]).standard_normal((data.dim, 2))
-    return np.stack([column[kind] for kind in kinds], axis=1) + noise
+    return np.stack([column[kind] for kind in kinds], axis=1) + (0 if name in EQUAL else noise)
 
 
 def order_parameters(Q, Q_star, position):
@@ -104,6 +105,7 @@ def descents(architecture, omega, alpha, d, seed, gamp):
         row[name] = {
             "status": end.status.value, "n_iter": end.n_iter, "gradient_norm": end.gradient_norm,
             "train_loss": end.train_loss, "order": order_parameters(end.Q, data.Q_star, layer.positions[0]),
+            "singular": np.linalg.svd(end.Q / np.sqrt(d), compute_uv=False).tolist(),
         }  # fmt: skip
         if which.descend is None:
             row[name]["loss_gap"] = abs(layer_loss(data, end.Q) / end.train_loss - 1)
