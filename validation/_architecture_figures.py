@@ -46,8 +46,8 @@ def markdown(result):
             for key, scale in (("train_loss", 1e3), ("semantic", 1), ("positional", 1)):
                 theory = scale * predicted(result, cell["alpha"], start, key)
                 words += [bracketed(found[key], scale), f"{theory:.3f}" if np.isfinite(theory) else "–"]
-            gamp = found["gamp"]
-            words += [f"{gamp['ended']} of {gamp['runs']}", bracketed(gamp["above"], 100)] if gamp["runs"] else 2 * ["–"]
+            gamp, none = found["gamp"], ["–", "–"]
+            words += [f"{gamp['ended']} of {gamp['runs']}", bracketed(gamp["above"], 100)] if gamp["runs"] else none
             lines.append("| " + " | ".join(words) + " |")
     if result["kinds"]:
         names = list(result["lines"])
