@@ -13,7 +13,7 @@ from validation._report import Verdict
 from validation._trials import run_trials
 
 FULL = {
-    "alphas": (0.4, 0.8, 1.2, 1.6, 2.0, 2.4, 2.8, 3.2), "omegas": (0.05, 0.1, 0.2, 0.3, 0.4, 0.5), "d": 400,
+    "alphas": (0.4, 0.8, 1.2, 1.6, 2.0, 2.4, 2.8, 3.2), "omegas": (0.05, 0.1, 0.2, 0.3, 0.4, 0.5), "d": 300,
     "seeds": 4, "slice_seeds": 16, "predicted": (0.8, 1.2, 1.6, 2.0, 2.4, 2.8, 3.2), "crossed": (0.1, 0.2, 0.3, 0.4),
 }  # fmt: skip
 QUICK = {
