@@ -200,6 +200,8 @@ class Dataset:
     def terms(self, risk: str) -> RiskTerms:
         """The loss parameters of a risk.
 
+        Eq. :eq:`glm`.
+
         Raises
         ------
         ValueError : for an unknown risk, or the asymptotic one where the teacher is not known.

@@ -65,6 +65,8 @@ def denoise(
 ) -> Denoised:
     """Apply the proximal denoiser to n samples (theory: the output channel of GAMP and of state evolution).
 
+    Eq. :eq:`prox`, :eq:`force`, :eq:`jacobian`.
+
     Parameters
     ----------
     loss : the per-sample loss ℓ_μ.

@@ -17,7 +17,7 @@ def _block(n_rows: int) -> int:
 
 
 def local_fields(tokens: np.ndarray, positions: np.ndarray, Q: np.ndarray) -> np.ndarray:
-    """z_l = (x_l + p_l)·Q/√d for every sample: (n, L, d), (L, d), (d, r) to (n, L, r)."""
+    """z_l = (x_l + p_l)·Q/√d for every sample: (n, L, d), (L, d), (d, r) to (n, L, r). Eq. :eq:`fields`."""
     n, L, d = tokens.shape
     rows = tokens.reshape(n * L, d)
     columns = np.ascontiguousarray(Q.T) / np.sqrt(d)

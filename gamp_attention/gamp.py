@@ -79,12 +79,15 @@ def initial_state(data: Dataset, Q: np.ndarray, V: np.ndarray | None = None) -> 
 
 
 def averaged_memory(D: np.ndarray, V: np.ndarray, W: np.ndarray, g: np.ndarray, damping: float) -> np.ndarray:
-    """D ← (1−β) D + β W g, the exact Onsager term of the damped iteration."""
+    """D ← (1−β) D + β W g, the exact Onsager term of the damped iteration. Eq. :eq:`memory`."""
     return (1 - damping) * D + damping * np.einsum("lab,nlb->nla", W, g)
 
 
 def naive_memory(D: np.ndarray, V: np.ndarray, W: np.ndarray, g: np.ndarray, damping: float) -> np.ndarray:
-    """D = V g with the averaged V: what damping is often taken to be. Kept to show that it fails."""
+    """D = V g with the averaged V: what damping is often taken to be. Kept to show that it fails.
+
+    Eq. :eq:`naive-memory`.
+    """
     return np.einsum("lab,nlb->nla", V, g)
 
 
@@ -99,6 +102,8 @@ def gamp_step(
     memory: Memory = averaged_memory,
 ) -> tuple[GampState, StepReport]:
     """One iteration of GAMP. Pure: the state is not changed.
+
+    Eq. :eq:`averages`.
 
     Parameters
     ----------

@@ -161,7 +161,7 @@ class MixtureModel(Model):
 
     @cached_property
     def teacher_shift(self) -> np.ndarray:
-        """Means Q*ᵀμ_{l,k}/√d of the teacher's fields in each source, (S, t)."""
+        """Means Q*ᵀμ_{l,k}/√d of the teacher's fields in each source, (S, t). Eq. :eq:`mixture`."""
         law = self.coordinates
         return np.einsum("k,kt,ks->st", law.weight, law.teacher_mean, self.class_means)
 
@@ -239,6 +239,8 @@ def mixture_model(
     penalty: Any = None,
 ) -> MixtureModel:
     """Model whose tokens are Gaussian mixtures, Appendix C.10: x_l | c_l = k ~ N(μ_{l,k}, σ_{l,k}² I).
+
+    Eq. :eq:`mixture`.
 
     Parameters
     ----------

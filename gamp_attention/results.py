@@ -37,6 +37,8 @@ class ConvergenceError(RuntimeError):
 class Overlaps:
     """Summary statistics of eq. (6), (7): q_l = QᵀΣ_lQ/d, m_l = Qᵀp_l/√d, θ_l = QᵀΣ_lQ*/d, and V_l.
 
+    Eq. :eq:`overlaps`.
+
     Attributes
     ----------
     q, m, theta, V : (L, r, r), (L, r), (L, r, t) and (L, r, r); t = 0 where no teacher is known.

@@ -64,7 +64,7 @@ def normalised_risk(data: Dataset, Q: np.ndarray, losses: np.ndarray, risk: str)
 
 
 def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
-    """‖∇R‖_F / (λ√d), with the penalty's strength for λ."""
+    """‖∇R‖_F / (λ√d), with the penalty's strength for λ. Eq. :eq:`critical`."""
     return float(np.linalg.norm(gradient) / (data.penalty.strength * np.sqrt(data.dim)))
 
 
@@ -91,6 +91,8 @@ def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: An
 def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
     """Gradient of the un-normalised risk R of eq. (3), or of its asymptotic form eq. (41).
 
+    Eq. :eq:`risk`.
+
     Parameters
     ----------
     data : the samples.
@@ -108,13 +110,16 @@ def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
 
 
 def train_loss(data: Dataset, Q: Any, risk: str = "exact") -> float:
-    """Training loss ε_t = R/d of eq. (3), or of its asymptotic form eq. (41), at weights Q (d, r)."""
+    """Training loss ε_t = R/d of eq. (3), or of its asymptotic form eq. (41), at weights Q (d, r). Eq. :eq:`risk`."""
     data.terms(risk)
     return risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).train_loss
 
 
 def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
-    """Overlaps of weights Q (d, r) with the covariances, means and teacher of each source of a dataset."""
+    """Overlaps of weights Q (d, r) with the covariances, means and teacher of each source of a dataset.
+
+    Eq. :eq:`overlaps`.
+    """
     d, S = data.dim, data.n_sources
     SQ = data.spectra[:, :, None] * Q[None]  # (S, d, r)
     star = np.empty((d, 0)) if data.Q_star is None else data.Q_star

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,27 +34,28 @@ class Verdict:
 
     def __init__(self, name: str, found: argparse.Namespace) -> None:
         self.name, self._options = name + ("_quick" if found.quick else ""), found
+        self.held: list[str] = []
         self.failed: list[str] = []
 
     def check(self, condition: bool, claim: str) -> None:
         """Print a claim and whether it holds."""
         print(("holds   " if condition else "FAILS   ") + claim, flush=True)
-        if not condition:
-            self.failed.append(claim)
+        (self.held if condition else self.failed).append(claim)
 
     def path(self, suffix: str) -> Path:
         """Where this script stores a file."""
         return self._options.out / f"{self.name}{suffix}"
 
     def end(self, numbers: dict[str, Any]) -> None:
-        """Store the numbers with versions, and exit."""
+        """Store the numbers with the day, versions and checks, and exit."""
         versions = {
             "gamp_attention": gamp_attention.__version__,
             "numpy": np.__version__,
             "scipy": scipy.__version__,
             "numba": numba.__version__,
         }
-        stored = plain({"versions": versions, "failed": self.failed, **numbers})
+        about = {"versions": versions, "when": f"{datetime.now(UTC):%Y-%m-%d}", "held": self.held, "failed": self.failed}
+        stored = plain(about | numbers)
         self.path(".json").write_text(json.dumps(stored, indent=1) + "\n")
         print(f"numbers: {self.path('.json')}; {len(self.failed)} checks failed")
         sys.exit(bool(self.failed))
