@@ -6,10 +6,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # the checkout, whose compiled kernels tests have left on disk
 
-import _results  # noqa: E402
-from sphinx_gallery.sorting import FileNameSortKey  # noqa: E402
+import _results
 
-import gamp_attention  # noqa: E402
+import gamp_attention
 
 project = "gamp_attention"
 author = "The gamp_attention developers"
@@ -39,7 +38,7 @@ autodoc_typehints = "none"
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "auto_gallery",
-    "within_subsection_order": FileNameSortKey,
+    "within_subsection_order": "FileNameSortKey",
     "doc_module": ("gamp_attention",),
     "reference_url": {"gamp_attention": None},
     "backreferences_dir": "generated/examples",

@@ -229,6 +229,10 @@ def sample(model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.fl
     -------
     Dataset with Q_star (d, t) and targets (n, L, L).
 
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
     Examples
     --------
     >>> import gamp_attention as ga

@@ -77,6 +77,10 @@ def denoise(
     hold : keep the local minimum that the start leads to, instead of searching for the global one.
     jacobian : also return the full ∂z/∂ω.
 
+    Returns
+    -------
+    Denoised
+
     Raises
     ------
     ValueError : if V is not positive definite.

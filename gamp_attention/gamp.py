@@ -71,7 +71,18 @@ class StepReport:
 
 
 def initial_state(data: Dataset, Q: np.ndarray, V: np.ndarray | None = None) -> GampState:
-    """The state before the first iteration: no memory, and the V of `initial_variances` if not given."""
+    """The state before the first iteration, without memory.
+
+    Parameters
+    ----------
+    data : the samples.
+    Q : (d, r) weights.
+    V : (L, r, r) variances; those of `initial_variances`, tr Σ_l/(2dλ), if not given.
+
+    Returns
+    -------
+    GampState
+    """
     L, r = data.n_tokens, data.rank
     if V is None:
         V = initial_variances(data.spectra.mean(axis=1), data.penalty.strength, r)
@@ -117,7 +128,7 @@ def gamp_step(
 
     Returns
     -------
-    The next state, and what was seen at `state`.
+    GampState, StepReport : the next state, and what was seen at `state`.
 
     Raises
     ------

@@ -30,6 +30,11 @@ class AttentionLoss(NamedTuple):
     Eq. :eq:`glm`.
 
     The parameters of a sample are the entries of G (L, L), then those of M (L, L), both row-major.
+
+    Attributes
+    ----------
+    attention : the map S.
+    n_tokens, rank : L and r.
     """
 
     attention: Any  # DotProductAttention or a registered map

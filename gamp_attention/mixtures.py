@@ -248,16 +248,18 @@ def mixture_model(
     means : (L, K) class means μ_{l,k} = means[l, k] 1_d/√d, K being the most classes of a token. For means along other
         directions than 1_d, (J, L, K) or `Classes` of such values: one for each of J classes of coordinates.
     rank, teacher_rank : r and t.
-    omega, lam, A, student, teacher, penalty : as for `attention_model`.
+    omega : as for `attention_model`.
     sigma : standard deviations of the tokens in their classes: one number, (L,) or (L, K).
+    lam, A : as for `attention_model`.
     tau : (L,) or (J, L) positions as for `coordinate_law`; evenly spaced from 1 to −1, the same in all coordinates, if
         not given. Classes of coordinates of positions and of means are independent.
     teacher_mean : (t,) mean of the rows of Q*, beside their covariance 1; zero if not given.
+    student, teacher, penalty : as for `attention_model`.
 
     Returns
     -------
     MixtureModel, with one source for each (token, class) pair of positive probability, in order of tokens, then
-    classes. Overlaps hold one entry for each source.
+        classes. Overlaps hold one entry for each source.
 
     Raises
     ------

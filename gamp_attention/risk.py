@@ -102,7 +102,11 @@ def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
     Returns
     -------
     (d, r) array ∇R(Q) = X̃ᵀ∇ℓ(X̃Q) + ∇r(Q), with ∇r(Q) = λQ for the ridge. Where the penalty has kinks at Q, the
-    subgradient of smallest norm, which is zero at critical points.
+        subgradient of smallest norm, which is zero at critical points.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
     """
     data.terms(risk)
     Q = check.array("Q", Q, (data.dim, data.rank))
@@ -110,7 +114,32 @@ def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
 
 
 def train_loss(data: Dataset, Q: Any, risk: str = "exact") -> float:
-    """Training loss ε_t = R/d of eq. (3), or of its asymptotic form eq. (41), at weights Q (d, r). Eq. :eq:`risk`."""
+    """Training loss ε_t = R/d of eq. (3), or of its asymptotic form eq. (41).
+
+    Eq. :eq:`risk`.
+
+    Parameters
+    ----------
+    data : the samples.
+    Q : (d, r) weights.
+    risk : "exact" or "asymptotic".
+
+    Returns
+    -------
+    A number.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> informed, without = ga.train_loss(data, data.Q_star), ga.train_loss(data, 0 * data.Q_star)
+    >>> 0 < informed < without
+    True
+    """
     data.terms(risk)
     return risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).train_loss
 

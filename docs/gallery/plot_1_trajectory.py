@@ -36,7 +36,9 @@ for row, name in zip(axes, DAMPING, strict=True):
     seen, line = scalars(found[name].history), scalars(predicted[name])
     error = scalars(predicted[name].error)
     for axis, key in zip(row, LABELS, strict=True):
-        axis.fill_between(range(STEPS + 1), line[key] - 2 * error[key], line[key] + 2 * error[key], color=DARK, alpha=0.2)
+        axis.fill_between(
+            range(STEPS + 1), line[key] - 2 * error[key], line[key] + 2 * error[key], color=DARK, alpha=0.2
+        )
         axis.plot(line[key], color=DARK, lw=1.2)
         axis.plot(seen[key][: STEPS + 1], "o", ms=4, color=COLOURS[name])
         axis.set_title(LABELS[key])

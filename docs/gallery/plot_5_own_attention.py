@@ -28,13 +28,15 @@ predicted, followed, ends = {}, {}, {}
 for name, student in students.items():
     data = ga.sample(ga.attention_model(student=student, lam=0.02), d=500, alpha=ALPHA, seed=0)
     followed[name] = ga.run_gamp(data, "semantic", tol=0, max_iter=STEPS)
-    predicted[name] = ga.trajectory(data.instance_model(), ALPHA, "semantic", n_iter=STEPS, n_paths=1024)
+    predicted[name] = ga.trajectory(data.instance_model(), ALPHA, "semantic", n_iter=STEPS, n_paths=512)
     ends[name] = ga.run_gamp(data, "semantic")
 
 # %%
 # Where they end, the gradient vanishes. ε_t contains what the best layer of either kind cannot explain.
 for name, end in ends.items():
-    print(f"{name}: {end.status.value} in {end.n_iter} iterations, ‖∇R‖/λ√d = {end.gradient_norm:.0e}, ε_t = {end.train_loss:.5f}")
+    print(
+        f"{name}: {end.status.value} in {end.n_iter} iterations, ‖∇R‖/λ√d = {end.gradient_norm:.0e}, ε_t = {end.train_loss:.5f}"
+    )
 
 # %%
 # Lines are state evolution, dots message passing.

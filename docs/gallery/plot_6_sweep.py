@@ -34,7 +34,9 @@ with TemporaryDirectory() as folder:
 # the cells are a grid. "lost" are cells in which the branch does not exist.
 print("method branch       α    ω  status        ε_t")
 for row in found.rows[::4]:
-    print(f"{row['method']:<7}{row['branch']:<11}{row['alpha']:3}  {row['omega']:3}  {row['status']:<10}{row['train_loss']:9.6f}")
+    print(
+        f"{row['method']:<7}{row['branch']:<11}{row['alpha']:3}  {row['omega']:3}  {row['status']:<10}{row['train_loss']:9.6f}"
+    )
 
 # %%
 # Which branch has the lower loss: lines are state evolution, dots message passing on two instances with d = 400.

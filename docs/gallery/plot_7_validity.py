@@ -17,11 +17,11 @@ model = ga.paper_model(omega=0.3)
 
 # %%
 # All solutions found at one α, lowest training loss first, unstable ones that separate them included.
-print(ga.branches(model, alpha=1.5, rtol=2e-3))
+print(ga.branches(model, alpha=1.5, starts=("semantic", "positional"), rtol=2e-3))
 
 # %%
 # Both branches against α, each solution started from the one before it.
-ALPHAS = np.array([0.6, 0.8, 1.0, 1.2, 1.4, 1.7, 2.0])
+ALPHAS = np.array([0.7, 0.9, 1.2, 1.6, 2.0])
 found = {}
 for name in ("semantic", "positional"):
     start, solutions = name, []
@@ -48,7 +48,9 @@ for name, solutions in found.items():
     )
     for axis, curve in zip(axes, curves, strict=True):
         axis.plot(ALPHAS, curve, "o-", ms=4, color=COLOURS[name], label=f"{name} branch")
-for axis, title, limit in zip(axes, ("growth", "replicon eigenvalue", "share of jumps in V̂, %"), (1, 1, 1), strict=True):
+for axis, title, limit in zip(
+    axes, ("growth", "replicon eigenvalue", "share of jumps in V̂, %"), (1, 1, 1), strict=True
+):
     axis.axhline(limit, color=DARK, lw=0.8, ls="--")
     axis.set(title=title, xlabel="α = n/d")
 axes[2].set_yscale("symlog", linthresh=0.1)
