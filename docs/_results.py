@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,8 @@ def _overview() -> str:
             found = stored(name) if name else {}
             held = str(len(found["held"])) if "held" in found else "not recorded" if name else ""
             link = f"[{name or script.stem}](#{script.stem.replace('_', '-')})"
-            lines.append(
-                f"| {link} | {_when(name) if name else 'no'} | {held} | {len(found['failed']) if name else ''} |"
-            )
+            when, failed = (_when(name), len(found["failed"])) if name else ("no", "")
+            lines.append(f"| {link} | {when} | {held} | {failed} |")
     return "\n".join(lines)
 
 
@@ -102,9 +102,7 @@ def _result(name: str) -> str:
 
 def _prose(text: str) -> str:
     """Plain text of a docstring as Markdown."""
-    return (
-        text.strip().replace("_", "\\_").replace("|", "\\|").replace("*", "\\*").replace("<", "\\<").replace("$", "\\$")
-    )
+    return re.sub(r"([_|*<$`])", r"\\\1", text.strip())
 
 
 def tables(numbers: Any) -> list[str]:
@@ -138,9 +136,8 @@ def _is_plain(entry: Any) -> bool:
 def _table(keys: list[str], rows: list[tuple[str, dict[str, Any]]]) -> str:
     keys, left = keys[:MOST_COLUMNS], max(len(keys) - MOST_COLUMNS, 0)
     lines = ["| | " + " | ".join(map(_prose, keys)) + " |", "|---" * (len(keys) + 1) + "|"]
-    lines += [
-        f"| {_prose(where)} | " + " | ".join(_cell(row[k]) for k in keys) + " |" for where, row in rows[:MOST_ROWS]
-    ]
+    for where, row in rows[:MOST_ROWS]:
+        lines.append(f"| {_prose(where)} | " + " | ".join(_cell(row[key]) for key in keys) + " |")
     more = [f"{n} more {what}" for n, what in ((len(rows) - MOST_ROWS, "rows"), (left, "columns")) if n > 0]
     return "\n".join(lines) + ("\n\nThe file has " + " and ".join(more) + "." if more else "")
 

@@ -1,5 +1,6 @@
 """Sphinx configuration."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -9,6 +10,8 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]  # the checkout, whose compiled ker
 import _results
 
 import gamp_attention
+
+os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")
 
 project = "gamp_attention"
 author = "The gamp_attention developers"

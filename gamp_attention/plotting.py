@@ -21,7 +21,7 @@ BOUNDARIES = (
     ("positional_to", "positional branch ends", {"color": COLOURS["positional"], "fmt": "v:"}),
     ("positional_stable_to", "positional branch becomes unstable", {"color": COLOURS["positional"], "fmt": "v-"}),
 )
-STYLE = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
+STYLE: Any = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
 LABELS = {"q": "$q$", "m": "$m_1$", "theta": r"$\theta$", "V": "$V$"}
 
 

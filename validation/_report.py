@@ -54,12 +54,8 @@ class Verdict:
             "scipy": scipy.__version__,
             "numba": numba.__version__,
         }
-        about = {
-            "versions": versions,
-            "when": f"{datetime.now(UTC):%Y-%m-%d}",
-            "held": self.held,
-            "failed": self.failed,
-        }
+        when = f"{datetime.now(UTC):%Y-%m-%d}"
+        about = {"versions": versions, "when": when, "held": self.held, "failed": self.failed}
         stored = plain(about | numbers)
         self.path(".json").write_text(json.dumps(stored, indent=1) + "\n")
         print(f"numbers: {self.path('.json')}; {len(self.failed)} checks failed")

@@ -16,11 +16,11 @@ from gamp_attention.results import scalars
 
 plt.rcParams.update(STYLE)
 ALPHAS = np.arange(0.8, 1.85, 0.1)
-MEASURED = ALPHAS[::2]
+MEASURED, SEEDS = ALPHAS[::2], range(6)
 
 # %%
-# Lines: state evolution along both branches, each solution started from the one before it. Dots: message passing on
-# instances with d = 500.
+# Lines: state evolution along both branches, each solution started from the one before it. Dots: means of message
+# passing over instances with d = 400, with standard errors.
 model = ga.paper_model(omega=0.3)
 lines = {}
 for name in ("semantic", "positional"):
@@ -31,7 +31,7 @@ for name in ("semantic", "positional"):
         start = se.overlaps
     lines[name].sort(key=lambda row: row[0])
 dots = {
-    name: [ga.run_gamp(ga.sample(model, 500, alpha, seed), name, damping=0.3) for alpha in MEASURED for seed in (0, 1)]
+    name: [[ga.run_gamp(ga.sample(model, 400, alpha, seed), name, damping=0.3) for seed in SEEDS] for alpha in MEASURED]
     for name in lines
 }
 
@@ -44,18 +44,23 @@ alpha_c = brentq(lambda alpha: np.interp(alpha, ALPHAS, gap), ALPHAS[0], ALPHAS[
 print(f"α_c = {alpha_c:.2f}")
 
 # %%
-# The order parameter of the lower branch switches there: m, along the positions, below, and θ, along the teacher, above.
+# The order parameter of the lower branch switches there: m, along the positions, below, and θ, along the teacher,
+# above.
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 for name, rows in lines.items():
     key = "theta" if name == "semantic" else "m"
     left.plot(ALPHAS, losses[name], color=COLOURS[name], label=f"{name} branch")
     values = np.array([abs(overlaps[key]) for _, _, overlaps in rows])
-    lower = (ALPHAS > alpha_c) == (name == "semantic")
+    lower = (alpha_c < ALPHAS) == (name == "semantic")
     right.plot(ALPHAS, values, color=COLOURS[name], lw=1, ls=":")
     right.plot(ALPHAS[lower], values[lower], color=COLOURS[name], lw=2.5, label={"theta": "θ", "m": "$|m_1|$"}[key])
-    at = np.repeat(MEASURED, 2)
-    left.plot(at, [run.train_loss for run in dots[name]], "o", ms=4, color=COLOURS[name])
-    right.plot(at, [abs(scalars(run.overlaps)[key]) for run in dots[name]], "o", ms=4, color=COLOURS[name])
+    measured = (
+        (left, [[run.train_loss for run in runs] for runs in dots[name]]),
+        (right, [[abs(scalars(run.overlaps)[key]) for run in runs] for runs in dots[name]]),
+    )
+    for axis, values in measured:
+        error = np.std(values, axis=1, ddof=1) / np.sqrt(len(SEEDS))
+        axis.errorbar(MEASURED, np.mean(values, axis=1), error, fmt="o", ms=4, color=COLOURS[name])
 for axis in (left, right):
     axis.axvline(alpha_c, color=DARK, lw=0.8, ls="--")
     axis.set_xlabel("α = n/d")

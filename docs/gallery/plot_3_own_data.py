@@ -38,7 +38,7 @@ for start, run in zip([*range(4), "positional"], runs, strict=True):
 best = min((run for run in runs if run.converged), key=lambda run: run.train_loss)
 
 # %%
-# The errors that the layer makes on the sentences kept aside, beside those of the mean of all tokens and of no attention.
+# Errors on the sentences kept aside, of the layer, of the mean of all tokens and of no attention.
 aside = slice(1200, n)
 S = train.student(local_fields(tokens[aside], positions, best.Q))
 guesses = {
@@ -50,13 +50,14 @@ for name, guess in guesses.items():
     print(f"{name:<20}{np.mean((clean[aside] - guess) ** 2):.4f}")
 
 # %%
-# Left: the weights against the normal of the hidden plane, one dot a coordinate. Right: the attention between
+# Left: the weights against the normal of the hidden plane, one dot a coordinate; Q and −Q are the
+# same layer. Right: the attention between
 # the first two tokens, where these are on one side of the plane and where they are not.
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 left.axhline(0, color=GREY, lw=0.5)
-left.plot(hidden, best.Q[:, 0], "o", ms=3, color=DARK)
 cosine = hidden @ best.Q[:, 0] / np.linalg.norm(hidden) / np.linalg.norm(best.Q)
-left.set(xlabel="normal of the hidden plane", ylabel="Q", title=f"cosine {cosine:.2f}")
+left.plot(hidden, np.sign(cosine) * best.Q[:, 0], "o", ms=3, color=DARK)
+left.set(xlabel="normal of the hidden plane", ylabel="Q", title=f"cosine {abs(cosine):.2f}")
 same = alike[aside, 0, 1] > 0
 for where, label, colour in ((same, "one side", COLOURS["semantic"]), (~same, "two sides", COLOURS["positional"])):
     right.hist(S[where, 0, 1], np.linspace(0, 1, 41), color=colour, alpha=0.7, label=label)

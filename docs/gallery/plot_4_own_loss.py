@@ -24,7 +24,8 @@ plt.rcParams.update(STYLE)
 LAM, SIZE = 0.1, 300
 
 # %%
-# State evolution and message passing know what to do with it: overlaps at every iteration, for labels with Gaussian noise.
+# State evolution and message passing know what to do with it: overlaps at every iteration, for labels with Gaussian
+# noise.
 model = ga.glm_model(PseudoHuber(0.5), ga.LinearLabels(noise=0.3), lam=LAM)
 data = ga.sample(model, SIZE, alpha=2.0, seed=0)
 run = ga.run_gamp(data, "random", damping=0.7, tol=0, max_iter=12)

@@ -2,8 +2,8 @@
 A sweep on dask
 ===============
 
-A sweep computes the cells of a grid that its folder does not hold yet, on any executor. Here it is a dask cluster of two
-threads in this process; ``Client("tcp://HOST:8786")`` would be one of many machines.
+A sweep computes the cells of a grid that its folder does not hold yet, on any executor. Here it is a dask cluster of
+two threads in this process; ``Client("tcp://HOST:8786")`` would be one of many machines.
 """
 
 from tempfile import TemporaryDirectory
@@ -18,8 +18,8 @@ plt.rcParams.update(STYLE)
 ALPHAS, OMEGAS = [0.8, 1.1, 1.4, 1.7, 2.0], [0.1, 0.3]
 
 # %%
-# State evolution over a grid, message passing at some of its points. Each finished cell is a file, so that the same call
-# made again computes nothing.
+# State evolution over a grid, message passing at some of its points. Each finished cell is a file, so that the same
+# call made again computes nothing.
 asked = [{"method": "SE", "omega": OMEGAS}, {"method": "GAMP", "omega": 0.3, "d": 400, "seed": [0, 1]}]
 with TemporaryDirectory() as folder:
     options = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": None}
@@ -30,13 +30,10 @@ with TemporaryDirectory() as folder:
             print(f"{attempt}: {found.computed} cells computed, {found.reused} kept; {found.counts}")
 
 # %%
-# The rows carry everything: numbers, errors, statuses, versions. ``found.dataset()`` is the same as an xarray Dataset where
-# the cells are a grid. "lost" are cells in which the branch does not exist.
-print("method branch       α    ω  status        ε_t")
+# The rows carry everything: numbers, errors, statuses, versions. ``found.dataset()`` is the same as an xarray Dataset,
+# where the cells are a grid. "lost" are cells in which the branch does not exist.
 for row in found.rows[::4]:
-    print(
-        f"{row['method']:<7}{row['branch']:<11}{row['alpha']:3}  {row['omega']:3}  {row['status']:<10}{row['train_loss']:9.6f}"
-    )
+    print(*(f"{row[key]!s:<11}" for key in ("method", "branch", "alpha", "omega", "status")), row["train_loss"])
 
 # %%
 # Which branch has the lower loss: lines are state evolution, dots message passing on two instances with d = 400.

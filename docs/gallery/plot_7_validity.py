@@ -34,10 +34,10 @@ for name, solutions in found.items():
     print(f"{name}, α = {ALPHAS[-1]}: {solutions[-1].validity}")
 
 # %%
-# Left: growth in the direction of the overlap that is zero on the branch. Above 1 any damped iteration leaves: the semantic
-# branch is lost towards the positions at small α. Centre: the replicon eigenvalue of the map's continuous part. Right:
-# the share of the jumps in V̂. Where it is more than a per cent, the prediction is an approximation, whatever its
-# numerical error.
+# Left: growth in the direction of the overlap that is zero on the branch. Above 1 any damped iteration leaves: the
+# semantic branch is lost towards the positions at small α. Centre: the replicon eigenvalue of the map's continuous part.
+# Right: the share of the jumps in V̂. Where it is more than a per cent, the prediction is an approximation, whatever
+# its numerical error.
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
 for name, solutions in found.items():
     other = "m" if name == "semantic" else "theta"
@@ -48,10 +48,8 @@ for name, solutions in found.items():
     )
     for axis, curve in zip(axes, curves, strict=True):
         axis.plot(ALPHAS, curve, "o-", ms=4, color=COLOURS[name], label=f"{name} branch")
-for axis, title, limit in zip(
-    axes, ("growth", "replicon eigenvalue", "share of jumps in V̂, %"), (1, 1, 1), strict=True
-):
-    axis.axhline(limit, color=DARK, lw=0.8, ls="--")
+for axis, title in zip(axes, ("growth", "replicon eigenvalue", "share of jumps in V̂, %"), strict=True):
+    axis.axhline(1, color=DARK, lw=0.8, ls="--")
     axis.set(title=title, xlabel="α = n/d")
 axes[2].set_yscale("symlog", linthresh=0.1)
 axes[0].legend(frameon=False)
