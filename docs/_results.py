@@ -30,6 +30,9 @@ def substitutions() -> dict[str, str]:
         "jump_percent": f"{100 * abs(jumps):.0f} %",
         "pass_ratio": number(speed["iteration"]["float64"]["held"], 2),
     }
+    times = stored("state_evolution_speed")
+    found |= {"split_rough": number(times["semantic 0.0001"]["seconds"], 2)}
+    found |= {"split_fine": number(times["semantic 1e-08"]["seconds"], 2)}
     for d in (1000, 4000):
         for branch, row in speed[f"solution {d}"].items():
             found[f"accelerated_{branch}_{d}"] = str(row["n_iter"])

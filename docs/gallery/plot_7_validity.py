@@ -35,9 +35,9 @@ for name, solutions in found.items():
 
 # %%
 # Left: growth in the direction of the overlap that is zero on the branch. Above 1 any damped iteration leaves: the
-# semantic branch is lost towards the positions at small α. Centre: the replicon eigenvalue of the map's continuous part.
-# Right: the share of the jumps in V̂. Where it is more than a per cent, the prediction is an approximation, whatever
-# its numerical error.
+# semantic branch is lost towards the positions at small α. Centre: the replicon eigenvalue of the map's continuous
+# part. Right: the share of the jumps in V̂. Where it is more than a per cent, the prediction is an approximation,
+# whatever its numerical error.
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
 for name, solutions in found.items():
     other = "m" if name == "semantic" else "theta"
