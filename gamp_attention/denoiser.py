@@ -84,6 +84,16 @@ def denoise(
     Raises
     ------
     ValueError : if V is not positive definite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=0.1, seed=0)
+    >>> omega, V = np.ones((10, 2, 1)), np.ones((2, 1, 1))
+    >>> out = ga.denoise(data.loss, data.terms("exact").params, omega, V)
+    >>> bool(abs(out.g - (out.z - omega)).max() < 1e-12)
+    True
     """
     n, L, r = omega.shape
     metric = make_metric(V)

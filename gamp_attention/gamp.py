@@ -133,6 +133,16 @@ def gamp_step(
     Raises
     ------
     numpy.linalg.LinAlgError, newton.NotPositiveDefinite : where V is no longer positive definite.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
+    >>> state = ga.initial_state(data, data.Q_star)
+    >>> for _ in range(5):
+    ...     state, seen = ga.gamp_step(data, "asymptotic", state, damping=0.5)
+    >>> state.Q.shape, seen.V_hat.shape, seen.denoised.solved.all().item()
+    ((100, 1), (2, 1, 1), True)
     """
     terms = data.terms(risk)
     held = hold and state.z is not None

@@ -13,6 +13,7 @@ from numpydoc.docscrape import ClassDoc, FunctionDoc
 from numpydoc.validate import validate
 
 import gamp_attention as ga
+from docs import _results
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gamp_attention"
@@ -108,3 +109,12 @@ def test_public_docstrings_are_complete(name):
         assert parameters - described == set()
     if inspect.isfunction(thing) and re.search(r"\bcheck\.|\braise\b|\brequire_", inspect.getsource(thing)):
         assert docs[0]["Raises"], "a function that checks its arguments needs a section Raises"
+
+
+def test_every_stored_result_and_every_failed_check_is_in_the_manual():
+    page = _results.results_page()
+    stems = {path.stem for path in _results.STORED.glob("*.json") if "_quick" not in path.stem}
+    assert set(re.findall(r"^\*\*(\w+)\.json\*\*", page, re.MULTILINE)) == stems
+    for stem in stems:
+        for claim in _results.stored(stem)["failed"]:
+            assert _results._prose(claim) in page
