@@ -48,6 +48,7 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_signature": False,
+    "capture_repr": (),
     "min_reported_time": 1e9,
     "write_computation_times": False,
 }

@@ -36,20 +36,20 @@ for name, solutions in found.items():
 # %%
 # Left: growth in the direction of the overlap that is zero on the branch. Above 1 any damped iteration leaves: the
 # semantic branch is lost towards the positions at small α. Centre: the replicon eigenvalue of the map's continuous
-# part. Right: the share of the jumps in V̂. Where it is more than a per cent, the prediction is an approximation,
-# whatever its numerical error.
+# part, with its numerical error, which is large where the map jumps. Right: the share of the jumps in V̂. Where it is
+# more than a per cent, the prediction is an approximation, whatever its numerical error.
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
 for name, solutions in found.items():
     other = "m" if name == "semantic" else "theta"
     curves = (
-        [se.stability.growth[other] for se in solutions],
-        [se.replicon for se in solutions],
-        [100 * abs(se.jump_mass.sum() / se.V_hat.sum()) for se in solutions],
+        ([se.stability.growth[other] for se in solutions], None),
+        ([se.replicon for se in solutions], [se.replicon_error for se in solutions]),
+        ([100 * abs(se.jump_mass.sum() / se.V_hat.sum()) for se in solutions], None),
     )
-    for axis, curve in zip(axes, curves, strict=True):
-        axis.plot(ALPHAS, curve, "o-", ms=4, color=COLOURS[name], label=f"{name} branch")
+    for axis, (curve, error) in zip(axes, curves, strict=True):
+        axis.errorbar(ALPHAS, curve, error, fmt="o-", ms=4, capsize=2, color=COLOURS[name], label=f"{name} branch")
 for axis, title in zip(axes, ("growth", "replicon eigenvalue", "share of jumps in V̂, %"), strict=True):
     axis.axhline(1, color=DARK, lw=0.8, ls="--")
     axis.set(title=title, xlabel="α = n/d")
-axes[2].set_yscale("symlog", linthresh=0.1)
+axes[2].set_yscale("log")
 axes[0].legend(frameon=False)
