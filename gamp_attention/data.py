@@ -217,6 +217,8 @@ class Dataset:
 def sample(model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.float64) -> Dataset:
     """Draw n = round(αd) sentences and the teacher from a model.
 
+    Eq. :eq:`teacher`.
+
     Parameters
     ----------
     model : what to draw from.
