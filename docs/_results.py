@@ -99,7 +99,7 @@ def _result(name: str) -> str:
         parts.append(table.read_text().strip())
     else:
         numbers = {key: value for key, value in found.items() if key not in ABOUT}
-        parts += tables(numbers) or [f"Numbers alone are in `validation/results/{name}.json`."]
+        parts += ["<details><summary>Numbers</summary>", *tables(numbers), "</details>"]
     return "\n\n".join(parts)
 
 
