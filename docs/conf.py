@@ -1,6 +1,17 @@
 """Sphinx configuration."""
 
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE)]  # the checkout, whose compiled kernels tests have left on disk
+
+import _results
+
 import gamp_attention
+
+os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")
 
 project = "gamp_attention"
 author = "The gamp_attention developers"
@@ -14,13 +25,48 @@ extensions = [
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",
     "numpydoc",
+    "sphinx_gallery.gen_gallery",
 ]
-myst_enable_extensions = ["dollarmath", "amsmath"]
+myst_enable_extensions = ["dollarmath", "amsmath", "substitution"]
+myst_heading_anchors = 3
+myst_substitutions = _results.substitutions()
+(HERE / "generated").mkdir(exist_ok=True)
+(HERE / "generated" / "results.md").write_text(_results.results_page())
+
 autosummary_generate = True
+autosummary_ignore_module_all = False
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 autodoc_typehints = "none"
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "auto_gallery",
+    "within_subsection_order": "FileNameSortKey",
+    "doc_module": ("gamp_attention",),
+    "reference_url": {"gamp_attention": None},
+    "backreferences_dir": "generated/examples",
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "show_signature": False,
+    "capture_repr": (),
+    "min_reported_time": 1e9,
+    "write_computation_times": False,
+}
+
+numfig = True  # equations of the two pages of theory are (1.1), …, (2.1), …, apart from the paper's
+math_numfig = True
+nitpicky = True
+templates_path = ["_templates"]
 html_theme = "furo"
 html_static_path = ["_static"]
-exclude_patterns = ["_build"]
-nitpicky = False
+exclude_patterns = ["_build", "generated/results.md", "generated/examples", "gallery", "examples"]
+
+
+def _skip(app, what, name, thing, skip, options):
+    """Fields of NamedTuples are described with their class."""
+    return True if type(thing).__name__ == "_tuplegetter" else None
+
+
+def setup(app):
+    """Leave out what autodoc would say of fields."""
+    app.connect("autodoc-skip-member", _skip)

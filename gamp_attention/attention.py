@@ -26,6 +26,8 @@ from gamp_attention._numba import inline_kernel, overload
 class DotProductAttention(NamedTuple):
     """S[z] from scores z_i·z_j / temperature, or q_i·k_j / temperature where keys have weights of their own.
 
+    Eq. :eq:`student`.
+
     Attributes
     ----------
     temperature : divides the scores.

@@ -24,7 +24,12 @@ GD_WORK = 1.6e10  # n L d × steps of plain gradient descent that is affordable:
 class Comparison:
     """Result of `compare`; `str()` gives the table, `to_dict()` what --json writes.
 
-    The linear baseline is None for a model without attention.
+    Attributes
+    ----------
+    settings : what was asked for, with d, n, α, λ and the damping of each branch.
+    branches : GAMP, state evolution and descents, one entry for each start.
+    baseline : the linear baseline; None for a model without attention.
+    seconds : what all took.
     """
 
     settings: dict[str, Any]

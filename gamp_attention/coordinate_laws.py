@@ -80,7 +80,13 @@ class CoordinateLaw:
 
 
 class Classes(NamedTuple):
-    """Values that coordinates take, along the first axis, and the shares of coordinates that take each."""
+    """Values that coordinates take, along the first axis, and the shares of coordinates that take each.
+
+    Attributes
+    ----------
+    values : (K, …).
+    weight : (K,) shares, which add to one.
+    """
 
     values: np.ndarray
     weight: np.ndarray
@@ -102,6 +108,10 @@ def power_law_spectrum(exponent: float, n_classes: int = 16, *, weight: Any = No
     Returns
     -------
     Classes with values (K,), falling, for `coordinate_law`.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
     """
     exponent = check.real("exponent", exponent, low=0)
     variance = check.real("variance", variance, low=0, strict=True)
@@ -116,7 +126,21 @@ def power_law_spectrum(exponent: float, n_classes: int = 16, *, weight: Any = No
 
 
 def sign_positions(n_tokens: int = 2, size: float = 1.0) -> Classes:
-    """Positions with independent random signs, τ_l^i = ±size: all patterns (2^L, L), equally likely."""
+    """Positions with independent random signs, τ_l^i = ±size.
+
+    Parameters
+    ----------
+    n_tokens : L.
+    size : of τ, > 0.
+
+    Returns
+    -------
+    Classes with all patterns (2^L, L), equally likely.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    """
     L, size = check.integer("n_tokens", n_tokens, low=1), check.real("size", size, low=0)
     if L > MOST_TOKENS:
         raise check.fail("n_tokens", L, f"at most {MOST_TOKENS}, for 2^L classes of coordinates")
@@ -124,7 +148,21 @@ def sign_positions(n_tokens: int = 2, size: float = 1.0) -> Classes:
 
 
 def subset_positions(tau: Any, share: float) -> Classes:
-    """Positions τ_l/√share on a share of the coordinates and zero on the others, so that ‖p_l‖ stays; values (2, L)."""
+    """Positions τ_l/√share on a share of the coordinates and zero on the others, so that ‖p_l‖ stays.
+
+    Parameters
+    ----------
+    tau : (L,) positions on all coordinates.
+    share : of the coordinates, in (0, 1].
+
+    Returns
+    -------
+    Classes with values (2, L).
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    """
     tau, share = check.array("tau", tau, ("L",)), check.real("share", share, low=0, high=1, strict=True)
     if share == 1:
         return Classes(tau[None], np.ones(1))
@@ -132,7 +170,22 @@ def subset_positions(tau: Any, share: float) -> Classes:
 
 
 def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -> Classes:
-    """Teacher rows N(0, variance·1) on a share of the coordinates and zero on the others: covariances (2, t, t)."""
+    """Teacher rows N(0, variance·1) on a share of the coordinates and zero on the others.
+
+    Parameters
+    ----------
+    share : of the coordinates, in (0, 1].
+    teacher_rank : t.
+    variance : of the entries that are not zero.
+
+    Returns
+    -------
+    Classes with covariances (2, t, t) for values.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    """
     share = check.real("share", share, low=0, high=1, strict=True)
     covariance = check.real("variance", variance, low=0) * np.eye(check.integer("teacher_rank", teacher_rank, low=1))
     if share == 1:
@@ -154,6 +207,10 @@ def coordinate_law(
     tau : (L,) or (J, L) positions τ = √d p; evenly spaced from 1 to −1, the same in all coordinates, if not given.
     teacher : (t, t) or (J, t, t) covariances of the rows of Q*, Gaussian of mean zero; the identity if not given.
     n_tokens, teacher_rank : L and t.
+
+    Returns
+    -------
+    CoordinateLaw
 
     Raises
     ------

@@ -204,6 +204,8 @@ class Dataset:
     def terms(self, risk: str) -> RiskTerms:
         """The loss parameters of a risk.
 
+        Eq. :eq:`glm`.
+
         Raises
         ------
         ValueError : for an unknown risk, or the asymptotic one where the teacher is not known.
@@ -247,6 +249,8 @@ def sample(
 ) -> Dataset:
     """Draw n = round(αd) sentences and the teacher from a model.
 
+    Eq. :eq:`teacher`.
+
     Parameters
     ----------
     model : what to draw from.
@@ -260,6 +264,10 @@ def sample(
     Returns
     -------
     Dataset with Q_star (d, t) and targets (n, L, L).
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
 
     Examples
     --------

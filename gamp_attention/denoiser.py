@@ -66,6 +66,8 @@ def denoise(
 ) -> Denoised:
     """Apply the proximal denoiser to n samples (theory: the output channel of GAMP and of state evolution).
 
+    Eq. :eq:`prox`, :eq:`force`, :eq:`jacobian`.
+
     Parameters
     ----------
     loss : the per-sample loss ℓ_μ.
@@ -76,9 +78,23 @@ def denoise(
     hold : keep the local minimum that the start leads to, instead of searching for the global one.
     jacobian : also return the full ∂z/∂ω.
 
+    Returns
+    -------
+    Denoised
+
     Raises
     ------
     TypeError, ValueError : naming the argument that has another shape or type; if V is not positive definite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=0.1, seed=0)
+    >>> omega, V = np.ones((10, 2, 1)), np.ones((2, 1, 1))
+    >>> out = ga.denoise(data.loss, data.terms("exact").params, omega, V)
+    >>> bool(abs(out.g - (out.z - omega)).max() < 1e-12)
+    True
     """
     n, L, r = _checked_shapes(loss, params, omega, V, start)
     metric = make_metric(V)

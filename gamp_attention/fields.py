@@ -20,7 +20,7 @@ def _block(n_rows: int) -> int:
 
 
 def local_fields(tokens: np.ndarray | TokenStore, positions: np.ndarray, Q: np.ndarray) -> np.ndarray:
-    """z_l = (x_l + p_l)·Q/√d for every sample: (n, L, d), (L, d), (d, r) to (n, L, r)."""
+    """z_l = (x_l + p_l)·Q/√d for every sample: (n, L, d), (L, d), (d, r) to (n, L, r). Eq. :eq:`fields`."""
     n, L, d = tokens.shape
     columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
     z = np.empty((n, L, Q.shape[1]))

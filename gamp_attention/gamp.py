@@ -77,7 +77,18 @@ class StepReport:
 
 
 def initial_state(data: Dataset, Q: np.ndarray, V: np.ndarray | None = None) -> GampState:
-    """The state before the first iteration: no memory, and the V of `initial_variances` if not given."""
+    """The state before the first iteration, without memory.
+
+    Parameters
+    ----------
+    data : the samples.
+    Q : (d, r) weights.
+    V : (L, r, r) variances; those of `initial_variances`, tr Σ_l/(2dλ), if not given.
+
+    Returns
+    -------
+    GampState
+    """
     S, L, r = require_dataset(data).n_sources, data.n_tokens, data.rank
     Q = check.array("Q", Q, (data.dim, r))
     if V is not None:
@@ -103,12 +114,15 @@ def _check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None) -> 
 
 
 def averaged_memory(D: np.ndarray, V: np.ndarray, W: np.ndarray, g: np.ndarray, damping: float) -> np.ndarray:
-    """D ← (1−β) D + β W g, the exact Onsager term of the damped iteration."""
+    """D ← (1−β) D + β W g, the exact Onsager term of the damped iteration. Eq. :eq:`memory`."""
     return (1 - damping) * D + damping * np.einsum("lab,nlb->nla", W, g)
 
 
 def naive_memory(D: np.ndarray, V: np.ndarray, W: np.ndarray, g: np.ndarray, damping: float) -> np.ndarray:
-    """D = V g with the averaged V: what damping is often taken to be. Kept to show that it fails."""
+    """D = V g with the averaged V: what damping is often taken to be. Kept to show that it fails.
+
+    Eq. :eq:`naive-memory`.
+    """
     return np.einsum("lab,nlb->nla", V, g)
 
 
@@ -124,6 +138,8 @@ def gamp_step(
 ) -> tuple[GampState, StepReport]:
     """One iteration of GAMP. Pure: the state is not changed.
 
+    Eq. :eq:`averages`.
+
     Parameters
     ----------
     data, risk : the problem.
@@ -136,11 +152,21 @@ def gamp_step(
 
     Returns
     -------
-    The next state, and what was seen at `state`.
+    GampState, StepReport : the next state, and what was seen at `state`.
 
     Raises
     ------
     numpy.linalg.LinAlgError, newton.NotPositiveDefinite : where V is no longer positive definite.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
+    >>> state = ga.initial_state(data, data.Q_star)
+    >>> for _ in range(5):
+    ...     state, seen = ga.gamp_step(data, "asymptotic", state, damping=0.5)
+    >>> state.Q.shape, seen.V_hat.shape, seen.denoised.solved.all().item()
+    ((100, 1), (2, 1, 1), True)
     """
     require_dataset(data).terms(risk)
     check.real("damping", damping, low=0, high=1, strict=True)

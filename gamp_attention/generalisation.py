@@ -16,6 +16,8 @@ CHUNK = 500  # samples held at a time
 def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: Any = 1) -> tuple[float, float]:
     """ε_g = E‖y − f_Q(x)‖_F²/(dL) of eq. (4), and its standard error, on fresh samples with the same teacher.
 
+    Eq. :eq:`test-error`.
+
     Of a generalised linear model, the mean loss of a fresh sample.
 
     Parameters

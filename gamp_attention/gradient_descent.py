@@ -117,6 +117,8 @@ def minimize_risk(
 ) -> DescentResult:
     """Minimise the training risk with torch: full-batch gradient descent as in the paper, Adam or L-BFGS.
 
+    Eq. :eq:`risk`.
+
     Parameters
     ----------
     data : the samples.

@@ -27,6 +27,8 @@ def prior_response(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A_i = Σ_l γ_l^i V̂_l, C_i = (λ + A_i)⁻¹ and W_l = (1/d) Σ_i γ_l^i C_i of the ridge input denoiser.
 
+    Eq. :eq:`variances`.
+
     Near a maximum of the risk λ + A is not positive definite; its eigenvalues are kept above LEAST_PRECISION λ,
     in A too, so that fixed points stay what they are.
 
@@ -61,7 +63,7 @@ def field_variances(penalty: Any, spectra: np.ndarray, C: np.ndarray, share: np.
 
 
 def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """η (K, r) and C (K, r, r) for b (K, r) and A (K, r, r) or (1, r, r), any penalty."""
+    """η (K, r) and C (K, r, r) for b (K, r) and A (K, r, r) or (1, r, r), any penalty. Eq. :eq:`input-denoiser`."""
     b = np.ascontiguousarray(b, dtype=float)
     eta, C = np.empty(b.shape), np.empty((*b.shape, b.shape[1]))
     _denoise(penalty, b, np.ascontiguousarray(A), eta, C)
@@ -71,7 +73,10 @@ def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndar
 def weights_update(
     penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, force: np.ndarray, Q: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """η (d, r) and W (L, r, r) for b = force + A Q, with force = X̃ᵀg (d, r)."""
+    """η (d, r) and W (L, r, r) for b = force + A Q, with force = X̃ᵀg (d, r).
+
+    Eq. :eq:`input-denoiser`, :eq:`variances`.
+    """
     d, r = Q.shape
     if type(penalty) is Ridge:
         A, C, W = prior_response(spectra, penalty.lam, V_hat)

@@ -32,7 +32,12 @@ class LabelTeacher(Protocol):
 
 @dataclass(frozen=True)
 class LinearLabels:
-    """p = u + noise · N(0, 1), one for each of the L t fields; for the squared loss."""
+    """p = u + noise · N(0, 1), one for each of the L t fields; for the squared loss.
+
+    Attributes
+    ----------
+    noise : standard deviation of the noise.
+    """
 
     noise: float = 0.0
     even = False
@@ -52,7 +57,12 @@ class LinearLabels:
 
 @dataclass(frozen=True)
 class LogisticLabels:
-    """p = ±1 with log odds Σ_l u_l / temperature, t = 1; their sign at temperature 0. For the logistic loss."""
+    """p = ±1 with log odds Σ_l u_l / temperature, t = 1; their sign at temperature 0. For the logistic loss.
+
+    Attributes
+    ----------
+    temperature : at least 0.
+    """
 
     temperature: float = 1.0
     even = False
@@ -89,7 +99,12 @@ class ClassLabels:
 
 @dataclass(frozen=True)
 class IntensityLabels:
-    """p = (Σ_l u_l)² + noise · N(0, 1), t = 1; for phase retrieval."""
+    """p = (Σ_l u_l)² + noise · N(0, 1), t = 1; for phase retrieval.
+
+    Attributes
+    ----------
+    noise : standard deviation of the noise.
+    """
 
     noise: float = 0.0
 

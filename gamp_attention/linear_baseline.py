@@ -72,6 +72,8 @@ class LinearFit:
 def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: Any = 0) -> LinearBaseline:
     """Asymptotic weights and test error of the linear layer y = W x trained on the same task.
 
+    Eq. :eq:`baseline`.
+
     Parameters
     ----------
     model : the problem.

@@ -27,7 +27,14 @@ from gamp_attention.two_tokens import is_two_tokens, two_token_derivatives, two_
 class AttentionLoss(NamedTuple):
     """ℓ(z) = ½ Tr[S G Sᵀ] − Tr[S M] with S = S[z]: the attention layer as a GLM.
 
+    Eq. :eq:`glm`.
+
     The parameters of a sample are the entries of G (L, L), then those of M (L, L), both row-major.
+
+    Attributes
+    ----------
+    attention : the map S.
+    n_tokens, rank : L and r.
     """
 
     attention: Any  # DotProductAttention or a registered map

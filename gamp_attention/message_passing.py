@@ -43,6 +43,8 @@ def run_gamp(
 ) -> GampResult:
     """Run damped GAMP to a critical point of the training risk, eq. (3).
 
+    Eq. :eq:`critical`.
+
     Parameters
     ----------
     data : the samples.
@@ -71,7 +73,7 @@ def run_gamp(
     Returns
     -------
     GampResult. `converged` means that the gradient norm is at most tol, `fixed_point` that Q was verified to be a fixed
-    point of GAMP.
+        point of GAMP.
 
     Raises
     ------

@@ -162,7 +162,7 @@ class MixtureModel(Model):
 
     @cached_property
     def teacher_shift(self) -> np.ndarray:
-        """Means Q*ᵀμ_{l,k}/√d of the teacher's fields in each source, (S, t)."""
+        """Means Q*ᵀμ_{l,k}/√d of the teacher's fields in each source, (S, t). Eq. :eq:`mixture`."""
         law = self.coordinates
         return np.einsum("k,kt,ks->st", law.weight, law.teacher_mean, self.class_means)
 
@@ -241,22 +241,26 @@ def mixture_model(
 ) -> MixtureModel:
     """Model whose tokens are Gaussian mixtures, Appendix C.10: x_l | c_l = k ~ N(μ_{l,k}, σ_{l,k}² I).
 
+    Eq. :eq:`mixture`.
+
     Parameters
     ----------
     classes : (K_1, …, K_L) joint probabilities of the classes of the L tokens; those of no probability are left out.
     means : (L, K) class means μ_{l,k} = means[l, k] 1_d/√d, K being the most classes of a token. For means along other
         directions than 1_d, (J, L, K) or `Classes` of such values: one for each of J classes of coordinates.
     rank, teacher_rank : r and t.
-    omega, lam, A, student, teacher, penalty : as for `attention_model`.
+    omega : as for `attention_model`.
     sigma : standard deviations of the tokens in their classes: one number, (L,) or (L, K).
+    lam, A : as for `attention_model`.
     tau : (L,) or (J, L) positions as for `coordinate_law`; evenly spaced from 1 to −1, the same in all coordinates, if
         not given. Classes of coordinates of positions and of means are independent.
     teacher_mean : (t,) mean of the rows of Q*, beside their covariance 1; zero if not given.
+    student, teacher, penalty : as for `attention_model`.
 
     Returns
     -------
     MixtureModel, with one source for each (token, class) pair of positive probability, in order of tokens, then
-    classes. Overlaps hold one entry for each source.
+        classes. Overlaps hold one entry for each source.
 
     Raises
     ------

@@ -284,6 +284,10 @@ def attention_model(
     coordinates : the law ν of covariances, positions and teacher weights, instead of sigma and tau.
     penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
 
+    Returns
+    -------
+    Model
+
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
@@ -333,6 +337,14 @@ def paper_model(
     lam : ridge λ > 0; not used where a penalty is given.
     A : (2, 2) positional part of the target.
     penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
 
     Examples
     --------

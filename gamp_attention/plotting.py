@@ -23,6 +23,7 @@ BOUNDARIES = (
     ("positional_to", "positional branch ends", {"color": COLOURS["positional"], "fmt": "v:"}),
     ("positional_stable_to", "positional branch becomes unstable", {"color": COLOURS["positional"], "fmt": "v-"}),
 )
+STYLE: Any = {"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}
 LABELS = {"q": "$q$", "m": "$m_1$", "theta": r"$\theta$", "V": "$V$"}
 
 
@@ -143,7 +144,7 @@ def figure(path: str | Path, rows: int, columns: int, size: tuple[float, float])
     kind = require_format(path)
     import matplotlib.pyplot as plt
 
-    with plt.rc_context({"axes.spines.top": False, "axes.spines.right": False, "font.size": 10}):
+    with plt.rc_context(STYLE):
         drawing, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
         try:
             yield axes

@@ -8,16 +8,25 @@ import numpy as np
 
 
 class Status(Enum):
-    """How a solver ended."""
+    """How a solver ended.
+
+    Attributes
+    ----------
+    CONVERGED : within the tolerance.
+    SETTLED : message passing cycled; the settling phase converged.
+    MAX_ITER, STALLED, DIVERGED, NONFINITE : no solution.
+    INACCURATE : solved, but not to the accuracy asked for within the budget.
+    LOST : the branch asked for does not exist here; another solution was found.
+    """
 
     CONVERGED = "converged"
-    SETTLED = "settled"  # message passing cycled; the settling phase converged
+    SETTLED = "settled"
     MAX_ITER = "max_iter"
     STALLED = "stalled"
     DIVERGED = "diverged"
     NONFINITE = "nonfinite"
-    INACCURATE = "inaccurate"  # solved, but not to the accuracy asked for within the budget
-    LOST = "lost"  # the branch asked for does not exist here; another solution was found
+    INACCURATE = "inaccurate"
+    LOST = "lost"
 
     @property
     def converged(self) -> bool:
@@ -37,10 +46,12 @@ class ConvergenceError(RuntimeError):
 class Overlaps:
     """Summary statistics of eq. (6), (7): q_l = QᵀΣ_lQ/d, m_l = Qᵀp_l/√d, θ_l = QᵀΣ_lQ*/d, and V_l.
 
+    Eq. :eq:`overlaps`.
+
     Attributes
     ----------
     q, m, theta, V : (L, r, r), (L, r), (L, r, t) and (L, r, r); t = 0 where no teacher is known.
-    A history holds one more axis, of time, in front.
+        A history holds one more axis, of time, in front.
     """
 
     q: np.ndarray

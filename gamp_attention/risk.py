@@ -83,7 +83,7 @@ def normalised_risk(data: Dataset, Q: np.ndarray, loss: float) -> float:
 
 
 def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
-    """‖∇R‖_F / (λ√d), with the penalty's strength for λ."""
+    """‖∇R‖_F / (λ√d), with the penalty's strength for λ. Eq. :eq:`critical`."""
     return float(np.linalg.norm(gradient) / (data.penalty.strength * np.sqrt(data.dim)))
 
 
@@ -105,6 +105,8 @@ def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: An
 def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
     """Gradient of the un-normalised risk R of eq. (3), or of its asymptotic form eq. (41).
 
+    Eq. :eq:`risk`.
+
     Parameters
     ----------
     data : the samples.
@@ -114,7 +116,11 @@ def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
     Returns
     -------
     (d, r) array ∇R(Q) = X̃ᵀ∇ℓ(X̃Q) + ∇r(Q), with ∇r(Q) = λQ for the ridge. Where the penalty has kinks at Q, the
-    subgradient of smallest norm, which is zero at critical points.
+        subgradient of smallest norm, which is zero at critical points.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
     """
     require_dataset(data).terms(risk)
     Q = check.array("Q", Q, (data.dim, data.rank))
@@ -122,13 +128,41 @@ def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
 
 
 def train_loss(data: Dataset, Q: Any, risk: str = "exact") -> float:
-    """Training loss ε_t = R/d of eq. (3), or of its asymptotic form eq. (41), at weights Q (d, r)."""
+    """Training loss ε_t = R/d of eq. (3), or of its asymptotic form eq. (41).
+
+    Eq. :eq:`risk`.
+
+    Parameters
+    ----------
+    data : the samples.
+    Q : (d, r) weights.
+    risk : "exact" or "asymptotic".
+
+    Returns
+    -------
+    A number.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> informed, without = ga.train_loss(data, data.Q_star), ga.train_loss(data, 0 * data.Q_star)
+    >>> 0 < informed < without
+    True
+    """
     require_dataset(data).terms(risk)
     return risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).train_loss
 
 
 def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
-    """Overlaps of weights Q (d, r) with the covariances, means and teacher of each source of a dataset."""
+    """Overlaps of weights Q (d, r) with the covariances, means and teacher of each source of a dataset.
+
+    Eq. :eq:`overlaps`.
+    """
     d, S = data.dim, data.n_sources
     SQ = data.spectra[:, :, None] * Q[None]  # (S, d, r)
     star = np.empty((d, 0)) if data.Q_star is None else data.Q_star

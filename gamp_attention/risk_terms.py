@@ -24,6 +24,8 @@ class RiskTerms:
 def asymptotic_terms(T: np.ndarray, rho: np.ndarray) -> RiskTerms:
     """Loss parameters of the asymptotic risk, eq. (41): G = ρ, M = ρ Tᵀ, constant ½ Tr T ρ Tᵀ.
 
+    Eq. :eq:`asymptotic-risk`.
+
     T has shape (n, L, L) and rho, the traces tr Σ_l/d of each sample's tokens, (n, L), or (1, L) for the same in all.
     """
     M = rho[:, :, None] * T.transpose(0, 2, 1)

@@ -107,6 +107,8 @@ def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
 def is_fixed_point(data: Dataset, risk: str, at: RiskAtPoint, V: np.ndarray, tol: float = 1e-6) -> bool:
     """Whether a critical point is a fixed point of GAMP with its local minima held.
 
+    Eq. :eq:`critical`.
+
     V is halved where a sample's proximal objective would be concave at z; ω = z − V g then has z for its
     proximal point.
     """

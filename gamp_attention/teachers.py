@@ -28,6 +28,8 @@ class Teacher(Protocol):
 class SoftmaxTeacher:
     """T[u] = (1 − ω) S[u] + ω A, eq. (16), with S[u] = softmax_rows(u uᵀ) or another dot-product attention.
 
+    Eq. :eq:`teacher`.
+
     Attributes
     ----------
     omega : share ω of the positional matrix.

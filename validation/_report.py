@@ -5,6 +5,7 @@ import json
 import os
 import sys
 import traceback
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -52,27 +53,29 @@ class Verdict:
 
     def __init__(self, name: str, found: argparse.Namespace) -> None:
         self.name, self._options = name + ("_quick" if found.quick else ""), found
+        self.held: list[str] = []
         self.failed: list[str] = []
 
     def check(self, condition: bool, claim: str) -> None:
         """Print a claim and whether it holds."""
         print(("holds   " if condition else "FAILS   ") + claim, flush=True)
-        if not condition:
-            self.failed.append(claim)
+        (self.held if condition else self.failed).append(claim)
 
     def path(self, suffix: str) -> Path:
         """Where this script stores a file."""
         return self._options.out / f"{self.name}{suffix}"
 
     def end(self, numbers: dict[str, Any]) -> None:
-        """Store the numbers with versions, and exit."""
+        """Store the numbers with the day, versions and checks, and exit."""
         versions = {
             "gamp_attention": gamp_attention.__version__,
             "numpy": np.__version__,
             "scipy": scipy.__version__,
             "numba": numba.__version__,
         }
-        stored = plain({"versions": versions, "failed": self.failed, **numbers})
+        when = f"{datetime.now(UTC):%Y-%m-%d}"
+        about = {"versions": versions, "when": when, "held": self.held, "failed": self.failed}
+        stored = plain(about | numbers)
         text = json.dumps(stored, indent=1) + "\n"
         write_aside(self.path(".json"), lambda file: file.write(text.encode()))
         print(f"numbers: {self.path('.json')}; {len(self.failed)} checks failed")

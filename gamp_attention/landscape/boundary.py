@@ -8,7 +8,13 @@ import numpy as np
 
 
 class Boundary(NamedTuple):
-    """A value of α with an error, or NaN and why."""
+    """A value of α with an error, or NaN and why.
+
+    Attributes
+    ----------
+    value, error : α and its half-width, or NaN.
+    note : empty, or why there is no value, or how the branch ends there.
+    """
 
     value: float
     error: float

@@ -95,6 +95,8 @@ def phase_boundaries(
 ) -> PhaseBoundaries:
     """Where in α the phases change, against one parameter of the model.
 
+    Eq. :eq:`boundaries`.
+
     Both branches are solved at a ladder of α and followed to their ends. Roots along them are refined until their
     error is within tol. What lies between two rungs of the ladder on both sides, as a branch that appears and ends
     again there, is not seen.

@@ -14,7 +14,10 @@ Difference = Callable[..., float]  # of a number of several fixed points
 
 
 def equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
-    """α_c, where the training losses of the two branches are equal; tol is the error of α asked for."""
+    """α_c, where the training losses of the two branches are equal; tol is the error of α asked for.
+
+    Eq. :eq:`boundaries`.
+    """
     values = _on_all((semantic, positional), lambda a, b: b.train_loss - a.train_loss)
     if not values:
         return Boundary.none("none: there is no α with both branches")
@@ -32,7 +35,7 @@ def equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
 
 
 def beats_baseline(semantic: Scan, baseline: LinearBaseline, tol: float) -> Boundary:
-    """α_l, from which on the test error of the semantic branch is below the linear baseline's."""
+    """α_l, from which on the test error of the semantic branch is below the linear baseline's. Eq. :eq:`boundaries`."""
     values = _on_all((semantic,), lambda se: baseline.test_error - se.test_error)
     if not values:
         return Boundary.none("none: there is no semantic branch")

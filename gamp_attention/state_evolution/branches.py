@@ -65,6 +65,8 @@ def branches(
 ) -> Branches:
     """List the fixed points of state evolution found from named or given starts, and from mixtures of them.
 
+    Eq. :eq:`conjugates`, :eq:`weights`.
+
     Mixtures are solved by Newton steps alone, so that unstable solutions that separate two basins are found too.
     There may be others.
 

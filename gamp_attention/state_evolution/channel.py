@@ -64,7 +64,7 @@ class Hats:
 
     @property
     def jump_mass(self) -> np.ndarray:
-        """V̂_Stein − V̂_derivative: what the jumps of the proximal map contribute."""
+        """V̂_Stein − V̂_derivative: what the jumps of the proximal map contribute. Eq. :eq:`jump-mass`."""
         return self.V - self.V_derivative
 
     def response(self, variance: str) -> np.ndarray:
@@ -92,7 +92,10 @@ def teacher_fields(model: Model, white: np.ndarray) -> tuple[np.ndarray, RiskTer
 
 
 def student_noise_law(model: Model, overlaps: Overlaps) -> tuple[np.ndarray, np.ndarray]:
-    """Fields given the teacher's: ω̃ = slope·y + root·(white noise), of shapes (L, r, t) and (L, r, r)."""
+    """Fields given the teacher's: ω̃ = slope·y + root·(white noise), of shapes (L, r, t) and (L, r, r).
+
+    Eq. :eq:`channel`.
+    """
     slope = overlaps.theta @ np.linalg.pinv(model.coordinates.rho, hermitian=True)
     return slope, psd_root(overlaps.q - slope @ np.swapaxes(overlaps.theta, 1, 2))
 
@@ -158,6 +161,8 @@ def reversed_mean(moments: Moments) -> Moments:
 
 def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments) -> Hats:
     """Conjugate overlaps from averages over the channel, by Stein's identity α E[g (ω̃, y)ᵀ] = (−V̂, θ̂) cov(ω̃, y).
+
+    Eq. :eq:`conjugates`.
 
     What vanishes by symmetry is exactly zero.
     """

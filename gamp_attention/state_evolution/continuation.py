@@ -76,6 +76,8 @@ def continue_branch(
 ) -> BranchPath:
     """Follow a branch of fixed points in a parameter, by pseudo-arclength with step control.
 
+    Eq. :eq:`conjugates`, :eq:`weights`, :eq:`growth`.
+
     Parameters
     ----------
     model, alpha : the problem to start at.

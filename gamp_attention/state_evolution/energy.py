@@ -18,7 +18,10 @@ from gamp_attention.state_evolution.weights import weights_envelope
 
 
 def moreau_loss(overlaps: Overlaps, hats: Hats, penalty: float) -> float:
-    """ε_t of eq. (14) from the Moreau envelope, with the penalty E[r(x)], λ‖Q‖²/2d for the ridge."""
+    """ε_t of eq. (14) from the Moreau envelope, with the penalty E[r(x)], λ‖Q‖²/2d for the ridge.
+
+    Eq. :eq:`training-loss`.
+    """
     return hats.moreau - 0.5 * float(np.sum(hats.q * overlaps.V)) + penalty
 
 
@@ -39,6 +42,8 @@ def direct_loss(hats: Hats, penalty: float) -> float:
 
 def free_energy(model: Model, overlaps: Overlaps, hats: Hats, moreau: float | None = None) -> float:
     """The free energy of overlaps and hats; `moreau` is α E[M] at the overlaps, from the hats if not given.
+
+    Eq. :eq:`free-energy`.
 
     Overlaps and hats need not belong together: the derivatives in each, the others fixed, are the equations.
     """

@@ -39,7 +39,7 @@ class GaussianPath:
 
 
 class FieldPaths:
-    """Paths of the fields: y, then ω̃^0, ω̃^1, … drawn given all before."""
+    """Paths of the fields: y, then ω̃^0, ω̃^1, … drawn given all before. Eq. :eq:`path-law`."""
 
     def __init__(self, model: Model, n_paths: int, rng: np.random.Generator) -> None:
         self.model, self.n, self._rng = model, n_paths, rng

@@ -20,7 +20,10 @@ def restricted(overlaps: Overlaps, sources: np.ndarray) -> Overlaps:
 
 
 def scattered(channels: tuple[Channel, ...], moments: list[Moments]) -> Moments:
-    """The moments of each channel, of L tokens, as sums over the sources weighted by the channels' shares."""
+    """The moments of each channel, of L tokens, as sums over the sources weighted by the channels' shares.
+
+    Eq. :eq:`mixture-conjugates`.
+    """
     if len(channels) == 1:
         return moments[0]
     S = 1 + max(int(channel.sources.max()) for channel in channels)

@@ -16,7 +16,10 @@ MOST = 4e6  # nodes altogether
 
 
 def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule) -> np.ndarray:
-    """ε_g by a product rule as fine as the split rule, (1,), or by each replica of a Sobol rule, (R,)."""
+    """ε_g by a product rule as fine as the split rule, (1,), or by each replica of a Sobol rule, (R,).
+
+    Eq. :eq:`test-error`.
+    """
     if isinstance(rule, MixtureRule):
         return np.sum(
             [

@@ -66,7 +66,10 @@ class _Spread:
 
 
 def refine(root: Root, rtol: float, max_work: float) -> Solution:
-    """Refine the rule until the errors of all overlaps are within rtol, or the budget or the rule ends."""
+    """Refine the rule until the errors of all overlaps are within rtol, or the budget or the rule ends.
+
+    Eq. :eq:`errors`.
+    """
     F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
     coarse, split = F, F.rule.deterministic
     if split and F.rule.level > 0:

@@ -44,6 +44,8 @@ def solve_state_evolution(
 ) -> StateEvolutionResult:
     """Solve the state evolution of eq. (7)-(9) to a stated accuracy.
 
+    Eq. :eq:`conjugates`, :eq:`weights`, :eq:`training-loss`, :eq:`test-error`.
+
     The averages over the channel are refined until the error they cause in every overlap is within rtol. Families
     of overlaps that vanish by symmetry (m or θ) stay exactly zero, whether the solution is stable there or not.
 

@@ -47,7 +47,7 @@ class Stability:
 
 
 def stability(F: OverlapMap, at: Overlaps) -> Stability:
-    """Stability of a fixed point of the map, by finite differences."""
+    """Stability of a fixed point of the map, by finite differences. Eq. :eq:`growth`."""
     spectra = {name: np.linalg.eigvals(sector_jacobian(F, at, name)) for name in SECTORS}
     return Stability({name: v[np.argsort(-np.abs(v))] for name, v in spectra.items()})
 
@@ -72,6 +72,8 @@ def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
 
 def replicon(model: Model, hats: Hats, variance: str) -> float:
     """Spectral radius of K_{l,l'} = ∫dν γ_l E[C ⊗ C] Σ_k γ_k α E[(∂g_k/∂ω_l') ⊗ (∂g_k/∂ω_l')]; stable below 1.
+
+    Eq. :eq:`replicon`.
 
     The derivative is the a.e. one: where the proximal map jumps, the true average is infinite.
     """

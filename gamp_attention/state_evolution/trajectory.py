@@ -115,6 +115,8 @@ def trajectory(
 ) -> Trajectory:
     """Predict the overlaps of damped GAMP at every iteration, in the limit d → ∞.
 
+    Eq. :eq:`iterates`.
+
     Parameters
     ----------
     model : the problem.

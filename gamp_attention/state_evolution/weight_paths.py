@@ -19,7 +19,10 @@ LEAST = 4  # sampled coordinates of a class, in units of the Gaussians that each
 
 
 class LinearWeights:
-    """The ridge: coefficients of the iterates on (x⁰, τ, π, ζ_0, ζ_1, …), and the covariance of these, by class."""
+    """The ridge: coefficients of the iterates on (x⁰, τ, π, ζ_0, ζ_1, …), and the covariance of these, by class.
+
+    Eq. :eq:`iterates`.
+    """
 
     def __init__(self, model: Model, start: StartLaw, n_iter: int) -> None:
         self.model = model
@@ -71,6 +74,8 @@ class LinearWeights:
 
 class SampledWeights:
     """Other penalties: x⁰, π and ζ_0, ζ_1, … of sampled coordinates of each class, in mirror pairs.
+
+    Eq. :eq:`iterates`.
 
     The start is taken to be Gaussian given (τ, π), as the named starts are. Overlaps of iterates are averages over
     the samples; the response E[∂x/∂b] at one time needs only the law of b at that time, and is no sample average.

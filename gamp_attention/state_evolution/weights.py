@@ -15,7 +15,10 @@ from gamp_attention.state_evolution.weight_averages import WeightAverages, weigh
 
 
 def weights_step(model: Model, hats: Hats, variance: str = "stein") -> tuple[Overlaps, float]:
-    """New overlaps, and E[r(x)], the penalty per coordinate, with V̂ in the form that `variance` names."""
+    """New overlaps, and E[r(x)], the penalty per coordinate, with V̂ in the form that `variance` names.
+
+    Eq. :eq:`weights`, :eq:`weights-stein`.
+    """
     law = model.coordinates
     S, w, gamma = model.n_sources, law.weight, law.gamma
     if type(model.penalty) is Ridge:
@@ -42,7 +45,10 @@ def weights_step(model: Model, hats: Hats, variance: str = "stein") -> tuple[Ove
 
 
 def drift_and_noise(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:
-    """b = H (τ, π) + ζ with ζ ~ N(0, N): H (K, r, S + t) and N (K, r, r) in each class of coordinates."""
+    """b = H (τ, π) + ζ with ζ ~ N(0, N): H (K, r, S + t) and N (K, r, r) in each class of coordinates.
+
+    Eq. :eq:`drift`.
+    """
     gamma = model.coordinates.gamma
     K = len(gamma)
     H = np.concatenate(

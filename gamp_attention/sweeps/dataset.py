@@ -64,6 +64,10 @@ def to_dataset(source: "Result | Store | str | Path") -> "xarray.Dataset":
     ----------
     source : a sweep's result, or its folder; cells that the folder lacks have the status "missing" and NaN.
 
+    Returns
+    -------
+    xarray.Dataset
+
     Raises
     ------
     ImportError : without xarray; install gamp-attention[sweep].

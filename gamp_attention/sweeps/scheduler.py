@@ -196,6 +196,14 @@ class _LocalPool(ProcessPoolExecutor):
 def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
     """A pool of processes on this machine, one for each core if not given; they end when this process is killed.
 
+    Parameters
+    ----------
+    workers : number of processes.
+
+    Returns
+    -------
+    An executor, for `sweep` and `phase_boundaries`.
+
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.

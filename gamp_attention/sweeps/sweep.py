@@ -96,9 +96,10 @@ def sweep(
     cells : in place of a grid, a list of dicts with axes as keys, each a grid of its own; what one lacks is taken
         from the axes above.
     rtol : accuracy of state evolution.
-    risk, tol : of message passing and descent: "exact" or "asymptotic", and the bound on ‖∇R‖_F/(λ√d).
+    risk : of message passing and descent, "exact" or "asymptotic".
     n_test : fresh sentences that the test error is measured on.
     descent, gd_steps, gamp_steps : method of descent, and bounds on the iterations.
+    tol : bound on ‖∇R‖_F/(λ√d) of message passing and descent.
     warm : start state evolution from the neighbouring solution in α, where that stays on the branch.
     executor : any executor as in concurrent.futures, for instance `gamp_attention.sweeps.scheduler.local_pool(2)`
         or `get_executor()` of a dask client; serial if not given.

@@ -1,0 +1,69 @@
+"""
+The phase transition in one picture
+===================================
+
+With few samples the minimum of the loss attends by position; with many, by meaning. Between the two lies α_c, where the
+training losses of both branches are equal.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+from scipy.optimize import brentq
+
+import gamp_attention as ga
+from gamp_attention.plotting import COLOURS, DARK, STYLE
+from gamp_attention.results import scalars
+
+plt.rcParams.update(STYLE)
+ALPHAS = np.arange(0.8, 1.85, 0.1)
+MEASURED, SEEDS = ALPHAS[::2], range(6)
+
+# %%
+# Lines: state evolution along both branches, each solution started from the one before it. Dots: means of message
+# passing over instances with d = 400, with standard errors.
+model = ga.paper_model(omega=0.3)
+lines = {}
+for name in ("semantic", "positional"):
+    start, lines[name] = name, []
+    for alpha in ALPHAS[::-1] if name == "semantic" else ALPHAS:
+        se = ga.solve_state_evolution(model, alpha, start, rtol=2e-3, stable=False)
+        lines[name].append((alpha, se.train_loss, scalars(se.overlaps)))
+        start = se.overlaps
+    lines[name].sort(key=lambda row: row[0])
+dots = {
+    name: [[ga.run_gamp(ga.sample(model, 400, alpha, seed), name, damping=0.3) for seed in SEEDS] for alpha in MEASURED]
+    for name in lines
+}
+
+# %%
+# α_c is where the difference of the losses, interpolated between the solutions, is zero.
+# :func:`~gamp_attention.phase_boundaries` finds it with an error bar, and the other boundaries too.
+losses = {name: np.array([loss for _, loss, _ in rows]) for name, rows in lines.items()}
+gap = losses["semantic"] - losses["positional"]
+alpha_c = brentq(lambda alpha: np.interp(alpha, ALPHAS, gap), ALPHAS[0], ALPHAS[-1])
+print(f"α_c = {alpha_c:.2f}")
+
+# %%
+# The order parameter of the lower branch switches there: m, along the positions, below, and θ, along the teacher,
+# above.
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+for name, rows in lines.items():
+    key = "theta" if name == "semantic" else "m"
+    left.plot(ALPHAS, losses[name], color=COLOURS[name], label=f"{name} branch")
+    values = np.array([abs(overlaps[key]) for _, _, overlaps in rows])
+    lower = (alpha_c < ALPHAS) == (name == "semantic")
+    right.plot(ALPHAS, values, color=COLOURS[name], lw=1, ls=":")
+    right.plot(ALPHAS[lower], values[lower], color=COLOURS[name], lw=2.5, label={"theta": "θ", "m": "$|m_1|$"}[key])
+    measured = (
+        (left, [[run.train_loss for run in runs] for runs in dots[name]]),
+        (right, [[abs(scalars(run.overlaps)[key]) for run in runs] for runs in dots[name]]),
+    )
+    for axis, values in measured:
+        error = np.std(values, axis=1, ddof=1) / np.sqrt(len(SEEDS))
+        axis.errorbar(MEASURED, np.mean(values, axis=1), error, fmt="o", ms=4, color=COLOURS[name])
+for axis in (left, right):
+    axis.axvline(alpha_c, color=DARK, lw=0.8, ls="--")
+    axis.set_xlabel("α = n/d")
+    axis.legend(frameon=False)
+left.set_ylabel("training loss $ε_t$")
+right.set_ylabel("overlap")

@@ -1,0 +1,64 @@
+"""
+A loss of your own
+==================
+
+A loss is a class with one method. Here it is the pseudo-Huber loss, against outliers among the labels.
+:doc:`/adding_a_loss` says what else a loss may have.
+
+.. literalinclude:: ../examples/huber_loss.py
+   :caption: docs/examples/huber_loss.py
+   :lines: 1-23
+
+The class is imported: kernels compiled for classes of importable modules are kept on disk, those for classes of the
+script itself are compiled at every start.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import gamp_attention as ga
+from docs.examples.huber_loss import PseudoHuber
+from gamp_attention.plotting import COLOURS, DARK, STYLE
+
+plt.rcParams.update(STYLE)
+LAM, SIZE = 0.1, 300
+
+# %%
+# State evolution and message passing know what to do with it: overlaps at every iteration, for labels with Gaussian
+# noise.
+model = ga.glm_model(PseudoHuber(0.5), ga.LinearLabels(noise=0.3), lam=LAM)
+data = ga.sample(model, SIZE, alpha=2.0, seed=0)
+run = ga.run_gamp(data, "random", damping=0.7, tol=0, max_iter=12)
+start = ga.Overlaps(*(run.history.arrays()[name][0] for name in ("q", "m", "theta", "V")))
+theory = ga.trajectory(data.instance_model(), 2.0, start, damping=0.7, n_iter=12, n_paths=1024)
+
+# %%
+# Then own arrays, in which a share of the labels is replaced by large numbers. The cosine of the weights with the
+# direction that made the others tells how much they mislead.
+rng = np.random.default_rng(1)
+shares = np.array([0.0, 0.05, 0.1, 0.2, 0.3])
+tokens = rng.standard_normal((3 * SIZE, SIZE))
+direction = rng.standard_normal(SIZE)
+labels = tokens @ direction / np.sqrt(SIZE) + 0.3 * rng.standard_normal(len(tokens))
+wild = 10 * rng.standard_normal(len(tokens))
+order = rng.permutation(len(tokens))
+cosines: dict[str, list[float]] = {"PseudoHuber(0.5)": [], "SquaredLoss()": []}
+for share in shares:
+    spoiled = np.where(order < share * len(tokens), wild, labels)
+    for name, loss in (("PseudoHuber(0.5)", PseudoHuber(0.5)), ("SquaredLoss()", ga.SquaredLoss())):
+        fit = ga.run_gamp(ga.LabelledDataset(tokens, spoiled, loss, LAM), "random")
+        cosines[name].append(fit.Q[:, 0] @ direction / np.linalg.norm(fit.Q) / np.linalg.norm(direction))
+        print(f"{name:<18}{share:.0%} outliers: {fit.status.value}, cosine {cosines[name][-1]:.3f}")
+
+# %%
+# Left: lines are state evolution, dots one instance each.
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+for key, colour in (("q", DARK), ("theta", COLOURS["semantic"])):
+    left.plot(getattr(theory, key)[:, 0, 0, 0], color=colour, label={"q": "q", "theta": "θ"}[key])
+    left.plot(getattr(run.history, key)[:13, 0, 0, 0], "o", color=colour)
+left.set_xlabel("iteration")
+left.legend(frameon=False)
+for (name, values), colour in zip(cosines.items(), (COLOURS["semantic"], COLOURS["positional"]), strict=True):
+    right.plot(shares, values, "o-", color=colour, label=name)
+right.set(xlabel="share of outliers", ylabel="cosine with the true direction")
+right.legend(frameon=False)

@@ -1,0 +1,51 @@
+"""
+A sweep on dask
+===============
+
+A sweep computes the cells of a grid that its folder does not hold yet, on any executor. Here it is a dask cluster of
+two threads in this process; ``Client("tcp://HOST:8786")`` would be one of many machines.
+"""
+
+from tempfile import TemporaryDirectory
+
+import matplotlib.pyplot as plt
+from distributed import Client, LocalCluster
+
+import gamp_attention as ga
+from gamp_attention.plotting import COLOURS, STYLE
+
+plt.rcParams.update(STYLE)
+ALPHAS, OMEGAS = [0.8, 1.1, 1.4, 1.7, 2.0], [0.1, 0.3]
+
+# %%
+# State evolution over a grid, message passing at some of its points. Each finished cell is a file, so that the same
+# call made again computes nothing.
+asked = [{"method": "SE", "omega": OMEGAS}, {"method": "GAMP", "omega": 0.3, "d": 400, "seed": [0, 1]}]
+with TemporaryDirectory() as folder:
+    options = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": None}
+    with LocalCluster(**options) as cluster, Client(cluster) as client:
+        for attempt in ("first", "again"):
+            executor = client.get_executor()
+            found = ga.sweep(ga.paper_model(), folder, alpha=ALPHAS, cells=asked, rtol=5e-3, executor=executor)
+            print(f"{attempt}: {found.computed} cells computed, {found.reused} kept; {found.counts}")
+
+# %%
+# The rows carry everything: numbers, errors, statuses, versions. ``found.dataset()`` is the same as an xarray Dataset,
+# where the cells are a grid. "lost" are cells in which the branch does not exist.
+for row in found.rows[::4]:
+    print(*(f"{row[key]!s:<11}" for key in ("method", "branch", "alpha", "omega", "status")), row["train_loss"])
+
+# %%
+# Which branch has the lower loss: lines are state evolution, dots message passing on two instances with d = 400.
+figure, axes = plt.subplots(1, len(OMEGAS), figsize=(9, 3.4), layout="constrained")
+for axis, omega in zip(axes, OMEGAS, strict=True):
+    for name in ("semantic", "positional"):
+        for method, style in (("SE", "-"), ("GAMP", "o")):
+            cells = [r for r in found.rows if (r["method"], r["branch"], r["omega"]) == (method, name, omega)]
+            cells = [r for r in cells if r["converged"]]
+            label = f"{name} branch" if method == "SE" else None
+            values = [r["alpha"] for r in cells], [r["train_loss"] for r in cells]
+            axis.plot(*values, style, ms=4, color=COLOURS[name], label=label)
+    axis.set(title=f"ω = {omega}", xlabel="α = n/d")
+axes[0].set_ylabel("training loss $ε_t$")
+axes[0].legend(frameon=False)

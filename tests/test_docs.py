@@ -1,0 +1,120 @@
+"""The manual and the code say the same: equations and functions name each other, and every public name is described."""
+
+import ast
+import importlib
+import inspect
+import re
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+from numpydoc.docscrape import ClassDoc, FunctionDoc
+from numpydoc.validate import validate
+
+import gamp_attention as ga
+from docs import _results
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "gamp_attention"
+PUBLIC = sorted(set(ga.__all__) - {"__version__"})
+EQUATION = re.compile(r":eq:`([\w-]+)`")
+# a docstring, its sections in order, a one-line summary, all parameters in order and with words, what is returned
+CHECKS = {"GL06", "GL07", "GL08", "SS01", "SS06", "PR02", "PR03", "PR04", "RT01"}
+
+
+def table():
+    """(label, dotted name) of all rows of docs/equations.md."""
+    pairs = []
+    for line in (ROOT / "docs" / "equations.md").read_text().splitlines():
+        label = re.match(r"\| \{eq\}`([\w-]+)`", line)
+        if label:
+            names = re.findall(r"\{(?:func|class|meth|attr)\}`([\w.]+)`", line)
+            assert names, line
+            pairs += [(label.group(1), name) for name in names]
+    return pairs
+
+
+def resolved(name):
+    """The object of a dotted name inside of the package."""
+    parts = name.split(".")
+    for split in range(len(parts) - 1, -1, -1):
+        try:
+            found = importlib.import_module(".".join([ga.__name__, *parts[:split]]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[split:]:
+            found = inspect.getattr_static(found, part)
+        return getattr(found, "func", None) if isinstance(found, cached_property) else getattr(found, "fget", found)
+    raise AssertionError(name)
+
+
+def labels_in_theory():
+    """Labels of all equations of the two pages."""
+    pages = "".join((ROOT / "docs" / page).read_text() for page in ("theory.md", "state_evolution.md"))
+    return re.findall(r"^ *\$\$ \(([\w-]+)\)$", pages, re.MULTILINE)
+
+
+def docstrings():
+    """(module and name, docstring) of everything in the package that has one."""
+
+    def inside(node, where):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.ClassDef):
+                name = f"{where}.{child.name}"
+                yield name, ast.get_docstring(child) or ""
+                yield from inside(child, name)
+
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        yield from inside(ast.parse(path.read_text()), module)
+
+
+def test_every_equation_has_a_row_of_its_own():
+    labels = labels_in_theory()
+    rows = list(dict.fromkeys(label for label, _ in table()))
+    assert len(labels) == len(set(labels)) > 30
+    assert rows == labels
+
+
+def test_equations_and_functions_name_each_other():
+    said = {(label, name) for name, text in docstrings() for label in EQUATION.findall(text)}
+    wanted = set()
+    for label, name in table():
+        thing = resolved(name)
+        wanted.add((label, f"{thing.__module__}.{thing.__qualname__}"))
+    assert said == wanted
+
+
+def test_every_public_name_is_on_the_page_once():
+    lines = (ROOT / "docs" / "api.md").read_text().splitlines()
+    listed = [line.strip() for line in lines if re.fullmatch(r"   \w+", line)]
+    assert sorted(listed) == PUBLIC
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_docstrings_are_complete(name):
+    thing = getattr(ga, name)
+    found = validate(f"gamp_attention.{name}")["errors"]
+    wrong = [message for code, message in found if code in CHECKS]
+    assert wrong == []
+    config = {"show_class_members": False}
+    family = [cls for cls in getattr(thing, "__mro__", ()) if cls.__module__.startswith("gamp_attention")]
+    docs = [ClassDoc(cls, config=config) for cls in family] or [FunctionDoc(thing)]
+    entries = [entry for doc in docs for entry in (*doc["Parameters"], *doc["Attributes"])]
+    assert [entry.name for entry in entries if not (entry.type or entry.desc)] == []
+    described = {part.strip(" *") for entry in entries for part in entry.name.split(",")}
+    if inspect.isfunction(thing) or not issubclass(thing, Enum | Exception):
+        parameters = set(inspect.signature(thing).parameters) - {"cls"}  # which numpydoc takes for a class method's
+        assert parameters - described == set()
+    if inspect.isfunction(thing) and re.search(r"\bcheck\.|\braise\b|\brequire_", inspect.getsource(thing)):
+        assert docs[0]["Raises"], "a function that checks its arguments needs a section Raises"
+
+
+def test_every_stored_result_and_every_failed_check_is_in_the_manual():
+    page = _results.results_page()
+    stems = {path.stem for path in _results.STORED.glob("*.json") if "_quick" not in path.stem}
+    assert set(re.findall(r"^\*\*(\w+)\.json\*\*", page, re.MULTILINE)) == stems
+    for stem in stems:
+        for claim in _results.stored(stem)["failed"]:
+            assert _results._prose(claim) in page
