@@ -88,6 +88,10 @@ def initial_state(data: Dataset, Q: np.ndarray, V: np.ndarray | None = None) -> 
     Returns
     -------
     GampState
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
     """
     S, L, r = require_dataset(data).n_sources, data.n_tokens, data.rank
     Q = check.array("Q", Q, (data.dim, r))
