@@ -7,10 +7,15 @@ from validation._landscape import numbers
 
 ORDERS = {"semantic": r"$\sigma|Q^\top Q_*|/d$", "positional": r"$\sigma|Q^\top p_1|/\sqrt{d}$"}
 DIFFERENCE = r"$10^3[\varepsilon_t$(positional) − $\varepsilon_t$(semantic)]"
+SHORT = r"$10^3\Delta\varepsilon_t$"
 LINES = (
-    ("{name}, state evolution", r"$\alpha_c$, state evolution", {"color": DARK, "fmt": "o-"}),
-    ("{name}, d = {d}", r"$\alpha_c$, finite d", {"color": DARK, "fmt": "s:", "mfc": "white"}),
-    ("paper, state evolution", r"$\alpha_c$ of the paper's model", {"color": GREY, "fmt": "D-"}),
+    ("{name}, d = {d}", r"$\alpha_c$, finite d", {"color": DARK, "fmt": "s:", "mfc": "white", "ms": 6}),
+    ("{name}, state evolution", r"$\alpha_c$, state evolution", {"color": DARK, "fmt": "o-", "ms": 3}),
+    (
+        "paper, state evolution",
+        r"$\alpha_c$ of the paper's model, state evolution",
+        {"color": GREY, "fmt": "D-", "ms": 4},
+    ),
 )
 
 
@@ -101,22 +106,27 @@ def draw_plane(result, axis):
     mesh = axis.pcolormesh(
         omegas, alphas, np.ma.masked_invalid(values), cmap=colours, norm=CenteredNorm(), shading="nearest"
     )
-    axis.figure.colorbar(mesh, ax=axis, label=DIFFERENCE if result["kinds"] else " − ".join(ORDERS.values()))
-    axis.set_title("grey: one branch left, dots its kind" if result["kinds"] else "the deepest minimum", fontsize=10)
+    axis.figure.colorbar(mesh, ax=axis, label=SHORT if result["kinds"] else " − ".join(ORDERS.values()))
+    axis.set_title(
+        r"$\Delta\varepsilon_t$; grey: one branch left, dots its kind" if result["kinds"] else "the deepest minimum",
+        fontsize=10,
+    )
     for name, label, style in LINES:
         line = result["lines"].get(name.format(name=result["architecture"], d=result["size"]["d"]), [])
         found = [numbers([each[key] for key in ("omega", "alpha_c", "alpha_c_error")]) for each in line]
         at, value, error = np.reshape(found, (-1, 3)).T
         if np.isfinite(value).any():
-            axis.errorbar(at, value, 2 * error, capsize=2, ms=4, lw=1.2, label=label, **style)
+            axis.errorbar(at, value, 2 * error, capsize=2, lw=1.2, label=label, **style)
     axis.set(xlabel="ω", ylabel=r"$\alpha = n/d$")
-    if axis.get_legend_handles_labels()[0]:
-        axis.legend(fontsize=8, loc="lower right", framealpha=0.9)
+    found = axis.get_legend_handles_labels()
+    if found[0]:
+        axis.figure.legend(*found, loc="outside lower left", ncols=len(LINES), frameon=False, fontsize=8)
 
 
 def points(axis, means, scale, **style):
     """Means with bars of two standard errors, from pairs of α and statistics."""
-    alphas, values, errors = numbers([[alpha, found["mean"], found["error"]] for alpha, found in means]).T
+    rows = numbers([[alpha, found["mean"], found["error"]] for alpha, found in means])
+    alphas, values, errors = rows.reshape(-1, 3).T
     axis.errorbar(alphas, scale * values, 2 * scale * errors, capsize=2, ms=4.5, lw=1, **style)
 
 
@@ -127,9 +137,10 @@ def curve(axis, result, branch, key, scale, **style):
 
 
 def draw_difference(result, axis):
-    """Δε_t along the slice, beside that of the paper's model."""
+    """Δε_t along the slice where half of the instances keep both branches, beside that of the paper's model."""
     for of, colour, label in (("cells", DARK, result["title"]), ("paper", GREY, "the paper's model")):
-        means = [(cell["alpha"], cell["difference"]) for cell in slice_cells(result, of)]
+        cells = [cell for cell in slice_cells(result, of) if cell["pairs"] >= cell["instances"] / 2]
+        means = [(cell["alpha"], cell["difference"]) for cell in cells]
         points(axis, means, 1e3, fmt="o", color=colour, label=label)
     alphas = result["size"]["predicted"]
     semantic, positional = (
@@ -155,10 +166,11 @@ def draw_losses(result, axis):
 
 
 def draw_orders(result, axis):
-    """Order parameters along the slice, each on its branch, or both at the end of the mixed start."""
+    """Order parameters along the slice, each where half of the runs stay on its branch, or both of the mixed start."""
     for kind, label in ORDERS.items():
         branch = kind if result["kinds"] else "mixed"
-        means = [(cell["alpha"], cell["starts"][branch][kind]) for cell in slice_cells(result)]
+        found = [(cell["alpha"], cell["instances"], cell["starts"][branch]) for cell in slice_cells(result)]
+        means = [(alpha, mine[kind]) for alpha, instances, mine in found if mine["count"] >= instances / 2]
         points(axis, means, 1.0, fmt="o", color=COLOURS[kind], label=f"{label}, {branch}")
         curve(axis, result, branch, kind, 1.0, color=COLOURS[kind], label=f"state evolution, {kind}")
     axis.set(ylabel="order parameter", ylim=(0, None))

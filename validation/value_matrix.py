@@ -7,11 +7,17 @@ Criterion: those of all architectures, see `validation.untied_weights`; α_c is 
 state evolution and, at ω = .3, of that without a value matrix on the same samples.
 """
 
+import numpy as np
+
 from validation._architecture_checks import judge_lines, judge_shift
 from validation._architecture_study import main
 
 
 def own_checks(verdict, study):
+    pairs = [(row["semantic"], plain["semantic"]) for row, plain in zip(study.rows, study.paper, strict=True)]
+    gains = [study.size["d"] * (plain["train_loss"] - end["train_loss"]) for end, plain in pairs]
+    spikes = [end["spike"] for end, _ in pairs]
+    print(f"semantic starts: median gain of risk {np.median(gains):.3g}, of norms of UWᵀ {np.median(spikes):.3g}")
     judge_lines(verdict, study)
     judge_shift(verdict, study, later=False)
 
