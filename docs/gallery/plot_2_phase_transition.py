@@ -16,7 +16,7 @@ from gamp_attention.results import scalars
 
 plt.rcParams.update(STYLE)
 ALPHAS = np.arange(0.8, 1.85, 0.1)
-MEASURED, SEEDS = ALPHAS[::2], range(6)
+MEASURED, SEEDS = ALPHAS[::2], range(4)
 
 # %%
 # Lines: state evolution along both branches, each solution started from the one before it. Dots: means of message
