@@ -191,7 +191,11 @@ def susceptibility(
             for l, s in enumerate(sources):
                 big[l * r : (l + 1) * r, l * r : (l + 1) * r] = inverse[s]
             count = rows.stop - rows.start
-            full = (count * big - big @ np.linalg.inv(big + hessians[rows]).sum(axis=0) @ big) / data.dim
+            try:
+                resolvents = np.linalg.inv(big + hessians[rows])
+            except np.linalg.LinAlgError:
+                return np.full((S, r, r), np.nan)
+            full = (count * big - big @ resolvents.sum(axis=0) @ big) / data.dim
             for l, s in enumerate(sources):
                 V_hat[s] += full[l * r : (l + 1) * r, l * r : (l + 1) * r]
         W = weights_update(data.penalty, data.spectra, V_hat, -at.smooth, Q)[1]

@@ -6,16 +6,14 @@ from scipy.special import ndtri
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.channel import psd_root, teacher_fields, teacher_size
-from gamp_attention.state_evolution.gaussian_points import symmetrise
+from gamp_attention.state_evolution.gaussian_points import sobol, symmetrise
 
 CUTOFF = 1e-7  # relative size below which directions of the path covariance count as already spanned
 
 
 def half_normals(n: int, dim: int, rng: np.random.Generator) -> np.ndarray:
     """Half a point set (n/2, dim): scrambled Sobol points in an order of their own, anew at each call."""
-    from scipy.stats import qmc
-
-    cube = qmc.Sobol(dim, rng=rng).random(n // 2)
+    cube = sobol(n // 2, dim, rng)
     return ndtri(rng.permutation(cube).clip(1e-12, 1 - 1e-12))
 
 

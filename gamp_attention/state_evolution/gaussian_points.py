@@ -1,7 +1,18 @@
 """Point sets for Gaussian averages."""
 
+import warnings
+
 import numpy as np
 from scipy.special import ndtri
+
+
+def sobol(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarray:
+    """Scrambled Sobol points (n_points, dim) of the unit cube, any number of them."""
+    from scipy.stats import qmc  # takes long to load
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The balance properties", UserWarning)
+        return qmc.Sobol(dim, rng=rng).random(n_points)
 
 
 def gaussian_points(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarray:
@@ -10,9 +21,7 @@ def gaussian_points(n_points: int, dim: int, rng: np.random.Generator) -> np.nda
     Symmetric, so odd averages vanish exactly, and transformed to have unit covariance, so linear and quadratic
     functions are averaged exactly. n_points must be even, best a power of two.
     """
-    from scipy.stats import qmc
-
-    cube = qmc.Sobol(dim, rng=rng).random(n_points // 2)
+    cube = sobol(n_points // 2, dim, rng)
     return symmetrise(ndtri(cube.clip(1e-12, 1 - 1e-12)))
 
 

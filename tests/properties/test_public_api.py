@@ -1,0 +1,79 @@
+"""Any valid problem goes through the public API: finite numbers of the right shapes, or a status that says why."""
+
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gamp_attention as ga
+from tests.conftest import examples
+
+
+@st.composite
+def models(draw):
+    """A model of any kind, with parameters far beyond the usual."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    lam, omega, sigma = 10 ** draw(st.floats(-8, 3)), draw(st.floats(0, 1)), 10 ** draw(st.floats(-3, 1))
+    penalty = ga.ElasticNet(lam, 10 ** draw(st.floats(-4, 0))) if draw(st.booleans()) else None
+    kind = draw(st.sampled_from(["attention", "law", "mixture", "labels"]))
+    if kind == "labels":
+        return ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(draw(st.floats(0, 2))), lam=lam, penalty=penalty)
+    if kind == "mixture":
+        classes = rng.dirichlet(np.ones(4)).reshape(2, 2)
+        return ga.mixture_model(classes, rng.normal(size=(2, 2)), omega=omega, sigma=sigma, lam=lam, penalty=penalty)
+    if kind == "law":
+        law = ga.coordinate_law(ga.power_law_spectrum(draw(st.floats(0, 3)), 3, variance=sigma**2))
+        return ga.attention_model(omega=omega, coordinates=law, lam=lam, penalty=penalty)
+    student = ga.DotProductAttention(10 ** draw(st.floats(-1, 1)), causal=draw(st.booleans()))
+    return ga.attention_model(
+        2, 1, 1, omega=omega, sigma=sigma, lam=lam, A=rng.normal(size=(2, 2)), student=student, penalty=penalty
+    )
+
+
+@st.composite
+def datasets(draw):
+    model, d = draw(models()), draw(st.integers(1, 30))
+    return ga.sample(model, d, draw(st.integers(1, 60)) / d, draw(st.integers(0, 2**32)))
+
+
+def is_finite(*values):
+    return all(np.isfinite(value).all() for value in values)
+
+
+@examples(25)
+@given(datasets(), st.sampled_from(["semantic", "random"]), st.booleans())
+def test_message_passing(data, init, accelerate):
+    result = ga.run_gamp(data, init, accelerate=accelerate, max_iter=40)
+    assert result.Q.shape == (data.dim, data.rank)
+    assert is_finite(result.Q, result.train_loss, result.gradient_norm, *result.overlaps.arrays().values())
+    risk = "exact" if data.model is None else "asymptotic"
+    norm = np.linalg.norm(ga.gradient(data, result.Q, risk)) / (data.penalty.strength * np.sqrt(data.dim))
+    assert norm == pytest.approx(result.gradient_norm, rel=1e-6, abs=1e-12)
+    assert ga.train_loss(data, result.Q, risk) == pytest.approx(result.train_loss, rel=1e-9, abs=1e-300)
+    assert result.converged == (norm <= 1e-8)
+    assert result.converged or "goes on from these weights" in result.message
+    with pytest.raises(ga.ConvergenceError, match="goes on from") if not result.converged else nullcontext():
+        ga.run_gamp(data, init, accelerate=accelerate, max_iter=40, raise_on_failure=True)
+
+
+@examples(15)
+@given(datasets())
+def test_descent(data):
+    result = ga.minimize_risk(data, "random", max_iter=20)
+    assert result.status in (ga.Status.CONVERGED, ga.Status.MAX_ITER, ga.Status.NONFINITE)
+    assert is_finite(result.Q, result.train_loss, result.gradient_norm)
+    assert result.converged == (result.gradient_norm <= 1e-8)
+
+
+@examples(10)
+@given(models(), st.floats(-2, 2), st.sampled_from(["semantic", "random"]))
+def test_state_evolution(model, exponent, init):
+    budget = {"rtol": 0.1, "max_iter": 3, "max_work": 1e4, "stable": False}
+    result = ga.solve_state_evolution(model, 10**exponent, init, **budget)
+    found = result.train_loss, result.test_error, *result.overlaps.arrays().values()
+    assert is_finite(*found) or result.status in (
+        ga.Status.MAX_ITER, ga.Status.NONFINITE, ga.Status.LOST, ga.Status.STALLED, ga.Status.DIVERGED,
+    )  # fmt: skip
+    assert result.converged <= is_finite(*found, result.residual)
