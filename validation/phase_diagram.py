@@ -49,11 +49,7 @@ def main():
     rows = land.rows_of(grid)
     land.print_counts(rows, "grid")
     print(bounds)
-    earlier = land.stored(verdict.path(".json"))["seconds"] if verdict.path(".json").exists() else {}
-    seconds = {  # of the run that computed everything, which may be an earlier one
-        name: found_now if np.isfinite(found_now) else earlier.get(name)
-        for name, found_now in (("grid", grid_time), ("boundaries", bounds_time))
-    }
+    seconds = {"grid": grid_time, "boundaries": bounds_time}
     numbers = tables(rows, found.matrix) | {
         "matrix": found.matrix, "workers": found.workers, "probed": bounds.values, "seconds": seconds,
         "lines": {name: bounds.line(name)[0] for name in bounds.lines},
@@ -66,13 +62,15 @@ def main():
 
 
 def timed(found, name, run):
-    """A result, and the seconds it took if nothing of it was there before."""
-    where, began = land.diagram_folder(found, found.matrix) / name, time.perf_counter()
-    fresh = not where.exists()
+    """A result, and the seconds it took, maybe in an earlier run, if one run computed all of it; else NaN."""
+    where = land.diagram_folder(found, found.matrix) / name
+    kept, fresh, began = where.with_suffix(".seconds"), not where.exists(), time.perf_counter()
     result = run()
     seconds = time.perf_counter() - began
     print(f"{name}: {seconds:.0f} s with {found.workers} process(es)" + ("" if fresh else ", some of it stored before"))
-    return result, seconds if fresh else np.nan
+    if fresh:
+        kept.write_text(f"{seconds}\n")
+    return result, float(kept.read_text()) if kept.exists() else np.nan
 
 
 def tables(rows, matrix):
@@ -83,7 +81,7 @@ def tables(rows, matrix):
     zero = np.zeros(empty.shape, dtype=int)  # branches that lead to zero weights
     for row in rows:
         place = np.searchsorted(alphas, row["alpha"]), np.searchsorted(omegas, row["omega"])
-        zero[place] += row["status"] == "lost" and np.max(row["overlaps"]["q"]) < ZERO
+        zero[place] += row["status"] == "lost" and row["q"] < ZERO
         if row["status"] in ("converged", "inaccurate"):
             for key in ("train_loss", "test_error"):
                 value[f"{row['branch']} {key}"][place] = row[key]
@@ -122,7 +120,7 @@ def judge(verdict, found, rows, bounds, numbers):
     if not found.quick and found.workers == 2:
         for name, limit in LIMITS.items():
             seconds = numbers["seconds"][name]
-            if seconds is None:
+            if np.isnan(seconds):
                 print(f"{name}: time not checked, some of it was computed before")
             else:
                 verdict.check(seconds <= limit, f"{name}: {seconds:.0f} s on two cores, at most {limit:.0f}")
