@@ -30,6 +30,7 @@ from validation._report import Verdict, options
 ALPHA, TOL, PAUSE, STEPS = 1.5, 1e-8, 0.03, 5000
 INSTANCES = 5  # solved
 PARTS = {"projections X̃Q": "fields", "one of the two sums X̃ᵀg, X̃ᵀ∇ℓ": "sums", "proximal steps": "prox"}
+TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # ms
 FAST = {"semantic": 0.5, "positional": 0.3}  # damping of the accelerated runs
 
 
@@ -222,6 +223,8 @@ def draw(verdict, rows):
             axis.plot(size[last], np.exp(fit - fit.mean() + np.log(ms[last]).mean()), "-", color="#D55E00")
             axis.set(xscale="log", yscale="log", xlabel=name, title=f"exponent {row['exponent']:.2f}")
             axis.set_xticks(size, [str(value) for value in size])
+            ticks = [tick for tick in TICKS if ms.min() <= 1.1 * tick and tick <= 1.1 * ms.max()]
+            axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
             axis.minorticks_off()
         axes[0, 0].set_ylabel("ms an iteration")
 
