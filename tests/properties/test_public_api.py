@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 import gamp_attention as ga
 from tests.conftest import examples
 
-
 KINDS = ("attention", "law", "mixture", "labels")
 
 
