@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
@@ -35,7 +36,9 @@ def substitutions() -> dict[str, str]:
     found |= {"split_fine": number(times["semantic 1e-08"]["seconds"], 2)}
     for d in (1000, 4000):
         for branch, row in speed[f"solution {d}"].items():
-            found[f"accelerated_{branch}_{d}"] = str(row["n_iter"])
+            for name, key in (("accelerated", "n_iter"), ("damped", "n_damped")):
+                counts = [one[key] for one in row["instances"]]
+                found[f"{name}_{branch}_{d}"] = f"{min(counts)}, {median(counts):g}, {max(counts)}"
     return found
 
 
