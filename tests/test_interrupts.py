@@ -28,7 +28,9 @@ def start():
 
     def run(*command):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        started.append(subprocess.Popen([sys.executable, *command], cwd=ROOT, **pipes))
+        # in the background of a shell without job control, Ctrl-C is ignored, and children inherit that
+        heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+        started.append(subprocess.Popen([sys.executable, *command], cwd=ROOT, **pipes, **heard))
         return started[-1]
 
     yield run

@@ -7,8 +7,9 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.data import Dataset
+from gamp_attention.drawing import draw_tokens
 from gamp_attention.generalisation import sampled_test_error
-from gamp_attention.sources import Group, Sources, draw_tokens
+from gamp_attention.sources import Group, Sources
 from gamp_attention.state_evolution.mixture_rule import MixtureRule
 from gamp_attention.state_evolution.overlap_map import OverlapMap, first_rule
 from gamp_attention.state_evolution.predicted_error import predicted_test_error
