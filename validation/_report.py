@@ -20,13 +20,18 @@ from gamp_attention.report import plain
 RESULTS = Path(__file__).parent / "results"
 
 
-def options(description: str, draw: bool = False) -> argparse.Namespace:
-    """Command line of a script: --quick for a reduced size, --out for where results go, --draw where there is one."""
+def options(description: str, draw: bool = False, **more: Any) -> argparse.Namespace:
+    """Command line of a script: --quick for a reduced size, --out for where results go, --draw where there is one.
+
+    Further ones are given by name, each with its `add_argument`.
+    """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="a reduced size, for CI")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the stored numbers and pictures")
     if draw:
         parser.add_argument("--draw", action="store_true", help="only from the stored numbers, whatever is missing")
+    for name, settings in more.items():
+        parser.add_argument(f"--{name}", **settings)
     found = parser.parse_args()
     found.out.mkdir(parents=True, exist_ok=True)
     quiet_interrupts()
