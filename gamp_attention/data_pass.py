@@ -140,21 +140,20 @@ def grouped_pass(
     **options: bool,
 ) -> Pass:
     """The same over all samples of a dataset, each group with the V (S, r, r) of its sources."""
-    parts = [
-        data_pass(
+    parts, sums = [], np.zeros((2, *Q.shape))
+    for rows, sources, tokens in token_blocks(data.tokens, data.groups):
+        part = data_pass(
             tokens, data.positions, Q, D[rows], V[sources], data.loss, params[rows],
             None if start is None else start[rows], **options,
-        )
-        for rows, sources, tokens in token_blocks(data.tokens, data.groups)
-    ]  # fmt: skip
+        )  # fmt: skip
+        sums += part.force, part.smooth
+        parts.append(part._replace(force=sums[0], smooth=sums[1]))  # of many blocks, one pair is kept
     if len(parts) == 1:
         return parts[0]
-    return Pass(
-        np.concatenate([part.omega for part in parts]),
-        joined([part.denoised for part in parts]),
-        np.concatenate([part.losses for part in parts]),
-        np.sum([part.force for part in parts], axis=0),
-        np.sum([part.smooth for part in parts], axis=0),
+    return parts[-1]._replace(
+        omega=np.concatenate([part.omega for part in parts]),
+        denoised=joined([part.denoised for part in parts]),
+        losses=np.concatenate([part.losses for part in parts]),
     )
 
 

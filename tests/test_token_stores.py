@@ -1,5 +1,7 @@
 """Tokens on the disk, or drawn anew at every pass, are the same data: the same bits, the same fixed points."""
 
+import tracemalloc
+
 import h5py
 import numpy as np
 import pytest
@@ -133,3 +135,14 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path):
         file.truncate(5000)
     with pytest.raises(ValueError, match=r"tokens: .*x.npy ends \d+ bytes before it should"):
         ga.gradient(data, data.Q_star)
+
+
+def test_a_pass_over_many_blocks_keeps_nothing_of_their_number_times_d(tmp_path):
+    data = ga.sample(ga.paper_model(), 2000, 0.1, seed=0, storage=tmp_path / "x.npy")
+    assert len(list(token_blocks(data.tokens))) == 200
+    ga.gradient(data, data.Q_star)
+    tracemalloc.start()
+    ga.gradient(data, data.Q_star)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 * 8 * data.dim  # sums of all blocks are 400
