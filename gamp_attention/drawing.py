@@ -58,9 +58,15 @@ class RegeneratedTokens(TokenStore):
                 generator = self.kind(0)
                 generator.state = state
                 low, high = max(part.start, rows.start), min(part.stop, rows.stop)
-                whole = np.empty((part.stop - part.start, *self.shape[1:]), self.dtype)
+                target = out[low - rows.start : high - rows.start]
+                whole = (
+                    target
+                    if len(target) == part.stop - part.start
+                    else np.empty((part.stop - part.start, *self.shape[1:]), self.dtype)
+                )
                 self.law.draw(np.random.Generator(generator), sources, whole)
-                out[low - rows.start : high - rows.start] = whole[low - part.start : high - part.start]
+                if whole is not target:
+                    target[:] = whole[low - part.start : high - part.start]
 
         over_blocks(draw, len(within), 1)
 

@@ -4,10 +4,10 @@ All times are ratios of runs that take turns on one machine, medians over repeat
 have by default; those of whole solutions over instances. A pause after each X @ Q lets BLAS's threads go to sleep, as
 they keep the cores busy for a while.
 
-Criteria: an iteration takes at most 1.3 times as long as one `X @ Q` (1.6 in single precision, where sums in double are
-not hidden behind memory), a critical point at most 0.75 of L-BFGS-B on our own compiled loss and gradient on the
-semantic branch and a hundredth of the paper's torch descent; at most 1.1 times the data plus the state are in memory.
-The targets of the project, where they are tighter, are printed beside. Stored parts are not measured again.
+Criteria, which are the targets of the project: an iteration takes at most 1.3 times as long as one `X @ Q`, in double
+and in single precision; a critical point at most half of L-BFGS-B on our own compiled loss and gradient, and a
+hundredth of the paper's torch descent; at most 1.1 times the data plus the state are in memory. Quick sizes only have to
+be near. Stored parts are not measured again.
 """
 
 import json
@@ -270,17 +270,18 @@ def main():
             stored.write_text(json.dumps(numbers, indent=1) + "\n")
     print(table(numbers))
     for dtype, row in numbers["iteration"].items():
-        limit = (3.0 if found.quick else 1.3) if dtype == "float64" else (5.0 if found.quick else 1.6)
+        limit = {"float64": 3.0, "float32": 5.0}[dtype] if found.quick else 1.3
         verdict.check(row["held"] <= limit, f"{dtype}: an iteration takes {row['held']:.2f} of one X @ Q (<= {limit})")
     for key in ("solution 1000", "solution 4000"):
         for branch, row in numbers[key].items():
             where = f"d = {row['d']}, {branch}"
             verdict.check(row["norm"] <= TOL, f"{where}: gradient norm {row['norm']:.1e} at most")
-            if branch == "semantic" and not found.quick:
-                verdict.check(row["over_lbfgs"] <= 0.75, f"{where}: {row['over_lbfgs']:.2f} of L-BFGS-B's time")
-                verdict.check(row["torch_over"] >= 100, f"{where}: {row['torch_over']:.0f} times faster than torch")
+            if not found.quick:
+                ratio, faster = row["over_lbfgs"], row["torch_over"]
+                verdict.check(ratio <= 0.5, f"{where}: {ratio:.2f} of L-BFGS-B's time (<= 0.5)")
+                verdict.check(faster >= 100, f"{where}: {faster:.0f} times faster than torch (>= 100)")
     for name, row in numbers["memory"].items():
-        limit = 1.1 + row["state"] + (1.0 if found.quick else 0.1)  # 0.1: the stored terms of both risks, and malloc
+        limit = 1.1 + row["state"] + (1.0 if found.quick else 0.0)
         verdict.check(row["peak"] <= limit, f"{name}: peak {row['peak']:.2f} of the data (<= {limit:.2f})")
     draw(verdict, numbers["growth"])
     verdict.path(".md").write_text(table(numbers))
