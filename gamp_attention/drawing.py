@@ -57,16 +57,12 @@ class RegeneratedTokens(TokenStore):
             for part, sources, state in within[first:last]:
                 generator = self.kind(0)
                 generator.state = state
-                low, high = max(part.start, rows.start), min(part.stop, rows.stop)
+                low, high, n = max(part.start, rows.start), min(part.stop, rows.stop), part.stop - part.start
                 target = out[low - rows.start : high - rows.start]
-                whole = (
-                    target
-                    if len(target) == part.stop - part.start
-                    else np.empty((part.stop - part.start, *self.shape[1:]), self.dtype)
-                )
-                self.law.draw(np.random.Generator(generator), sources, whole)
-                if whole is not target:
-                    target[:] = whole[low - part.start : high - part.start]
+                drawn = target if len(target) == n else np.empty((n, *self.shape[1:]), self.dtype)
+                self.law.draw(np.random.Generator(generator), sources, drawn)
+                if drawn is not target:  # parts at the edges
+                    target[:] = drawn[low - part.start : high - part.start]
 
         over_blocks(draw, len(within), 1)
 

@@ -6,8 +6,8 @@ they keep the cores busy for a while.
 
 Criteria, which are the targets of the project: an iteration takes at most 1.3 times as long as one `X @ Q`, in double
 and in single precision; a critical point at most half of L-BFGS-B on our own compiled loss and gradient, and a
-hundredth of the paper's torch descent; at most 1.1 times the data plus the state are in memory. Quick sizes only have to
-be near. Stored parts are not measured again.
+hundredth of the paper's torch descent; at most 1.1 times the data plus the state are in memory. Quick sizes only have
+to be near. Stored parts are not measured again.
 """
 
 import json
