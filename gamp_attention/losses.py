@@ -12,15 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._numba import inline_kernel, overload, sample_kernel
-from gamp_attention.attention import (
-    DotProductAttention,
-    attend_row,
-    is_instance,
-    row_derivatives,
-    score_pullback,
-    scores,
-)
+from gamp_attention._numba import inline_kernel, is_instance, overload, sample_kernel
+from gamp_attention.attention import DotProductAttention
+from gamp_attention.attention_rows import attend_row, row_derivatives
+from gamp_attention.attention_scores import score_pullback, scores
 from gamp_attention.two_tokens import is_two_tokens, two_token_derivatives, two_token_value
 
 
