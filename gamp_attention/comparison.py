@@ -9,10 +9,11 @@ from tqdm import tqdm
 
 from gamp_attention import _validation as check
 from gamp_attention.branch_comparison import DAMPING, SOLVERS, Branch, Plan, compare_branch
-from gamp_attention.data import RISKS, checked_size, sample
+from gamp_attention.data import RISKS
 from gamp_attention.gradient_descent import LEARNING_RATES, require_device
 from gamp_attention.linear_baseline import LinearBaseline, linear_baseline
 from gamp_attention.models import Model
+from gamp_attention.sampling import checked_size, sample
 from gamp_attention.starts import STARTS
 from gamp_attention.state_evolution.solve import FINEST
 from gamp_attention.teachers import SoftmaxTeacher

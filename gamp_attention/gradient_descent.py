@@ -55,7 +55,7 @@ class TorchRisk:
     """The risk R(Q) of eq. (3) or (41) as a torch function of Q, in float64; without penalties other than the ridge.
 
     The layer is S[(x+p)Q/√d](x+p). Its square distance to y, expanded, needs x only through Q: see eq. (41) and
-    `gamp_attention.data.RiskTerms`.
+    `gamp_attention.risk_terms.RiskTerms`.
     """
 
     def __init__(self, data: Dataset, risk: str, device: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.models import with_parameter
+from gamp_attention.model_parameters import with_parameter
 from gamp_attention.sweeps import compute
 from gamp_attention.sweeps.cells import base_digest, cell_key, digest, grid, listed
 from gamp_attention.sweeps.chains import chains

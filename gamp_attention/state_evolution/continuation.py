@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.models import PARAMETERS, Model, parameter_value, require_model
+from gamp_attention.model_parameters import PARAMETERS, parameter_value
+from gamp_attention.models import Model, require_model
 from gamp_attention.results import Overlaps, stacked
 from gamp_attention.state_evolution.arclength import (
     Curve,
