@@ -25,6 +25,13 @@ class DotProductAttention(NamedTuple):
         the second half keys, eq. (124).
     causal : token i attends only to tokens up to i.
     softmax : rows are normalised by a softmax; if not, attention is linear and the scores are the weights.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> ga.DotProductAttention(causal=True)(np.ones((2, 1))).tolist()
+    [[1.0, 0.0], [0.5, 0.5]]
     """
 
     temperature: float = 1.0

@@ -49,6 +49,13 @@ def attention_model(
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.attention_model(n_tokens=3, rank=2, sigma=[0.4, 0.5, 0.6], tau=[1, 0, -1])
+    >>> model.n_tokens, model.rank, model.coordinates.trace.round(12).tolist()
+    (3, 2, [0.16, 0.25, 0.36])
     """
     L = check.integer("n_tokens", n_tokens, low=1)
     r = check.integer("rank", rank, low=1)

@@ -105,6 +105,16 @@ def compare(
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
     Interrupted : by Ctrl-C after a branch was finished; a KeyboardInterrupt that holds it.
+
+    Examples
+    --------
+    A small instance of a generalised linear model:
+
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
+    >>> found = ga.compare(model, d=60, alpha=1.5, gd_steps=20, instances=2)
+    >>> found.branches[0].name, found.branches[0].gamp.converged
+    ('semantic', True)
     """
     d, alpha = checked_size(model, d, alpha)
     check.fits("d, alpha", round(alpha * d), model.n_tokens, d)

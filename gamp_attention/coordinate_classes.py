@@ -17,6 +17,13 @@ class Classes(NamedTuple):
     ----------
     values : (K, …).
     weight : (K,) shares, which add to one.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> spectrum = ga.Classes([0.1, 0.4], [0.5, 0.5])
+    >>> ga.coordinate_law(spectrum).gamma.tolist()
+    [[0.1, 0.1], [0.4, 0.4]]
     """
 
     values: np.ndarray
@@ -43,6 +50,12 @@ def power_law_spectrum(exponent: float, n_classes: int = 16, *, weight: Any = No
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> ga.power_law_spectrum(1.0, n_classes=2).values.round(4).tolist()
+    [0.3333, 0.1667]
     """
     exponent = check.real("exponent", exponent, low=0)
     variance = check.real("variance", variance, low=0, strict=True)
@@ -71,6 +84,12 @@ def sign_positions(n_tokens: int = 2, size: float = 1.0) -> Classes:
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> ga.sign_positions(2).values.tolist()
+    [[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]
     """
     L, size = check.integer("n_tokens", n_tokens, low=1), check.real("size", size, low=0)
     if L > MOST_TOKENS:
@@ -93,6 +112,13 @@ def subset_positions(tau: Any, share: float) -> Classes:
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> positions = ga.subset_positions([1, -1], share=0.25)
+    >>> positions.values.tolist(), positions.weight.tolist()
+    ([[2.0, -2.0], [0.0, 0.0]], [0.25, 0.75])
     """
     tau, share = check.array("tau", tau, ("L",)), check.real("share", share, low=0, high=1, strict=True)
     if share == 1:
@@ -116,6 +142,13 @@ def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> teacher = ga.sparse_teacher(0.1)
+    >>> teacher.values.tolist(), teacher.weight.tolist()
+    ([[[1.0]], [[0.0]]], [0.1, 0.9])
     """
     share = check.real("share", share, low=0, high=1, strict=True)
     covariance = check.real("variance", variance, low=0) * np.eye(check.integer("teacher_rank", teacher_rank, low=1))

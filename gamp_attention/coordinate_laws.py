@@ -27,6 +27,20 @@ class CoordinateLaw:
     Raises
     ------
     TypeError, ValueError : naming the field, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> law = ga.CoordinateLaw(
+    ...     weight=[0.5, 0.5],
+    ...     gamma=[[0.1, 0.1], [0.4, 0.4]],
+    ...     tau=[[1, -1], [-1, 1]],
+    ...     teacher_mean=np.zeros((2, 1)),
+    ...     teacher_cov=np.ones((2, 1, 1)),
+    ... )
+    >>> law.trace.round(12).tolist(), law.rho.round(12).ravel().tolist()
+    ([0.25, 0.25], [0.25, 0.25])
     """
 
     weight: np.ndarray

@@ -47,6 +47,17 @@ class Dataset:
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    Sentences whose tokens are to change places:
+
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> x = np.random.default_rng(0).normal(size=(200, 2, 100)) / 2
+    >>> data = ga.Dataset(x, x[:, ::-1], positions=np.outer([1, -1], np.full(100, 0.1)), lam=0.1)
+    >>> data.alpha, ga.run_gamp(data, "positional").converged
+    (2.0, True)
     """
 
     def __init__(

@@ -30,6 +30,15 @@ class AttentionLoss(NamedTuple):
     ----------
     attention : the map S.
     n_tokens, rank : L and r.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> loss = ga.AttentionLoss(ga.DotProductAttention(), n_tokens=2, rank=1)
+    >>> params = np.array([[1, 0, 0, 1, 0.9, 0.1, 0.1, 0.9]])  # G, the identity, and M
+    >>> ga.denoise(loss, params, np.ones((1, 2, 1)), np.ones((2, 1, 1))).loss.round(6).tolist()
+    [-0.5]
     """
 
     attention: Any  # DotProductAttention or a registered map

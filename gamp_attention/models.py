@@ -38,6 +38,14 @@ class Model:
     penalty : r(Q) of eq. (3): `Ridge`, `ElasticNet` or one's own; a number stands for Ridge(λ).
     rank : columns r of the student's Q.
     student : attention map S, eq. (2).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> model = ga.Model(ga.SoftmaxTeacher(0.3, np.eye(2)), ga.coordinate_law(), penalty=0.01, rank=1)
+    >>> model.n_tokens, model.lam, model.even
+    (2, 0.01, True)
     """
 
     teacher: Teacher

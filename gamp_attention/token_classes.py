@@ -23,6 +23,15 @@ class ClassLaw:
     Raises
     ------
     TypeError, ValueError : naming the field, what it got and what it needs.
+
+    Examples
+    --------
+    Two tokens whose classes agree:
+
+    >>> import gamp_attention as ga
+    >>> law = ga.ClassLaw([[0, 2], [1, 3]], [0.6, 0.4])
+    >>> law.n_sources, law.token.tolist()
+    (4, [0, 0, 1, 1])
     """
 
     patterns: np.ndarray

@@ -97,6 +97,13 @@ def continue_branch(
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
     ConvergenceError : if there is no such branch to start on.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> path = ga.continue_branch(ga.paper_model(), 1.5, "semantic", to=1.45, stable=False)
+    >>> path.end, path.values[-1].round(6).item()
+    ('reached', 1.45)
     """
     require_model(model)
     check.choice("parameter", parameter, PARAMETERS)
