@@ -119,7 +119,7 @@ def check_target(flag: str, target: str | None) -> None:
 
 
 def _model(options: argparse.Namespace) -> Any:
-    from gamp_attention.models import paper_model
+    from gamp_attention.attention_models import paper_model
 
     return paper_model(options.omega, options.sigma, options.lam, penalty=_penalty(options))
 

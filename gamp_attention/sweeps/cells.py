@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.models import Model, parameter_value, require_model, with_parameter
+from gamp_attention.model_parameters import parameter_value, with_parameter
+from gamp_attention.models import Model, require_model
 from gamp_attention.penalties import with_lam
 from gamp_attention.starts import STARTS
 from gamp_attention.teachers import SoftmaxTeacher
