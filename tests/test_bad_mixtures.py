@@ -48,6 +48,6 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_named_error(case, named_error):
+def test_bad_mixtures_are_named_errors(case, named_error):
     call, pattern = BAD[case]
     named_error(call, pattern)

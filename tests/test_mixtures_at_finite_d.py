@@ -57,7 +57,7 @@ def test_trajectories_follow_state_evolution(name):
     assert max(gaps(TRAJECTORIES[name](), "semantic", 0.4, 10).values()) <= 1
 
 
-def test_trajectory_with_a_teacher_that_sees_the_means(mixture):
+def test_a_teacher_that_sees_the_means_is_followed_too(mixture):
     """With the predicted response: this teacher draws weights along the positions, and the proximal map jumps."""
     assert max(gaps(mixture, "semantic", 0.4, 10, predicted_response=True).values()) <= 1
 
@@ -83,7 +83,7 @@ def test_positional_trajectory_follows_state_evolution():
     assert max(found.values()) <= 1
 
 
-def test_everything_runs_in_a_comparison(monkeypatch):
+def test_a_comparison_has_an_entry_for_each_source(monkeypatch):
     """With few steps and paths of state evolution, whose numbers are not at stake here."""
 
     def few_steps(model, alpha, name, rtol):
