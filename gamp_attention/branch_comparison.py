@@ -17,7 +17,6 @@ from gamp_attention.state_evolution.result import StateEvolutionResult
 from gamp_attention.state_evolution.solve import solve_state_evolution
 from gamp_attention.state_evolution.trajectory import Trajectory, trajectory
 
-DAMPING = {"semantic": 0.5, "positional": 0.3}
 FOLLOWED = 20  # iterations of the trajectory that are compared
 TEST_SAMPLES = 4000
 SOLVERS = 6  # at most, that a branch takes time for

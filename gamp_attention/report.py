@@ -91,7 +91,7 @@ def comparison_dict(comparison: "Comparison") -> dict[str, Any]:
     """Everything that `gamp-attention compare --json` writes."""
     import numba
 
-    from gamp_attention import __version__
+    from gamp_attention._version import __version__
 
     base = comparison.baseline
 

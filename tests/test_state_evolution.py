@@ -5,9 +5,9 @@ import pytest
 from scipy.integrate import dblquad
 
 import gamp_attention as ga
+from gamp_attention.gaussian_points import gaussian_points
 from gamp_attention.results import scalars
 from gamp_attention.risk import hessian_product, risk_at
-from gamp_attention.state_evolution.gaussian_points import gaussian_points
 from gamp_attention.state_evolution.overlap_map import OverlapMap, first_rule
 from gamp_attention.state_evolution.vanishing import near_zero, vanishing
 

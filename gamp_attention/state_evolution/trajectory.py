@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.gamp_control import Damping
+from gamp_attention.damping import Damping
 from gamp_attention.models import Channel, Model, require_model
 from gamp_attention.penalties import Ridge
 from gamp_attention.results import Overlaps

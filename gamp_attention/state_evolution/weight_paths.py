@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from gamp_attention.gaussian_points import symmetrise
 from gamp_attention.input_denoiser import denoise_weights, field_variances, precisions, prior_response
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.channel import Hats, psd_root
 from gamp_attention.state_evolution.field_paths import GaussianPath, half_normals
-from gamp_attention.state_evolution.gaussian_points import symmetrise
 from gamp_attention.state_evolution.start_law import StartLaw
 from gamp_attention.state_evolution.symmetry import Symmetry
 from gamp_attention.state_evolution.weights import penalised_weights

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.branch_comparison import DAMPING
+from gamp_attention.damping import DAMPING
 from gamp_attention.data import RISKS, sample
 from gamp_attention.generalisation import sampled_test_error
 from gamp_attention.gradient_descent import METHODS, minimize_risk
