@@ -17,10 +17,11 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.models import with_parameter
 from gamp_attention.sweeps import compute
-from gamp_attention.sweeps.cells import base_digest, cell_key, digest, grid, listed
+from gamp_attention.sweeps.cells import cell_key, grid, listed
 from gamp_attention.sweeps.chains import chains
 from gamp_attention.sweeps.compute import Settings, row_overlaps, run_cell
 from gamp_attention.sweeps.dataset import save, to_dataset
+from gamp_attention.sweeps.digests import base_digest, digest
 from gamp_attention.sweeps.scheduler import kernel_threads, local_pool
 from gamp_attention.sweeps.store import Store, commit
 from gamp_attention.sweeps.sweep import sweep

@@ -14,7 +14,7 @@ from typing import Any
 from gamp_attention import _validation as check
 from gamp_attention._version import __version__
 from gamp_attention.files import write_aside
-from gamp_attention.sweeps.cells import short_hash
+from gamp_attention.sweeps.digests import short_hash
 
 NONFINITE = "float"  # a number that JSON has no word for is {"float": "nan"}
 
