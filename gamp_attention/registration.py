@@ -33,7 +33,7 @@ def register_loss(cls: type) -> type:
 
     Raises
     ------
-    TypeError : naming what the class lacks.
+    TypeError : naming what the class lacks, or what is not said of it.
     """
     check.namedtuple_class("register_loss", cls, ("value(self, p, z)",))
     _add_traits(cls)
@@ -100,7 +100,7 @@ def register_attention(cls: type) -> type:
 
     Raises
     ------
-    TypeError : naming what the class lacks.
+    TypeError : naming what the class lacks, or what is not said of it.
     """
     check.namedtuple_class("register_attention", cls, ("attend(self, z, S)",))
     _add_traits(cls)
@@ -155,6 +155,10 @@ def _add_traits(cls: Any) -> None:
     for name, default in TRAITS.items():
         if not hasattr(cls, name):
             setattr(cls, name, default)
+    for name in ("convex", "bounded"):
+        if not isinstance(getattr(cls, name), bool):
+            needs = "True or False for the class, as it is compiled in"
+            raise check.fail(f"{cls.__name__}.{name}", getattr(cls, name), needs, TypeError)
 
 
 @kernel

@@ -200,7 +200,7 @@ def test_trajectories_follow_state_evolution(name):
     assert max(gaps(TRAJECTORIES[name](), "semantic", 0.4, 10).values()) <= 1
 
 
-def test_trajectory_with_a_teacher_that_sees_the_means(mixture):
+def test_a_teacher_that_sees_the_means_is_followed_too(mixture):
     """With the predicted response: this teacher draws weights along the positions, and the proximal map jumps."""
     assert max(gaps(mixture, "semantic", 0.4, 10, predicted_response=True).values()) <= 1
 
@@ -271,7 +271,7 @@ def test_fitted_linear_layer_knows_its_error_on_fresh_sentences(mixture):
     assert abs(fit.test_error - errors.mean()) < 4 * errors.std() / np.sqrt(6000)
 
 
-def test_everything_runs_in_a_comparison(monkeypatch):
+def test_a_comparison_has_an_entry_for_each_source(monkeypatch):
     """With few steps and paths of state evolution, whose numbers are not at stake here."""
 
     def few_steps(model, alpha, name, rtol):
@@ -327,7 +327,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_named_error(case):
+def test_bad_mixtures_are_named_errors(case):
     call, pattern = BAD[case]
     with pytest.raises((ValueError, TypeError), match=f"(?s){pattern}"):
         call()

@@ -91,7 +91,7 @@ def test_grid_is_the_product_of_its_axes(model):
     assert {type(cell.alpha) for cell in cells} == {float}
 
 
-def test_list_of_small_grids_without_repetition(model):
+def test_a_list_of_small_grids_has_no_repetition(model):
     entries = [{"alpha": [1.0, 2.0]}, {"alpha": 2.0, "lam": 0.1, "method": "GD", "seed": [0, 1]}, {"alpha": 1.0}]
     cells = listed(model, entries, branch="semantic", d=70)
     assert [(c.method, c.alpha, c.lam, c.d, c.seed) for c in cells] == [
@@ -227,7 +227,7 @@ def test_bad_arguments_are_named_before_any_work(model, tmp_path, monkeypatch, o
     assert not (tmp_path / "new").exists()
 
 
-def test_bad_models_and_folders(model, tmp_path):
+def test_bad_models_and_folders_are_named(model, tmp_path):
     with pytest.raises(TypeError, match="model"):
         sweep("paper", tmp_path, alpha=1.0)
     with pytest.raises(TypeError, match="folder"):
@@ -437,7 +437,7 @@ def test_kill_9_of_a_pool_leaves_no_workers(model, start, tmp_path):
     assert psutil.wait_procs(workers, timeout=10)[1] == []
 
 
-def test_two_processes_on_one_folder(model, reference, start, tmp_path):
+def test_two_processes_share_one_folder(model, reference, start, tmp_path):
     one, other = start(tmp_path / "cells"), start(tmp_path / "cells")
     assert (one.wait(), other.wait()) == (0, 0)
     assert same(tmp_path / "cells", reference)
