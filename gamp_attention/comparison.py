@@ -104,6 +104,7 @@ def compare(
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+    ImportError : without torch; install gamp-attention[torch].
     Interrupted : by Ctrl-C after a branch was finished; a KeyboardInterrupt that holds it.
     """
     d, alpha = checked_size(model, d, alpha)

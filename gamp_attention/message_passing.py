@@ -79,6 +79,7 @@ def run_gamp(
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+    ConvergenceError : with `raise_on_failure`.
 
     Examples
     --------

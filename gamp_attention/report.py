@@ -1,4 +1,4 @@
-"""A comparison as a table and as plain data."""
+"""Results as tables, and as plain data."""
 
 import math
 import platform
@@ -176,7 +176,7 @@ def boundaries_table(found: "PhaseBoundaries") -> str:
 
 
 def plain(value: Any) -> Any:
-    """Arrays to lists, NaN to None: what JSON can hold."""
+    """Arrays to lists, NaN and infinities to None: what JSON can hold."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
