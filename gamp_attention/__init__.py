@@ -2,17 +2,17 @@
 
 from gamp_attention._version import __version__
 from gamp_attention.attention import DotProductAttention
+from gamp_attention.attention_models import attention_model, paper_model
 from gamp_attention.comparison import Comparison, compare
-from gamp_attention.coordinate_laws import (
+from gamp_attention.coordinate_classes import (
     Classes,
-    CoordinateLaw,
-    coordinate_law,
     power_law_spectrum,
     sign_positions,
     sparse_teacher,
     subset_positions,
 )
-from gamp_attention.data import Dataset, sample
+from gamp_attention.coordinate_laws import CoordinateLaw, coordinate_law
+from gamp_attention.data import Dataset
 from gamp_attention.denoiser import Denoised, denoise
 from gamp_attention.distributed import DistributedDataset
 from gamp_attention.gamp import GampState, gamp_step, initial_state
@@ -23,16 +23,18 @@ from gamp_attention.gradient_descent import DescentResult, minimize_risk
 from gamp_attention.label_teachers import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
 from gamp_attention.landscape.boundary import Boundary
 from gamp_attention.landscape.phase_boundaries import PhaseBoundaries, phase_boundaries
-from gamp_attention.linear_baseline import LinearBaseline, LinearFit, fit_linear_baseline, linear_baseline
+from gamp_attention.linear_baseline import LinearBaseline, linear_baseline
+from gamp_attention.linear_fit import LinearFit, fit_linear_baseline
 from gamp_attention.losses import AttentionLoss
 from gamp_attention.message_passing import GampResult, run_gamp
-from gamp_attention.mixtures import ClassLaw, MixtureModel, mixture_model
-from gamp_attention.models import Model, attention_model, paper_model
+from gamp_attention.mixtures import MixtureModel, mixture_model
+from gamp_attention.models import Model
 from gamp_attention.penalties import ElasticNet, Ridge, register_penalty
 from gamp_attention.registration import register_attention, register_loss
 from gamp_attention.results import ConvergenceError, History, Overlaps, Status
 from gamp_attention.risk import gradient, train_loss
 from gamp_attention.sampled_laws import SampledLaw, law_from_samples
+from gamp_attention.sampling import sample
 from gamp_attention.state_evolution.branches import Branches, branches
 from gamp_attention.state_evolution.continuation import BranchPath, continue_branch
 from gamp_attention.state_evolution.result import StateEvolutionResult
@@ -43,6 +45,7 @@ from gamp_attention.sweeps.dataset import to_dataset
 from gamp_attention.sweeps.scheduler import local_pool
 from gamp_attention.sweeps.sweep import Sweep, sweep
 from gamp_attention.teachers import SoftmaxTeacher
+from gamp_attention.token_classes import ClassLaw
 
 __all__ = [
     "AttentionLoss",

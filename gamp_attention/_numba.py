@@ -12,6 +12,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from numba import config, extending, njit
+from numba.core import types
 
 from gamp_attention._compile_cache import KernelCache
 
@@ -40,6 +41,11 @@ def overload(function: Any, counted: bool = False) -> Any:
     return extending.overload(function, jit_options=options)
 
 
+def is_instance(numba_type: Any, cls: type) -> bool:
+    """Whether a numba type is the NamedTuple `cls`; used to choose an overload."""
+    return isinstance(numba_type, types.BaseNamedTuple) and getattr(numba_type, "instance_class", None) is cls
+
+
 @lru_cache
 def _pool(pid: int, n_threads: int) -> ThreadPoolExecutor:  # threads do not survive a fork: one pool a process
     return ThreadPoolExecutor(n_threads, thread_name_prefix="gamp_attention")
@@ -59,5 +65,5 @@ def over_blocks(task: Callable[[int, int], Any], n_rows: int, block: int) -> Non
 
 
 __all__ = [
-    "field_kernel", "inline_kernel", "kernel", "over_blocks", "overload", "sample_kernel", "user_kernel",
+    "field_kernel", "inline_kernel", "is_instance", "kernel", "over_blocks", "overload", "sample_kernel", "user_kernel",
 ]  # fmt: skip

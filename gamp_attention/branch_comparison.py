@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.data import Dataset, sample
+from gamp_attention.data import Dataset
 from gamp_attention.generalisation import sampled_test_error
 from gamp_attention.gradient_descent import DescentResult, minimize_risk
 from gamp_attention.message_passing import GampResult, run_gamp
 from gamp_attention.models import Model
 from gamp_attention.penalties import Ridge
 from gamp_attention.results import scalars
+from gamp_attention.sampling import sample
 from gamp_attention.state_evolution.result import StateEvolutionResult
 from gamp_attention.state_evolution.solve import solve_state_evolution
 from gamp_attention.state_evolution.trajectory import Trajectory, trajectory

@@ -102,7 +102,7 @@ def _penalty(options: argparse.Namespace) -> Any:
 
 
 def _model(options: argparse.Namespace) -> Any:
-    from gamp_attention.models import paper_model
+    from gamp_attention.attention_models import paper_model
 
     return paper_model(options.omega, options.sigma, options.lam, penalty=_penalty(options))
 

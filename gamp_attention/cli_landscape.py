@@ -105,8 +105,8 @@ def _joined(lists: list[list[float]] | None) -> list[float] | None:
 
 
 def _sweep(options: argparse.Namespace) -> int:
+    from gamp_attention.attention_models import paper_model
     from gamp_attention.files import write_json
-    from gamp_attention.models import paper_model
     from gamp_attention.report import plain
     from gamp_attention.sweeps.dataset import require_netcdf, save
     from gamp_attention.sweeps.sweep import sweep
@@ -139,9 +139,9 @@ def _sweep(options: argparse.Namespace) -> int:
 
 
 def _boundaries(options: argparse.Namespace) -> int:
+    from gamp_attention.attention_models import paper_model
     from gamp_attention.files import write_json
     from gamp_attention.landscape.phase_boundaries import phase_boundaries
-    from gamp_attention.models import paper_model
     from gamp_attention.plotting import plot_boundaries
     from gamp_attention.report import plain
 

@@ -10,10 +10,11 @@ from tqdm import tqdm
 from gamp_attention import _validation as check
 from gamp_attention.branch_comparison import SOLVERS, Branch, Plan, compare_branch
 from gamp_attention.damping import DAMPING
-from gamp_attention.data import RISKS, checked_size, sample
+from gamp_attention.data import RISKS
 from gamp_attention.gradient_descent import LEARNING_RATES, require_device
 from gamp_attention.linear_baseline import LinearBaseline, linear_baseline
 from gamp_attention.models import Model
+from gamp_attention.sampling import checked_size, sample
 from gamp_attention.starts import STARTS
 from gamp_attention.state_evolution.solve import FINEST
 from gamp_attention.teachers import SoftmaxTeacher
@@ -106,6 +107,16 @@ def compare(
     TypeError, ValueError : naming the argument, what it got and what it needs.
     ImportError : without torch; install gamp-attention[torch].
     Interrupted : by Ctrl-C after a branch was finished; a KeyboardInterrupt that holds it.
+
+    Examples
+    --------
+    A small instance of a generalised linear model:
+
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
+    >>> found = ga.compare(model, d=60, alpha=1.5, gd_steps=20, instances=2)
+    >>> found.branches[0].name, found.branches[0].gamp.converged
+    ('semantic', True)
     """
     d, alpha = checked_size(model, d, alpha)
     check.fits("d, alpha", round(alpha * d), model.n_tokens, d)

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._numba import kernel, overload, user_kernel
-from gamp_attention.attention import DotProductAttention, is_bounded, is_instance
+from gamp_attention._numba import is_instance, kernel, overload, user_kernel
+from gamp_attention.attention import DotProductAttention, is_bounded
 from gamp_attention.loss_bounds import curvature_floor
 from gamp_attention.losses import AttentionLoss, loss_derivatives, loss_value, row_loss
 from gamp_attention.numeric_derivatives import difference_derivatives

@@ -129,6 +129,16 @@ class DistributedDataset(Dataset):
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> from distributed import Client
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0, storage="none")
+    >>> with Client(processes=False, n_workers=1, dashboard_address=None) as client:
+    ...     there = ga.run_gamp(ga.DistributedDataset(data, client), max_iter=3, tol=0)
+    >>> bool(abs(there.Q - ga.run_gamp(data, max_iter=3, tol=0).Q).max() < 1e-12)
+    True
     """
 
     rows_here = False

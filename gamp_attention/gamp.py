@@ -92,6 +92,14 @@ def initial_state(data: Dataset, Q: np.ndarray, V: np.ndarray | None = None) -> 
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
+    >>> state = ga.initial_state(data, data.Q_star)
+    >>> state.Q.shape, state.V.shape, bool(state.D.any())
+    ((100, 1), (2, 1, 1), False)
     """
     S, L, r = require_dataset(data).n_sources, data.n_tokens, data.rank
     Q = check.array("Q", Q, (data.dim, r))

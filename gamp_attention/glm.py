@@ -7,10 +7,11 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention._numba import kernel, over_blocks
+from gamp_attention.attention_models import attention_model
 from gamp_attention.glm_losses import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.label_teachers import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
 from gamp_attention.losses import loss_value, make_work
-from gamp_attention.models import Model, attention_model
+from gamp_attention.models import Model
 from gamp_attention.registration import check_loss, is_registered_loss, sample_loss
 from gamp_attention.risk_terms import RiskTerms
 from gamp_attention.sources import Sources

@@ -35,6 +35,17 @@ class LabelledDataset(Dataset):
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    Logistic regression:
+
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> x = np.random.default_rng(0).normal(size=(300, 100))
+    >>> data = ga.LabelledDataset(x, np.sign(x[:, 0]), ga.LogisticLoss(), lam=0.1)
+    >>> ga.run_gamp(data, "random").converged
+    True
     """
 
     def __init__(

@@ -13,7 +13,15 @@ from gamp_attention.registration import register_loss
 
 @register_loss
 class SquaredLoss(NamedTuple):
-    """ℓ(z) = ½ ‖z − p‖², with one label for each of the L r fields."""
+    """ℓ(z) = ½ ‖z − p‖², with one label for each of the L r fields.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> float(ga.SquaredLoss().value(np.array([1.0, 2.0]), np.array([[1.0], [0.0]])))
+    2.0
+    """
 
     convex = True  # type: ignore[misc]
 
@@ -42,7 +50,15 @@ class SquaredLoss(NamedTuple):
 
 @register_loss
 class LogisticLoss(NamedTuple):
-    """ℓ(z) = log(1 + exp(−p Σ_l z_l)), with a label p = ±1 and r = 1."""
+    """ℓ(z) = log(1 + exp(−p Σ_l z_l)), with a label p = ±1 and r = 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> round(float(ga.LogisticLoss().value(np.ones(1), np.zeros((1, 1)))), 4)
+    0.6931
+    """
 
     convex = True  # type: ignore[misc]
 
@@ -74,7 +90,15 @@ class LogisticLoss(NamedTuple):
 
 @register_loss
 class MultinomialLoss(NamedTuple):
-    """ℓ(z) = log Σ_a exp(s_a) − s_p with s = Σ_l z_l, the class p one of 0, ..., r − 1."""
+    """ℓ(z) = log Σ_a exp(s_a) − s_p with s = Σ_l z_l, the class p one of 0, ..., r − 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> round(float(ga.MultinomialLoss().value(np.zeros(1), np.zeros((1, 3)))), 4)
+    1.0986
+    """
 
     convex = True  # type: ignore[misc]
 
@@ -105,7 +129,15 @@ class MultinomialLoss(NamedTuple):
 
 @register_loss
 class PhaseRetrievalLoss(NamedTuple):
-    """ℓ(z) = ¼ (s² − p)² with s = Σ_l z_l, an intensity p >= 0 and r = 1."""
+    """ℓ(z) = ¼ (s² − p)² with s = Σ_l z_l, an intensity p >= 0 and r = 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> float(ga.PhaseRetrievalLoss().value(np.ones(1), np.array([[2.0]])))
+    2.25
+    """
 
     even = True  # type: ignore[misc]
 

@@ -55,7 +55,7 @@ class TorchRisk:
     """The risk R(Q) of eq. (3) or (41) as a torch function of Q, in float64; without penalties other than the ridge.
 
     The layer is S[(x+p)Q/√d](x+p). Its square distance to y, expanded, needs x only through Q: see eq. (41) and
-    `gamp_attention.data.RiskTerms`.
+    `gamp_attention.risk_terms.RiskTerms`.
     """
 
     def __init__(self, data: Dataset, risk: str, device: str) -> None:
@@ -142,6 +142,14 @@ def minimize_risk(
     ImportError : without torch; install gamp-attention[torch].
     TypeError, ValueError : naming the argument, what it got and what it needs.
     ConvergenceError : with `raise_on_failure`.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> descent = ga.minimize_risk(data, "semantic", method="lbfgs")
+    >>> descent.converged, abs(descent.train_loss - ga.run_gamp(data, "semantic").train_loss) < 1e-10
+    (True, True)
     """
     require_dataset(data)
     if risk is None:

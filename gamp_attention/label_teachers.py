@@ -37,6 +37,13 @@ class LinearLabels:
     Attributes
     ----------
     noise : standard deviation of the noise.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.1))
+    >>> ga.sample(model, d=50, alpha=2.0).labels.shape
+    (100, 1)
     """
 
     noise: float = 0.0
@@ -62,6 +69,13 @@ class LogisticLabels:
     Attributes
     ----------
     temperature : at least 0.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(temperature=0.5))
+    >>> sorted(set(ga.sample(model, d=50, alpha=2.0).labels[:, 0].tolist()))
+    [-1.0, 1.0]
     """
 
     temperature: float = 1.0
@@ -83,7 +97,15 @@ class LogisticLabels:
 
 @dataclass(frozen=True)
 class ClassLabels:
-    """Class p of t, with probabilities softmax(Σ_l u_l); for the multinomial loss."""
+    """Class p of t, with probabilities softmax(Σ_l u_l); for the multinomial loss.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.MultinomialLoss(), ga.ClassLabels(), rank=3)
+    >>> sorted(set(ga.sample(model, d=50, alpha=2.0).labels[:, 0].tolist()))
+    [0.0, 1.0, 2.0]
+    """
 
     even = False
 
@@ -104,6 +126,13 @@ class IntensityLabels:
     Attributes
     ----------
     noise : standard deviation of the noise.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.PhaseRetrievalLoss(), ga.IntensityLabels())
+    >>> bool(ga.sample(model, d=50, alpha=2.0).labels.min() >= 0)
+    True
     """
 
     noise: float = 0.0

@@ -8,8 +8,8 @@ Compiled code asks a loss for two things, dispatched on its type; one that has n
 
 import numpy as np
 
-from gamp_attention._numba import inline_kernel, overload
-from gamp_attention.attention import DotProductAttention, is_bounded, is_instance
+from gamp_attention._numba import inline_kernel, is_instance, overload
+from gamp_attention.attention import DotProductAttention, is_bounded
 from gamp_attention.losses import AttentionLoss
 
 

@@ -12,15 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._numba import inline_kernel, overload, sample_kernel
-from gamp_attention.attention import (
-    DotProductAttention,
-    attend_row,
-    is_instance,
-    row_derivatives,
-    score_pullback,
-    scores,
-)
+from gamp_attention._numba import inline_kernel, is_instance, overload, sample_kernel
+from gamp_attention.attention import DotProductAttention
+from gamp_attention.attention_rows import attend_row, row_derivatives
+from gamp_attention.attention_scores import score_pullback, scores
 from gamp_attention.two_tokens import is_two_tokens, two_token_derivatives, two_token_value
 
 
@@ -35,6 +30,15 @@ class AttentionLoss(NamedTuple):
     ----------
     attention : the map S.
     n_tokens, rank : L and r.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> loss = ga.AttentionLoss(ga.DotProductAttention(), n_tokens=2, rank=1)
+    >>> params = np.array([[1, 0, 0, 1, 0.9, 0.1, 0.1, 0.9]])  # G, the identity, and M
+    >>> ga.denoise(loss, params, np.ones((1, 2, 1)), np.ones((2, 1, 1))).loss.round(6).tolist()
+    [-0.5]
     """
 
     attention: Any  # DotProductAttention or a registered map

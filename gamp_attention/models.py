@@ -8,13 +8,13 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.attention import DotProductAttention, checked_attention
-from gamp_attention.coordinate_laws import CoordinateLaw, coordinate_law
-from gamp_attention.penalties import Ridge, is_even, lam_of, require_penalty, with_lam
+from gamp_attention.coordinate_laws import CoordinateLaw
+from gamp_attention.penalties import Ridge, is_even, lam_of, require_penalty
 from gamp_attention.registration import check_attention, is_registered_attention, is_registered_loss, sample_loss
 from gamp_attention.risk_terms import RiskTerms, asymptotic_terms
 from gamp_attention.sampled_laws import law_from_samples
 from gamp_attention.sources import Group, Sources, single_group
-from gamp_attention.teachers import SoftmaxTeacher, Teacher, check_teacher, is_reversible
+from gamp_attention.teachers import Teacher, check_teacher, is_reversible
 from gamp_attention.token_stores import TokenStore
 
 
@@ -38,6 +38,14 @@ class Model:
     penalty : r(Q) of eq. (3): `Ridge`, `ElasticNet` or one's own; a number stands for Ridge(λ).
     rank : columns r of the student's Q.
     student : attention map S, eq. (2).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> model = ga.Model(ga.SoftmaxTeacher(0.3, np.eye(2)), ga.coordinate_law(), penalty=0.01, rank=1)
+    >>> model.n_tokens, model.lam, model.even
+    (2, 0.01, True)
     """
 
     teacher: Teacher
@@ -100,6 +108,11 @@ class Model:
     def teacher_rank(self) -> int:
         """Columns t of the teacher's Q*."""
         return self.coordinates.teacher_mean.shape[1]
+
+    @property
+    def teacher_shift(self) -> np.ndarray:
+        """Means of the teacher's fields in each source, (S, t): zero, but in mixtures."""
+        return np.zeros((self.n_sources, self.teacher_rank))
 
     @property
     def even(self) -> bool:
@@ -187,49 +200,6 @@ def check_student(student: Any, n_tokens: int, rank: int) -> Any:
     return checked_attention("student", student)
 
 
-PARAMETERS = ("alpha", "omega", "lam", "sigma")
-
-
-def with_parameter(model: Model, name: str, value: float) -> Model:
-    """The model with ω, λ or the common standard deviation σ of its tokens changed; α is no part of it.
-
-    Raises
-    ------
-    TypeError, ValueError : naming the parameter, what it got and what it needs.
-    """
-    check.choice("parameter", name, PARAMETERS)
-    if name == "omega":
-        return replace(model, teacher=replace(softmax_teacher(model), omega=check.real(name, value, low=0, high=1)))
-    if name == "lam":
-        return replace(model, penalty=with_lam(model.penalty, value))
-    if name == "sigma":
-        gamma, sigma = model.coordinates.gamma, check.real(name, value, low=0, strict=True)
-        if not (gamma == gamma.flat[0]).all():
-            raise check.fail("parameter", name, "another one, as the tokens have no common variance")
-        return replace(model, coordinates=replace(model.coordinates, gamma=np.full_like(gamma, sigma**2)))
-    return model
-
-
-def parameter_value(model: Model, alpha: float, name: str) -> float:
-    """The present value of α, ω, λ or σ."""
-    check.choice("parameter", name, PARAMETERS)
-    if name == "omega":
-        return softmax_teacher(model).omega
-    return {"alpha": alpha, "lam": model.lam, "sigma": float(np.sqrt(model.coordinates.gamma.flat[0]))}[name]
-
-
-def softmax_teacher(model: Model) -> SoftmaxTeacher:
-    """The teacher of eq. (16) of a model.
-
-    Raises
-    ------
-    TypeError : where the teacher is another one, without ω and A.
-    """
-    if not isinstance(model.teacher, SoftmaxTeacher):
-        raise check.fail("model.teacher", type(model.teacher).__name__, "a SoftmaxTeacher, with ω and A", TypeError)
-    return model.teacher
-
-
 def require_model(model: Any) -> Model:
     """The argument, if it is a Model.
 
@@ -252,106 +222,3 @@ def require_attention(model: Any) -> Model:
     if not require_model(model).attention:
         raise check.fail("model", type(model).__name__, "an attention model", TypeError)
     return model
-
-
-def attention_model(
-    n_tokens: int = 2,
-    rank: int = 1,
-    teacher_rank: int = 1,
-    *,
-    omega: float | None = None,
-    sigma: Any = None,
-    lam: float = 0.01,
-    A: Any = None,
-    tau: Any = None,
-    student: DotProductAttention | None = None,
-    teacher: Teacher | None = None,
-    coordinates: CoordinateLaw | None = None,
-    penalty: Any = None,
-) -> Model:
-    """Model with isotropic tokens, Gaussian teacher weights and positions along one direction, or a law of its own.
-
-    Parameters
-    ----------
-    n_tokens, rank, teacher_rank : L, r and t.
-    omega : share ω of the positional matrix A in the target, in [0, 1]; 0.3 if not given.
-    sigma : standard deviation of the tokens, one number or one for each token, Σ_l = σ_l² I; 0.5 if not given.
-    lam : ridge λ > 0; not used where a penalty is given.
-    A : (L, L) positional part of the target; 0.6 on the diagonal and the rest shared, if not given.
-    tau : (L,) positions p_l = τ_l 1_d/√d; evenly spaced from 1 to −1 if not given.
-    student : the attention map S; the tied softmax of eq. (15) if not given.
-    teacher : the target map T, instead of that of eq. (16) with ω and A.
-    coordinates : the law ν of covariances, positions and teacher weights, instead of sigma and tau.
-    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
-
-    Returns
-    -------
-    Model
-
-    Raises
-    ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
-    """
-    L = check.integer("n_tokens", n_tokens, low=1)
-    r = check.integer("rank", rank, low=1)
-    t = check.integer("teacher_rank", teacher_rank, low=1)
-    check.fits("n_tokens, rank, teacher_rank", L + r + t, L + r + t)
-    penalty = require_penalty(penalty, lam)
-    if teacher is None:
-        omega = check.real("omega", 0.3 if omega is None else omega, low=0, high=1)
-        if A is None:
-            A = np.full((L, L), 0.4 / max(L - 1, 1))
-            np.fill_diagonal(A, 0.6 if L > 1 else 1.0)
-        teacher = SoftmaxTeacher(omega, check.array("A", A, (L, L)))
-    elif omega is not None or A is not None:
-        raise ValueError("omega, A: need no value beside a teacher, which has its own; got one")
-    if coordinates is None:
-        sigma = 0.5 if sigma is None else sigma
-        sigma = check.deviations("sigma", np.full(L, sigma) if check.ndim("sigma", sigma) == 0 else sigma, (L,))
-        coordinates = coordinate_law(
-            sigma[None] ** 2, None if tau is None else check.array("tau", tau, (L,)), n_tokens=L, teacher_rank=t
-        )
-    elif sigma is not None or tau is not None:
-        raise ValueError("sigma, tau: need no value beside coordinates, which have their own; got one")
-    elif not isinstance(coordinates, CoordinateLaw):
-        raise check.fail("coordinates", coordinates, "a CoordinateLaw", TypeError)
-    elif (coordinates.gamma.shape[1], coordinates.teacher_mean.shape[1]) != (L, t):
-        found = f"L = {coordinates.gamma.shape[1]}, t = {coordinates.teacher_mean.shape[1]}"
-        raise check.fail("coordinates", found, f"a law of L = {L} tokens and t = {t} teacher columns")
-    return Model(teacher, coordinates, penalty, r, DotProductAttention() if student is None else student)
-
-
-def paper_model(
-    omega: float = 0.3,
-    sigma: float = 0.5,
-    lam: float = 0.01,
-    A: Any = ((0.6, 0.4), (0.4, 0.6)),
-    penalty: Any = None,
-) -> Model:
-    """The model of the paper's Section 5: L = 2, r = t = 1, p_1 = −p_2 = 1_d/√d, Q* ~ N(0, I).
-
-    Parameters
-    ----------
-    omega : share ω of the positional matrix A in the target, in [0, 1].
-    sigma : standard deviation of the tokens.
-    lam : ridge λ > 0; not used where a penalty is given.
-    A : (2, 2) positional part of the target.
-    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
-
-    Returns
-    -------
-    Model
-
-    Raises
-    ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
-
-    Examples
-    --------
-    >>> import gamp_attention as ga
-    >>> model = ga.paper_model(omega=0.3)
-    >>> model.n_tokens, model.rank, model.coordinates.rho.tolist()
-    (2, 1, [[[0.25]], [[0.25]]])
-    """
-    sigma = check.real("sigma", sigma, low=0, strict=True)
-    return attention_model(2, 1, 1, omega=omega, sigma=sigma, lam=lam, A=A, penalty=penalty)

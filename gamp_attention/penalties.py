@@ -32,6 +32,23 @@ def register_penalty(cls: type) -> type:
     Raises
     ------
     TypeError : naming what the class lacks.
+
+    Examples
+    --------
+    >>> from typing import NamedTuple
+    >>> import gamp_attention as ga
+    >>> @ga.register_penalty
+    ... class Halved(NamedTuple):
+    ...     lam: float
+    ...     strength = property(lambda self: self.lam)
+    ...     def value(self, x):
+    ...         return self.lam * x * x / 4
+    ...     def slopes(self, x):
+    ...         return self.lam * x / 2, self.lam * x / 2
+    ...     def prox(self, b, a):
+    ...         return b / (a + self.lam / 2), 1 / (a + self.lam / 2)
+    >>> ga.paper_model(penalty=Halved(0.02)).lam
+    0.02
     """
     check.namedtuple_class("register_penalty", cls, METHODS)
     REGISTERED[cls] = {name: user_kernel(vars(cls)[name]) for name in METHODS}
@@ -45,6 +62,13 @@ class Ridge(NamedTuple):
     Attributes
     ----------
     lam : λ > 0.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> penalty = ga.Ridge(lam=0.5)
+    >>> penalty.value(2.0), ga.paper_model(penalty=penalty).lam
+    (1.0, 0.5)
     """
 
     lam: float
@@ -75,6 +99,13 @@ class ElasticNet(NamedTuple):
     Attributes
     ----------
     lam, l1 : λ >= 0 and l₁ >= 0, not both zero.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> penalty = ga.ElasticNet(lam=0.5, l1=1.0)
+    >>> penalty.value(2.0), ga.paper_model(penalty=penalty).lam
+    (3.0, 0.5)
     """
 
     lam: float

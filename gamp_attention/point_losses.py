@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._numba import overload, user_kernel
-from gamp_attention.attention import is_instance
+from gamp_attention._numba import is_instance, overload, user_kernel
 from gamp_attention.loss_bounds import curvature_floor, loss_floor
 from gamp_attention.losses import loss_derivatives, loss_value, make_work
 from gamp_attention.numeric_derivatives import difference_derivatives

@@ -34,6 +34,19 @@ def register_loss(cls: type) -> type:
     Raises
     ------
     TypeError : naming what the class lacks, or what is not said of it.
+
+    Examples
+    --------
+    >>> from typing import NamedTuple
+    >>> import gamp_attention as ga
+    >>> @ga.register_loss
+    ... class Quartic(NamedTuple):
+    ...     convex = True
+    ...     def value(self, p, z):
+    ...         return (z[0, 0] - p[0]) ** 4
+    >>> model = ga.glm_model(Quartic(), ga.LinearLabels(), lam=0.1)
+    >>> model.loss.n_fields
+    1
     """
     check.namedtuple_class("register_loss", cls, ("value(self, p, z)",))
     _add_traits(cls)
@@ -101,6 +114,19 @@ def register_attention(cls: type) -> type:
     Raises
     ------
     TypeError : naming what the class lacks, or what is not said of it.
+
+    Examples
+    --------
+    >>> from typing import NamedTuple
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> @ga.register_attention
+    ... class Uniform(NamedTuple):
+    ...     even = bounded = True
+    ...     def attend(self, z, S):
+    ...         S[:] = 1 / len(z)
+    >>> Uniform()(np.ones((2, 1))).tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
     """
     check.namedtuple_class("register_attention", cls, ("attend(self, z, S)",))
     _add_traits(cls)

@@ -53,6 +53,17 @@ class Overlaps:
     q, m, theta, V : (L, r, r), (L, r), (L, r, t) and (L, r, r); t = 0 where no teacher is known. For mixtures there is
         one entry for each of S sources in place of L tokens, here and in all that goes with overlaps. A history holds
         one more axis, of time, in front.
+
+    Examples
+    --------
+    A start of state evolution:
+
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> one = np.ones((2, 1, 1))
+    >>> start = ga.Overlaps(q=0.1 * one, m=np.zeros((2, 1)), theta=0.1 * one, V=10 * one)
+    >>> ga.solve_state_evolution(ga.paper_model(), 1.5, start, rtol=1e-2, stable=False).converged
+    True
     """
 
     q: np.ndarray

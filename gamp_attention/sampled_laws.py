@@ -48,6 +48,14 @@ def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> law = ga.law_from_samples(np.full((4, 2), 0.25), [[1, -1], [1, -1], [1, -1], [-1, 1]], np.ones((4, 1)))
+    >>> law.weight.tolist(), law.tau.tolist()
+    ([0.25, 0.75], [[-1.0, 1.0], [1.0, -1.0]])
     """
     gamma = check.array("gamma", gamma, ("d", "L"))
     tau = check.array("tau", tau, gamma.shape)

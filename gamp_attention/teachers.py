@@ -35,6 +35,13 @@ class SoftmaxTeacher:
     omega : share ω of the positional matrix.
     A : (L, L).
     attention : S, where a temperature, a causal mask or keys of their own can be asked for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> ga.SoftmaxTeacher(0.5, np.eye(2))(np.zeros((2, 1))).tolist()
+    [[0.75, 0.25], [0.25, 0.75]]
     """
 
     omega: float

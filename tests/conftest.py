@@ -1,4 +1,4 @@
-"""Hypothesis profiles, and references written apart from the package's kernels."""
+"""Hypothesis profiles, cases that several files share, and references written apart from the package's kernels."""
 
 import os
 import time
@@ -24,6 +24,15 @@ _common = {"deadline": None, "print_blob": True, "suppress_health_check": [Healt
 settings.register_profile("ci", derandomize=True, **_common)
 settings.register_profile("thorough", max_examples=1000, **_common)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# a mixture: joint probabilities of the classes of two tokens, means and standard deviations
+CLASSES = [[0.4, 0.15], [0.1, 0.35]]
+MEANS = [[0.5, -0.7], [0.3, -0.2]]
+SIGMA = [[0.4, 0.6], [0.5, 0.3]]
+# a sweep of CELLS cells, and one of a cell for each branch
+TINY = {"alpha": [1.0, 1.5], "method": ["SE", "GAMP"], "seed": [0, 1, 2, 3], "d": 60, "rtol": 1e-2, "n_test": 50}
+CELLS = 4 + 16
+QUICK = {"alpha": 1.0, "method": "GAMP", "d": 40, "n_test": 20}
 
 
 def examples(count):
@@ -70,6 +79,18 @@ def layer_gradient_norm(data, Q, risk):
 @pytest.fixture(scope="session")
 def model():
     return ga.paper_model()
+
+
+@pytest.fixture(scope="session")
+def mixture():
+    """Correlated classes with means and variances of their own, and a teacher that sees the means."""
+    return ga.mixture_model(CLASSES, MEANS, sigma=SIGMA, teacher_mean=[0.4])
+
+
+@pytest.fixture(scope="session")
+def tiny_sweep(model, tmp_path_factory):
+    """An uninterrupted serial run."""
+    return ga.sweep(model, tmp_path_factory.mktemp("tiny_sweep"), **TINY)
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.models import CoordinateLaw, Model, SoftmaxTeacher
+from gamp_attention.coordinate_laws import CoordinateLaw
+from gamp_attention.models import Model
+from gamp_attention.teachers import SoftmaxTeacher
 
 
 def layer(data, Q):

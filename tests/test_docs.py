@@ -1,6 +1,7 @@
 """The manual and the code say the same: equations and functions name each other, and every public name is described."""
 
 import ast
+import doctest
 import importlib
 import inspect
 import re
@@ -109,6 +110,14 @@ def test_public_docstrings_are_complete(name):
         assert parameters - described == set()
     if inspect.isfunction(thing) and re.search(r"\bcheck\.|\braise\b|\brequire_", inspect.getsource(thing)):
         assert docs[0]["Raises"], "a function that checks its arguments needs a section Raises"
+
+
+def test_every_public_function_has_an_example_that_shows_a_result():
+    """Doctests of all modules are run with the tests, see pyproject.toml."""
+    functions = [name for name in PUBLIC if inspect.isfunction(getattr(ga, name))]
+    assert len(functions) > 20
+    shown = {name: doctest.DocTestParser().get_examples(inspect.getdoc(getattr(ga, name))) for name in functions}
+    assert [name for name, examples in shown.items() if not any(example.want for example in examples)] == []
 
 
 def test_every_stored_result_and_every_failed_check_is_in_the_manual():

@@ -6,7 +6,8 @@ from scipy.integrate import dblquad
 
 import gamp_attention as ga
 from gamp_attention import gaussian_average as engine
-from gamp_attention.linear_baseline import fit_linear_baseline, linear_baseline
+from gamp_attention.linear_baseline import linear_baseline
+from gamp_attention.linear_fit import fit_linear_baseline
 from gamp_attention.report import comparison_table, plain
 
 

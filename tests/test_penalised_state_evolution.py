@@ -8,8 +8,8 @@ import pytest
 import gamp_attention as ga
 from docs.examples.huber_penalty import Huber
 from gamp_attention.branch_comparison import deviation
+from gamp_attention.coordinate_laws import CoordinateLaw
 from gamp_attention.input_denoiser import denoise_weights, precisions
-from gamp_attention.models import CoordinateLaw
 from gamp_attention.results import scalars
 from gamp_attention.state_evolution.channel import Hats
 from gamp_attention.state_evolution.energy import direct_loss, free_energy, moreau_loss

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data import asymptotic_terms
 from gamp_attention.newton import make_metric
+from gamp_attention.risk_terms import asymptotic_terms
 from gamp_attention.state_evolution.line_average import line_averages
 from gamp_attention.state_evolution.line_track import legendre_nodes
 from gamp_attention.state_evolution.sobol_rule import SobolRule

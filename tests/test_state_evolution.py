@@ -9,6 +9,7 @@ from gamp_attention.gaussian_points import gaussian_points
 from gamp_attention.results import scalars
 from gamp_attention.risk import hessian_product, risk_at
 from gamp_attention.state_evolution.overlap_map import OverlapMap, first_rule
+from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.vanishing import near_zero, vanishing
 
 # measured by an independent prototype of this project, Stein's form; L = 2, r = t = 1, ω = .3, α = 1.5
@@ -146,6 +147,23 @@ def test_either_variance_solves_its_own_equations(model, variance):
     assert se.overlaps.q[0, 0, 0] == pytest.approx(q, rel=2e-3)
     assert se.overlaps.m[0, 0] == pytest.approx(m, rel=2e-3)
     assert se.overlaps.V[0, 0, 0] == pytest.approx(V, rel=2e-3)
+
+
+def test_no_average_solves_more_proximal_problems_than_max_work(model):
+    """Below what the coarsest average needs there is no solution; a little above it is kept, with its error."""
+    assert ga.solve_state_evolution(model, 1.5, max_work=1e4).status is ga.Status.MAX_ITER
+    se = ga.solve_state_evolution(model, 1.5, rtol=1e-4, max_work=1e5, stable=False)
+    assert se.status is ga.Status.INACCURATE
+    assert 1e-4 < se.error < 0.1
+
+
+def test_weights_of_zero_stay_zero(model):
+    """Fields without any variance, where rounding must not be refined."""
+    zero = np.zeros((2, 1, 1))
+    after = OverlapMap(model, 0.5, SplitRule(model), "stein")(ga.Overlaps(zero, zero[..., 0], zero, zero + 1))
+    for values in (after.q, after.m, after.theta):
+        assert np.abs(values).max() < 1e-20
+    assert (after.V > 0).all()
 
 
 def test_more_tokens_and_columns_agree_with_finite_d():

@@ -5,6 +5,7 @@ import numpy as np
 from validation import _landscape as land
 from validation._architecture_tables import by_alpha, on_branch, reached
 from validation._architectures import ORDERS, SLICE
+from validation._report import plus_minus
 
 GRADIENT, SHARE = 1e-6, 0.95  # that descents leave, and how many at least
 MOST = 0.75  # of the instances that decide
@@ -26,7 +27,7 @@ def judge(verdict, study):
         )
     for entry in compare(study):
         words = (
-            f"α={entry['alpha']:g}, {entry['branch']}: {entry['key']} {entry['value']:.5g} ± {entry['error']:.1g}, "
+            f"α={entry['alpha']:g}, {entry['branch']}: {entry['key']} {plus_minus(entry['value'], entry['error'])}, "
             f"state evolution {entry['predicted']:.5g}"
         )
         if entry["judged"]:
@@ -77,7 +78,7 @@ def judge_lines(verdict, study):
             room = ERRORS * np.hypot(error, own) + predicted / np.sqrt(d)
             verdict.check(
                 abs(value - predicted) <= room,
-                f"ω={line['omega']:g}: α_c = {value:.3f} ± {error:.3f} at d = {d}, state evolution {predicted:.3f}",
+                f"ω={line['omega']:g}: α_c = {plus_minus(value, error)} at d = {d}, state evolution {predicted:.3f}",
             )
 
 
@@ -86,7 +87,8 @@ def judge_shift(verdict, study, later):
     d = study.size["d"]
     (value, error), (plain, plain_error) = (alpha_c(study, f"{name}, d = {d}") for name in (study.name, "paper"))
     both = float(np.hypot(error, plain_error))
-    words = f"α_c(.3) = {value:.3f} ± {error:.3f}, {plain:.3f} ± {plain_error:.3f} in the paper's model, d = {d}"
+    found, expected = plus_minus(value, error), plus_minus(plain, plain_error)
+    words = f"α_c(.3) = {found}, {expected} in the paper's model, d = {d}"
     if later:
         verdict.check(value - plain > ERRORS * both, f"{words}: later by more than {ERRORS:g} errors")
     else:

@@ -4,6 +4,7 @@ import numpy as np
 
 from gamp_attention.plotting import COLOURS, DARK, GREY, figure, require_matplotlib
 from validation._landscape import numbers
+from validation._report import plus_minus
 
 ORDERS = {"semantic": r"$\sigma|Q^\top Q_*|/d$", "positional": r"$\sigma|Q^\top p_1|/\sqrt{d}$"}
 DIFFERENCE = r"$10^3[\varepsilon_t$(positional) − $\varepsilon_t$(semantic)]"
@@ -21,8 +22,7 @@ LINES = (
 
 def bracketed(found, scale=1e3):
     """A mean with its standard error."""
-    mean, error = (np.nan if found[key] is None else scale * found[key] for key in ("mean", "error"))
-    return "–" if not np.isfinite(mean) else f"{mean:.3f} ± {error:.3f}"
+    return plus_minus(*(np.nan if found[key] is None else scale * found[key] for key in ("mean", "error")))
 
 
 def slice_cells(result, of="cells"):
@@ -61,7 +61,7 @@ def markdown(result):
             found = [next((line for line in result["lines"][name] if line["omega"] == omega), None) for name in names]
             words = [
                 "–" if line is None or line["alpha_c"] is None
-                else f"{line['alpha_c']:.3f} ± {line['alpha_c_error']:.3f}" for line in found
+                else plus_minus(line["alpha_c"], line["alpha_c_error"]) for line in found
             ]  # fmt: skip
             lines.append(f"| {omega:g} | " + " | ".join(words) + " |")
     return "\n".join(lines) + "\n"

@@ -48,14 +48,19 @@ def main(description, script, name, own_checks):
     found = land.options(description)
     verdict = Verdict(script, found)
     if found.draw:
-        return draw(land.stored(verdict.path(".json")), verdict.path(".png"))
+        return show(land.stored(verdict.path(".json")), verdict)
     study = run(found, name)
     judge(verdict, study)
     own_checks(verdict, study)
     result = numbers(study)
+    show(result, verdict)
+    verdict.end(result)
+
+
+def show(result, verdict):
+    """The table and the picture."""
     verdict.path(".md").write_text(markdown(result))
     draw(result, verdict.path(".png"))
-    verdict.end(result)
 
 
 def run(found, name):

@@ -18,6 +18,7 @@ from gamp_attention.files import write_aside
 from gamp_attention.report import plain
 
 RESULTS = Path(__file__).parent / "results"
+FINEST = 1e-5  # error that is told from zero in tables
 
 
 def options(description: str, draw: bool = False, **more: Any) -> argparse.Namespace:
@@ -51,6 +52,14 @@ def quiet_interrupts() -> None:
         os._exit(130)
 
     sys.excepthook = hook
+
+
+def plus_minus(value: float, error: float) -> str:
+    """A number with its error to one digit, two where the first is below 3; alone where the error is not known."""
+    if not np.isfinite(error):
+        return f"{value:.3g}" if np.isfinite(value) else "–"
+    decimals = int(np.clip(-np.floor(np.log10(max(error, FINEST) / 3)), 0, None))
+    return f"{value:.{decimals}f} ± {error:.{decimals}f}"
 
 
 class Verdict:

@@ -10,7 +10,8 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.linear_baseline import fit_linear_baseline, linear_baseline
+from gamp_attention.linear_baseline import linear_baseline
+from gamp_attention.linear_fit import fit_linear_baseline
 from gamp_attention.plotting import DARK, figure
 from validation._report import Verdict, options
 

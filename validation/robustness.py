@@ -26,7 +26,7 @@ from validation._trials import run_trials
 
 TOL, RTOL = 1e-8, 1e-2
 SLACK = 1.01  # of the tolerance, for rounding in the second computation
-SEEDS, SE_POINTS = 5, 8
+SEEDS, SE_POINTS = 5, 40
 MORE = {"the paper's model at extremes": 12, "other maps and sizes": 4, "lasso and elastic net": 4}  # in units of SEEDS
 QUICK = {"the paper's model at extremes": 4, "lasso and elastic net": 0}  # instances, else 1
 LONGEST = 600

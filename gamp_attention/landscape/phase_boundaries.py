@@ -10,7 +10,8 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.landscape.boundary import Boundary
 from gamp_attention.landscape.diagram_job import FORMAT, LINES, DiagramJob, Search
-from gamp_attention.models import Model, require_attention, softmax_teacher, with_parameter
+from gamp_attention.model_parameters import softmax_teacher, with_parameter
+from gamp_attention.models import Model, require_attention
 from gamp_attention.results import Status
 from gamp_attention.sweeps.digests import base_digest, short_hash
 from gamp_attention.sweeps.scheduler import check_workers, run_chains

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gamp_attention.models import Model, with_parameter
+from gamp_attention.model_parameters import with_parameter
+from gamp_attention.models import Model
 from gamp_attention.results import ConvergenceError, Overlaps
 from gamp_attention.state_evolution.overlap_map import OverlapMap, Rule
 from gamp_attention.state_evolution.packing import Packing, is_feasible

@@ -83,6 +83,14 @@ def branches(
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
+    >>> found = ga.branches(model, 1.5, ["semantic", "random"], stable=False)
+    >>> found.names, found.missing
+    (['semantic'], {'random': 'the solution found from semantic'})
     """
     require_model(model)
     if isinstance(starts, str | Overlaps):

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.models import PARAMETERS, Model, parameter_value, require_model
+from gamp_attention.model_parameters import PARAMETERS, parameter_value
+from gamp_attention.models import Model, require_model
 from gamp_attention.results import Overlaps, stacked
 from gamp_attention.state_evolution.arclength import (
     Curve,
@@ -96,6 +97,13 @@ def continue_branch(
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
     ConvergenceError : if there is no such branch to start on.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> path = ga.continue_branch(ga.paper_model(), 1.5, "semantic", to=1.45, stable=False)
+    >>> path.end, path.values[-1].round(6).item()
+    ('reached', 1.45)
     """
     require_model(model)
     check.choice("parameter", parameter, PARAMETERS)

@@ -11,6 +11,7 @@ from gamp_attention.state_evolution.line_track import legendre_nodes
 
 PANELS = 4  # on a line, before any is cut
 MARGIN = 1.5  # of the range of a line, beyond where the Gaussian density reaches the tolerance
+LEAST_SIZE = 1e-10  # of fields in units of √V, or rounding looks like structure where all weights are zero
 
 LineValues = tuple[np.ndarray, ...]  # in the order of the fields of Moments, one row a line
 ARRAYS = ("g", "with_noise", "with_teacher", "gg", "response", "square")
@@ -38,10 +39,17 @@ def contrast_basis(n_tokens: int, rank: int) -> np.ndarray:
     return basis * np.sign(first.reshape(size) @ basis[:, 0])
 
 
-class FieldLines:
-    """Line averages at given overlaps, as functions of the other white coordinates."""
+class WorkExceeded(ArithmeticError):
+    """Lines need more proximal problems than they may."""
 
-    def __init__(self, model: Model, overlaps: Overlaps, tol: float, n_nodes: int) -> None:
+
+class FieldLines:
+    """Line averages at given overlaps, as functions of the other white coordinates.
+
+    All together may solve at most so many proximal problems, then `WorkExceeded` is raised.
+    """
+
+    def __init__(self, model: Model, overlaps: Overlaps, tol: float, n_nodes: int, most: float = np.inf) -> None:
         L, r = overlaps.m.shape
         self._model, self._m, self._shape = model, overlaps.m, (L, r)
         self._metric = make_metric(overlaps.V)
@@ -51,7 +59,9 @@ class FieldLines:
         self._direction = np.einsum("lab,lb->la", self._root, student[:, 0].reshape(L, r))
         self._grid = np.linspace(-reach(tol), reach(tol), PANELS + 1)
         self._nodes = legendre_nodes(n_nodes)
-        self._size = np.sqrt(np.abs(overlaps.q).max()) + np.abs(overlaps.m).max()  # of fields
+        self._left = most
+        size = np.sqrt(np.abs(overlaps.q).max()) + np.abs(overlaps.m).max()
+        self._size = max(size, LEAST_SIZE * np.sqrt(overlaps.V.max()))  # of fields
 
     def averages(self, teacher: np.ndarray, student: np.ndarray, tol: np.ndarray) -> LineValues:
         """The moments of the channel on n lines, one row each.
@@ -68,6 +78,9 @@ class FieldLines:
             model.loss, terms.params, noise + self._m, self._direction, self._metric, self._grid, self._nodes,
             self._size * tol,
         )  # fmt: skip
+        self._left -= out.work[:, :2].sum()
+        if self._left < 0:
+            raise WorkExceeded
         return (
             out.g,
             out.g[..., :, None] * noise[..., None, :] + out.g_e[..., :, None] * self._direction[..., None, :],

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gamp_attention.results import Overlaps, Status
+from gamp_attention.state_evolution.field_lines import WorkExceeded
 from gamp_attention.state_evolution.overlap_map import OverlapMap, WeightsVanished
 from gamp_attention.state_evolution.packing import Packing, is_faint, is_feasible, relative_change, units
 from gamp_attention.state_evolution.root import BREAKDOWNS, DIFFERENCE, LONGEST, Root, iterate, newton
@@ -60,8 +61,14 @@ def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, relax
                     return replace(root, status=Status.CONVERGED, path=path + root.path[1:])
             n_steps = min(2 * n_steps + 4, max_iter)
     except BREAKDOWNS as error:
-        status = Status.LOST if isinstance(error, WeightsVanished) else Status.NONFINITE
-        return Root(status, path, np.nan, Packing.of(F.model, path[-1]), None, F)
+        return Root(breakdown(error), path, np.nan, Packing.of(F.model, path[-1]), None, F)
+
+
+def breakdown(error: Exception) -> Status:
+    """How a solver ends that one of BREAKDOWNS stopped."""
+    if isinstance(error, WeightsVanished):
+        return Status.LOST
+    return Status.MAX_ITER if isinstance(error, WorkExceeded) else Status.NONFINITE
 
 
 @dataclass(frozen=True)

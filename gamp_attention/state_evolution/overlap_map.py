@@ -28,8 +28,8 @@ FIRST_POINTS = {"lines": 256, "sobol": 4096}
 Rule = SplitRule | SobolRule | MixtureRule
 
 
-def first_rule(name: Any, model: Model, seed: tuple[int, ...]) -> Rule:
-    """The coarsest rule of a name, or for "auto" of the one that suits the model."""
+def first_rule(name: Any, model: Model, seed: tuple[int, ...], most: float = np.inf) -> Rule:
+    """The coarsest rule of a name, or for "auto" of the one that suits the model, with a bound on its work."""
     check.choice("rule", name, RULES)
     size = fields_of(model)
     if name == "split" and not model.attention:
@@ -39,8 +39,8 @@ def first_rule(name: Any, model: Model, seed: tuple[int, ...]) -> Rule:
     if name == "auto":
         name = "split" if size <= AUTO_FIELDS and model.attention else "sobol"
     if name == "split":
-        return on_channels(model, SplitRule(model))
-    return on_channels(model, SobolRule(model, FIRST_POINTS[name], lines=name == "lines", seed=seed))
+        return on_channels(model, SplitRule(model, most=most))
+    return on_channels(model, SobolRule(model, FIRST_POINTS[name], lines=name == "lines", seed=seed, most=most))
 
 
 def on_channels(model: Model, rule: SplitRule | SobolRule) -> Rule:

@@ -7,6 +7,7 @@ from scipy.special import stdtrit
 
 from gamp_attention.results import Overlaps, Status
 from gamp_attention.state_evolution.energy import stationary_loss
+from gamp_attention.state_evolution.field_lines import WorkExceeded
 from gamp_attention.state_evolution.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.packing import Packing
 from gamp_attention.state_evolution.predicted_error import predicted_test_error
@@ -83,9 +84,14 @@ def refine(root: Root, rtol: float, max_work: float) -> Solution:
                 return solution
             coarse, F = F, finer
         expected = UNREFINED if solution is None else solution.error
-        step = newton(F, x, max(SHARE * rtol, POLISH * expected, 1e-12), 12, J, packing)
-        J, n_iter = step.jacobian, n_iter + len(step.path) - 1
-        solution = _solution(F, coarse, packing, J, step.overlaps, n_iter, rtol)
+        try:
+            step = newton(F, x, max(SHARE * rtol, POLISH * expected, 1e-12), 12, J, packing)
+            J, n_iter = step.jacobian, n_iter + len(step.path) - 1
+            solution = _solution(F, coarse, packing, J, step.overlaps, n_iter, rtol)
+        except WorkExceeded:
+            if solution is None:
+                raise
+            return solution
         x = solution.overlaps
         if solution.status.converged:
             return solution

@@ -7,6 +7,7 @@ import numpy as np
 from gamp_attention.newton import NotPositiveDefinite
 from gamp_attention.results import Overlaps, Status
 from gamp_attention.state_evolution.channel import psd_root
+from gamp_attention.state_evolution.field_lines import WorkExceeded
 from gamp_attention.state_evolution.overlap_map import OverlapMap, WeightsVanished
 from gamp_attention.state_evolution.packing import Packing, is_feasible, relative_change, weights_fade
 
@@ -16,7 +17,7 @@ DIFFERENCE = 5e-3  # finite-difference step for the Jacobian, in units of the ov
 LONGEST = 0.3  # Newton step, in the same units
 FLAT = 1e-5  # singular values of 1 − J below this are flat directions, as a common rotation of the columns is
 SLOW = 0.3  # a residual that falls by less asks for a new Jacobian
-BREAKDOWNS = (NotPositiveDefinite, np.linalg.LinAlgError, FloatingPointError, WeightsVanished)
+BREAKDOWNS = (NotPositiveDefinite, np.linalg.LinAlgError, FloatingPointError, WeightsVanished, WorkExceeded)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ class SobolRule:
     lines : average along a line through every point that crosses the jumps of the proximal map, cut there,
         instead of at the point; what is left is smooth and converges faster.
     seed : of the point sets, one or more integers.
+    most : proximal problems that the lines of a replica may solve; `WorkExceeded` is raised beyond.
     """
 
     model: Model
@@ -44,6 +45,7 @@ class SobolRule:
     n_replicas: int = 8
     lines: bool = False
     seed: tuple[int, ...] = (0,)
+    most: float = np.inf
     deterministic: ClassVar[bool] = False
     level: ClassVar[int] = 0  # the only one
     squares: ClassVar[bool] = False  # products of derivatives are averaged on request
@@ -105,5 +107,6 @@ class SobolRule:
             n, white = n // 2, white[: n // 2]
         split = teacher_size(model)
         tol = 1.0 / self.n_points
-        values = FieldLines(model, overlaps, tol, NODES).averages(white[:, :split], white[:, split:], np.full(n, tol))
+        lines = FieldLines(model, overlaps, tol, NODES, self.most)
+        values = lines.averages(white[:, :split], white[:, split:], np.full(n, tol))
         return mean_moments(np.full(n, 1 / n), values)

@@ -9,7 +9,7 @@ from gamp_attention import _validation as check
 from gamp_attention.models import Model, require_model
 from gamp_attention.results import Overlaps, Status, finish, stacked
 from gamp_attention.starts import STARTS
-from gamp_attention.state_evolution.fixed_point import fixed_point
+from gamp_attention.state_evolution.fixed_point import breakdown, fixed_point
 from gamp_attention.state_evolution.overlap_map import VARIANCES, OverlapMap, first_rule
 from gamp_attention.state_evolution.packing import is_feasible, units
 from gamp_attention.state_evolution.refinement import Solution, refine
@@ -59,7 +59,7 @@ def solve_state_evolution(
         there; "sobol", randomised points; "auto" for "split" up to L (r + t) = 4, then "sobol".
     variance : "stein" counts the jumps of the proximal map in V̂, "derivative" averages the a.e. derivative.
     max_iter : bound on the iterations.
-    max_work : bound on the proximal problems of one average.
+    max_work : bound on the proximal problems of one average, at least 1e4.
     stable : also find the stability of the solution.
     seed : of the randomised points.
     raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
@@ -67,9 +67,9 @@ def solve_state_evolution(
     Returns
     -------
     StateEvolutionResult
-        With status INACCURATE where the budget did not allow rtol. With LOST where a named branch does not exist: then
-        with the overlaps of the solution found instead, roughly, and no errors or losses; where all weights go to zero,
-        with tiny overlaps on the way there, and `validity` says so.
+        With status INACCURATE where the budget did not allow rtol, and MAX_ITER where it allowed no solution. With LOST
+        where a named branch does not exist: then with the overlaps of the solution found instead, roughly, and no
+        errors or losses; where all weights go to zero, with tiny overlaps on the way there, and `validity` says so.
 
     Raises
     ------
@@ -84,13 +84,13 @@ def solve_state_evolution(
     """
     require_model(model)
     alpha = check.real("alpha", alpha, low=0, strict=True)
-    first = first_rule(rule, model, (check.integer("seed", seed, low=0),))
+    max_work = check.real("max_work", max_work, low=1e4)
+    first = first_rule(rule, model, (check.integer("seed", seed, low=0),), max_work)
     if rtol is None:
         rtol = 1e-4 if first.deterministic else 2e-3
     rtol = check.real("rtol", rtol, low=FINEST, high=0.1)
     check.choice("variance", variance, VARIANCES)
     max_iter = check.integer("max_iter", max_iter, low=1)
-    max_work = check.real("max_work", max_work, low=1e4)
     check.flag("stable", stable)
     check.flag("raise_on_failure", raise_on_failure)
     F = OverlapMap(model, alpha, first, variance)
@@ -123,8 +123,8 @@ def solve_from(
                 return _result(root, solution, stable)
             root = replace(root, path=[*root.path, solution.overlaps])
         return _failed(replace(root, status=Status.LOST))
-    except BREAKDOWNS:
-        return _failed(replace(root, status=Status.NONFINITE))
+    except BREAKDOWNS as error:
+        return _failed(replace(root, status=breakdown(error)))
 
 
 def named_start(F: OverlapMap, name: str, seed: int) -> Overlaps:

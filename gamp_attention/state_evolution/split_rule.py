@@ -38,10 +38,17 @@ TESTED = (0, 3)  # which line averages must be resolved: of g and of g gᵀ
 
 @dataclass(frozen=True)
 class SplitRule:
-    """Averages over the channel at one of ten levels of accuracy, each three to ten times finer than the last."""
+    """Averages over the channel at one of ten levels of accuracy, each three to ten times finer than the last.
+
+    Parameters
+    ----------
+    level : from 0 on.
+    most : proximal problems that one evaluation may solve; `WorkExceeded` is raised beyond.
+    """
 
     model: Model
     level: int = 0
+    most: float = np.inf
     name: ClassVar[str] = "split"
     deterministic: ClassVar[bool] = True  # errors are those of levels, not of random points
     squares: ClassVar[bool] = True  # products of derivatives are always averaged
@@ -61,8 +68,8 @@ class SplitRule:
         return replace(self, level=level)
 
     def for_stability(self) -> "SplitRule":
-        """The level whose averages are good enough for finite differences."""
-        return self.at_level(1)
+        """The level whose averages are good enough for finite differences, without a bound."""
+        return replace(self, level=1, most=np.inf)
 
     @property
     def work(self) -> float:
@@ -95,7 +102,7 @@ class _Averaging:
         model, level = rule.model, rule.level
         L, r, t = model.n_tokens, model.rank, model.teacher_rank
         self.tol, self.range, self.nodes = rule.tol, reach(rule.tol), legendre_nodes(NODES[level])
-        self.lines = FieldLines(model, overlaps, rule.tol, NODES[level])
+        self.lines = FieldLines(model, overlaps, rule.tol, NODES[level], rule.most)
         teacher = contrast_basis(L, t)
         self.along, self.teacher = teacher[:, 0], teacher[:, 1:]
         points, weights = outer_nodes(OUTER[level], L * (r + t) - 2, LEFT_OUT * rule.tol)

@@ -6,7 +6,8 @@ from itertools import product
 from typing import Any
 
 from gamp_attention import _validation as check
-from gamp_attention.models import Model, parameter_value, require_model, with_parameter
+from gamp_attention.model_parameters import parameter_value, with_parameter
+from gamp_attention.models import Model, require_model
 from gamp_attention.penalties import with_lam
 from gamp_attention.starts import STARTS
 from gamp_attention.sweeps.digests import has_common_variance, has_omega, short_hash

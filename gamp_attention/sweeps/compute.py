@@ -7,12 +7,13 @@ import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.damping import DAMPING
-from gamp_attention.data import RISKS, sample
+from gamp_attention.data import RISKS
 from gamp_attention.generalisation import sampled_test_error
 from gamp_attention.gradient_descent import METHODS, minimize_risk
 from gamp_attention.message_passing import run_gamp
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
+from gamp_attention.sampling import sample
 from gamp_attention.state_evolution.solve import FINEST
 from gamp_attention.state_evolution.warm_start import solve_near
 from gamp_attention.sweeps.cells import Cell, model_at

@@ -72,6 +72,17 @@ def to_dataset(source: "Result | Store | str | Path") -> "xarray.Dataset":
     ------
     ImportError : without xarray; install gamp-attention[sweep].
     ValueError : if the folder holds no sweep.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> import gamp_attention as ga
+    >>> with TemporaryDirectory() as folder:
+    ...     ga.sweep(ga.paper_model(), folder, alpha=[1.0, 1.5], method="GAMP", branch="semantic", d=100).counts
+    ...     found = ga.to_dataset(folder)
+    {'converged': 2}
+    >>> found.q.dims, bool(found.converged.all())
+    (('alpha',), True)
     """
     xarray = _needed("xarray")
     if isinstance(source, (Store, str, os.PathLike)):

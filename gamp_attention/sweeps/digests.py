@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.models import Model, require_model, with_parameter
+from gamp_attention.model_parameters import with_parameter
+from gamp_attention.models import Model, require_model
 from gamp_attention.teachers import SoftmaxTeacher
 
 

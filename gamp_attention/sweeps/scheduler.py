@@ -207,6 +207,13 @@ def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> with ga.local_pool(2) as pool:
+    ...     list(pool.map(abs, [-1, 2]))
+    [1, 2]
     """
     workers = (os.cpu_count() or 1) if workers is None else check.integer("workers", workers, low=1, high=MOST_WORKERS)
     return _LocalPool(workers, mp_context=_QuietContext(), initializer=_end_with_parent)

@@ -115,6 +115,15 @@ def sweep(
     TypeError, ValueError : naming the argument, what it got and what it needs.
     ImportError : if descents are asked for without torch.
     RuntimeError : if a worker failed, or wrote to another file system.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> import gamp_attention as ga
+    >>> with TemporaryDirectory() as folder:
+    ...     done = ga.sweep(ga.paper_model(), folder, alpha=[1.0, 1.5], method="GAMP", branch="semantic", d=100)
+    >>> done.counts, done.computed
+    ({'converged': 2}, 2)
     """
     require_model(model)
     settings = Settings(rtol, risk, n_test, descent, gd_steps, gamp_steps, tol)
