@@ -1,13 +1,17 @@
-"""Command line: gamp-attention COMMAND. Exit status 0 done, 1 not converged, 2 bad input."""
+"""Command line: gamp-attention COMMAND. Exit status 0 done, 1 not converged, 2 bad input, 130 interrupted."""
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gamp_attention import __version__
+from gamp_attention._version import __version__
+from gamp_attention.cli_landscape import add_boundaries, add_sweep
+from gamp_attention.cli_output import check_target, say
+from gamp_attention.data import RISKS
+from gamp_attention.starts import STARTS
+from gamp_attention.state_evolution.overlap_map import RULES, VARIANCES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_model(compare)
     compare.add_argument("--d", type=int, default=1000, help="dimension of a token (default 1000)")
     compare.add_argument("--seed", type=int, default=0, help="seed of the instance (default 0)")
-    compare.add_argument("--risk", choices=("asymptotic", "exact"), default="asymptotic")
+    compare.add_argument("--risk", choices=RISKS, default="asymptotic")
     compare.add_argument("--gd-steps", type=int, help="steps of plain gradient descent (default: up to 5000)")
     compare.add_argument("--plot", metavar="FILE", default="compare.png", help="the picture (default compare.png)")
     compare.set_defaults(run=_compare)
@@ -57,23 +61,21 @@ def _parser() -> argparse.ArgumentParser:
     solve = commands.add_parser("solve", help="a fixed point of state evolution")
     _add_model(solve)
     _add_l1(solve)
-    solve.add_argument("--init", choices=("semantic", "positional", "random"), default="semantic")
+    solve.add_argument("--init", choices=STARTS, default="semantic")
     solve.add_argument("--rtol", type=float, help="relative error of the overlaps asked for (default 1e-4)")
-    solve.add_argument("--rule", choices=("auto", "split", "lines", "sobol"), default="auto")
-    solve.add_argument("--variance", choices=("stein", "derivative"), default="stein", help="form of V̂")
+    solve.add_argument("--rule", choices=RULES, default="auto")
+    solve.add_argument("--variance", choices=VARIANCES, default="stein", help="form of V̂")
     solve.add_argument("--seed", type=int, default=0, help="seed of randomised points (default 0)")
     solve.set_defaults(run=_solve)
 
     path = commands.add_parser("trajectory", help="state evolution of damped GAMP at every iteration")
     _add_model(path)
     _add_l1(path)
-    path.add_argument("--init", choices=("semantic", "positional", "random"), default="semantic")
+    path.add_argument("--init", choices=STARTS, default="semantic")
     path.add_argument("--damping", type=float, default=0.5, help="step β (default 0.5)")
     path.add_argument("--n-iter", type=int, default=20, help="iterations (default 20)")
     path.add_argument("--seed", type=int, default=0, help="seed of the paths (default 0)")
     path.set_defaults(run=_trajectory)
-
-    from gamp_attention.cli_landscape import add_boundaries, add_sweep
 
     for command in (compare, fit, solve, path, add_sweep(commands), add_boundaries(commands)):
         command.add_argument("--json", metavar="FILE", help="write the result as JSON; '-' for standard output")
@@ -99,34 +101,10 @@ def _penalty(options: argparse.Namespace) -> Any:
     return ElasticNet(options.lam, l1) if l1 else None
 
 
-def check_target(flag: str, target: str | None) -> None:
-    """Find out before the work whether its result can be written, by a file that is gone at once."""
-    if target is None or (target == "-" and flag == "--json"):
-        return
-    try:
-        if target in ("", "-") or Path(target).is_dir():
-            raise ValueError("it is not the name of a file")
-        with tempfile.TemporaryFile(dir=Path(target).parent):
-            pass
-        if flag == "--plot":
-            from gamp_attention.plotting import require_format
-
-            require_format(target)
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{flag}: {target!r} cannot be written: {getattr(error, 'strerror', None) or error}"
-        ) from error
-
-
 def _model(options: argparse.Namespace) -> Any:
     from gamp_attention.attention_models import paper_model
 
     return paper_model(options.omega, options.sigma, options.lam, penalty=_penalty(options))
-
-
-def say(options: argparse.Namespace, text: str) -> None:
-    """Print for a reader, out of the way of JSON on standard output."""
-    print(text, file=sys.stderr if options.json == "-" else sys.stdout)
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -156,10 +134,10 @@ def _fit(options: argparse.Namespace) -> int:
     import numpy as np
 
     from gamp_attention.fields import local_fields
-    from gamp_attention.files import load_dataset, load_weights, write_aside, write_json
+    from gamp_attention.files import write_aside, write_json
+    from gamp_attention.loading import load_dataset, load_weights
     from gamp_attention.message_passing import run_gamp
     from gamp_attention.report import plain
-    from gamp_attention.starts import STARTS
 
     data = load_dataset(options.data, options.lam, options.rank, _penalty(options))
     out = options.out or str(Path(options.data).with_suffix("")) + ".fit.npz"

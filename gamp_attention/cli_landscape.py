@@ -4,6 +4,12 @@ import argparse
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+from gamp_attention.cli_output import say
+from gamp_attention.data import RISKS
+from gamp_attention.starts import STARTS
+from gamp_attention.sweeps.cells import METHODS
+
+MOST_VALUES = 100_000
 FORM = "one or more numbers, or FIRST:LAST:COUNT for evenly spaced ones"
 
 
@@ -16,12 +22,12 @@ def add_sweep(commands: Any) -> argparse.ArgumentParser:
     sweep.add_argument("--lam", type=numbers, nargs="+", default=[[0.01]], metavar="LAM", help="ridge penalty")
     sweep.add_argument("--sigma", type=numbers, nargs="+", default=[[0.5]], metavar="S", help="deviation of tokens")
     sweep.add_argument("--A", type=matrix, metavar="MATRIX", help="positional part of the task, as .6,.4;.4,.6")
-    sweep.add_argument("--method", nargs="+", choices=("SE", "GAMP", "GD"), default=["SE"], help="(default SE)")
-    sweep.add_argument("--branch", nargs="+", choices=BRANCHES, default=list(BRANCHES[:2]), help="(default the two)")
+    sweep.add_argument("--method", nargs="+", choices=METHODS, default=["SE"], help="(default SE)")
+    sweep.add_argument("--branch", nargs="+", choices=STARTS, default=list(STARTS[:2]), help="(default the two)")
     sweep.add_argument("--d", type=int, nargs="+", default=[1000], help="of GAMP and GD (default 1000)")
     sweep.add_argument("--seed", type=int, nargs="+", default=[0], help="of GAMP and GD (default 0)")
     sweep.add_argument("--rtol", type=float, default=1e-3, help="accuracy of state evolution (default 1e-3)")
-    sweep.add_argument("--risk", choices=("exact", "asymptotic"), default="exact", help="of GAMP and GD")
+    sweep.add_argument("--risk", choices=RISKS, default="exact", help="of GAMP and GD")
     sweep.add_argument("--cold", action="store_true", help="start no cell from its neighbour")
     sweep.add_argument("--out", metavar="FILE.nc", help="also write all cells as one netCDF file")
     _add_workers(sweep)
@@ -43,10 +49,6 @@ def add_boundaries(commands: Any) -> argparse.ArgumentParser:
     _add_workers(found)
     found.set_defaults(run=_boundaries)
     return found
-
-
-MOST_VALUES = 100_000
-BRANCHES = ("semantic", "positional", "random")
 
 
 def numbers(text: str) -> list[float]:
@@ -104,7 +106,6 @@ def _joined(lists: list[list[float]] | None) -> list[float] | None:
 
 def _sweep(options: argparse.Namespace) -> int:
     from gamp_attention.attention_models import paper_model
-    from gamp_attention.cli import say
     from gamp_attention.files import write_json
     from gamp_attention.report import plain
     from gamp_attention.sweeps.dataset import require_netcdf, save
@@ -133,13 +134,12 @@ def _sweep(options: argparse.Namespace) -> int:
         save(found.dataset(), options.out)
         say(options, f"dataset: {options.out}")
     if options.json:
-        write_json(options.json, finite({"rows": plain(found.rows), "counts": found.counts}))
+        write_json(options.json, plain({"rows": found.rows, "counts": found.counts}))
     return 0 if all(row["status"] in ("converged", "settled", "lost") for row in found.rows) else 1
 
 
 def _boundaries(options: argparse.Namespace) -> int:
     from gamp_attention.attention_models import paper_model
-    from gamp_attention.cli import say
     from gamp_attention.files import write_json
     from gamp_attention.landscape.phase_boundaries import phase_boundaries
     from gamp_attention.plotting import plot_boundaries
@@ -167,16 +167,6 @@ def _boundaries(options: argparse.Namespace) -> int:
         plot_boundaries(found, options.plot)
         say(options, f"picture: {options.plot}")
     if options.json:
-        stored = {"parameter": found.parameter, "values": found.values, "range": [found.low, found.high]}
-        lines = {name: [list(b) for b in line] for name, line in found.lines.items()}
-        write_json(options.json, finite(plain(stored | {"lines": lines, "status": [s.value for s in found.status]})))
+        about = {"parameter": found.parameter, "values": found.values, "range": [found.low, found.high]}
+        write_json(options.json, plain(about | {"lines": found.lines, "status": [s.value for s in found.status]}))
     return 0 if found.converged else 1
-
-
-def finite(value: Any) -> Any:
-    """Plain data with null for NaN and infinities, which JSON lacks."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and value - value != 0 else value

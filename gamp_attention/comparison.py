@@ -8,7 +8,8 @@ import numpy as np
 from tqdm import tqdm
 
 from gamp_attention import _validation as check
-from gamp_attention.branch_comparison import DAMPING, SOLVERS, Branch, Plan, compare_branch
+from gamp_attention.branch_comparison import SOLVERS, Branch, Plan, compare_branch
+from gamp_attention.damping import DAMPING
 from gamp_attention.data import RISKS
 from gamp_attention.gradient_descent import LEARNING_RATES, require_device
 from gamp_attention.linear_baseline import LinearBaseline, linear_baseline
@@ -104,6 +105,7 @@ def compare(
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+    ImportError : without torch; install gamp-attention[torch].
     Interrupted : by Ctrl-C after a branch was finished; a KeyboardInterrupt that holds it.
 
     Examples

@@ -5,7 +5,8 @@
 and, if it likes,
 
 - `torch(self, z)`: attention matrices (n, L, L) of a tensor of fields (n, L, r), for `minimize_risk`;
-- `bounded`: rows of S are positive and add to 1, which saves searches;
+- `bounded`: rows of S are positive and add to 1, which saves searches; True or False for the class, as it is compiled
+  in, not a property;
 - `even` (S[−z] = S[z]), `rotations` (S[zO] = S[z]), `parts` (weight matrices that Q holds side by side).
 
 Derivatives are central differences. `register_attention` compiles and checks it.

@@ -17,11 +17,11 @@ from gamp_attention.denoiser import (
     joined,
     make_outputs,
     make_scratch,
-    search_points,
     unflatten,
 )
 from gamp_attention.losses import evaluate
 from gamp_attention.newton import make_metric
+from gamp_attention.prox import search_points
 from gamp_attention.risk_terms import RiskTerms
 from gamp_attention.sources import Group
 from gamp_attention.token_stores import TokenStore, token_blocks
@@ -83,7 +83,7 @@ def data_pass(
     Q: np.ndarray,
     D: np.ndarray,
     V: np.ndarray,
-    loss: object,
+    loss: Any,
     params: np.ndarray,
     start: np.ndarray | None = None,
     *,
@@ -177,7 +177,7 @@ def _pass(first, last, stride, rows, columns, shift, loss, *others):
 
 @sample_kernel
 def _go_through(
-    first, last, stride, rows, columns, shift, loss, work, params, metric, hold, directions, proximal, fresh,
+    first, last, stride, rows, columns, shift, loss, work, params, metric, hold, points, proximal, fresh,
     omega, out, losses, sums, totals,
 ):  # fmt: skip
     scratch, grad, hess, fields, projections, weights = work  # weights: g and ∇ℓ of rows still to be added up
@@ -202,7 +202,7 @@ def _go_through(
                 if fresh:
                     out.z[mu, i] = omega[mu, i]
             if proximal:
-                denoise_sample(mu, loss, params[mu], omega[mu], metric, hold, directions, scratch, out)
+                denoise_sample(mu, loss, params[mu], omega[mu], metric, hold, points, scratch, out)
             losses[mu] = evaluate(loss, params[mu], z, grad, hess, scratch.newton.loss)
             for l in range(L):
                 for a in range(r):

@@ -1,6 +1,5 @@
 """The output denoiser on arrays of samples: z, g = V⁻¹(z − ω), its derivative and the Moreau envelope."""
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,15 +8,13 @@ from gamp_attention import _validation as check
 from gamp_attention._numba import kernel, over_blocks, sample_kernel
 from gamp_attention.losses import AttentionLoss
 from gamp_attention.newton import (
-    HUGE,
     SOLVED,
-    cholesky,
     cholesky_solve,
     make_metric,
     make_workspace,
     minimise_from,
 )
-from gamp_attention.prox import minimise_globally, search_directions
+from gamp_attention.prox import factor_hessian, minimise_globally, search_points
 from gamp_attention.sources import Group
 
 BLOCK = 128  # samples a thread takes at a time
@@ -48,14 +45,8 @@ class Denoised(NamedTuple):
     solved: np.ndarray
 
 
-@lru_cache
-def search_points(n_fields: int) -> np.ndarray:
-    """The points that global searches start from, see `gamp_attention.prox.search_directions`."""
-    return search_directions(n_fields)
-
-
 def denoise(
-    loss: AttentionLoss,
+    loss: Any,
     params: np.ndarray,
     omega: np.ndarray,
     V: np.ndarray,
@@ -100,10 +91,10 @@ def denoise(
     metric = make_metric(V)
     flat = np.ascontiguousarray(omega, dtype=float).reshape(n, L * r)
     out = make_outputs(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
-    directions = search_points(L * r)
+    points = search_points(L * r)
 
     def block(first: int, last: int) -> None:
-        _denoise(first, last, loss, params, flat, metric, hold, directions, out)
+        _denoise(first, last, loss, params, flat, metric, hold, points, out)
 
     over_blocks(block, n, BLOCK)
     return unflatten(out)
@@ -167,7 +158,7 @@ def unflatten(out: Outputs) -> Denoised:
 
 def denoise_groups(
     groups: tuple[Group, ...],
-    loss: AttentionLoss,
+    loss: Any,
     params: np.ndarray,
     omega: np.ndarray,
     V: np.ndarray,
@@ -195,18 +186,18 @@ def make_scratch(loss, k):
 
 
 @kernel
-def _denoise(first, last, loss, params, omega, metric, hold, directions, out):
-    _go_through(first, last, loss, params, omega, metric, hold, directions, make_scratch(loss, omega.shape[1]), out)
+def _denoise(first, last, loss, params, omega, metric, hold, points, out):
+    _go_through(first, last, loss, params, omega, metric, hold, points, make_scratch(loss, omega.shape[1]), out)
 
 
 @sample_kernel
-def _go_through(first, last, loss, params, omega, metric, hold, directions, scratch, out):
+def _go_through(first, last, loss, params, omega, metric, hold, points, scratch, out):
     for mu in range(first, last):
-        denoise_sample(mu, loss, params[mu], omega[mu], metric, hold, directions, scratch, out)
+        denoise_sample(mu, loss, params[mu], omega[mu], metric, hold, points, scratch, out)
 
 
 @sample_kernel
-def denoise_sample(mu, loss, p, w, metric, hold, directions, scratch, out):
+def denoise_sample(mu, loss, p, w, metric, hold, points, scratch, out):
     """Fill row mu of the outputs for the centre w (k,)."""
     k = w.shape[0]
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
@@ -216,12 +207,10 @@ def denoise_sample(mu, loss, p, w, metric, hold, directions, scratch, out):
         value, status = minimise_from(loss, p, w, metric, x, ws, 0)
         out.gap[mu] = np.inf
     else:
-        value, out.gap[mu], status = minimise_globally(loss, p, w, metric, x, directions, ws)
+        value, out.gap[mu], status = minimise_globally(loss, p, w, metric, x, points, ws)
     out.moreau[mu] = value
     out.solved[mu] = status == SOLVED
-    shift = 1e-12 * metric.smallest  # a held minimum may be about to vanish
-    while not cholesky(ws.hess, shift, ws.chol) and shift < HUGE:
-        shift = max(10.0 * shift, 1e-12)
+    factor_hessian(metric, ws)
     for j in range(k):
         for i in range(k):
             ws.step[i] = 1.0 if i == j else 0.0

@@ -74,7 +74,7 @@ def require_storage(storage: Any) -> str | Path:
     ------
     TypeError, ValueError : for anything else.
     """
-    if storage in STORAGES:
+    if isinstance(storage, str) and storage in STORAGES:
         return storage
     if not isinstance(storage, str | Path):
         raise check.fail("storage", storage, "'memory', 'none' or the path of an .npy file", TypeError)

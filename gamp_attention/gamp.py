@@ -168,6 +168,7 @@ def gamp_step(
 
     Raises
     ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
     numpy.linalg.LinAlgError, newton.NotPositiveDefinite : where V is no longer positive definite.
 
     Examples

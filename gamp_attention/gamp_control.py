@@ -1,55 +1,18 @@
-"""How a run of GAMP is steered: the step β_t, the judgement of each iteration, the responses it uses."""
+"""How a run of GAMP is steered: the judgement of each iteration, and the responses it uses."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from gamp_attention import _validation as check
+from gamp_attention.damping import START
 from gamp_attention.gamp import GampState, StepReport
 from gamp_attention.results import Status
 
 HOLD_AFTER = 20  # iterations of global minima before branches are held, unless told
-PATIENCE = 100  # held iterations, at β = 0.3, within which the gradient must halve
+PATIENCE = 100  # held iterations, at β = START, within which the gradient must halve
 BLOW_UP = 1e4  # growth of the gradient over its best that counts as divergence
-START, SHRINK, N_SHRINKS = 0.3, 0.6, 2  # adaptive damping: first step, factor, how often
-
-
-class Damping:
-    """The step β_t: fixed, a sequence (its last entry repeated), or adaptive."""
-
-    def __init__(self, damping: Any) -> None:
-        self.adaptive = isinstance(damping, str)
-        if self.adaptive:
-            check.choice("damping", damping, ("adaptive",))
-            steps: Sequence[float] = [START]
-        elif check.ndim("damping", damping) == 1 and len(damping) > 0:
-            steps = [check.real(f"damping[{t}]", step, low=0, high=1, strict=True) for t, step in enumerate(damping)]
-        else:
-            steps = [check.real("damping", damping, low=0, high=1, strict=True)]
-        self._steps = steps
-        self._shrinks_left = N_SHRINKS if self.adaptive else 0
-        self._scale = 1.0
-
-    def __call__(self, t: int) -> float:
-        """β_t."""
-        return self._scale * self._steps[min(t, len(self._steps) - 1)]
-
-    def shrink(self) -> bool:
-        """Take a smaller step from now on, if the rule allows it."""
-        if self._shrinks_left == 0:
-            return False
-        self._shrinks_left -= 1
-        self._scale *= SHRINK
-        return True
-
-    def snapshot(self) -> dict[str, Any]:
-        """What has changed since the start."""
-        return {"scale": self._scale, "shrinks_left": self._shrinks_left}
-
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go on from a snapshot."""
-        self._scale, self._shrinks_left = float(snapshot["scale"]), int(snapshot["shrinks_left"])
 
 
 class Watch:

@@ -12,8 +12,8 @@ from typing import Protocol
 import numpy as np
 from scipy.special import chdtri, stdtrit
 
+from gamp_attention.gaussian_points import gaussian_points
 from gamp_attention.results import Status
-from gamp_attention.state_evolution.gaussian_points import gaussian_points
 
 FINEST = 1e-10  # relative accuracy that rounding allows
 SPACING, FINER = 1.4, 0.75  # of the first grid, and the ratio of two successive ones

@@ -29,7 +29,7 @@ class DescentResult:
     Attributes
     ----------
     status, converged, n_iter, residual, history : as for every solver; the residual is the gradient norm.
-    iterations : iteration numbers of the entries of `history`.
+    iterations : iteration numbers of the entries of `history`, whose V is NaN.
     Q : (d, r) the last weights; those of the start where they are not finite.
     overlaps : of Q, with V from the Hessians of the samples; NaN where there is no such V.
     train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at Q.
@@ -126,7 +126,7 @@ def minimize_risk(
     risk : "asymptotic" or "exact"; if not given, asymptotic where the teacher is known.
     method : "gd", "adam" or "lbfgs" (strong Wolfe line search, finished by Barzilai-Borwein steps). With another
         penalty than the ridge only "gd": proximal gradient steps Q ← prox(Q − lr ∇f(Q)), f being the risk without it.
-    lr : step; 0.15 for gd and 0.01 for adam if not given.
+    lr : step; 0.15 for gd, 0.01 for adam and 1 for lbfgs if not given.
     max_iter : bound on the steps.
     tol : bound on ‖∇R‖_F/(λ√d).
     device : name of a torch device, e.g. "cpu" or "cuda".
@@ -141,6 +141,7 @@ def minimize_risk(
     ------
     ImportError : without torch; install gamp-attention[torch].
     TypeError, ValueError : naming the argument, what it got and what it needs.
+    ConvergenceError : with `raise_on_failure`.
 
     Examples
     --------
@@ -168,14 +169,15 @@ def minimize_risk(
     function = TorchRisk(data, risk, device)
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
     size, every = data.penalty.strength * math.sqrt(data.dim), max(1, max_iter // N_RECORDS)
-    record, iterations = Recorder(), []
+    record, iterations = Recorder(), list[int]()
     no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
 
-    def visit(t: int, value: float, norm: float, last: bool) -> None:
-        if t % every == 0 or last:
+    def visit(t: int, value: float, norm: float, always: bool) -> None:
+        if t % every == 0 or always:
+            if iterations:
+                record.step(lr)
             iterations.append(t)
             record.add(overlaps(data, Q.detach().cpu().numpy(), no_V), norm / size, value / data.dim)
-            record.step(lr)
 
     with few_threads(data.tokens.size):
         if method == "lbfgs":

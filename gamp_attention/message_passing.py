@@ -9,9 +9,10 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.acceleration import Acceleration
 from gamp_attention.checkpoint import EVERY, Checkpoint, Resumable, digest
+from gamp_attention.damping import Damping
 from gamp_attention.data import Dataset, require_dataset
 from gamp_attention.gamp import GampState, Memory, StepReport, averaged_memory, gamp_step, initial_state
-from gamp_attention.gamp_control import HOLD_AFTER, Damping, Watch, responses
+from gamp_attention.gamp_control import HOLD_AFTER, Watch, responses
 from gamp_attention.gamp_result import GampResult, conclude
 from gamp_attention.newton import NotPositiveDefinite
 from gamp_attention.results import Recorder, Status, finish
@@ -78,6 +79,7 @@ def run_gamp(
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+    ConvergenceError : with `raise_on_failure`.
 
     Examples
     --------

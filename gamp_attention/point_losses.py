@@ -12,7 +12,8 @@ and, if it likes,
 - `curvature(self, p, n_fields, radius)`: a lower bound of the Hessian's eigenvalues on ‖z‖ <= radius, with L r fields,
   which saves searches;
 - `torch(self, p, z)`: the losses (n,) for tensors p (n, P) and z (n, L, r), for `minimize_risk`;
-- `convex`, `even` (ℓ(−z) = ℓ(z)), `rotations` (ℓ(zO) = ℓ(z)): what holds, False if not given.
+- `convex`, `even` (ℓ(−z) = ℓ(z)), `rotations` (ℓ(zO) = ℓ(z)): what holds, False if not given; `convex` is True or False
+  for the class, as it is compiled in, not a property.
 
 `register_loss` compiles and checks it; then it stands wherever an attention map does.
 """

@@ -6,28 +6,42 @@
 that no second minimum can compete; elsewhere the ellipsoid that must contain any better point is searched.
 """
 
+from functools import lru_cache
+
 import numpy as np
 from scipy.special import ndtri
 
 from gamp_attention._numba import inline_kernel, sample_kernel
 from gamp_attention.loss_bounds import curvature_floor, loss_floor
-from gamp_attention.newton import SOLVED, assign, minimise_from, objective, objective_derivatives
+from gamp_attention.newton import HUGE, SOLVED, assign, cholesky, minimise_from, objective, objective_derivatives
 
-N_DIRECTIONS = 2048
+N_POINTS = 2048
 MAX_STARTS = 400  # of one global search; far more than any case met so far needs
 FEATURE = 0.5  # distance in z over which a softmax of quadratic scores can change the shape of ℓ
 SCAN = 4  # points compared to choose a start
 SAME_MINIMUM = 1e-6  # relative distance under which two minimisers count as one
 
 
-def search_directions(n_fields: int) -> np.ndarray:
-    """Points of the unit ball (N_DIRECTIONS, L r), denser at its centre, in pairs ±u; any prefix is well spread."""
+@lru_cache
+def search_points(n_fields: int) -> np.ndarray:
+    """Points of the unit ball (N_POINTS, L r) for global searches, denser at its centre, in pairs ±u.
+
+    Any first ones of them are well spread.
+    """
     from scipy.stats import qmc  # takes longer to load than all the rest
 
-    cube = qmc.Sobol(n_fields + 1, rng=np.random.default_rng(7)).random(N_DIRECTIONS // 2)
+    cube = qmc.Sobol(n_fields + 1, rng=np.random.default_rng(7)).random(N_POINTS // 2)
     gauss = ndtri(np.clip(cube[:, 1:], 1e-9, 1 - 1e-9))
     ball = np.sqrt(cube[:, :1]) * gauss / np.linalg.norm(gauss, axis=1, keepdims=True)
-    return np.ascontiguousarray(np.stack([ball, -ball], axis=1).reshape(N_DIRECTIONS, n_fields))
+    return np.ascontiguousarray(np.stack([ball, -ball], axis=1).reshape(N_POINTS, n_fields))
+
+
+@inline_kernel
+def factor_hessian(metric, ws):
+    """Factor the Hessian at a minimum into ws.chol, shifted where a held one is about to vanish."""
+    shift = 1e-12 * metric.smallest
+    while not cholesky(ws.hess, shift, ws.chol) and shift < HUGE:
+        shift = max(10.0 * shift, 1e-12)
 
 
 @inline_kernel
@@ -59,7 +73,7 @@ def is_known(z, minima, n_known):
 
 
 @sample_kernel
-def next_start(number, loss, p, omega, metric, directions, radius, z, ws):
+def next_start(number, loss, p, omega, metric, points, radius, z, ws):
     """Put the start of search `number` into ws.point: mirror images first, then points of the ellipsoid."""
     L, r = metric.root.shape[0], metric.root.shape[1]
     k = L * r
@@ -86,12 +100,12 @@ def next_start(number, loss, p, omega, metric, directions, radius, z, ws):
     else:  # the better of a few points
         best = np.inf
         for s in range(SCAN):
-            row = (number * SCAN + s) % directions.shape[0]
+            row = (number * SCAN + s) % points.shape[0]
             for l in range(L):
                 for a in range(r):
                     acc = 0.0
                     for b in range(a + 1):
-                        acc += metric.root[l, a, b] * directions[row, l * r + b]
+                        acc += metric.root[l, a, b] * points[row, l * r + b]
                     ws.trial[l * r + a] = omega[l * r + a] + radius * acc
             value = objective(loss, p, omega, metric, ws.trial, ws.loss)
             if value < best:
@@ -100,7 +114,7 @@ def next_start(number, loss, p, omega, metric, directions, radius, z, ws):
 
 
 @sample_kernel
-def minimise_globally(loss, p, omega, metric, z, directions, ws):
+def minimise_globally(loss, p, omega, metric, z, points, ws):
     """The global minimum of the proximal objective, started at z and left there.
 
     Returns (objective, gap to the next minimum found, status); the gap is inf where the minimum is
@@ -125,7 +139,7 @@ def minimise_globally(loss, p, omega, metric, z, directions, ws):
     for number in range(MAX_STARTS):
         if number > max(n_least, 2 * n_known * n_known + 3 * n_known):
             break
-        next_start(number, loss, p, omega, metric, directions, radius, z, ws)
+        next_start(number, loss, p, omega, metric, points, radius, z, ws)
         trial, trial_status = minimise_from(loss, p, omega, metric, ws.point, ws, n_known)
         if trial_status != SOLVED or is_known(ws.point, ws.minima, n_known):
             continue

@@ -33,7 +33,7 @@ def register_loss(cls: type) -> type:
 
     Raises
     ------
-    TypeError : naming what the class lacks.
+    TypeError : naming what the class lacks, or what is not said of it.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def register_attention(cls: type) -> type:
 
     Raises
     ------
-    TypeError : naming what the class lacks.
+    TypeError : naming what the class lacks, or what is not said of it.
 
     Examples
     --------
@@ -181,6 +181,10 @@ def _add_traits(cls: Any) -> None:
     for name, default in TRAITS.items():
         if not hasattr(cls, name):
             setattr(cls, name, default)
+    for name in ("convex", "bounded"):
+        if not isinstance(getattr(cls, name), bool):
+            needs = "True or False for the class, as it is compiled in"
+            raise check.fail(f"{cls.__name__}.{name}", getattr(cls, name), needs, TypeError)
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""A comparison as a table and as plain data."""
+"""Results as tables, and as plain data."""
 
 import math
 import platform
@@ -91,7 +91,7 @@ def comparison_dict(comparison: "Comparison") -> dict[str, Any]:
     """Everything that `gamp-attention compare --json` writes."""
     import numba
 
-    from gamp_attention import __version__
+    from gamp_attention._version import __version__
 
     base = comparison.baseline
 
@@ -176,7 +176,7 @@ def boundaries_table(found: "PhaseBoundaries") -> str:
 
 
 def plain(value: Any) -> Any:
-    """Arrays to lists, NaN to None: what JSON can hold."""
+    """Arrays to lists, NaN and infinities to None: what JSON can hold."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

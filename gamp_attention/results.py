@@ -50,8 +50,9 @@ class Overlaps:
 
     Attributes
     ----------
-    q, m, theta, V : (L, r, r), (L, r), (L, r, t) and (L, r, r); t = 0 where no teacher is known.
-        A history holds one more axis, of time, in front.
+    q, m, theta, V : (L, r, r), (L, r), (L, r, t) and (L, r, r); t = 0 where no teacher is known. For mixtures there is
+        one entry for each of S sources in place of L tokens, here and in all that goes with overlaps. A history holds
+        one more axis, of time, in front.
 
     Examples
     --------

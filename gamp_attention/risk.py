@@ -12,7 +12,7 @@ from gamp_attention._numba import kernel, over_blocks
 from gamp_attention.data import Dataset, require_dataset
 from gamp_attention.fields import back_project, local_fields
 from gamp_attention.input_denoiser import weights_update
-from gamp_attention.losses import AttentionLoss, evaluate, make_work
+from gamp_attention.losses import evaluate, make_work
 from gamp_attention.penalty_terms import least_subgradient, penalty_total
 from gamp_attention.results import Overlaps
 
@@ -26,9 +26,7 @@ def _derivatives(first, last, loss, params, z, value, grad, hess):
         value[mu] = evaluate(loss, params[mu], z[mu], grad[mu], hess[mu], work)
 
 
-def sample_derivatives(
-    loss: AttentionLoss, params: np.ndarray, z: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def sample_derivatives(loss: Any, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """ℓ (n,), ∇ℓ (n, L, r) and ∇²ℓ (n, L r, L r) at fields z (n, L, r)."""
     n, L, r = z.shape
     flat = np.ascontiguousarray(z).reshape(n, L * r)

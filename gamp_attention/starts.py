@@ -1,11 +1,13 @@
 """Where solvers start: named and given weights."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.data import Dataset
+
+if TYPE_CHECKING:  # state evolution starts alike, and knows of no data
+    from gamp_attention.data import Dataset
 
 STARTS = ("semantic", "positional", "random")
 POSITIONAL = 0.25  # size of the mean fields m at a positional start, near what is learnt in the paper's model
@@ -13,7 +15,7 @@ STREAM = 1  # of a seed, apart from the numbers that data of the same seed are d
 SMALL = 0.1  # standard deviation of uninformed weights, as in the paper's Appendix E.4
 
 
-def initial_weights(data: Dataset, init: Any, seed: Any = 0) -> np.ndarray:
+def initial_weights(data: "Dataset", init: Any, seed: Any = 0) -> np.ndarray:
     """Weights (d, r) from a name or an array.
 
     "semantic" is Q*; "positional" puts √d/4 times the leading directions of the positions in the first columns

@@ -183,7 +183,7 @@ def refused(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bad_files(kind, tmp_path, refused):
+def test_bad_files_are_refused_at_once(kind, tmp_path, refused):
     word = bad_file(kind, tmp_path / "data.npz")
     refused(["fit", str(tmp_path / "data.npz")], word)
     assert not (tmp_path / "data.npz.made").exists()
@@ -198,12 +198,12 @@ def test_a_pickle_would_have_run(tmp_path):
 
 
 @pytest.mark.parametrize("flags", FIT)
-def test_bad_flags_of_fit(flags, tmp_path, refused):
+def test_bad_flags_of_fit_are_refused_at_once(flags, tmp_path, refused):
     np.savez(tmp_path / "weights.npz", P=np.ones((4, 1)))
     words = [str(tmp_path / word) if word == "weights.npz" else word for word in flags.split()]
     refused(["fit", stored(tmp_path / "data.npz"), *words], FIT[flags])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_bad_commands(command, refused):
+def test_bad_commands_are_refused_at_once(command, refused):
     refused(command.split(), COMMANDS[command])

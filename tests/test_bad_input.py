@@ -189,6 +189,6 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_named_error(case, own, model, named_error):
+def test_bad_input_is_a_named_error(case, own, model, named_error):
     call, pattern = CASES[case]
     named_error(lambda: call(own, model), pattern)

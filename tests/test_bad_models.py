@@ -129,6 +129,6 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_named_error(case, named_error):
+def test_bad_models_are_named_errors(case, named_error):
     call, pattern = CASES[case]
     named_error(call, pattern)

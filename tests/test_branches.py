@@ -17,7 +17,7 @@ def semantic(model):
     return ga.solve_state_evolution(model, 1.5, "semantic", rtol=1e-3)
 
 
-def test_stability_on_both_sides_of_its_loss(model, semantic):
+def test_the_semantic_branch_is_stable_from_some_alpha_on(model, semantic):
     """The semantic branch is unstable in m below α = .83 and stable above; it exists from .72 on."""
     assert semantic.stability.stable
     assert np.isnan(semantic.stability.radius["theta"])
@@ -45,7 +45,7 @@ def test_undamped_iteration_overshoots_on_the_positional_branch(model):
     assert se.stability.stable
 
 
-def test_replicon_against_points(model, semantic):
+def test_replicon_agrees_with_random_points(model, semantic):
     """The continuous part, by plain randomised points and the paper model's own formula."""
     F = OverlapMap(model, 1.5, SobolRule(model, 16384, 8, seed=(5,)))
     image, samples = F.images(semantic.overlaps, squares=True)
@@ -56,7 +56,7 @@ def test_replicon_against_points(model, semantic):
     assert replicon(model, image.hats, "stein") == pytest.approx(K.sum(), rel=1e-9)
 
 
-def test_packing_round_trip(model, semantic):
+def test_packing_and_unpacking_changes_nothing(model, semantic):
     rng = np.random.default_rng(0)
     shapes = {"q": (3, 2, 2), "m": (3, 2), "theta": (3, 2, 1), "V": (3, 2, 2)}
     values = {name: rng.normal(size=shape) for name, shape in shapes.items()}

@@ -70,14 +70,14 @@ def test_compare_draws_and_reports(tmp_path, capsys):
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_solve_and_trajectory(capsys):
+def test_solve_and_trajectory_write_json(capsys):
     assert main(["solve", "--alpha", "1.0", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "converged"
     assert main(["trajectory", "--n-iter", "2", "--json", "-"]) == 0
     assert len(json.loads(capsys.readouterr().out)["q"]) == 3
 
 
-def test_the_installed_command(tmp_path):
+def test_the_installed_command_refuses_a_bad_flag(tmp_path):
     command = Path(sys.executable).with_name("gamp-attention")
     done = subprocess.run([command, "solve", "--init", "nowhere"], capture_output=True, text=True, check=False)
     assert done.returncode == 2

@@ -16,7 +16,7 @@ from gamp_attention.risk import sample_derivatives
 class Mean(NamedTuple):
     """Every token attends to all alike, more where fields are large; derivatives are differences."""
 
-    bounded: bool = True
+    bounded = True
 
     def attend(self, z, S):
         L, r = z.shape
@@ -54,7 +54,7 @@ def problems():
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("model", "n"), [pytest.param(m, n, id=name) for name, m, n in problems()])
-def test_equals_the_separate_functions(model, n, dtype):
+def test_a_pass_equals_the_separate_functions(model, n, dtype):
     data = ga.sample(model, 40, n / 40, seed=1, dtype=dtype)
     assert data.tokens.dtype == dtype
     Q, D, V = arguments(data)

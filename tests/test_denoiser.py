@@ -73,7 +73,7 @@ def test_one_token_attends_to_itself():
     assert np.allclose(out.response, 0)
 
 
-def test_sixteen_fields():
+def test_minima_of_sixteen_fields_are_not_beaten_by_other_starts():
     """L = 8, r = 2 is solved, stationary and not beaten by other starts."""
     rng = np.random.default_rng(0)
     loss, params = problem(rng.dirichlet(np.ones(8), (4, 8)), n=4, rank=2)

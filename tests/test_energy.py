@@ -32,7 +32,7 @@ def point(request, model):
     return F, se, F.images(se.overlaps)[0]
 
 
-def test_three_routes_to_the_training_loss(point):
+def test_three_routes_give_the_training_loss(point):
     F, se, image = point
     routes = (
         moreau_loss(se.overlaps, image.hats, image.penalty),

@@ -86,6 +86,12 @@ def test_max_iter_is_a_status(data):
     assert result.residual == result.gradient_norm > 1e-8
 
 
+@pytest.mark.parametrize("method", ["gd", "lbfgs"])
+def test_descents_record_one_step_fewer_than_points(data, method):
+    result = ga.minimize_risk(data, method=method, max_iter=30)
+    assert len(result.history.damping) == len(result.history.q) - 1 == len(result.iterations) - 1 > 0
+
+
 def test_zero_tolerance_runs_exactly_and_returns_the_last(data):
     result = ga.run_gamp(data, "semantic", damping=0.5, tol=0, max_iter=7)
     assert result.n_iter == 7
@@ -135,7 +141,7 @@ def test_adaptive_damping_never_reports_a_worse_state(model):
     assert result.gradient_norm <= result.history.gradient_norm.min() * (1 + 1e-9)
 
 
-def test_ranks_and_tokens_beyond_the_paper(model):
+def test_ranks_and_tokens_beyond_the_paper_converge(model):
     for L, r, t in ((3, 1, 1), (2, 2, 2), (1, 1, 1)):
         data = ga.sample(ga.attention_model(L, r, t, lam=0.05), 100, 2.0, seed=1)
         result = ga.run_gamp(data, "semantic", "exact", max_iter=2000)

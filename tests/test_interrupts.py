@@ -62,7 +62,7 @@ def stops_at(monkeypatch, module, name, number):
 
 
 @pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
-def test_sweep(workers, start, tmp_path):
+def test_an_interrupted_sweep_keeps_its_cells(workers, start, tmp_path):
     process = start("-c", COMMAND, "sweep", str(tmp_path), *CELLS, *workers)
     while process.poll() is None and len(list(tmp_path.glob("cells/*.json"))) < 2:
         time.sleep(0.02)
@@ -117,7 +117,7 @@ def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize("command", [["solve"], ["boundaries", "--omega", "0.3"]])
-def test_what_nothing_is_finished_of(command, monkeypatch, capsys):
+def test_what_nothing_is_finished_of_is_to_be_run_again(command, monkeypatch, capsys):
     from gamp_attention.state_evolution import fixed_point
 
     stops_at(monkeypatch, fixed_point, "newton", 1)
@@ -125,7 +125,7 @@ def test_what_nothing_is_finished_of(command, monkeypatch, capsys):
     assert "run the same again" in capsys.readouterr().err
 
 
-def test_a_validation_script(start):
+def test_an_interrupted_validation_script_ends_with_one_line(start):
     code = (
         "import time; from validation._report import options; options(''); print('ready', flush=True); time.sleep(60)"
     )
@@ -134,7 +134,7 @@ def test_a_validation_script(start):
     assert len(interrupted(process).strip().splitlines()) == 1
 
 
-def test_kill_9_in_the_middle_of_a_write(start, tmp_path):
+def test_kill_9_in_the_middle_of_a_write_leaves_the_old_file(start, tmp_path):
     """The file is the old one or none, and the rest of the new one has another name."""
     code = (
         "import sys, time; from gamp_attention.files import write_aside\n"

@@ -142,12 +142,12 @@ def test_a_rerun_computes_nothing(model, folder, found, capsys):
         ({"threads": 0}, "threads"),
     ],
 )
-def test_bad_arguments(model, arguments, named):
+def test_bad_arguments_are_named(model, arguments, named):
     with pytest.raises((ValueError, TypeError), match=named):
         ga.phase_boundaries(model, **arguments)
 
 
-def test_sweep_command(tmp_path, capsys):
+def test_sweep_command_writes_files_and_goes_on(tmp_path, capsys):
     xarray = pytest.importorskip("xarray")
     command = ["sweep", str(tmp_path / "cells"), "--alpha", "1.4:1.6:2", "--branch", "semantic", "--rtol", "1e-2"]
     assert main([*command, "--out", str(tmp_path / "all.nc"), "--json", str(tmp_path / "all.json")]) == 0

@@ -63,7 +63,7 @@ def test_sixteen_fields_are_not_beaten_by_many_starts_of_scipy():
     assert max(beaten) <= 1e-9
 
 
-def test_three_columns_run_everywhere():
+def test_three_columns_converge_and_follow_their_trajectory():
     """r = t = 3: sampling, GAMP to zero gradient, and its trajectory, by the singular values of θ."""
     model = ga.attention_model(2, 3, 3, omega=0.1)
     size, seeds, steps = 300, 4, 8

@@ -9,7 +9,7 @@ HEAVY = ("torch", "matplotlib", "scipy.stats", "scipy.optimize", "xarray", "dist
 
 
 @pytest.mark.parametrize("modules", ["gamp_attention", "gamp_attention.cli, gamp_attention.sweeps.sweep"])
-def test_import(modules):
+def test_importing_loads_nothing_heavy(modules):
     code = f"import sys, {modules}; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -34,7 +34,7 @@ def only_replicas(monkeypatch):
 
 
 @pytest.mark.parametrize("omega", [0.0, 0.3, 0.9])
-def test_paper_model_against_adaptive_quadrature(omega):
+def test_paper_model_has_the_values_of_adaptive_quadrature(omega):
     model = ga.paper_model(omega)
     base = linear_baseline(model, rtol=1e-8)
 
@@ -53,7 +53,7 @@ def test_paper_model_against_adaptive_quadrature(omega):
 
 
 @pytest.mark.parametrize(("L", "t", "n"), [(3, 1, 40), (2, 2, 24), (2, 1, 60)])
-def test_grids_against_a_gauss_hermite_product(L, t, n):
+def test_grids_agree_with_a_gauss_hermite_product(L, t, n):
     sigma = np.linspace(0.3, 0.5, L)
     model = ga.attention_model(L, 1, t, omega=0.2, sigma=sigma)
     base, (weights, test_error) = linear_baseline(model), hermite_product(model, n)
@@ -63,7 +63,7 @@ def test_grids_against_a_gauss_hermite_product(L, t, n):
 
 
 @pytest.mark.parametrize(("L", "t"), [(2, 1), (3, 1), (2, 2)])
-def test_replicas_against_grids(L, t, only_replicas, monkeypatch):
+def test_replicas_agree_with_grids(L, t, only_replicas, monkeypatch):
     model = ga.attention_model(L, 1, t, omega=0.2)
     random = linear_baseline(model, rtol=1e-3, seed=3)
     monkeypatch.undo()
@@ -139,7 +139,7 @@ def test_fields_without_variance_are_left_out():
     assert fit.test_error < 1e-15
 
 
-def test_grid_sizes():
+def test_grids_have_the_size_and_covariance_they_should():
     points, weights = engine._grid(1.0, 4, 7.0, even=False)
     half, _ = engine._grid(1.0, 4, 7.0, even=True)
     assert len(points) == 2 * len(half) == pytest.approx(engine._grid_size(1.0, 4, 7.0, False), rel=0.05)

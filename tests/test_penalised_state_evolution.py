@@ -45,7 +45,7 @@ def test_closed_form_and_quadrature_agree(penalty):
 
 
 @pytest.mark.parametrize("rank", [2, 3])
-def test_sampled_averages_of_more_columns(rank):
+def test_sampled_averages_of_more_columns_are_the_known_ones(rank):
     """Without l1 the answer is known; with A and N diagonal it is that of one column."""
     A, mean, covariance = classes(rank)
     found = sampled_averages(ga.ElasticNet(0.3, 0.0), A, mean, covariance)
@@ -105,7 +105,7 @@ def drawn_overlaps(model, hats, n, rng):
 
 @pytest.mark.parametrize("penalty", [ga.ElasticNet(0.3, 0.6), Huber(0.5, 0.4)])
 @pytest.mark.parametrize("rank", [1, 2])
-def test_weights_step_against_monte_carlo(penalty, rank):
+def test_weights_step_agrees_with_monte_carlo(penalty, rank):
     model, rng, hats = uneven_model(penalty, rank), np.random.default_rng(1), some_hats(2, rank, 1)
     draws = [drawn_overlaps(model, hats, 5000, rng) for _ in range(40)]
     found, _ = weights_step(model, hats)
@@ -209,7 +209,7 @@ def test_where_the_lasso_kills_all_weights_the_branch_is_lost():
     assert path.q[-1].max() < 1e-6
 
 
-def test_a_penalty_of_ones_own_in_state_evolution(model):
+def test_a_penalty_of_ones_own_is_followed_by_state_evolution(model):
     """A Huber function with a far knee is the ridge; with a near one GAMP follows its trajectory."""
     ridge = ga.trajectory(model, 1.5, "semantic", n_iter=4, n_paths=256, n_replicas=2)
     far = replace(model, penalty=Huber(0.01, 1e3))

@@ -147,14 +147,14 @@ def test_a_strong_lasso_kills_all_weights():
     assert result.gradient_norm == 0
 
 
-def test_two_columns_with_a_lasso():
+def test_two_columns_with_a_lasso_converge():
     data = ga.sample(ga.attention_model(2, 2, 2, penalty=ga.ElasticNet(0.02, 0.01)), 100, 2.0, seed=1)
     result = ga.run_gamp(data, "semantic", "exact", max_iter=2000)
     assert result.converged
     assert subgradient_distance(data, result.Q, 0.01) < 1.1e-8
 
 
-def test_a_penalty_of_ones_own_at_finite_d():
+def test_a_penalty_of_ones_own_has_zero_gradient_by_torch():
     data = ga.sample(ga.paper_model(penalty=Huber(0.02, 0.2)), 100, 1.5, seed=0)
     result = ga.run_gamp(data, "semantic", "exact", max_iter=2000)
     assert result.converged

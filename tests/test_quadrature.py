@@ -24,7 +24,7 @@ def overlaps(q, m, theta, V):
 SEMANTIC, POSITIONAL = overlaps(0.094, 0, 0.1345, 16.0), overlaps(0.0495, 0.2547, 0, 13.6)
 
 
-def test_lines_against_a_dense_grid(model):
+def test_line_averages_are_those_of_a_dense_grid(model):
     """The line average is the trapezoidal sum of `denoise` on 40 001 points, up to that sum's own error at jumps."""
     rng = np.random.default_rng(1)
     y = rng.normal(size=(24, 2, 1)) * 0.8
@@ -53,7 +53,7 @@ def test_lines_against_a_dense_grid(model):
 
 
 @pytest.mark.parametrize("at", [SEMANTIC, POSITIONAL], ids=["semantic", "positional"])
-def test_split_rule_against_points(model, at):
+def test_split_rule_agrees_with_random_points(model, at):
     """Every moment within five standard errors of plain randomised points, which know nothing of jumps."""
     one = SplitRule(model, 1).moments(at)[0]
     many = SobolRule(model, 4096, 16, seed=(3,)).moments(at, squares=True)
@@ -67,7 +67,7 @@ def test_split_rule_against_points(model, at):
             ), name
 
 
-def test_randomised_lines_against_the_split_rule(model):
+def test_randomised_lines_agree_with_the_split_rule(model):
     one = SplitRule(model, 2).moments(POSITIONAL)[0]
     many = SobolRule(model, 256, 8, lines=True, seed=(3,)).moments(POSITIONAL)
     for name in ("g", "with_noise", "gg", "moreau"):

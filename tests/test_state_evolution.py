@@ -5,9 +5,9 @@ import pytest
 from scipy.integrate import dblquad
 
 import gamp_attention as ga
+from gamp_attention.gaussian_points import gaussian_points
 from gamp_attention.results import scalars
 from gamp_attention.risk import hessian_product, risk_at
-from gamp_attention.state_evolution.gaussian_points import gaussian_points
 from gamp_attention.state_evolution.overlap_map import OverlapMap, first_rule
 from gamp_attention.state_evolution.split_rule import SplitRule
 from gamp_attention.state_evolution.vanishing import near_zero, vanishing
@@ -24,7 +24,7 @@ def branch(request, model):
     return request.param, ga.solve_state_evolution(model, 1.5, request.param)
 
 
-def test_values_of_both_branches(branch):
+def test_both_branches_have_the_expected_values(branch):
     """Against the prototype, whose own quadrature is good to about 1e-3."""
     name, se = branch
     assert se.converged
@@ -121,7 +121,7 @@ def test_tiny_weights_are_not_taken_for_none():
 
 
 @pytest.mark.parametrize("alpha", [0.2, 3.0, 10.0])
-def test_large_and_small_sample_complexity(model, alpha):
+def test_large_and_small_sample_complexities_are_solved(model, alpha):
     se = ga.solve_state_evolution(model, alpha, "positional", rtol=1e-2, stable=False)
     assert se.converged
     assert se.overlaps.m[0, 0] > 0.1
@@ -166,7 +166,7 @@ def test_weights_of_zero_stay_zero(model):
     assert (after.V > 0).all()
 
 
-def test_more_tokens_and_columns_against_finite_d():
+def test_more_tokens_and_columns_agree_with_finite_d():
     """L = 3, and r = t = 2 by rotation invariants, against GAMP; all runs converge, some by settling."""
     for model, alpha, d, seeds in (
         (ga.attention_model(3, 1, 1, omega=0.3), 1.5, 500, 4),
@@ -186,7 +186,7 @@ def test_more_tokens_and_columns_against_finite_d():
             assert abs(values.mean() - expected) < 4 * spread + room * expected, (key, values, expected)
 
 
-def test_linear_baseline_against_adaptive_quadrature(model):
+def test_linear_baseline_is_that_of_adaptive_quadrature(model):
     """(19) and (20) by scipy's dblquad over the two teacher fields."""
     base = ga.linear_baseline(model)
 

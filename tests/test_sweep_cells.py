@@ -12,10 +12,11 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.model_parameters import with_parameter
 from gamp_attention.sweeps import compute
-from gamp_attention.sweeps.cells import base_digest, cell_key, digest, grid, listed
+from gamp_attention.sweeps.cells import cell_key, grid, listed
 from gamp_attention.sweeps.chains import chains
 from gamp_attention.sweeps.compute import Settings
 from gamp_attention.sweeps.dataset import to_dataset
+from gamp_attention.sweeps.digests import base_digest, digest
 from gamp_attention.sweeps.sweep import sweep
 
 

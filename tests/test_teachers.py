@@ -26,7 +26,7 @@ def test_own_teacher_gives_what_the_built_in_one_does(model):
     assert np.allclose(one.weights, two.weights, atol=1e-8)
 
 
-def test_temperature_and_mask_of_the_teacher():
+def test_temperature_and_mask_act_on_the_teachers_scores():
     A = np.array([[0.6, 0.4], [0.4, 0.6]])
     u = np.random.default_rng(0).normal(size=(5, 2, 1))
     hot = ga.SoftmaxTeacher(0.3, A, ga.DotProductAttention(temperature=4.0))

@@ -124,7 +124,12 @@ def test_bad_stores_are_named(tmp_path):
         ga.Dataset(zarr.zeros((5, 60)), np.ones((5, 2, 30)), np.ones((2, 30)))
     with pytest.raises(ValueError, match=r"tokens: .* bytes for shape \(6, 2, 30\)"):
         FileTokens(tmp_path / "x.npy", mapped.offset, (6, 2, 30), "f8")
-    for storage, error in (("disk", ValueError), (tmp_path / "no" / "x.npy", ValueError), (3, TypeError)):
+    for storage, error in (
+        ("disk", ValueError),
+        (tmp_path / "no" / "x.npy", ValueError),
+        (3, TypeError),
+        (np.ones(3), TypeError),
+    ):
         with pytest.raises(error, match="storage: needs"):
             ga.sample(ga.paper_model(), 20, 1.0, storage=storage)
 

@@ -116,6 +116,17 @@ def test_what_a_class_lacks_is_told_in_words():
                 return np.sum(z * z)
 
 
+@pytest.mark.parametrize("holds", [property(lambda self: False), 1])
+def test_what_is_compiled_in_holds_for_all_instances(holds):
+    """A property is no answer for a class: taken for True, it would certify minima by bounds that do not hold."""
+    loss = type("Bumpy", (PseudoHuber,), {"convex": holds, "value": vars(PseudoHuber)["value"]})
+    with pytest.raises(TypeError, match="convex: needs True or False"):
+        ga.register_loss(loss)
+    attention = type("Steep", (TiedSoftmax,), {"bounded": holds, "attend": vars(TiedSoftmax)["attend"]})
+    with pytest.raises(TypeError, match="bounded: needs True or False"):
+        ga.register_attention(attention)
+
+
 def test_kernels_are_kept_for_importable_classes_alone():
     class Local(NamedTuple):
         width: float

@@ -14,7 +14,7 @@ import gamp_attention as ga
 from gamp_attention.results import scalars
 from gamp_attention.state_evolution.solve import NAMED
 from gamp_attention.sweeps.compute import row_overlaps
-from validation._report import RESULTS, quiet_interrupts
+from validation import _report
 
 ALPHAS = np.linspace(0.01, 2, 25)  # of the paper
 OMEGAS = np.linspace(0.02, 0.5, 25).round(10)
@@ -34,17 +34,8 @@ LABELS = {
 
 def options(description: str, **more: Any) -> argparse.Namespace:
     """Command line: --quick, --out, --workers, --draw, and further ones by name, each with its `add_argument`."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a reduced size, for CI")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the stored numbers and pictures")
-    parser.add_argument("--workers", type=int, default=1, help="processes; 1 for none beside this one")
-    parser.add_argument("--draw", action="store_true", help="only draw the picture again from the stored numbers")
-    for name, settings in more.items():
-        parser.add_argument(f"--{name}", **settings)
-    found = parser.parse_args()
-    found.out.mkdir(parents=True, exist_ok=True)
-    quiet_interrupts()
-    return found
+    workers = {"type": int, "default": 1, "help": "processes; 1 for none beside this one"}
+    return _report.options(description, draw=True, workers=workers, **more)
 
 
 def stored(path: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def options(description: str, draw: bool = False, **more: Any) -> argparse.Names
 
     Further ones are given by name, each with its `add_argument`.
     """
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a reduced size, for CI")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the stored numbers and pictures")
     if draw:

@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.branch_comparison import DAMPING
+from gamp_attention.damping import DAMPING
 from gamp_attention.plotting import COLOURS, figure
 from validation import _landscape as land
 from validation._report import Verdict

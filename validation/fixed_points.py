@@ -13,7 +13,7 @@ import torch
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.branch_comparison import DAMPING
+from gamp_attention.damping import DAMPING
 from gamp_attention.plotting import COLOURS, figure
 from gamp_attention.results import scalars
 from validation._report import Verdict, options

@@ -10,7 +10,7 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.branch_comparison import DAMPING
+from gamp_attention.damping import DAMPING
 from gamp_attention.plotting import COLOURS, DARK, figure
 from gamp_attention.results import scalars
 from validation._report import Verdict, options

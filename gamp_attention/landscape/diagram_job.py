@@ -9,7 +9,7 @@ from gamp_attention.landscape.spinodals import existence, stability_changes
 from gamp_attention.landscape.transitions import beats_baseline, equal_loss
 from gamp_attention.linear_baseline import linear_baseline
 from gamp_attention.models import Model
-from gamp_attention.sweeps.cells import digest, short_hash
+from gamp_attention.sweeps.digests import digest, short_hash
 
 FORMAT = 3  # part of every key: to be raised when the same job gives other numbers
 BRANCHES = ("semantic", "positional")

@@ -13,7 +13,7 @@ from gamp_attention.landscape.diagram_job import FORMAT, LINES, DiagramJob, Sear
 from gamp_attention.model_parameters import softmax_teacher, with_parameter
 from gamp_attention.models import Model, require_attention
 from gamp_attention.results import Status
-from gamp_attention.sweeps.cells import base_digest, short_hash
+from gamp_attention.sweeps.digests import base_digest, short_hash
 from gamp_attention.sweeps.scheduler import check_workers, run_chains
 from gamp_attention.sweeps.store import Store
 
@@ -119,6 +119,7 @@ def phase_boundaries(
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+    RuntimeError : if a worker failed.
 
     Examples
     --------
@@ -144,18 +145,22 @@ def phase_boundaries(
         store.begin(about | {"jobs": [job.parameters | {"key": job.key} for job in jobs]})
         run_chains([[job] for job in jobs], store, executor, threads=threads)
         rows = [store.load(job.key) or {"status": "error", "message": "missing from the folder"} for job in jobs]
-    failed = {name: [np.nan, np.nan, "not found: "] for name in LINES}
     status = {"converged": Status.CONVERGED, "inaccurate": Status.INACCURATE}
     return PhaseBoundaries(
         name,
         np.array(values, dtype=float),
         low,
         high,
-        {line: [Boundary(*row.get("lines", failed)[line]) for row in rows] for line in LINES},
+        {line: [_boundary(row, line) for row in rows] for line in LINES},
         [status.get(row["status"], Status.NONFINITE) for row in rows],
         [row["message"] for row in rows],
         rows,
     )
+
+
+def _boundary(row: dict[str, Any], line: str) -> Boundary:
+    """One line of a row; where the job failed, its message."""
+    return Boundary(*row["lines"][line]) if "lines" in row else Boundary.none(f"not found: {row['message']}")
 
 
 def _varied(model: Model, given: dict[str, Any]) -> tuple[str, list[Any], list[Model]]:

@@ -75,8 +75,12 @@ def _meeting(scan: Scan, here: float, gone: float, tol: float) -> Boundary | Non
 
 
 def stability_changes(scan: Scan, tol: float) -> tuple[list[tuple[Boundary, bool]], bool]:
-    """Where stability against the family that is zero on the branch changes and whether it is stable above each; and
-    whether it is stable at the lowest α."""
+    """Where the branch gains or loses stability against the family that is zero on it.
+
+    Returns
+    -------
+    The changes, each with whether the branch is stable above it; and whether it is stable at the lowest α.
+    """
     sector, alphas = ZERO[scan.branch], sorted(scan.found)
     # growth that keeps the reversal of tokens takes half the work, and mostly is the largest
     measure: Growth = family_growth

@@ -3,10 +3,10 @@
 import numpy as np
 from scipy.special import ndtri
 
+from gamp_attention.gaussian_points import sobol, symmetrise
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.channel import psd_root, teacher_fields, teacher_size
-from gamp_attention.state_evolution.gaussian_points import sobol, symmetrise
 
 CUTOFF = 1e-7  # relative size below which directions of the path covariance count as already spanned
 

@@ -5,15 +5,14 @@ Gauss-Legendre nodes follow it from one end to the other. Where the two ends bel
 cut at their tie, found by root finding on the gap between the two; where the nodes do not resolve z, it is halved.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._numba import kernel, over_blocks
-from gamp_attention.denoiser import search_points
-from gamp_attention.losses import AttentionLoss, loss_value
+from gamp_attention.losses import loss_value
 from gamp_attention.newton import Metric, make_workspace
-from gamp_attention.prox import minimise_globally
+from gamp_attention.prox import minimise_globally, search_points
 from gamp_attention.state_evolution.line_track import (
     NORMAL,
     Nodes,
@@ -55,7 +54,7 @@ class LineMoments(NamedTuple):
 
 
 def line_averages(
-    loss: AttentionLoss,
+    loss: Any,
     params: np.ndarray,
     centres: np.ndarray,
     direction: np.ndarray,
@@ -87,17 +86,17 @@ def line_averages(
     )
     flat = np.ascontiguousarray(centres).reshape(n, k)
     u = np.ascontiguousarray(direction).reshape(k)
-    directions = search_points(k)
+    points = search_points(k)
 
     def block(first: int, last: int) -> None:
-        _lines(first, last, loss, params, flat, u, metric, grid, nodes, tol, directions, out)
+        _lines(first, last, loss, params, flat, u, metric, grid, nodes, tol, points, out)
 
     over_blocks(block, n, BLOCK)
     return out
 
 
 @kernel
-def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, directions, out):
+def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, points, out):
     k, n = u.shape[0], nodes.x.shape[0]
     ws = make_workspace(loss, k)
     track = Track(
@@ -105,17 +104,17 @@ def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, dire
         np.empty((MAX_PANELS, 2)), np.empty((MAX_PANELS, 2, k)), np.empty(MAX_PANELS, dtype=np.int64),
     )  # fmt: skip
     for line in range(first, last):
-        _line(loss, params[line], centres[line], u, metric, grid, nodes, tol[line], directions, out, line, track, ws)
+        _line(loss, params[line], centres[line], u, metric, grid, nodes, tol[line], points, out, line, track, ws)
 
 
 @kernel
-def _line(loss, p, c, u, metric, grid, nodes, tol, directions, out, line, track, ws):
+def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws):
     waiting = 0
     work = out.work[line]
     for j in range(grid.shape[0] - 1, -1, -1):  # the leftmost panel ends on top of the stack
         field_at(c, grid[j], u, track.omega)
         track.now[:] = track.omega
-        minimise_globally(loss, p, track.omega, metric, track.now, directions, ws)
+        minimise_globally(loss, p, track.omega, metric, track.now, points, ws)
         work[1] += 1
         if j < grid.shape[0] - 1:
             track.ends[waiting, 0] = grid[j]
@@ -137,7 +136,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, directions, out, line, track,
             # a third minimum may be lower than the two that tie
             track.now[:] = track.left
             field_at(c, cut, u, track.omega)
-            minimise_globally(loss, p, track.omega, metric, track.now, directions, ws)
+            minimise_globally(loss, p, track.omega, metric, track.now, points, ws)
             work[1] += 1
             if are_apart(track.now, track.left) and are_apart(track.now, track.right):
                 track.left[:] = track.now
@@ -148,7 +147,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, directions, out, line, track,
             cut = 0.5 * (a + b)
             field_at(c, cut, u, track.omega)
             track.now[:] = track.z[nodes.x.shape[0] // 2]
-            minimise_globally(loss, p, track.omega, metric, track.now, directions, ws)
+            minimise_globally(loss, p, track.omega, metric, track.now, points, ws)
             work[1] += 1
             track.left[:] = track.now
             track.right[:] = track.now

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention._numba import inline_kernel, kernel
-from gamp_attention.newton import HUGE, assign, cholesky, cholesky_solve, minimise_from
+from gamp_attention.newton import assign, cholesky_solve, minimise_from
+from gamp_attention.prox import SAME_MINIMUM, factor_hessian
 
-SAME = 1e-6  # relative distance under which two minimisers count as one
 NORMAL = 1 / np.sqrt(2 * np.pi)
 
 
@@ -62,7 +62,7 @@ def are_apart(z, other):
     for i in range(z.shape[0]):
         distance = max(distance, abs(z[i] - other[i]))
         scale = max(scale, abs(z[i]) + abs(other[i]))
-    return distance > SAME * (1e-3 + scale)
+    return distance > SAME_MINIMUM * (1e-3 + scale)
 
 
 @inline_kernel
@@ -95,9 +95,7 @@ def follow_panel(loss, p, c, u, metric, nodes, track, top, ws):
         field_at(c, e, u, track.omega)
         track.value[m], _ = minimise_from(loss, p, track.omega, metric, z, ws, 0)
         track.z[m] = z
-        shift = 1e-12 * metric.smallest  # a held minimum may be about to vanish
-        while not cholesky(ws.hess, shift, ws.chol) and shift < HUGE:
-            shift = max(10.0 * shift, 1e-12)
+        factor_hessian(metric, ws)
         slope = track.slope[m]
         for l in range(L):
             for d in range(r):

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from gamp_attention.gaussian_points import gaussian_points
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.channel import student_noise, teacher_fields, teacher_size
 from gamp_attention.state_evolution.field_lines import fields_of
-from gamp_attention.state_evolution.gaussian_points import gaussian_points
 from gamp_attention.state_evolution.mixture_rule import MixtureRule, restricted
 from gamp_attention.state_evolution.overlap_map import Rule
 from gamp_attention.state_evolution.split_rule import SplitRule, outer_nodes

@@ -46,8 +46,10 @@ class Root:
 
 
 def damped(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:
-    """Average two overlaps. The mean direction overshoots most and is moved least; q by its square root, as where
-    weights, not their squares, are averaged."""
+    """Average two overlaps, q by its square root, as where weights, not their squares, are averaged.
+
+    The mean direction overshoots most, and is moved least.
+    """
 
     def between(a: np.ndarray, b: np.ndarray, share: float = MIXING) -> np.ndarray:
         return (1 - share * slower) * a + share * slower * b

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from gamp_attention.gaussian_points import gaussian_points
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.channel import (
@@ -16,7 +17,6 @@ from gamp_attention.state_evolution.channel import (
     teacher_size,
 )
 from gamp_attention.state_evolution.field_lines import FieldLines, fields_of, mean_moments
-from gamp_attention.state_evolution.gaussian_points import gaussian_points
 from gamp_attention.state_evolution.symmetry import Symmetry
 
 NODES = 10  # Gauss-Legendre nodes of a panel on a line

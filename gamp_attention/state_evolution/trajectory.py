@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.gamp_control import Damping
+from gamp_attention.damping import Damping
 from gamp_attention.models import Channel, Model, require_model
 from gamp_attention.penalties import Ridge
 from gamp_attention.results import Overlaps
@@ -122,7 +122,8 @@ def trajectory(
     model : the problem.
     alpha : sample complexity, > 0.
     init : "semantic", "positional", "random", or the Overlaps of the start (V included).
-    damping : the step β of GAMP in (0, 1], or a sequence with one for each iteration.
+    damping : the step β of GAMP in (0, 1], or a sequence with one for each iteration, its last entry being repeated;
+        "adaptive" stands for the first step of adaptive damping, 0.3.
     n_iter : iterations to follow.
     n_paths : sampled paths of each replica, even; for mixtures each pattern of classes has its share, or the least that
         is needed.

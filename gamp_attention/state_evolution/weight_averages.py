@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
+from gamp_attention.gaussian_points import gaussian_points
 from gamp_attention.input_denoiser import denoise_weights
 from gamp_attention.penalties import ElasticNet
 from gamp_attention.penalty_terms import values
-from gamp_attention.state_evolution.gaussian_points import gaussian_points
 
 REACH, N_NODES = 9.0, 2**15 + 1  # of the trapezoidal rule, in standard deviations
 N_POINTS = 2**14  # for more columns

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from gamp_attention.gaussian_points import symmetrise
 from gamp_attention.input_denoiser import denoise_weights, field_variances, precisions, prior_response
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.channel import Hats, psd_root
 from gamp_attention.state_evolution.field_paths import GaussianPath, half_normals
-from gamp_attention.state_evolution.gaussian_points import symmetrise
 from gamp_attention.state_evolution.start_law import StartLaw
 from gamp_attention.state_evolution.symmetry import Symmetry
 from gamp_attention.state_evolution.weights import penalised_weights
@@ -53,7 +53,7 @@ class LinearWeights:
         latest = self._gram @ np.swapaxes(self._x[-1], 1, 2)
         return [np.einsum("k,kl,kab->lab", law.weight, law.gamma, x @ latest) for x in self._x]
 
-    def step(self, hats: Hats, q_hats: list[np.ndarray], beta: float) -> None:
+    def step(self, hats: Hats, q_hats: list[np.ndarray], damping: float) -> None:
         """One damped iteration, given the hats and q̂^{s,t} with every earlier time s <= t."""
         law, r, S = self.model.coordinates, self.model.rank, self.model.n_sources
         t = len(q_hats) - 1
@@ -68,8 +68,8 @@ class LinearWeights:
         b[:, :, r : r + S] = hats.m.T
         b[:, :, r + S : self._first] = np.einsum("kl,lrt->krt", law.gamma, hats.theta)
         b[:, :, here] = np.eye(r)
-        self._x.append((1 - beta) * self._x[-1] + beta * C @ b)
-        self._V = (1 - beta) * self._V + beta * W
+        self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
+        self._V = (1 - damping) * self._V + damping * W
 
 
 class SampledWeights:
@@ -123,7 +123,7 @@ class SampledWeights:
         latest = (self.model.coordinates.gamma[self._classes] * self._share[:, None])[:, :, None] * self._x[-1][:, None]
         return [np.einsum("na,nlb->lab", x, latest) for x in self._x]
 
-    def step(self, hats: Hats, q_hats: list[np.ndarray], beta: float) -> None:
+    def step(self, hats: Hats, q_hats: list[np.ndarray], damping: float) -> None:
         """One damped iteration, given the hats and q̂^{s,t} with every earlier time s <= t."""
         law, r = self.model.coordinates, self.model.rank
         penalty, x = self.model.penalty, self._x[-1]
@@ -137,6 +137,6 @@ class SampledWeights:
             noise = self._paths[k].draw(fresh, with_past, blocks[-1])
             H = np.concatenate([hats.m.T, np.einsum("l,lrt->rt", law.gamma[k], hats.theta)], axis=1)
             after[part], _ = denoise_weights(penalty, self._known[part] @ H.T + noise, A[k : k + 1])
-        self._x.append((1 - beta) * x + beta * after)
+        self._x.append((1 - damping) * x + damping * after)
         response = penalised_weights(self.model, hats, hats.V).response
-        self._V = (1 - beta) * self._V + beta * field_variances(penalty, law.gamma.T, response, law.weight)
+        self._V = (1 - damping) * self._V + damping * field_variances(penalty, law.gamma.T, response, law.weight)

@@ -1,20 +1,16 @@
-"""Cells of a sweep, the grids and lists they come from, and what tells one from another."""
+"""Cells of a sweep, their keys, and the grids and lists they come from."""
 
-import hashlib
-import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
-
-import numpy as np
 
 from gamp_attention import _validation as check
 from gamp_attention.model_parameters import parameter_value, with_parameter
 from gamp_attention.models import Model, require_model
 from gamp_attention.penalties import with_lam
 from gamp_attention.starts import STARTS
-from gamp_attention.teachers import SoftmaxTeacher
+from gamp_attention.sweeps.digests import has_common_variance, has_omega, short_hash
 
 METHODS = ("SE", "GAMP", "GD")
 AXES = ("method", "branch", "alpha", "omega", "lam", "sigma", "d", "seed")
@@ -88,12 +84,12 @@ def grid(
 
     alphas = _axis("alpha", alpha, positive)
     omegas: list[Any] = [None]
-    if omega is not None or _has_omega(model):
+    if omega is not None or has_omega(model):
         omegas = _axis("omega", own("omega") if omega is None else omega, lambda n, v: check.real(n, v, low=0, high=1))
         with_parameter(model, "omega", omegas[0])
     lams = _axis("lam", own("lam") if lam is None else lam, lambda n, v: with_lam(model.penalty, v).lam)
     sigmas: list[Any] = [None]
-    if sigma is not None or _common_variance(model):
+    if sigma is not None or has_common_variance(model):
         sigmas = _axis("sigma", own("sigma") if sigma is None else sigma, positive)
         with_parameter(model, "sigma", sigmas[0])
     ds = _axis("d", d, lambda n, v: check.integer(n, v, low=1))
@@ -133,19 +129,6 @@ def listed(model: Model, cells: Any, **axes: Any) -> list[Cell]:
     return list(dict.fromkeys(found))
 
 
-def digest(model: Model) -> str:
-    """A short hash of everything in a model."""
-    return short_hash(_described(require_model(model)))
-
-
-def base_digest(model: Model) -> str:
-    """A short hash of a model without its ω, λ and σ, which every cell holds itself."""
-    model = with_parameter(require_model(model), "lam", 1.0)
-    if _has_omega(model):
-        model = with_parameter(model, "omega", 0.0)
-    return digest(with_parameter(model, "sigma", 1.0) if _common_variance(model) else model)
-
-
 def cell_key(cell: Cell, base: str, settings: dict[str, Any], predecessor: str | None) -> str:
     """A short hash of all that determines the numbers of a cell.
 
@@ -159,25 +142,6 @@ def cell_key(cell: Cell, base: str, settings: dict[str, Any], predecessor: str |
     return short_hash(described | asdict(cell))
 
 
-def canonical(value: Any) -> str:
-    """JSON text of plain finite values, the same for equal values."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def short_hash(value: Any) -> str:
-    """24 hexadecimal digits of the canonical text."""
-    return hashlib.blake2b(canonical(value).encode(), digest_size=12).hexdigest()
-
-
-def _has_omega(model: Model) -> bool:
-    return isinstance(model.teacher, SoftmaxTeacher)
-
-
-def _common_variance(model: Model) -> bool:
-    gamma = model.coordinates.gamma
-    return bool((gamma == gamma.flat[0]).all())
-
-
 def _axis(name: str, given: Any, one: Callable[[str, Any], Any]) -> list[Any]:
     """The checked values on an axis."""
     values = [given] if isinstance(given, str) or check.ndim(name, given) == 0 else list(given)
@@ -187,20 +151,3 @@ def _axis(name: str, given: Any, one: Callable[[str, Any], Any]) -> list[Any]:
     if len(set(checked)) < len(checked):
         raise check.fail(name, given, "values that all differ")
     return checked
-
-
-def _described(value: Any) -> Any:
-    """Plain data that hold all that a model holds."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return {"type": type(value).__qualname__} | {f.name: _described(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return {"type": type(value).__qualname__} | {name: _described(v) for name, v in value._asdict().items()}
-    if isinstance(value, np.ndarray):
-        return {"shape": list(value.shape), "values": value.ravel().tolist()}
-    if isinstance(value, np.generic):
-        return value.item()
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (tuple, list)):
-        return [_described(v) for v in value]
-    raise check.fail("model", value, "fields that are numbers, words, arrays or dataclasses of them", TypeError)

@@ -5,8 +5,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gamp_attention.models import Model
-from gamp_attention.sweeps.cells import Cell, base_digest, cell_key
+from gamp_attention.sweeps.cells import Cell, cell_key
 from gamp_attention.sweeps.compute import Settings, run_cell
+from gamp_attention.sweeps.digests import base_digest
 
 DESCENDING = {"semantic": True, "positional": False}  # each branch is followed from where it certainly exists
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.branch_comparison import DAMPING
+from gamp_attention.damping import DAMPING
 from gamp_attention.data import RISKS
 from gamp_attention.generalisation import sampled_test_error
 from gamp_attention.gradient_descent import METHODS, minimize_risk
@@ -24,7 +24,6 @@ USED = {  # settings that matter to each method
     "GAMP": ("risk", "n_test", "gamp_steps", "tol"),
     "GD": ("risk", "n_test", "descent", "gd_steps", "tol"),
 }
-START, TEST = 1, 2  # what a cell draws beside its data, each from a stream of its own
 
 
 @dataclass(frozen=True)
@@ -122,8 +121,7 @@ def _finite_size(model: Model, cell: Cell, settings: Settings) -> dict[str, Any]
     assert cell.d is not None
     assert cell.seed is not None
     data = sample(model, cell.d, cell.alpha, cell.seed)
-    # never the data's own stream, whose first numbers are the teacher
-    seed, tol = np.random.default_rng([cell.seed, START]), settings.tol
+    seed, tol = cell.seed, settings.tol
     if cell.method == "GAMP":
         damping = DAMPING.get(cell.branch, "adaptive")
         result: Any = run_gamp(
@@ -137,8 +135,7 @@ def _finite_size(model: Model, cell: Cell, settings: Settings) -> dict[str, Any]
                 data, cell.branch, settings.risk, settings.descent, max_iter=steps, tol=tol, seed=seed
             )
         message = f"{settings.descent}: {result.status.value} after {result.n_iter} steps"
-    fresh = np.random.default_rng([cell.seed, TEST])
-    error, error_error = sampled_test_error(data, result.Q, n_samples=settings.n_test, seed=fresh)
+    error, error_error = sampled_test_error(data, result.Q, n_samples=settings.n_test, seed=seed)
     return _common(result, message, "name") | {
         "test_error": error,
         "test_error_error": error_error,

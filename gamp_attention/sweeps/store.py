@@ -11,10 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import gamp_attention
 from gamp_attention import _validation as check
+from gamp_attention._version import __version__
 from gamp_attention.files import write_aside
-from gamp_attention.sweeps.cells import short_hash
+from gamp_attention.sweeps.digests import short_hash
 
 NONFINITE = "float"  # a number that JSON has no word for is {"float": "nan"}
 
@@ -123,7 +123,7 @@ class Store:
 @lru_cache
 def versions() -> dict[str, str]:
     """Versions of the packages that numbers depend on, as far as they are installed."""
-    found = {"gamp_attention": gamp_attention.__version__}
+    found = {"gamp_attention": __version__}
     for name in ("numpy", "scipy", "numba", "torch"):
         with suppress(PackageNotFoundError):
             found[name] = version(name)
@@ -133,7 +133,7 @@ def versions() -> dict[str, str]:
 @lru_cache
 def commit() -> str | None:
     """The git commit of the checkout that the package is in, or None outside of one."""
-    root = Path(gamp_attention.__file__).parents[1]
+    root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None
     try:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from gamp_attention import _validation as check
 from gamp_attention.gradient_descent import require_method
 from gamp_attention.models import Model, require_model
-from gamp_attention.sweeps.cells import FORMAT, Cell, base_digest, grid, listed
+from gamp_attention.sweeps.cells import FORMAT, Cell, grid, listed
 from gamp_attention.sweeps.chains import chains
 from gamp_attention.sweeps.compute import Settings
+from gamp_attention.sweeps.digests import base_digest
 from gamp_attention.sweeps.scheduler import check_workers, run_chains
 from gamp_attention.sweeps.store import Store
 

@@ -32,7 +32,7 @@ def make(seed, rank=1):
 
 @examples(12)
 @given(seeds)
-def test_order_of_samples(seed):
+def test_order_of_samples_does_not_matter(seed):
     rng, data, Q = make(seed)
     order = rng.permutation(data.n_samples)
     shuffled = Dataset(data.tokens[order], data.outputs[order], data.positions, data.lam, spectra=data.spectra)
@@ -42,7 +42,7 @@ def test_order_of_samples(seed):
 
 @examples(12)
 @given(seeds)
-def test_rotation_of_space(seed):
+def test_weights_turn_with_space(seed):
     rng, data, Q = make(seed)
     O = random_rotation(rng, data.dim)
     turned = Dataset(data.tokens @ O, data.outputs @ O, data.positions @ O, data.lam, spectra=data.spectra)
@@ -52,14 +52,14 @@ def test_rotation_of_space(seed):
 
 @examples(12)
 @given(seeds, st.sampled_from(["exact", "asymptotic"]))
-def test_sign_of_the_weights(seed, risk):
+def test_opposite_starts_have_opposite_ends(seed, risk):
     _, data, Q = make(seed)
     assert np.allclose(run(data, Q, risk)[0], -run(data, -Q, risk)[0], atol=1e-7)
 
 
 @examples(12)
 @given(seeds)
-def test_rotation_of_the_columns(seed):
+def test_runs_turn_with_the_columns(seed):
     """Q → QO changes neither the tied map nor the first V, a multiple of 1: the whole run turns along."""
     rng, data, Q = make(seed, rank=2)
     O = random_rotation(rng, 2)
@@ -71,7 +71,7 @@ def test_rotation_of_the_columns(seed):
 
 @examples(12)
 @given(seeds, st.permutations(range(3)))
-def test_order_of_tokens(seed, order):
+def test_order_of_tokens_does_not_matter(seed, order):
     """Tokens permuted together with positions, covariances and the teacher's matrix A: the same weights."""
     rng = np.random.default_rng(seed)
     order = np.array(order)

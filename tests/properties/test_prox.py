@@ -71,7 +71,7 @@ def test_envelope_gradient_is_minus_g_and_z_is_stationary(problem):
 
 @examples(60)
 @given(proximal_problems())
-def test_jacobian_against_finite_differences(problem):
+def test_jacobian_is_that_of_finite_differences(problem):
     """∂z/∂ω by central differences of the held minimum, where its curvature is not tiny."""
     loss, params, omega, V = problem
     out = ga.denoise(loss, params, omega, V, jacobian=True)
@@ -93,7 +93,7 @@ def test_jacobian_against_finite_differences(problem):
 
 @examples(60)
 @given(proximal_problems())
-def test_evenness(problem):
+def test_opposite_centres_have_opposite_minima(problem):
     """ℓ(−z) = ℓ(z), so z(−ω) = −z(ω) and the envelope is even, away from ties."""
     loss, params, omega, V = problem
     out, mirrored = ga.denoise(loss, params, omega, V), ga.denoise(loss, params, -omega, V)
@@ -104,7 +104,7 @@ def test_evenness(problem):
 
 @examples(60)
 @given(proximal_problems())
-def test_certificate_holds(problem):
+def test_no_start_leads_lower_where_the_gap_is_large(problem):
     """Where the gap is reported infinite or large, no held minimum from other starts is lower."""
     loss, params, omega, V = problem
     out = ga.denoise(loss, params, omega, V)

@@ -46,7 +46,7 @@ def is_finite(*values):
 
 @examples(15)
 @given(datasets(), st.sampled_from(["semantic", "random"]), st.booleans())
-def test_message_passing(data, init, accelerate):
+def test_message_passing_ends_finite_and_says_how(data, init, accelerate):
     result = ga.run_gamp(data, init, accelerate=accelerate, max_iter=40)
     assert result.Q.shape == (data.dim, data.rank)
     assert is_finite(result.Q, result.train_loss, result.gradient_norm, *result.overlaps.arrays().values())
@@ -62,7 +62,7 @@ def test_message_passing(data, init, accelerate):
 
 @examples(10)
 @given(datasets())
-def test_descent(data):
+def test_descent_ends_finite_and_says_how(data):
     result = ga.minimize_risk(data, "random", max_iter=20)
     assert result.status in (ga.Status.CONVERGED, ga.Status.MAX_ITER, ga.Status.NONFINITE)
     assert is_finite(result.Q, result.train_loss, result.gradient_norm)
@@ -71,7 +71,7 @@ def test_descent(data):
 
 @examples(6)
 @given(models(("law", "labels")), st.floats(-2, 2), st.sampled_from(["semantic", "random"]))
-def test_state_evolution(model, exponent, init):
+def test_state_evolution_is_finite_or_says_why_not(model, exponent, init):
     budget = {"rtol": 0.1, "max_iter": 3, "max_work": 1e4, "stable": False}
     result = ga.solve_state_evolution(model, 10**exponent, init, **budget)
     found = result.train_loss, result.test_error, *result.overlaps.arrays().values()

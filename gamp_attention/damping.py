@@ -1,0 +1,46 @@
+"""The step β_t of message passing, and of state evolution that follows it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gamp_attention import _validation as check
+
+DAMPING = {"semantic": 0.5, "positional": 0.3}  # steps with which runs end on these branches
+START, SHRINK, N_SHRINKS = 0.3, 0.6, 2  # adaptive damping: first step, factor, how often
+
+
+class Damping:
+    """The step β_t: fixed, a sequence (its last entry repeated), or adaptive."""
+
+    def __init__(self, damping: Any) -> None:
+        self.adaptive = isinstance(damping, str)
+        if self.adaptive:
+            check.choice("damping", damping, ("adaptive",))
+            steps: Sequence[float] = [START]
+        elif check.ndim("damping", damping) == 1 and len(damping) > 0:
+            steps = [check.real(f"damping[{t}]", step, low=0, high=1, strict=True) for t, step in enumerate(damping)]
+        else:
+            steps = [check.real("damping", damping, low=0, high=1, strict=True)]
+        self._steps = steps
+        self._shrinks_left = N_SHRINKS if self.adaptive else 0
+        self._scale = 1.0
+
+    def __call__(self, t: int) -> float:
+        """β_t."""
+        return self._scale * self._steps[min(t, len(self._steps) - 1)]
+
+    def shrink(self) -> bool:
+        """Take a smaller step from now on, if the rule allows it."""
+        if self._shrinks_left == 0:
+            return False
+        self._shrinks_left -= 1
+        self._scale *= SHRINK
+        return True
+
+    def snapshot(self) -> dict[str, Any]:
+        """What has changed since the start."""
+        return {"scale": self._scale, "shrinks_left": self._shrinks_left}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+        self._scale, self._shrinks_left = float(snapshot["scale"]), int(snapshot["shrinks_left"])
