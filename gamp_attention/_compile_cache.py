@@ -2,7 +2,7 @@
 
 Numba looks at the file of the kernel alone, and stores types by a reference to their classes. But kernels take code
 from other files by `overload`, and from losses, attention maps and penalties that users define. So here the stamp
-of a kernel holds the sources of the whole package, its keys name types in words, and they hold the sources of users.
+of a kernel holds the sources of the package, its keys name types in words, and they hold the sources of users.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from numba.core import types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 PACKAGE = Path(__file__).parent
+COMPILED = (b"gamp_attention._numba import", b"(NamedTuple)")
 
 
 class KernelCache(FunctionCache):
@@ -46,9 +47,9 @@ class KernelCache(FunctionCache):
 
 @lru_cache
 def package_digest() -> str:
-    """Of all files of the package with compiled code."""
+    """Of all files of the package with kernels, or with classes that these take methods and fields from."""
     texts = [path.read_bytes() for path in sorted(PACKAGE.rglob("*.py"))]
-    return _digest([text for text in texts if b"gamp_attention._numba import" in text])
+    return _digest([text for text in texts if any(mark in text for mark in COMPILED)])
 
 
 def user_classes(sig: Any) -> list[type]:
