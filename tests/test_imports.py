@@ -13,7 +13,7 @@ LADDER = (
     "_validation _numba results sources files damping starts gaussian_points gaussian_average",
     "attention teachers penalties penalty_terms losses point_losses custom_attention registration",
     "newton prox denoiser input_denoiser",
-    "coordinate_laws coordinate_classes sampled_laws token_classes models model_parameters attention_models mixtures glm",
+    "coordinate_laws coordinate_classes token_classes models model_parameters attention_models mixtures glm",
     "state_evolution",
     "data sampling glm_data loading risk generalisation linear_baseline linear_fit",
     "gamp",
