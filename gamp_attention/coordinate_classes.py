@@ -75,7 +75,7 @@ def sign_positions(n_tokens: int = 2, size: float = 1.0) -> Classes:
     Parameters
     ----------
     n_tokens : L.
-    size : of τ, > 0.
+    size : of τ, not negative.
 
     Returns
     -------

@@ -3,6 +3,7 @@
 Given the teacher, the error over fresh sentences is a smooth Gaussian average over the teacher's fields.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from gamp_attention import _validation as check
 from gamp_attention.data import Dataset, require_dataset
 from gamp_attention.gaussian_average import ROUNDING, gaussian_average
+from gamp_attention.glm_data import LabelledDataset
 from gamp_attention.linear_baseline import checked_accuracy
 from gamp_attention.results import Status
 from gamp_attention.teacher_fields import TeacherFields
@@ -78,16 +80,25 @@ def fit_linear_baseline(
     >>> fit.weights.shape, 0.0017 < fit.test_error < 0.0023
     ((2, 2), True)
     """
-    require_dataset(data)
+    if isinstance(require_dataset(data), LabelledDataset):
+        raise check.fail("data", data, "samples with outputs, not labels", TypeError)
     lam = check.real("lam", lam, low=0, strict=True)
     rtol, max_points = checked_accuracy(rtol, max_points)
     rng = check.generator(seed)
-    L, d, x, y = data.n_tokens, data.dim, np.asarray(data.tokens), data.outputs
-    x_t = x.transpose(0, 2, 1)
-    normal = (x @ x_t).sum(axis=0) / d + lam * np.eye(L)
+    L, d, tokens, outputs = data.n_tokens, data.dim, np.asarray(data.tokens), data.outputs
+
+    def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for k in range(0, len(tokens), CHUNK):
+            yield tokens[k : k + CHUNK].astype(float), outputs[k : k + CHUNK]
+
+    normal, cross = lam * np.eye(L), np.zeros((L, L))
+    for x, y in chunks():
+        x_t = x.transpose(0, 2, 1)
+        normal += (x @ x_t).sum(axis=0) / d
+        cross += (y @ x_t).sum(axis=0) / d
     # not `solve`: the penalty is lost to rounding beside large collinear tokens, and the least W is its limit
-    W = np.linalg.lstsq(normal, (x @ y.transpose(0, 2, 1)).sum(axis=0) / d)[0].T
-    square = sum(float(np.sum((y[k : k + CHUNK] - W @ x[k : k + CHUNK]) ** 2)) for k in range(0, len(x), CHUNK))
+    W = np.linalg.lstsq(normal, cross.T)[0].T
+    square = sum(float(np.sum((y - W @ x) ** 2)) for x, y in chunks())
     train_loss = (square / (2 * d) + 0.5 * lam * float(np.sum(W**2))) / d
     if data.model is None or data.Q_star is None:
         return LinearFit(W, train_loss, np.nan, np.nan, Status.CONVERGED)

@@ -26,7 +26,7 @@ def with_parameter(model: Model, name: str, value: float) -> Model:
         return replace(model, penalty=with_lam(model.penalty, value))
     if name == "sigma":
         gamma, sigma = model.coordinates.gamma, check.real(name, value, low=0, strict=True)
-        if not (gamma == gamma.flat[0]).all():
+        if not has_common_variance(model):
             raise check.fail("parameter", name, "another one, as the tokens have no common variance")
         return replace(model, coordinates=replace(model.coordinates, gamma=np.full_like(gamma, sigma**2)))
     return model
@@ -50,3 +50,14 @@ def softmax_teacher(model: Model) -> SoftmaxTeacher:
     if not isinstance(model.teacher, SoftmaxTeacher):
         raise check.fail("model.teacher", type(model.teacher).__name__, "a SoftmaxTeacher, with ω and A", TypeError)
     return model.teacher
+
+
+def has_omega(model: Model) -> bool:
+    """Whether the teacher is that of eq. (16), with an ω."""
+    return isinstance(model.teacher, SoftmaxTeacher)
+
+
+def has_common_variance(model: Model) -> bool:
+    """Whether the tokens have a common variance, of which σ is the root."""
+    gamma = model.coordinates.gamma
+    return bool((gamma == gamma.flat[0]).all())

@@ -8,6 +8,7 @@ from gamp_attention import _validation as check
 from gamp_attention.data import Dataset
 from gamp_attention.drawing import draw_tokens, require_storage
 from gamp_attention.models import Model, require_model
+from gamp_attention.square_roots import psd_root
 
 
 def checked_size(model: Any, d: Any, alpha: Any) -> tuple[int, float]:
@@ -65,7 +66,7 @@ def sample(
     # as many coordinates of each class as its share asks for
     edges = np.round(np.cumsum(law.weight) * d).astype(int)
     k = np.searchsorted(edges, np.arange(d), side="right").clip(max=len(edges) - 1)
-    roots = _square_roots(law.teacher_cov)
+    roots = psd_root(law.teacher_cov)
     Q_star = law.teacher_mean[k] + np.einsum("ist,it->is", roots[k], rng.standard_normal((d, model.teacher_rank)))
     means = positions = np.ascontiguousarray(law.tau[k].T) / np.sqrt(d)
     if model.position_tau is not law.tau:
@@ -76,12 +77,6 @@ def sample(
 
 
 def _precision(dtype: Any) -> np.dtype:
-    if dtype not in (np.float64, np.float32, "float64", "float32"):
-        raise check.fail("dtype", dtype, "float64 or float32")
-    return np.dtype(dtype)
-
-
-def _square_roots(covariances: np.ndarray) -> np.ndarray:
-    """Symmetric square roots of a stack of positive semi-definite matrices."""
-    spectrum, vectors = np.linalg.eigh(covariances)
-    return np.einsum("kij,kj,klj->kil", vectors, np.sqrt(spectrum.clip(min=0)), vectors)
+    if isinstance(dtype, (str, type, np.dtype)) and dtype in (np.float64, np.float32, "float64", "float32"):
+        return np.dtype(dtype)
+    raise check.fail("dtype", dtype, "float64 or float32")

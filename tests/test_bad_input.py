@@ -95,6 +95,7 @@ CASES = {
     "seed none": (lambda d, m: ga.sample(m, 10, 1, seed=None), "seed.*None"),
     "seed of another kind": (lambda d, m: ga.sample(m, 10, 1, seed=np.random.RandomState(0)), "seed.*RandomState"),
     "dtype of integers": (lambda d, m: ga.sample(m, 10, 1, dtype=np.int64), "dtype.*float32"),
+    "dtype an array": (lambda d, m: ga.sample(m, 10, 1, dtype=np.ones(2)), "dtype.*float32"),
     "tokens none": (lambda d, m: ga.Dataset(None, Y, P), "tokens.*NoneType"),
     "tokens ragged": (lambda d, m: ga.Dataset([[1, 2], [3]], Y, P), "tokens.*real array"),
     "tokens of words": (lambda d, m: ga.Dataset(X.astype(str), Y, P), "tokens.*<U"),

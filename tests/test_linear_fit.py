@@ -34,6 +34,18 @@ def test_fit_is_the_minimum_of_its_risk(lam, own, data):
     assert np.isnan(fit.test_error) == own
 
 
+def test_sums_of_single_precision_tokens_are_in_double_precision(model):
+    data = ga.sample(model, 300, 2.0, seed=1, dtype="float32")
+    exact = ga.Dataset(data.tokens.astype(float), np.asarray(data.outputs, dtype=float), data.positions)
+    assert fit_linear_baseline(data).weights == pytest.approx(fit_linear_baseline(exact).weights, abs=1e-8)
+
+
+def test_labels_cannot_be_fitted_by_a_linear_layer_of_tokens():
+    data = ga.sample(ga.glm_model(ga.LogisticLoss(), lam=0.1), 30, 2.0)
+    with pytest.raises(TypeError, match=r"data: needs samples with outputs, not labels, got .*LabelledDataset"):
+        fit_linear_baseline(data)
+
+
 def test_fit_recovers_a_linear_target():
     rng = np.random.default_rng(6)
     W, x = rng.normal(size=(3, 3)), rng.normal(size=(5, 3, 20))

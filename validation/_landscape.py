@@ -12,7 +12,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.results import scalars
-from gamp_attention.state_evolution.solve import NAMED
+from gamp_attention.state_evolution.solve import FAMILY_OF
 from gamp_attention.sweeps.compute import row_overlaps
 from validation import _report
 
@@ -102,7 +102,7 @@ def rows_of(result: ga.Sweep) -> list[dict[str, Any]]:
         )
         sigma = 0.5 if cell.sigma is None else cell.sigma
         angles = {"semantic": abs(value["theta"]) / sigma, "positional": abs(value["m"]) * sigma}  # times √q
-        sign = -1.0 if value[NAMED[cell.branch]] < 0 else 1.0
+        sign = -1.0 if value[FAMILY_OF[cell.branch]] < 0 else 1.0
         rows.append(
             {
                 "method": cell.method, "branch": cell.branch, "alpha": cell.alpha, "omega": cell.omega, "d": cell.d,

@@ -9,7 +9,7 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.branch_track import BranchTrack, TrackPoint
 from gamp_attention.state_evolution.continuation import curve_of
 from gamp_attention.state_evolution.result import StateEvolutionResult
-from gamp_attention.state_evolution.solve import NAMED, solve_state_evolution, vanished
+from gamp_attention.state_evolution.solve import FAMILY_OF, solve_state_evolution, vanished
 
 ROUGH = 1e-2  # accuracy of what is solved for by name, and of α on the ladder
 RUNGS = 2.2  # of the ladder in each factor e
@@ -60,7 +60,7 @@ class Scan:
         inside = [a for a in self.found if (a - end) * (alpha - end) > 0]
         if alpha in self.found or not inside:
             return
-        family, guess = NAMED[self.branch], self._track.guess(alpha).arrays()
+        family, guess = FAMILY_OF[self.branch], self._track.guess(alpha).arrays()
         nearest = min(inside, key=lambda a: abs(a - alpha))
         there = self.found[nearest].overlaps.arrays()[family]
         guess[family] = there * np.sqrt((alpha - end) / (nearest - end))

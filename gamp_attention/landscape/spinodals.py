@@ -11,7 +11,7 @@ from gamp_attention.state_evolution.continuation import continue_branch, curve_o
 from gamp_attention.state_evolution.crossings import Growth, crossing
 from gamp_attention.state_evolution.fixed_point import family_growth
 from gamp_attention.state_evolution.packing import is_faint
-from gamp_attention.state_evolution.solve import NAMED
+from gamp_attention.state_evolution.solve import FAMILY_OF
 from gamp_attention.state_evolution.stability import sector_growth
 
 ZERO = {"semantic": "m", "positional": "theta"}  # the family that is zero on a branch
@@ -64,7 +64,7 @@ def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
 
 def _meeting(scan: Scan, here: float, gone: float, tol: float) -> Boundary | None:
     """Where the branch splits off from the one without its family, if that lies between; None if not."""
-    other, family = scan.lost[gone], NAMED[scan.branch]
+    other, family = scan.lost[gone], FAMILY_OF[scan.branch]
     if other.status is not Status.LOST:
         return None
     bare = scan.found[here].overlaps.without(family)

@@ -12,6 +12,7 @@ from gamp_attention.denoiser import Denoised, denoise
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.risk_terms import RiskTerms
+from gamp_attention.square_roots import psd_root
 from gamp_attention.state_evolution.symmetry import Symmetry
 
 DEGENERATE = 1e-9  # share of q not explained by the teacher under which Stein's form is 0/0
@@ -70,12 +71,6 @@ class Hats:
     def response(self, variance: str) -> np.ndarray:
         """V̂ in one of the two forms, "stein" or "derivative"."""
         return self.V if variance == "stein" else self.V_derivative
-
-
-def psd_root(covariance: np.ndarray) -> np.ndarray:
-    """Symmetric square roots of positive semi-definite matrices, rounding below zero being cut."""
-    spectrum, vectors = np.linalg.eigh(0.5 * (covariance + np.swapaxes(covariance, -1, -2)))
-    return np.einsum("...ij,...j,...kj->...ik", vectors, np.sqrt(spectrum.clip(min=0)), vectors)
 
 
 def teacher_size(model: Model) -> int:

@@ -6,7 +6,8 @@ from scipy.special import ndtri
 from gamp_attention.gaussian_points import sobol, symmetrise
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.channel import psd_root, teacher_fields, teacher_size
+from gamp_attention.square_roots import psd_root
+from gamp_attention.state_evolution.channel import teacher_fields, teacher_size
 
 CUTOFF = 1e-7  # relative size below which directions of the path covariance count as already spanned
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from gamp_attention.newton import NotPositiveDefinite
 from gamp_attention.results import Overlaps, Status
-from gamp_attention.state_evolution.channel import psd_root
+from gamp_attention.square_roots import psd_root
 from gamp_attention.state_evolution.field_lines import WorkExceeded
 from gamp_attention.state_evolution.overlap_map import OverlapMap, WeightsVanished
 from gamp_attention.state_evolution.packing import Packing, is_feasible, relative_change, weights_fade

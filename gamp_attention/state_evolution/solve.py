@@ -24,8 +24,8 @@ WARM_UP, WARM_UP_DAMPING, WARM_UP_POINTS = 20, 0.3, 512  # damped GAMP that a na
 EASY, SLOWEST = 1.5, 8.0  # sample complexity beyond which it is followed with smaller steps, and how much smaller
 RELAX_NAMED, RELAX_GIVEN = 4, 1  # damped steps before the first Newton step
 FINEST = 1e-10  # relative accuracy that rounding in the proximal maps allows
-NAMED = {"semantic": "theta", "positional": "m"}  # the family that a branch is named after
-VANISHED = 1e-3  # θ or m, in their units, under which the branch named after it is gone
+FAMILY_OF = {"semantic": "theta", "positional": "m"}  # the family that a branch is named after
+GONE = 1e-3  # θ or m, in their units, under which the branch named after it is gone
 
 
 def solve_state_evolution(
@@ -74,6 +74,7 @@ def solve_state_evolution(
     Raises
     ------
     TypeError, ValueError : naming the argument, what it got and what it needs.
+    ConvergenceError : with `raise_on_failure`.
 
     Examples
     --------
@@ -154,8 +155,8 @@ def given_start(model: Model, init: Any) -> Overlaps:
 
 def vanished(name: str | None, overlaps: Overlaps) -> bool:
     """Whether the overlap that a branch is named after is gone."""
-    family = NAMED.get(name or "")
-    return family is not None and bool(np.abs(overlaps.arrays()[family]).max() < VANISHED * units(overlaps)[family])
+    family = FAMILY_OF.get(name or "")
+    return family is not None and bool(np.abs(overlaps.arrays()[family]).max() < GONE * units(overlaps)[family])
 
 
 def _result(root: Root, found: Solution, stable: bool) -> StateEvolutionResult:

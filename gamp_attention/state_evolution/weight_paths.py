@@ -9,7 +9,8 @@ from gamp_attention.gaussian_points import symmetrise
 from gamp_attention.input_denoiser import denoise_weights, field_variances, precisions, prior_response
 from gamp_attention.models import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.channel import Hats, psd_root
+from gamp_attention.square_roots import psd_root
+from gamp_attention.state_evolution.channel import Hats
 from gamp_attention.state_evolution.field_paths import GaussianPath, half_normals
 from gamp_attention.state_evolution.start_law import StartLaw
 from gamp_attention.state_evolution.symmetry import Symmetry

@@ -6,11 +6,11 @@ from itertools import product
 from typing import Any
 
 from gamp_attention import _validation as check
-from gamp_attention.model_parameters import parameter_value, with_parameter
+from gamp_attention.model_parameters import has_common_variance, has_omega, parameter_value, with_parameter
 from gamp_attention.models import Model, require_model
 from gamp_attention.penalties import with_lam
 from gamp_attention.starts import STARTS
-from gamp_attention.sweeps.digests import has_common_variance, has_omega, short_hash
+from gamp_attention.sweeps.digests import short_hash
 
 METHODS = ("SE", "GAMP", "GD")
 AXES = ("method", "branch", "alpha", "omega", "lam", "sigma", "d", "seed")

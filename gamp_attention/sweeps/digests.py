@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention import _validation as check
-from gamp_attention.model_parameters import with_parameter
+from gamp_attention.model_parameters import has_common_variance, has_omega, with_parameter
 from gamp_attention.models import Model, require_model
-from gamp_attention.teachers import SoftmaxTeacher
 
 
 def digest(model: Model) -> str:
@@ -34,17 +33,6 @@ def canonical(value: Any) -> str:
 def short_hash(value: Any) -> str:
     """24 hexadecimal digits of the canonical text."""
     return hashlib.blake2b(canonical(value).encode(), digest_size=12).hexdigest()
-
-
-def has_omega(model: Model) -> bool:
-    """Whether the teacher is that of eq. (16), with an ω."""
-    return isinstance(model.teacher, SoftmaxTeacher)
-
-
-def has_common_variance(model: Model) -> bool:
-    """Whether the tokens have a common variance, of which σ is the root."""
-    gamma = model.coordinates.gamma
-    return bool((gamma == gamma.flat[0]).all())
 
 
 def _described(value: Any) -> Any:
