@@ -58,6 +58,8 @@ def plus_minus(value: float, error: float) -> str:
     """A number with its error to one digit, two where the first is below 3; alone where the error is not known."""
     if not np.isfinite(error):
         return f"{value:.3g}" if np.isfinite(value) else "–"
+    if max(abs(value), error) < FINEST:
+        return "0"
     decimals = int(np.clip(-np.floor(np.log10(max(error, FINEST) / 3)), 0, None))
     return f"{value:.{decimals}f} ± {error:.{decimals}f}"
 
