@@ -87,6 +87,8 @@ def test_order_of_tokens_does_not_matter(seed, order):
     for risk in ("exact", "asymptotic"):
         here, other = ga.run_gamp(data, Q, risk, tol=0, max_iter=8), ga.run_gamp(there, Q, risk, tol=0, max_iter=8)
         assert pytest.approx(here.Q, abs=1e-7) == other.Q
-        assert other.train_loss == pytest.approx(here.train_loss, abs=1e-10)
+        slope = model.lam * here.gradient_norm / np.sqrt(30)  # of the loss, where a run is far from its minimum
+        room = 1e-12 + 2 * slope * np.linalg.norm(here.Q - other.Q)
+        assert other.train_loss == pytest.approx(here.train_loss, abs=room)
         for name, values in here.overlaps.arrays().items():
             assert other.overlaps.arrays()[name] == pytest.approx(values[order], abs=1e-6)
