@@ -84,8 +84,8 @@ def test_order_of_tokens_does_not_matter(seed, order):
     there = Dataset.from_teacher(
         permuted, np.ascontiguousarray(data.tokens[:, order]), data.positions[order], data.Q_star, data.spectra[order]
     )
-    for risk in ("exact", "asymptotic"):
-        here, other = ga.run_gamp(data, Q, risk, tol=0, max_iter=8), ga.run_gamp(there, Q, risk, tol=0, max_iter=8)
+    for risk in ("exact", "asymptotic"):  # few iterations: far from a minimum each may multiply what rounding leaves
+        here, other = ga.run_gamp(data, Q, risk, tol=0, max_iter=3), ga.run_gamp(there, Q, risk, tol=0, max_iter=3)
         assert pytest.approx(here.Q, abs=1e-7) == other.Q
         slope = model.lam * here.gradient_norm / np.sqrt(30)  # of the loss, where a run is far from its minimum
         room = 1e-12 + 2 * slope * np.linalg.norm(here.Q - other.Q)
