@@ -107,8 +107,9 @@ def _result(name: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Plain text of a docstring as Markdown."""
-    return re.sub(r"([_|*<$`])", r"\\\1", text.strip())
+    """Plain text of a docstring as Markdown, with what stands between backticks as it is."""
+    parts = re.split(r"(`[^`]+`)", text.strip())
+    return "".join(part if part.startswith("`") else re.sub(r"([_|*<$`])", r"\\\1", part) for part in parts)
 
 
 def tables(numbers: Any) -> list[str]:
