@@ -10,7 +10,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 STORED = ROOT / "validation" / "results"
-ABOUT = ("versions", "when", "held", "failed")
+ABOUT = ("versions", "when", "commit", "held", "failed")
 MOST_ROWS, MOST_COLUMNS = 16, 10
 
 

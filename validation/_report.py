@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import subprocess
 import sys
 import traceback
 from datetime import UTC, datetime
@@ -64,11 +65,26 @@ def plus_minus(value: float, error: float) -> str:
     return f"{value:.{decimals}f} ± {error:.{decimals}f}"
 
 
+def commit() -> str:
+    """The commit that the code is of, with a plus where it has been changed since; "unknown" outside of git."""
+
+    def git(*words: str) -> str:
+        root = Path(__file__).parent
+        return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", "*.py")
+        return git("rev-parse", "--short=10", "HEAD") + "+" * bool(changed)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 class Verdict:
     """Collects checks; `end` stores the numbers and exits non-zero where a check failed."""
 
     def __init__(self, name: str, found: argparse.Namespace) -> None:
         self.name, self._options = name + ("_quick" if found.quick else ""), found
+        self._commit = commit()  # of the code that runs, whatever is checked out before it ends
         self.held: list[str] = []
         self.failed: list[str] = []
 
@@ -82,7 +98,7 @@ class Verdict:
         return self._options.out / f"{self.name}{suffix}"
 
     def end(self, numbers: dict[str, Any]) -> None:
-        """Store the numbers with the day, versions and checks, and exit."""
+        """Store the numbers with the day, versions, commit and checks, and exit."""
         versions = {
             "gamp_attention": gamp_attention.__version__,
             "numpy": np.__version__,
@@ -90,7 +106,7 @@ class Verdict:
             "numba": numba.__version__,
         }
         when = f"{datetime.now(UTC):%Y-%m-%d}"
-        about = {"versions": versions, "when": when, "held": self.held, "failed": self.failed}
+        about = {"versions": versions, "when": when, "commit": self._commit, "held": self.held, "failed": self.failed}
         stored = plain(about | numbers)
         text = json.dumps(stored, indent=1) + "\n"
         write_aside(self.path(".json"), lambda file: file.write(text.encode()))
