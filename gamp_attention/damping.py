@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gamp_attention import _validation as check
+from gamp_attention._core import check
 
 DAMPING = {"semantic": 0.5, "positional": 0.3}  # steps with which runs end on these branches
 START, SHRINK, N_SHRINKS = 0.3, 0.6, 2  # adaptive damping: first step, factor, how often

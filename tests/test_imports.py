@@ -1,4 +1,4 @@
-"""Imports point one way: a problem knows no solver, state evolution no data, and nothing knows the command line."""
+"""Imports point one way, from floor to floor of the house: no room needs one above or beside it, not even for types."""
 
 import ast
 from functools import cache
@@ -7,24 +7,21 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "gamp_attention"
-# From the ground up: what a rung needs, directly or not, is on no higher one. Modules that are not named stand
-# below the first rung that needs them.
-LADDER = (
-    "_validation _numba results sources files damping starts gaussian_points gaussian_average",
-    "attention teachers penalties penalty_terms losses point_losses custom_attention registration",
-    "newton prox denoiser input_denoiser",
-    "coordinate_laws coordinate_classes sampled_laws token_classes",
-    "models model_parameters attention_models mixtures glm",
-    "state_evolution",
-    "data sampling glm_data loading risk generalisation linear_baseline linear_fit",
-    "gamp",
-    "message_passing gradient_descent distributed",
-    "comparison sweeps landscape",
-    "plotting",
-    "cli_output cli_landscape cli",
+# From the ground up; rooms of one floor do not know each other. Files of the root count as rooms.
+FLOORS = (
+    "_version _core results",
+    "losses penalties damping",
+    "denoisers models",
+    "data state_evolution",
+    "gamp baselines",
+    "experiments",
+    "cli",
 )
-# inside of functions: a model makes data of its kind, and a penalty of the user's is checked
-UPWARDS = {("models", "data"), ("glm", "glm_data"), ("penalties", "penalty_checks")}
+INNER = {  # rooms within a room, from the ground up
+    "state_evolution": ("equations", "rules", "dynamics", "fixed_points", "continuation"),
+    "experiments": ("sweeps", "comparison phase_diagram", "figures report"),
+}
+KNOWN = {("models", "data"), ("denoisers", "models"), ("comparison", "report"), ("phase_diagram", "report")}
 HEAVY = {"torch", "matplotlib", "xarray", "h5py", "distributed"}
 
 
@@ -32,64 +29,82 @@ def module_name(path):
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
 
 
-MODULES = {module_name(path): path for path in PACKAGE.rglob("*.py")}
+MODULES = {
+    module_name(path): path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem != "__init__"
+}
 
 
 def imports(node, inside=True):
-    """Dotted names of all that is imported, but for types alone; with what is imported inside of functions or not."""
+    """Dotted names of all that is imported, for types too; with what is imported inside of functions or not."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
             yield from (each.name for each in child.names)
         elif isinstance(child, ast.ImportFrom):
             yield from (f"{child.module}.{each.name}" for each in child.names)
-        elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            continue
-        elif inside or not isinstance(child, ast.FunctionDef):
+        elif inside or not (isinstance(child, ast.FunctionDef) or _is_for_types(child)):
             yield from imports(child, inside)
+
+
+def _is_for_types(node):
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 @cache
 def needed(module):
     """Modules of the package that one imports itself."""
-    names = [name for name in imports(ast.parse(MODULES[module].read_text())) if name.startswith("gamp_attention")]
+    names = [name for name in imports(ast.parse(MODULES[module].read_text())) if name.startswith("gamp_attention.")]
     parts = [name.split(".")[1:] for name in names]
-    found = {next(name for name in (".".join(part), ".".join(part[:-1])) if name in MODULES) for part in parts}
-    return {other for other in found if (module, other) not in UPWARDS}
+    return {next(name for name in (".".join(part), ".".join(part[:-1])) if name in MODULES) for part in parts}
 
 
-def closure(modules):
-    """Modules that some need, directly or not."""
-    found, waiting = set(), list(modules)
-    while waiting:
-        new = needed(waiting.pop()) - found
-        found |= new
-        waiting += new
+def arrows(depth, within=""):
+    """Pairs of rooms, the first of which imports from the second: of the house, or of those within a room."""
+    found = set()
+    for module in MODULES:
+        for other in needed(module):
+            if module.startswith(within) and other.startswith(within):
+                pair = tuple((name.split(".") + [""])[depth] for name in (module, other))
+                if pair[0] != pair[1] and all(pair):
+                    found.add(pair)
     return found
 
 
-def on_rung(names):
-    """The modules of a rung, with all of a package."""
-    wanted = names.split()
-    found = {module for module in MODULES if module in wanted or module.partition(".")[0] in wanted}
-    assert set(wanted) <= found, "a module that is not there"
-    return found
+def upwards(pairs, floors):
+    """Of pairs of rooms, those that do not point down."""
+    floor = {room: number for number, rooms in enumerate(floors) for room in rooms.split()}
+    return {pair for pair in pairs if floor[pair[0]] <= floor[pair[1]]}
 
 
-@pytest.mark.parametrize("rung", range(len(LADDER)), ids=lambda rung: LADDER[rung].partition(" ")[0])
-def test_no_rung_needs_a_higher_one(rung):
-    higher = set().union(*map(on_rung, LADDER[rung + 1 :]))
-    assert sorted(closure(on_rung(LADDER[rung])) & higher) == []
+def test_every_room_has_a_floor():
+    assert {module.partition(".")[0] for module in MODULES} == set(" ".join(FLOORS).split())
+
+
+def test_no_room_needs_one_above_or_beside_it():
+    assert upwards(arrows(0), FLOORS) - KNOWN == set()
+
+
+@pytest.mark.parametrize("room", INNER)
+def test_no_inner_room_needs_one_above_or_beside_it(room):
+    assert upwards(arrows(1, within=f"{room}."), INNER[room]) - KNOWN == set()
 
 
 def test_no_module_needs_itself():
-    assert [module for module in MODULES if module in closure([module])] == []
+    def closure(module):
+        found, waiting = set(), [module]
+        while waiting:
+            new = needed(waiting.pop()) - found
+            found |= new
+            waiting += new
+        return found
+
+    assert [module for module in MODULES if module in closure(module)] == []
 
 
-def test_the_exceptions_are_imports_inside_of_functions():
-    for module, other in UPWARDS:
-        tree = ast.parse(MODULES[module].read_text())
-        found = [[name.startswith(f"gamp_attention.{other}.") for name in imports(tree, inside)] for inside in (0, 1)]
-        assert [any(each) for each in found] == [False, True]
+def test_every_room_says_what_it_is_for_in_a_sentence():
+    for path in PACKAGE.rglob("__init__.py"):
+        told = ast.get_docstring(ast.parse(path.read_text()))
+        assert told is not None, path
+        assert told.partition("\n")[0].endswith("."), path
 
 
 def test_heavy_libraries_are_imported_inside_of_functions():

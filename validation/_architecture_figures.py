@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gamp_attention.plotting import COLOURS, DARK, GREY, figure, require_matplotlib
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure, require_matplotlib
 from validation._landscape import numbers
 from validation._report import plus_minus
 

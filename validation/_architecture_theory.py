@@ -3,7 +3,7 @@
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.starts import POSITIONAL
+from gamp_attention.models.starts import POSITIONAL
 from validation._architectures import ARCHITECTURES, NOISE, ORDERS, SIGMA
 
 MAX_WORK = 1e6  # proximal problems of one average

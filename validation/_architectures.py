@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.starts import initial_weights
+from gamp_attention.models.starts import initial_weights
 from validation._turned_tokens import correlated_model, turned_back
 from validation._value_descent import descend_with_values
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gamp_attention.plotting import COLOURS, DARK, GREY, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
 from validation import _landscape as land
 from validation._figure2_points import KEYS, OMEGA
 

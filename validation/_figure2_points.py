@@ -3,8 +3,8 @@
 import numpy as np
 
 import gamp_attention as ga
+from gamp_attention.experiments.sweeps.compute import row_overlaps
 from gamp_attention.results import scalars
-from gamp_attention.sweeps.compute import row_overlaps
 from validation import _landscape as land
 
 OMEGA, WINDOW = 0.3, 0.08

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 import gamp_attention as ga
+from gamp_attention.experiments.sweeps.compute import row_overlaps
 from gamp_attention.results import scalars
-from gamp_attention.state_evolution.solve import FAMILY_OF
-from gamp_attention.sweeps.compute import row_overlaps
+from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF
 from validation import _report
 
 ALPHAS = np.linspace(0.01, 2, 25)  # of the paper

@@ -15,8 +15,8 @@ import numpy as np
 import scipy
 
 import gamp_attention
-from gamp_attention.files import write_aside
-from gamp_attention.report import plain
+from gamp_attention._core.files import write_aside
+from gamp_attention.experiments.report import plain
 
 RESULTS = Path(__file__).parent / "results"
 FINEST = 1e-5  # error that is told from zero in tables

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gamp_attention.plotting import figure
+from gamp_attention.experiments.figures import figure
 
 PARTS = {"projections X̃Q": "fields", "one of the two sums X̃ᵀg, X̃ᵀ∇ℓ": "sums", "proximal steps": "prox"}
 TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # ms

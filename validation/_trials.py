@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gamp_attention.sweeps.digests import short_hash
-from gamp_attention.sweeps.scheduler import run_chains
-from gamp_attention.sweeps.store import Store
+from gamp_attention.experiments.sweeps.digests import short_hash
+from gamp_attention.experiments.sweeps.scheduler import run_chains
+from gamp_attention.experiments.sweeps.store import Store
 
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A call of a function of a module with plain arguments, as a job for `gamp_attention.sweeps.scheduler`."""
+    """A call of a function of a module with plain arguments, as a job for `sweeps.scheduler`."""
 
     function: Callable[..., dict[str, Any]]
     arguments: dict[str, Any]

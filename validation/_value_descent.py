@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from gamp_attention.baselines.torch_loops import few_threads, quasi_newton
 from gamp_attention.results import Status
-from gamp_attention.torch_loops import few_threads, quasi_newton
 
 VALUE_RANK = 1
 START = 0.1  # size of U and W

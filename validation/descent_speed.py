@@ -17,7 +17,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
-from gamp_attention.plotting import COLOURS, figure
+from gamp_attention.experiments.figures import COLOURS, figure
 from validation import _landscape as land
 from validation._report import Verdict
 from validation._trials import run_trials

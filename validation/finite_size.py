@@ -13,7 +13,7 @@ derivative's.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.plotting import COLOURS, DARK, GREY, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
 from gamp_attention.results import scalars
 from validation import _landscape as land
 from validation._report import Verdict

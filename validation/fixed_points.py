@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
-from gamp_attention.plotting import COLOURS, figure
+from gamp_attention.experiments.figures import COLOURS, figure
 from gamp_attention.results import scalars
 from validation._report import Verdict, options
 

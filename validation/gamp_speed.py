@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 
-from gamp_attention.report import plain
+from gamp_attention.experiments.report import plain
 from validation._iteration_speed import growth, iteration
 from validation._report import Verdict, options
 from validation._solution_speed import TOL, solution
@@ -23,7 +23,7 @@ from validation._speed_table import draw, table
 CHILD = """
 import re, sys, gamp_attention as ga
 from pathlib import Path
-from gamp_attention.gamp import gamp_step
+from gamp_attention.gamp.step import gamp_step
 peak = lambda: 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])  # not the parent's
 small = ga.sample(ga.paper_model(), 50, 1.5, seed=0, dtype=sys.argv[2])
 gamp_step(small, "asymptotic", ga.initial_state(small, small.Q_star), 0.3)

@@ -21,11 +21,11 @@ import torch
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.gradient_descent import TorchRisk
-from gamp_attention.report import plain
+from gamp_attention.baselines.descent import TorchRisk
+from gamp_attention.experiments.report import plain
+from gamp_attention.experiments.sweeps.digests import digest, short_hash
+from gamp_attention.models.starts import initial_weights
 from gamp_attention.results import Status
-from gamp_attention.starts import initial_weights
-from gamp_attention.sweeps.digests import digest, short_hash
 from validation._general_rows import Row, rows
 from validation._general_table import draw, markdown
 from validation._report import Verdict, options

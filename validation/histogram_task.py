@@ -12,7 +12,7 @@ Free training moves the weights by at most 5 %. Finished epochs are stored, and 
 import numpy as np
 import torch
 
-from gamp_attention.plotting import COLOURS, DARK, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, figure
 from validation._histogram import (
     STARTS,
     Size,

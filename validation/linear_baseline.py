@@ -10,9 +10,9 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.linear_baseline import linear_baseline
-from gamp_attention.linear_fit import fit_linear_baseline
-from gamp_attention.plotting import DARK, figure
+from gamp_attention.baselines.linear import linear_baseline
+from gamp_attention.baselines.linear_fit import fit_linear_baseline
+from gamp_attention.experiments.figures import DARK, figure
 from validation._report import Verdict, options
 
 ALPHA, TOKENS = 1.5, 2

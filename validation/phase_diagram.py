@@ -4,7 +4,7 @@ A grid of 25 × 25 cells to a relative accuracy of 1e-3 on both branches, and bo
 Fig. 9, whose A is not symmetric, every second of these.
 Δε_t = ε_t(positional) − ε_t(semantic) is above zero where the semantic minimum is the global one; ε_lin − ε_g is above
 zero where the global minimum beats the linear baseline. Grey: a branch does not exist; crosses: from both starts all
-weights go to zero, as they do at finite d, where Q = 0 is then a minimum (tests/test_state_evolution.py).
+weights go to zero, as they do at finite d, where Q = 0 is then a minimum (test_state_evolution.py).
 
 Criterion: every cell is solved or known not to exist; the sign of Δε_t, and which branches exist, agree with the
 boundaries at every ω where both were computed; α_c <= α_l at every ω probed, or the counterexample is printed and
@@ -18,7 +18,7 @@ import time
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.plotting import COLOURS, DARK, figure, require_matplotlib
+from gamp_attention.experiments.figures import COLOURS, DARK, figure, require_matplotlib
 from validation import _landscape as land
 from validation._report import Verdict
 

@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.plotting import DARK, figure
+from gamp_attention.experiments.figures import DARK, figure
 from validation._report import Verdict, options
 
 PROBLEMS, ASKED = 60, (1e-3, 1e-4)  # asked of every other problem

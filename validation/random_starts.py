@@ -14,9 +14,9 @@ import numpy as np
 from scipy.stats import binomtest
 
 import gamp_attention as ga
-from gamp_attention.plotting import COLOURS, GREY, figure
+from gamp_attention.experiments.figures import COLOURS, GREY, figure
+from gamp_attention.models.starts import initial_weights
 from gamp_attention.results import scalars
-from gamp_attention.starts import initial_weights
 from validation import _landscape as land
 from validation._report import Verdict
 from validation._trials import run_trials

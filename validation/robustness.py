@@ -18,8 +18,8 @@ from collections import Counter
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.overlap_map import OverlapMap, first_rule
-from gamp_attention.state_evolution.packing import relative_change
+from gamp_attention.state_evolution.equations.units import relative_change
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, first_rule
 from validation import _landscape as land
 from validation._report import Verdict
 from validation._trials import run_trials

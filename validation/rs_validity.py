@@ -15,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.plotting import COLOURS, DARK, figure
+from gamp_attention.experiments.figures import COLOURS, DARK, figure
 from gamp_attention.results import scalars
 from validation._report import Verdict, options
 

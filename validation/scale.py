@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import gamp_attention as ga
-from gamp_attention.report import plain
+from gamp_attention.experiments.report import plain
 from validation._report import Verdict, options
 
 ALPHA, DAMPING = 1.5, 0.5
@@ -27,8 +27,8 @@ OUT_OF_CORE = """
 import json, os, resource, sys, time
 import numpy as np
 import gamp_attention as ga
-from gamp_attention.gamp import gamp_step
-from gamp_attention.token_stores import BLOCK_BYTES, FileTokens
+from gamp_attention.gamp.step import gamp_step
+from gamp_attention.data.stores import BLOCK_BYTES, FileTokens
 path, d, repeats = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 model = ga.paper_model()
 small = ga.sample(model, 60, 1.5, seed=0, storage="none")

@@ -15,8 +15,14 @@ import numpy as np
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.channel import average, conjugates, denoise_fields, student_noise, teacher_fields
-from gamp_attention.state_evolution.split_rule import SplitRule
+from gamp_attention.state_evolution.equations.channel import (
+    average,
+    conjugates,
+    denoise_fields,
+    student_noise,
+    teacher_fields,
+)
+from gamp_attention.state_evolution.rules.split import SplitRule
 from validation._report import Verdict, options
 
 NODES, AVERAGES = 12, 4

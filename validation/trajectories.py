@@ -10,9 +10,9 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.branch_comparison import deviation
-from gamp_attention.gamp import averaged_memory, naive_memory
-from gamp_attention.plotting import COLOURS, DARK, LABELS, figure
+from gamp_attention.experiments.comparison.branch import deviation
+from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, figure
+from gamp_attention.gamp.step import averaged_memory, naive_memory
 from gamp_attention.results import scalars
 from validation._report import Verdict, options
 

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.plotting import COLOURS, DARK, LABELS, STYLE
+from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, STYLE
 from gamp_attention.results import scalars
 
 plt.rcParams.update(STYLE)

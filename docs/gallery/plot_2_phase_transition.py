@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 import gamp_attention as ga
-from gamp_attention.plotting import COLOURS, DARK, STYLE
+from gamp_attention.experiments.figures import COLOURS, DARK, STYLE
 from gamp_attention.results import scalars
 
 plt.rcParams.update(STYLE)

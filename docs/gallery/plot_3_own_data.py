@@ -10,8 +10,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.fields import local_fields
-from gamp_attention.plotting import COLOURS, DARK, GREY, STYLE
+from gamp_attention.data.fields import local_fields
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY, STYLE
 
 plt.rcParams.update(STYLE)
 rng = np.random.default_rng(0)

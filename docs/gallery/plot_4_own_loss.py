@@ -18,7 +18,7 @@ import numpy as np
 
 import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
-from gamp_attention.plotting import COLOURS, DARK, STYLE
+from gamp_attention.experiments.figures import COLOURS, DARK, STYLE
 
 plt.rcParams.update(STYLE)
 LAM, SIZE = 0.1, 300

@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 
 import gamp_attention as ga
 from docs.examples.sigmoid_attention import SigmoidAttention
-from gamp_attention.plotting import COLOURS, LABELS, STYLE
+from gamp_attention.experiments.figures import COLOURS, LABELS, STYLE
 from gamp_attention.results import scalars
 
 plt.rcParams.update(STYLE)

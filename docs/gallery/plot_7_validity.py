@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.plotting import COLOURS, DARK, STYLE
+from gamp_attention.experiments.figures import COLOURS, DARK, STYLE
 
 plt.rcParams.update(STYLE)
 model = ga.paper_model(omega=0.3)

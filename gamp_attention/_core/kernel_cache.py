@@ -1,0 +1,98 @@
+"""Compiled kernels on disk, used again only while all the code that went into them is unchanged.
+
+Numba looks at the file of the kernel alone, and stores types by a reference to their classes. But kernels take code
+from other files by `overload`, and from losses, attention maps and penalties that users define. So here the stamp
+of a kernel holds the sources of the package, its keys name types in words, and they hold the sources of users.
+"""
+
+import hashlib
+import inspect
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from numba.core import types
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+PACKAGE = Path(__file__).parent.parent
+COMPILED = (b"gamp_attention._core.compiled import", b"(NamedTuple)")
+
+
+class KernelCache(FunctionCache):
+    """The cache of one kernel."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        stamp = self._impl.locator.get_source_stamp(), package_digest()
+        self._cache_file = IndexDataCacheFile(self._cache_path, self._impl.filename_base, stamp)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The compiled kernel, or None."""
+        try:
+            return super().load_overload(sig, target_context) if is_known(sig) else None
+        except Exception:  # whatever is wrong with a file on disk, the kernel can be compiled again
+            self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Store a compiled kernel, beside those of other versions of a user's sources."""
+        if is_known(sig):
+            super().save_overload(sig, data)
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        _, magic, code = super()._index_key(sig, codegen)
+        return str(sig), magic, code, tuple(_of_class(cls) for cls in user_classes(sig))
+
+
+@lru_cache
+def package_digest() -> str:
+    """Of all files of the package with kernels, or with classes that these take methods and fields from."""
+    texts = [path.read_bytes() for path in sorted(PACKAGE.rglob("*.py"))]
+    return _digest([text for text in texts if any(mark in text for mark in COMPILED)])
+
+
+def user_classes(sig: Any) -> list[type]:
+    """The NamedTuples from outside of the package among the types of a signature, and inside of these."""
+    found, waiting = [], list(sig)
+    while waiting:
+        each = waiting.pop(0)
+        if isinstance(each, types.BaseNamedTuple):
+            cls: type = each.instance_class  # type: ignore[attr-defined]
+            waiting.extend(each)  # type: ignore[arg-type]
+            if not cls.__module__.startswith("gamp_attention."):
+                found.append(cls)
+    return found
+
+
+def is_known(sig: Any) -> bool:
+    """Whether all users' classes can be imported again, unlike those of a script itself, and their sources be read."""
+    return all(_is_importable(cls) and _sources(cls) is not None for cls in user_classes(sig))
+
+
+def _is_importable(cls: type) -> bool:
+    found: Any = None if cls.__module__ in ("__main__", "__mp_main__") else sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is cls
+
+
+@lru_cache  # once for all kernels
+def _of_class(cls: type) -> tuple[str, str, str]:
+    texts = _sources(cls)
+    assert texts is not None
+    return cls.__module__, cls.__qualname__, _digest(texts)
+
+
+@lru_cache
+def _sources(cls: type) -> list[bytes] | None:
+    """The file that defines a class; helpers that it imports from a file next to it are not seen."""
+    try:
+        path = inspect.getsourcefile(cls) or getattr(sys.modules[cls.__module__], "__file__", None)
+        return None if path is None else [Path(path).read_bytes()]
+    except (OSError, TypeError, KeyError):
+        return None
+
+
+def _digest(texts: list[bytes]) -> str:
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()

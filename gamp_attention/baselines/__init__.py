@@ -1,0 +1,1 @@
+"""What message passing is compared with: gradient descent, and the linear layer."""

@@ -1,0 +1,206 @@
+"""Gradient descent in torch on the attention layer itself, written apart from the compiled kernels."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.baselines.torch_loops import few_threads, first_order, proximal_descent, quasi_newton
+from gamp_attention.data.dataset import Dataset, require_dataset
+from gamp_attention.data.risk import gradient_norm, overlaps, risk_at, susceptibility
+from gamp_attention.models.starts import initial_weights
+from gamp_attention.penalties.standard import Ridge
+from gamp_attention.results import History, Overlaps, Recorder, Status, finish
+
+if TYPE_CHECKING:
+    import torch
+
+METHODS = ("gd", "adam", "lbfgs")
+LEARNING_RATES = {"gd": 0.15, "adam": 0.01, "lbfgs": 1.0}  # the first two as in the paper
+N_RECORDS = 100  # history entries, evenly spread over the iterations
+
+
+@dataclass(frozen=True, eq=False)
+class DescentResult:
+    """Outcome of `minimize_risk`.
+
+    Attributes
+    ----------
+    status, converged, n_iter, residual, history : as for every solver; the residual is the gradient norm.
+    iterations : iteration numbers of the entries of `history`, whose V is NaN.
+    Q : (d, r) the last weights; those of the start where they are not finite.
+    overlaps : of Q, with V from the Hessians of the samples; NaN where there is no such V.
+    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at Q.
+    """
+
+    status: Status
+    n_iter: int
+    residual: float
+    history: History
+    iterations: np.ndarray
+    Q: np.ndarray
+    overlaps: Overlaps
+    train_loss: float
+    gradient_norm: float
+
+    @property
+    def converged(self) -> bool:
+        """Whether gradient_norm <= tol."""
+        return self.status.converged
+
+
+class TorchRisk:
+    """The risk R(Q) of eq. (3) or (41) as a torch function of Q, in float64; without penalties other than the ridge.
+
+    The layer is S[(x+p)Q/√d](x+p). Its square distance to y, expanded, needs x only through Q: see eq. (41) and
+    `gamp_attention.losses.terms.RiskTerms`.
+    """
+
+    def __init__(self, data: Dataset, risk: str, device: str) -> None:
+        import torch
+
+        terms = data.terms(risk)
+
+        def tensor(values: np.ndarray) -> "torch.Tensor":
+            return torch.as_tensor(values, dtype=torch.float64, device=device)
+
+        self._tokens, self._positions = tensor(np.asarray(data.tokens)), tensor(data.positions)
+        self._params, self._loss = tensor(terms.params), data.loss
+        self._constant = float(terms.constant.sum())
+        self._ridge = data.penalty.lam if type(data.penalty) is Ridge else 0.0
+        self._root = math.sqrt(data.dim)
+
+    def __call__(self, Q: "torch.Tensor") -> "torch.Tensor":
+        """R(Q)."""
+        z = (self._tokens @ Q + self._positions @ Q) / self._root
+        fit = self._loss.torch(self._params, z).sum()
+        return fit + self._constant + 0.5 * self._ridge * (Q**2).sum()
+
+
+def require_method(name: str, method: Any, penalty: Any) -> None:
+    """Raise unless the argument `name` is a method of descent that can do with the penalty."""
+    options = METHODS if type(penalty) is Ridge else ("gd",)
+    if method in METHODS and method not in options:
+        raise check.fail(name, method, f"'gd' for {type(penalty).__name__}, as the others need the ridge penalty")
+    check.choice(name, method, options)
+
+
+def require_device(device: Any) -> None:
+    """Raise unless the argument `device` names a device that torch can compute on, or there is no torch."""
+    if not isinstance(device, str):
+        raise check.fail("device", device, "the name of a torch device, e.g. 'cpu'", TypeError)
+    try:
+        import torch
+
+        torch.zeros(1, dtype=torch.float64, device=device).add(1.0)
+    except ImportError:
+        return
+    except (RuntimeError, AssertionError, NotImplementedError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise check.fail("device", device, f"a device that torch can compute on ({reason})") from None
+
+
+def minimize_risk(
+    data: Dataset,
+    init: Any = "semantic",
+    risk: str | None = None,
+    method: str = "gd",
+    *,
+    lr: float | None = None,
+    max_iter: int = 5000,
+    tol: float = 1e-8,
+    device: str = "cpu",
+    seed: Any = 0,
+    raise_on_failure: bool = False,
+) -> DescentResult:
+    """Minimise the training risk with torch: full-batch gradient descent as in the paper, Adam or L-BFGS.
+
+    Eq. :eq:`risk`.
+
+    Parameters
+    ----------
+    data : the samples.
+    init : "semantic", "positional", "random", or weights (d, r).
+    risk : "asymptotic" or "exact"; if not given, asymptotic where the teacher is known.
+    method : "gd", "adam" or "lbfgs" (strong Wolfe line search, finished by Barzilai-Borwein steps). With another
+        penalty than the ridge only "gd": proximal gradient steps Q ← prox(Q − lr ∇f(Q)), f being the risk without it.
+    lr : step; 0.15 for gd, 0.01 for adam and 1 for lbfgs if not given.
+    max_iter : bound on the steps.
+    tol : bound on ‖∇R‖_F/(λ√d).
+    device : name of a torch device, e.g. "cpu" or "cuda".
+    seed : for the random part of a start.
+    raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
+
+    Returns
+    -------
+    DescentResult
+
+    Raises
+    ------
+    ImportError : without torch; install gamp-attention[torch].
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    ConvergenceError : with `raise_on_failure`.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> descent = ga.minimize_risk(data, "semantic", method="lbfgs")
+    >>> descent.converged, abs(descent.train_loss - ga.run_gamp(data, "semantic").train_loss) < 1e-10
+    (True, True)
+    """
+    require_dataset(data)
+    if risk is None:
+        risk = "exact" if data.model is None else "asymptotic"
+    data.terms(risk)
+    require_method("method", method, data.penalty)
+    lr = check.real("lr", LEARNING_RATES[method] if lr is None else lr, low=0, strict=True)
+    max_iter, tol = check.integer("max_iter", max_iter, low=1), check.real("tol", tol, low=0)
+    check.flag("raise_on_failure", raise_on_failure)
+    start = initial_weights(data, init, seed)
+    require_device(device)
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError("minimize_risk needs torch: pip install 'gamp-attention[torch]'") from error
+
+    function = TorchRisk(data, risk, device)
+    Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
+    size, every = data.penalty.strength * math.sqrt(data.dim), max(1, max_iter // N_RECORDS)
+    record, iterations = Recorder(), list[int]()
+    no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
+
+    def visit(t: int, value: float, norm: float, always: bool) -> None:
+        if t % every == 0 or always:
+            if iterations:
+                record.step(lr)
+            iterations.append(t)
+            record.add(overlaps(data, Q.detach().cpu().numpy(), no_V), norm / size, value / data.dim)
+
+    with few_threads(data.tokens.size):
+        if method == "lbfgs":
+            status, n_iter = quasi_newton(function, Q, lr, max_iter, tol * size, visit)
+        elif type(data.penalty) is not Ridge:
+            status, n_iter = proximal_descent(function, Q, data.penalty, lr, max_iter, tol * size, visit)
+        else:
+            optimizer = torch.optim.Adam([Q], lr=lr) if method == "adam" else torch.optim.SGD([Q], lr=lr)
+            status, n_iter = first_order(function, Q, optimizer, max_iter, tol * size, visit)
+    end = Q.detach().cpu().numpy().copy()
+    if not np.isfinite(end).all():
+        end = start
+    at = risk_at(data, end, risk)
+    norm = gradient_norm(data, at.gradient)
+    result = DescentResult(
+        status=status,
+        n_iter=n_iter,
+        residual=norm,
+        history=record.history(),
+        iterations=np.array(iterations),
+        Q=end,
+        overlaps=overlaps(data, end, susceptibility(data, at, end)),
+        train_loss=at.train_loss,
+        gradient_norm=norm,
+    )
+    return finish(result, raise_on_failure, f"minimize_risk ({method})")

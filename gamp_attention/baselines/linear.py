@@ -1,0 +1,121 @@
+"""The purely positional baseline in the limit d → ∞: a linear layer with one trainable L × L matrix, eq. (17)-(20).
+
+Its weights and its test error are smooth Gaussian averages over the teacher's fields.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.baselines.gaussian_average import FINEST, LEAST_POINTS, ROUNDING, gaussian_average
+from gamp_attention.baselines.teacher_fields import TeacherFields
+from gamp_attention.models.model import Model, require_attention
+from gamp_attention.results import Status
+
+
+@dataclass(frozen=True, eq=False)
+class LinearBaseline:
+    """The learnt matrix and its test error in the limit d → ∞, at any sample complexity.
+
+    Errors are half-widths that hold in 95 % of cases at least.
+
+    Attributes
+    ----------
+    weights, weights_error : (L, L) Ŵ = E T[y] of eq. (19), and the error of each entry.
+    test_error, test_error_error : ε_lin = (1/L) E Tr[(T − Ŵ) ρ (T − Ŵ)ᵀ] of eq. (20), and its error.
+    status : CONVERGED, or INACCURATE where the budget did not allow the accuracy asked for.
+    """
+
+    weights: np.ndarray
+    weights_error: np.ndarray
+    test_error: float
+    test_error_error: float
+    status: Status
+
+    @property
+    def converged(self) -> bool:
+        """Whether the accuracy asked for was reached."""
+        return self.status.converged
+
+
+def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: Any = 0) -> LinearBaseline:
+    """Asymptotic weights and test error of the linear layer y = W x trained on the same task.
+
+    Eq. :eq:`baseline`.
+
+    Parameters
+    ----------
+    model : the problem.
+    rtol : error asked for of Ŵ, relative to its largest entry, and of ε_lin, relative to itself; at least 1e-10.
+        Reached for up to about five fields, L times the teacher's rank; 1e-4 or so for many, in some seconds.
+    max_points : bound on the points of one average.
+    seed : an integer or a numpy Generator; used only where fields are many.
+
+    Returns
+    -------
+    LinearBaseline
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> base = ga.linear_baseline(ga.paper_model(omega=0.3))
+    >>> base.status.value, round(base.test_error, 7), base.weights.round(4).tolist()
+    ('converged', 0.0019714, [[0.5699, 0.4301], [0.4301, 0.5699]])
+    """
+    require_attention(model)
+    integrand = _BaselineIntegrand(model)
+    values, errors, status = gaussian_average(integrand, *checked_accuracy(rtol, max_points), check.generator(seed))
+    shape = (model.n_tokens, model.n_tokens)
+    return LinearBaseline(
+        values[:-1].reshape(shape), errors[:-1].reshape(shape), float(values[-1]), float(errors[-1]), status
+    )
+
+
+def checked_accuracy(rtol: Any, max_points: Any) -> tuple[float, int]:
+    """The accuracy asked of an average, and the bound on its points, if they are in their ranges."""
+    return check.real("rtol", rtol, low=FINEST, high=0.1), check.integer("max_points", max_points, low=LEAST_POINTS)
+
+
+class _BaselineIntegrand:
+    """Ŵ and ε_lin from averages of T and T², both taken about T at zero fields, against cancellation.
+
+    In mixtures Ŵ is that of all patterns of classes together: its column l weights each by its share and its tr Σ_l.
+    """
+
+    def __init__(self, model: Model) -> None:
+        L = model.n_tokens
+        self.parts = [
+            (share * given.coordinates.trace, TeacherFields(given.teacher, given.coordinates.rho, given.teacher_shift))
+            for share, _, given in model.channels
+        ]
+        self.trace = sum((trace for trace, _ in self.parts), np.zeros(L))
+        self.dim = max(fields.dim for _, fields in self.parts)
+        self.even = all(fields.even for _, fields in self.parts)
+        self.centre = model.teacher(np.zeros((L, model.teacher_rank))).ravel()
+        self.blocks: tuple[slice, ...] = (slice(0, L * L), slice(L * L, L * L + 1))
+        self._weight = np.tile(self.trace, L) / L
+
+    def __call__(self, white: np.ndarray) -> np.ndarray:
+        L, total = len(self.trace), np.zeros((len(white), len(self.centre) + 1))
+        for trace, fields in self.parts:
+            D = fields.targets(white).reshape(len(white), -1) - self.centre
+            total[:, :-1] += np.tile(trace / self.trace, L) * D
+            total[:, -1] += D**2 @ np.tile(trace, L) / L
+        return total
+
+    def results(self, means: np.ndarray) -> np.ndarray:
+        """Ŵ, flat, and ε_lin."""
+        error = means[-1] - self._weight @ means[:-1] ** 2
+        return np.append(self.centre + means[:-1], max(error, 0.0))
+
+    def rounding(self, results: np.ndarray) -> np.ndarray:
+        """Errors by rounding."""
+        largest = np.abs(results[:-1]).max()
+        error = np.sqrt(results[-1] * self.trace.max()) * largest + results[-1]
+        return ROUNDING * np.append(np.full(len(results) - 1, largest), error)

@@ -1,0 +1,166 @@
+"""The linear layer y = W x fitted to data, eq. (17), (18), and its test error at this d.
+
+Given the teacher, the error over fresh sentences is a smooth Gaussian average over the teacher's fields.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.baselines.gaussian_average import ROUNDING, gaussian_average
+from gamp_attention.baselines.linear import checked_accuracy
+from gamp_attention.baselines.teacher_fields import TeacherFields
+from gamp_attention.data.dataset import Dataset, require_dataset
+from gamp_attention.data.labelled import LabelledDataset
+from gamp_attention.results import Status
+
+CHUNK = 1000  # sentences held at a time
+
+
+@dataclass(frozen=True, eq=False)
+class LinearFit:
+    """A linear layer fitted to data of finite d.
+
+    Attributes
+    ----------
+    weights : (L, L) minimiser W of the risk of eq. (18).
+    train_loss : that risk over d; tends to α L ε_lin / 2.
+    test_error, test_error_error : E‖y − W x‖_F²/(dL) over fresh sentences of the same teacher at this d, and the
+        half-width, holding in 95 % of cases at least, of its numerical error. There is no sampling error: given Q*,
+        the average is one over the teacher's fields. NaN for own arrays, which have no law to draw from.
+    status : CONVERGED, or INACCURATE where the budget did not allow the accuracy asked of the test error.
+    """
+
+    weights: np.ndarray
+    train_loss: float
+    test_error: float
+    test_error_error: float
+    status: Status
+
+    @property
+    def converged(self) -> bool:
+        """Whether the accuracy asked for was reached."""
+        return self.status.converged
+
+
+def fit_linear_baseline(
+    data: Dataset, lam: float = 1e-4, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: Any = 0
+) -> LinearFit:
+    """The linear layer fitted to data by ridge regression, eq. (17), (18).
+
+    The layer is f_W(x) = W x and sees the tokens without their positions. W minimises
+
+        R(W) = Σ_μ ‖y^μ − W x^μ‖_F²/(2d) + (λ/2)‖W‖_F²,
+
+    normalised as eq. (3): a sum over samples, so of order d, against which the penalty, of order one, vanishes
+    as 1/d. This is the loss of the authors' published program, where λ = 1e-4. A layer that saw x + p would differ
+    by O(1/d), as ‖p‖ is of order one.
+
+    Parameters
+    ----------
+    data : samples, or own arrays.
+    lam : ridge λ > 0, apart from that of the attention layer.
+    rtol, max_points, seed : of the test error, see `linear_baseline`.
+
+    Returns
+    -------
+    LinearFit
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> fit = ga.fit_linear_baseline(ga.sample(ga.paper_model(), d=400, alpha=1.5, seed=0))
+    >>> fit.weights.shape, 0.0017 < fit.test_error < 0.0023
+    ((2, 2), True)
+    """
+    if isinstance(require_dataset(data), LabelledDataset):
+        raise check.fail("data", data, "samples with outputs, not labels", TypeError)
+    lam = check.real("lam", lam, low=0, strict=True)
+    rtol, max_points = checked_accuracy(rtol, max_points)
+    rng = check.generator(seed)
+    L, d, tokens, outputs = data.n_tokens, data.dim, np.asarray(data.tokens), data.outputs
+
+    def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for k in range(0, len(tokens), CHUNK):
+            yield tokens[k : k + CHUNK].astype(float), outputs[k : k + CHUNK]
+
+    normal, cross = lam * np.eye(L), np.zeros((L, L))
+    for x, y in chunks():
+        x_t = x.transpose(0, 2, 1)
+        normal += (x @ x_t).sum(axis=0) / d
+        cross += (y @ x_t).sum(axis=0) / d
+    # not `solve`: the penalty is lost to rounding beside large collinear tokens, and the least W is its limit
+    W = np.linalg.lstsq(normal, cross.T)[0].T
+    square = sum(float(np.sum((y - W @ x) ** 2)) for x, y in chunks())
+    train_loss = (square / (2 * d) + 0.5 * lam * float(np.sum(W**2))) / d
+    if data.model is None or data.Q_star is None:
+        return LinearFit(W, train_loss, np.nan, np.nan, Status.CONVERGED)
+    integrand = _FreshSentences(data, W)
+    values, errors, status = gaussian_average(integrand, rtol, max_points, rng)
+    return LinearFit(W, train_loss, float(values[0]), float(errors[0]), status)
+
+
+class _FreshSentences:
+    """E‖y − W x‖²/(dL) of an instance, in mixtures the mean over patterns of classes."""
+
+    def __init__(self, data: Dataset, W: np.ndarray) -> None:
+        assert data.model is not None
+        self.parts = [(share, _FreshSentence(data, sources, W)) for share, sources, _ in data.model.channels]
+        self.dim = max(part.dim for _, part in self.parts)
+        self.even = all(part.fields.even for _, part in self.parts)
+        self.blocks: tuple[slice, ...] = (slice(0, 1),)
+
+    def __call__(self, white: np.ndarray) -> np.ndarray:
+        return sum((share * part(white) for share, part in self.parts), np.zeros((len(white), 1)))
+
+    def results(self, means: np.ndarray) -> np.ndarray:
+        """The test error."""
+        return means
+
+    def rounding(self, results: np.ndarray) -> np.ndarray:
+        """Error by rounding."""
+        return np.max([part.rounding(results) for _, part in self.parts], axis=0)
+
+
+class _FreshSentence:
+    """E‖y − W x‖²/(dL) given the sources of the tokens: a sentence with given fields is Gaussian.
+
+    With u_l = Q*ᵀ(x_l − μ_l)/√d = Σ_a ξ_a s_a v_a, over the coordinates a of token l, E[x_l | ξ] = μ_l + Σ_a κ_a ξ_a
+    with κ_a = Σ_l Q* v_a/(√d s_a). So G_jk = Σ_ab ξ_a ξ_b κ_a·κ_b/d + δ_jk (tr Σ_j/d − Σ_a ‖κ_a‖²/d) is the mean of
+    x xᵀ/d, where μ counts as a κ with ξ = 1.
+    """
+
+    def __init__(self, data: Dataset, sources: np.ndarray, W: np.ndarray) -> None:
+        assert data.model is not None
+        assert data.Q_star is not None
+        teacher, Q_star, spectra = data.model.teacher, data.Q_star, data.spectra[sources]
+        mu = data.source_means[sources] - data.positions
+        d = len(Q_star)
+        full = np.broadcast_to(spectra, (len(spectra), d))
+        rho = np.einsum("ld,ds,dt->lst", full, Q_star, Q_star, optimize=True) / d
+        self.fields = fields = TeacherFields(teacher, rho, mu @ Q_star / np.sqrt(d))
+        kappa = full[fields.token] * (fields.direction @ Q_star.T) / np.sqrt(d * fields.variance)[:, None]
+        self.rest = full.mean(axis=1) - np.bincount(fields.token, np.sum(kappa**2, axis=1) / d, len(full))
+        self.dim, self.W, self.token = fields.dim, W, fields.token
+        if mu.any():
+            kappa, self.token = np.concatenate([kappa, mu]), np.append(fields.token, np.arange(len(mu)))
+        self.overlap = kappa @ kappa.T / d
+
+    def __call__(self, white: np.ndarray) -> np.ndarray:
+        difference = self.fields.targets(white) - self.W
+        white = np.concatenate([white[:, : self.dim], np.ones((len(white), len(self.token) - self.dim))], axis=1)
+        along = difference[:, :, self.token] * white[:, None, :]
+        value = np.sum((along @ self.overlap) * along, axis=(1, 2)) + (difference**2 @ self.rest).sum(axis=1)
+        return value[:, None] / len(self.W)
+
+    def rounding(self, results: np.ndarray) -> np.ndarray:
+        """Error by rounding."""
+        scale = max(self.rest.max(), 0.0) * max(1.0, np.abs(self.W).max()) ** 2
+        return ROUNDING * (results + np.sqrt(np.maximum(results, 0) * scale))

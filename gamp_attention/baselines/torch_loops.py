@@ -1,0 +1,154 @@
+"""Descent loops in torch: first-order steps, L-BFGS, and the threads they use."""
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gamp_attention.penalties.matrix import least_subgradient, penalty_total, proximal_map
+from gamp_attention.results import Status
+
+if TYPE_CHECKING:
+    import torch
+
+ONE_THREAD = 10_000_000  # numbers in the tokens under which one thread is used
+FIRST, BLOW_UP = 0.1, 30.0  # of gradient steps: the first step, and growth of the gradient that is not tolerated
+PATIENCE = 1000  # gradient steps within which the gradient must fall
+Risk = Callable[["torch.Tensor"], "torch.Tensor"]
+Visit = Callable[[int, float, float, bool], None]  # step, risk, gradient norm, whether to record it in any case
+
+
+@contextmanager
+def few_threads(n_numbers: int) -> Iterator[None]:
+    """One torch thread for small problems, where waiting for each other costs more than the work."""
+    import torch
+
+    before = torch.get_num_threads()
+    try:
+        if n_numbers < ONE_THREAD:
+            torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _value_and_norm(function: Risk, Q: "torch.Tensor") -> tuple[float, float]:
+    """The risk and the norm of its gradient, which is left in Q.grad."""
+    Q.grad = None
+    value = function(Q)
+    value.backward()
+    assert Q.grad is not None
+    return float(value.detach()), float(Q.grad.norm())
+
+
+def first_order(
+    function: Risk, Q: "torch.Tensor", optimizer: "torch.optim.Optimizer", max_iter: int, tol: float, visit: Visit
+) -> tuple[Status, int]:
+    """Steps of a torch optimizer until the gradient norm is at most tol."""
+    for t in range(max_iter + 1):
+        loss, norm = _value_and_norm(function, Q)
+        done = norm <= tol or t == max_iter or not math.isfinite(loss)
+        visit(t, loss, norm, done)
+        if done:
+            break
+        optimizer.step()
+    if not math.isfinite(loss):
+        return Status.NONFINITE, t
+    return (Status.CONVERGED if norm <= tol else Status.MAX_ITER), t
+
+
+def proximal_descent(
+    function: Risk, Q: "torch.Tensor", penalty: Any, lr: float, max_iter: int, tol: float, visit: Visit
+) -> tuple[Status, int]:
+    """Proximal gradient steps Q ← prox(Q − lr ∇f), until the least subgradient is at most tol."""
+    import torch
+
+    for t in range(max_iter + 1):
+        value, _ = _value_and_norm(function, Q)
+        assert Q.grad is not None
+        here, smooth = Q.detach().cpu().numpy(), Q.grad.cpu().numpy()
+        loss = value + penalty_total(penalty, here)
+        norm = float(np.linalg.norm(least_subgradient(penalty, here, smooth)))
+        done = norm <= tol or t == max_iter or not math.isfinite(loss)
+        visit(t, loss, norm, done)
+        if done:
+            break
+        moved, _ = proximal_map(penalty, here / lr - smooth, 1 / lr)
+        Q.data.copy_(torch.as_tensor(moved))
+    if not math.isfinite(loss):
+        return Status.NONFINITE, t
+    return (Status.CONVERGED if norm <= tol else Status.MAX_ITER), t
+
+
+def quasi_newton(
+    function: Risk, Q: "torch.Tensor", lr: float, max_iter: int, tol: float, visit: Visit
+) -> tuple[Status, int]:
+    """Rounds of L-BFGS; where rounding blinds the line search to progress, Barzilai-Borwein steps finish."""
+    import torch
+
+    n_iter = 0
+    loss, norm = _value_and_norm(function, Q)
+    visit(0, loss, norm, False)
+    while norm > tol and n_iter < max_iter and math.isfinite(loss):
+        optimizer = torch.optim.LBFGS(
+            [Q],
+            lr=lr,
+            max_iter=min(100, max_iter - n_iter),
+            history_size=50,
+            tolerance_grad=0.5 * tol / math.sqrt(Q.numel()),
+            tolerance_change=0.0,
+            line_search_fn="strong_wolfe",
+        )
+
+        def closure(optimizer: "torch.optim.Optimizer" = optimizer) -> "torch.Tensor":
+            optimizer.zero_grad()
+            value = function(Q)
+            value.backward()
+            return value.detach()
+
+        before = norm
+        optimizer.step(closure)
+        n_iter += max(1, optimizer.state[Q].get("n_iter", 1))
+        loss, norm = _value_and_norm(function, Q)
+        visit(n_iter, loss, norm, True)
+        if norm > 0.5 * before:
+            break
+    if math.isfinite(loss) and norm > tol and n_iter < max_iter:
+        n_iter = _gradient_secants(function, Q, max_iter, tol, visit, n_iter)
+        loss, norm = _value_and_norm(function, Q)
+    if not math.isfinite(loss):
+        return Status.NONFINITE, n_iter
+    if norm <= tol:
+        return Status.CONVERGED, n_iter
+    return (Status.STALLED if n_iter < max_iter else Status.MAX_ITER), n_iter
+
+
+def _gradient_secants(function: Risk, Q: "torch.Tensor", max_iter: int, tol: float, visit: Visit, n_iter: int) -> int:
+    """Barzilai-Borwein steps, which use gradients only, kept near the best point."""
+
+    def gradient() -> "torch.Tensor":
+        _value_and_norm(function, Q)
+        assert Q.grad is not None
+        return Q.grad.clone()
+
+    g, step = gradient(), FIRST
+    best, best_norm, best_at = Q.detach().clone(), float(g.norm()), n_iter
+    while n_iter < max_iter and best_norm > tol and n_iter - best_at < PATIENCE:
+        move = -step * g
+        Q.data.add_(move)
+        after = gradient()
+        n_iter += 1
+        norm = float(after.norm())
+        change = after - g
+        curvature = float((move * change).sum())
+        g, step = after, float((move**2).sum()) / curvature if curvature > 0 else FIRST
+        if norm < best_norm:
+            best, best_norm, best_at = Q.detach().clone(), norm, n_iter
+        elif not norm < BLOW_UP * best_norm:  # a soft direction was overshot: go back
+            Q.data.copy_(best)
+            g, step = gradient(), FIRST
+    Q.data.copy_(best)
+    visit(n_iter, float(function(Q).detach()), best_norm, True)
+    return n_iter

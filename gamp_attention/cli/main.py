@@ -1,0 +1,232 @@
+"""Command line: gamp-attention COMMAND. Exit status 0 done, 1 not converged, 2 bad input, 130 interrupted."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gamp_attention._version import __version__
+from gamp_attention.cli.grids import add_boundaries, add_sweep
+from gamp_attention.cli.output import check_target, say
+from gamp_attention.data.dataset import RISKS
+from gamp_attention.models.starts import STARTS
+from gamp_attention.state_evolution.fixed_points.overlap_map import RULES, VARIANCES
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        for name in ("json", "plot", "out"):
+            check_target(f"--{name}", getattr(options, name, None))
+        return options.run(options)
+    except (ValueError, TypeError, ImportError, OSError, MemoryError) as error:
+        print(f"gamp-attention {options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as error:
+        kept = str(error) or "interrupted, nothing written: run the same again, it gives the same numbers"
+        print(f"gamp-attention {options.command}: {kept}", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gamp-attention", description="Message passing on dot-product attention.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    compare = commands.add_parser("compare", help="GAMP, state evolution and gradient descent on one instance")
+    _add_model(compare)
+    compare.add_argument("--d", type=int, default=1000, help="dimension of a token (default 1000)")
+    compare.add_argument("--seed", type=int, default=0, help="seed of the instance (default 0)")
+    compare.add_argument("--risk", choices=RISKS, default="asymptotic")
+    compare.add_argument("--gd-steps", type=int, help="steps of plain gradient descent (default: up to 5000)")
+    compare.add_argument("--plot", metavar="FILE", default="compare.png", help="the picture (default compare.png)")
+    compare.set_defaults(run=_compare)
+
+    fit = commands.add_parser("fit", help="GAMP on your own arrays, with the exact risk")
+    fit.add_argument("data", metavar="DATA.npz", help="arrays tokens (n,L,d), outputs (n,L,d), positions (L,d)")
+    fit.add_argument("--init", default="random", help="random (default), positional, or an .npz file with weights Q")
+    fit.add_argument("--rank", type=int, default=1, help="columns of Q (default 1)")
+    fit.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
+    _add_l1(fit)
+    fit.add_argument("--seed", type=int, default=0, help="seed of the start (default 0)")
+    fit.add_argument("--tol", type=float, default=1e-8, help="bound on the gradient norm (default 1e-8)")
+    fit.add_argument("--max-iter", type=int, default=2000)
+    fit.add_argument("--out", metavar="FILE.npz", help="result file (default DATA.fit.npz)")
+    fit.add_argument("--checkpoint", metavar="FILE", help="written now and then, and gone on from if it exists")
+    fit.add_argument("--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds between (default 60)")
+    fit.set_defaults(run=_fit)
+
+    solve = commands.add_parser("solve", help="a fixed point of state evolution")
+    _add_model(solve)
+    _add_l1(solve)
+    solve.add_argument("--init", choices=STARTS, default="semantic")
+    solve.add_argument("--rtol", type=float, help="relative error of the overlaps asked for (default 1e-4)")
+    solve.add_argument("--rule", choices=RULES, default="auto")
+    solve.add_argument("--variance", choices=VARIANCES, default="stein", help="form of V̂")
+    solve.add_argument("--seed", type=int, default=0, help="seed of randomised points (default 0)")
+    solve.set_defaults(run=_solve)
+
+    path = commands.add_parser("trajectory", help="state evolution of damped GAMP at every iteration")
+    _add_model(path)
+    _add_l1(path)
+    path.add_argument("--init", choices=STARTS, default="semantic")
+    path.add_argument("--damping", type=float, default=0.5, help="step β (default 0.5)")
+    path.add_argument("--n-iter", type=int, default=20, help="iterations (default 20)")
+    path.add_argument("--seed", type=int, default=0, help="seed of the paths (default 0)")
+    path.set_defaults(run=_trajectory)
+
+    for command in (compare, fit, solve, path, add_sweep(commands), add_boundaries(commands)):
+        command.add_argument("--json", metavar="FILE", help="write the result as JSON; '-' for standard output")
+    return parser
+
+
+def _add_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--alpha", type=float, default=1.5, help="sample complexity n/d (default 1.5)")
+    command.add_argument("--omega", type=float, default=0.3, help="positional share of the task (default 0.3)")
+    command.add_argument("--sigma", type=float, default=0.5, help="standard deviation of tokens (default 0.5)")
+    command.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
+
+
+def _add_l1(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--l1", type=float, default=0.0, help="l1 penalty besides (default 0)")
+
+
+def _penalty(options: argparse.Namespace) -> Any:
+    """The ridge, or the elastic net where --l1 is given."""
+    from gamp_attention.penalties.standard import ElasticNet
+
+    l1 = getattr(options, "l1", 0.0)
+    return ElasticNet(options.lam, l1) if l1 else None
+
+
+def _model(options: argparse.Namespace) -> Any:
+    from gamp_attention.models.attention import paper_model
+
+    return paper_model(options.omega, options.sigma, options.lam, penalty=_penalty(options))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from gamp_attention._core.files import write_json
+    from gamp_attention.experiments.comparison.compare import Comparison, Interrupted, compare
+    from gamp_attention.experiments.figures import plot_comparison
+
+    def show(result: Comparison) -> None:
+        say(options, str(result))
+        plot_comparison(result, options.plot)
+        say(options, f"picture: {options.plot}")
+        if options.json:
+            write_json(options.json, result.to_dict())
+
+    try:
+        result = compare(
+            _model(options), options.d, options.alpha, options.seed, risk=options.risk, gd_steps=options.gd_steps
+        )
+    except Interrupted as stopped:
+        show(stopped.result)
+        raise
+    show(result)
+    return 0 if result.converged else 1
+
+
+def _fit(options: argparse.Namespace) -> int:
+    import numpy as np
+
+    from gamp_attention._core.files import write_aside, write_json
+    from gamp_attention.data.fields import local_fields
+    from gamp_attention.data.loading import load_dataset, load_weights
+    from gamp_attention.experiments.report import plain
+    from gamp_attention.gamp.run import run_gamp
+
+    data = load_dataset(options.data, options.lam, options.rank, _penalty(options))
+    out = options.out or str(Path(options.data).with_suffix("")) + ".fit.npz"
+    check_target("--out", out)
+    init = options.init if options.init in STARTS else load_weights(options.init)
+    seen: list[Any] = []
+
+    def remember(t: int, state: Any, report: Any) -> None:
+        seen[:] = t, state.Q, report
+
+    names = ("tol", "max_iter", "seed", "checkpoint", "checkpoint_every")
+    try:
+        chosen = {name: getattr(options, name) for name in names}
+        result = run_gamp(data, init, "exact", **chosen, callback=remember)
+    except KeyboardInterrupt:
+        if not seen:
+            raise
+        t, Q, report = seen
+        found = {"Q": Q, "gradient_norm": report.gradient_norm, "status": "interrupted", "n_iter": t}
+        write_aside(out, lambda file: np.savez(file, train_loss=report.train_loss, **found))
+        again = f"the weights of iteration {t} are in {out}: --init {out} goes on from there"
+        raise KeyboardInterrupt(f"interrupted, {again}") from None
+    attention = data.student(local_fields(data.tokens, data.positions, result.Q))
+    found = {
+        "Q": result.Q,
+        **{name: value for name, value in result.overlaps.arrays().items() if value.size},
+        "train_loss": result.train_loss,
+        "gradient_norm": result.gradient_norm,
+        "status": result.status.value,
+        "n_iter": result.n_iter,
+    }
+    write_aside(out, lambda file: np.savez(file, attention=attention, **found))
+    say(
+        options,
+        f"{result.message}\ntraining loss {result.train_loss:.8g}, gradient norm {result.gradient_norm:.2g}, "
+        f"{result.n_off_global} of {data.n_samples} samples off their global proximal minimum\nresult: {out}",
+    )
+    if options.json:
+        write_json(options.json, plain(found | {"message": result.message, "result": out}))
+    return 0 if result.converged else 1
+
+
+def _solve(options: argparse.Namespace) -> int:
+    from gamp_attention._core.files import write_json
+    from gamp_attention.experiments.report import plain, state_evolution_table
+    from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
+
+    result = solve_state_evolution(
+        _model(options),
+        options.alpha,
+        options.init,
+        rtol=options.rtol,
+        rule=options.rule,
+        variance=options.variance,
+        seed=options.seed,
+    )
+    say(options, state_evolution_table(result))
+    if options.json:
+        found = {
+            "status": result.status.value,
+            "n_iter": result.n_iter,
+            "residual": result.residual,
+            "overlaps": result.overlaps.arrays(),
+            "overlaps_error": result.overlaps_error.arrays(),
+            "train_loss": [result.train_loss, result.train_loss_error],
+            "test_error": [result.test_error, result.test_error_error],
+            "jump_mass": [result.jump_mass, result.jump_mass_error],
+            "replicon": [result.replicon, result.replicon_error],
+            "growth": result.stability.growth if result.stability else None,
+            "validity": result.validity,
+        }
+        write_json(options.json, plain(found))
+    return 0 if result.converged else 1
+
+
+def _trajectory(options: argparse.Namespace) -> int:
+    from gamp_attention._core.files import write_json
+    from gamp_attention.experiments.report import plain, trajectory_table
+    from gamp_attention.state_evolution.dynamics.trajectory import trajectory
+
+    path = trajectory(
+        _model(options),
+        options.alpha,
+        options.init,
+        damping=options.damping,
+        n_iter=options.n_iter,
+        seed=options.seed,
+    )
+    say(options, trajectory_table(path))
+    if options.json:
+        write_json(options.json, plain(path.arrays() | {"error": path.error.arrays(), "V_hat": path.V_hat}))
+    return 0

@@ -1,0 +1,30 @@
+"""What commands write: found out before the work whether they can, and out of each other's way."""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+
+def check_target(flag: str, target: str | None) -> None:
+    """Find out before the work whether its result can be written, by a file that is gone at once."""
+    if target is None or (target == "-" and flag == "--json"):
+        return
+    try:
+        if target in ("", "-") or Path(target).is_dir():
+            raise ValueError("it is not the name of a file")
+        with tempfile.TemporaryFile(dir=Path(target).parent):
+            pass
+        if flag == "--plot":
+            from gamp_attention.experiments.figures import require_format
+
+            require_format(target)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{flag}: {target!r} cannot be written: {getattr(error, 'strerror', None) or error}"
+        ) from error
+
+
+def say(options: argparse.Namespace, text: str) -> None:
+    """Print for a reader, out of the way of JSON on standard output."""
+    print(text, file=sys.stderr if options.json == "-" else sys.stdout)

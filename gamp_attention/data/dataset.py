@@ -1,0 +1,240 @@
+"""Datasets: samples with what the risks need of them, drawn from a model or the user's own arrays."""
+
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.data.passes import Evaluation, HalfStep, evaluate, half_step
+from gamp_attention.data.reduction import Tokens, mean_squares, own_terms, taught_terms
+from gamp_attention.data.stores import as_tokens
+from gamp_attention.losses.dot_product import DotProductAttention
+from gamp_attention.losses.registration import sample_loss
+from gamp_attention.losses.terms import RiskTerms, asymptotic_terms
+from gamp_attention.models.model import Model, check_student
+from gamp_attention.models.sources import Sources, by_group
+from gamp_attention.penalties.standard import lam_of, require_penalty
+
+RISKS = ("asymptotic", "exact")
+LEAST_SPECTRUM = 1e-100  # mean square of tokens, for those that are all zero
+OVERFLOW = "tokens, outputs, positions: need products within the range of doubles, got ones that overflow"
+
+
+class Dataset:
+    """n samples of L tokens in R^d with their outputs, reduced to what the two risks need.
+
+    Parameters
+    ----------
+    tokens : (n, L, d) tokens x, centred; float32 is kept as such, half the memory, and all sums are taken in float64.
+        Memory-mapped arrays, arrays of zarr and datasets of h5py stay on the disk and are read block by block.
+    outputs : (n, L, d) outputs y. Used once, to form (x+p)yᵀ/d; never needed again. May be on the disk, too.
+    positions : (L, d) positional encodings p, of norm Θ(1).
+    lam : ridge λ > 0 of eq. (3); not used where a penalty is given.
+    rank : columns r of the student's Q.
+    spectra : (L, 1) or (L, d) eigenvalues of Σ_l along the coordinates; the mean square of the tokens if
+        not given. Fixed points do not depend on it.
+    student : the attention map S, eq. (2).
+    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1); an attribute, as lam, λ or else its strength.
+
+    Attributes
+    ----------
+    groups : samples whose tokens are drawn from the same sources; all of them but in mixtures, see `mixture_model`.
+    source_means : (S, d) what x + p has for its mean in each source: the positions, but in mixtures.
+    Q_star : (d, t) teacher weights, or None.
+    targets : (n, L, L) teacher attention matrices T[xQ*/√d], or None.
+    model : the Model it was sampled from, or None.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    Sentences whose tokens are to change places:
+
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> x = np.random.default_rng(0).normal(size=(200, 2, 100)) / 2
+    >>> data = ga.Dataset(x, x[:, ::-1], positions=np.outer([1, -1], np.full(100, 0.1)), lam=0.1)
+    >>> data.alpha, ga.run_gamp(data, "positional").converged
+    (2.0, True)
+    """
+
+    def __init__(
+        self,
+        tokens: Any,
+        outputs: Any,
+        positions: Any,
+        lam: float = 0.01,
+        *,
+        rank: int = 1,
+        spectra: Any = None,
+        student: DotProductAttention | None = None,
+        penalty: Any = None,
+    ) -> None:
+        self.tokens: Tokens = as_tokens("tokens", tokens)
+        n, L, d = self.tokens.shape
+        self._outputs: Tokens | None = as_tokens("outputs", outputs)
+        if self._outputs.shape != (n, L, d):
+            raise ValueError(f"outputs: needs shape {(n, L, d)}, got shape {self._outputs.shape}")
+        positions = np.ascontiguousarray(check.array("positions", positions, (L, d)))
+        self._describe(require_penalty(penalty, lam), rank, spectra, student, Sources.plain(positions, n))
+        self._exact = own_terms(self.tokens, self.positions, self._outputs)
+        if not (np.isfinite(self._exact.params).all() and np.isfinite(self._exact.constant).all()):
+            raise ValueError(OVERFLOW)
+        self._asymptotic: RiskTerms | None = None
+        self.Q_star: np.ndarray | None = None
+        self.targets: np.ndarray | None = None
+        self.model: Model | None = None
+
+    @classmethod
+    def from_teacher(
+        cls,
+        model: Model,
+        tokens: Tokens,
+        positions: np.ndarray,
+        Q_star: np.ndarray,
+        spectra: np.ndarray,
+        sources: Sources | None = None,
+    ) -> "Dataset":
+        """Samples labelled by a teacher, y = T[xQ*/√d] x; outputs are formed only when asked for."""
+        self = cls.__new__(cls)
+        self.tokens = tokens
+        sources = Sources.plain(positions, len(tokens)) if sources is None else sources
+        self._describe(model.penalty, model.rank, spectra, model.student, sources)
+        self.Q_star, self.model = Q_star, model
+        self.targets, self._exact = taught_terms(tokens, positions, model.teacher, Q_star)
+        self._asymptotic = asymptotic_terms(self.targets, self.traces)
+        self._outputs = None
+        return self
+
+    def _describe(
+        self, penalty: Any, rank: int, spectra: Any, student: DotProductAttention | None, sources: Sources
+    ) -> None:
+        self.positions, self.source_means, self.groups = sources
+        self.penalty, self.lam = penalty, lam_of(penalty)
+        self.rank = check.integer("rank", rank, low=1)
+        L, d = self.positions.shape
+        if spectra is None:
+            spectra = mean_squares(self.tokens)[:, None]
+            if not np.isfinite(spectra).all():
+                raise ValueError(OVERFLOW)
+            spectra = np.maximum(spectra, LEAST_SPECTRUM)
+        S = len(self.source_means)
+        self.spectra = check.array("spectra", spectra, (S, "d"))
+        if self.spectra.shape[1] not in (1, d):
+            raise check.fail("spectra", self.spectra, f"shape ({S}, 1) or ({S}, {d})")
+        if (self.spectra < 0).any():
+            raise check.fail("spectra", float(self.spectra.min()), "positive semi-definite covariances")
+        if not self.spectra.any(axis=1).all():
+            raise check.fail("spectra", self.spectra, "a positive trace of every covariance")
+        self.student = check_student(DotProductAttention() if student is None else student, L, self.rank)
+
+    def instance_model(self) -> Model:
+        """The model with the second moments of this very instance's teacher and positions in place of their law.
+
+        State evolution of it predicts runs on these data without the fluctuations, O(1/√d), that the teacher brings.
+
+        Raises
+        ------
+        ValueError : for data without a teacher.
+        """
+        if self.model is None or self.Q_star is None:
+            raise ValueError("data: needs samples drawn from a model, got own arrays")
+        return self.model.on_coordinates(*self.coordinate_samples())
+
+    def coordinate_samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """What `Model.on_coordinates` takes, for every coordinate of this instance.
+
+        γ, √d (p + μ) and √d μ in each source, (d, S), and the teacher's rows (d, t).
+        """
+        assert self.model is not None
+        assert self.Q_star is not None
+        means, d = self.source_means, self.dim
+        class_means = means - self.positions[self.model.token_of_source]
+        gamma = np.broadcast_to(self.spectra, means.shape).T
+        return gamma, np.sqrt(d) * means.T, np.sqrt(d) * class_means.T, self.Q_star
+
+    rows_here = True  # whether D and z of the samples are in this process
+
+    @property
+    def n_samples(self) -> int:
+        """Number of samples n."""
+        return self.tokens.shape[0]
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens per sample L."""
+        return self.tokens.shape[1]
+
+    @property
+    def n_sources(self) -> int:
+        """Sources S that tokens are drawn from: L, or the number of (token, class) pairs of a mixture."""
+        return self.source_means.shape[0]
+
+    @property
+    def traces(self) -> np.ndarray:
+        """tr Σ/d of the tokens of each sample, (n, L), or (1, L) where all samples are alike."""
+        trace = self.spectra.mean(axis=1)
+        if len(self.groups) == 1:
+            return trace[self.groups[0].sources][None]
+        return by_group(self.groups, lambda rows, at: np.tile(trace[at], (rows.stop - rows.start, 1)))
+
+    @property
+    def dim(self) -> int:
+        """Dimension d of a token."""
+        return self.tokens.shape[2]
+
+    @property
+    def alpha(self) -> float:
+        """Sample complexity n/d."""
+        return self.n_samples / self.dim
+
+    @property
+    def loss(self) -> Any:
+        """The per-sample loss of the equivalent GLM."""
+        return sample_loss(self.student, self.n_tokens, self.rank)
+
+    @property
+    def outputs(self) -> np.ndarray:
+        """Outputs y, of shape (n, L, d), in memory; formed from the targets at each call where a teacher gave them."""
+        if self._outputs is not None:
+            return np.asarray(self._outputs)
+        assert self.targets is not None
+        return self.targets @ np.asarray(self.tokens)
+
+    def half_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, hold: bool) -> HalfStep:
+        """The samples' half of an iteration of message passing; see `gamp_attention.data.passes`."""
+        return half_step(self, risk, Q, D, V, z, hold)
+
+    def evaluate(self, risk: str, Q: np.ndarray) -> Evaluation:
+        """A risk at weights Q (d, r), without its penalty."""
+        return evaluate(self, risk, Q)
+
+    def terms(self, risk: str) -> RiskTerms:
+        """The loss parameters of a risk.
+
+        Eq. :eq:`glm`.
+
+        Raises
+        ------
+        ValueError : for an unknown risk, or the asymptotic one where the teacher is not known.
+        """
+        check.choice("risk", risk, RISKS)
+        if risk == "exact":
+            return self._exact
+        if self._asymptotic is None:
+            raise ValueError("risk: needs 'exact' without the teacher's attention matrices, got 'asymptotic'")
+        return self._asymptotic
+
+
+def require_dataset(data: Any) -> Dataset:
+    """The argument, if it is a Dataset.
+
+    Raises
+    ------
+    TypeError : if it is not.
+    """
+    if not isinstance(data, Dataset):
+        raise check.fail("data", data, "a gamp_attention.Dataset", TypeError)
+    return data

@@ -1,0 +1,211 @@
+"""Message passing on samples that the workers of a dask cluster hold.
+
+Each worker holds blocks of tokens, with the memory D and the minimisers z of their samples. An iteration sends Q, V, W
+and numbers of their size, and gets sums back. What a worker that dies held is computed again by dask: its tokens from
+their store, D and z from the last copy that this process took of them, once in COPIED iterations.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.passes import Evaluation, HalfStep, Memory, Sums, evaluate, half_step, remembered
+from gamp_attention.data.stores import TokenStore
+from gamp_attention.losses.terms import RiskTerms
+from gamp_attention.models.sources import Group
+
+COPIED = 25  # iterations that dask would have to repeat at most
+BLOCKS = 2  # of samples, for each worker, unless told
+
+
+class Part(NamedTuple):
+    """Consecutive samples of a dataset, on a worker; has what passes over the data ask of one."""
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    groups: tuple[Group, ...]
+    n_sources: int
+    loss: Any
+    risks: dict[str, RiskTerms]
+
+    def terms(self, risk: str) -> RiskTerms:
+        """The loss parameters of a risk."""
+        return self.risks[risk]
+
+
+class Kept(NamedTuple):
+    """What a worker keeps of its samples after an iteration: D before it, z and g of it."""
+
+    D: np.ndarray
+    z: np.ndarray
+    g: np.ndarray
+
+
+class Update(NamedTuple):
+    """What turns D of one iteration into that of the next."""
+
+    V: np.ndarray
+    W: np.ndarray
+    damping: float
+    memory: Memory
+
+
+def _load(store: TokenStore, rows: slice, *others: Any) -> Part:
+    tokens = np.empty((rows.stop - rows.start, *store.shape[1:]), store.dtype)
+    store.fill(rows, tokens)
+    return Part(tokens, *others)
+
+
+def _memory(part: Part, kept: Kept, update: Update) -> np.ndarray:
+    return remembered(part.groups, kept.D, update.V, update.W, kept.g, update.damping, update.memory)
+
+
+def _advance(
+    part: Part, kept: Any, update: Update | None, risk: str, Q: np.ndarray, V: np.ndarray, hold: bool
+) -> tuple[Kept, Sums]:
+    D, z = kept if update is None else (_memory(part, kept[0], update), kept[0].z)
+    half = half_step(part, risk, Q, D, V, z, hold)
+    assert half.denoised is not None
+    return Kept(D, half.z, half.denoised.g), half.sums
+
+
+def _sums(found: tuple[Kept, Sums]) -> Sums:
+    return found[1]
+
+
+def _minimisers(found: tuple[Kept, Sums]) -> np.ndarray:
+    return found[0].z
+
+
+def _next_memory(part: Part, found: tuple[Kept, Sums], update: Update) -> np.ndarray:
+    return _memory(part, found[0], update)
+
+
+def _evaluate(part: Part, risk: str, Q: np.ndarray) -> tuple[float, np.ndarray]:
+    found = evaluate(part, risk, Q)
+    return found.loss, found.smooth
+
+
+def _fields(part: Part, risk: str, Q: np.ndarray) -> np.ndarray:
+    return evaluate(part, risk, Q).fields()
+
+
+@dataclass(frozen=True, eq=False)
+class Remote:
+    """Rows (n, L, r) on workers: z where there is no update, else D; as an array, they are fetched."""
+
+    data: "DistributedDataset"
+    found: list[Any]  # futures of (Kept, Sums), one for each part
+    age: int  # iterations since the rows were in this process
+    update: Update | None = None
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        if self.update is None:
+            parts = self.data.on_all(_minimisers, [(each,) for each in self.found])
+        else:
+            tasks = zip(self.data.parts, self.found, strict=True)
+            parts = self.data.on_all(_next_memory, [(part, each, self.update) for part, each in tasks])
+        return np.concatenate(self.data.fetched(parts))
+
+
+class DistributedDataset(Dataset):
+    """A dataset whose tokens are held by the workers of a dask cluster, for `run_gamp` without acceleration.
+
+    Results are those of the dataset itself but for the order of sums. The workers read the tokens from where they are,
+    so files must be seen by all of them. `onsager`, `memory`, settling and checkpoints work as ever; settling reads the
+    tokens in this process.
+
+    Parameters
+    ----------
+    data : with tokens in a store: sampled with `storage`, or own memory-mapped or chunked arrays.
+    client : a `distributed.Client`.
+    n_blocks : parts that samples are cut into; 2 for each worker if not given.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> from distributed import Client
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0, storage="none")
+    >>> with Client(processes=False, n_workers=1, dashboard_address=None) as client:
+    ...     there = ga.run_gamp(ga.DistributedDataset(data, client), max_iter=3, tol=0)
+    >>> bool(abs(there.Q - ga.run_gamp(data, max_iter=3, tol=0).Q).max() < 1e-12)
+    True
+    """
+
+    rows_here = False
+
+    def __init__(self, data: Dataset, client: Any, n_blocks: int | None = None) -> None:
+        if not isinstance(data, Dataset):
+            raise check.fail("data", data, "a gamp_attention.Dataset", TypeError)
+        if not isinstance(data.tokens, TokenStore):
+            raise check.fail(
+                "data", type(data.tokens).__name__, "tokens that workers can read, in a file or regenerated"
+            )
+        if not (hasattr(client, "submit") and hasattr(client, "gather") and hasattr(client, "nthreads")):
+            raise check.fail("client", client, "a distributed.Client", TypeError)
+        if n_blocks is None:
+            n_blocks = BLOCKS * max(1, len(client.nthreads()))
+        n_blocks = check.integer("n_blocks", n_blocks, low=1)
+        vars(self).update(vars(data))
+        self.client = client
+        n, grain = data.n_samples, data.tokens.grain
+        edges = [min(n, round(n * k / n_blocks / grain) * grain) for k in range(n_blocks)] + [n]
+        self.rows = [slice(a, b) for a, b in pairwise(edges) if a < b]
+        self.parts = self.on_all(_load, [(data.tokens, rows, *self._described(rows)) for rows in self.rows])
+
+    def _described(self, rows: slice) -> tuple[Any, ...]:
+        """What a Part has besides its tokens."""
+        groups = tuple(
+            Group(slice(max(own.start, rows.start) - rows.start, min(own.stop, rows.stop) - rows.start), sources)
+            for own, sources in self.groups
+            if own.start < rows.stop and own.stop > rows.start
+        )
+        known = {"exact": self._exact} | ({} if self._asymptotic is None else {"asymptotic": self._asymptotic})
+        risks = {name: RiskTerms(terms.params[rows], terms.constant[rows]) for name, terms in known.items()}
+        return self.positions, groups, self.n_sources, self.loss, risks
+
+    def on_all(self, function: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> list[Any]:
+        """Futures of a function of the arguments of each part."""
+        return [self.client.submit(function, *each, pure=False) for each in arguments]
+
+    def fetched(self, futures: list[Any]) -> list[Any]:
+        """Their results, in order."""
+        return self.client.gather(futures)
+
+    def half_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, hold: bool) -> HalfStep:
+        """The samples' half of an iteration, on the workers."""
+        kept, update, age = None, None, 0
+        if isinstance(D, Remote) and D.age < COPIED:
+            kept, update, age = D.found, D.update, D.age
+        else:
+            D, z = np.asarray(D), None if z is None else np.asarray(z)
+            kept = [(D[rows], None if z is None else z[rows]) for rows in self.rows]
+        tasks = zip(self.parts, kept, strict=True)
+        found = self.on_all(_advance, [(part, each, update, risk, Q, V, hold) for part, each in tasks])
+        several = self.fetched(self.on_all(_sums, [(each,) for each in found]))
+        sums = Sums(*(np.sum(each, axis=0) for each in zip(*several, strict=True)))
+
+        def remember(V: np.ndarray, W: np.ndarray, damping: float, memory: Memory) -> Remote:
+            return Remote(self, found, age + 1, Update(V, W, damping, memory))
+
+        return HalfStep(sums, Remote(self, found, age + 1), remember)
+
+    def evaluate(self, risk: str, Q: np.ndarray) -> Evaluation:
+        """A risk, on the workers."""
+        found = self.fetched(self.on_all(_evaluate, [(part, risk, Q) for part in self.parts]))
+
+        def fields() -> np.ndarray:
+            return np.concatenate(self.fetched(self.on_all(_fields, [(part, risk, Q) for part in self.parts])))
+
+        return Evaluation(
+            float(sum(loss for loss, _ in found)), np.sum([smooth for _, smooth in found], axis=0), fields
+        )

@@ -1,0 +1,79 @@
+"""Passes over the tokens X: local fields X̃Q and their transpose, X̃ = (x + p)/√d.
+
+Rows are dealt in blocks that do not depend on the number of threads, and block sums are added in order,
+so results are the same whatever that number is. X̃ is never formed. Tokens may be in a store.
+"""
+
+from functools import partial
+
+import numpy as np
+
+from gamp_attention._core.compiled import field_kernel, over_blocks
+from gamp_attention.data.stores import TokenStore, token_blocks
+
+N_BLOCKS = 32
+COPIED = 1 << 20  # numbers copied at a time where single precision is turned into double
+
+
+def _block(n_rows: int) -> int:
+    return max(1, -(-n_rows // N_BLOCKS))
+
+
+def local_fields(tokens: np.ndarray | TokenStore, positions: np.ndarray, Q: np.ndarray) -> np.ndarray:
+    """z_l = (x_l + p_l)·Q/√d for every sample: (n, L, d), (L, d), (d, r) to (n, L, r). Eq. :eq:`fields`."""
+    n, L, d = tokens.shape
+    columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
+    z = np.empty((n, L, Q.shape[1]))
+    for rows, _, block in token_blocks(tokens):
+        flat, out = block.reshape(-1, d), z[rows].reshape(-1, Q.shape[1])
+        over_blocks(partial(_project, rows=flat, columns=columns, z=out), len(flat), _block(len(flat)))
+    return z + positions @ columns.T
+
+
+def back_project(tokens: np.ndarray | TokenStore, positions: np.ndarray, g: np.ndarray) -> np.ndarray:
+    """Σ_{μ,l} (x_l + p_l) g_lᵀ/√d: (n, L, d), (L, d), (n, L, s) to (d, s)."""
+    d, g = tokens.shape[2], np.ascontiguousarray(g)
+    total = np.zeros((d, g.shape[2]))
+    for rows, _, block in token_blocks(tokens):
+        flat, weights = block.reshape(-1, d), g[rows].reshape(-1, g.shape[2])
+        step = _block(len(flat))
+        sums = np.zeros((-(-len(flat) // step), weights.shape[1], d))
+
+        task = partial(_add_block, rows=flat, weights=weights, sums=sums, step=step)
+        over_blocks(task, len(flat), step)
+        total += sums.sum(axis=0).T
+    return (total + positions.T @ g.sum(axis=0)) / np.sqrt(d)
+
+
+def _add_block(first: int, last: int, rows: np.ndarray, weights: np.ndarray, sums: np.ndarray, step: int) -> None:
+    _accumulate(first, last, rows, weights, sums[first // step])
+
+
+def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """x_l·y_k in float64 within every sample: (n, L, d), (n, K, d) to (n, L, K), without a copy of the tokens."""
+    n, L, d = tokens.shape
+    products = np.empty((n, L, others.shape[1]))
+    step = max(1, COPIED // (L * d))
+    for first in range(0, n, step):
+        part = slice(first, first + step)
+        products[part] = np.asarray(tokens[part], float) @ np.asarray(others[part], float).transpose(0, 2, 1)
+    return products
+
+
+@field_kernel
+def _project(first, last, rows, columns, z):
+    for row in range(first, last):
+        for a in range(columns.shape[0]):
+            acc = 0.0
+            for i in range(rows.shape[1]):
+                acc += rows[row, i] * columns[a, i]
+            z[row, a] = acc
+
+
+@field_kernel
+def _accumulate(first, last, rows, weights, total):
+    for row in range(first, last):
+        for a in range(weights.shape[1]):
+            w = weights[row, a]
+            for i in range(rows.shape[1]):
+                total[a, i] += w * rows[row, i]

@@ -1,0 +1,102 @@
+"""Datasets of generalised linear models: rows of tokens with labels."""
+
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.fields import local_fields
+from gamp_attention.data.stores import TokenStore, as_tokens
+from gamp_attention.losses.registration import is_registered_loss
+from gamp_attention.losses.terms import RiskTerms
+from gamp_attention.models.glm import GLMModel, check_labels
+from gamp_attention.models.sources import Sources
+from gamp_attention.penalties.standard import require_penalty
+
+
+class LabelledDataset(Dataset):
+    """n samples of L tokens (sources) in R^d with labels. Both risks are R(Q) = Σ_μ ℓ(z^μ; p^μ) + r(Q).
+
+    Parameters
+    ----------
+    tokens : (n, L, d), or (n, d) for L = 1; fields are z = (x + p) Q/√d.
+    labels : (n, P), or (n,) for P = 1.
+    loss : SquaredLoss(), LogisticLoss(), MultinomialLoss(), PhaseRetrievalLoss() or a registered one.
+    lam : ridge λ > 0; not used where a penalty is given.
+    rank : columns r of Q.
+    positions : (L, d) added to the tokens; 0 if not given.
+    spectra, penalty : as for `Dataset`.
+
+    Attributes
+    ----------
+    labels : (n, P).
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    Logistic regression:
+
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> x = np.random.default_rng(0).normal(size=(300, 100))
+    >>> data = ga.LabelledDataset(x, np.sign(x[:, 0]), ga.LogisticLoss(), lam=0.1)
+    >>> ga.run_gamp(data, "random").converged
+    True
+    """
+
+    def __init__(
+        self,
+        tokens: Any,
+        labels: Any,
+        loss: Any,
+        lam: float = 0.01,
+        *,
+        rank: int = 1,
+        positions: Any = None,
+        spectra: Any = None,
+        penalty: Any = None,
+    ) -> None:
+        if not isinstance(tokens, TokenStore) and check.ndim("tokens", tokens) == 2:
+            tokens = np.asarray(tokens)[:, None]
+        self.tokens = as_tokens("tokens", tokens)
+        n, L, d = self.tokens.shape
+        positions = np.zeros((L, d)) if positions is None else check.array("positions", positions, (L, d))
+        if not is_registered_loss(loss):
+            raise check.fail("loss", loss, "what register_loss was told of", TypeError)
+        sources = Sources.plain(np.ascontiguousarray(positions), n)
+        self._describe(require_penalty(penalty, lam), rank, spectra, loss, sources)
+        if check.ndim("labels", labels) == 1:
+            labels = np.asarray(labels)[:, None]
+        self._label(check_labels(loss, labels, n, L, self.rank))
+
+    def _label(self, labels: np.ndarray) -> None:
+        self.labels = labels
+        self._exact = self._asymptotic = RiskTerms(labels, np.zeros(len(labels)))
+        self._outputs = self.targets = self.Q_star = self.model = None
+
+    @property
+    def outputs(self) -> np.ndarray:
+        """The labels."""
+        return self.labels
+
+
+def label_dataset(
+    model: GLMModel,
+    tokens: np.ndarray | TokenStore,
+    positions: np.ndarray,
+    Q_star: np.ndarray,
+    spectra: np.ndarray,
+    rng: np.random.Generator,
+) -> LabelledDataset:
+    """Samples labelled by a teacher."""
+    fields = local_fields(tokens, np.zeros_like(positions), Q_star)
+    labels = model.terms(fields, rng.standard_normal((len(tokens), model.n_label_noise))).params
+    data = LabelledDataset(
+        tokens, labels, model.student, rank=model.rank, positions=positions, spectra=spectra, penalty=model.penalty
+    )
+    data.Q_star, data.model = Q_star, model
+    return data

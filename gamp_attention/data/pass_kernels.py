@@ -1,0 +1,235 @@
+"""One pass over the tokens: fields, proximal step, and both X̃ᵀg and X̃ᵀ∇ℓ, while the rows are in cache.
+
+X is read once and nothing of its size is formed. A block of samples belongs to one thread, which goes through it in
+strides of a few rows: it projects a stride while it adds up the one before, so that waiting for memory and arithmetic
+overlap. Blocks do not depend on the number of threads and their sums are added in order, so results do not either.
+"""
+
+from math import gcd
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from gamp_attention._core.compiled import field_kernel, kernel, over_blocks, sample_kernel
+from gamp_attention.data.stores import TokenStore, token_blocks
+from gamp_attention.denoisers.newton import make_metric
+from gamp_attention.denoisers.output import (
+    Denoised,
+    denoise_sample,
+    joined,
+    make_outputs,
+    make_scratch,
+    unflatten,
+)
+from gamp_attention.denoisers.prox import search_points
+from gamp_attention.losses.attention import evaluate
+from gamp_attention.losses.terms import RiskTerms
+from gamp_attention.models.sources import Group
+
+ROWS = 4  # that one loop projects and adds up together
+MAX_BLOCKS = 32  # whose sums cost memory traffic, too
+SHARE = 0.025  # of the tokens' size that the sums of all blocks may take
+
+
+class PassData(Protocol):
+    """What passes ask of the data: a Dataset, or a part of one."""
+
+    @property
+    def tokens(self) -> np.ndarray | TokenStore:
+        """(n, L, d)."""
+
+    @property
+    def positions(self) -> np.ndarray:
+        """(L, d)."""
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Samples that see the same sources."""
+
+    @property
+    def n_sources(self) -> int:
+        """Sources S."""
+
+    @property
+    def loss(self) -> Any:
+        """The per-sample loss."""
+
+    def terms(self, risk: str) -> RiskTerms:
+        """The loss parameters of a risk."""
+
+
+class Pass(NamedTuple):
+    """What one pass over n samples finds at weights Q; passes over parts of the data add up.
+
+    Attributes
+    ----------
+    omega : (n, L, r) centres of the proximal step, fields less their memory.
+    denoised : the output denoiser's answer.
+    losses : (n,) ℓ at the fields.
+    force : (d, r) X̃ᵀg.
+    smooth : (d, r) X̃ᵀ∇ℓ, the gradient at Q without the penalty.
+    """
+
+    omega: np.ndarray
+    denoised: Denoised
+    losses: np.ndarray
+    force: np.ndarray
+    smooth: np.ndarray
+
+
+def data_pass(
+    tokens: np.ndarray,
+    positions: np.ndarray,
+    Q: np.ndarray,
+    D: np.ndarray,
+    V: np.ndarray,
+    loss: Any,
+    params: np.ndarray,
+    start: np.ndarray | None = None,
+    *,
+    hold: bool = False,
+    proximal: bool = True,
+) -> Pass:
+    """Read the tokens once; see `gamp_attention.denoisers.output.denoise` for the proximal step.
+
+    Parameters
+    ----------
+    tokens : (n, L, d) in float64 or float32; sums are taken in float64.
+    positions : (L, d) added to the tokens.
+    Q, D, V : (d, r), (n, L, r), (L, r, r) the state of message passing.
+    loss, params : the per-sample loss, with rows of parameters (n, P).
+    start : (n, L, r) where minimisations begin; ω if not given.
+    hold : keep the local minimum that the start leads to.
+    proximal : if not, there is no proximal step and no force, and `denoised` is not filled; the rest has the same bits.
+    """
+    n, L, d = tokens.shape
+    r = Q.shape[1]
+    columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
+    shift = (positions @ columns.T).ravel()
+    omega, losses = np.array(D, dtype=float).reshape(n, L * r), np.empty(n)
+    out = make_outputs(omega if start is None else start.reshape(n, L * r), r)
+    out.g[:] = 0.0
+    stride, block = _strides(n, L, r)
+    # sums over the rows of a block of x g, x ∇ℓ; and over the samples of g_l, ∇ℓ_l
+    sums, totals = np.zeros((-(-n // block), 2 * r, d)), np.zeros((-(-n // block), L, 2 * r))
+    problem = loss, params, make_metric(V), hold, search_points(L * r), proximal
+    rows, fresh = tokens.reshape(n * L, d), start is None
+    whole = n - n % stride
+    rest = np.zeros((stride * L, d), dtype=tokens.dtype)  # the samples after the last whole stride
+    rest[: len(rows) - whole * L] = rows[whole * L :]
+
+    def task(first: int, last: int) -> None:
+        b = first // block
+        for begin, end, here in ((first, min(last, whole), rows[first * L :]), (max(first, whole), last, rest)):
+            if begin < end:
+                _pass(begin, end, stride, here, columns, shift, *problem, fresh, omega, out, losses, sums[b], totals[b])
+
+    over_blocks(task, n, block)
+    both = (sums.sum(axis=0).T + positions.T @ totals.sum(axis=0)) / np.sqrt(d)
+    denoised = unflatten(out)
+    return Pass(omega.reshape(n, L, r), denoised, losses, both[:, :r], both[:, r:])
+
+
+def grouped_pass(
+    data: PassData,
+    params: np.ndarray,
+    Q: np.ndarray,
+    D: np.ndarray,
+    V: np.ndarray,
+    start: np.ndarray | None = None,
+    **options: bool,
+) -> Pass:
+    """The same over all samples of a dataset, each group with the V (S, r, r) of its sources."""
+    parts, sums = [], np.zeros((2, *Q.shape))
+    for rows, sources, tokens in token_blocks(data.tokens, data.groups):
+        part = data_pass(
+            tokens, data.positions, Q, D[rows], V[sources], data.loss, params[rows],
+            None if start is None else start[rows], **options,
+        )  # fmt: skip
+        sums += part.force, part.smooth
+        parts.append(part._replace(force=sums[0], smooth=sums[1]))  # of many blocks, one pair is kept
+    if len(parts) == 1:
+        return parts[0]
+    return parts[-1]._replace(
+        omega=np.concatenate([part.omega for part in parts]),
+        denoised=joined([part.denoised for part in parts]),
+        losses=np.concatenate([part.losses for part in parts]),
+    )
+
+
+def _strides(n: int, L: int, r: int) -> tuple[int, int]:
+    """Samples of a stride, with a multiple of ROWS rows, and of a block: whole strides, few enough for their sums."""
+    stride = ROWS // gcd(ROWS, L)
+    n_blocks = max(1, min(MAX_BLOCKS, int(SHARE * n * L / (2 * r))))
+    return stride, stride * -(-n // (stride * n_blocks))
+
+
+@kernel
+def _pass(first, last, stride, rows, columns, shift, loss, *others):
+    """Allocate the scratch of one thread, and go through samples whose rows are given from the first one on."""
+    k, r = shift.shape[0], columns.shape[0]
+    scratch = make_scratch(loss, k)
+    grad, hess, fields = np.empty(k), np.empty((k, k)), np.empty((stride, k))
+    weights = np.zeros((stride * (k // r), 2 * r))
+    work = scratch, grad, hess, fields, fields.reshape((stride * (k // r), r)), weights
+    _go_through(first, last, stride, rows, columns, shift, loss, work, *others)
+
+
+@sample_kernel
+def _go_through(
+    first, last, stride, rows, columns, shift, loss, work, params, metric, hold, points, proximal, fresh,
+    omega, out, losses, sums, totals,
+):  # fmt: skip
+    scratch, grad, hess, fields, projections, weights = work  # weights: g and ∇ℓ of rows still to be added up
+    k, r = shift.shape[0], columns.shape[0]
+    L = k // r
+    old = 0
+    for begin in range(first, last + stride, stride):  # the last turn only adds up
+        new = (begin - first) * L if begin < last else old
+        for at in range(0, stride * L, ROWS):
+            _project_and_add(new + at, old + at, at, rows, columns, projections, weights, sums)
+        old = new
+        if begin >= last:
+            break
+        for row in range(weights.shape[0]):
+            for a in range(2 * r):
+                weights[row, a] = 0.0
+        for mu in range(begin, min(begin + stride, last)):
+            z = fields[mu - begin]
+            for i in range(k):
+                z[i] += shift[i]
+                omega[mu, i] = z[i] - omega[mu, i]
+                if fresh:
+                    out.z[mu, i] = omega[mu, i]
+            if proximal:
+                denoise_sample(mu, loss, params[mu], omega[mu], metric, hold, points, scratch, out)
+            losses[mu] = evaluate(loss, params[mu], z, grad, hess, scratch.newton.loss)
+            for l in range(L):
+                for a in range(r):
+                    g, slope = out.g[mu, l * r + a], grad[l * r + a]
+                    weights[(mu - begin) * L + l, a] = g
+                    weights[(mu - begin) * L + l, r + a] = slope
+                    totals[l, a] += g
+                    totals[l, r + a] += slope
+
+
+@field_kernel
+def _project_and_add(new, old, at, rows, columns, fields, weights, sums):
+    """Fields of ROWS rows from `new` on, while those from `old` on are added to the sums with their weights."""
+    r, d = columns.shape
+    x0, x1, x2, x3 = rows[new], rows[new + 1], rows[new + 2], rows[new + 3]
+    y0, y1, y2, y3 = rows[old], rows[old + 1], rows[old + 2], rows[old + 3]
+    for a in range(r):
+        column, force, smooth = columns[a], sums[a], sums[r + a]
+        g0, g1, g2, g3 = weights[at, a], weights[at + 1, a], weights[at + 2, a], weights[at + 3, a]
+        b = r + a
+        s0, s1, s2, s3 = weights[at, b], weights[at + 1, b], weights[at + 2, b], weights[at + 3, b]
+        z0, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
+        for i in range(d):
+            z0 += x0[i] * column[i]
+            z1 += x1[i] * column[i]
+            z2 += x2[i] * column[i]
+            z3 += x3[i] * column[i]
+            force[i] += (g0 * y0[i] + g1 * y1[i]) + (g2 * y2[i] + g3 * y3[i])
+            smooth[i] += (s0 * y0[i] + s1 * y1[i]) + (s2 * y2[i] + s3 * y3[i])
+        fields[at, a], fields[at + 1, a], fields[at + 2, a], fields[at + 3, a] = z0, z1, z2, z3

@@ -1,0 +1,214 @@
+"""The compiled empirical risk R(Q) of eq. (3): value, gradient, Hessian products, overlaps."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention._core.compiled import kernel, over_blocks
+from gamp_attention.data.dataset import Dataset, require_dataset
+from gamp_attention.data.fields import back_project, local_fields
+from gamp_attention.denoisers.input import weights_update
+from gamp_attention.losses.attention import evaluate, make_work
+from gamp_attention.penalties.matrix import least_subgradient, penalty_total
+from gamp_attention.results import Overlaps
+
+BLOCK = 1024
+
+
+@kernel
+def _derivatives(first, last, loss, params, z, value, grad, hess):
+    work = make_work(loss)
+    for mu in range(first, last):
+        value[mu] = evaluate(loss, params[mu], z[mu], grad[mu], hess[mu], work)
+
+
+def sample_derivatives(loss: Any, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """ℓ (n,), ∇ℓ (n, L, r) and ∇²ℓ (n, L r, L r) at fields z (n, L, r)."""
+    n, L, r = z.shape
+    flat = np.ascontiguousarray(z).reshape(n, L * r)
+    value, grad, hess = np.empty(n), np.empty((n, L * r)), np.empty((n, L * r, L * r))
+    over_blocks(lambda first, last: _derivatives(first, last, loss, params, flat, value, grad, hess), n, BLOCK)
+    return value, grad.reshape(n, L, r), hess
+
+
+@dataclass(frozen=True, eq=False)
+class RiskAtPoint:
+    """The risk and its derivatives at one Q.
+
+    Attributes
+    ----------
+    train_loss : ε_t = R/d.
+    gradient : (d, r) ∇R, or the subgradient of smallest norm.
+    smooth : (d, r) the gradient without the penalty, X̃ᵀ∇ℓ.
+    loss, params : the per-sample loss and its rows of parameters.
+    fields : a function that gives z.
+    """
+
+    train_loss: float
+    gradient: np.ndarray
+    smooth: np.ndarray
+    loss: Any
+    params: np.ndarray
+    fields: Callable[[], np.ndarray]
+
+    @cached_property  # descents need what each sample has at few points
+    def z(self) -> np.ndarray:
+        """Local fields X̃Q (n, L, r)."""
+        return self.fields()
+
+    @property
+    def loss_gradients(self) -> np.ndarray:
+        """∇ℓ_μ (n, L, r) at z."""
+        return self._derivatives[1]
+
+    @property
+    def hessians(self) -> np.ndarray:
+        """∇²ℓ_μ (n, L r, L r) at z."""
+        return self._derivatives[2]
+
+    @cached_property
+    def _derivatives(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return sample_derivatives(self.loss, self.params, self.z)
+
+
+def normalised_risk(data: Dataset, Q: np.ndarray, loss: float) -> float:
+    """ε_t = R/d from the sum of all ℓ_μ and their constants."""
+    return float((loss + penalty_total(data.penalty, Q)) / data.dim)
+
+
+def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
+    """‖∇R‖_F / (λ√d), with the penalty's strength for λ. Eq. :eq:`critical`."""
+    return float(np.linalg.norm(gradient) / (data.penalty.strength * np.sqrt(data.dim)))
+
+
+def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
+    """Evaluate a risk and its derivatives at Q (d, r), in the same pass over the tokens as message passing makes."""
+    found = data.evaluate(risk, Q)
+    grad, value = least_subgradient(data.penalty, Q, found.smooth), normalised_risk(data, Q, found.loss)
+    return RiskAtPoint(value, grad, found.smooth, data.loss, data.terms(risk).params, found.fields)
+
+
+def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: Any) -> np.ndarray:
+    """∇²R applied to P (d, r), at the point `at`; the penalty's curvature is a number or an array like P."""
+    n, L, r = at.z.shape
+    u = local_fields(data.tokens, data.positions, P).reshape(n, L * r)
+    v = np.einsum("nij,nj->ni", at.hessians, u).reshape(n, L, r)
+    return curvature * P + back_project(data.tokens, data.positions, v)
+
+
+def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
+    """Gradient of the un-normalised risk R of eq. (3), or of its asymptotic form eq. (41).
+
+    Eq. :eq:`risk`.
+
+    Parameters
+    ----------
+    data : the samples.
+    Q : (d, r) weights.
+    risk : "exact" or "asymptotic".
+
+    Returns
+    -------
+    (d, r) array ∇R(Q) = X̃ᵀ∇ℓ(X̃Q) + ∇r(Q), with ∇r(Q) = λQ for the ridge. Where the penalty has kinks at Q, the
+        subgradient of smallest norm, which is zero at critical points.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> Q = ga.run_gamp(data).Q
+    >>> bool(abs(ga.gradient(data, Q, "asymptotic")).max() < 1e-8 < abs(ga.gradient(data, data.Q_star)).max())
+    True
+    """
+    require_dataset(data).terms(risk)
+    Q = check.array("Q", Q, (data.dim, data.rank))
+    return risk_at(data, Q, risk).gradient
+
+
+def train_loss(data: Dataset, Q: Any, risk: str = "exact") -> float:
+    """Training loss ε_t = R/d of eq. (3), or of its asymptotic form eq. (41).
+
+    Eq. :eq:`risk`.
+
+    Parameters
+    ----------
+    data : the samples.
+    Q : (d, r) weights.
+    risk : "exact" or "asymptotic".
+
+    Returns
+    -------
+    A number.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> informed, without = ga.train_loss(data, data.Q_star), ga.train_loss(data, 0 * data.Q_star)
+    >>> 0 < informed < without
+    True
+    """
+    require_dataset(data).terms(risk)
+    return risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).train_loss
+
+
+def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
+    """Overlaps of weights Q (d, r) with the covariances, means and teacher of each source of a dataset.
+
+    Eq. :eq:`overlaps`.
+    """
+    d, S = data.dim, data.n_sources
+    SQ = data.spectra[:, :, None] * Q[None]  # (S, d, r)
+    star = np.empty((d, 0)) if data.Q_star is None else data.Q_star
+    q = np.einsum("lia,ib->lab", SQ, Q) / d
+    theta = np.einsum("lia,ib->lab", SQ, star) / d if star.shape[1] else np.empty((S, Q.shape[1], 0))
+    return Overlaps(q, data.source_means @ Q / np.sqrt(d), theta, V)
+
+
+def susceptibility(
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, tol: float = 1e-10, max_iter: int = 500
+) -> np.ndarray:
+    """V_s (S, r, r) of each source at a minimum Q of the risk, from the Hessians of its samples.
+
+    Solves V = W(A), A = −(1/d) Σ ∂g/∂ω with ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹), by damped iteration: for a smooth
+    penalty the large-d value of (1/d) Σ_i γ_i (∇²R)⁻¹_ii. NaN where no positive definite solution is found.
+    """
+    hessians = at.hessians
+    k = hessians.shape[1]
+    L, S = data.n_tokens, data.n_sources
+    r = k // L
+    V = np.tile(np.eye(r), (S, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
+    for _ in range(max_iter):
+        inverse, V_hat = np.linalg.inv(V), np.zeros((S, r, r))
+        for rows, sources in data.groups:
+            big = np.zeros((k, k))
+            for l, s in enumerate(sources):
+                big[l * r : (l + 1) * r, l * r : (l + 1) * r] = inverse[s]
+            count = rows.stop - rows.start
+            try:
+                resolvents = np.linalg.inv(big + hessians[rows])
+            except np.linalg.LinAlgError:
+                return np.full((S, r, r), np.nan)
+            full = (count * big - big @ resolvents.sum(axis=0) @ big) / data.dim
+            for l, s in enumerate(sources):
+                V_hat[s] += full[l * r : (l + 1) * r, l * r : (l + 1) * r]
+        W = weights_update(data.penalty, data.spectra, V_hat, -at.smooth, Q)[1]
+        if not np.isfinite(W).all() or np.linalg.eigvalsh(W).min() <= 0:
+            return np.full((S, r, r), np.nan)
+        change = np.abs(W - V).max() / np.abs(W).max()
+        V = 0.5 * (V + W)
+        if change < tol:
+            return V
+    return np.full((S, r, r), np.nan)

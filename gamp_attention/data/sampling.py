@@ -1,0 +1,82 @@
+"""Sentences and teachers drawn from a model. All data randomness is here and in `gamp_attention.data.drawing`."""
+
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention._core.gaussian import psd_root
+from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.drawing import draw_tokens, require_storage
+from gamp_attention.models.model import Model, require_model
+
+
+def checked_size(model: Any, d: Any, alpha: Any) -> tuple[int, float]:
+    """d and α of data that can be drawn from a model.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    """
+    require_model(model)
+    d, alpha = check.integer("d", d, low=1), check.real("alpha", alpha, low=0, strict=True)
+    if round(alpha * d) < 1:
+        raise check.fail("alpha", alpha, f"at least one sample, alpha * d >= 1 at d = {d}")
+    return d, alpha
+
+
+def sample(
+    model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.float64, storage: Any = "memory"
+) -> Dataset:
+    """Draw n = round(αd) sentences and the teacher from a model.
+
+    Eq. :eq:`teacher`.
+
+    Parameters
+    ----------
+    model : what to draw from.
+    d : dimension of a token, at least 1.
+    alpha : sample complexity n/d; must give at least one sample.
+    seed : an integer or a numpy Generator.
+    dtype : of the tokens, float64 or float32; the same numbers, rounded.
+    storage : where the tokens are: "memory"; the path of an .npy file that is written, and read at every pass; or
+        "none": they are drawn anew at every pass, so that d and n are bounded by time alone. The same bits each time.
+
+    Returns
+    -------
+    Dataset with Q_star (d, t) and targets (n, L, L).
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> data.tokens.shape, data.Q_star.shape
+    ((300, 2, 200), (200, 1))
+    """
+    d, alpha = checked_size(model, d, alpha)
+    n = round(alpha * d)
+    rng, where = check.generator(seed), require_storage(storage)
+    if storage == "memory":
+        check.fits("d, alpha", n, model.n_tokens, d)
+    law = model.coordinates
+    # as many coordinates of each class as its share asks for
+    edges = np.round(np.cumsum(law.weight) * d).astype(int)
+    k = np.searchsorted(edges, np.arange(d), side="right").clip(max=len(edges) - 1)
+    roots = psd_root(law.teacher_cov)
+    Q_star = law.teacher_mean[k] + np.einsum("ist,it->is", roots[k], rng.standard_normal((d, model.teacher_rank)))
+    means = positions = np.ascontiguousarray(law.tau[k].T) / np.sqrt(d)
+    if model.position_tau is not law.tau:
+        positions = np.ascontiguousarray(model.position_tau[k].T) / np.sqrt(d)
+    spectra = law.gamma.T.copy() if len(law.weight) == 1 else np.ascontiguousarray(law.gamma[k].T)
+    tokens, sources = draw_tokens(rng, n, d, positions, means, spectra, model.draw_groups, _precision(dtype), where)
+    return model.label(tokens, sources, Q_star, spectra, rng)
+
+
+def _precision(dtype: Any) -> np.dtype:
+    if isinstance(dtype, (str, type, np.dtype)) and dtype in (np.float64, np.float32, "float64", "float32"):
+        return np.dtype(dtype)
+    raise check.fail("dtype", dtype, "float64 or float32")

@@ -1,0 +1,166 @@
+"""Where tokens are: in memory, in a file or a chunked store, or nowhere, drawn anew whenever they are read.
+
+Passes over the data go through blocks of samples in order. Blocks of what is not in memory are read into two buffers in
+turn, the next one while the last one is used.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.models.sources import Group, single_group
+
+BLOCK_BYTES = 1 << 24  # that are read at a time
+
+
+class TokenStore(ABC):
+    """Tokens (n, L, d) that are not in memory.
+
+    Attributes
+    ----------
+    shape : (n, L, d).
+    dtype : float64 or float32.
+    grain : samples that are best read together; blocks begin at multiples of it.
+    """
+
+    shape: tuple[int, int, int]
+    dtype: np.dtype
+    grain: int = 1
+
+    @abstractmethod
+    def fill(self, rows: slice, out: np.ndarray) -> None:
+        """Read samples into an array (rows, L, d) of the dtype; may run in another thread than the last call."""
+
+    @property
+    def size(self) -> int:
+        """Number of numbers."""
+        return prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        """All of them, in memory."""
+        out = np.empty(self.shape, self.dtype)
+        self.fill(slice(0, len(self)), out)
+        return out if dtype is None else out.astype(dtype, copy=False)
+
+
+class FileTokens(TokenStore):
+    """Tokens in a file, one after the other, as `numpy.save` writes them.
+
+    Parameters
+    ----------
+    path, offset : the file, and the byte that they begin at.
+    shape, dtype : (n, L, d), and float64 or float32.
+    """
+
+    def __init__(self, path: str | Path, offset: int, shape: tuple[int, int, int], dtype: Any) -> None:
+        self.path, self.offset, self.shape, self.dtype = Path(path), offset, shape, np.dtype(dtype)
+        needs, size = offset + self.nbytes, self.path.stat().st_size
+        if size < needs:
+            raise ValueError(f"tokens: {path} needs {needs} bytes for shape {shape}, got {size}")
+
+    def fill(self, rows: slice, out: np.ndarray) -> None:
+        """Read samples from the file."""
+        with open(self.path, "rb", buffering=0) as file:
+            file.seek(self.offset + rows.start * prod(self.shape[1:]) * self.dtype.itemsize)
+            left = out.data.cast("B")
+            while left:
+                count = file.readinto(left)
+                if not count:
+                    raise ValueError(f"tokens: {self.path} ends {len(left)} bytes before it should")
+                left = left[count:]
+
+
+class SlicedTokens(TokenStore):
+    """Tokens in anything that slices give arrays of, such as arrays of zarr and datasets of h5py."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        n, L, d = source.shape
+        self.shape = int(n), int(L), int(d)
+        self.dtype = np.dtype(np.float32 if source.dtype == np.float32 else np.float64)
+        self.grain = int((getattr(source, "chunks", None) or (1,))[0])
+
+    def fill(self, rows: slice, out: np.ndarray) -> None:
+        """Read samples from the source."""
+        out[...] = self.source[rows]
+
+
+def as_tokens(name: str, value: Any) -> np.ndarray | TokenStore:
+    """An argument of shape (n, L, d) as a finite array, or as a store where it is not in memory.
+
+    Memory-mapped arrays, and what has a shape, a dtype and slices but is no array (zarr, h5py), stay where they are;
+    whether their numbers are finite is checked as they are read.
+    """
+    if isinstance(value, TokenStore):
+        return value
+    mapped = isinstance(value, np.memmap) and value.base is not None
+    sliced = not isinstance(value, np.ndarray) and all(hasattr(value, a) for a in ("shape", "dtype", "__getitem__"))
+    if not (mapped or sliced) or getattr(value, "__module__", "").startswith("torch"):
+        return np.ascontiguousarray(check.array(name, value, ("n", "L", "d"), single=True))
+    if len(value.shape) != 3 or min(value.shape) < 1:
+        raise ValueError(f"{name}: needs shape (n, L, d), got shape {tuple(value.shape)}")
+    if np.dtype(value.dtype).kind not in "fiu":
+        raise check.fail(name, str(value.dtype), "real numbers", TypeError)
+    whole = mapped and not isinstance(value.base, np.ndarray) and value.flags.c_contiguous and value.mode != "c"
+    if whole and value.dtype in (np.float32, np.float64) and value.dtype.isnative and value.filename is not None:
+        return FileTokens(value.filename, value.offset, value.shape, value.dtype)
+    return SlicedTokens(value)
+
+
+class Block(NamedTuple):
+    """Samples that are in memory: their rows, the sources (L,) of their tokens, and these (rows, L, d)."""
+
+    rows: slice
+    sources: np.ndarray
+    tokens: np.ndarray
+
+
+def token_blocks(tokens: np.ndarray | TokenStore, groups: tuple[Group, ...] | None = None) -> Iterator[Block]:
+    """All samples, in order; a block of a store is good until the next one is asked for.
+
+    An array is one block for each group.
+    """
+    groups = single_group(*tokens.shape[:2]) if groups is None else groups
+    if isinstance(tokens, np.ndarray):
+        yield from (Block(rows, sources, tokens[rows]) for rows, sources in groups)
+        return
+    plan = [(rows, sources) for group, sources in groups for rows in _stretches(tokens, group)]
+    most = max(rows.stop - rows.start for rows, _ in plan)
+    buffers = [np.empty((most, *tokens.shape[1:]), tokens.dtype) for _ in range(min(2, len(plan)))]
+
+    def fetch(number: int) -> Block:
+        rows, sources = plan[number]
+        block = buffers[number % 2][: rows.stop - rows.start]
+        tokens.fill(rows, block)
+        return Block(rows, sources, block)
+
+    with ThreadPoolExecutor(1) as reader:
+        coming = reader.submit(fetch, 0)
+        for number in range(len(plan)):
+            block = coming.result()
+            if number + 1 < len(plan):
+                coming = reader.submit(fetch, number + 1)
+            yield block
+
+
+def _stretches(tokens: TokenStore, group: slice) -> list[slice]:
+    """Rows of a group, cut at multiples of what is read at a time; a function of shapes and the grain alone."""
+    sample = prod(tokens.shape[1:]) * tokens.dtype.itemsize
+    step = max(1, BLOCK_BYTES // (sample * tokens.grain)) * tokens.grain
+    edges = [group.start, *range(group.start // step * step + step, group.stop, step), group.stop]
+    return [slice(first, last) for first, last in pairwise(edges)]

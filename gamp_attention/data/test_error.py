@@ -1,0 +1,50 @@
+"""Test error of given weights on fresh samples of the same task."""
+
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.drawing import draw_tokens
+from gamp_attention.data.fields import local_fields
+
+STREAM = 2  # of a seed, apart from the numbers that data of the same seed are drawn from
+CHUNK = 500  # samples held at a time
+
+
+def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: Any = 1) -> tuple[float, float]:
+    """ε_g = E‖y − f_Q(x)‖_F²/(dL) of eq. (4), and its standard error, on fresh samples with the same teacher.
+
+    Eq. :eq:`test-error`.
+
+    Of a generalised linear model, the mean loss of a fresh sample.
+
+    Parameters
+    ----------
+    data : samples drawn from a model.
+    Q : (d, r) weights.
+    n_samples : fresh samples, at least 2.
+    seed : an integer or a numpy Generator.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument; data without a model have no law to draw from.
+    """
+    if data.model is None or data.Q_star is None:
+        raise ValueError("data: needs samples drawn from a model, got own arrays")
+    n = check.integer("n_samples", n_samples, low=2)
+    Q = check.array("Q", Q, (data.dim, data.rank))
+    rng = check.generator(seed, STREAM)
+    errors = []
+    for first in range(0, n, CHUNK):
+        count = min(CHUNK, n - first)
+        tokens, _ = draw_tokens(
+            rng, count, data.dim, data.positions, data.source_means, data.spectra, data.model.draw_groups
+        )
+        tokens = np.asarray(tokens)
+        y = tokens @ data.Q_star / np.sqrt(data.dim)
+        z = local_fields(tokens, data.positions, Q)
+        errors.append(data.model.errors_at(tokens, data.positions, z, y, rng))
+    values = np.concatenate(errors)
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(n))

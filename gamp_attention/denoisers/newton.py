@@ -1,0 +1,253 @@
+"""Local minimisation of one sample's proximal objective by guarded Newton steps.
+
+F(z) = ½ Σ_l (z_l−ω_l)ᵀ V_l⁻¹ (z_l−ω_l) + ℓ(z),   z flattened to L r numbers
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._core.compiled import inline_kernel, kernel, sample_kernel
+from gamp_attention.losses.attention import evaluate, loss_value, make_work
+
+FAILED, SOLVED, MERGED = 0, 1, 2
+MAX_NEWTON = 200
+LOITER = 30  # steps after which a point where the Hessian is not definite is left as a saddle is
+HUGE = 1e300  # a shift that no finite Hessian asks for
+MAX_MINIMA = 16  # remembered by a global search
+LAST_STEP = 1e-10  # relative Newton step after which a further one, quadratically smaller, is not worth an evaluation
+MERGE = 0.3  # a Newton step that lands this much nearer to a known minimum belongs to it
+
+
+class NotPositiveDefinite(ValueError):
+    """V stopped being symmetric positive definite: message passing has broken down."""
+
+
+class Metric(NamedTuple):
+    """The quadratic term: V_l as blocks, and what the kernels need of it."""
+
+    inverse: np.ndarray  # (L, r, r), V_l⁻¹
+    root: np.ndarray  # (L, r, r), lower Cholesky factor of V_l
+    smallest: float  # of the spectrum of V⁻¹
+    largest: float  # of the spectrum of V⁻¹
+
+
+class Workspace(NamedTuple):
+    """Scratch of one thread."""
+
+    grad: np.ndarray
+    hess: np.ndarray
+    chol: np.ndarray
+    step: np.ndarray
+    start: np.ndarray
+    trial: np.ndarray
+    point: np.ndarray
+    loss: Any  # what make_work(loss) returns
+    minima: np.ndarray
+
+
+def make_metric(V: np.ndarray) -> Metric:
+    """Factor the blocks V (L, r, r); each must be symmetric positive definite."""
+    V = np.ascontiguousarray(V, dtype=float)
+    spectrum = np.linalg.eigvalsh(V)
+    if not (np.isfinite(V).all() and spectrum.min() > 0):
+        raise NotPositiveDefinite(
+            f"V must hold symmetric positive definite blocks, got smallest eigenvalue {spectrum.min()}"
+        )
+    inverse = np.linalg.inv(V)
+    inverse = np.ascontiguousarray(0.5 * (inverse + inverse.transpose(0, 2, 1)))
+    root = np.ascontiguousarray(np.linalg.cholesky(V))
+    return Metric(inverse, root, float(1.0 / spectrum.max()), float(1.0 / spectrum.min()))
+
+
+@kernel
+def make_workspace(loss, n_fields):
+    """Allocate the scratch of one thread."""
+    return Workspace(
+        np.empty(n_fields),
+        np.empty((n_fields, n_fields)),
+        np.empty((n_fields, n_fields)),
+        np.empty(n_fields),
+        np.empty(n_fields),
+        np.empty(n_fields),
+        np.empty(n_fields),
+        make_work(loss),
+        np.empty((MAX_MINIMA, n_fields)),
+    )
+
+
+@inline_kernel
+def assign(target, source):
+    """target (k,) = source; slices would be copied with care for overlaps, which costs."""
+    for i in range(target.shape[0]):
+        target[i] = source[i]
+
+
+@inline_kernel
+def cholesky(hess, shift, chol):
+    """Factor hess + shift I into chol; False where it is not positive definite."""
+    k = hess.shape[0]
+    for i in range(k):
+        for j in range(i + 1):
+            acc = hess[i, j]
+            if i == j:
+                acc += shift
+            for m in range(j):
+                acc -= chol[i, m] * chol[j, m]
+            if i == j:
+                if not acc > 1e-14 * abs(hess[i, i]):
+                    return False
+                chol[i, i] = np.sqrt(acc)
+            else:
+                chol[i, j] = acc / chol[j, j]
+    return True
+
+
+@inline_kernel
+def cholesky_solve(chol, x):
+    """Solve in place with the lower factor."""
+    k = chol.shape[0]
+    for i in range(k):
+        acc = x[i]
+        for m in range(i):
+            acc -= chol[i, m] * x[m]
+        x[i] = acc / chol[i, i]
+    for i in range(k - 1, -1, -1):
+        acc = x[i]
+        for m in range(i + 1, k):
+            acc -= chol[m, i] * x[m]
+        x[i] = acc / chol[i, i]
+
+
+@sample_kernel
+def objective(loss, p, omega, metric, z, work):
+    """The proximal objective at z."""
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    quadratic = 0.0
+    for l in range(L):
+        for a in range(r):
+            for b in range(r):
+                quadratic += (
+                    (z[l * r + a] - omega[l * r + a]) * metric.inverse[l, a, b] * (z[l * r + b] - omega[l * r + b])
+                )
+    return 0.5 * quadratic + loss_value(loss, p, z, work)
+
+
+@sample_kernel
+def objective_derivatives(loss, p, omega, metric, z, grad, hess, work):
+    """The objective at z, filling its gradient and Hessian."""
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    value = evaluate(loss, p, z, grad, hess, work)
+    for l in range(L):
+        for a in range(r):
+            acc = 0.0
+            for b in range(r):
+                acc += metric.inverse[l, a, b] * (z[l * r + b] - omega[l * r + b])
+                hess[l * r + a, l * r + b] += metric.inverse[l, a, b]
+            grad[l * r + a] += acc
+            value += 0.5 * acc * (z[l * r + a] - omega[l * r + a])
+    return value
+
+
+@kernel
+def descend_from_saddle(loss, p, omega, metric, z, value, ws):
+    """At a stationary point, step along the most negative curvature until the objective falls.
+
+    False where no negative curvature is left.
+    """
+    k = z.shape[0]
+    if not np.isfinite(ws.hess).all():
+        return False
+    spectrum, vectors = np.linalg.eigh(ws.hess)
+    if spectrum[0] > -1e-10 * max(abs(spectrum[k - 1]), metric.smallest):
+        return False
+    t = 1.0 / np.sqrt(metric.smallest)
+    for _ in range(60):
+        for i in range(k):
+            ws.trial[i] = z[i] + t * vectors[i, 0]
+        if objective(loss, p, omega, metric, ws.trial, ws.loss) < value:
+            z[:] = ws.trial
+            return True
+        t *= 0.5
+    return False
+
+
+@sample_kernel
+def minimise_from(loss, p, omega, metric, z, ws, n_known):
+    """Guarded Newton from z, in place. Returns (objective, status), with ws.hess the Hessian at z up to LAST_STEP.
+
+    The Hessian is shifted until it is positive definite, the step halved until the objective falls enough.
+    Stops with status MERGED once a Newton step heads for one of the first n_known of ws.minima.
+    """
+    k = z.shape[0]
+    value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+    for number in range(MAX_NEWTON):
+        size, scale = 0.0, 0.0
+        for i in range(k):
+            size = max(size, abs(ws.grad[i]))
+            scale = max(scale, abs(z[i]) + abs(omega[i]))
+        if not np.isfinite(size):
+            return value, FAILED
+        definite = cholesky(ws.hess, 0.0, ws.chol)
+        if size <= 1e-14 * metric.largest * scale or size < 1e-300:
+            if definite or not descend_from_saddle(loss, p, omega, metric, z, value, ws):
+                return value, SOLVED
+            value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+            continue
+        # from next to a saddle, steps grow by a factor each: far from it in few, but not from 1e-100
+        loitering = number % LOITER == LOITER - 1 and not definite
+        if loitering and descend_from_saddle(loss, p, omega, metric, z, value, ws):
+            value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+            continue
+        shifted = not definite
+        shift = 0.05 * metric.smallest
+        while not definite and shift < HUGE:
+            definite = cholesky(ws.hess, shift, ws.chol)
+            shift *= 3.0
+        if not definite:
+            return value, FAILED
+        for i in range(k):
+            ws.step[i] = ws.grad[i]
+        cholesky_solve(ws.chol, ws.step)
+        if not shifted:
+            for c in range(n_known):
+                distance, landing = 0.0, 0.0
+                for i in range(k):
+                    distance += (z[i] - ws.minima[c, i]) ** 2
+                    landing += (z[i] - ws.step[i] - ws.minima[c, i]) ** 2
+                if landing <= MERGE * MERGE * distance:
+                    return value, MERGED
+        slope, length = 0.0, 0.0
+        for i in range(k):
+            slope += ws.grad[i] * ws.step[i]
+            length = max(length, abs(ws.step[i]))
+            ws.start[i] = z[i]
+        if not shifted and length <= LAST_STEP * scale:
+            for i in range(k):
+                z[i] -= ws.step[i]
+            return value - 0.5 * slope, SOLVED
+        rounding = 4e-15 * (abs(value) + size * scale)
+        t = 1.0
+        while True:
+            for i in range(k):
+                z[i] = ws.start[i] - t * ws.step[i]
+            trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+            if trial <= value - 1e-4 * t * slope + rounding:
+                break
+            t *= 0.5
+            if t < 1e-12:
+                return value, FAILED
+        if slope <= rounding:  # the objective no longer tells steps apart: stop when the gradient no longer falls
+            after = 0.0
+            for i in range(k):
+                after = max(after, abs(ws.grad[i]))
+            if after >= 0.5 * size:
+                if after > size:
+                    assign(z, ws.start)
+                    trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+                definite = cholesky(ws.hess, 0.0, ws.chol)
+                if definite or not descend_from_saddle(loss, p, omega, metric, z, trial, ws):
+                    return trial, SOLVED
+                trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+        value = trial
+    return value, FAILED

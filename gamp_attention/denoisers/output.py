@@ -1,0 +1,244 @@
+"""The output denoiser on arrays of samples: z, g = V⁻¹(z − ω), its derivative and the Moreau envelope."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention._core.compiled import kernel, over_blocks, sample_kernel
+from gamp_attention.denoisers.newton import (
+    SOLVED,
+    cholesky_solve,
+    make_metric,
+    make_workspace,
+    minimise_from,
+)
+from gamp_attention.denoisers.prox import factor_hessian, minimise_globally, search_points
+from gamp_attention.losses.attention import AttentionLoss
+from gamp_attention.models.sources import Group
+
+BLOCK = 128  # samples a thread takes at a time
+
+
+class Denoised(NamedTuple):
+    """What the denoiser returns for n samples.
+
+    Attributes
+    ----------
+    z : (n, L, r) minimiser of the proximal objective.
+    g : (n, L, r) V⁻¹(z − ω) = −∇ℓ(z).
+    response : (n, L, r, r) −∂g_l/∂ω_l, the a.e. derivative within each token.
+    jacobian : (n, L r, L r) ∂z/∂ω, or (0, L r, L r) where it was not asked for.
+    moreau : (n,) the Moreau envelope, the proximal objective at z.
+    loss : (n,) ℓ(z).
+    gap : (n,) by how much the next minimum found is higher; inf where there is none or the minimum was held.
+    solved : (n,) whether the minimisation reached a stationary point.
+    """
+
+    z: np.ndarray
+    g: np.ndarray
+    response: np.ndarray
+    jacobian: np.ndarray
+    moreau: np.ndarray
+    loss: np.ndarray
+    gap: np.ndarray
+    solved: np.ndarray
+
+
+def denoise(
+    loss: Any,
+    params: np.ndarray,
+    omega: np.ndarray,
+    V: np.ndarray,
+    start: np.ndarray | None = None,
+    *,
+    hold: bool = False,
+    jacobian: bool = False,
+) -> Denoised:
+    """Apply the proximal denoiser to n samples (theory: the output channel of GAMP and of state evolution).
+
+    Eq. :eq:`prox`, :eq:`force`, :eq:`jacobian`.
+
+    Parameters
+    ----------
+    loss : the per-sample loss ℓ_μ.
+    params : (n, P) its parameters, one row a sample.
+    omega : (n, L, r) centres ω.
+    V : (L, r, r) symmetric positive definite blocks.
+    start : (n, L, r) where to begin each minimisation, counted as one start; ω if not given.
+    hold : keep the local minimum that the start leads to, instead of searching for the global one.
+    jacobian : also return the full ∂z/∂ω.
+
+    Returns
+    -------
+    Denoised
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument that has another shape or type; if V is not positive definite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=0.1, seed=0)
+    >>> omega, V = np.ones((10, 2, 1)), np.ones((2, 1, 1))
+    >>> out = ga.denoise(data.loss, data.terms("exact").params, omega, V)
+    >>> bool(abs(out.g - (out.z - omega)).max() < 1e-12)
+    True
+    """
+    n, L, r = _checked_shapes(loss, params, omega, V, start)
+    metric = make_metric(V)
+    flat = np.ascontiguousarray(omega, dtype=float).reshape(n, L * r)
+    out = make_outputs(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
+    points = search_points(L * r)
+
+    def block(first: int, last: int) -> None:
+        _denoise(first, last, loss, params, flat, metric, hold, points, out)
+
+    over_blocks(block, n, BLOCK)
+    return unflatten(out)
+
+
+def _checked_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> tuple[int, int, int]:
+    """The shape of omega. Compiled code does not look whether it reads beyond its arrays."""
+    if not hasattr(loss, "n_tokens") or not hasattr(loss, "rank"):
+        raise check.fail("loss", loss, "the loss of a model or dataset", TypeError)
+    L, r = loss.n_tokens, loss.rank
+    n = len(omega) if np.ndim(omega) else 0
+    width = 2 * L * L if isinstance(loss, AttentionLoss) else np.shape(params)[-1] if np.ndim(params) == 2 else "P"
+    wanted = {"params": (n, width), "omega": (n, L, r), "V": (L, r, r), "start": (n, L, r)}
+    for (name, shape), given in zip(wanted.items(), (params, omega, V, start), strict=True):
+        if np.shape(given) != shape and not (name == "start" and start is None):
+            raise check.fail(name, f"shape {np.shape(given)}", f"shape {shape}")
+    return n, L, r
+
+
+class Outputs(NamedTuple):
+    """Arrays of `Denoised` with flat fields, for kernels to fill; k = L r."""
+
+    z: np.ndarray  # (n, k), on entry where each minimisation starts
+    g: np.ndarray  # (n, k)
+    response: np.ndarray  # (n, L, r, r)
+    jacobian: np.ndarray  # (n or 0, k, k)
+    moreau: np.ndarray  # (n,)
+    loss: np.ndarray  # (n,)
+    gap: np.ndarray  # (n,)
+    solved: np.ndarray  # (n,)
+
+
+class Scratch(NamedTuple):
+    """Scratch of one thread for `denoise_sample`."""
+
+    newton: Any
+    inverse: np.ndarray  # (k, k)
+    product: np.ndarray  # (k, k)
+
+
+def make_outputs(start: np.ndarray, r: int, jacobian: bool = False) -> Outputs:
+    """Room for n samples that start at fields (n, L r), which are copied."""
+    n, k = start.shape
+    return Outputs(
+        z=np.array(start, dtype=float),
+        g=np.empty((n, k)),
+        response=np.empty((n, k // r, r, r)),
+        jacobian=np.empty((n if jacobian else 0, k, k)),
+        moreau=np.empty(n),
+        loss=np.empty(n),
+        gap=np.empty(n),
+        solved=np.empty(n, dtype=np.bool_),
+    )
+
+
+def unflatten(out: Outputs) -> Denoised:
+    """With fields of shape (n, L, r)."""
+    shape = out.response.shape[:3]
+    return Denoised(**{**out._asdict(), "z": out.z.reshape(shape), "g": out.g.reshape(shape)})
+
+
+def denoise_groups(
+    groups: tuple[Group, ...],
+    loss: Any,
+    params: np.ndarray,
+    omega: np.ndarray,
+    V: np.ndarray,
+    start: np.ndarray | None = None,
+    *,
+    hold: bool = False,
+) -> Denoised:
+    """The denoiser with the V (S, r, r) of the source of each token."""
+    parts = [
+        denoise(loss, params[rows], omega[rows], V[sources], None if start is None else start[rows], hold=hold)
+        for rows, sources in groups
+    ]
+    return joined(parts)
+
+
+def joined(parts: list[Denoised]) -> Denoised:
+    """Answers for consecutive samples as one."""
+    return parts[0] if len(parts) == 1 else Denoised(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+
+@kernel
+def make_scratch(loss, k):
+    """Allocate the scratch of one thread."""
+    return Scratch(make_workspace(loss, k), np.empty((k, k)), np.empty((k, k)))
+
+
+@kernel
+def _denoise(first, last, loss, params, omega, metric, hold, points, out):
+    _go_through(first, last, loss, params, omega, metric, hold, points, make_scratch(loss, omega.shape[1]), out)
+
+
+@sample_kernel
+def _go_through(first, last, loss, params, omega, metric, hold, points, scratch, out):
+    for mu in range(first, last):
+        denoise_sample(mu, loss, params[mu], omega[mu], metric, hold, points, scratch, out)
+
+
+@sample_kernel
+def denoise_sample(mu, loss, p, w, metric, hold, points, scratch, out):
+    """Fill row mu of the outputs for the centre w (k,)."""
+    k = w.shape[0]
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    ws, inverse, product = scratch.newton, scratch.inverse, scratch.product
+    x = out.z[mu]
+    if hold:
+        value, status = minimise_from(loss, p, w, metric, x, ws, 0)
+        out.gap[mu] = np.inf
+    else:
+        value, out.gap[mu], status = minimise_globally(loss, p, w, metric, x, points, ws)
+    out.moreau[mu] = value
+    out.solved[mu] = status == SOLVED
+    factor_hessian(metric, ws)
+    for j in range(k):
+        for i in range(k):
+            ws.step[i] = 1.0 if i == j else 0.0
+        cholesky_solve(ws.chol, ws.step)
+        for i in range(k):
+            inverse[i, j] = ws.step[i]
+    for i in range(k):  # ∂z/∂ω = (V⁻¹ + H)⁻¹ V⁻¹
+        for l in range(L):
+            for b in range(r):
+                acc = 0.0
+                for c in range(r):
+                    acc += inverse[i, l * r + c] * metric.inverse[l, c, b]
+                product[i, l * r + b] = acc
+    quadratic = 0.0
+    for l in range(L):
+        for a in range(r):
+            acc = 0.0
+            for b in range(r):
+                acc += metric.inverse[l, a, b] * (x[l * r + b] - w[l * r + b])
+            out.g[mu, l * r + a] = acc
+            quadratic += 0.5 * acc * (x[l * r + a] - w[l * r + a])
+            for b in range(r):  # −∂g_l/∂ω_l = V_l⁻¹ (1 − ∂z_l/∂ω_l)
+                acc = metric.inverse[l, a, b]
+                for c in range(r):
+                    acc -= metric.inverse[l, a, c] * product[l * r + c, l * r + b]
+                out.response[mu, l, a, b] = acc
+    out.loss[mu] = value - quadratic
+    if out.jacobian.shape[0] > 0:
+        for i in range(k):
+            for j in range(k):
+                out.jacobian[mu, i, j] = product[i, j]

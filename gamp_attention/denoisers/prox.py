@@ -1,0 +1,164 @@
+"""The proximal denoiser of one sample: the global minimiser over its L r local fields.
+
+    z(ω) = argmin_z ½ Σ_l (z_l−ω_l)ᵀ V_l⁻¹ (z_l−ω_l) + ℓ(z)
+
+ℓ is not convex, so the objective can hold several minima. One start is used only where a bound shows
+that no second minimum can compete; elsewhere the ellipsoid that must contain any better point is searched.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+from scipy.special import ndtri
+
+from gamp_attention._core.compiled import inline_kernel, sample_kernel
+from gamp_attention.denoisers.newton import (
+    HUGE,
+    SOLVED,
+    assign,
+    cholesky,
+    minimise_from,
+    objective,
+    objective_derivatives,
+)
+from gamp_attention.losses.bounds import curvature_floor, loss_floor
+
+N_POINTS = 2048
+MAX_STARTS = 400  # of one global search; far more than any case met so far needs
+FEATURE = 0.5  # distance in z over which a softmax of quadratic scores can change the shape of ℓ
+SCAN = 4  # points compared to choose a start
+SAME_MINIMUM = 1e-6  # relative distance under which two minimisers count as one
+
+
+@lru_cache
+def search_points(n_fields: int) -> np.ndarray:
+    """Points of the unit ball (N_POINTS, L r) for global searches, denser at its centre, in pairs ±u.
+
+    Any first ones of them are well spread.
+    """
+    from scipy.stats import qmc  # takes longer to load than all the rest
+
+    cube = qmc.Sobol(n_fields + 1, rng=np.random.default_rng(7)).random(N_POINTS // 2)
+    gauss = ndtri(np.clip(cube[:, 1:], 1e-9, 1 - 1e-9))
+    ball = np.sqrt(cube[:, :1]) * gauss / np.linalg.norm(gauss, axis=1, keepdims=True)
+    return np.ascontiguousarray(np.stack([ball, -ball], axis=1).reshape(N_POINTS, n_fields))
+
+
+@inline_kernel
+def factor_hessian(metric, ws):
+    """Factor the Hessian at a minimum into ws.chol, shifted where a held one is about to vanish."""
+    shift = 1e-12 * metric.smallest
+    while not cholesky(ws.hess, shift, ws.chol) and shift < HUGE:
+        shift = max(10.0 * shift, 1e-12)
+
+
+@inline_kernel
+def is_unique(loss, p, omega, metric, value, ws):
+    """Whether a point at least as good as `value` must be the minimum already found.
+
+    Any such point lies in ½ (z−ω)ᵀV⁻¹(z−ω) ≤ value − inf ℓ; the objective may be convex there.
+    Returns that answer and the radius of the ellipsoid in units of V^{1/2}.
+    """
+    radius = np.sqrt(max(0.0, 2.0 * (value - loss_floor(loss, p, ws.loss))))
+    norm = 0.0
+    for i in range(omega.shape[0]):
+        norm += omega[i] * omega[i]
+    reach = np.sqrt(norm) + radius / np.sqrt(metric.smallest)
+    return curvature_floor(loss, p, reach) + metric.smallest > 0.0, radius
+
+
+@inline_kernel
+def is_known(z, minima, n_known):
+    """Whether z is one of the first n_known minima up to rounding."""
+    for c in range(n_known):
+        distance, scale = 0.0, 0.0
+        for i in range(z.shape[0]):
+            distance = max(distance, abs(z[i] - minima[c, i]))
+            scale = max(scale, abs(z[i]))
+        if distance <= SAME_MINIMUM * (1.0 + scale):
+            return True
+    return False
+
+
+@sample_kernel
+def next_start(number, loss, p, omega, metric, points, radius, z, ws):
+    """Put the start of search `number` into ws.point: mirror images first, then points of the ellipsoid."""
+    L, r = metric.root.shape[0], metric.root.shape[1]
+    k = L * r
+    tokens = number >> 1  # as a bit set
+    if number == 0:  # ℓ is even for attention: the mirror image is the usual competitor
+        for i in range(k):
+            ws.point[i] = -z[i]
+    elif number == 1:
+        assign(ws.point, omega)
+    elif tokens < 2 ** min(L, 4) and number % 2 == 0:  # the signs of some tokens turned
+        for i in range(k):
+            ws.point[i] = -omega[i] if tokens >> (i // r) & 1 else omega[i]
+    elif tokens < 2 ** min(L, 4):  # some tokens made alike: their mutual attention is then undecided
+        for a in range(r):
+            total, count = 0.0, 0
+            for l in range(L):
+                if tokens >> l & 1:
+                    total += omega[l * r + a]
+                    count += 1
+            for l in range(L):
+                ws.point[l * r + a] = omega[l * r + a]
+                if tokens >> l & 1:
+                    ws.point[l * r + a] = total / count if count > 1 else 0.0
+    else:  # the better of a few points
+        best = np.inf
+        for s in range(SCAN):
+            row = (number * SCAN + s) % points.shape[0]
+            for l in range(L):
+                for a in range(r):
+                    acc = 0.0
+                    for b in range(a + 1):
+                        acc += metric.root[l, a, b] * points[row, l * r + b]
+                    ws.trial[l * r + a] = omega[l * r + a] + radius * acc
+            value = objective(loss, p, omega, metric, ws.trial, ws.loss)
+            if value < best:
+                best = value
+                assign(ws.point, ws.trial)
+
+
+@sample_kernel
+def minimise_globally(loss, p, omega, metric, z, points, ws):
+    """The global minimum of the proximal objective, started at z and left there.
+
+    Returns (objective, gap to the next minimum found, status); the gap is inf where the minimum is
+    certified unique or no other was found. On return ws.hess holds the Hessian at z.
+    Starts go on until the Bayesian estimate of the number of minima (Boender and Rinnooy Kan) is within
+    one half of the number found, and are no fewer than the ellipsoid has room for features of ℓ.
+    """
+    value, status = minimise_from(loss, p, omega, metric, z, ws, 0)
+    unique, radius = is_unique(loss, p, omega, metric, value, ws)
+    if unique and status == SOLVED:
+        return value, np.inf, status
+    n_known = 0
+    if status == SOLVED:
+        assign(ws.minima[0], z)
+        n_known = 1
+    else:
+        value = np.inf
+    runner_up = np.inf
+    extent = radius / np.sqrt(metric.smallest)
+    n_least = int(min(MAX_STARTS, 3.0 * (extent / FEATURE) ** 2))
+    n_capacity = ws.minima.shape[0]
+    for number in range(MAX_STARTS):
+        if number > max(n_least, 2 * n_known * n_known + 3 * n_known):
+            break
+        next_start(number, loss, p, omega, metric, points, radius, z, ws)
+        trial, trial_status = minimise_from(loss, p, omega, metric, ws.point, ws, n_known)
+        if trial_status != SOLVED or is_known(ws.point, ws.minima, n_known):
+            continue
+        if n_known < n_capacity:
+            assign(ws.minima[n_known], ws.point)
+            n_known += 1
+        if trial < value:
+            runner_up = value
+            value, status = trial, trial_status
+            assign(z, ws.point)
+        elif trial < runner_up:
+            runner_up = trial
+    value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+    return value, runner_up - value, status

@@ -1,0 +1,1 @@
+"""Comparisons, sweeps and phase diagrams, made of the rooms below, and their pictures."""

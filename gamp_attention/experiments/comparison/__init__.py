@@ -1,0 +1,1 @@
+"""Message passing, state evolution and gradient descent on one instance."""

@@ -1,0 +1,187 @@
+"""One branch of a comparison: every solver from the same start on one instance."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.baselines.descent import DescentResult, minimize_risk
+from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.sampling import sample
+from gamp_attention.data.test_error import sampled_test_error
+from gamp_attention.gamp.run import GampResult, run_gamp
+from gamp_attention.models.model import Model
+from gamp_attention.penalties.standard import Ridge
+from gamp_attention.results import scalars
+from gamp_attention.state_evolution.dynamics.trajectory import Trajectory, trajectory
+from gamp_attention.state_evolution.fixed_points.result import StateEvolutionResult
+from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
+
+FOLLOWED = 20  # iterations of the trajectory that are compared
+TEST_SAMPLES = 4000
+SOLVERS = 6  # at most, that a branch takes time for
+PERTURBATION = 1e-3  # of GAMP's weights, before descent from there
+STREAM = 3  # of a seed, apart from the numbers of data, starts and test samples of the same seed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a comparison is made; see `gamp_attention.compare`.
+
+    Attributes
+    ----------
+    alpha, seed : of the instance.
+    risk : "asymptotic" or "exact".
+    rtol : accuracy of state evolution.
+    lr, gd_steps : of plain gradient descent.
+    instances : further instances.
+    device : of torch.
+    """
+
+    alpha: float
+    seed: int
+    risk: str
+    rtol: float | None
+    lr: float
+    gd_steps: int
+    instances: int
+    device: str
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One line of the table: a solver's end point.
+
+    Errors are standard errors, of state evolution half-widths of 95 %, and NaN where there is none.
+    """
+
+    name: str
+    status: str
+    n_iter: int
+    values: dict[str, float]
+    errors: dict[str, float]
+    gradient_norm: float
+    distance: float  # ‖Q − Q_GAMP‖/√d, up to what the model leaves open
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """All that was computed on one branch.
+
+    Attributes
+    ----------
+    gamp, predicted, fixed_point, descent, quasi_newton, returned : GAMP; its predicted trajectory and the fixed
+        point of state evolution; gradient descent and L-BFGS from the informed start; L-BFGS from GAMP's
+        weights, perturbed. Without L-BFGS for other penalties than the ridge: None, and proximal steps.
+    instances : how far other instances deviate from their own predictions, each scalar (instances, T + 1).
+    rows : the lines of the table.
+    """
+
+    name: str
+    gamp: GampResult
+    predicted: Trajectory
+    fixed_point: StateEvolutionResult
+    descent: DescentResult
+    quasi_newton: DescentResult | None
+    returned: DescentResult
+    instances: dict[str, np.ndarray]
+    rows: list[Row]
+
+
+def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan: Plan, progress: Any) -> Branch:
+    """Run everything from one start; progress is a bar of SOLVERS steps."""
+    alpha, seed, risk, device = plan.alpha, plan.seed, plan.risk, plan.device
+    smooth = type(model.penalty) is Ridge
+
+    def timed(what: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
+        progress.set_description(f"{name}: {what}")
+        began = time.perf_counter()
+        result = solver(*args, **options)
+        progress.update()
+        return result, time.perf_counter() - began
+
+    gamp, gamp_time = timed("GAMP", run_gamp, data, name, risk, damping=damping)
+    fixed, fixed_time = timed("state evolution", solve_state_evolution, model, alpha, name, rtol=plan.rtol)
+    predicted, _ = timed(
+        "trajectory", trajectory, data.instance_model(), data.alpha, name, damping=damping, n_iter=FOLLOWED
+    )
+    plain = {"method": "gd", "lr": plan.lr, "max_iter": plan.gd_steps}
+    descent, descent_time = timed("gradient descent", minimize_risk, data, name, risk, **plain, device=device)
+    best = {"method": "lbfgs"} if smooth else plain
+    quasi, quasi_time = None, np.nan
+    if smooth:
+        quasi, quasi_time = timed("L-BFGS", minimize_risk, data, name, risk, **best, device=device)
+    noise = check.generator(seed, STREAM).standard_normal(gamp.Q.shape)
+    size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
+    returned, returned_time = timed(
+        "descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best, device=device
+    )
+    others = [
+        deviation(sample(model, data.dim, alpha, seed + 1 + k), name, risk, damping, seed=seed + 1 + k)[0]
+        for k in range(plan.instances)
+    ]
+
+    def row(label: str, result: Any, seconds: float) -> Row:
+        error, error_error = sampled_test_error(data, result.Q, n_samples=TEST_SAMPLES, seed=seed)
+        return Row(
+            name=label,
+            status=result.status.value,
+            n_iter=result.n_iter,
+            values=_floats(scalars(result.overlaps)) | {"train_loss": result.train_loss, "test_error": error},
+            errors={"test_error": error_error},
+            gradient_norm=result.gradient_norm,
+            distance=_distance(model, result.Q, gamp.Q),
+            seconds=seconds,
+        )
+
+    rows = [
+        Row(
+            name="state evolution",
+            status=fixed.status.value,
+            n_iter=fixed.n_iter,
+            values=_floats(scalars(fixed.overlaps)) | {"train_loss": fixed.train_loss, "test_error": fixed.test_error},
+            errors=_floats(scalars(fixed.overlaps_error))
+            | {"train_loss": fixed.train_loss_error, "test_error": fixed.test_error_error},
+            gradient_norm=np.nan,
+            distance=np.nan,
+            seconds=fixed_time,
+        ),
+        row("GAMP", gamp, gamp_time),
+        row(f"gradient descent, {descent.n_iter} steps", descent, descent_time),
+        *([] if quasi is None else [row("L-BFGS", quasi, quasi_time)]),
+        row(f"{'L-BFGS' if smooth else 'descent'} from GAMP + noise", returned, returned_time),
+    ]
+    spread = {key: np.array([other[key] for other in others]) for key in others[0]}
+    return Branch(name, gamp, predicted, fixed, descent, quasi, returned, spread, rows)
+
+
+def deviation(
+    data: Dataset, name: str, risk: str, damping: float, n_iter: int = FOLLOWED, *, seed: int, **options: Any
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """GAMP's scalars less the prediction for this instance, at every iteration, and that prediction's standard errors.
+
+    Options go to `run_gamp`.
+    """
+    path = trajectory(data.instance_model(), data.alpha, name, damping=damping, n_iter=n_iter, n_replicas=2, seed=seed)
+    if options.get("onsager") == "state_evolution":
+        options["onsager"] = path.V_hat
+    run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, **options)
+    seen, predicted = scalars(run.history), scalars(path)
+    return {key: seen[key] - predicted[key] for key in seen}, scalars(path.error)
+
+
+def _floats(values: dict[str, np.ndarray]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items()}
+
+
+def _distance(model: Model, Q: np.ndarray, other: np.ndarray) -> float:
+    """‖Q − Q'‖_F/√d after the best common rotation of the columns, or sign, where these are symmetries."""
+    if model.rotations and model.student.parts == 1:
+        u, _, v = np.linalg.svd(Q.T @ other)
+        Q = Q @ (u @ v)
+    elif model.even and np.sum(Q * other) < 0:
+        Q = -Q
+    return float(np.linalg.norm(Q - other) / np.sqrt(len(Q)))

@@ -1,0 +1,164 @@
+"""GAMP, state evolution and gradient descent on one instance of any model, beside the linear baseline."""
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from gamp_attention._core import check
+from gamp_attention.baselines.descent import LEARNING_RATES, require_device
+from gamp_attention.baselines.linear import LinearBaseline, linear_baseline
+from gamp_attention.damping import DAMPING
+from gamp_attention.data.dataset import RISKS
+from gamp_attention.data.sampling import checked_size, sample
+from gamp_attention.experiments.comparison.branch import SOLVERS, Branch, Plan, compare_branch
+from gamp_attention.models.model import Model
+from gamp_attention.models.starts import STARTS
+from gamp_attention.models.teachers import SoftmaxTeacher
+from gamp_attention.state_evolution.fixed_points.solve import FINEST
+
+GD_WORK = 1.6e10  # n L d × steps of plain gradient descent that is affordable: 5000 steps at d = 1000, α = 1.5
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Result of `compare`; `str()` gives the table, `to_dict()` what --json writes.
+
+    Attributes
+    ----------
+    settings : what was asked for, with d, n, α, λ and the damping of each branch.
+    branches : GAMP, state evolution and descents, one entry for each start.
+    baseline : the linear baseline; None for a model without attention.
+    seconds : what all took.
+    """
+
+    settings: dict[str, Any]
+    branches: list[Branch]
+    baseline: LinearBaseline | None
+    seconds: float
+
+    @property
+    def converged(self) -> bool:
+        """Whether GAMP and state evolution converged on every branch."""
+        return all(branch.gamp.converged and branch.fixed_point.converged for branch in self.branches)
+
+    def __str__(self) -> str:
+        from gamp_attention.experiments.report import comparison_table
+
+        return comparison_table(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, lists and strings."""
+        from gamp_attention.experiments.report import comparison_dict
+
+        return comparison_dict(self)
+
+
+class Interrupted(KeyboardInterrupt):
+    """A comparison was interrupted; the branches that were finished are in `.result`."""
+
+    def __init__(self, result: Comparison, unfinished: str) -> None:
+        kept = ", ".join(branch.name for branch in result.branches)
+        super().__init__(
+            f"interrupted on the {unfinished} branch, the {kept} branch is finished: run the same again for both"
+        )
+        self.result = result
+
+
+def compare(
+    model: Model,
+    d: int = 1000,
+    alpha: float = 1.5,
+    seed: int = 0,
+    *,
+    risk: str = "asymptotic",
+    branches: Any = None,
+    damping: float | None = None,
+    rtol: float | None = None,
+    lr: float | None = None,
+    gd_steps: int | None = None,
+    instances: int = 6,
+    device: str = "cpu",
+) -> Comparison:
+    """Run everything on one instance, on the semantic and the positional branch.
+
+    Parameters
+    ----------
+    model : the problem.
+    d, alpha, seed : size, sample complexity and seed of the instance.
+    risk : "asymptotic" or "exact".
+    branches : the starts; "semantic", and "positional" where there are positions, if not given.
+    damping : the step β of GAMP and of its trajectory; 0.5 on the semantic and 0.3 on other branches if not given.
+    rtol : accuracy of state evolution, see `solve_state_evolution`.
+    lr : step of gradient descent; the paper's 0.15 if not given.
+    gd_steps : steps of plain gradient descent from the informed start; as many of the paper's 5000 as are
+        affordable if not given.
+    instances : further instances, whose deviations from their predictions show how much one fluctuates.
+    device : torch device of the descents.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    ImportError : without torch; install gamp-attention[torch].
+    Interrupted : by Ctrl-C after a branch was finished; a KeyboardInterrupt that holds it.
+
+    Examples
+    --------
+    A small instance of a generalised linear model:
+
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
+    >>> found = ga.compare(model, d=60, alpha=1.5, gd_steps=20, instances=2)
+    >>> found.branches[0].name, found.branches[0].gamp.converged
+    ('semantic', True)
+    """
+    d, alpha = checked_size(model, d, alpha)
+    check.fits("d, alpha", round(alpha * d), model.n_tokens, d)
+    check.choice("risk", risk, RISKS)
+    if branches is None:
+        branches = ("semantic", "positional") if model.coordinates.tau.any() else ("semantic",)
+    if isinstance(branches, str):
+        branches = (branches,)
+    if not isinstance(branches, list | tuple) or not branches:
+        raise check.fail("branches", branches, "a list of at least one start", TypeError)
+    names = [check.choice("branches", name, STARTS) for name in branches]
+    if len(set(names)) < len(names):
+        raise check.fail("branches", branches, "starts that all differ")
+    steps = {name: DAMPING.get(name, DAMPING["positional"]) for name in names}
+    if damping is not None:
+        steps = dict.fromkeys(names, check.real("damping", damping, low=0, high=1, strict=True))
+    lr = LEARNING_RATES["gd"] if lr is None else check.real("lr", lr, low=0, strict=True)
+    if rtol is not None:
+        check.real("rtol", rtol, low=FINEST, high=0.1)
+    if gd_steps is not None:
+        check.integer("gd_steps", gd_steps, low=1)
+    seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=2)
+    require_device(device)
+    began = time.perf_counter()
+    data = sample(model, d, alpha, seed)
+    if gd_steps is None:
+        gd_steps = int(np.clip(GD_WORK / data.tokens.size, 200, 5000))
+    plan = Plan(alpha, seed, risk, rtol, lr, gd_steps, instances, device)
+    with tqdm(total=len(names) * SOLVERS, disable=None, leave=False) as progress:
+        found: list[Branch] = []
+        try:
+            for name in names:
+                found.append(compare_branch(model, data, name, steps[name], plan, progress))
+        except KeyboardInterrupt:
+            if not found:
+                raise
+    settings = asdict(plan) | {"d": data.dim, "n": data.n_samples, "lam": model.lam, "damping": steps}
+    del settings["device"], settings["rtol"]
+    if isinstance(model.teacher, SoftmaxTeacher):
+        settings["omega"] = model.teacher.omega
+    base = linear_baseline(model) if model.attention else None
+    result = Comparison(settings, found, base, time.perf_counter() - began)
+    if len(found) < len(names):
+        raise Interrupted(result, names[len(found)])
+    return result

@@ -1,0 +1,105 @@
+"""All boundaries of one model, as a job whose row is stored."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gamp_attention.baselines.linear import linear_baseline
+from gamp_attention.experiments.phase_diagram.boundary import Boundary
+from gamp_attention.experiments.phase_diagram.scan import Scan
+from gamp_attention.experiments.phase_diagram.spinodals import existence, stability_changes
+from gamp_attention.experiments.phase_diagram.transitions import beats_baseline, equal_loss
+from gamp_attention.experiments.sweeps.digests import digest, short_hash
+from gamp_attention.models.model import Model
+
+FORMAT = 3  # part of every key: to be raised when the same job gives other numbers
+BRANCHES = ("semantic", "positional")
+LINES = (
+    "alpha_c",
+    "alpha_l",
+    *(f"{branch}_{what}" for branch in BRANCHES for what in ("from", "to", "stable_from", "stable_to")),
+)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Where to look and how well.
+
+    Attributes
+    ----------
+    low, high : range of α.
+    tol : error of α asked for.
+    """
+
+    low: float
+    high: float
+    tol: float
+
+
+@dataclass(frozen=True, eq=False)
+class DiagramJob:
+    """The boundaries of one model; a job for `gamp_attention.experiments.sweeps.scheduler`."""
+
+    model: Model
+    name: str
+    value: Any
+    search: Search
+
+    @property
+    def key(self) -> str:
+        """A hash of all that determines the row."""
+        return short_hash([FORMAT, digest(self.model), asdict(self.search)])
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What is varied, its value, and the search."""
+        return {"parameter": self.name, "value": self.value, **asdict(self.search)}
+
+    def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
+        """Every line as [value, error, note], and the points that were solved on the way."""
+        try:
+            found, scans = find(self.model, self.search)
+        except Exception as error:
+            return {"status": "error", "message": f"{type(error).__name__}: {error}"}
+        late = [
+            name for name, line in found.items() if line.note.startswith("not found") or line.error > self.search.tol
+        ]
+        return {
+            "status": "inaccurate" if late else "converged",
+            "message": "; ".join(f"{name}: {found[name].note or 'error above the tolerance'}" for name in late),
+            "lines": {name: list(line) for name, line in found.items()},
+            "points": {
+                branch: [[a, point.train_loss, point.test_error] for a, point in sorted(scan.found.items())]
+                for branch, scan in scans.items()
+            },
+        }
+
+
+def find(model: Model, search: Search) -> tuple[dict[str, Boundary], dict[str, Scan]]:
+    """All boundaries of a model by name, and the branches they come from."""
+    found, scans = {}, {branch: Scan(model, branch) for branch in BRANCHES}
+    for branch, scan in scans.items():
+        scan.climb(search.low, search.high)
+        found[f"{branch}_from"], found[f"{branch}_to"] = existence(scan, search.low, search.high, search.tol)
+    semantic, positional = scans.values()
+    found["alpha_c"] = equal_loss(semantic, positional, search.tol)
+    found["alpha_l"] = beats_baseline(semantic, linear_baseline(model), search.tol)
+    for branch, scan in scans.items():
+        found[f"{branch}_stable_from"], found[f"{branch}_stable_to"] = _stable(scan, search.tol)
+    return {name: found[name] for name in LINES}, scans
+
+
+def _stable(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:
+    """The ends of the range of α in which the branch is stable: the largest one, where there are several."""
+    if not scan.found:
+        none = Boundary.none(f"none: there is no {scan.branch} branch")
+        return none, none
+    changes, stable_below = stability_changes(scan, tol)
+    if not changes:
+        none = Boundary.none(f"none: the {scan.branch} branch is {'' if stable_below else 'un'}stable throughout")
+        return none, none
+    above = [line for line, stable in changes if stable]
+    below = [line for line, stable in changes if not stable]
+    return (
+        above[-1] if above else Boundary.none("none: stable from its lower end on"),
+        below[-1] if below else Boundary.none("none: stable up to its upper end"),
+    )

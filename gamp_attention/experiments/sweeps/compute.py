@@ -1,0 +1,160 @@
+"""The numbers of one cell."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.baselines.descent import METHODS, minimize_risk
+from gamp_attention.baselines.torch_loops import few_threads
+from gamp_attention.damping import DAMPING
+from gamp_attention.data.dataset import RISKS
+from gamp_attention.data.sampling import sample
+from gamp_attention.data.test_error import sampled_test_error
+from gamp_attention.experiments.sweeps.cells import Cell, model_at
+from gamp_attention.gamp.run import run_gamp
+from gamp_attention.models.model import Model
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.fixed_points.solve import FINEST
+from gamp_attention.state_evolution.fixed_points.warm_start import solve_near
+
+USED = {  # settings that matter to each method
+    "SE": ("rtol",),
+    "GAMP": ("risk", "n_test", "gamp_steps", "tol"),
+    "GD": ("risk", "n_test", "descent", "gd_steps", "tol"),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all cells of a sweep share.
+
+    Attributes
+    ----------
+    rtol : accuracy of state evolution.
+    risk : "exact" or "asymptotic", for message passing and descent.
+    n_test : fresh sentences for the test error.
+    descent : "gd", "adam" or "lbfgs".
+    gd_steps, gamp_steps : bounds on the iterations.
+    tol : bound on the gradient norm.
+    """
+
+    rtol: float = 1e-3
+    risk: str = "exact"
+    n_test: int = 1000
+    descent: str = "gd"
+    gd_steps: int = 5000
+    gamp_steps: int = 500
+    tol: float = 1e-8
+
+    def __post_init__(self) -> None:
+        plain = {
+            "rtol": check.real("rtol", self.rtol, low=FINEST, high=0.1),
+            "risk": check.choice("risk", self.risk, RISKS),
+            "n_test": check.integer("n_test", self.n_test, low=2),
+            "descent": check.choice("descent", self.descent, METHODS),
+            "gd_steps": check.integer("gd_steps", self.gd_steps, low=1),
+            "gamp_steps": check.integer("gamp_steps", self.gamp_steps, low=1),
+            "tol": check.real("tol", self.tol, low=0),
+        }
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
+
+    def used_by(self, method: str) -> dict[str, Any]:
+        """Those that matter to a method."""
+        return {name: asdict(self)[name] for name in USED[method]}
+
+
+def run_cell(
+    model: Model, cell: Cell, settings: Settings, previous_row: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The row of a cell: plain numbers, lists and words.
+
+    Parameters
+    ----------
+    model : the base model, whose ω, λ and σ the cell replaces.
+    cell, settings : what to compute.
+    previous_row : the row of the cell before it in a chain, to start state evolution from.
+
+    Returns
+    -------
+    dict with status, message, and where the solver returned: converged, n_iter, residual, start, overlaps and
+    overlaps_error (lists by name), train_loss, test_error, replicon, jump_share, gradient_norm, and errors named
+    *_error. Numbers that a method does not have are left out. A cell that raises has the status "error".
+    """
+    try:
+        model = model_at(model, cell)
+        if cell.method == "SE":
+            return _state_evolution(model, cell, settings, previous_row)
+        return _finite_size(model, cell, settings)
+    except Exception as error:
+        return {"status": "error", "message": f"{type(error).__name__}: {error}"}
+
+
+def row_overlaps(row: dict[str, Any], name: str = "overlaps") -> Overlaps | None:
+    """The overlaps that a row holds, or None."""
+    found = row.get(name)
+    return None if found is None else Overlaps(**{key: np.array(values) for key, values in found.items()})
+
+
+def _state_evolution(
+    model: Model, cell: Cell, settings: Settings, previous_row: dict[str, Any] | None
+) -> dict[str, Any]:
+    neighbour = row_overlaps(previous_row) if previous_row is not None and previous_row.get("converged") else None
+    result, warm = solve_near(model, cell.alpha, cell.branch, neighbour, settings.rtol)
+    jumps, errors, total = result.jump_mass.sum(), result.jump_mass_error.sum(), result.V_hat.sum()
+    return _common(result, result.validity, "predecessor" if warm else "name") | {
+        "overlaps_error": _lists(result.overlaps_error),
+        "error": float(result.error),
+        "train_loss_error": float(result.train_loss_error),
+        "test_error": float(result.test_error),
+        "test_error_error": float(result.test_error_error),
+        "jump_share": float(jumps / total),
+        "jump_share_error": float(errors / total),
+        "replicon": float(result.replicon),
+        "replicon_error": float(result.replicon_error),
+    }
+
+
+def _finite_size(model: Model, cell: Cell, settings: Settings) -> dict[str, Any]:
+    assert cell.d is not None
+    assert cell.seed is not None
+    data = sample(model, cell.d, cell.alpha, cell.seed)
+    seed, tol = cell.seed, settings.tol
+    if cell.method == "GAMP":
+        damping = DAMPING.get(cell.branch, "adaptive")
+        result: Any = run_gamp(
+            data, cell.branch, settings.risk, damping=damping, tol=tol, max_iter=settings.gamp_steps, seed=seed
+        )
+        message = result.message
+    else:
+        steps = settings.gd_steps
+        with few_threads(0):  # sums in torch depend on the number of threads; cells must not
+            result = minimize_risk(
+                data, cell.branch, settings.risk, settings.descent, max_iter=steps, tol=tol, seed=seed
+            )
+        message = f"{settings.descent}: {result.status.value} after {result.n_iter} steps"
+    error, error_error = sampled_test_error(data, result.Q, n_samples=settings.n_test, seed=seed)
+    return _common(result, message, "name") | {
+        "test_error": error,
+        "test_error_error": error_error,
+        "gradient_norm": float(result.gradient_norm),
+    }
+
+
+def _common(result: Any, message: str, start: str) -> dict[str, Any]:
+    return {
+        "status": result.status.value,
+        "message": message,
+        "start": start,
+        "converged": bool(result.converged),
+        "n_iter": int(result.n_iter),
+        "residual": float(result.residual),
+        "overlaps": _lists(result.overlaps),
+        "train_loss": float(result.train_loss),
+    }
+
+
+def _lists(overlaps: Overlaps) -> dict[str, Any]:
+    return {name: values.tolist() for name, values in overlaps.arrays().items()}

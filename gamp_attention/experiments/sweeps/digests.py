@@ -1,0 +1,52 @@
+"""Hashes that tell models apart, and all that is plain data, the same in every process."""
+
+import hashlib
+import json
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.models.model import Model, require_model
+from gamp_attention.models.parameters import has_common_variance, has_omega, with_parameter
+
+
+def digest(model: Model) -> str:
+    """A short hash of everything in a model."""
+    return short_hash(_described(require_model(model)))
+
+
+def base_digest(model: Model) -> str:
+    """A short hash of a model without its ω, λ and σ, which every cell holds itself."""
+    model = with_parameter(require_model(model), "lam", 1.0)
+    if has_omega(model):
+        model = with_parameter(model, "omega", 0.0)
+    return digest(with_parameter(model, "sigma", 1.0) if has_common_variance(model) else model)
+
+
+def canonical(value: Any) -> str:
+    """JSON text of plain finite values, the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def short_hash(value: Any) -> str:
+    """24 hexadecimal digits of the canonical text."""
+    return hashlib.blake2b(canonical(value).encode(), digest_size=12).hexdigest()
+
+
+def _described(value: Any) -> Any:
+    """Plain data that hold all that a model holds."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {"type": type(value).__qualname__} | {f.name: _described(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {"type": type(value).__qualname__} | {name: _described(v) for name, v in value._asdict().items()}
+    if isinstance(value, np.ndarray):
+        return {"shape": list(value.shape), "values": value.ravel().tolist()}
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [_described(v) for v in value]
+    raise check.fail("model", value, "fields that are numbers, words, arrays or dataclasses of them", TypeError)

@@ -1,0 +1,231 @@
+"""Chains of jobs on any executor; workers store each job's row as it is finished."""
+
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import active_children, connection, parent_process
+from multiprocessing.context import SpawnContext, SpawnProcess
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+from numba import config
+from tqdm import tqdm
+
+from gamp_attention._core import check
+from gamp_attention.experiments.sweeps.store import Store
+
+MOST_WORKERS = 1024  # all of which are started at once
+POLL = 0.5  # seconds between looks at the folder, for the progress bar
+LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+_computing = threading.Lock()  # one job at a time in a process, whose thread count is its own
+
+
+class Job(Protocol):
+    """What can be scheduled; it must pickle. What `run` raises ends the whole run: failures are rows."""
+
+    @property
+    def key(self) -> str:
+        """Names the job's file."""
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Plain data to be stored with the row."""
+
+    def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
+        """A row of plain data, given the stored row of the job before it in the chain."""
+
+
+def run_chains(
+    chains: Sequence[Sequence[Job]], store: Store, executor: Any = None, *, threads: int | None = None
+) -> int:
+    """Compute what the store lacks, chain by chain.
+
+    Parameters
+    ----------
+    chains : jobs; within a chain they are run in order, each given the row of the one before.
+    store : a store that has begun, on a file system that all workers see.
+    executor : what has `submit` that returns futures, as in concurrent.futures; serial if not given.
+    threads : compiled kernels use this many; all when serial and one on an executor, if not given.
+
+    Returns
+    -------
+    int : jobs that were computed, the others having been stored before.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    RuntimeError : if a worker failed.
+    KeyboardInterrupt : saying how to go on.
+    """
+    check_workers(executor, threads)
+    missing = {job.key for chain in chains for job in chain if store.load(job.key) is None}
+    waiting = [chain for chain in chains if any(job.key in missing for job in chain)]
+    total = sum(len(chain) for chain in chains)
+    with tqdm(total=total, initial=total - len(missing), disable=None, leave=False, unit="cell") as bar:
+
+        def advance() -> None:  # by what is there, whoever computed it
+            if not bar.disable:
+                bar.update(bar.initial + len(missing & store.present()) - bar.n)
+
+        try:
+            if executor is None:
+                return sum(run_chain(str(store.folder), chain, threads, advance) for chain in waiting)
+            return _submit(waiting, store, executor, threads or 1, advance)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_resume("interrupted", store)) from None
+
+
+def check_workers(executor: Any, threads: Any) -> None:
+    """Raise the errors of `run_chains` for its arguments `executor` and `threads`."""
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise check.fail("executor", executor, "an executor with submit(), or None", TypeError)
+    if threads is not None:
+        check.integer("threads", threads, low=1)
+
+
+def run_chain(
+    folder: str,
+    chain: Sequence[Job],
+    threads: int | None,
+    finished: Callable[[], Any] | None = None,
+    run: str = "",
+) -> int:
+    """Compute and store what the store lacks of one chain, calling `finished` after each; the number of them.
+
+    `run` makes no difference but to executors that remember calls.
+    """
+    store, previous, count = Store(folder), None, 0
+    for job in chain:
+        with _computing:
+            row = store.load(job.key)  # only now: another process may have been faster
+            if row is None:
+                began = time.perf_counter()
+                with kernel_threads(threads):
+                    computed = job.run(previous)
+                store.save(job.key, job.parameters, computed, time.perf_counter() - began)
+                row = store.load(job.key)
+                count += 1
+        if finished is not None:
+            finished()
+        previous = row
+    return count
+
+
+@contextmanager
+def kernel_threads(threads: int | None) -> Iterator[None]:
+    """Compiled kernels on so many threads; numba's own number of them, if None."""
+    before = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
+    try:
+        if threads is not None:
+            config.NUMBA_NUM_THREADS = threads  # type: ignore[attr-defined]
+        yield
+    finally:
+        config.NUMBA_NUM_THREADS = before  # type: ignore[attr-defined]
+
+
+def _submit(
+    chains: Sequence[Sequence[Job]], store: Store, executor: Any, threads: int, advance: Callable[[], None]
+) -> int:
+    done: SimpleQueue[Any] = SimpleQueue()
+    futures, open_chains, count = [], len(chains), 0
+    run = uuid.uuid4().hex  # executors that remember results, as dask's, must not take one run for another
+    try:
+        for chain in sorted(chains, key=len, reverse=True):
+            futures.append(executor.submit(run_chain, str(store.folder), chain, threads, run=run))
+            futures[-1].add_done_callback(done.put)
+        while open_chains:
+            try:
+                future = done.get(timeout=POLL)
+                open_chains -= 1
+                count += future.result()
+            except Empty:
+                pass
+            advance()
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and isinstance(executor, _LocalPool):
+            executor.abandon()
+        else:
+            for future in futures:
+                future.cancel()
+        if isinstance(error, Exception):
+            raise RuntimeError(_resume(f"a worker failed ({type(error).__name__}: {error})", store)) from error
+        raise
+    return count
+
+
+def _resume(what: str, store: Store) -> str:
+    return f"{what}; finished cells are kept in {store.folder}: run the same again to go on"
+
+
+class _QuietProcess(SpawnProcess):
+    """A process that is born with one thread for linear algebra, unless the user chose a number."""
+
+    def start(self) -> None:
+        unset = [name for name in LIBRARY_THREADS if name not in os.environ]
+        os.environ.update(dict.fromkeys(unset, "1"))
+        main = threading.current_thread() is threading.main_thread()
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None  # inherited: Ctrl-C is the parent's
+        try:
+            super().start()
+        finally:
+            if main:
+                signal.signal(signal.SIGINT, handler)
+            for name in unset:
+                del os.environ[name]
+
+
+class _QuietContext(SpawnContext):
+    Process = _QuietProcess
+
+
+class _LocalPool(ProcessPoolExecutor):
+    """A pool that need not be waited for."""
+
+    def abandon(self) -> None:
+        """End all processes at once: what they compute is lost, not what they have stored."""
+        for process in active_children():
+            if isinstance(process, _QuietProcess):
+                process.terminate()
+
+
+def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
+    """A pool of processes on this machine, one for each core if not given; they end when this process is killed.
+
+    Parameters
+    ----------
+    workers : number of processes.
+
+    Returns
+    -------
+    An executor, for `sweep` and `phase_boundaries`.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> with ga.local_pool(2) as pool:
+    ...     list(pool.map(abs, [-1, 2]))
+    [1, 2]
+    """
+    workers = (os.cpu_count() or 1) if workers is None else check.integer("workers", workers, low=1, high=MOST_WORKERS)
+    return _LocalPool(workers, mp_context=_QuietContext(), initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """Leave as soon as the parent is gone, for a killed one does not say goodbye."""
+    parent = parent_process()
+    if parent is not None:
+
+        def watch() -> None:
+            connection.wait([parent.sentinel])
+            os._exit(1)
+
+        threading.Thread(target=watch, daemon=True, name="end with parent").start()

@@ -1,0 +1,210 @@
+"""A sweep as an xarray Dataset, and its netCDF file."""
+
+import importlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.experiments.sweeps.cells import AXES, METHODS
+from gamp_attention.experiments.sweeps.compute import row_overlaps
+from gamp_attention.experiments.sweeps.store import Store
+from gamp_attention.models.starts import STARTS
+from gamp_attention.results import scalars
+
+if TYPE_CHECKING:
+    import xarray
+
+RENAMED = {"method": "solver"}  # `Dataset.sel(method=...)` has another meaning, and would silently select nothing
+OVERLAPS = ("q", "m", "theta", "V")
+WITH_ERROR = (*OVERLAPS, "train_loss", "test_error", "jump_share", "replicon")
+MEANING = {
+    "q": "trace of QᵀΣ_lQ/d, averaged over tokens",
+    "m": "m_1 = Qᵀp_1/√d, or its norm",
+    "theta": "QᵀΣ_lQ*/d averaged over tokens, or its norm",
+    "V": "trace of V_l per column, averaged over tokens",
+    "train_loss": "training loss ε_t",
+    "test_error": "test error ε_g",
+    "jump_share": "part of V̂ that jumps of the proximal map make",
+    "replicon": "replica symmetry is stable below 1",
+    "gradient_norm": "‖∇R‖_F/(λ√d)",
+    "n_iter": "iterations, -1 where there are none",
+    "status": "how the solver ended; missing where the cell was not computed",
+}
+
+
+class Result(Protocol):
+    """What a Dataset is made of: parameters and row of every cell, and what all share."""
+
+    @property
+    def parameters(self) -> list[dict[str, Any]]:
+        """The fields of the cells."""
+
+    @property
+    def rows(self) -> "list[dict[str, Any]] | list[dict[str, Any] | None]":
+        """Their rows, None where a cell is missing."""
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The model's hash as "model", and "settings"."""
+
+
+def to_dataset(source: "Result | Store | str | Path") -> "xarray.Dataset":
+    """A Dataset of the scalars of all cells, with errors, status and message.
+
+    A full grid has a dimension for each axis that varies, and state evolution, which knows no d and seed, is repeated
+    along those. Any other list of cells has the one dimension `cell`. The method is named `solver` here. There are no
+    times in it: the same sweep gives the same Dataset.
+
+    Parameters
+    ----------
+    source : a sweep's result, or its folder; cells that the folder lacks have the status "missing" and NaN.
+
+    Returns
+    -------
+    xarray.Dataset
+
+    Raises
+    ------
+    ImportError : without xarray; install gamp-attention[sweep].
+    ValueError : if the folder holds no sweep.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> import gamp_attention as ga
+    >>> with TemporaryDirectory() as folder:
+    ...     ga.sweep(ga.paper_model(), folder, alpha=[1.0, 1.5], method="GAMP", branch="semantic", d=100).counts
+    ...     found = ga.to_dataset(folder)
+    {'converged': 2}
+    >>> found.q.dims, bool(found.converged.all())
+    (('alpha',), True)
+    """
+    xarray = _needed("xarray")
+    if isinstance(source, (Store, str, os.PathLike)):
+        store = source if isinstance(source, Store) else Store(source)
+        manifest = store.manifest()
+        if manifest is None or "cells" not in manifest:
+            raise check.fail("source", str(store.folder), "the folder of a sweep, with sweep.json")
+        keys, parameters, about = [cell["key"] for cell in manifest["cells"]], manifest["cells"], manifest
+        rows: list[Any] = [store.load(key) for key in keys]
+    elif not all(hasattr(source, name) for name in ("parameters", "rows", "about")):
+        raise check.fail("source", source, "a sweep's result, or its folder", TypeError)
+    else:
+        parameters, rows, about = source.parameters, list(source.rows), source.about
+    dims, coords, places, shape = _layout(parameters)
+    columns: dict[str, list[Any]] = {}
+    for row in rows:
+        for name, value in _numbers(row).items():
+            columns.setdefault(name, []).append(value)
+    found = {}
+    for name, values in columns.items():
+        column = np.array(values)
+        filled = np.full(shape, _empty(name, column), dtype=column.dtype)
+        for place, value in zip(places, column, strict=True):
+            filled[place] = value
+        meaning = {"long_name": MEANING[name]} if name in MEANING else {}
+        found[name] = xarray.Variable(dims, filled, meaning)
+    return xarray.Dataset(found, coords, _attributes(rows, about)).rename(
+        {old: new for old, new in RENAMED.items() if old in coords}
+    )
+
+
+def save(dataset: "xarray.Dataset", path: str | Path) -> None:
+    """Write a Dataset as netCDF, whole or not at all.
+
+    Raises
+    ------
+    ImportError : without h5netcdf and h5py; install gamp-attention[sweep].
+    """
+    require_netcdf()
+    path = Path(path)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=path.name, suffix=".part") as aside:
+        dataset.to_netcdf(Path(aside) / "data.nc", engine="h5netcdf")
+        os.replace(Path(aside) / "data.nc", path)
+
+
+def require_netcdf() -> None:
+    """Raise ImportError, saying what to install, where netCDF files cannot be written."""
+    _needed("xarray", "h5netcdf", "h5py")
+
+
+def _needed(*names: str) -> Any:
+    """The first of some modules, all of which must be there."""
+    try:
+        modules = [importlib.import_module(name) for name in names]
+    except ImportError as error:
+        raise ImportError(f"datasets need {' and '.join(names)}: pip install 'gamp-attention[sweep]'") from error
+    return modules[0]
+
+
+def _layout(parameters: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[str, Any], list[Any], tuple[int, ...]]:
+    """Dimensions, coordinates, where each cell goes, and the shape."""
+    values = {name: _values(name, parameters) for name in AXES}
+    fixed = {name: found[0] for name, found in values.items() if len(found) == 1}
+    dims = tuple(name for name in AXES if len(values[name]) > 1)
+    shape = tuple(len(values[name]) for name in dims)
+    places, count = [], np.zeros(shape, dtype=int)
+    for cell in parameters:
+        # what a cell does not have, d and seed of state evolution, it is repeated along
+        at = [slice(None) if cell[name] is None else values[name].index(cell[name]) for name in dims]
+        places.append(tuple(at))
+        count[tuple(at)] += 1
+    if (count == 1).all():
+        return dims, fixed | {name: np.array(values[name]) for name in dims}, places, shape
+    along = {name: ("cell", _with_gaps([cell[name] for cell in parameters])) for name in AXES if values[name]}
+    return ("cell",), along, list(range(len(parameters))), (len(parameters),)
+
+
+def _values(name: str, parameters: list[dict[str, Any]]) -> list[Any]:
+    """The different values on an axis, in an order that does not depend on the cells'."""
+    found = {cell[name] for cell in parameters} - {None}
+    words: dict[str, tuple[str, ...]] = {"method": METHODS, "branch": STARTS}
+    return sorted(found, key=words[name].index) if name in words else sorted(found)
+
+
+def _with_gaps(values: list[Any]) -> np.ndarray:
+    return np.array([np.nan if value is None else value for value in values] if None in values else values)
+
+
+def _numbers(row: dict[str, Any] | None) -> dict[str, Any]:
+    """The variables of one cell."""
+    row = {"status": "missing", "message": ""} if row is None else row
+    found: dict[str, Any] = {"status": row["status"], "message": row["message"]}
+    found["converged"] = bool(row.get("converged", False))
+    found["n_iter"] = int(row.get("n_iter", -1))
+    overlaps, errors = row_overlaps(row), row_overlaps(row, "overlaps_error")
+    values: dict[str, Any] = {} if overlaps is None else dict(scalars(overlaps))
+    if errors is not None:
+        values |= {f"{name}_error": value for name, value in scalars(errors).items()}
+    values = row | values
+    for name in WITH_ERROR:
+        found[name] = float(values.get(name, np.nan))
+        found[f"{name}_error"] = float(values.get(f"{name}_error", np.nan))
+    found["gradient_norm"] = float(values.get("gradient_norm", np.nan))
+    found["residual"] = float(values.get("residual", np.nan))
+    return found
+
+
+def _empty(name: str, column: np.ndarray) -> Any:
+    if column.dtype.kind == "U":
+        return "missing" if name == "status" else ""
+    return {"f": np.nan, "i": -1, "b": False}[column.dtype.kind]
+
+
+def _attributes(rows: list[Any], about: dict[str, Any]) -> dict[str, str]:
+    computed = [row for row in rows if row is not None]
+    versions: dict[str, set[str]] = {}
+    for row in computed:
+        for name, version in row["versions"].items():
+            versions.setdefault(name, set()).add(version)
+    return {
+        "model": about["model"],
+        "settings": json.dumps(about["settings"], sort_keys=True),
+        "versions": json.dumps({name: ", ".join(sorted(found)) for name, found in sorted(versions.items())}),
+        "commits": ", ".join(sorted({str(row["commit"]) for row in computed})),
+    }

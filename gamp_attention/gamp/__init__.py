@@ -1,0 +1,1 @@
+"""Message passing at finite d: one step, the run around it, and what finishes a run that cycles."""

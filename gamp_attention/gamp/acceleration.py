@@ -1,0 +1,109 @@
+"""Guarded Anderson acceleration of damped message passing, for fixed points alone: no state evolution tracks it.
+
+With u_k the states (Q, D, V) and f_k = G(u_k) − u_k the moves of the damped iteration G, the next state is
+G(u) − Σ_j c_j (Δu_j + Δf_j), the differences Δ being those of consecutive iterations and c minimising
+‖f − Σ_j c_j Δf_j‖. G is the iteration itself, so fixed points are the same, and at each of them D = V g.
+"""
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from gamp_attention.gamp.step import GampState
+
+DEPTH = 15  # differences kept
+WARM_UP = 3  # damped iterations before the first extrapolation
+RISE = 2.0  # growth of the gradient norm over the least since the last restart that is not tolerated
+PAUSE = 5  # damped iterations after the first refusal, and as many more after each other one
+REGULAR = 1e-14  # of the least squares, relative
+
+
+class Acceleration:
+    """Extrapolates from the last iterations; falls back to damped ones where the gradient norm rises.
+
+    Attributes
+    ----------
+    n_refused : extrapolations taken back.
+    """
+
+    def __init__(self) -> None:
+        self.n_refused = 0
+        self._wait = WARM_UP
+        self._forget()
+
+    def _forget(self) -> None:
+        self._moves: deque[np.ndarray] = deque(maxlen=DEPTH)  # Δf of (Q, D)
+        self._steps: deque[tuple[np.ndarray, ...]] = deque(maxlen=DEPTH)  # Δu + Δf of Q, D, V
+        self._last: tuple[np.ndarray, GampState] | None = None
+        self._least = np.inf
+        self._successor: GampState | None = None  # of the state with the least gradient
+
+    def __call__(self, state: GampState, after: GampState, norm: float) -> GampState:
+        """The state to go on from, given one, its damped successor and the gradient norm at it."""
+        if norm > RISE * self._least:
+            successor = self._successor
+            self.n_refused += 1
+            self._wait = PAUSE * self.n_refused
+            self._forget()
+            assert successor is not None
+            return successor
+        move = _scaled(after.Q - state.Q, after.D - state.D)
+        if self._last is not None:
+            before, reached = self._last
+            self._moves.append(move - before)
+            self._steps.append((after.Q - reached.Q, after.D - reached.D, after.V - reached.V))
+        self._last = move, after
+        if self._wait > 0:  # damped iterations may pass through larger gradients
+            self._wait -= 1
+            return after
+        if norm < self._least:
+            self._least, self._successor = norm, after
+        return self._extrapolated(after, move)
+
+    def restart(self) -> None:
+        """Forget everything, as the state or the damping was changed from outside."""
+        self._forget()
+        self._wait = max(self._wait, WARM_UP)
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that it remembers."""
+        last = None if self._last is None else [self._last[0], self._last[1].snapshot()]
+        return {
+            "n_refused": self.n_refused, "wait": self._wait, "moves": list(self._moves), "steps": list(self._steps),
+            "last": last, "least": self._least,
+            "successor": None if self._successor is None else self._successor.snapshot(),
+        }  # fmt: skip
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+        self.n_refused, self._wait = int(snapshot["n_refused"]), int(snapshot["wait"])
+        self._moves.extend(snapshot["moves"])
+        self._steps.extend(tuple(parts) for parts in snapshot["steps"])
+        if "last" in snapshot:
+            self._last = snapshot["last"][0], GampState(**snapshot["last"][1])
+        self._least = float(snapshot["least"])
+        self._successor = GampState(**snapshot["successor"]) if "successor" in snapshot else None
+
+    def _extrapolated(self, after: GampState, move: np.ndarray) -> GampState:
+        moves = np.array(self._moves)
+        gram = moves @ moves.T
+        scale = np.sqrt(np.diag(gram))
+        if not (scale > 0).all():
+            return after
+        gram = gram / np.outer(scale, scale) + REGULAR * np.eye(len(gram))
+        c = np.linalg.lstsq(gram, moves @ move / scale, rcond=None)[0] / scale
+        Q, D, V = (
+            start - sum(share * part for share, part in zip(c, parts, strict=True))
+            for start, parts in zip((after.Q, after.D, after.V), zip(*self._steps, strict=True), strict=True)
+        )
+        if not (np.isfinite(Q).all() and np.isfinite(D).all() and np.isfinite(V).all()):
+            return after
+        if np.linalg.eigvalsh(V).min() < 0.1 * np.linalg.eigvalsh(after.V).min():
+            V = after.V
+        return GampState(Q, V, D, after.z)
+
+
+def _scaled(Q: np.ndarray, D: np.ndarray) -> np.ndarray:
+    """Both as one vector, a root mean square of each."""
+    return np.concatenate([Q.ravel() / np.sqrt(Q.size), D.ravel() / np.sqrt(D.size)])

@@ -1,0 +1,114 @@
+"""Checkpoints: a run written to one file, from which it goes on to the same bits.
+
+The file is an .npz archive without pickles, written aside and renamed, so that it is whole or absent; archives carry
+checksums. It also holds a digest of the data and options, and is refused where these differ.
+"""
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention._core.files import write_aside
+from gamp_attention.data.dataset import Dataset
+
+FORMAT = 1
+LENGTH = "#"  # key of the length of a list
+EVERY = 60.0  # seconds between checkpoints, unless told
+
+
+class Resumable(Protocol):
+    """A part of a run that changes on the way."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that has changed, as `packed` takes it."""
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+
+
+def digest(data: Dataset, *options: Any) -> str:
+    """A hash of the numbers that a dataset's risks are made of, and of options: arrays, or what `repr` tells apart."""
+    known = hashlib.blake2b(digest_size=16)
+    arrays = data.terms("exact").params, data.positions, data.spectra, data.source_means
+    for value in (*arrays, data.tokens.shape, data.tokens.dtype.str, data.penalty, data.loss, *options):
+        known.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
+    return known.hexdigest()
+
+
+class Checkpoint:
+    """One file that a run is written to now and then.
+
+    Parameters
+    ----------
+    path : the file; its folder must exist.
+    digest : of data and options.
+    every : least seconds between two writes.
+    """
+
+    def __init__(self, path: Any, digest: str, every: Any = EVERY) -> None:
+        if not isinstance(path, str | Path):
+            raise check.fail("checkpoint", path, "the path of a file", TypeError)
+        self.path, self.digest = Path(path), digest
+        self.every = check.real("checkpoint_every", every, low=0)
+        if not self.path.parent.is_dir():
+            raise check.fail("checkpoint", str(path), "a file in a folder that exists")
+        self._last = time.monotonic()
+
+    def load(self) -> dict[str, Any] | None:
+        """What was written last, or None where nothing was.
+
+        Raises
+        ------
+        ValueError : for a file that is damaged, is no checkpoint, or is one of other data or options.
+        """
+        try:
+            with open(self.path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+                found = {name: archive[name] for name in archive.files}
+            about = str(found.pop("digest")), int(found.pop("format"))
+        except FileNotFoundError:
+            return None
+        except Exception as error:  # damaged archives fail in a dozen ways
+            raise ValueError(f"checkpoint: {self.path} cannot be read, remove it to start anew: {error}") from error
+        if about != (self.digest, FORMAT):
+            raise ValueError(f"checkpoint: {self.path} needs to be of the same data and options, got another run's")
+        return unpacked(found)
+
+    def save(self, snapshot: dict[str, Any]) -> None:
+        """Write a snapshot, unless the last one is recent."""
+        if time.monotonic() - self._last < self.every:
+            return
+        about = {"digest": np.array(self.digest), "format": np.array(FORMAT)}
+        write_aside(self.path, lambda file: np.savez(file, **packed(snapshot), **about))  # type: ignore[arg-type]
+        self._last = time.monotonic()
+
+
+def packed(tree: Any, name: str = "") -> dict[str, np.ndarray]:
+    """Nested dicts and lists of arrays, numbers and None as flat arrays; None is left out."""
+    if tree is None:
+        return {}
+    if isinstance(tree, dict):
+        parts = [packed(value, f"{name}/{key}") for key, value in tree.items()]
+    elif isinstance(tree, list | tuple):
+        parts = [{f"{name}/{LENGTH}": np.array(len(tree))}]
+        parts += [packed(value, f"{name}/{index}") for index, value in enumerate(tree)]
+    else:
+        return {name: np.asarray(tree)}
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def unpacked(arrays: dict[str, np.ndarray]) -> Any:
+    """The tree of `packed`: numbers come back as arrays of no axes, and None as a missing key."""
+    if "" in arrays:
+        return arrays[""]
+    children: dict[str, dict[str, np.ndarray]] = {}
+    for name, value in arrays.items():
+        key, _, rest = name.removeprefix("/").partition("/")
+        children.setdefault(key, {})[f"/{rest}" if rest else ""] = value
+    if LENGTH not in children:
+        return {key: unpacked(part) for key, part in children.items()}
+    length = int(children.pop(LENGTH)[""])
+    return [unpacked(children[str(index)]) if str(index) in children else None for index in range(length)]

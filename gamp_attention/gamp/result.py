@@ -1,0 +1,130 @@
+"""The result of run_gamp: settling where message passing cycled, verification, and a report of the best there is."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.risk import RiskAtPoint, gradient_norm, overlaps, risk_at, susceptibility
+from gamp_attention.denoisers.output import denoise_groups
+from gamp_attention.gamp.settling import is_fixed_point, settle
+from gamp_attention.gamp.step import GampState
+from gamp_attention.gamp.watch import Watch
+from gamp_attention.models.sources import weighted
+from gamp_attention.penalties.matrix import on_kinks
+from gamp_attention.penalties.standard import Ridge
+from gamp_attention.results import History, Overlaps, Recorder, Status
+
+NEAR_JUMP = 1e-2  # gap to the next minimum, relative to the mean loss of a sample, that counts as a jump nearby
+
+
+@dataclass(frozen=True, eq=False)
+class GampResult:
+    """Outcome of `run_gamp`.
+
+    Attributes
+    ----------
+    status, converged, n_iter, residual, history : as for every solver; the residual is the gradient norm.
+    Q : (d, r) weights: the last iterate where converged or tol = 0, else the one of smallest gradient. For other
+        penalties than the ridge, and tol > 0, after a proximal step that puts on kinks those that a kink holds.
+    overlaps : of Q, with V.
+    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at Q.
+    message_passing : how the message passing phase ended, before any settling.
+    n_settle : iterations of the settling phase, 0 if there was none.
+    fixed_point : whether Q was verified to be a fixed point of GAMP; None where it did not converge.
+    n_off_global : samples whose held proximal minimum is not the global one.
+    n_near_jump : samples with another proximal minimum nearly as low.
+    state : the last state of message passing, to go on from.
+    message : the outcome in words.
+    """
+
+    status: Status
+    n_iter: int
+    residual: float
+    history: History
+    Q: np.ndarray
+    overlaps: Overlaps
+    train_loss: float
+    gradient_norm: float
+    message_passing: Status
+    n_settle: int
+    fixed_point: bool | None
+    n_off_global: int
+    n_near_jump: int
+    state: GampState
+    message: str
+
+    @property
+    def converged(self) -> bool:
+        """Whether gradient_norm <= tol."""
+        return self.status.converged
+
+
+def conclude(
+    data: Dataset,
+    risk: str,
+    passing: Status,
+    tol: float,
+    settling: bool,
+    n_iter: int,
+    record: Recorder,
+    last: GampState,
+    watch: Watch,
+) -> GampResult:
+    """Settle where message passing cycled, verify, and report the best there is."""
+    keep_last = passing is Status.CONVERGED or (tol == 0 and passing is Status.MAX_ITER)
+    state = last if keep_last else watch.best_state
+    Q, V, status, n_settle = state.Q, state.V, passing, 0
+    if tol > 0 and type(data.penalty) is not Ridge:
+        Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
+    message = f"message passing: {passing.value} after {n_iter} iterations"
+    if settling and passing in (Status.STALLED, Status.DIVERGED, Status.NONFINITE) and np.isfinite(watch.best_norm):
+        settled = settle(data, risk, Q, tol)
+        n_settle = settled.n_iter
+        if settled.gradient_norm <= tol:
+            status = Status.SETTLED
+        if settled.gradient_norm < watch.best_norm:
+            Q = settled.Q
+        message += f"; settling: {'converged' if status.converged else 'stalled'} after {n_settle}"
+    at = risk_at(data, Q, risk)
+    if n_settle:
+        settled_V = susceptibility(data, at, Q)
+        V = settled_V if np.isfinite(settled_V).all() else V
+    fixed = is_fixed_point(data, risk, at, V) if status.converged else None
+    n_off, n_near = _competing_minima(data, risk, at, V)
+    norm = gradient_norm(data, at.gradient)
+    if tol > 0 and not status.converged:
+        method = "lbfgs" if type(data.penalty) is Ridge else "gd"
+        longer = "a larger max_iter or " if status is Status.MAX_ITER else ""
+        message += (
+            f"; not converged, gradient norm {norm:.2g}: {longer}minimize_risk(data, result.Q, {risk!r}, {method!r}) "
+            "goes on from these weights, the best so far"
+        )
+    return GampResult(
+        status=status,
+        n_iter=n_iter,
+        residual=norm,
+        history=record.history(),
+        Q=Q,
+        overlaps=overlaps(data, Q, V),
+        train_loss=at.train_loss,
+        gradient_norm=norm,
+        message_passing=passing,
+        n_settle=n_settle,
+        fixed_point=fixed,
+        n_off_global=n_off,
+        n_near_jump=n_near,
+        state=last if data.rows_here else last.fetched(),
+        message=message,
+    )
+
+
+def _competing_minima(data: Dataset, risk: str, at: RiskAtPoint, V: np.ndarray) -> tuple[int, int]:
+    """Samples whose fields z, as the proximal point of ω = z − V g, are not the global one; and nearly not."""
+    terms = data.terms(risk)
+    omega = at.z + weighted(data.groups, V, at.loss_gradients)
+    held = denoise_groups(data.groups, data.loss, terms.params, omega, V, at.z, hold=True)
+    best = denoise_groups(data.groups, data.loss, terms.params, omega, V, at.z)
+    off = best.moreau < held.moreau - 1e-9 * (1.0 + np.abs(held.moreau))
+    spread = np.mean(np.abs(best.loss + terms.constant))
+    return int(np.count_nonzero(off)), int(np.count_nonzero(best.gap < NEAR_JUMP * spread))

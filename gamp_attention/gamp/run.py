@@ -1,0 +1,183 @@
+"""run_gamp: the loop around the GAMP step, with its statuses, adaptive damping and checkpoints."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.damping import Damping
+from gamp_attention.data.dataset import Dataset, require_dataset
+from gamp_attention.data.risk import gradient_norm, overlaps, risk_at
+from gamp_attention.denoisers.newton import NotPositiveDefinite
+from gamp_attention.gamp.acceleration import Acceleration
+from gamp_attention.gamp.checkpoint import EVERY, Checkpoint, Resumable, digest
+from gamp_attention.gamp.result import GampResult, conclude
+from gamp_attention.gamp.step import GampState, Memory, StepReport, averaged_memory, gamp_step, initial_state
+from gamp_attention.gamp.watch import HOLD_AFTER, Watch, responses
+from gamp_attention.models.starts import initial_weights
+from gamp_attention.results import Recorder, Status, finish
+
+Callback = Callable[[int, GampState, StepReport], None]
+
+
+def run_gamp(
+    data: Dataset,
+    init: Any = "semantic",
+    risk: str | None = None,
+    *,
+    damping: Any = "adaptive",
+    tol: float = 1e-8,
+    max_iter: int = 500,
+    hold_after: int | None = None,
+    accelerate: bool = False,
+    settling: bool = True,
+    onsager: Any = "empirical",
+    memory: Memory = averaged_memory,
+    V: Any = None,
+    seed: Any = 0,
+    callback: Callback | None = None,
+    checkpoint: Any = None,
+    checkpoint_every: float = EVERY,
+    raise_on_failure: bool = False,
+) -> GampResult:
+    """Run damped GAMP to a critical point of the training risk, eq. (3).
+
+    Eq. :eq:`critical`.
+
+    Parameters
+    ----------
+    data : the samples.
+    init : "semantic", "positional", "random", or weights (d, r).
+    risk : "asymptotic" (eq. 41) or "exact"; if not given, asymptotic where the teacher is known.
+    damping : the step β in (0, 1], a sequence with one for each iteration, or "adaptive": 0.3 at first, and
+        on divergence or a stall back to the best state with a smaller one.
+    tol : bound on ‖∇R‖_F/(λ√d). With tol=0 exactly max_iter iterations are run and the last one returned.
+    max_iter : bound on iterations of message passing.
+    hold_after : iteration from which each sample keeps its local proximal minimum; global minima before.
+        If not given, 20, or never where tol=0, since state evolution tracks global minima.
+    accelerate : extrapolate by Anderson acceleration, with damped iterations wherever that raises the gradient norm.
+        The same fixed points in fewer iterations, but the iterates are no longer those that state evolution tracks.
+    settling : finish by descent (see `gamp_attention.gamp.settling`) where message passing cycles.
+    onsager : "empirical" response, "state_evolution" (taken from `trajectory` at the same start and damping),
+        or an array (T, S, r, r) of responses V̂_t, the last one being repeated; S = L but for mixtures.
+    memory : rule for the Onsager memory D; see `gamp_attention.gamp.step.gamp_step`.
+    V : (S, r, r) variances to start with; tr Σ_l/(2dλ) if not given.
+    seed : for the random part of a start.
+    callback : called with (iteration, state, report) at every iteration.
+    checkpoint : path of a file that message passing is written to now and then, and goes on from where it exists: the
+        same iterations, to the last bit. max_iter may have grown since; all else must be the same.
+    checkpoint_every : least seconds between two writes.
+    raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
+
+    Returns
+    -------
+    GampResult. `converged` means that the gradient norm is at most tol, `fixed_point` that Q was verified to be a fixed
+        point of GAMP.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    ConvergenceError : with `raise_on_failure`.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> result = ga.run_gamp(data, init="semantic", damping=0.5)
+    >>> result.converged, result.gradient_norm < 1e-8
+    (True, True)
+    """
+    require_dataset(data)
+    if risk is None:
+        risk = "exact" if data.model is None else "asymptotic"
+    data.terms(risk)
+    tol = check.real("tol", tol, low=0)
+    max_iter = check.integer("max_iter", max_iter, low=1)
+    step = Damping(damping)
+    if hold_after is None:
+        hold_after = HOLD_AFTER if tol > 0 else sys.maxsize
+    hold_after = check.integer("hold_after", hold_after, low=0)
+    for name, value in {"accelerate": accelerate, "settling": settling, "raise_on_failure": raise_on_failure}.items():
+        check.flag(name, value)
+    for name, called in {"memory": memory, "callback": callback}.items():
+        if called is not None or name == "memory":
+            check.function(name, called)
+    state = initial_state(data, initial_weights(data, init, seed), _variances(V, data))
+
+    def predicted() -> np.ndarray:
+        from gamp_attention.state_evolution.dynamics.trajectory import trajectory
+
+        start = init if isinstance(init, str) and V is None else overlaps(data, state.Q, state.V)
+        return trajectory(data.instance_model(), data.alpha, start, damping=damping, n_iter=min(max_iter, 40)).V_hat
+
+    V_hat = responses(onsager, data.n_sources, data.rank, predicted)
+
+    if accelerate and not data.rows_here:
+        raise check.fail("accelerate", accelerate, "False for data whose samples are on other workers")
+    acceleration = Acceleration() if accelerate else None
+    record, watch, status, first = Recorder(), Watch(tol, hold_after, state), Status.MAX_ITER, 0
+    parts: dict[str, Resumable] = {"damping": step, "watch": watch, "record": record}
+    if acceleration is not None:
+        parts["acceleration"] = acceleration
+    file = None
+    if checkpoint is not None:
+        rule = getattr(memory, "__qualname__", type(memory).__qualname__)
+        options = risk, state.Q, state.V, damping, tol, hold_after, accelerate, onsager, memory.__module__, rule
+        file = Checkpoint(checkpoint, digest(data, *options), checkpoint_every)
+        first, state = _restored(file, parts, state)
+        if first > max_iter:
+            raise check.fail("max_iter", max_iter, f"at least {first}, where the checkpoint {file.path} is")
+
+    for t in range(first, max_iter + 1):
+        if file is not None and t > first:
+            file.save({"t": t, "state": state.snapshot()} | {name: part.snapshot() for name, part in parts.items()})
+        try:
+            after, report = gamp_step(data, risk, state, step(t), hold=t >= hold_after, V_hat=V_hat(t), memory=memory)
+        except (np.linalg.LinAlgError, NotPositiveDefinite):
+            after, report = state, None
+        verdict = watch.judge(t, state, report, step(t))
+        if report is None:
+            at = risk_at(data, state.Q, risk)
+            record.add(overlaps(data, state.Q, state.V), gradient_norm(data, at.gradient), at.train_loss)
+        else:
+            record.add(overlaps(data, state.Q, state.V), report.gradient_norm, report.train_loss)
+            if callback is not None:
+                callback(t, state, report)
+        if verdict is Status.CONVERGED:
+            status = verdict
+            break
+        if t == max_iter:
+            break
+        if verdict is not None:
+            if not step.shrink():
+                status = verdict
+                break
+            after = watch.restart(t)
+            if acceleration is not None:
+                acceleration.restart()
+        elif acceleration is not None and report is not None:
+            after = acceleration(state, after, report.gradient_norm)
+        record.step(step(t))
+        state = after
+    return finish(conclude(data, risk, status, tol, settling, t, record, state, watch), raise_on_failure, "run_gamp")
+
+
+def _restored(file: Checkpoint, parts: dict[str, Resumable], state: GampState) -> tuple[int, GampState]:
+    """Iteration and state to go on from, the parts being restored; 0 and the given state where there is no file."""
+    stored = file.load()
+    if stored is None:
+        return 0, state
+    for name, part in parts.items():
+        part.restore(stored[name])
+    return int(stored["t"]), GampState(**stored["state"])
+
+
+def _variances(V: Any, data: Dataset) -> np.ndarray | None:
+    if V is None:
+        return None
+    V = check.array("V", V, (data.n_sources, data.rank, data.rank))
+    if not np.allclose(V, V.transpose(0, 2, 1), rtol=1e-12, atol=0) or np.linalg.eigvalsh(V).min() <= 0:
+        raise check.fail("V", V, "symmetric positive definite matrices")
+    return V

@@ -1,0 +1,209 @@
+"""Generalized Approximate Message Passing: the iteration, as a pure step on an explicit state.
+
+With X̃ = (x + p)/√d, step β and the denoiser of `gamp_attention.denoisers.output`, one iteration is
+
+    ω_l = X̃_l Q − D_l                                  local fields less their memory
+    z   = prox(ω; V),   g_l = V_l⁻¹(z_l − ω_l)           output denoiser
+    V̂_l = −(1/d) Σ_μ ∂g_l/∂ω_l,   A_i = Σ_l γ_l^i V̂_l     its response
+    b   = X̃ᵀg + A Q,   η_i = argmin r(x) + ½ xᵀA_i x − b_iᵀx,   C_i = ∂η_i/∂b_i    input denoiser
+    W_l = (1/d) Σ_i γ_l^i C_i
+    Q ← (1−β) Q + β η,   V ← (1−β) V + β W,   D ← (1−β) D + β W g
+
+D is the Onsager term. The damped Q depends on every earlier b, and the moving average of W g is the exact
+Onsager term of that dependence; D = V g is not, and neither converges nor follows state evolution.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.data.dataset import Dataset, require_dataset
+from gamp_attention.data.passes import Memory
+from gamp_attention.data.risk import gradient_norm, normalised_risk, risk_at
+from gamp_attention.denoisers.input import initial_variances, weights_update
+from gamp_attention.denoisers.output import Denoised
+from gamp_attention.penalties.matrix import least_subgradient, on_kinks
+from gamp_attention.penalties.standard import Ridge
+
+
+@dataclass(frozen=True, eq=False)
+class GampState:
+    """All that one iteration hands to the next.
+
+    Attributes
+    ----------
+    Q : (d, r) weights.
+    V : (L, r, r) variances of the fields; (S, r, r), one for each source, for mixtures, as with V_hat and W.
+    D : (n, L, r) Onsager memory.
+    z : (n, L, r) minimisers of the last proximal step, from which the next one starts; or None.
+    """
+
+    Q: np.ndarray
+    V: np.ndarray
+    D: np.ndarray
+    z: np.ndarray | None = None
+
+    def snapshot(self) -> dict[str, Any]:
+        """The arrays by name, of which another such state can be made."""
+        return vars(self).copy()
+
+    def fetched(self) -> "GampState":
+        """The same with D and z in this process, where workers hold them."""
+        return GampState(self.Q, self.V, np.asarray(self.D), None if self.z is None else np.asarray(self.z))
+
+
+@dataclass(frozen=True, eq=False)
+class StepReport:
+    """What an iteration saw at the state that it started from.
+
+    Attributes
+    ----------
+    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q; for other penalties than the ridge, after
+        `on_kinks` has put on kinks the weights that a kink holds.
+    omega, denoised : (n, L, r) centres of the proximal step, and the output denoiser's answer; None for samples that
+        other processes hold.
+    V_hat : (L, r, r) the response used for A.
+    W : (L, r, r) the new variances before averaging.
+    """
+
+    train_loss: float
+    gradient_norm: float
+    omega: np.ndarray | None
+    denoised: Denoised | None
+    V_hat: np.ndarray
+    W: np.ndarray
+
+
+def initial_state(data: Dataset, Q: np.ndarray, V: np.ndarray | None = None) -> GampState:
+    """The state before the first iteration, without memory.
+
+    Parameters
+    ----------
+    data : the samples.
+    Q : (d, r) weights.
+    V : (L, r, r) variances; those of `initial_variances`, tr Σ_l/(2dλ), if not given.
+
+    Returns
+    -------
+    GampState
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
+    >>> state = ga.initial_state(data, data.Q_star)
+    >>> state.Q.shape, state.V.shape, bool(state.D.any())
+    ((100, 1), (2, 1, 1), False)
+    """
+    S, L, r = require_dataset(data).n_sources, data.n_tokens, data.rank
+    Q = check.array("Q", Q, (data.dim, r))
+    if V is not None:
+        V = check.array("V", V, (S, r, r))
+    else:
+        V = initial_variances(data.spectra.mean(axis=1), data.penalty.strength, r)
+    return GampState(np.array(Q), np.array(V), np.zeros((data.n_samples, L, r)))
+
+
+def _check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None) -> None:
+    """Raise unless a state is one of these data. Compiled code does not look whether it reads beyond its arrays."""
+    if not isinstance(state, GampState):
+        raise check.fail("state", state, "a GampState, such as initial_state(data, Q)", TypeError)
+    n, L, S, r = data.n_samples, data.n_tokens, data.n_sources, data.rank
+    wanted = {"state.Q": (data.dim, r), "state.V": (S, r, r), "state.D": (n, L, r), "state.z": (n, L, r)}
+    given: tuple[Any, ...] = (state.Q, state.V, state.D, state.z)
+    for (name, shape), array in [*zip(wanted.items(), given, strict=True), (("V_hat", (S, r, r)), V_hat)]:
+        if array is None and name in ("state.z", "V_hat"):
+            continue
+        remote = hasattr(array, "__array__") and not isinstance(array, np.ndarray)  # held by workers
+        if not remote and np.shape(array) != shape:
+            raise check.fail(name, f"shape {np.shape(array)}", f"shape {shape}")
+
+
+def averaged_memory(D: np.ndarray, V: np.ndarray, W: np.ndarray, g: np.ndarray, damping: float) -> np.ndarray:
+    """D ← (1−β) D + β W g, the exact Onsager term of the damped iteration. Eq. :eq:`memory`."""
+    return (1 - damping) * D + damping * np.einsum("lab,nlb->nla", W, g)
+
+
+def naive_memory(D: np.ndarray, V: np.ndarray, W: np.ndarray, g: np.ndarray, damping: float) -> np.ndarray:
+    """D = V g with the averaged V: what damping is often taken to be. Kept to show that it fails.
+
+    Eq. :eq:`naive-memory`.
+    """
+    return np.einsum("lab,nlb->nla", V, g)
+
+
+def gamp_step(
+    data: Dataset,
+    risk: str,
+    state: GampState,
+    damping: float,
+    *,
+    hold: bool = False,
+    V_hat: np.ndarray | None = None,
+    memory: Memory = averaged_memory,
+) -> tuple[GampState, StepReport]:
+    """One iteration of GAMP. Pure: the state is not changed.
+
+    Eq. :eq:`averages`.
+
+    Parameters
+    ----------
+    data, risk : the problem.
+    state : where to start.
+    damping : the step β in (0, 1].
+    hold : keep each sample's local minimum of the proximal objective while it exists.
+    V_hat : (L, r, r) a response to use instead of the empirical one, e.g. from state evolution.
+    memory : rule for the Onsager memory, called with (D, V, W, g, damping), V being already averaged; for mixtures with
+        the samples of each group by themselves.
+
+    Returns
+    -------
+    GampState, StepReport : the next state, and what was seen at `state`.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    numpy.linalg.LinAlgError, newton.NotPositiveDefinite : where V is no longer positive definite.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
+    >>> state = ga.initial_state(data, data.Q_star)
+    >>> for _ in range(5):
+    ...     state, seen = ga.gamp_step(data, "asymptotic", state, damping=0.5)
+    >>> state.Q.shape, seen.V_hat.shape, seen.denoised.solved.all().item()
+    ((100, 1), (2, 1, 1), True)
+    """
+    require_dataset(data).terms(risk)
+    check.real("damping", damping, low=0, high=1, strict=True)
+    _check_shapes(data, state, V_hat)
+    half = data.half_step(risk, state.Q, state.D, state.V, state.z, hold and state.z is not None)
+    sums = half.sums
+    if type(data.penalty) is Ridge:
+        train_loss = normalised_risk(data, state.Q, sums.loss)
+        norm = gradient_norm(data, least_subgradient(data.penalty, state.Q, sums.smooth))
+    else:
+        at = risk_at(data, on_kinks(data.penalty, state.Q, sums.smooth)[0], risk)
+        train_loss, norm = at.train_loss, gradient_norm(data, at.gradient)
+
+    if V_hat is None:
+        V_hat = sums.response / data.dim
+        V_hat = 0.5 * (V_hat + V_hat.transpose(0, 2, 1))
+    eta, W = weights_update(data.penalty, data.spectra, V_hat, sums.force, state.Q)
+
+    V = (1 - damping) * state.V + damping * W
+
+    after = GampState(
+        Q=(1 - damping) * state.Q + damping * eta,
+        V=V,
+        D=half.remember(V, W, damping, memory),
+        z=half.z,
+    )
+    return after, StepReport(train_loss, norm, half.omega, half.denoised, V_hat, W)

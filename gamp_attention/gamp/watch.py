@@ -1,0 +1,73 @@
+"""How a run of GAMP is steered: the judgement of each iteration, and the responses it uses."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.damping import START
+from gamp_attention.gamp.step import GampState, StepReport
+from gamp_attention.results import Status
+
+HOLD_AFTER = 20  # iterations of global minima before branches are held, unless told
+PATIENCE = 100  # held iterations, at β = START, within which the gradient must halve
+BLOW_UP = 1e4  # growth of the gradient over its best that counts as divergence
+
+
+class Watch:
+    """Judges each iteration and keeps the best state, by gradient norm."""
+
+    def __init__(self, tol: float, hold_after: int, start: GampState) -> None:
+        self.tol, self.hold_after = tol, hold_after
+        self.best_state, self.best_norm = start, np.inf
+        self._mark = 0  # iteration at which the gradient was last halved
+        self._mark_norm = np.inf
+
+    def judge(self, t: int, state: GampState, report: StepReport | None, step: float) -> Status | None:
+        """CONVERGED, a kind of trouble, or None to go on. A tol of 0 goes on whatever happens, but for a breakdown."""
+        if report is None:
+            return Status.DIVERGED
+        norm = report.gradient_norm
+        if not np.isfinite(norm):
+            return Status.NONFINITE
+        if norm < self.best_norm:
+            self.best_state, self.best_norm = state, norm
+        if self.tol == 0:
+            return None
+        if norm <= self.tol:
+            return Status.CONVERGED
+        if norm > BLOW_UP * max(self.best_norm, 1.0):
+            return Status.DIVERGED
+        if t <= self.hold_after or norm <= 0.5 * self._mark_norm:
+            self._mark, self._mark_norm = t, norm
+        elif t - self._mark > PATIENCE * START / min(step, START):
+            return Status.STALLED
+        return None
+
+    def restart(self, t: int) -> GampState:
+        """Go back to the best state."""
+        self._mark, self._mark_norm = t, self.best_norm
+        return self.best_state
+
+    def snapshot(self) -> dict[str, Any]:
+        """What has changed since the start."""
+        best = {"state": self.best_state.snapshot(), "norm": self.best_norm}
+        return best | {"mark": self._mark, "mark_norm": self._mark_norm}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
+        self.best_state, self.best_norm = GampState(**snapshot["state"]), float(snapshot["norm"])
+        self._mark, self._mark_norm = int(snapshot["mark"]), float(snapshot["mark_norm"])
+
+
+def responses(
+    onsager: Any, n_sources: int, r: int, predicted: Callable[[], np.ndarray]
+) -> Callable[[int], np.ndarray | None]:
+    """The response V̂_t to use at iteration t, None for the empirical one; see `run_gamp`."""
+    if isinstance(onsager, str):
+        if check.choice("onsager", onsager, ("empirical", "state_evolution")) == "empirical":
+            return lambda t: None
+        onsager = predicted()
+    table = check.array("onsager", onsager, ("T", n_sources, r, r))
+    return lambda t: table[min(t, len(table) - 1)]

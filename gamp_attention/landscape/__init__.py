@@ -1,1 +1,0 @@
-"""The landscape of minima: where branches exist, which is lowest, which beats the linear baseline."""

@@ -1,0 +1,129 @@
+"""Bounds of per-sample losses, which certify that a proximal problem has one minimum.
+
+Compiled code asks a loss for two things, dispatched on its type; one that has no such bound returns -inf:
+
+- `loss_floor(loss, p, work)`, a lower bound of ℓ over all z;
+- `curvature_floor(loss, p, radius)`, a lower bound of the smallest Hessian eigenvalue on ‖z‖ ≤ radius.
+"""
+
+import numpy as np
+
+from gamp_attention._core.compiled import inline_kernel, is_instance, overload
+from gamp_attention.losses.attention import AttentionLoss
+from gamp_attention.losses.dot_product import DotProductAttention, is_bounded
+
+
+def loss_floor(loss, p, work):
+    """A lower bound of ℓ. Compiled code only."""
+    raise NotImplementedError("loss_floor() is dispatched by numba on the type of the loss")
+
+
+def curvature_floor(loss, p, radius):
+    """A lower bound of the spectrum of ∇²ℓ on a ball. Compiled code only."""
+    raise NotImplementedError("curvature_floor() is dispatched by numba on the type of the loss")
+
+
+@overload(loss_floor)
+def _loss_floor(loss, p, work):
+    if not is_instance(loss, AttentionLoss):
+        return None
+
+    def attention_floor(loss, p, work):
+        if is_bounded(loss.attention):
+            return _simplex_floor(loss.n_tokens, p, work.u, work.slack)
+        return _quadratic_floor(loss.n_tokens, p, work.B, work.u)
+
+    return attention_floor
+
+
+@inline_kernel
+def _simplex_floor(L, p, S, slack):
+    # ½ S·G S − S·M_i is convex over the simplex (G is positive semi-definite): Frank-Wolfe steps with
+    # exact line search, whose gap turns every iterate into a lower bound; exact at once for L = 2
+    floor = 0.0
+    for i in range(L):
+        for j in range(L):
+            S[j] = 1.0 / L
+        best = -np.inf
+        for _ in range(2 * L):
+            value, mean, lowest = 0.0, 0.0, 0
+            for j in range(L):
+                gs = 0.0
+                for k in range(L):
+                    gs += p[j * L + k] * S[k]
+                m = p[L * L + j * L + i]
+                value += S[j] * (0.5 * gs - m)
+                slack[j] = gs - m
+                mean += S[j] * slack[j]
+                if slack[j] < slack[lowest]:
+                    lowest = j
+            gap = mean - slack[lowest]
+            best = max(best, value - gap)
+            curvature = p[lowest * L + lowest]
+            for j in range(L):
+                curvature += S[j] * (slack[j] + p[L * L + j * L + i] - 2.0 * p[lowest * L + j])
+            step = 1.0
+            if gap < curvature:
+                step = gap / curvature
+            if gap <= 1e-12 * abs(value) or step <= 0.0:
+                break
+            for j in range(L):
+                S[j] *= 1.0 - step
+            S[lowest] += step
+        floor += best
+    return floor
+
+
+@inline_kernel
+def _quadratic_floor(L, p, chol, x):
+    # −½ Σ_i M_i·G⁻¹ M_i, the minimum over all rows S
+    for i in range(L):
+        for j in range(i + 1):
+            acc = p[i * L + j]
+            for m in range(j):
+                acc -= chol[i, m] * chol[j, m]
+            if i > j:
+                chol[i, j] = acc / chol[j, j]
+            elif acc > 0.0:
+                chol[i, i] = np.sqrt(acc)
+            else:
+                return -np.inf
+    floor = 0.0
+    for i in range(L):
+        for j in range(L):
+            acc = p[L * L + j * L + i]
+            for m in range(j):
+                acc -= chol[j, m] * x[m]
+            x[j] = acc / chol[j, j]
+            floor -= 0.5 * x[j] * x[j]
+    return floor
+
+
+@overload(curvature_floor)
+def _curvature_floor(loss, p, radius):
+    if not is_instance(loss, AttentionLoss) or not is_instance(loss.types[0], DotProductAttention):
+        return None
+
+    def attention_curvature(loss, p, radius):
+        # vᵀ∇²ℓ v = 2b Σ u_ij v_i·v_j + Σ_i w_iᵀ B_i w_i, w_ij = b (z_j·v_i + z_i·v_j), for the tied map. Softmax: with
+        # c = a − S·a, |c| ≤ D, the spectral norm of u is at most D √(L/8), and B_i ≥ −D cov(S_i), whose variances sum
+        # to at most 2 b² ‖z‖² ‖v‖². Linear: B_i = G ≥ 0 and ‖u‖ ≤ b ‖G‖ ‖z‖² + ‖M‖. Untied: half of each.
+        L = loss.n_tokens
+        b = 1.0 / loss.attention.temperature
+        share = 1.0 if loss.attention.tied else 0.5
+        if not loss.attention.softmax:
+            G, M = 0.0, 0.0
+            for j in range(L * L):
+                G += p[j] ** 2
+                M += p[L * L + j] ** 2
+            return -2.0 * b * share * (share * b * np.sqrt(G) * radius * radius + np.sqrt(M))
+        D = 0.0
+        for i in range(L):
+            for j in range(L):
+                for k in range(L):
+                    for m in range(L):
+                        a = p[j * L + m] - p[L * L + j * L + i] - p[k * L + m] + p[L * L + k * L + i]
+                        D = max(D, a)
+        return -D * share * (b * np.sqrt(0.5 * L) + 2.0 * b * b * radius * radius)
+
+    return attention_curvature

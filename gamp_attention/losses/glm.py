@@ -1,0 +1,172 @@
+"""Losses of generalised linear models: squared, logistic, multinomial, phase retrieval.
+
+The labels of a sample are one row p. Where a sample has several tokens (sources), the last three are losses of the
+sum of their fields, Σ_l z_l, so that one source is the textbook case.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention.losses.registration import register_loss
+
+
+@register_loss
+class SquaredLoss(NamedTuple):
+    """ℓ(z) = ½ ‖z − p‖², with one label for each of the L r fields.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> float(ga.SquaredLoss().value(np.array([1.0, 2.0]), np.array([[1.0], [0.0]])))
+    2.0
+    """
+
+    convex = True  # type: ignore[misc]
+
+    def value(self, p, z):
+        """ℓ. Compiled code."""
+        total = 0.0
+        for l in range(z.shape[0]):
+            for a in range(z.shape[1]):
+                total += 0.5 * (z[l, a] - p[l * z.shape[1] + a]) ** 2
+        return total
+
+    def derivatives(self, p, z, grad, hess):
+        """ℓ and its derivatives. Compiled code."""
+        total, r = 0.0, z.shape[1]
+        for i in range(z.size):
+            for j in range(z.size):
+                hess[i, j] = 1.0 if i == j else 0.0
+            grad[i] = z[i // r, i % r] - p[i]
+            total += 0.5 * grad[i] ** 2
+        return total
+
+    def torch(self, p: Any, z: Any) -> Any:
+        """The same for tensors."""
+        return 0.5 * ((z.flatten(1) - p) ** 2).sum(1)
+
+
+@register_loss
+class LogisticLoss(NamedTuple):
+    """ℓ(z) = log(1 + exp(−p Σ_l z_l)), with a label p = ±1 and r = 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> round(float(ga.LogisticLoss().value(np.ones(1), np.zeros((1, 1)))), 4)
+    0.6931
+    """
+
+    convex = True  # type: ignore[misc]
+
+    def value(self, p, z):
+        """ℓ. Compiled code."""
+        total = 0.0
+        for l in range(z.shape[0]):
+            total += p[0] * z[l, 0]
+        return np.log1p(np.exp(-abs(total))) + max(-total, 0.0)
+
+    def derivatives(self, p, z, grad, hess):
+        """ℓ and its derivatives. Compiled code."""
+        total = 0.0
+        for l in range(z.shape[0]):
+            total += p[0] * z[l, 0]
+        small = np.exp(-abs(total))
+        wrong = small / (1 + small) if total > 0 else 1 / (1 + small)
+        for i in range(z.size):
+            grad[i] = -p[0] * wrong
+            for j in range(z.size):
+                hess[i, j] = p[0] ** 2 * wrong * (1 - wrong)
+        return np.log1p(small) + max(-total, 0.0)
+
+    def torch(self, p: Any, z: Any) -> Any:
+        """The same for tensors."""
+        total = p[:, 0] * z[..., 0].sum(1)
+        return (-total.abs()).exp().log1p() + (-total).clamp(min=0)
+
+
+@register_loss
+class MultinomialLoss(NamedTuple):
+    """ℓ(z) = log Σ_a exp(s_a) − s_p with s = Σ_l z_l, the class p one of 0, ..., r − 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> round(float(ga.MultinomialLoss().value(np.zeros(1), np.zeros((1, 3)))), 4)
+    1.0986
+    """
+
+    convex = True  # type: ignore[misc]
+
+    def value(self, p, z):
+        """ℓ. Compiled code."""
+        s = z.sum(axis=0)
+        top = s.max()
+        return top + np.log(np.exp(s - top).sum()) - s[int(p[0])]
+
+    def derivatives(self, p, z, grad, hess):
+        """ℓ and its derivatives. Compiled code."""
+        s, r = z.sum(axis=0), z.shape[1]
+        top = s.max()
+        weight = np.exp(s - top)
+        total = weight.sum()
+        for i in range(z.size):
+            share = weight[i % r] / total
+            grad[i] = share - (1.0 if i % r == int(p[0]) else 0.0)
+            for j in range(z.size):
+                hess[i, j] = share * ((1.0 if i % r == j % r else 0.0) - weight[j % r] / total)
+        return top + np.log(total) - s[int(p[0])]
+
+    def torch(self, p: Any, z: Any) -> Any:
+        """The same for tensors."""
+        s = z.sum(1)
+        return s.logsumexp(1) - s.gather(1, p[:, :1].long())[:, 0]
+
+
+@register_loss
+class PhaseRetrievalLoss(NamedTuple):
+    """ℓ(z) = ¼ (s² − p)² with s = Σ_l z_l, an intensity p >= 0 and r = 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> float(ga.PhaseRetrievalLoss().value(np.ones(1), np.array([[2.0]])))
+    2.25
+    """
+
+    even = True  # type: ignore[misc]
+
+    def value(self, p, z):
+        """ℓ. Compiled code."""
+        total = 0.0
+        for l in range(z.shape[0]):
+            total += z[l, 0]
+        return 0.25 * (total * total - p[0]) ** 2
+
+    def derivatives(self, p, z, grad, hess):
+        """ℓ and its derivatives. Compiled code."""
+        total = 0.0
+        for l in range(z.shape[0]):
+            total += z[l, 0]
+        for i in range(z.size):
+            grad[i] = total * (total * total - p[0])
+            for j in range(z.size):
+                hess[i, j] = 3 * total * total - p[0]
+        return 0.25 * (total * total - p[0]) ** 2
+
+    def floor(self, p):
+        """Nothing is below a perfect fit. Compiled code."""
+        return 0.0
+
+    def curvature(self, p, n_fields, radius):
+        """Least at s = 0, where the Hessian is −p 1 1ᵀ. Compiled code."""
+        return -n_fields * max(p[0], 0.0)
+
+    def torch(self, p: Any, z: Any) -> Any:
+        """The same for tensors."""
+        return 0.25 * (z[..., 0].sum(1) ** 2 - p[:, 0]) ** 2

@@ -1,0 +1,34 @@
+"""The two risks as a GLM: rows of loss parameters, and what does not depend on the weights."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gamp_attention.losses.attention import pack_attention_parameters
+
+
+@dataclass(frozen=True, eq=False)
+class RiskTerms:
+    """A risk as a GLM: ℓ_μ(z) + constant_μ summed over samples, with rows of loss parameters.
+
+    Attributes
+    ----------
+    params : (n, P) labels of each sample; for attention G and M, P = 2 L², see `gamp_attention.losses.attention`.
+    constant : (n,) the part of the loss that does not depend on Q.
+    """
+
+    params: np.ndarray
+    constant: np.ndarray
+
+
+def asymptotic_terms(T: np.ndarray, rho: np.ndarray) -> RiskTerms:
+    """Loss parameters of the asymptotic risk, eq. (41): G = ρ, M = ρ Tᵀ, constant ½ Tr T ρ Tᵀ.
+
+    Eq. :eq:`asymptotic-risk`.
+
+    T has shape (n, L, L) and rho, the traces tr Σ_l/d of each sample's tokens, (n, L), or (1, L) for the same in all.
+    """
+    M = rho[:, :, None] * T.transpose(0, 2, 1)
+    G = rho[:, :, None] * np.eye(rho.shape[1])
+    norms = np.einsum("nij,j->n", T**2, rho[0]) if len(rho) == 1 else np.einsum("nij,nj->n", T**2, rho)
+    return RiskTerms(pack_attention_parameters(G, M), 0.5 * norms)

@@ -1,0 +1,54 @@
+"""The loss of two tokens and one column of weights, tied softmax: in closed form, ten times faster than in general.
+
+Each row of scores has one difference, t_1 = b z_1 (z_2 − z_1) and t_2 = b z_2 (z_2 − z_1), with b = 1/temperature. With
+weights (1 − w, w), w = 1/(1 + e^{−t}), the loss φ of a row has φ' = w (1 − w) δ and φ'' = w (1 − w) (1 − 2w) δ
++ w² (1 − w)² κ in t, δ = ∂φ/∂S_2 − ∂φ/∂S_1 and κ = G_11 − 2 G_12 + G_22.
+"""
+
+import numpy as np
+
+from gamp_attention._core.compiled import inline_kernel
+
+
+@inline_kernel
+def is_two_tokens(loss):
+    """Whether this module knows an AttentionLoss of dot products."""
+    return loss.n_tokens == 2 and loss.rank == 1 and loss.attention.softmax and not loss.attention.causal
+
+
+@inline_kernel
+def _row(p, i, t):
+    """φ_i at a difference t of scores; w (1 − w), 1 − 2w and δ."""
+    small = np.exp(-abs(t))
+    total = 1.0 / (1.0 + small)
+    first, second = (small * total, total) if t > 0.0 else (total, small * total)
+    along, across = p[0] * first + p[1] * second, p[2] * first + p[3] * second
+    value = first * (0.5 * along - p[4 + i]) + second * (0.5 * across - p[6 + i])
+    return value, first * second, first - second, across - p[6 + i] - along + p[4 + i]
+
+
+@inline_kernel
+def two_token_value(loss, p, z):
+    """ℓ(z)."""
+    apart = (z[1] - z[0]) / loss.attention.temperature
+    return _row(p, 0, z[0] * apart)[0] + _row(p, 1, z[1] * apart)[0]
+
+
+@inline_kernel
+def two_token_derivatives(loss, p, z, grad, hess):
+    """ℓ(z), filling its gradient (2,) and Hessian (2, 2)."""
+    b, x, y = 1.0 / loss.attention.temperature, z[0], z[1]
+    kappa = p[0] - p[1] - p[2] + p[3]
+    value1, v1, odd1, delta1 = _row(p, 0, b * x * (y - x))
+    value2, v2, odd2, delta2 = _row(p, 1, b * y * (y - x))
+    u1, c1 = b * v1 * delta1, b * b * v1 * (odd1 * delta1 + v1 * kappa)
+    u2, c2 = b * v2 * delta2, b * b * v2 * (odd2 * delta2 + v2 * kappa)
+    slope1, slope2 = y - 2.0 * x, 2.0 * y - x  # ∂t_1/∂x and ∂t_2/∂y; the others are x and −y
+    grad[0] = u1 * slope1 - u2 * y
+    grad[1] = u1 * x + u2 * slope2
+    hess[0, 0] = c1 * slope1 * slope1 + c2 * y * y - 2.0 * u1
+    hess[1, 1] = c1 * x * x + c2 * slope2 * slope2 + 2.0 * u2
+    cross = c1 * slope1 * x - c2 * y * slope2 + u1 - u2
+    hess[0, 1] = cross
+    hess[1, 0] = cross
+    return value1 + value2

@@ -1,0 +1,1 @@
+"""The law of a problem: teacher, student, tokens, positions and penalty, at no size yet."""

@@ -1,0 +1,122 @@
+"""Attention models written down by a few numbers: with positions along one direction, and that of the paper."""
+
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.losses.dot_product import DotProductAttention
+from gamp_attention.models.coordinates import CoordinateLaw, coordinate_law
+from gamp_attention.models.model import Model
+from gamp_attention.models.teachers import SoftmaxTeacher, Teacher
+from gamp_attention.penalties.standard import require_penalty
+
+
+def attention_model(
+    n_tokens: int = 2,
+    rank: int = 1,
+    teacher_rank: int = 1,
+    *,
+    omega: float | None = None,
+    sigma: Any = None,
+    lam: float = 0.01,
+    A: Any = None,
+    tau: Any = None,
+    student: DotProductAttention | None = None,
+    teacher: Teacher | None = None,
+    coordinates: CoordinateLaw | None = None,
+    penalty: Any = None,
+) -> Model:
+    """Model with isotropic tokens, Gaussian teacher weights and positions along one direction, or a law of its own.
+
+    Parameters
+    ----------
+    n_tokens, rank, teacher_rank : L, r and t.
+    omega : share ω of the positional matrix A in the target, in [0, 1]; 0.3 if not given.
+    sigma : standard deviation of the tokens, one number or one for each token, Σ_l = σ_l² I; 0.5 if not given.
+    lam : ridge λ > 0; not used where a penalty is given.
+    A : (L, L) positional part of the target; 0.6 on the diagonal and the rest shared, if not given.
+    tau : (L,) positions p_l = τ_l 1_d/√d; evenly spaced from 1 to −1 if not given.
+    student : the attention map S; the tied softmax of eq. (15) if not given.
+    teacher : the target map T, instead of that of eq. (16) with ω and A.
+    coordinates : the law ν of covariances, positions and teacher weights, instead of sigma and tau.
+    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.attention_model(n_tokens=3, rank=2, sigma=[0.4, 0.5, 0.6], tau=[1, 0, -1])
+    >>> model.n_tokens, model.rank, model.coordinates.trace.round(12).tolist()
+    (3, 2, [0.16, 0.25, 0.36])
+    """
+    L = check.integer("n_tokens", n_tokens, low=1)
+    r = check.integer("rank", rank, low=1)
+    t = check.integer("teacher_rank", teacher_rank, low=1)
+    check.fits("n_tokens, rank, teacher_rank", L + r + t, L + r + t)
+    penalty = require_penalty(penalty, lam)
+    if teacher is None:
+        omega = check.real("omega", 0.3 if omega is None else omega, low=0, high=1)
+        if A is None:
+            A = np.full((L, L), 0.4 / max(L - 1, 1))
+            np.fill_diagonal(A, 0.6 if L > 1 else 1.0)
+        teacher = SoftmaxTeacher(omega, check.array("A", A, (L, L)))
+    elif omega is not None or A is not None:
+        raise ValueError("omega, A: need no value beside a teacher, which has its own; got one")
+    if coordinates is None:
+        sigma = 0.5 if sigma is None else sigma
+        sigma = check.deviations("sigma", np.full(L, sigma) if check.ndim("sigma", sigma) == 0 else sigma, (L,))
+        coordinates = coordinate_law(
+            sigma[None] ** 2, None if tau is None else check.array("tau", tau, (L,)), n_tokens=L, teacher_rank=t
+        )
+    elif sigma is not None or tau is not None:
+        raise ValueError("sigma, tau: need no value beside coordinates, which have their own; got one")
+    elif not isinstance(coordinates, CoordinateLaw):
+        raise check.fail("coordinates", coordinates, "a CoordinateLaw", TypeError)
+    elif (coordinates.gamma.shape[1], coordinates.teacher_mean.shape[1]) != (L, t):
+        found = f"L = {coordinates.gamma.shape[1]}, t = {coordinates.teacher_mean.shape[1]}"
+        raise check.fail("coordinates", found, f"a law of L = {L} tokens and t = {t} teacher columns")
+    return Model(teacher, coordinates, penalty, r, DotProductAttention() if student is None else student)
+
+
+def paper_model(
+    omega: float = 0.3,
+    sigma: float = 0.5,
+    lam: float = 0.01,
+    A: Any = ((0.6, 0.4), (0.4, 0.6)),
+    penalty: Any = None,
+) -> Model:
+    """The model of the paper's Section 5: L = 2, r = t = 1, p_1 = −p_2 = 1_d/√d, Q* ~ N(0, I).
+
+    Parameters
+    ----------
+    omega : share ω of the positional matrix A in the target, in [0, 1].
+    sigma : standard deviation of the tokens.
+    lam : ridge λ > 0; not used where a penalty is given.
+    A : (2, 2) positional part of the target.
+    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.paper_model(omega=0.3)
+    >>> model.n_tokens, model.rank, model.coordinates.rho.tolist()
+    (2, 1, [[[0.25]], [[0.25]]])
+    """
+    sigma = check.real("sigma", sigma, low=0, strict=True)
+    return attention_model(2, 1, 1, omega=omega, sigma=sigma, lam=lam, A=A, penalty=penalty)

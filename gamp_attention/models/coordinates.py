@@ -1,0 +1,146 @@
+"""The law ν of eq. (5) over coordinates: covariances, positions and teacher weights."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.models.coordinate_classes import class_shares, value_classes
+
+
+@dataclass(frozen=True, eq=False)
+class CoordinateLaw:
+    """The joint law ν of eq. (5) over the coordinates i of R^d, as a mixture of K classes.
+
+    In class k every coordinate has covariance eigenvalues γ_l and positions τ_l = √d p_l, and a Gaussian
+    teacher row π ~ N(mean, covariance).
+
+    Attributes
+    ----------
+    weight : (K,) shares of the classes, adding to one.
+    gamma : (K, L) eigenvalues of Σ_l in the common basis, at least 0.
+    tau : (K, L) √d times the coordinate of p_l.
+    teacher_mean, teacher_cov : (K, t) and (K, t, t), of the rows of Q*.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the field, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> law = ga.CoordinateLaw(
+    ...     weight=[0.5, 0.5],
+    ...     gamma=[[0.1, 0.1], [0.4, 0.4]],
+    ...     tau=[[1, -1], [-1, 1]],
+    ...     teacher_mean=np.zeros((2, 1)),
+    ...     teacher_cov=np.ones((2, 1, 1)),
+    ... )
+    >>> law.trace.round(12).tolist(), law.rho.round(12).ravel().tolist()
+    ([0.25, 0.25], [0.25, 0.25])
+    """
+
+    weight: np.ndarray
+    gamma: np.ndarray
+    tau: np.ndarray
+    teacher_mean: np.ndarray
+    teacher_cov: np.ndarray
+
+    def __post_init__(self) -> None:
+        gamma = check.array("gamma", self.gamma, ("K", "L"))
+        K, L = gamma.shape
+        mean = check.array("teacher_mean", self.teacher_mean, (K, "t"))
+        checked = {
+            "gamma": gamma,
+            "teacher_mean": mean,
+            "weight": class_shares("weight", self.weight, K),
+            "tau": check.array("tau", self.tau, (K, L)),
+            "teacher_cov": check.array("teacher_cov", self.teacher_cov, (K, mean.shape[1], mean.shape[1])),
+        }
+        for name, values in checked.items():
+            object.__setattr__(self, name, values)
+        if (self.gamma < 0).any():
+            raise check.fail(
+                "covariance", float(self.gamma.min()), "positive semi-definite Σ_l, eigenvalues of at least 0"
+            )
+        if (self.trace <= 0).any():
+            raise check.fail("gamma", self.gamma, "a positive trace of every Σ_l")
+        _covariances("teacher_cov", self.teacher_cov)
+
+    @cached_property
+    def trace(self) -> np.ndarray:
+        """tr Σ_l / d, of shape (L,)."""
+        return self.weight @ self.gamma
+
+    @cached_property
+    def moments(self) -> np.ndarray:
+        """E[(τ, π)(τ, π)ᵀ] in each class, of shape (K, L + t, L + t)."""
+        mean = np.concatenate([self.tau, self.teacher_mean], axis=1)
+        second = mean[:, :, None] * mean[:, None, :]
+        L = self.tau.shape[1]
+        second[:, L:, L:] += self.teacher_cov
+        return second
+
+    @cached_property
+    def rho(self) -> np.ndarray:
+        """Teacher overlaps ρ_l = Q*ᵀ Σ_l Q* / d, of shape (L, t, t)."""
+        L = self.tau.shape[1]
+        return np.einsum("k,kl,kst->lst", self.weight, self.gamma, self.moments[:, L:, L:])
+
+
+def coordinate_law(
+    spectra: Any = 0.25, tau: Any = None, teacher: Any = None, *, n_tokens: int = 2, teacher_rank: int = 1
+) -> CoordinateLaw:
+    """The law of coordinates whose covariances, positions and teacher weights are independent of each other.
+
+    Each of the three is an array of values, equally likely, or `Classes` with shares of their own; the law has a
+    class for every combination. Laws with dependence are written as a `CoordinateLaw` or by `law_from_samples`.
+
+    Parameters
+    ----------
+    spectra : eigenvalues of Σ_l: a number, (K,) common to all tokens, or (K, L) in a common basis.
+    tau : (L,) or (J, L) positions τ = √d p; evenly spaced from 1 to −1, the same in all coordinates, if not given.
+    teacher : (t, t) or (J, t, t) covariances of the rows of Q*, Gaussian of mean zero; the identity if not given.
+    n_tokens, teacher_rank : L and t.
+
+    Returns
+    -------
+    CoordinateLaw
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> law = ga.coordinate_law(ga.power_law_spectrum(1.0, 4), teacher=ga.sparse_teacher(0.5))
+    >>> law.gamma.shape, law.trace.round(12).tolist(), law.rho[0].round(12).tolist()
+    ((8, 2), [0.25, 0.25], [[0.125]])
+    """
+    L = check.integer("n_tokens", n_tokens, low=1)
+    t = check.integer("teacher_rank", teacher_rank, low=1)
+    gamma = value_classes("spectra", spectra, (), (L,))
+    gamma = gamma._replace(values=np.broadcast_to(gamma.values.reshape(len(gamma.values), -1), (len(gamma.values), L)))
+    tau = value_classes("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
+    cov = value_classes("teacher", np.eye(t) if teacher is None else teacher, (t, t))
+    _covariances("teacher", cov.values)
+    sizes = [len(part.weight) for part in (gamma, tau, cov)]
+    k, j, i = np.unravel_index(np.arange(np.prod(sizes)), sizes)
+    return CoordinateLaw(
+        weight=gamma.weight[k] * tau.weight[j] * cov.weight[i],
+        gamma=np.ascontiguousarray(gamma.values[k]),
+        tau=tau.values[j],
+        teacher_mean=np.zeros((len(k), t)),
+        teacher_cov=cov.values[i],
+    )
+
+
+def _covariances(name: str, value: np.ndarray) -> None:
+    if not np.allclose(value, np.swapaxes(value, 1, 2), rtol=1e-10, atol=1e-12) or (
+        np.linalg.eigvalsh(value).min() < -1e-12
+    ):
+        raise check.fail(name, value, "symmetric positive semi-definite matrices")

@@ -1,0 +1,155 @@
+"""What labels a teacher gives: rows p (N, P) from its fields u = xQ*/√d (N, L, t) and white noise.
+
+A teacher is any object with
+
+- `n_noise(n_tokens, rank)`: Gaussian numbers that the labels of one sample take beside the fields;
+- `__call__(u, noise)`: labels (N, P) from fields (N, L, t) and white noise (N, n_noise);
+- `even`: labels do not change when all fields and the noise change sign.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from scipy.special import expit, ndtr, softmax
+
+from gamp_attention._core import check
+
+
+class LabelTeacher(Protocol):
+    """What a teacher needs, see above."""
+
+    @property
+    def even(self) -> bool:
+        """Labels at −u and −noise are those at u and noise."""
+
+    def n_noise(self, n_tokens: int, rank: int) -> int:
+        """Gaussian numbers beside the fields."""
+
+    def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Labels (N, P)."""
+
+
+@dataclass(frozen=True)
+class LinearLabels:
+    """p = u + noise · N(0, 1), one for each of the L t fields; for the squared loss.
+
+    Attributes
+    ----------
+    noise : standard deviation of the noise.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.1))
+    >>> ga.sample(model, d=50, alpha=2.0).labels.shape
+    (100, 1)
+    """
+
+    noise: float = 0.0
+    even = False
+
+    def __post_init__(self) -> None:
+        check.real("noise", self.noise, low=0)
+
+    def n_noise(self, n_tokens: int, rank: int) -> int:
+        """One for each field."""
+        return n_tokens * rank if self.noise else 0
+
+    def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Labels (N, L t)."""
+        flat = u.reshape(len(u), -1)
+        return flat + self.noise * noise if self.noise else flat
+
+
+@dataclass(frozen=True)
+class LogisticLabels:
+    """p = ±1 with log odds Σ_l u_l / temperature, t = 1; their sign at temperature 0. For the logistic loss.
+
+    Attributes
+    ----------
+    temperature : at least 0.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(temperature=0.5))
+    >>> sorted(set(ga.sample(model, d=50, alpha=2.0).labels[:, 0].tolist()))
+    [-1.0, 1.0]
+    """
+
+    temperature: float = 1.0
+    even = False
+
+    def __post_init__(self) -> None:
+        check.real("temperature", self.temperature, low=0)
+
+    def n_noise(self, n_tokens: int, rank: int) -> int:
+        """One for each sample."""
+        return 1 if self.temperature else 0
+
+    def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Labels (N, 1)."""
+        total = u[..., 0].sum(axis=1, keepdims=True)
+        positive = ndtr(noise) < expit(total / self.temperature) if self.temperature else total > 0
+        return np.where(positive, 1.0, -1.0)
+
+
+@dataclass(frozen=True)
+class ClassLabels:
+    """Class p of t, with probabilities softmax(Σ_l u_l); for the multinomial loss.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.MultinomialLoss(), ga.ClassLabels(), rank=3)
+    >>> sorted(set(ga.sample(model, d=50, alpha=2.0).labels[:, 0].tolist()))
+    [0.0, 1.0, 2.0]
+    """
+
+    even = False
+
+    def n_noise(self, n_tokens: int, rank: int) -> int:
+        """One for each sample."""
+        return 1
+
+    def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Labels (N, 1), in 0, ..., t − 1."""
+        shares = np.cumsum(softmax(u.sum(axis=1), axis=1), axis=1)
+        return (ndtr(noise) > shares[:, :-1]).sum(axis=1, keepdims=True).astype(float)
+
+
+@dataclass(frozen=True)
+class IntensityLabels:
+    """p = (Σ_l u_l)² + noise · N(0, 1), t = 1; for phase retrieval.
+
+    Attributes
+    ----------
+    noise : standard deviation of the noise.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.PhaseRetrievalLoss(), ga.IntensityLabels())
+    >>> bool(ga.sample(model, d=50, alpha=2.0).labels.min() >= 0)
+    True
+    """
+
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        check.real("noise", self.noise, low=0)
+
+    @property
+    def even(self) -> bool:
+        """The intensity itself is."""
+        return self.noise == 0
+
+    def n_noise(self, n_tokens: int, rank: int) -> int:
+        """One for each sample."""
+        return 1 if self.noise else 0
+
+    def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Labels (N, 1)."""
+        clean = u[..., 0].sum(axis=1, keepdims=True) ** 2
+        return clean + self.noise * noise if self.noise else clean

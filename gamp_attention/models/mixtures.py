@@ -1,0 +1,244 @@
+"""Mixtures of tokens, Appendix C.10: every token has a class, and its mean and covariance are those of the class.
+
+A mixture is a problem with S sources, one for each (token, class) pair, of which every sample sees L. Laws, overlaps
+and variances of the weights' side have S entries; the channel is averaged given the classes, and over these.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.losses.dot_product import DotProductAttention
+from gamp_attention.losses.registration import is_registered_loss
+from gamp_attention.losses.terms import RiskTerms
+from gamp_attention.models.attention import attention_model
+from gamp_attention.models.coordinate_classes import value_classes
+from gamp_attention.models.coordinates import CoordinateLaw
+from gamp_attention.models.model import Channel, Model
+from gamp_attention.models.sampled_coordinates import law_from_samples
+from gamp_attention.models.sources import Group
+from gamp_attention.models.teachers import Teacher
+from gamp_attention.models.token_classes import ClassLaw, class_law
+
+
+@dataclass(frozen=True, eq=False)
+class ConditionalModel(Model):
+    """A mixture given the classes of all tokens: a model of L tokens whose teacher's fields have means.
+
+    Attributes
+    ----------
+    shift : (L, t) means Q*ᵀμ_l/√d of the teacher's fields; y stands for these fields less their means.
+    """
+
+    shift: np.ndarray = field(kw_only=True)
+
+    @property
+    def teacher_shift(self) -> np.ndarray:
+        """The means that it was given, (L, t)."""
+        return self.shift
+
+    @property
+    def even(self) -> bool:
+        """Whether fields and weights may change sign together, which means of the teacher's fields forbid."""
+        return super().even and not self.shift.any()
+
+    def terms(self, y: np.ndarray, noise: np.ndarray) -> RiskTerms:
+        """Loss parameters for centred teacher fields y (N, L, t)."""
+        return super().terms(y + self.shift, noise)
+
+    def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
+        """Test errors (N,) at fields z (N, L, r), for centred teacher fields y (N, L, t)."""
+        return super().errors(z, y + self.shift, terms)
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureModel(Model):
+    """A problem whose tokens are mixtures, x_l | c_l = k ~ N(μ_{l,k}, Σ_{l,k}), with any joint law of the classes.
+
+    Attributes
+    ----------
+    coordinates : the law ν over sources: γ_s of Σ_{l,k}, τ_s = √d (p_l + μ_{l,k}), and the teacher's weights.
+    classes : joint law of the classes.
+    class_means : (K, S) √d μ_{l,k} in each class of coordinates: the teacher sees tokens without their positions.
+    """
+
+    classes: ClassLaw = field(kw_only=True)
+    class_means: np.ndarray = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.coordinates.gamma.shape[1] != self.classes.n_sources:
+            found = f"{self.coordinates.gamma.shape[1]} sources"
+            raise check.fail("coordinates", found, f"a law of the {self.classes.n_sources} sources of `classes`")
+        means = check.array("class_means", self.class_means, self.coordinates.tau.shape)
+        rest, first = self.coordinates.tau - means, self._first
+        if not np.allclose(rest, rest[:, first][:, self.classes.token], rtol=0, atol=1e-9 * (1 + np.abs(rest).max())):
+            raise check.fail(
+                "class_means", means, "positions coordinates.tau - class_means that a token has in all classes"
+            )
+        if is_registered_loss(self.student):
+            raise check.fail("student", self.student, "an attention map: mixtures are made for attention", TypeError)
+        super().__post_init__()
+
+    @property
+    def _first(self) -> np.ndarray:
+        """The first source (L,) of every token."""
+        return np.unique(self.classes.token, return_index=True)[1]
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens per sample, L."""
+        return self.classes.patterns.shape[1]
+
+    @property
+    def token_of_source(self) -> np.ndarray:
+        """The token (S,) that is drawn from each source."""
+        return self.classes.token
+
+    @cached_property
+    def position_tau(self) -> np.ndarray:
+        """√d p_l in each class of coordinates, (K, L)."""
+        return (self.coordinates.tau - self.class_means)[:, self._first]
+
+    @cached_property
+    def teacher_shift(self) -> np.ndarray:
+        """Means Q*ᵀμ_{l,k}/√d of the teacher's fields in each source, (S, t). Eq. :eq:`mixture`."""
+        law = self.coordinates
+        return np.einsum("k,kt,ks->st", law.weight, law.teacher_mean, self.class_means)
+
+    @property
+    def even(self) -> bool:
+        """Whether fields and weights may change sign together, which means of the teacher's fields forbid."""
+        return super().even and not self.teacher_shift.any()
+
+    @cached_property
+    def reversible(self) -> bool:
+        """No use is made of symmetries between tokens where there are several patterns of classes."""
+        return len(self.channels) == 1 and self.channels[0].model.reversible
+
+    def given(self, pattern: np.ndarray) -> ConditionalModel:
+        """The model of samples whose tokens are drawn from given sources (L,)."""
+        law = self.coordinates
+        return ConditionalModel(
+            self.teacher,
+            CoordinateLaw(law.weight, law.gamma[:, pattern], law.tau[:, pattern], law.teacher_mean, law.teacher_cov),
+            self.penalty,
+            self.rank,
+            self.student,
+            shift=self.teacher_shift[pattern],
+        )
+
+    @cached_property
+    def channels(self) -> tuple[Channel, ...]:
+        """One kind of samples for each pattern of classes."""
+        law = self.classes
+        return tuple(
+            Channel(float(share), pattern, self.given(pattern))
+            for share, pattern in zip(law.probability, law.patterns, strict=True)
+        )
+
+    def draw_groups(self, n_samples: int, rng: np.random.Generator) -> tuple[Group, ...]:
+        """How many of n samples are of each pattern: independent draws, in order of patterns, from a child of rng."""
+        ends = np.cumsum(rng.spawn(1)[0].multinomial(n_samples, self.classes.probability))
+        starts = np.concatenate([[0], ends[:-1]])
+        return tuple(
+            Group(slice(int(a), int(b)), pattern)
+            for a, b, pattern in zip(starts, ends, self.classes.patterns, strict=True)
+            if a < b
+        )
+
+    def on_coordinates(
+        self, gamma: np.ndarray, tau: np.ndarray, class_means: np.ndarray, pi: np.ndarray
+    ) -> "MixtureModel":
+        """The model with the law of given coordinates: γ, √d (p + μ) and √d μ (d, S), and teacher rows (d, t)."""
+        S = tau.shape[1]  # coordinates of one class must have class means in common too
+        both = law_from_samples(np.tile(gamma, 2), np.concatenate([tau, class_means], axis=1), pi)
+        law = replace(
+            both,
+            gamma=both.gamma[:, :S],
+            tau=both.tau[:, :S],
+            gamma_spread=both.gamma_spread[:S],
+            tau_spread=both.tau_spread[:S],
+        )
+        return replace(self, coordinates=law, class_means=both.tau[:, S:])
+
+
+def mixture_model(
+    classes: Any,
+    means: Any,
+    rank: int = 1,
+    teacher_rank: int = 1,
+    *,
+    omega: float | None = None,
+    sigma: Any = 0.5,
+    lam: float = 0.01,
+    A: Any = None,
+    tau: Any = None,
+    teacher_mean: Any = None,
+    student: DotProductAttention | None = None,
+    teacher: Teacher | None = None,
+    penalty: Any = None,
+) -> MixtureModel:
+    """Model whose tokens are Gaussian mixtures, Appendix C.10: x_l | c_l = k ~ N(μ_{l,k}, σ_{l,k}² I).
+
+    Eq. :eq:`mixture`.
+
+    Parameters
+    ----------
+    classes : (K_1, …, K_L) joint probabilities of the classes of the L tokens; those of no probability are left out.
+    means : (L, K) class means μ_{l,k} = means[l, k] 1_d/√d, K being the most classes of a token. For means along other
+        directions than 1_d, (J, L, K) or `Classes` of such values: one for each of J classes of coordinates.
+    rank, teacher_rank : r and t.
+    omega : as for `attention_model`.
+    sigma : standard deviations of the tokens in their classes: one number, (L,) or (L, K).
+    lam, A : as for `attention_model`.
+    tau : (L,) or (J, L) positions as for `coordinate_law`; evenly spaced from 1 to −1, the same in all coordinates, if
+        not given. Classes of coordinates of positions and of means are independent.
+    teacher_mean : (t,) mean of the rows of Q*, beside their covariance 1; zero if not given.
+    student, teacher, penalty : as for `attention_model`.
+
+    Returns
+    -------
+    MixtureModel, with one source for each (token, class) pair of positive probability, in order of tokens, then
+        classes. Overlaps hold one entry for each source.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    Two tokens of two classes each that mostly agree, with means along the positions:
+
+    >>> import gamp_attention as ga
+    >>> model = ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], [[0.5, -0.5], [0.5, -0.5]])
+    >>> model.n_tokens, model.n_sources, model.classes.patterns.tolist()
+    (2, 4, [[0, 2], [0, 3], [1, 2], [1, 3]])
+    """
+    law, pairs = class_law(classes)
+    (token, number), L, K = pairs.T, law.patterns.shape[1], max(np.shape(classes))
+    plain = attention_model(
+        L, rank, teacher_rank, omega=omega, lam=lam, A=A, student=student, teacher=teacher, penalty=penalty
+    )
+    t = plain.teacher_rank
+    mu = value_classes("means", means, (L, K))
+    p = value_classes("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
+    shape: tuple[int, ...] = {0: (), 1: (L,)}.get(check.ndim("sigma", sigma), (L, K))
+    sigma = check.deviations("sigma", sigma, shape)
+    sigma = np.broadcast_to(sigma[:, None] if sigma.ndim == 1 else sigma, (L, K))
+    mean = np.zeros(t) if teacher_mean is None else check.array("teacher_mean", teacher_mean, (t,))
+    j, i = np.array(list(product(range(len(p.weight)), range(len(mu.weight))))).T
+    class_means = np.ascontiguousarray(mu.values[i][:, token, number])
+    coordinates = CoordinateLaw(
+        weight=p.weight[j] * mu.weight[i],
+        gamma=np.tile(sigma[token, number] ** 2, (len(j), 1)),
+        tau=p.values[j][:, token] + class_means,
+        teacher_mean=np.tile(mean, (len(j), 1)),
+        teacher_cov=np.tile(np.eye(t), (len(j), 1, 1)),
+    )
+    return MixtureModel(
+        plain.teacher, coordinates, plain.penalty, plain.rank, plain.student, classes=law, class_means=class_means
+    )

@@ -1,0 +1,108 @@
+"""Teacher attention maps T: fields u of shape (..., L, t) to target matrices (..., L, L)."""
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.losses.dot_product import DotProductAttention, checked_attention
+
+PROBES = 3  # fields that a teacher is tried on
+
+
+class Teacher(Protocol):
+    """Any teacher: a callable on arrays with one property. A `Model` tries it on a small input when it is made."""
+
+    @property
+    def even(self) -> bool:
+        """T[−u] = T[u]."""
+        ...
+
+    def __call__(self, u: np.ndarray) -> np.ndarray:
+        """Target attention matrices (..., L, L) of teacher fields u (..., L, t)."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxTeacher:
+    """T[u] = (1 − ω) S[u] + ω A, eq. (16), with S[u] = softmax_rows(u uᵀ) or another dot-product attention.
+
+    Eq. :eq:`teacher`.
+
+    Attributes
+    ----------
+    omega : share ω of the positional matrix.
+    A : (L, L).
+    attention : S, where a temperature, a causal mask or keys of their own can be asked for.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import gamp_attention as ga
+    >>> ga.SoftmaxTeacher(0.5, np.eye(2))(np.zeros((2, 1))).tolist()
+    [[0.75, 0.25], [0.25, 0.75]]
+    """
+
+    omega: float
+    A: np.ndarray
+    attention: DotProductAttention = field(default_factory=DotProductAttention)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "omega", check.real("omega", self.omega, low=0, high=1))
+        A = check.array("A", self.A, ("L", "L"))
+        if len(A) != A.shape[1]:
+            raise check.fail("A", f"shape {A.shape}", "a square matrix")
+        object.__setattr__(self, "A", A)
+        object.__setattr__(self, "attention", checked_attention("attention", self.attention))
+
+    @property
+    def even(self) -> bool:
+        """T[−u] = T[u]."""
+        return self.attention.even
+
+    def __call__(self, u: np.ndarray) -> np.ndarray:
+        """Target attention matrices (..., L, L) of teacher fields u (..., L, t)."""
+        return (1 - self.omega) * self.attention(u) + self.omega * self.A
+
+
+def probe_fields(n_tokens: int, rank: int) -> np.ndarray:
+    """A few fields (PROBES, L, rank) to try a map on, the same at every call."""
+    return np.random.default_rng(3).standard_normal((PROBES, n_tokens, rank))
+
+
+def check_teacher(teacher: Any, n_tokens: int, teacher_rank: int) -> None:
+    """Try a teacher on a few fields.
+
+    Raises
+    ------
+    TypeError, ValueError : where it is not callable, has no boolean `even`, fails, returns another shape or numbers
+        that are not finite, treats fields of an array otherwise than alone, or is not even though it says so.
+    """
+    if not callable(teacher):
+        raise check.fail("teacher", teacher, "a callable u (..., L, t) → (..., L, L)", TypeError)
+    if not isinstance(getattr(teacher, "even", None), bool | np.bool_):
+        got = type(teacher).__name__ + " with even = " + repr(getattr(teacher, "even", "missing"))
+        raise check.fail("teacher", got, "a property `even`, True where T[-u] = T[u] for all u, else False", TypeError)
+    L, u = n_tokens, probe_fields(n_tokens, teacher_rank)
+    together = _tried(teacher, u, (PROBES, L, L))
+    if not np.allclose(_tried(teacher, u[0], (L, L)), together[0], rtol=1e-9, atol=1e-12):
+        raise check.fail("teacher", "others", "the same matrix for fields alone as within an array of fields")
+    _tried(teacher, np.zeros((L, teacher_rank)), (L, L))
+    if teacher.even and not np.allclose(teacher(-u), together, rtol=1e-9, atol=1e-12):
+        raise check.fail("teacher", "even = True", "T[-u] = T[u] where it says `even`")
+
+
+def _tried(teacher: Any, u: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    try:
+        found = teacher(u)
+    except Exception as error:
+        got = f"{type(error).__name__}: {error}"
+        raise check.fail("teacher", got, f"a map of fields of shape {u.shape} to matrices {shape}") from error
+    return check.array(f"teacher(u) for u of shape {u.shape}", found, shape)
+
+
+def is_reversible(attention: Any, n_tokens: int, rank: int) -> bool:
+    """Whether fields in reverse order give the matrix with rows and columns in reverse order."""
+    u = probe_fields(n_tokens, rank)
+    return bool(np.allclose(attention(u[:, ::-1]), attention(u)[:, ::-1, ::-1], rtol=1e-12, atol=1e-13))

@@ -1,0 +1,83 @@
+"""Classes of the tokens of a mixture, and the joint law of those of a sample."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+
+MOST_PATTERNS = 4096  # of classes, each with averages of its own
+
+
+@dataclass(frozen=True, eq=False)
+class ClassLaw:
+    """The joint law of the classes of a sample's tokens.
+
+    Attributes
+    ----------
+    patterns : (C, L) sources of the tokens, each source being of one token; all S appear.
+    probability : (C,) of each pattern, positive.
+
+    Raises
+    ------
+    TypeError, ValueError : naming the field, what it got and what it needs.
+
+    Examples
+    --------
+    Two tokens whose classes agree:
+
+    >>> import gamp_attention as ga
+    >>> law = ga.ClassLaw([[0, 2], [1, 3]], [0.6, 0.4])
+    >>> law.n_sources, law.token.tolist()
+    (4, [0, 0, 1, 1])
+    """
+
+    patterns: np.ndarray
+    probability: np.ndarray
+
+    def __post_init__(self) -> None:
+        given = check.array("patterns", self.patterns, ("C", "L"))
+        object.__setattr__(self, "patterns", given.astype(int))
+        probability = check.array("probability", self.probability, (len(given),))
+        if (probability <= 0).any() or abs(probability.sum() - 1) > 1e-12:
+            raise check.fail("probability", probability, "positive numbers that add to 1")
+        used = [np.unique(column) for column in self.patterns.T]
+        if not np.array_equal(np.sort(np.concatenate(used)), np.arange(self.n_sources)):
+            raise check.fail("patterns", given, "the sources 0 to S - 1, each in one column")
+
+    @property
+    def n_sources(self) -> int:
+        """Sources S."""
+        return int(self.patterns.max()) + 1
+
+    @cached_property
+    def token(self) -> np.ndarray:
+        """The token (S,) of each source."""
+        token = np.empty(self.n_sources, dtype=int)
+        token[self.patterns] = np.arange(self.patterns.shape[1])
+        return token
+
+
+def class_law(classes: Any) -> tuple[ClassLaw, np.ndarray]:
+    """The law of classes with joint probabilities (K_1, …, K_L), and the token and class (S, 2) of each source.
+
+    Patterns and sources of probability zero are left out; sources are in order of tokens, then classes.
+
+    Raises
+    ------
+    TypeError, ValueError : naming `classes`, what it got and what it needs.
+    """
+    L = max(check.ndim("classes", classes), 1)
+    table = check.array("classes", classes, tuple(f"K_{l + 1}" for l in range(L)))
+    if (table < 0).any() or abs(table.sum() - 1) > 1e-9:
+        raise check.fail("classes", table, "probabilities that add to 1")
+    seen = np.argwhere(table > 0)
+    if len(seen) > MOST_PATTERNS:
+        raise check.fail("classes", f"{len(seen)} patterns", f"at most {MOST_PATTERNS} of positive probability")
+    pairs = [(l, k) for l in range(table.ndim) for k in np.unique(seen[:, l])]
+    number = {pair: s for s, pair in enumerate(pairs)}
+    patterns = np.array([[number[l, k] for l, k in enumerate(row)] for row in seen])
+    probability = table[tuple(seen.T)]
+    return ClassLaw(patterns, probability / probability.sum()), np.array(pairs)

@@ -1,0 +1,108 @@
+"""Whether a penalty of the user's keeps the promises of the interface, told in words."""
+
+from typing import Any
+
+import numpy as np
+from numba.core.errors import NumbaError
+
+from gamp_attention._core import check
+from gamp_attention.penalties.matrix import proxes, slopes, values
+from gamp_attention.penalties.standard import convexity_of
+
+POINTS = np.array([-3.1, -1.0, -0.4, -1e-2, 0.0, 1e-2, 0.4, 1.0, 3.1])
+CURVATURES = (0.05, 1.0, 20.0)
+STEP, TOLERANCE = 1e-6, 1e-4  # of finite differences, and what they may miss relative to the strength
+
+
+def looks_even(penalty: Any) -> bool:
+    """Whether ρ(−x) = ρ(x) at the points that are tried."""
+    rho = _evaluated(penalty, values, "value", POINTS, 1)[0]
+    return bool(np.allclose(rho, rho[::-1], rtol=1e-12, atol=0))
+
+
+def check_penalty(penalty: Any) -> None:
+    """Compile the three methods of a penalty and try them at a few points.
+
+    Raises
+    ------
+    TypeError : where one does not compile.
+    ValueError : where they contradict each other, or ρ is not convex.
+    """
+    name = type(penalty).__name__
+    if not hasattr(penalty, "strength"):
+        raise check.fail("penalty", penalty, f"a property 'strength' of {name}, the unit of its slopes", TypeError)
+    strength = check.real("penalty.strength", penalty.strength, low=0, strict=True)
+    convexity = check.real("penalty.convexity", convexity_of(penalty), low=0)
+    rho = _evaluated(penalty, values, "value", POINTS, 1)[0]
+    left, right = _evaluated(penalty, slopes, "slopes", POINTS, 2)
+    _demand(penalty, "value", not np.isnan(rho).any(), "no NaN", POINTS, rho)
+    inside = np.isfinite(rho)
+    _demand(penalty, "value", inside.any(), "finite values somewhere", POINTS, rho)
+    _check_slopes(penalty, strength, inside, left, right)
+    for a in CURVATURES:
+        _check_prox(penalty, strength, a * strength - 0.5 * convexity, convexity)
+
+
+def _check_slopes(penalty: Any, strength: float, inside: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
+    x, left, right = POINTS[inside], left[inside], right[inside]
+    _demand(penalty, "slopes", (left <= right).all(), "left <= right, neither NaN", x, left - right)
+    _demand(
+        penalty,
+        "slopes",
+        (right[:-1] <= left[1:] + TOLERANCE * strength).all(),
+        "slopes that increase with x, as ρ is convex",
+        x,
+        left,
+    )
+    rho = _evaluated(penalty, values, "value", x, 1)[0]
+    for side, slope in ((1, right), (-1, left)):
+        moved = _evaluated(penalty, values, "value", x + side * STEP, 1)[0]
+        difference = side * (moved - rho) / STEP
+        near = np.isclose(difference, slope, rtol=1e-3, atol=1e-3 * strength)
+        alike = near | (~np.isfinite(difference) & ~np.isfinite(slope))
+        _demand(penalty, "slopes", alike.all(), "the one-sided derivatives of value", x, slope)
+
+
+def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> None:
+    total = a + convexity
+    b = np.concatenate([3 * strength * POINTS, total * POINTS])
+    x, dx = _evaluated(penalty, proxes, "prox", b, 2, a)
+    _demand(penalty, "prox", np.isfinite(x).all() and np.isfinite(dx).all(), "finite numbers", b, x)
+    left, right = _evaluated(penalty, slopes, "slopes", x, 2)
+    # an interval as wide as rounding in x: at a kink, x may be off it by that much
+    around = [_evaluated(penalty, slopes, "slopes", x + s * 1e-9, 2) for s in (-1, 1)]
+    slack = TOLERANCE * (strength + np.abs(b))
+    low = np.fmin(left, around[0][0]) + a * x - b - slack
+    high = np.fmax(right, around[1][1]) + a * x - b + slack
+    needs = f"0 in ∂ρ(x) + a x − b at its x (a = {a:g})"
+    _demand(penalty, "prox", ((low <= 0) & (high >= 0)).all(), needs, b, x)
+    inside = (dx >= -1e-9) & (dx <= (1 + 1e-9) / total)
+    _demand(penalty, "prox", inside.all(), f"0 <= dx/db <= {1 / total:g} (a = {a:g})", b, dx)
+    step = STEP * (strength + np.abs(b))
+    ends = [_evaluated(penalty, proxes, "prox", b + s * step, 2, a)[0] for s in (-1, 0, 1)]
+    sides = [(ends[k + 1] - ends[k]) / step for k in (0, 1)]
+    smooth = np.abs(sides[0] - sides[1]) < TOLERANCE / total  # no kink within the step
+    near = np.abs(dx - 0.5 * (sides[0] + sides[1])) < 10 * TOLERANCE / total
+    _demand(penalty, "prox", (near | ~smooth).all(), f"the derivative of x in b (a = {a:g})", b, dx)
+
+
+def _evaluated(penalty: Any, kernel: Any, name: str, x: np.ndarray, n_out: int, *args: float) -> list[np.ndarray]:
+    """The compiled function at several points, with numba's complaint in words."""
+    out = [np.full(x.shape, np.nan) for _ in range(n_out)]
+    try:
+        kernel(penalty, x, *args, *out)
+    except NumbaError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = next(
+            (line for line in lines if "mismatch" in line or "Cannot" in line or "Unknown" in line), lines[-1]
+        )
+        returns = "one number" if n_out == 1 else "two numbers"
+        needs = f"a method {name} that numba compiles and that returns {returns} (numba says: {reason})"
+        raise check.fail("penalty", penalty, needs, TypeError) from error
+    return out
+
+
+def _demand(penalty: Any, function: str, holds: Any, needs: str, x: np.ndarray, got: np.ndarray) -> None:
+    if not holds:
+        shown = f"{np.array2string(got, precision=4)} at {np.array2string(x, precision=4)}"
+        raise ValueError(f"penalty: needs {needs} from {type(penalty).__name__}.{function}, got {shown}")

@@ -1,0 +1,1 @@
+"""Branches of fixed points, followed as a parameter changes."""

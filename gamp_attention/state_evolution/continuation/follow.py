@@ -1,0 +1,190 @@
+"""Branches of fixed points followed in a parameter, through loss of stability, up to their ends."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.models.model import Model, require_model
+from gamp_attention.models.parameters import PARAMETERS, parameter_value
+from gamp_attention.results import Overlaps, stacked
+from gamp_attention.state_evolution.continuation.arclength import (
+    Curve,
+    extremum,
+    fading_family,
+    q_vanishes,
+    turned,
+    walk,
+    where_q_vanishes,
+)
+from gamp_attention.state_evolution.continuation.crossings import Crossing, crossing
+from gamp_attention.state_evolution.equations.units import Packing
+from gamp_attention.state_evolution.fixed_points.free_energy import stationary_loss
+from gamp_attention.state_evolution.fixed_points.overlap_map import AUTO_FIELDS, VARIANCES, on_channels
+from gamp_attention.state_evolution.fixed_points.search import family_growth
+from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
+from gamp_attention.state_evolution.fixed_points.stability import SECTORS, stability
+from gamp_attention.state_evolution.rules.lines import fields_of
+from gamp_attention.state_evolution.rules.sobol import SobolRule
+from gamp_attention.state_evolution.rules.split import SplitRule
+
+NEARBY = 0.02  # another value of the parameter, relative to it, for a first slope
+LEVEL = 1  # of the split rule that branches are followed with
+
+
+@dataclass(frozen=True, eq=False)
+class BranchPath:
+    """Fixed points along a branch, in the order they were met.
+
+    Attributes
+    ----------
+    parameter, values : what was varied, and its values (P,).
+    overlaps : with an axis of points in front.
+    train_loss : (P,) ε_t.
+    growth : for each sector, the largest real part of the eigenvalues (P,); a damped iteration leaves above 1.
+    end : "reached" the goal; "fold", the branch turns back; "vanished", q or the overlap that tells it from a more
+        symmetric one goes to zero; "stalled", no further point was found.
+    end_value, end_error : where a fold or vanishing point lies, with an error; NaN for other ends.
+    changes : where a sector's growth crosses 1: each with value, error and sector.
+    """
+
+    parameter: str
+    values: np.ndarray
+    overlaps: Overlaps
+    train_loss: np.ndarray
+    growth: dict[str, np.ndarray]
+    end: str
+    end_value: float
+    end_error: float
+    changes: list[Crossing]
+
+    def at(self, index: int) -> Overlaps:
+        """The overlaps at one point."""
+        return Overlaps(**{name: values[index] for name, values in self.overlaps.arrays().items()})
+
+
+def continue_branch(
+    model: Model,
+    alpha: float,
+    init: Any,
+    parameter: str = "alpha",
+    to: float = 0.1,
+    *,
+    variance: str = "stein",
+    stable: bool = True,
+    max_points: int = 200,
+) -> BranchPath:
+    """Follow a branch of fixed points in a parameter, by pseudo-arclength with step control.
+
+    Eq. :eq:`conjugates`, :eq:`weights`, :eq:`growth`.
+
+    Parameters
+    ----------
+    model, alpha : the problem to start at.
+    init : "semantic", "positional", "random" or Overlaps, as for `solve_state_evolution`.
+    parameter : "alpha", "omega", "lam" or "sigma".
+    to : the value to go to.
+    variance : "stein" or "derivative".
+    stable : find the stability of every point.
+    max_points : bound on the points.
+
+    Returns
+    -------
+    BranchPath
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    ConvergenceError : if there is no such branch to start on.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> path = ga.continue_branch(ga.paper_model(), 1.5, "semantic", to=1.45, stable=False)
+    >>> path.end, path.values[-1].round(6).item()
+    ('reached', 1.45)
+    """
+    require_model(model)
+    check.choice("parameter", parameter, PARAMETERS)
+    check.choice("variance", variance, VARIANCES)
+    to = check.real("to", to, low=0, strict=parameter != "omega", high=1 if parameter == "omega" else np.inf)
+    max_points = check.integer("max_points", max_points, low=3)
+    check.flag("stable", stable)
+    start = solve_state_evolution(model, alpha, init, rtol=1e-3, variance=variance, stable=False, raise_on_failure=True)
+    first = parameter_value(model, alpha, parameter)
+    curve = curve_of(model, alpha, parameter, start.overlaps, variance)
+    points, end, family = [], "stalled", None
+    for u in walk(curve, start.overlaps, first, to):
+        points.append(u)
+        family = fading_family(curve, points) if len(points) > 2 else None
+        if family:
+            end = "vanished"
+            break
+        if len(points) > 2 and turned(points):
+            end = "fold"
+            break
+        if points[-1][-1] == to / curve.unit:
+            end = "reached"
+            break
+        if len(points) >= max_points:
+            break
+    if end in ("stalled", "fold") and len(points) < max_points and q_vanishes(curve, points):
+        end = "vanished"
+    value, error = np.nan, np.nan
+    if end == "fold":
+        value, error, points = extremum(curve, points)
+    elif end == "vanished":
+        value, error = _meeting_point(curve, points, family) if family else where_q_vanishes(curve, points)
+        points = points[:-1]
+    return _path(curve, points, end, to, value, error, stable)
+
+
+def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, variance: str = "stein") -> Curve:
+    """The equations of branches through given overlaps, on a rule that is cheap enough to follow them."""
+    small = fields_of(model) <= AUTO_FIELDS and model.attention
+    rule = on_channels(model, SplitRule(model, LEVEL) if small else SobolRule(model, 1024, lines=True))
+    unit = max(parameter_value(model, alpha, parameter), 0.05)
+    return Curve(model, alpha, parameter, rule, variance, Packing.of(model, like), unit)
+
+
+def _meeting_point(curve: Curve, points: list[np.ndarray], family: str) -> tuple[float, float]:
+    """Where the branch meets one without the fading family, which begins to grow there, and the error of that."""
+    bare = curve.packing.unpack(points[-1][:-1]).without(family)
+    p = points[-1][-1] * curve.unit
+    found = crossing(curve, (p * (1 - NEARBY), p * (1 + NEARBY)), (bare, bare), family, family_growth)
+    return found.value, found.error
+
+
+def _path(
+    curve: Curve, points: list[np.ndarray], end: str, to: float, value: float, error: float, stable: bool
+) -> BranchPath:
+    overlaps, losses = [curve.packing.unpack(u[:-1]) for u in points], []
+    growth: dict[str, list[float]] = {name: [] for name in SECTORS}
+    for u, x in zip(points, overlaps, strict=True):
+        F = curve.map(u)
+        image, _ = F.images(x)
+        losses.append(stationary_loss(F, x, image))
+        found = stability(F, x).growth if stable else dict.fromkeys(SECTORS, np.nan)
+        for name in SECTORS:
+            growth[name].append(found[name])
+    values = np.array([u[-1] for u in points]) * curve.unit
+    if end == "reached":
+        values[-1] = to
+    changes = [
+        crossing(curve, (values[i], values[i + 1]), (overlaps[i], overlaps[i + 1]), name)
+        for name, series in growth.items()
+        for i in range(len(series) - 1)
+        if (series[i] - 1) * (series[i + 1] - 1) < 0
+    ]
+    return BranchPath(
+        curve.parameter,
+        values,
+        Overlaps(**stacked(overlaps)),
+        np.array(losses),
+        {name: np.array(series) for name, series in growth.items()},
+        end,
+        value,
+        error,
+        sorted(changes),
+    )

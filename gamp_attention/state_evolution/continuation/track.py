@@ -1,0 +1,148 @@
+"""Fixed points along a branch as a parameter is varied, each by Newton steps from those known nearby."""
+
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.continuation.arclength import Curve
+from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
+from gamp_attention.state_evolution.fixed_points.free_energy import stationary_loss
+from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, newton, newton_step
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, Rule
+from gamp_attention.state_evolution.fixed_points.test_error import predicted_test_error
+
+SOLVED = 2e-3  # residual before one last Newton step; or, if that is less,
+SHARE = 0.05  # in units of the relative error asked for, but not under
+RESOLVED = 0.03  # what the rule leaves unresolved, in units of that
+STALLED = 5  # residual, in units of that, that is good enough where Newton steps cannot reduce it
+NUDGE = 0.05  # length of the last step, in the same units, beyond which it cannot be trusted
+STEPS = 8
+HALVINGS = 2  # of the way to a value that is too far for one step
+FAR = 1.0  # distance from the guess, in units of the overlaps, at which it is no longer the same branch
+FADED = 0.1  # of the mean overlap or that with the teacher in the guess: another branch, that crosses where it vanishes
+REACH = 1.2  # of the distance between two known points, that a line through them is trusted for beyond them
+
+
+class BranchTrack:
+    """A branch by the fixed points known on it.
+
+    Parameters
+    ----------
+    curve : the equations.
+    known : fixed points by parameter, at least one.
+    tol : error of the parameter that fixed points are to be good enough for.
+    """
+
+    def __init__(self, curve: Curve, known: dict[float, Overlaps], tol: float) -> None:
+        self.curve, self.tol = curve, tol
+        # shared by all rules and tolerances
+        self.known = dict(known)
+        self._jacobian: list[np.ndarray | None] = [None]
+
+    def on(self, rule: Rule) -> "BranchTrack":
+        """The same on another rule, with all that is known in common."""
+        other = copy(self)
+        other.curve = replace(self.curve, rule=rule)
+        return other
+
+    def within(self, tol: float) -> "BranchTrack":
+        """The same to another tolerance."""
+        other = copy(self)
+        other.tol = tol
+        return other
+
+    @property
+    def coarsest(self) -> Rule:
+        """The rule to begin with."""
+        return self.curve.rule.at_level(0)
+
+    def __call__(self, value: float, halvings: int = HALVINGS) -> "TrackPoint | None":
+        """The fixed point at a value of the parameter, or None where there is none near what is expected there.
+
+        If need be by way of values half way there, and half way there again.
+        """
+        point = self._solve(value)
+        if point is None and halvings:
+            nearest = min(self.known, key=lambda other: abs(other - value))
+            if nearest != value and self(0.5 * (nearest + value), halvings - 1) is not None:
+                point = self._solve(value)
+        return point
+
+    def _solve(self, value: float) -> "TrackPoint | None":
+        guess = self.guess(value)
+        packing = Packing.of(self.curve.model, guess)
+        F = self.curve.map(np.array([value / self.curve.unit]))
+        solved = min(SOLVED, max(SHARE * self.tol / max(abs(value), 1e-3), RESOLVED * self.curve.rule.tol))
+        try:
+            root = newton(F, guess, solved, STEPS, self._jacobian[0], packing)
+            self._jacobian[0] = None
+            if not root.residual <= STALLED * solved:
+                return None
+            assert root.jacobian is not None
+            at = packing.pack(root.overlaps)
+            step = newton_step(root.jacobian, packing.pack(F(root.overlaps)) - at)
+            best = packing.unpack(at + step)
+        except (*BREAKDOWNS, ValueError):
+            return None
+        if np.abs(step).max() > NUDGE or _elsewhere(guess, best):
+            return None
+        self._jacobian[0] = root.jacobian
+        self.known[value] = best
+        return TrackPoint(F, root.overlaps, best)
+
+    def guess(self, value: float) -> Overlaps:
+        """On a line through the fixed points on both sides or the nearest two, or the one that is known there."""
+        near = sorted(self.known, key=lambda other: abs(other - value))
+        one = self.known[near[0]]
+        across = [other for other in near if (other - value) * (near[0] - value) < 0]
+        for other in (across or near[1:])[:1]:
+            share = (value - near[0]) / (other - near[0])
+            guess = _between(one, self.known[other], share)
+            if abs(share) <= REACH and is_feasible(self.curve.model, guess):
+                return guess
+        return one
+
+
+def _between(a: Overlaps, b: Overlaps, share: float) -> Overlaps:
+    """On a line from a to b; m and θ by their squares, as they vanish like square roots."""
+    line = {name: v + share * (b.arrays()[name] - v) for name, v in a.arrays().items()}
+    for name in ("m", "theta"):
+        old, new = a.arrays()[name], b.arrays()[name]
+        square = old**2 + share * (new**2 - old**2)
+        rooted = (old * new > 0) & (square > 0)
+        line[name] = np.where(rooted, np.sign(old) * np.sqrt(np.where(rooted, square, 0)), line[name])
+    return Overlaps(**line)
+
+
+def _elsewhere(guess: Overlaps, found: Overlaps) -> bool:
+    """Whether what was found is on another branch than the guess."""
+    was, now = guess.arrays(), found.arrays()
+    faded = any(np.abs(now[name]).max() < FADED * np.abs(was[name]).max() for name in ("m", "theta"))
+    return faded or relative_change(guess, found) > FAR
+
+
+class TrackPoint:
+    """A fixed point of a map.
+
+    Attributes
+    ----------
+    F, at : the map, and the overlaps that it was last evaluated at.
+    overlaps : one last Newton step from there.
+    """
+
+    def __init__(self, F: OverlapMap, at: Overlaps, overlaps: Overlaps) -> None:
+        self.F, self.at, self.overlaps = F, at, overlaps
+
+    @cached_property
+    def train_loss(self) -> float:
+        """ε_t; the free energy is stationary in the overlaps, so that the evaluation at hand will do."""
+        image, _ = self.F.images(self.at)
+        return stationary_loss(self.F, self.at, image)
+
+    @cached_property
+    def test_error(self) -> float:
+        """ε_g."""
+        return float(predicted_test_error(self.F.model, self.overlaps, self.F.rule).mean())

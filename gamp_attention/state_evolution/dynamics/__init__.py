@@ -1,0 +1,1 @@
+"""Trajectories: overlaps at every iteration of damped message passing."""

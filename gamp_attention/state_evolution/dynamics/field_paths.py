@@ -1,0 +1,60 @@
+"""Sampled paths of Gaussians whose covariances become known as time goes on; of the fields in particular."""
+
+import numpy as np
+from scipy.special import ndtri
+
+from gamp_attention._core.gaussian import psd_root, sobol, symmetrise
+from gamp_attention.models.model import Model
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.equations.channel import teacher_fields, teacher_size
+
+CUTOFF = 1e-7  # relative size below which directions of the path covariance count as already spanned
+
+
+def half_normals(n: int, dim: int, rng: np.random.Generator) -> np.ndarray:
+    """Half a point set (n/2, dim): scrambled Sobol points in an order of their own, anew at each call."""
+    cube = sobol(n // 2, dim, rng)
+    return ndtri(rng.permutation(cube).clip(1e-12, 1 - 1e-12))
+
+
+class GaussianPath:
+    """Centred Gaussians drawn one after the other, each given all before, as mixtures of white columns."""
+
+    def __init__(self, white: np.ndarray, factor: np.ndarray) -> None:
+        self._white, self._factor = white, factor  # those drawn so far are white · factorᵀ
+
+    def draw(self, fresh: np.ndarray, with_past: np.ndarray, own: np.ndarray) -> np.ndarray:
+        """The next ones (n, r), from white columns `fresh` (n, r) orthogonal to those before.
+
+        with_past (r, k) are the covariances with the k before, own (r, r) their own.
+        """
+        slope = np.linalg.lstsq(self._factor, with_past.T, rcond=CUTOFF)[0].T
+        row = np.concatenate([slope, psd_root(own - slope @ slope.T)], axis=1)
+        before = np.zeros((len(self._factor), len(own)))
+        self._factor = np.block([[self._factor, before], [row]])
+        self._white = np.concatenate([self._white, fresh], axis=1)
+        return self._white @ row.T
+
+
+class FieldPaths:
+    """Paths of the fields: y, then ω̃^0, ω̃^1, … drawn given all before. Eq. :eq:`path-law`."""
+
+    def __init__(self, model: Model, n_paths: int, rng: np.random.Generator) -> None:
+        self.model, self.n, self._rng = model, n_paths, rng
+        L, t = model.n_tokens, model.teacher_rank
+        white = symmetrise(half_normals(n_paths, teacher_size(model), rng))
+        self._white = white  # every column drawn so far, orthonormal over the paths
+        roots = psd_root(model.coordinates.rho)
+        self._of_token = [GaussianPath(white[:, l * t : (l + 1) * t], roots[l]) for l in range(L)]
+        self.y, self.terms = teacher_fields(model, white)
+
+    def draw(self, overlaps: Overlaps, covariances: list[np.ndarray]) -> np.ndarray:
+        """ω̃^t (n, L, r) with the given covariances with earlier ones, its own being the last."""
+        L, r = self.model.n_tokens, self.model.rank
+        fresh = symmetrise(half_normals(self.n, L * r, self._rng), self._white)
+        self._white = np.concatenate([self._white, fresh], axis=1)
+        fields = np.empty((self.n, L, r))
+        for l, path in enumerate(self._of_token):
+            with_past = np.concatenate([overlaps.theta[l], *[c[l].T for c in covariances[:-1]]], axis=1)
+            fields[:, l] = path.draw(fresh[:, l * r : (l + 1) * r], with_past, covariances[-1][l])
+        return fields

@@ -1,0 +1,110 @@
+"""Where state evolution starts: the joint second moments of initial weights, positions and teacher."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.denoisers.input import initial_variances
+from gamp_attention.models.model import Model
+from gamp_attention.models.starts import POSITIONAL, SMALL, STARTS
+from gamp_attention.results import Overlaps
+
+
+@dataclass(frozen=True, eq=False)
+class StartLaw:
+    """Second moments of (x⁰, τ, π) in each class of coordinates, and the variances V to start with.
+
+    Attributes
+    ----------
+    moments : (K, r + S + t, r + S + t).
+    V : (S, r, r).
+    """
+
+    moments: np.ndarray
+    V: np.ndarray
+
+    def overlaps(self, model: Model) -> Overlaps:
+        """The overlaps of the start."""
+        law, r, S = model.coordinates, model.rank, model.n_sources
+        return Overlaps(
+            q=np.einsum("k,kl,kab->lab", law.weight, law.gamma, self.moments[:, :r, :r]),
+            m=np.einsum("k,kal->la", law.weight, self.moments[:, :r, r : r + S]),
+            theta=np.einsum("k,kl,kat->lat", law.weight, law.gamma, self.moments[:, :r, r + S :]),
+            V=self.V,
+        )
+
+
+def start_law(model: Model, init: Any, V: np.ndarray | None = None) -> StartLaw:
+    """The law of initial weights from a name or from their overlaps.
+
+    The names mean what they mean for data (`gamp_attention.models.starts.initial_weights`). Overlaps determine the law
+    only where all coordinates are alike (one class).
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    """
+    law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
+    K = len(law.weight)
+    if V is None:
+        V = initial_variances(law.trace, model.penalty.strength, r)
+    moments = np.zeros((K, r + S + t, r + S + t))
+    moments[:, r:, r:] = law.moments
+    if isinstance(init, Overlaps):
+        if K != 1:
+            raise check.fail("init", "overlaps", f"a name, as the model has {K} classes of coordinates")
+        return _from_overlaps(model, init, moments)
+    if not isinstance(init, str):
+        raise check.fail("init", init, "one of " + ", ".join(map(repr, STARTS)) + " or Overlaps", TypeError)
+    check.choice("init", init, STARTS)
+    # x⁰ = B (τ, π) + noise
+    B, noise = np.zeros((r, S + t)), np.full(r, SMALL**2)
+    rows = np.zeros((0, S + t))
+    if init == "semantic":
+        rows = np.eye(S + t)[S:]
+    elif init == "positional":
+        directions = _position_coefficients(model)
+        rows = np.concatenate([POSITIONAL * directions, np.zeros((len(directions), t))], axis=1)
+    size = r // model.student.parts
+    for first in range(0, r, size):
+        width = min(size, len(rows))
+        B[first : first + width], noise[first : first + width] = rows[:width], 0.0
+    moments[:, :r, r:] = B @ law.moments
+    moments[:, r:, :r] = np.swapaxes(moments[:, :r, r:], 1, 2)
+    moments[:, :r, :r] = B @ law.moments @ B.T + np.diag(noise)
+    return StartLaw(moments, V)
+
+
+def checked_overlaps(model: Model, init: Overlaps) -> Overlaps:
+    """Overlaps given as a start, as finite arrays of the model's shapes."""
+    S, r, t = model.n_sources, model.rank, model.teacher_rank
+    shapes = {"q": (S, r, r), "m": (S, r), "theta": (S, r, t), "V": (S, r, r)}
+    return Overlaps(**{name: check.array(f"init.{name}", getattr(init, name), shape) for name, shape in shapes.items()})
+
+
+def _from_overlaps(model: Model, given: Overlaps, moments: np.ndarray) -> StartLaw:
+    r, S = model.rank, model.n_sources
+    given = checked_overlaps(model, given)
+    gamma = model.coordinates.gamma[0]
+    used = np.argmax(gamma)
+    moments[0, :r, :r] = given.q[used] / gamma[used]
+    moments[0, :r, r : r + S] = given.m.T
+    moments[0, :r, r + S :] = given.theta[used] / gamma[used]
+    moments[0, r:, :r] = moments[0, :r, r:].T
+    return StartLaw(moments, given.V)
+
+
+def _position_coefficients(model: Model) -> np.ndarray:
+    """Rows c with x⁰ = c·τ, unit vectors times √d along the positions, leading one first, signed along p_1."""
+    law = model.coordinates
+    gram = np.einsum("k,kl,km->lm", law.weight, law.tau, law.tau)  # P Pᵀ
+    size, vectors = np.linalg.eigh(gram)
+    order = np.argsort(size)[::-1]
+    order = order[size[order] > 1e-12 * max(size.max(), 1e-300)]
+    if len(order) == 0:
+        raise ValueError("init: 'positional' needs positions that are not all zero, got zeros")
+    rows = (vectors[:, order] / np.sqrt(size[order])).T
+    signs = np.where(rows @ gram[:, 0] < 0, -1.0, 1.0)
+    return signs[:, None] * rows

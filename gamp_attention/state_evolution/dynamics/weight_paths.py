@@ -1,0 +1,142 @@
+"""The weights of state evolution at all times: linear in Gaussians for the ridge, sampled for other penalties."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+
+from gamp_attention._core.gaussian import psd_root, symmetrise
+from gamp_attention.denoisers.input import denoise_weights, field_variances, precisions, prior_response
+from gamp_attention.models.model import Model
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.dynamics.field_paths import GaussianPath, half_normals
+from gamp_attention.state_evolution.dynamics.start_law import StartLaw
+from gamp_attention.state_evolution.equations.channel import Hats
+from gamp_attention.state_evolution.equations.symmetry import Symmetry
+from gamp_attention.state_evolution.equations.weights import penalised_weights
+
+LEAST = 4  # sampled coordinates of a class, in units of the Gaussians that each is made of
+
+
+class LinearWeights:
+    """The ridge: coefficients of the iterates on (x⁰, τ, π, ζ_0, ζ_1, …), and the covariance of these, by class.
+
+    Eq. :eq:`iterates`.
+    """
+
+    def __init__(self, model: Model, start: StartLaw, n_iter: int) -> None:
+        self.model = model
+        K, first, _ = start.moments.shape
+        r = model.rank
+        self._gram = np.zeros((K, first + r * n_iter, first + r * n_iter))
+        self._gram[:, :first, :first] = start.moments
+        self._first = first
+        x = np.zeros((K, r, self._gram.shape[1]))
+        x[:, :, :r] = np.eye(r)
+        self._x = [x]
+        self._V = start.V
+
+    def overlaps(self) -> Overlaps:
+        """Overlaps of the latest iterate."""
+        law, r, S = self.model.coordinates, self.model.rank, self.model.n_sources
+        cross = self._x[-1] @ self._gram[:, :, : self._first]
+        return Overlaps(
+            q=self.covariances()[-1],
+            m=np.einsum("k,kal->la", law.weight, cross[:, :, r : r + S]),
+            theta=np.einsum("k,kl,kat->lat", law.weight, law.gamma, cross[:, :, r + S :]),
+            V=self._V,
+        )
+
+    def covariances(self) -> list[np.ndarray]:
+        """q_l^{s,t} = E[x^s x^tᵀ] weighted by γ_l, for the latest t and every s <= t; entries (S, r, r)."""
+        law = self.model.coordinates
+        latest = self._gram @ np.swapaxes(self._x[-1], 1, 2)
+        return [np.einsum("k,kl,kab->lab", law.weight, law.gamma, x @ latest) for x in self._x]
+
+    def step(self, hats: Hats, q_hats: list[np.ndarray], damping: float) -> None:
+        """One damped iteration, given the hats and q̂^{s,t} with every earlier time s <= t."""
+        law, r, S = self.model.coordinates, self.model.rank, self.model.n_sources
+        t = len(q_hats) - 1
+        here = slice(self._first + r * t, self._first + r * (t + 1))
+        for s, q_hat in enumerate(q_hats):
+            there = slice(self._first + r * s, self._first + r * (s + 1))
+            block = np.einsum("kl,lab->kab", law.gamma, q_hat)
+            self._gram[:, there, here] = block
+            self._gram[:, here, there] = np.swapaxes(block, 1, 2)
+        _, C, W = prior_response(law.gamma.T, self.model.lam, hats.V, law.weight)
+        b = np.zeros_like(self._x[-1])
+        b[:, :, r : r + S] = hats.m.T
+        b[:, :, r + S : self._first] = np.einsum("kl,lrt->krt", law.gamma, hats.theta)
+        b[:, :, here] = np.eye(r)
+        self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
+        self._V = (1 - damping) * self._V + damping * W
+
+
+class SampledWeights:
+    """Other penalties: x⁰, π and ζ_0, ζ_1, … of sampled coordinates of each class, in mirror pairs.
+
+    Eq. :eq:`iterates`.
+
+    The start is taken to be Gaussian given (τ, π), as the named starts are. Overlaps of iterates are averages over
+    the samples; the response E[∂x/∂b] at one time needs only the law of b at that time, and is no sample average.
+    """
+
+    def __init__(self, model: Model, start: StartLaw, n_iter: int, n: int, rng: np.random.Generator) -> None:
+        # numbers of its own, so that fields are sampled alike for all penalties
+        self.model, self._rng = model, np.random.default_rng(deepcopy(rng).integers(2**63, size=4))
+        law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
+        columns = t + r * (n_iter + 1)
+        sizes = [2 * max(LEAST * columns, int(np.ceil(0.5 * n * share))) for share in law.weight]
+        self._classes = np.repeat(np.arange(len(sizes)), sizes)
+        self._share = (law.weight / sizes)[self._classes]
+        self._parts = [np.flatnonzero(self._classes == k) for k in range(len(sizes))]
+        self._white, self._paths, known, x = [], [], [], []
+        for k, size in enumerate(sizes):
+            white = symmetrise(half_normals(size, t + r, self._rng))
+            teacher = law.teacher_mean[k] + white[:, :t] @ psd_root(law.teacher_cov[k])
+            known.append(np.concatenate([np.broadcast_to(law.tau[k], (size, S)), teacher], axis=1))
+            moments = start.moments[k]
+            slope = moments[:r, r:] @ np.linalg.pinv(moments[r:, r:], hermitian=True)
+            root = psd_root(moments[:r, :r] - slope @ moments[r:, :r])
+            x.append(known[-1] @ slope.T + white[:, t:] @ root)
+            self._white.append(white)
+            self._paths.append(GaussianPath(np.zeros((size, 0)), np.zeros((0, 0))))
+        self._known = np.concatenate(known)  # (τ, π) of every sample
+        self._x = [np.concatenate(x)]
+        self._V = start.V
+        self._symmetry = replace(Symmetry.of(model, start.overlaps(model)), reversal=False)
+
+    def overlaps(self) -> Overlaps:
+        """Overlaps of the latest iterate; what vanishes by symmetry is exactly zero."""
+        S, gamma = self.model.n_sources, self.model.coordinates.gamma[self._classes]
+        x = self._share[:, None] * self._x[-1]
+        found = Overlaps(
+            q=self.covariances()[-1],
+            m=self._known[:, :S].T @ x,
+            theta=np.einsum("nl,na,nt->lat", gamma, x, self._known[:, S:], optimize=True),
+            V=self._V,
+        )
+        return self._symmetry.impose(found)
+
+    def covariances(self) -> list[np.ndarray]:
+        """q_l^{s,t} = E[x^s x^tᵀ] weighted by γ_l, for the latest t and every s <= t; entries (S, r, r)."""
+        latest = (self.model.coordinates.gamma[self._classes] * self._share[:, None])[:, :, None] * self._x[-1][:, None]
+        return [np.einsum("na,nlb->lab", x, latest) for x in self._x]
+
+    def step(self, hats: Hats, q_hats: list[np.ndarray], damping: float) -> None:
+        """One damped iteration, given the hats and q̂^{s,t} with every earlier time s <= t."""
+        law, r = self.model.coordinates, self.model.rank
+        penalty, x = self.model.penalty, self._x[-1]
+        A = precisions(penalty, law.gamma.T, hats.V)
+        after = np.empty_like(x)
+        for k, part in enumerate(self._parts):
+            blocks = [np.einsum("l,lab->ab", law.gamma[k], q_hat) for q_hat in q_hats]
+            fresh = symmetrise(half_normals(len(part), r, self._rng), self._white[k])
+            self._white[k] = np.concatenate([self._white[k], fresh], axis=1)
+            with_past = np.concatenate([np.zeros((r, 0)), *[block.T for block in blocks[:-1]]], axis=1)
+            noise = self._paths[k].draw(fresh, with_past, blocks[-1])
+            H = np.concatenate([hats.m.T, np.einsum("l,lrt->rt", law.gamma[k], hats.theta)], axis=1)
+            after[part], _ = denoise_weights(penalty, self._known[part] @ H.T + noise, A[k : k + 1])
+        self._x.append((1 - damping) * x + damping * after)
+        response = penalised_weights(self.model, hats, hats.V).response
+        self._V = (1 - damping) * self._V + damping * field_variances(penalty, law.gamma.T, response, law.weight)

@@ -1,0 +1,190 @@
+"""The output channel of state evolution: Gaussian averages over fields and teacher fields, eq. (7)-(9).
+
+For every token, (ω̃_l, y_l) is centred Gaussian with covariance [[q, θ], [θᵀ, ρ]] and ω_l = m_l + ω̃_l; then
+z = prox(ω; T[y], V), g_l = V_l⁻¹(z_l − ω_l), and the hats are averages of g.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gamp_attention._core.gaussian import psd_root
+from gamp_attention.denoisers.output import Denoised, denoise
+from gamp_attention.losses.terms import RiskTerms
+from gamp_attention.models.model import Model
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.equations.symmetry import Symmetry
+
+DEGENERATE = 1e-9  # share of q not explained by the teacher under which Stein's form is 0/0
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Averages over the channel.
+
+    Attributes
+    ----------
+    g : (L, r) E[g_l].
+    with_noise, with_teacher : (L, r, r) E[g_l ω̃_lᵀ] and (L, r, t) E[g_l y_lᵀ].
+    gg : (L, r, r) E[g_l g_lᵀ].
+    response : (L, r, r) E[−∂g_l/∂ω_l] of the a.e. derivative.
+    square : (L, L, r², r²) E[(∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)], again a.e.
+    moreau, loss : of the Moreau envelope and of ℓ(z), with the constant of the risk.
+    """
+
+    g: np.ndarray
+    with_noise: np.ndarray
+    with_teacher: np.ndarray
+    gg: np.ndarray
+    response: np.ndarray
+    square: np.ndarray
+    moreau: float
+    loss: float
+
+
+@dataclass(frozen=True, eq=False)
+class Hats:
+    """Conjugate overlaps.
+
+    Attributes
+    ----------
+    m, q, theta, V : (L, r), (L, r, r), (L, r, t), (L, r, r): m̂, q̂, θ̂ and V̂ in Stein's form.
+    V_derivative : (L, r, r) V̂ as the average of the a.e. derivative, which misses the jumps of the prox.
+    square : (L, L, r², r²) α E[(∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)].
+    moreau, loss : α E[Moreau envelope + constant] and α E[ℓ(z) + constant].
+    """
+
+    m: np.ndarray
+    q: np.ndarray
+    theta: np.ndarray
+    V: np.ndarray
+    V_derivative: np.ndarray
+    square: np.ndarray
+    moreau: float
+    loss: float
+
+    @property
+    def jump_mass(self) -> np.ndarray:
+        """V̂_Stein − V̂_derivative: what the jumps of the proximal map contribute. Eq. :eq:`jump-mass`."""
+        return self.V - self.V_derivative
+
+    def response(self, variance: str) -> np.ndarray:
+        """V̂ in one of the two forms, "stein" or "derivative"."""
+        return self.V if variance == "stein" else self.V_derivative
+
+
+def teacher_size(model: Model) -> int:
+    """White coordinates of the teacher's side: its fields, L t, and the noise of its labels."""
+    return model.n_tokens * model.teacher_rank + model.n_label_noise
+
+
+def teacher_fields(model: Model, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
+    """Teacher fields y (N, L, t) from white noise (N, teacher_size), and the loss parameters they imply."""
+    split = model.n_tokens * model.teacher_rank
+    noise = white[:, :split].reshape(len(white), model.n_tokens, model.teacher_rank)
+    y = np.einsum("lst,nlt->nls", psd_root(model.coordinates.rho), noise)
+    return y, model.terms(y, white[:, split:])
+
+
+def student_noise_law(model: Model, overlaps: Overlaps) -> tuple[np.ndarray, np.ndarray]:
+    """Fields given the teacher's: ω̃ = slope·y + root·(white noise), of shapes (L, r, t) and (L, r, r).
+
+    Eq. :eq:`channel`.
+    """
+    slope = overlaps.theta @ np.linalg.pinv(model.coordinates.rho, hermitian=True)
+    return slope, psd_root(overlaps.q - slope @ np.swapaxes(overlaps.theta, 1, 2))
+
+
+def student_noise(model: Model, overlaps: Overlaps, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """Fields ω̃ (N, L, r) given teacher fields y (N, L, t), from white noise (N, L, r)."""
+    slope, root = student_noise_law(model, overlaps)
+    return np.einsum("lrt,nlt->nlr", slope, y) + np.einsum("lab,nlb->nla", root, noise)
+
+
+def denoise_fields(
+    model: Model,
+    overlaps: Overlaps,
+    noise: np.ndarray,
+    terms: RiskTerms,
+    start: np.ndarray | None = None,
+    jacobian: bool = False,
+) -> Denoised:
+    """The denoiser at ω = m + ω̃."""
+    return denoise(model.loss, terms.params, noise + overlaps.m, overlaps.V, start, jacobian=jacobian)
+
+
+def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V: np.ndarray) -> Moments:
+    """Averages over samples of the denoiser's answer at fields ω̃ = noise with teacher fields y.
+
+    Those of products of derivatives are NaN where the denoiser was not asked for its Jacobian.
+    """
+    n, L, r = noise.shape
+    g, square = out.g, np.full((L, L, r * r, r * r), np.nan)
+    if len(out.jacobian):
+        slope = (np.eye(L * r) - out.jacobian).reshape(n, L, r, L * r)
+        slope = (np.linalg.inv(V)[None] @ slope).reshape(n, L, r, L, r)
+        square = np.einsum("nlakc,nlbkd->lkabcd", slope, slope, optimize=True).reshape(square.shape) / n
+    return Moments(
+        g=g.mean(axis=0),
+        with_noise=np.einsum("nla,nlb->lab", g, noise) / n,
+        with_teacher=np.einsum("nla,nlb->lab", g, y) / n,
+        gg=np.einsum("nla,nlb->lab", g, g) / n,
+        response=out.response.mean(axis=0),
+        square=square,
+        moreau=float(np.mean(out.moreau + terms.constant)),
+        loss=float(np.mean(out.loss + terms.constant)),
+    )
+
+
+def reversed_mean(moments: Moments) -> Moments:
+    """Averages over half of a channel that is the same for tokens reversed, completed to all of it."""
+
+    def even(values: np.ndarray) -> np.ndarray:
+        return 0.5 * (values + values[::-1])
+
+    return Moments(
+        g=0.5 * (moments.g - moments.g[::-1]),
+        with_noise=even(moments.with_noise),
+        with_teacher=even(moments.with_teacher),
+        gg=even(moments.gg),
+        response=even(moments.response),
+        square=0.5 * (moments.square + moments.square[::-1, ::-1]),
+        moreau=moments.moreau,
+        loss=moments.loss,
+    )
+
+
+def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments) -> Hats:
+    """Conjugate overlaps from averages over the channel, by Stein's identity α E[g (ω̃, y)ᵀ] = (−V̂, θ̂) cov(ω̃, y).
+
+    Eq. :eq:`conjugates`.
+
+    What vanishes by symmetry is exactly zero.
+    """
+    L, r, _ = overlaps.q.shape
+    rho, theta = model.coordinates.rho, overlaps.theta
+    symmetry = Symmetry.of(model, overlaps)
+    with_noise = alpha * moments.with_noise
+    with_teacher = np.zeros_like(theta) if symmetry.theta_zero else alpha * moments.with_teacher
+    derivative = alpha * moments.response
+    V_hat, theta_hat = np.empty((L, r, r)), np.empty(theta.shape)
+    for l in range(L):
+        covariance = np.block([[overlaps.q[l], theta[l]], [theta[l].T, rho[l]]])
+        inverse_rho = np.linalg.pinv(rho[l], hermitian=True)
+        rest = overlaps.q[l] - theta[l] @ inverse_rho @ theta[l].T
+        if model.jumps and np.linalg.eigvalsh(rest).min() > DEGENERATE * np.linalg.eigvalsh(overlaps.q[l]).max():
+            both = np.concatenate([with_noise[l], with_teacher[l]], axis=1) @ np.linalg.pinv(covariance, hermitian=True)
+            V_hat[l], theta_hat[l] = -both[:, :r], both[:, r:]
+        else:  # without jumps the derivative is exact; and only it tells V̂ and θ̂ apart where ω̃ is a function of y
+            V_hat[l] = derivative[l]
+            theta_hat[l] = (with_teacher[l] + derivative[l] @ theta[l]) @ inverse_rho
+    return Hats(
+        m=np.zeros_like(overlaps.m) if symmetry.m_zero else alpha * moments.g,
+        q=alpha * moments.gg,
+        theta=theta_hat,
+        V=0.5 * (V_hat + V_hat.transpose(0, 2, 1)),
+        V_derivative=0.5 * (derivative + derivative.transpose(0, 2, 1)),
+        square=alpha * moments.square,
+        moreau=alpha * moments.moreau,
+        loss=alpha * moments.loss,
+    )

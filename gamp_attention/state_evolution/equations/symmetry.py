@@ -1,0 +1,77 @@
+"""Symmetries of a solution, which the averages use and keep exactly."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gamp_attention.models.model import Model
+from gamp_attention.results import Overlaps
+
+UNDECIDED = 1e-6  # relative weight of the identity in a gauge, for columns that nothing else fixes
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """What leaves the channel at given overlaps as it is. All need an even loss and an even teacher.
+
+    Attributes
+    ----------
+    m_zero : all fields may change sign together, as m = 0; then E[g] = 0.
+    theta_zero : the teacher's fields may change sign by themselves, as θ = 0; then E[g yᵀ] = 0.
+    reversal : tokens may be reversed, with all fields changing sign: m_l = −m_{L+1−l}, the others are palindromes.
+    """
+
+    m_zero: bool
+    theta_zero: bool
+    reversal: bool
+
+    @classmethod
+    def of(cls, model: Model, overlaps: Overlaps) -> "Symmetry":
+        """The symmetries of a model that given overlaps have exactly."""
+        palindromes = all(np.array_equal(v, v[::-1]) for v in (overlaps.q, overlaps.theta, overlaps.V))
+        return cls(
+            model.even and not overlaps.m.any(),
+            model.even and not overlaps.theta.any(),
+            model.reversible and palindromes and np.array_equal(overlaps.m, -overlaps.m[::-1]),
+        )
+
+    def impose(self, overlaps: Overlaps) -> Overlaps:
+        """Overlaps with these symmetries to the last bit."""
+        if self.reversal:
+            overlaps = Overlaps(
+                q=0.5 * (overlaps.q + overlaps.q[::-1]),
+                m=0.5 * (overlaps.m - overlaps.m[::-1]),
+                theta=0.5 * (overlaps.theta + overlaps.theta[::-1]),
+                V=0.5 * (overlaps.V + overlaps.V[::-1]),
+            )
+        if self.m_zero:
+            overlaps = replace(overlaps, m=np.zeros_like(overlaps.m))
+        if self.theta_zero:
+            overlaps = replace(overlaps, theta=np.zeros_like(overlaps.theta))
+        return overlaps
+
+
+def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:
+    """Rotate the columns of the weights so that Σ_l θ_l, or m_1 where θ = 0, points along the first axes.
+
+    The map does not see a common rotation, of queries and keys alike: along it, randomised averages drift.
+    """
+    r, t = overlaps.theta.shape[1:]
+    parts = model.student.parts
+    size = r // parts
+    if size == 1 or not model.rotations:
+        return overlaps
+    towards = np.zeros((size, size))
+    if overlaps.theta.any():
+        towards[:, : min(size, t)] = overlaps.theta.sum(axis=0).reshape(parts, size, t).sum(axis=0)[:, :size]
+    else:
+        towards[:, 0] = overlaps.m[0].reshape(parts, size).sum(axis=0)
+    scale = np.linalg.norm(towards)
+    u, _, v = np.linalg.svd(towards + UNDECIDED * scale * np.eye(size))
+    O = np.kron(np.eye(parts), (u @ v).T)
+    return Overlaps(
+        q=O @ overlaps.q @ O.T,
+        m=overlaps.m @ O.T,
+        theta=O @ overlaps.theta,
+        V=O @ overlaps.V @ O.T,
+    )

@@ -1,0 +1,93 @@
+"""The weights' side of state evolution: overlaps from conjugate overlaps, eq. (7).
+
+The weights are x = η(b, A) with A = Σ_l γ_l V̂_l and b = H (τ, π) + ζ, averaged over the coordinates: linear in b for
+the ridge, x = (λ + A)⁻¹ b, which makes everything below a closed form.
+"""
+
+import numpy as np
+
+from gamp_attention.denoisers.input import field_variances, precisions, prior_response
+from gamp_attention.models.model import Model
+from gamp_attention.penalties.standard import Ridge
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.equations.channel import Hats
+from gamp_attention.state_evolution.equations.weight_averages import WeightAverages, weight_averages
+
+
+def weights_step(model: Model, hats: Hats, variance: str = "stein") -> tuple[Overlaps, float]:
+    """New overlaps, and E[r(x)], the penalty per coordinate, with V̂ in the form that `variance` names.
+
+    Eq. :eq:`weights`, :eq:`weights-stein`.
+    """
+    law = model.coordinates
+    S, w, gamma = model.n_sources, law.weight, law.gamma
+    if type(model.penalty) is Ridge:
+        _, C, V = prior_response(gamma.T, model.lam, hats.response(variance), w)
+        H, noise = drift_and_noise(model, hats)
+        first = C @ H @ law.moments  # E[x (τ, π)ᵀ]
+        second = first @ np.swapaxes(C @ H, 1, 2) + C @ noise @ C
+        penalty = 0.5 * model.lam * float(np.einsum("k,kaa->", w, second))
+    else:
+        found = penalised_weights(model, hats, hats.response(variance))
+        V = field_variances(model.penalty, gamma.T, found.response, w)
+        H, _ = drift_and_noise(model, hats)
+        mean = np.concatenate([law.tau, law.teacher_mean], axis=1)
+        first = found.x[:, :, None] * mean[:, None]
+        # Stein: E[x πᵀ] = E[x] E[π]ᵀ + E[∂x/∂b] cov(b, π)
+        first[:, :, S:] += found.response @ H[:, :, S:] @ law.teacher_cov
+        second, penalty = found.xx, float(w @ found.penalty)
+    return Overlaps(
+        q=np.einsum("k,kl,kab->lab", w, gamma, second),
+        m=np.einsum("k,kal->la", w, first[:, :, :S]),
+        theta=np.einsum("k,kl,kat->lat", w, gamma, first[:, :, S:]),
+        V=V,
+    ), penalty
+
+
+def drift_and_noise(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:
+    """b = H (τ, π) + ζ with ζ ~ N(0, N): H (K, r, S + t) and N (K, r, r) in each class of coordinates.
+
+    Eq. :eq:`drift`.
+    """
+    gamma = model.coordinates.gamma
+    K = len(gamma)
+    H = np.concatenate(
+        [np.broadcast_to(hats.m.T, (K, *hats.m.T.shape)), np.einsum("kl,lrt->krt", gamma, hats.theta)], axis=2
+    )
+    return H, np.einsum("kl,lab->kab", gamma, hats.q)
+
+
+def weights_law(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:
+    """Mean (K, r) and covariance (K, r, r) of b, teacher and noise together, in each class of coordinates."""
+    law, S = model.coordinates, model.n_sources
+    H, noise = drift_and_noise(model, hats)
+    mean = np.einsum("kac,kc->ka", H, np.concatenate([law.tau, law.teacher_mean], axis=1))
+    return mean, H[:, :, S:] @ law.teacher_cov @ np.swapaxes(H[:, :, S:], 1, 2) + noise
+
+
+def penalised_weights(model: Model, hats: Hats, V_hat: np.ndarray) -> WeightAverages:
+    """Averages over the weights of a penalty other than the ridge."""
+    A = precisions(model.penalty, model.coordinates.gamma.T, V_hat)
+    return weight_averages(model.penalty, A, *weights_law(model, hats))
+
+
+def response_pairs(model: Model, hats: Hats, V_hat: np.ndarray) -> np.ndarray:
+    """E[C ⊗ C] (K, r², r²) of the responses C = ∂x/∂b in each class of coordinates."""
+    if type(model.penalty) is not Ridge:
+        return penalised_weights(model, hats, V_hat).pairs
+    law = model.coordinates
+    _, C, _ = prior_response(law.gamma.T, model.lam, V_hat, law.weight)
+    return np.einsum("kac,kbd->kabcd", C, C).reshape(len(C), C[0].size, C[0].size)
+
+
+def weights_envelope(model: Model, hats: Hats) -> float:
+    """E[min_x r(x) + ½ xᵀA x − bᵀx] per coordinate; −½ E[bᵀ (λ + A)⁻¹ b] for the ridge."""
+    law = model.coordinates
+    if type(model.penalty) is Ridge:
+        _, C, _ = prior_response(law.gamma.T, model.lam, hats.V, law.weight)
+        H, noise = drift_and_noise(model, hats)
+        return -0.5 * float(np.einsum("k,kab,kab->", law.weight, C, H @ law.moments @ np.swapaxes(H, 1, 2) + noise))
+    A, (mean, covariance) = precisions(model.penalty, law.gamma.T, hats.V), weights_law(model, hats)
+    found = weight_averages(model.penalty, A, mean, covariance)
+    gain = np.einsum("ka,ka->k", mean, found.x) + np.einsum("kab,kab->k", covariance, found.response)  # E[b·x]
+    return float(law.weight @ (found.penalty + 0.5 * np.einsum("kab,kab->k", A, found.xx) - gain))

@@ -1,0 +1,1 @@
+"""Fixed points: found, refined until their errors are small, judged and reported."""

@@ -1,0 +1,60 @@
+"""What `solve_state_evolution` returns."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gamp_attention.results import Overlaps, Status
+from gamp_attention.state_evolution.fixed_points.stability import Stability
+
+
+@dataclass(frozen=True, eq=False)
+class StateEvolutionHistory(Overlaps):
+    """Overlaps along the iteration, entry 0 being the start."""
+
+
+@dataclass(frozen=True, eq=False)
+class StateEvolutionResult:
+    """A fixed point of state evolution. Errors are half-widths that hold in at least 95 % of cases.
+
+    Attributes
+    ----------
+    status, converged, n_iter, residual, history : as for every solver; the residual is the largest relative
+        change of an overlap in a full step.
+    overlaps, train_loss, test_error : eq. (7), (14), (10).
+    overlaps_error, train_loss_error, test_error_error : their errors.
+    error : the largest relative error of an overlap, m and θ in units of √q.
+    jump_mass, jump_mass_error : (L, r, r) V̂_Stein − V̂_derivative, what jumps of the proximal map contribute.
+    V_hat : (L, r, r) V̂ in Stein's form.
+    replicon, replicon_error : replica symmetry is stable below 1; of the map's continuous part.
+    stability : eigenvalues of the overlap map by sector, or None where not asked for.
+    consistent, validity : whether the replica-symmetric prediction is consistent, and in words.
+    variance, rule : the form of V̂ that was solved with, and the rule that averaged ("split", "lines" or "sobol").
+    """
+
+    status: Status
+    n_iter: int
+    residual: float
+    history: StateEvolutionHistory
+    overlaps: Overlaps
+    overlaps_error: Overlaps
+    error: float
+    train_loss: float
+    train_loss_error: float
+    test_error: float
+    test_error_error: float
+    jump_mass: np.ndarray
+    jump_mass_error: np.ndarray
+    V_hat: np.ndarray
+    replicon: float
+    replicon_error: float
+    stability: Stability | None
+    consistent: bool
+    validity: str
+    variance: str
+    rule: str
+
+    @property
+    def converged(self) -> bool:
+        """Whether the equations are solved to the accuracy asked for, on the branch asked for."""
+        return self.status.converged

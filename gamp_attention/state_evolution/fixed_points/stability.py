@@ -1,0 +1,97 @@
+"""How stable a fixed point of state evolution is, and whether replica symmetry holds there."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gamp_attention.models.model import Model
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.equations.channel import Hats
+from gamp_attention.state_evolution.equations.units import Packing
+from gamp_attention.state_evolution.equations.weights import response_pairs
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+
+STEP = 1e-2  # finite differences, in units of the overlaps
+SECTORS = ("symmetric", "m", "theta")
+NEGLIGIBLE = 1e-2  # jump mass, relative to V̂, below which the prediction is called consistent
+
+
+@dataclass(frozen=True, eq=False)
+class Stability:
+    """Eigenvalues of the Jacobian of the overlap map, by sector.
+
+    A family of overlaps that vanishes by symmetry is a sector of its own, "m" or "theta"; "symmetric" holds all
+    others. A sector that does not exist has no eigenvalues.
+
+    Attributes
+    ----------
+    eigenvalues : for each sector, largest modulus first.
+    """
+
+    eigenvalues: dict[str, np.ndarray]
+
+    @property
+    def radius(self) -> dict[str, float]:
+        """Spectral radius of each sector, NaN where there is none; above 1, undamped iteration leaves."""
+        return {name: float(np.abs(v).max()) if len(v) else np.nan for name, v in self.eigenvalues.items()}
+
+    @property
+    def growth(self) -> dict[str, float]:
+        """Largest real part in each sector, NaN where there is none; above 1, any damped iteration leaves."""
+        return {name: float(v.real.max()) if len(v) else np.nan for name, v in self.eigenvalues.items()}
+
+    @property
+    def stable(self) -> bool:
+        """Whether sufficiently damped iteration stays, in every sector."""
+        return all(not value >= 1 for value in self.growth.values())
+
+
+def stability(F: OverlapMap, at: Overlaps) -> Stability:
+    """Stability of a fixed point of the map, by finite differences. Eq. :eq:`growth`."""
+    spectra = {name: np.linalg.eigvals(sector_jacobian(F, at, name)) for name in SECTORS}
+    return Stability({name: v[np.argsort(-np.abs(v))] for name, v in spectra.items()})
+
+
+def sector_growth(F: OverlapMap, at: Overlaps, sector: str) -> float:
+    """Largest real part of the eigenvalues of one sector, NaN where there is none."""
+    values = np.linalg.eigvals(sector_jacobian(F, at, sector))
+    return float(values.real.max()) if len(values) else np.nan
+
+
+def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
+    """Derivative of the map within a sector, (k, k); k = 0 where there is no such sector."""
+    packing = Packing.of(F.model, at)
+    if sector == "symmetric":
+        if len(F.model.coordinates.weight) > 1:  # with one class, all tokens see one law of weights: nothing breaks it
+            packing = replace(packing, reversal=False)
+        return F.jacobian(packing, at, STEP, central=True)
+    if sector in packing.names:
+        return np.zeros((0, 0))
+    return F.jacobian(Packing(at, (sector,)), at, STEP, odd=True)
+
+
+def replicon(model: Model, hats: Hats, variance: str) -> float:
+    """Spectral radius of K_{l,l'} = ∫dν γ_l E[C ⊗ C] Σ_k γ_k α E[(∂g_k/∂ω_l') ⊗ (∂g_k/∂ω_l')]; stable below 1.
+
+    Eq. :eq:`replicon`.
+
+    The derivative is the a.e. one: where the proximal map jumps, the true average is infinite.
+    """
+    law = model.coordinates
+    L, r = hats.m.shape
+    CC = response_pairs(model, hats, hats.response(variance))
+    weights = np.einsum("k,kl,km,kab->lmab", law.weight, law.gamma, law.gamma, CC)
+    K = np.einsum("lmab,mnbc->lanc", weights, hats.square).reshape(L * r * r, L * r * r)
+    return float(np.abs(np.linalg.eigvals(K)).max()) if np.isfinite(K).all() else np.nan
+
+
+def validity(replicon: float, jump_share: float) -> tuple[bool, str]:
+    """Whether the replica-symmetric prediction is consistent, and that in words; jump_share is relative to V̂."""
+    if not np.isfinite(replicon + jump_share):
+        return False, "unknown: there is no fixed point"
+    jumps = f"jump mass {100 * jump_share:.2g} % of V̂"
+    if not replicon < 1:
+        return False, f"inconsistent: the replicon eigenvalue {replicon:.3g} is not below 1 ({jumps})"
+    if abs(jump_share) > NEGLIGIBLE:
+        return False, f"approximate because the proximal map jumps ({jumps}; replicon {replicon:.3g} without them)"
+    return True, f"consistent (replicon {replicon:.3g}, {jumps})"

@@ -1,0 +1,1 @@
+"""Quadrature rules: averages over the channel's fields, with their errors."""

@@ -1,0 +1,190 @@
+"""Averages of the denoiser along lines of fields, cut where the proximal map jumps.
+
+Along a line ω = c + e u, with e standard Gaussian, the global minimiser z(e) is smooth between jumps. Panels of
+Gauss-Legendre nodes follow it from one end to the other. Where the two ends belong to different minima, the panel is
+cut at their tie, found by root finding on the gap between the two; where the nodes do not resolve z, it is halved.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._core.compiled import kernel, over_blocks
+from gamp_attention.denoisers.newton import Metric, make_workspace
+from gamp_attention.denoisers.prox import minimise_globally, search_points
+from gamp_attention.losses.attention import loss_value
+from gamp_attention.state_evolution.rules.line_track import (
+    NORMAL,
+    Nodes,
+    Track,
+    are_apart,
+    cut_panel,
+    field_at,
+    find_tie,
+    follow_panel,
+    unresolved,
+)
+
+BLOCK = 8  # lines a thread takes at a time
+MAX_PANELS = 256  # waiting on one line
+MAX_DEPTH = 40  # halvings of one panel
+
+
+class LineMoments(NamedTuple):
+    """Averages over e on each of n lines; those from g to loss converge as fast as z.
+
+    Attributes
+    ----------
+    g, g_e : (n, L, r) of g and g e.
+    gg : (n, L, r, r) of g_l g_lᵀ.
+    moreau, loss : (n,) of the Moreau envelope and of ℓ(z).
+    response : (n, L, r, r) of the a.e. derivative −∂g_l/∂ω_l.
+    square : (n, L, L, r², r²) of (∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k).
+    work : (n, 3) proximal minimisations, global searches, jumps.
+    """
+
+    g: np.ndarray
+    g_e: np.ndarray
+    gg: np.ndarray
+    moreau: np.ndarray
+    loss: np.ndarray
+    response: np.ndarray
+    square: np.ndarray
+    work: np.ndarray
+
+
+def line_averages(
+    loss: Any,
+    params: np.ndarray,
+    centres: np.ndarray,
+    direction: np.ndarray,
+    metric: Metric,
+    grid: np.ndarray,
+    nodes: Nodes,
+    tol: np.ndarray,
+) -> LineMoments:
+    """Average over e ~ N(0, 1) at fields c + e u, for n centres c (n, L, r) and one direction u (L, r).
+
+    Parameters
+    ----------
+    params : (n, P) rows of loss parameters.
+    metric : of the variances V, see `gamp_attention.denoisers.newton.make_metric`.
+    grid : ends of the first panels; the average is over their range.
+    tol : (n,) bound on what a panel leaves unresolved of z, weighted by its probability.
+    """
+    n, L, r = centres.shape
+    k = L * r
+    out = LineMoments(
+        g=np.zeros((n, L, r)),
+        g_e=np.zeros((n, L, r)),
+        gg=np.zeros((n, L, r, r)),
+        moreau=np.zeros(n),
+        loss=np.zeros(n),
+        response=np.zeros((n, L, r, r)),
+        square=np.zeros((n, L, L, r * r, r * r)),
+        work=np.zeros((n, 3), dtype=np.int64),
+    )
+    flat = np.ascontiguousarray(centres).reshape(n, k)
+    u = np.ascontiguousarray(direction).reshape(k)
+    points = search_points(k)
+
+    def block(first: int, last: int) -> None:
+        _lines(first, last, loss, params, flat, u, metric, grid, nodes, tol, points, out)
+
+    over_blocks(block, n, BLOCK)
+    return out
+
+
+@kernel
+def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, points, out):
+    k, n = u.shape[0], nodes.x.shape[0]
+    ws = make_workspace(loss, k)
+    track = Track(
+        np.empty((n, k)), np.empty(n), np.empty((n, k, k)), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
+        np.empty((MAX_PANELS, 2)), np.empty((MAX_PANELS, 2, k)), np.empty(MAX_PANELS, dtype=np.int64),
+    )  # fmt: skip
+    for line in range(first, last):
+        _line(loss, params[line], centres[line], u, metric, grid, nodes, tol[line], points, out, line, track, ws)
+
+
+@kernel
+def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws):
+    waiting = 0
+    work = out.work[line]
+    for j in range(grid.shape[0] - 1, -1, -1):  # the leftmost panel ends on top of the stack
+        field_at(c, grid[j], u, track.omega)
+        track.now[:] = track.omega
+        minimise_globally(loss, p, track.omega, metric, track.now, points, ws)
+        work[1] += 1
+        if j < grid.shape[0] - 1:
+            track.ends[waiting, 0] = grid[j]
+            track.at_ends[waiting, 0] = track.now
+            track.depth[waiting] = 0
+            waiting += 1
+        if j > 0:
+            track.ends[waiting, 1] = grid[j]
+            track.at_ends[waiting, 1] = track.now
+    while waiting > 0:
+        top = waiting - 1
+        a, b = track.ends[top]
+        splittable = track.depth[top] < MAX_DEPTH and waiting < MAX_PANELS - 1
+        follow_panel(loss, p, c, u, metric, nodes, track, top, ws)
+        work[0] += nodes.x.shape[0] + 1
+        if splittable and are_apart(track.now, track.at_ends[top, 1]):
+            cut = find_tie(loss, p, c, u, metric, track, top, work, ws)
+            work[2] += 1
+            # a third minimum may be lower than the two that tie
+            track.now[:] = track.left
+            field_at(c, cut, u, track.omega)
+            minimise_globally(loss, p, track.omega, metric, track.now, points, ws)
+            work[1] += 1
+            if are_apart(track.now, track.left) and are_apart(track.now, track.right):
+                track.left[:] = track.now
+                track.right[:] = track.now
+            cut_panel(track, top, cut, 4)
+            waiting += 1
+        elif splittable and unresolved(nodes, track, a, b) > tol:
+            cut = 0.5 * (a + b)
+            field_at(c, cut, u, track.omega)
+            track.now[:] = track.z[nodes.x.shape[0] // 2]
+            minimise_globally(loss, p, track.omega, metric, track.now, points, ws)
+            work[1] += 1
+            track.left[:] = track.now
+            track.right[:] = track.now
+            cut_panel(track, top, cut, 1)
+            waiting += 1
+        else:
+            _add(loss, p, c, u, metric, nodes, track, a, b, out, line, ws)
+            waiting -= 1
+
+
+@kernel
+def _add(loss, p, c, u, metric, nodes, track, a, b, out, line, ws):
+    """Add a panel's share of every average."""
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    for m in range(nodes.x.shape[0]):
+        e = a + 0.5 * (b - a) * (1.0 + nodes.x[m])
+        weight = 0.5 * (b - a) * nodes.weight[m] * NORMAL * np.exp(-0.5 * e * e)
+        z, slope, g = track.z[m], track.slope[m], track.now
+        for l in range(L):
+            for s in range(r):
+                acc = 0.0
+                for d in range(r):
+                    i = l * r + d
+                    acc += metric.inverse[l, s, d] * (z[i] - c[i] - e * u[i])
+                g[l * r + s] = acc
+        for l in range(L):
+            for s in range(r):
+                out.g[line, l, s] += weight * g[l * r + s]
+                out.g_e[line, l, s] += weight * e * g[l * r + s]
+                for d in range(r):
+                    out.gg[line, l, s, d] += weight * g[l * r + s] * g[l * r + d]
+                    out.response[line, l, s, d] += weight * slope[l * r + s, l * r + d]
+            for j in range(L):
+                for s in range(r * r):
+                    for d in range(r * r):
+                        out.square[line, l, j, s, d] += (
+                            weight * slope[l * r + s // r, j * r + d // r] * slope[l * r + s % r, j * r + d % r]
+                        )
+        out.moreau[line] += weight * track.value[m]
+        out.loss[line] += weight * loss_value(loss, p, z, ws.loss)

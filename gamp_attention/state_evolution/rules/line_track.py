@@ -1,0 +1,187 @@
+"""A minimum of the proximal problem followed along a line of fields ω = c + e u, panel by panel.
+
+Numba functions that `line_average` is made of: following by Newton steps, the tie of two minima by root finding, and
+whether Gauss-Legendre nodes resolve what they see.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from gamp_attention._core.compiled import inline_kernel, kernel
+from gamp_attention.denoisers.newton import assign, cholesky_solve, minimise_from
+from gamp_attention.denoisers.prox import SAME_MINIMUM, factor_hessian
+
+NORMAL = 1 / np.sqrt(2 * np.pi)
+
+
+class Nodes(NamedTuple):
+    """A Gauss-Legendre rule on [−1, 1] with the projections on its last two Legendre polynomials."""
+
+    x: np.ndarray
+    weight: np.ndarray
+    tail: np.ndarray  # (2, n)
+
+
+@lru_cache
+def legendre_nodes(n: int) -> Nodes:
+    """Nodes, weights, and what tells whether a function is resolved."""
+    x, weight = np.polynomial.legendre.leggauss(n)
+    polynomials = np.polynomial.legendre.legvander(x, n - 1)
+    tail = np.array([(j + 0.5) * weight * polynomials[:, j] for j in (n - 2, n - 1)])
+    return Nodes(x, weight, tail)
+
+
+class Track(NamedTuple):
+    """Scratch of one thread: minimisers at the nodes of a panel, and the panels that wait."""
+
+    z: np.ndarray  # (nodes, k)
+    value: np.ndarray
+    slope: np.ndarray  # (nodes, k, k), V⁻¹ − V⁻¹ ∂z/∂ω
+    omega: np.ndarray
+    now: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    ends: np.ndarray  # (panels, 2)
+    at_ends: np.ndarray  # (panels, 2, k), the global minimiser on this side of each end
+    depth: np.ndarray
+
+
+@inline_kernel
+def field_at(c, e, u, omega):
+    """Fill ω = c + e u."""
+    for i in range(c.shape[0]):
+        omega[i] = c[i] + e * u[i]
+
+
+@inline_kernel
+def are_apart(z, other):
+    """Whether two minimisers differ by more than rounding."""
+    distance, scale = 0.0, 0.0
+    for i in range(z.shape[0]):
+        distance = max(distance, abs(z[i] - other[i]))
+        scale = max(scale, abs(z[i]) + abs(other[i]))
+    return distance > SAME_MINIMUM * (1e-3 + scale)
+
+
+@inline_kernel
+def cut_panel(track, top, cut, deeper):
+    """Replace the panel on top by its two parts, the left one on top; track.left and track.right hold the cut."""
+    track.ends[top + 1, 0] = track.ends[top, 0]
+    assign(track.at_ends[top + 1, 0], track.at_ends[top, 0])
+    track.ends[top + 1, 1] = cut
+    assign(track.at_ends[top + 1, 1], track.left)
+    track.ends[top, 0] = cut
+    assign(track.at_ends[top, 0], track.right)
+    track.depth[top] += deeper
+    track.depth[top + 1] = track.depth[top]
+
+
+@kernel
+def follow_panel(loss, p, c, u, metric, nodes, track, top, ws):
+    """Follow the minimum of a panel's left end to its nodes, and to its right end, where track.now is left."""
+    k, L, r = u.shape[0], metric.inverse.shape[0], metric.inverse.shape[1]
+    a, b = track.ends[top]
+    z = track.now
+    z[:] = track.at_ends[top, 0]
+    e = a
+    for m in range(nodes.x.shape[0]):
+        ahead = a + 0.5 * (b - a) * (1.0 + nodes.x[m])
+        if m > 0:
+            for i in range(k):
+                z[i] += (ahead - e) * ws.step[i]
+        e = ahead
+        field_at(c, e, u, track.omega)
+        track.value[m], _ = minimise_from(loss, p, track.omega, metric, z, ws, 0)
+        track.z[m] = z
+        factor_hessian(metric, ws)
+        slope = track.slope[m]
+        for l in range(L):
+            for d in range(r):
+                ws.step[:] = 0.0
+                for s in range(r):
+                    ws.step[l * r + s] = metric.inverse[l, s, d]
+                cholesky_solve(ws.chol, ws.step)
+                for i in range(k):
+                    first = i // r * r
+                    acc = metric.inverse[l, i - first, d] if first == l * r else 0.0
+                    for s in range(r):
+                        acc -= metric.inverse[i // r, i - first, s] * ws.step[first + s]
+                    slope[i, l * r + d] = acc
+        for l in range(L):  # ∂z/∂e = (V⁻¹ + H)⁻¹ V⁻¹ u, to start the next node with
+            for s in range(r):
+                acc = 0.0
+                for d in range(r):
+                    acc += metric.inverse[l, s, d] * u[l * r + d]
+                ws.step[l * r + s] = acc
+        cholesky_solve(ws.chol, ws.step)
+    for i in range(k):
+        z[i] += (b - e) * ws.step[i]
+    field_at(c, b, u, track.omega)
+    minimise_from(loss, p, track.omega, metric, z, ws, 0)
+
+
+@kernel
+def find_tie(loss, p, c, u, metric, track, top, work, ws):
+    """Where the minima of the two ends of a panel tie; track.left and track.right are left there.
+
+    With F_l and F_r the two minima, (F_r − F_l)' = −Σ (z_r − z_l)ᵀ V⁻¹ u: Newton steps kept in a bracket.
+    """
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    low, high = track.ends[top]
+    left, right = track.left, track.right
+    left[:] = track.at_ends[top, 0]
+    right[:] = track.at_ends[top, 1]
+    x = 0.5 * (low + high)
+    for _ in range(100):
+        field_at(c, x, u, track.omega)
+        value_left, _ = minimise_from(loss, p, track.omega, metric, left, ws, 0)
+        value_right, _ = minimise_from(loss, p, track.omega, metric, right, ws, 0)
+        work[0] += 2
+        if not are_apart(left, right):  # one of the two does not reach x: the other is the lower here
+            to_left, to_right = 0.0, 0.0
+            for i in range(u.shape[0]):
+                to_left += (left[i] - track.at_ends[top, 0, i]) ** 2
+                to_right += (left[i] - track.at_ends[top, 1, i]) ** 2
+            if to_left < to_right:
+                low = x
+                right[:] = track.at_ends[top, 1]
+            else:
+                high = x
+                left[:] = track.at_ends[top, 0]
+            x = 0.5 * (low + high)
+            if high - low < 1e-10:
+                break
+            continue
+        gap = value_right - value_left
+        if gap > 0.0:
+            low = x
+        else:
+            high = x
+        rate = 0.0
+        for l in range(L):
+            for s in range(r):
+                for d in range(r):
+                    rate -= (right[l * r + s] - left[l * r + s]) * metric.inverse[l, s, d] * u[l * r + d]
+        step = -gap / rate if rate != 0.0 else np.inf
+        if abs(step) < 1e-13 or high - low < 1e-13:
+            break
+        x += step
+        if not low < x < high:
+            x = 0.5 * (low + high)
+    return x
+
+
+@inline_kernel
+def unresolved(nodes, track, a, b):
+    """Largest of the last Legendre coefficients of z on a panel, weighted by the panel's probability."""
+    worst = 0.0
+    for i in range(track.z.shape[1]):
+        for s in range(nodes.tail.shape[0]):
+            coefficient = 0.0
+            for m in range(nodes.x.shape[0]):
+                coefficient += nodes.tail[s, m] * track.z[m, i]
+            worst = max(worst, abs(coefficient))
+    nearest = max(a, -b, 0.0)
+    return worst * NORMAL * np.exp(-0.5 * nearest * nearest) * min(b - a, 1.0)

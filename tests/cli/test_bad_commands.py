@@ -1,0 +1,209 @@
+"""Bad files and flags: exit status 2, one line that names the culprit, nothing written, no code of the file run."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from gamp_attention.cli.main import main
+
+GOOD = {"tokens": np.ones((3, 2, 4)), "outputs": np.ones((3, 2, 4)), "positions": np.ones((2, 4))}
+
+
+class Malicious:
+    """Unpickling it makes a folder."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return os.mkdir, (self.place,)
+
+
+def stored(path, **changes):
+    np.savez(path, **GOOD | changes)
+    return str(path)
+
+
+def bad_file(kind, path):
+    """A file of some kind, and a word that the message must hold."""
+    if kind == "missing":
+        return "no such file"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "text":
+        path.write_text("tokens")
+    elif kind == "single":
+        with path.open("wb") as file:
+            np.save(file, np.ones(3))
+    elif kind == "truncated":
+        stored(path, tokens=np.ones((9, 2, 9)))
+        path.write_bytes(path.read_bytes()[:-40])
+    elif kind == "altered":
+        content = bytearray(stored(path) and path.read_bytes())
+        content[200] ^= 0xFF
+        path.write_bytes(content)
+    elif kind == "pickle":
+        stored(path, tokens=np.array([Malicious(str(path) + ".made")], dtype=object))
+        return "allow_pickle"
+    elif kind == "lacking":
+        np.savez(path, tokens=GOOD["tokens"])
+        return "outputs, positions"
+    else:
+        name, array = WRONG_ARRAYS[kind]
+        stored(path, **{name: array})
+        return name
+    return path.name
+
+
+WRONG_ARRAYS = {
+    "complex": ("tokens", GOOD["tokens"] * 1j),
+    "words": ("tokens", np.full((3, 2, 4), "a")),
+    "no samples": ("tokens", np.ones((0, 2, 4))),
+    "two axes": ("tokens", np.ones((3, 8))),
+    "NaN": ("tokens", np.full((3, 2, 4), np.nan)),
+    "infinite": ("positions", np.full((2, 4), np.inf)),
+    "other outputs": ("outputs", np.ones((3, 2, 5))),
+    "other positions": ("positions", np.ones(4)),
+}
+KINDS = ("missing", "folder", "empty", "text", "single", "truncated", "altered", "pickle", "lacking", *WRONG_ARRAYS)
+FIT = {
+    "--init semantic": "init: 'semantic'",
+    "--init weights.npz": "Q",
+    "--rank 0": "rank",
+    "--rank 1.5": "--rank",
+    "--rank 10000000000000": "rank: needs arrays that fit into memory",
+    "--lam nan": "lam",
+    "--lam wide": "--lam",
+    "--l1 -1": "l1",
+    "--l1 inf": "l1",
+    "--tol -1": "tol",
+    "--max-iter 0": "max_iter",
+    "--seed -1": "seed",
+    "--out .": "--out",
+    "--out -": "--out",
+    "--out no/where.npz": "--out",
+    "--out /proc/fit.npz": "--out",
+    "--json no/where.json": "--json",
+}
+COMMANDS = {
+    "": "COMMAND",
+    "nothing": "nothing",
+    "--nothing": "COMMAND",
+    "fit": "DATA.npz",
+    "solve --alpha 0": "alpha",
+    "solve --alpha 1e400": "alpha",
+    "solve --alpha one": "--alpha",
+    "solve --omega nan": "omega",
+    "solve --sigma 0": "sigma",
+    "solve --lam 0": "lam",
+    "solve --l1 -2": "l1",
+    "solve --init nowhere": "--init",
+    "solve --rtol 1": "rtol",
+    "solve --rule gauss": "--rule",
+    "solve --variance both": "--variance",
+    "solve --seed -1": "seed",
+    "solve --json .": "--json",
+    "trajectory --n-iter 0": "n_iter",
+    "trajectory --n-iter 100000": "n_paths",
+    "trajectory --damping nan": "damping",
+    "trajectory --seed x": "--seed",
+    "compare --omega 2": "omega",
+    "compare --d 0": "d:",
+    "compare --d 1000000000": "d, alpha",
+    "compare --d 10 --alpha 0.01": "alpha",
+    "compare --gd-steps 0": "gd_steps",
+    "compare --risk both": "--risk",
+    "compare --plot no/where.png": "--plot",
+    "compare --plot picture.xyz": "--plot: 'picture.xyz'",
+    "sweep": "FOLDER",
+    "sweep /proc/cells": "folder",
+    "sweep /dev/null": "folder",
+    "sweep F --alpha 1:2": "--alpha",
+    "sweep F --alpha 1:2:0": "--alpha",
+    "sweep F --alpha 1:2:10000000000": "--alpha",
+    "sweep F --alpha nan": "alpha",
+    "sweep F --alpha 1 1": "alpha",
+    "sweep F --omega 2": "omega",
+    "sweep F --lam 0": "lam",
+    "sweep F --sigma -1": "sigma",
+    "sweep F --A 1,x": "--A",
+    "sweep F --A 1,2;3": "A:",
+    "sweep F --method AMP": "--method",
+    "sweep F --branch other": "--branch",
+    "sweep F --d 0": "d:",
+    "sweep F --seed -1": "seed",
+    "sweep F --rtol 2": "rtol",
+    "sweep F --risk both": "--risk",
+    "sweep F --workers 0": "workers",
+    "sweep F --workers 1000000000": "workers",
+    "sweep F --workers 1 --dask tcp://localhost:1": "--workers, --dask",
+    "sweep F --out no/where.nc": "--out",
+    "boundaries --omega": "--omega",
+    "boundaries --omega 2": "omega",
+    "boundaries --omega 0.1 0.2 --lam 0.1 0.2": "--omega, --lam",
+    "boundaries --lam 0": "lam",
+    "boundaries --sigma 0": "sigma",
+    "boundaries --A x": "--A",
+    "boundaries --alphas 2 1": "alphas",
+    "boundaries --alphas 0 1": "alphas",
+    "boundaries --alphas 1": "--alphas",
+    "boundaries --tol 0": "tol",
+    "boundaries --folder /proc/cells": "folder",
+    "boundaries --plot picture.xyz": "--plot",
+    "boundaries --workers 0": "workers",
+}
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """Checks that a command ends with 2 at once and names the culprit, and leaves its folder empty."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def check(command, word):
+        before = sorted(tmp_path.rglob("*"))
+        began = time.process_time()
+        try:
+            status = main(command)
+        except SystemExit as error:  # of argparse
+            status = error.code
+        assert time.process_time() - began < 1
+        message = capsys.readouterr().err
+        assert status == 2
+        assert word in message
+        assert "Traceback" not in message
+        assert len(message.splitlines()[-1]) < 500
+        assert sorted(tmp_path.rglob("*")) == before
+
+    return check
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bad_files_are_refused_at_once(kind, tmp_path, refused):
+    word = bad_file(kind, tmp_path / "data.npz")
+    refused(["fit", str(tmp_path / "data.npz")], word)
+    assert not (tmp_path / "data.npz.made").exists()
+
+
+def test_a_pickle_would_have_run(tmp_path):
+    """What the test of malicious files guards against does happen where pickles are allowed."""
+    bad_file("pickle", tmp_path / "data.npz")
+    with np.load(tmp_path / "data.npz", allow_pickle=True) as archive:
+        archive["tokens"]
+    assert (tmp_path / "data.npz.made").is_dir()
+
+
+@pytest.mark.parametrize("flags", FIT)
+def test_bad_flags_of_fit_are_refused_at_once(flags, tmp_path, refused):
+    np.savez(tmp_path / "weights.npz", P=np.ones((4, 1)))
+    words = [str(tmp_path / word) if word == "weights.npz" else word for word in flags.split()]
+    refused(["fit", stored(tmp_path / "data.npz"), *words], FIT[flags])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_bad_commands_are_refused_at_once(command, refused):
+    refused(command.split(), COMMANDS[command])

@@ -1,0 +1,83 @@
+"""The reduction of data to per-sample matrices, and the sampling law."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.models.coordinates import CoordinateLaw
+from gamp_attention.models.model import Model
+from gamp_attention.models.teachers import SoftmaxTeacher
+
+
+def layer(data, Q):
+    """f_Q(x) = S[(x+p)Q/√d](x+p), eq. (2), from its definition."""
+    x = data.tokens + data.positions
+    scores = np.einsum("nlr,nkr->nlk", x @ Q, x @ Q) / data.dim
+    weights = np.exp(scores)
+    return (weights / weights.sum(axis=2, keepdims=True)) @ x
+
+
+def test_exact_terms_reproduce_the_square_error(data):
+    Q = np.random.default_rng(3).normal(size=(data.dim, 1))
+    square = ((data.outputs - layer(data, Q)) ** 2).sum() / (2 * data.dim)
+    expected = (square + data.lam / 2 * (Q**2).sum()) / data.dim
+    assert ga.train_loss(data, Q, "exact") == pytest.approx(expected, rel=1e-12)
+
+
+def test_own_arrays_equal_sampled_data(data):
+    own = ga.Dataset(data.tokens, data.outputs, data.positions, data.lam)
+    Q = np.random.default_rng(3).normal(size=(data.dim, 1))
+    assert np.allclose(ga.gradient(own, Q), ga.gradient(data, Q), rtol=1e-10, atol=1e-12)
+    assert own.Q_star is None
+    assert own.targets is None
+    assert own.spectra[0, 0] == pytest.approx(data.spectra[0, 0], rel=0.02)
+
+
+def test_targets_are_the_teachers(data):
+    u = data.tokens @ data.Q_star / np.sqrt(data.dim)
+    scores = np.exp(u @ u.transpose(0, 2, 1))
+    T = 0.7 * scores / scores.sum(axis=2, keepdims=True) + 0.3 * np.array([[0.6, 0.4], [0.4, 0.6]])
+    assert np.allclose(data.targets, T)
+    assert np.allclose(data.outputs, T @ data.tokens)
+
+
+def test_asymptotic_risk_approaches_the_exact_one(model):
+    gaps = []
+    for d in (100, 1600):
+        data = ga.sample(model, d, 1.0, seed=2)
+        gaps.append(abs(ga.train_loss(data, data.Q_star, "exact") - ga.train_loss(data, data.Q_star, "asymptotic")))
+    assert gaps[1] < 0.5 * gaps[0]
+
+
+def test_sampling_has_the_models_law():
+    model = ga.attention_model(3, 2, 2, sigma=[0.3, 0.5, 1.0], tau=[1.0, 0.0, -2.0])
+    data = ga.sample(model, 2000, 1.0, seed=1)
+    assert np.allclose(data.tokens.std(axis=(0, 2)), [0.3, 0.5, 1.0], rtol=5e-3)
+    assert np.allclose(np.linalg.norm(data.positions, axis=1), [1.0, 0.0, 2.0])
+    gram = data.Q_star.T @ data.Q_star / 2000
+    assert np.allclose(gram, np.eye(2), atol=0.1)
+
+
+def test_classes_of_coordinates_fill_their_shares():
+    law = CoordinateLaw(
+        weight=np.array([0.25, 0.75]),
+        gamma=np.array([[1.0, 4.0], [0.25, 0.0]]),
+        tau=np.array([[1.0, -1.0], [1.0, 1.0]]),
+        teacher_mean=np.array([[2.0], [0.0]]),
+        teacher_cov=np.zeros((2, 1, 1)),
+    )
+    model = Model(SoftmaxTeacher(0.3, np.eye(2)), law, 0.1, 1)
+    data = ga.sample(model, 40, 2.0, seed=0)
+    assert data.spectra.shape == (2, 40)
+    assert (data.Q_star == 2.0).sum() == 10
+    assert np.allclose(data.spectra.mean(axis=1), law.trace)
+    assert np.allclose(law.rho[:, 0, 0], [1.0, 4.0])
+    assert np.allclose(
+        np.einsum("i,li,i->l", data.Q_star[:, 0], data.spectra, data.Q_star[:, 0]) / 40, law.rho[:, 0, 0]
+    )
+
+
+def test_same_seed_same_data(model):
+    one, two = ga.sample(model, 50, 1.5, seed=7), ga.sample(model, 50, 1.5, seed=np.random.default_rng(7))
+    assert np.array_equal(one.tokens, two.tokens)
+    assert np.array_equal(one.Q_star, two.Q_star)

@@ -1,0 +1,153 @@
+"""Tokens on the disk, or drawn anew at every pass, are the same data: the same bits, the same fixed points."""
+
+import tracemalloc
+
+import h5py
+import numpy as np
+import pytest
+import zarr
+
+import gamp_attention as ga
+from gamp_attention.data import stores as token_stores
+from gamp_attention.data.fields import back_project, local_fields
+from gamp_attention.data.stores import FileTokens, TokenStore, token_blocks
+
+MIXTURE = ga.mixture_model(np.array([[0.5, 0.1], [0.1, 0.3]]), means=0.4 * np.array([[1.0, -1.0], [1.0, -1.0]]))
+MODELS = {"paper": ga.paper_model(), "mixture": MIXTURE, "glm": ga.glm_model(ga.SquaredLoss(), ga.LinearLabels())}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    """Blocks of a few dozen samples, so that every pass reads many."""
+    monkeypatch.setattr(token_stores, "BLOCK_BYTES", 50_000)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_is_drawn_again_has_the_bits_of_what_is_stored(name, dtype, tmp_path):
+    stored = ga.sample(MODELS[name], 150, 1.5, seed=3, dtype=dtype)
+    for storage in ("none", tmp_path / "tokens.npy"):
+        other = ga.sample(MODELS[name], 150, 1.5, seed=3, dtype=dtype, storage=storage)
+        assert isinstance(other.tokens, TokenStore)
+        assert len(list(token_blocks(other.tokens, other.groups))) >= 3
+        for _ in range(2):
+            assert np.array_equal(np.asarray(other.tokens), stored.tokens)
+        part = np.empty((20, *other.tokens.shape[1:]), dtype)
+        other.tokens.fill(slice(50, 70), part)
+        assert np.array_equal(part, stored.tokens[50:70])
+        assert np.array_equal(other.Q_star, stored.Q_star)
+        assert np.allclose(other.terms("exact").params, stored.terms("exact").params, rtol=1e-13, atol=1e-14)
+    assert np.array_equal(np.load(tmp_path / "tokens.npy"), stored.tokens)
+
+
+def test_a_given_generator_goes_on_where_storage_leaves_it():
+    after = []
+    for storage in ("memory", "none"):
+        rng = np.random.Generator(np.random.Philox(5))
+        ga.sample(ga.paper_model(), 40, 1.0, seed=rng, storage=storage)
+        after.append(rng.standard_normal())
+    assert after[0] == after[1]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_message_passing_ends_at_the_same_weights(name):
+    stored, again = (ga.sample(MODELS[name], 120, 1.5, seed=1, storage=storage) for storage in ("memory", "none"))
+    runs = [ga.run_gamp(data, damping=0.5, seed=2) for data in (stored, again)]
+    assert runs[0].converged
+    assert runs[1].status is runs[0].status
+    assert abs(runs[0].Q - runs[1].Q).max() < 1e-9
+    z = [local_fields(data.tokens, data.positions, data.Q_star) for data in (stored, again)]
+    assert np.allclose(z[0], z[1], rtol=0, atol=1e-13)
+    back = [back_project(data.tokens, data.positions, z[0]) for data in (stored, again)]
+    assert np.allclose(back[0], back[1], rtol=0, atol=1e-11)
+
+
+def sources(data, folder):
+    """Own tokens and outputs in three kinds of files."""
+    np.save(folder / "x.npy", data.tokens)
+    np.save(folder / "y.npy", data.outputs)
+    yield "npy", np.load(folder / "x.npy", mmap_mode="r"), np.load(folder / "y.npy", mmap_mode="r")
+    with h5py.File(folder / "data.h5", "w") as file:
+        yield "h5py", file.create_dataset("x", data=data.tokens), file.create_dataset("y", data=data.outputs)
+    chunks = (7, *data.tokens.shape[1:])
+    arrays = []
+    for which, values in (("x", data.tokens), ("y", data.outputs)):
+        arrays.append(zarr.create_array(folder / f"{which}.zarr", shape=values.shape, chunks=chunks, dtype="f8"))
+        arrays[-1][...] = values
+    yield "zarr", *arrays
+
+
+def test_own_files_are_read_block_by_block_and_give_the_fit_of_own_arrays(tmp_path):
+    data = ga.sample(ga.paper_model(), 100, 1.5, seed=0)
+    own = ga.Dataset(data.tokens, data.outputs, data.positions)
+    expected = ga.run_gamp(own, data.Q_star, damping=0.5)
+    kinds = []
+    for kind, tokens, outputs in sources(data, tmp_path):
+        there = ga.Dataset(tokens, outputs, data.positions)
+        assert isinstance(there.tokens, TokenStore)
+        assert isinstance(there.tokens, FileTokens) == (kind == "npy")
+        assert np.array_equal(there.outputs, data.outputs)
+        found = ga.run_gamp(there, data.Q_star, damping=0.5)
+        assert found.status is expected.status
+        assert abs(found.Q - expected.Q).max() < 1e-9
+        kinds.append(kind)
+    assert kinds == ["npy", "h5py", "zarr"]
+
+
+def test_slices_of_mapped_files_and_other_dtypes_are_read_as_well(tmp_path):
+    values = np.arange(60 * 2 * 30).reshape(60, 2, 30)
+    np.save(tmp_path / "x.npy", values)
+    mapped, changed = (np.load(tmp_path / "x.npy", mmap_mode=mode) for mode in "rc")
+    changed[5] = -1  # in memory only
+    for source in (mapped, mapped[10:40:2], changed):
+        tokens = token_stores.as_tokens("tokens", source)
+        assert tokens.dtype == np.float64
+        assert np.array_equal(np.concatenate([block.tokens.copy() for block in token_blocks(tokens)]), source)
+
+
+def test_descent_reads_stores_into_memory():
+    data = ga.sample(ga.paper_model(), 60, 1.5, seed=0, storage="none")
+    assert ga.minimize_risk(data, method="lbfgs").converged
+    assert ga.fit_linear_baseline(data).status.converged
+
+
+def test_bad_stores_are_named(tmp_path):
+    x = np.ones((5, 2, 30))
+    x[3, 1, 4] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    with pytest.raises(ValueError, match="tokens: need finite numbers, got others in samples 0 to 4"):
+        ga.Dataset(mapped, np.ones((5, 2, 30)), np.ones((2, 30)))
+    with pytest.raises(ValueError, match=r"outputs: needs shape \(5, 2, 30\), got shape \(4, 2, 30\)"):
+        ga.Dataset(np.ones((5, 2, 30)), np.ones((4, 2, 30)), np.ones((2, 30)))
+    with pytest.raises(ValueError, match=r"tokens: needs shape \(n, L, d\), got shape \(5, 60\)"):
+        ga.Dataset(zarr.zeros((5, 60)), np.ones((5, 2, 30)), np.ones((2, 30)))
+    with pytest.raises(ValueError, match=r"tokens: .* bytes for shape \(6, 2, 30\)"):
+        FileTokens(tmp_path / "x.npy", mapped.offset, (6, 2, 30), "f8")
+    for storage, error in (
+        ("disk", ValueError),
+        (tmp_path / "no" / "x.npy", ValueError),
+        (3, TypeError),
+        (np.ones(3), TypeError),
+    ):
+        with pytest.raises(error, match="storage: needs"):
+            ga.sample(ga.paper_model(), 20, 1.0, storage=storage)
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path):
+    data = ga.sample(ga.paper_model(), 60, 1.5, seed=0, storage=tmp_path / "x.npy")
+    with open(tmp_path / "x.npy", "r+b") as file:
+        file.truncate(5000)
+    with pytest.raises(ValueError, match=r"tokens: .*x.npy ends \d+ bytes before it should"):
+        ga.gradient(data, data.Q_star)
+
+
+def test_a_pass_over_many_blocks_keeps_nothing_of_their_number_times_d(tmp_path):
+    data = ga.sample(ga.paper_model(), 2000, 0.1, seed=0, storage=tmp_path / "x.npy")
+    assert len(list(token_blocks(data.tokens))) == 200
+    ga.gradient(data, data.Q_star)
+    tracemalloc.start()
+    ga.gradient(data, data.Q_star)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100 * 8 * data.dim  # sums of all blocks are 400

@@ -1,0 +1,92 @@
+"""The denoiser on problems with known answers: saddles, ties, flat directions, certified minima."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.losses.attention import pack_attention_parameters
+
+POSITIVE = np.array([[0.9, 0.1], [0.1, 0.9]])  # attention that only z ≠ 0 can give
+
+
+def problem(T, n=1, rank=1, rho=0.25):
+    T = np.broadcast_to(T, (n, *T.shape[-2:]))
+    L = T.shape[-1]
+    params = pack_attention_parameters(rho * np.eye(L)[None], rho * T.transpose(0, 2, 1))
+    return ga.AttentionLoss(ga.DotProductAttention(), L, rank), params
+
+
+def test_origin_is_left_where_it_is_a_saddle():
+    """At ω = 0 the gradient vanishes at z = 0 by symmetry; the minimum is elsewhere, and its mirror image ties."""
+    loss, params = problem(POSITIVE)
+    out = ga.denoise(loss, params, np.zeros((1, 2, 1)), np.full((2, 1, 1), 50.0))
+    assert out.solved.all()
+    assert np.abs(out.z).max() > 0.5
+    assert out.gap[0] == pytest.approx(0, abs=1e-12)  # a jump, right here
+    origin = 0.25 * ((0.5 - POSITIVE) ** 2).sum() / 2 - 0.25 * (POSITIVE**2).sum() / 2
+    assert out.moreau[0] < origin - 1e-3
+
+
+def test_flat_direction_of_two_columns_is_no_obstacle():
+    """For r = 2 and ω = 0 a whole circle of minima ties."""
+    loss, params = problem(POSITIVE, rank=2)
+    out = ga.denoise(loss, params, np.zeros((1, 2, 2)), np.tile(50.0 * np.eye(2), (2, 1, 1)))
+    single, one_column = problem(POSITIVE)
+    reference = ga.denoise(single, one_column, np.zeros((1, 2, 1)), np.full((2, 1, 1), 50.0))
+    assert out.solved.all()
+    assert out.moreau[0] <= reference.moreau[0] + 1e-12
+
+
+def test_gap_falls_to_zero_at_the_jump():
+    loss, params = problem(POSITIVE, n=5)
+    sizes = np.array([0.4, 0.2, 0.1, 0.05, 0.0])
+    omega = (sizes[:, None] * np.array([1.0, -1.0]))[:, :, None]
+    out = ga.denoise(loss, params, omega, np.full((2, 1, 1), 50.0))
+    assert np.all(np.diff(out.gap) < 0)
+    assert out.gap[-1] < 1e-12 < out.gap[-2]
+
+
+def test_small_variance_is_certified_by_one_start():
+    rng = np.random.default_rng(0)
+    loss, params = problem(rng.dirichlet(np.ones(2), (200, 2)), n=200)
+    out = ga.denoise(loss, params, 0.5 * rng.normal(size=(200, 2, 1)), np.full((2, 1, 1), 0.1))
+    assert np.isinf(out.gap).all()
+
+
+def test_held_minimum_stays_on_its_side():
+    loss, params = problem(POSITIVE)
+    V, omega = np.full((2, 1, 1), 50.0), np.array([[[0.05], [-0.05]]])
+    best = ga.denoise(loss, params, omega, V)
+    held = ga.denoise(loss, params, omega, V, -best.z, hold=True)
+    assert np.sign(held.z[0, 0, 0]) == -np.sign(best.z[0, 0, 0])
+    assert held.moreau[0] > best.moreau[0]
+    assert held.moreau[0] - best.moreau[0] == pytest.approx(best.gap[0], rel=1e-6)
+
+
+def test_one_token_attends_to_itself():
+    """L = 1: S = 1 whatever z is, so z = ω and g = 0."""
+    loss, params = problem(np.ones((1, 1)), n=3)
+    omega = np.arange(3.0).reshape(3, 1, 1)
+    out = ga.denoise(loss, params, omega, np.ones((1, 1, 1)))
+    assert np.allclose(out.z, omega)
+    assert np.allclose(out.g, 0)
+    assert np.allclose(out.response, 0)
+
+
+def test_minima_of_sixteen_fields_are_not_beaten_by_other_starts():
+    """L = 8, r = 2 is solved, stationary and not beaten by other starts."""
+    rng = np.random.default_rng(0)
+    loss, params = problem(rng.dirichlet(np.ones(8), (4, 8)), n=4, rank=2)
+    omega = 0.4 * rng.normal(size=(4, 8, 2))
+    V = np.tile(5.0 * np.eye(2), (8, 1, 1))
+    out = ga.denoise(loss, params, omega, V)
+    assert out.solved.all()
+    for _ in range(20):
+        other = ga.denoise(loss, params, omega, V, omega + rng.normal(size=omega.shape), hold=True)
+        assert np.all(out.moreau <= np.where(other.solved, other.moreau, np.inf) + 1e-9)
+
+
+def test_variance_must_be_positive_definite():
+    loss, params = problem(POSITIVE)
+    with pytest.raises(ValueError, match="positive definite"):
+        ga.denoise(loss, params, np.zeros((1, 2, 1)), np.array([[[1.0]], [[-1.0]]]))

@@ -1,0 +1,91 @@
+"""The comparison of everything with everything, and what it reports."""
+
+import json
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.data.test_error import sampled_test_error
+from gamp_attention.experiments.figures import plot_comparison
+from gamp_attention.experiments.report import with_error
+from gamp_attention.results import scalars
+
+
+@pytest.fixture(scope="module")
+def comparison(model):
+    return ga.compare(model, d=100, alpha=1.5, seed=0, gd_steps=50)
+
+
+def test_rows_hold_every_solver(comparison):
+    for branch in comparison.branches:
+        assert [row.name for row in branch.rows] == [
+            "state evolution",
+            "GAMP",
+            "gradient descent, 50 steps",
+            "L-BFGS",
+            "L-BFGS from GAMP + noise",
+        ]
+        assert branch.rows[1].gradient_norm <= 1e-8
+        assert branch.rows[1].distance < 1e-12
+
+
+OTHERS = {
+    "elastic net": ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)),
+    "logistic": ga.glm_model(ga.LogisticLoss(), lam=0.1),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_models_are_compared_too(name, tmp_path):
+    found = ga.compare(
+        OTHERS[name], 80, 2.0, branches="semantic", damping=0.4, rtol=1e-2, lr=1.0, gd_steps=3000, instances=2
+    )
+    (branch,) = found.branches
+    values = {row.name: row for row in branch.rows}
+    assert values["GAMP"].gradient_norm <= 1e-8
+    last = branch.rows[-1]
+    assert last.name.endswith("from GAMP + noise")
+    assert last.distance < 1e-2
+    assert last.values["test_error"] == pytest.approx(values["GAMP"].values["test_error"], rel=1e-2)
+    if name == "elastic net":
+        assert branch.quasi_newton is None
+        assert values["descent from GAMP + noise"].status == "converged"
+    assert (found.baseline is None) == (name == "logistic")
+    assert ("ω" in str(found)) == (name != "logistic")
+    json.dumps(found.to_dict(), allow_nan=False)
+    plot_comparison(found, tmp_path / "other.png")
+
+
+def test_dict_is_plain_json(comparison):
+    stored = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
+    assert stored["linear_baseline"]["test_error"] == pytest.approx(0.00197, rel=0.01)
+    assert stored["versions"]["gamp_attention"] == ga.__version__
+
+
+def test_sampled_test_error_matches_its_definition(model, data):
+    """Zero weights attend evenly: f = mean of x + p, so the error is that of S = 1/2 up to the positions."""
+    error, spread = sampled_test_error(data, np.zeros((data.dim, 1)), n_samples=4000)
+    fresh = ga.sample(model, data.dim, 20.0, seed=9)
+    T = model.teacher(fresh.tokens @ data.Q_star / np.sqrt(data.dim))
+    difference = T @ fresh.tokens - 0.5 * np.ones((2, 2)) @ (fresh.tokens + fresh.positions)
+    direct = (difference**2).sum(axis=(1, 2)) / (2 * data.dim)
+    both = np.hypot(spread, direct.std() / np.sqrt(len(direct)))
+    assert abs(error - direct.mean()) < 4 * both
+
+
+def test_scalars_are_rotation_invariant():
+    rng = np.random.default_rng(0)
+    O, _ = np.linalg.qr(rng.normal(size=(2, 2)))
+    q, m, theta, V = rng.normal(size=(3, 2, 2)), rng.normal(size=(3, 2)), rng.normal(size=(3, 2, 2)), np.eye(2)
+    V = np.tile(V, (3, 1, 1))
+    here = scalars(ga.Overlaps(q, m, theta, V))
+    there = scalars(ga.Overlaps(O.T @ q @ O, m @ O, O.T @ theta, O.T @ V @ O))
+    for key in here:
+        assert here[key] == pytest.approx(there[key])
+
+
+def test_numbers_carry_their_errors():
+    assert with_error(0.09396, 0.00012, 4) == "0.0940(2)"
+    assert with_error(0.5, float("nan"), 2) == "0.50"
+    assert with_error(float("nan"), 1, 2) == "-"

@@ -1,0 +1,160 @@
+"""Phase boundaries: roots with errors, words where there is none, resuming, the command line."""
+
+import json
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.cli.main import main
+from gamp_attention.experiments.phase_diagram.boundary import Boundary
+from gamp_attention.experiments.phase_diagram.diagram_job import LINES
+from gamp_attention.experiments.phase_diagram.scan import Scan
+from gamp_attention.experiments.phase_diagram.spinodals import existence, stability_changes
+from gamp_attention.state_evolution.continuation.crossings import root_on_rules
+from gamp_attention.state_evolution.rules.split import SplitRule
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("boundaries")
+
+
+@pytest.fixture(scope="module")
+def found(model, folder):
+    return ga.phase_boundaries(model, omegas=[0.3], alphas=(1.0, 2.0), folder=folder)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-4])
+def test_roots_lie_within_their_errors(model, size):
+    """A measured function that each rule gets wrong by what it leaves unresolved, of either sign."""
+    rng = np.random.default_rng(3)
+    levels = []
+
+    def measure(rule):  # wrong by the same at neighbouring α, as quadrature is
+        levels.append(rule.level)
+        return lambda x: size * (np.exp(x) - 2.0 + 0.3 * rule.tol * wrong[rule.level])
+
+    for _ in range(20):
+        wrong = rng.uniform(-1, 1, 10)
+        value, error, slope = root_on_rules(measure, SplitRule(model), (0.0, 1.5), 1e-3, size)
+        assert error <= 1e-3
+        assert abs(value - np.log(2)) <= error
+        assert slope == pytest.approx(2 * size, rel=0.1)
+    assert 1 <= max(levels) <= 3
+
+
+def test_a_root_off_the_branch_is_not_found(model):
+    assert root_on_rules(lambda rule: lambda x: np.nan, SplitRule(model), (0.0, 1.0), 1e-3, 1.0)[1] == np.inf
+    assert "not found" in Boundary.found(np.nan, np.inf, 1e-3).note
+    assert "above the tolerance" in Boundary.found(1.0, 0.1, 1e-3).note
+
+
+def test_boundaries_of_the_paper(model, found):
+    """The losses cross at α_c, and ε_g the linear baseline's at α_l, by solutions that the search did not use."""
+    assert found.converged
+    assert found.alpha_c_error[0] <= 1e-3
+    assert found.alpha_c[0] == pytest.approx(1.2516, abs=2e-3)
+    assert found.alpha_c[0] <= found.alpha_l[0]
+    assert found.alpha_l_error[0] <= 1e-3
+    baseline = ga.linear_baseline(model)
+    for side in (-1, 1):
+        losses = [
+            ga.solve_state_evolution(model, found.alpha_c[0] + 2e-3 * side, branch, rtol=1e-4, stable=False).train_loss
+            for branch in ("positional", "semantic")
+        ]
+        assert (losses[0] - losses[1]) * side > 0
+        se = ga.solve_state_evolution(model, found.alpha_l[0] + 2e-3 * side, "semantic", rtol=1e-4, stable=False)
+        assert (baseline.test_error - se.test_error) * side > 0
+
+
+def test_what_does_not_exist_is_said_in_words(found):
+    assert set(found.lines) == set(LINES)
+    assert np.isnan(found.line("semantic_from")[0][0])
+    assert "goes on to α = 1" in found.lines["semantic_from"][0].note
+    assert "goes on" in str(found)
+
+
+def test_none_in_range_is_definite(model):
+    above = ga.phase_boundaries(model, alphas=(1.6, 1.9))
+    assert above.converged
+    assert np.isnan(above.alpha_c[0])
+    assert "none: the semantic branch has the lower training loss" in above.lines["alpha_c"][0].note
+    assert "none: attention beats the linear baseline wherever" in above.lines["alpha_l"][0].note
+
+
+def test_a_branch_between_two_rungs_is_looked_for(model):
+    class Narrow(Scan):
+        def at(self, alpha):
+            (self.found if 1.1 < alpha < 1.4 else self.lost)[alpha] = None
+
+    scan = Narrow(model, "semantic")
+    scan.climb(0.94, 1.54)
+    assert len(scan.found) == 1
+    assert len(scan.lost) == 2
+
+
+def test_end_of_a_branch_and_of_its_stability(model):
+    """Of the semantic branch, from three rungs of the ladder; as by continuation (test_branches.py)."""
+    scan = Scan(model, "semantic")
+    for alpha in (0.9, 0.8, 0.65):
+        scan.at(alpha)
+    assert sorted(scan.found) == [0.8, 0.9]
+    assert scan.at(0.8).train_loss == pytest.approx(
+        ga.solve_state_evolution(model, 0.8, rtol=1e-4, stable=False).train_loss, rel=2e-3
+    )
+    first, last = existence(scan, 0.65, 0.9, 1e-3)
+    assert first.error <= 1e-3
+    assert first.value == pytest.approx(0.7192, abs=1e-3)
+    assert "goes on to α = 0.9" in last.note
+    (change,), stable_below = stability_changes(scan, 1e-3)
+    assert not stable_below
+    assert change[1]
+    assert change[0].value == pytest.approx(0.8265, abs=2e-3)
+
+
+def test_a_rerun_computes_nothing(model, folder, found, capsys):
+    files = {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()}
+    again = ga.phase_boundaries(model, omegas=[0.3], alphas=(1.0, 2.0), folder=folder)
+    assert {path: path.stat().st_mtime_ns for path in (folder / "cells").iterdir()} == files
+    assert again.lines == found.lines or str(again) == str(found)
+    command = ["boundaries", "--omega", "0.3", "--alphas", "1", "2", "--folder", str(folder), "--json", "-"]
+    assert main([*command, "--plot", str(folder / "b.png")]) == 0
+    stored = json.loads(capsys.readouterr().out)
+    assert stored["lines"]["alpha_c"][0][0] == found.alpha_c[0]
+    assert stored["lines"]["semantic_from"][0][0] is None
+    assert (folder / "b.png").read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"omegas": []}, "omegas"),
+        ({"omegas": 0.3}, "omegas"),
+        ({"omegas": [1.2]}, "omegas"),
+        ({"lams": [0.0]}, "lams"),
+        ({"omegas": [0.1], "lams": [0.1]}, "omegas, lams"),
+        ({"matrices": [np.eye(3)]}, "matrices"),
+        ({"alphas": (2.0, 1.0)}, "alphas"),
+        ({"alphas": (0.0, 1.0)}, "alphas"),
+        ({"tol": 0.0}, "tol"),
+        ({"executor": 3}, "executor"),
+        ({"threads": 0}, "threads"),
+    ],
+)
+def test_bad_arguments_are_named(model, arguments, named):
+    with pytest.raises((ValueError, TypeError), match=named):
+        ga.phase_boundaries(model, **arguments)
+
+
+def test_sweep_command_writes_files_and_goes_on(tmp_path, capsys):
+    xarray = pytest.importorskip("xarray")
+    command = ["sweep", str(tmp_path / "cells"), "--alpha", "1.4:1.6:2", "--branch", "semantic", "--rtol", "1e-2"]
+    assert main([*command, "--out", str(tmp_path / "all.nc"), "--json", str(tmp_path / "all.json")]) == 0
+    assert "2 cells, 2 computed now" in capsys.readouterr().out
+    assert main(command) == 0
+    assert "2 cells, 0 computed now" in capsys.readouterr().out
+    with xarray.open_dataset(tmp_path / "all.nc", engine="h5netcdf") as data:
+        assert data.sizes == {"alpha": 2}
+        assert (data.status == "converged").all()
+    assert len(json.loads((tmp_path / "all.json").read_text())["rows"]) == 2

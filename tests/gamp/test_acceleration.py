@@ -1,0 +1,83 @@
+"""Accelerated message passing: same fixed points, sooner; bad extrapolations are taken back."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.data.risk import risk_at
+from gamp_attention.gamp.acceleration import RISE, WARM_UP, Acceleration
+from gamp_attention.gamp.step import GampState
+from tests.conftest import layer_gradient_norm
+
+
+@pytest.mark.parametrize("risk", ["asymptotic", "exact"])
+def test_same_fixed_point_in_fewer_iterations(model, risk):
+    data = ga.sample(model, 300, 1.5, seed=0)
+    for damping in (0.3, 0.5):
+        damped = ga.run_gamp(data, "semantic", risk, damping=damping, tol=1e-10)
+        faster = ga.run_gamp(data, "semantic", risk, damping=damping, tol=1e-10, accelerate=True)
+        assert damped.status is faster.status is ga.Status.CONVERGED
+        assert faster.fixed_point
+        assert faster.n_iter < 0.7 * damped.n_iter
+        assert np.linalg.norm(faster.Q - damped.Q) / np.sqrt(data.dim) < 1e-8
+        assert np.allclose(faster.state.D, np.einsum("lab,nlb->nla", faster.state.V, faster_g(data, faster, risk)))
+
+
+def faster_g(data, result, risk):
+    """g = −∇ℓ at the fields of the weights."""
+    return -risk_at(data, result.Q, risk).loss_gradients
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_converged_means_zero_gradient(model, seed):
+    data = ga.sample(model, 150, 1.5, seed=seed)
+    for branch in ("positional", "random"):
+        result = ga.run_gamp(data, branch, accelerate=True, seed=seed)
+        norm = layer_gradient_norm(data, result.Q, "asymptotic")
+        assert norm == pytest.approx(result.gradient_norm, rel=1e-4, abs=1e-12)
+        assert result.converged == (result.gradient_norm <= 1e-8)
+        if result.converged:
+            assert result.fixed_point
+
+
+def test_undamped_iterations_are_caught():
+    """β = 1 diverges in the mean direction; the guard keeps the gradient bounded, or extrapolation cures it."""
+    data = ga.sample(ga.paper_model(), 300, 1.5, seed=0)
+    result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300, accelerate=True)
+    assert result.converged == (layer_gradient_norm(data, result.Q, "asymptotic") <= 1.1e-8)
+
+
+def linear_problem():
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(6, 6))
+    A = 0.9 * (A + A.T) / np.abs(np.linalg.eigvalsh(A + A.T)).max()
+    b = rng.normal(size=(6, 1))
+
+    def step(state):
+        return GampState(A @ state.Q + b, 0.5 * state.V + 0.5, 0.5 * state.D + 1.0)
+
+    return step, np.linalg.solve(np.eye(6) - A, b)
+
+
+def test_solves_a_linear_problem_in_as_many_iterations_as_it_has_dimensions():
+    step, answer = linear_problem()
+    state, accelerate = GampState(np.zeros((6, 1)), np.ones((1, 1, 1)), np.zeros((3, 1, 1))), Acceleration()
+    for _ in range(WARM_UP + 10):
+        after = step(state)
+        state = accelerate(state, after, float(np.linalg.norm(after.Q - state.Q)))
+    assert np.abs(state.Q - answer).max() < 1e-8
+    assert np.allclose(state.D, 2.0)
+
+
+def test_a_bad_extrapolation_is_taken_back():
+    step, _ = linear_problem()
+    state, accelerate = GampState(np.ones((6, 1)), np.ones((1, 1, 1)), np.zeros((3, 1, 1))), Acceleration()
+    for norm in (8.0, 4.0, 2.0, 1.0):
+        before, after = state, step(state)
+        state = accelerate(before, after, norm)
+    best = after
+    refused = accelerate(GampState(1e3 * state.Q, state.V, state.D), step(state), RISE * 1.1)
+    assert refused is best
+    assert accelerate.n_refused == 1
+    after = step(refused)
+    assert accelerate(refused, after, 50.0) is after  # damped for a while, whatever the gradient does

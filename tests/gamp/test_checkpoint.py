@@ -1,0 +1,111 @@
+"""A run that is cut off and started again makes the same iterations, to the last bit, as one that is not."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.gamp.checkpoint import packed, unpacked
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    return ga.sample(ga.paper_model(), 120, 1.5, seed=0)
+
+
+class Cut(Exception):
+    pass
+
+
+def cut_at(*iterations):
+    """A callback that ends the run at one of the iterations, each once."""
+    left = list(iterations)
+
+    def callback(t, state, report):
+        if left and t == left[0]:
+            left.pop(0)
+            raise Cut
+
+    return callback
+
+
+def run_in_pieces(data, path, iterations, **options):
+    callback = cut_at(*iterations)
+    for _ in iterations:
+        with pytest.raises(Cut):
+            ga.run_gamp(data, checkpoint=path, checkpoint_every=0, callback=callback, **options)
+    return ga.run_gamp(data, checkpoint=path, checkpoint_every=0, callback=callback, **options)
+
+
+def same(one, other):
+    assert one.status is other.status
+    assert one.n_iter == other.n_iter
+    for name, values in vars(one.history).items():
+        assert np.array_equal(values, getattr(other.history, name)), name
+    assert np.array_equal(one.Q, other.Q)
+    assert one.message == other.message
+
+
+@pytest.mark.parametrize("branch", ["semantic", "positional"])
+@pytest.mark.parametrize(
+    "options", [{"damping": 0.4}, {"accelerate": True}, {"tol": 0, "max_iter": 40}, {"damping": 0.9, "init": "random"}]
+)
+def test_resumed_runs_are_those_that_were_never_cut(sentences, branch, options, tmp_path):
+    options = {"init": branch, **options}
+    whole = ga.run_gamp(sentences, **options)
+    assert whole.n_iter > 30
+    same(run_in_pieces(sentences, tmp_path / "run.npz", (1, 9, 30), **options), whole)
+
+
+def test_adaptive_damping_goes_on_where_it_was(tmp_path):
+    data = ga.sample(ga.paper_model(), 60, 1.5, seed=0)  # cycles, so the step shrinks
+    options = {"init": "positional", "max_iter": 400, "settling": False}
+    whole = ga.run_gamp(data, **options)
+    assert len(set(whole.history.damping)) > 1
+    at = int(np.flatnonzero(np.diff(whole.history.damping))[0]) + 5
+    same(run_in_pieces(data, tmp_path / "run.npz", (at - 10, at), **options), whole)
+
+
+def test_a_run_may_be_made_longer(sentences, tmp_path):
+    path, options = tmp_path / "run.npz", {"tol": 0, "checkpoint_every": 0}
+    ga.run_gamp(sentences, checkpoint=path, max_iter=10, **options)
+    longer = ga.run_gamp(sentences, checkpoint=path, max_iter=25, **options)
+    same(longer, ga.run_gamp(sentences, tol=0, max_iter=25))
+    with pytest.raises(ValueError, match=r"max_iter: needs at least 25, .* got 10"):
+        ga.run_gamp(sentences, checkpoint=path, max_iter=10, **options)
+
+
+def test_seconds_between_writes_are_kept(sentences, tmp_path):
+    path = tmp_path / "run.npz"
+    ga.run_gamp(sentences, checkpoint=path, checkpoint_every=1e6)
+    assert not path.exists()
+
+
+def test_other_runs_and_damaged_files_are_refused(sentences, tmp_path):
+    path = tmp_path / "run.npz"
+    ga.run_gamp(sentences, checkpoint=path, checkpoint_every=0, tol=0, max_iter=5)
+    good = path.read_bytes()
+    other = ga.sample(ga.paper_model(), 120, 1.5, seed=1)
+    for data, options in ((other, {}), (sentences, {"damping": 0.2}), (sentences, {"risk": "exact"})):
+        with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
+            ga.run_gamp(data, checkpoint=path, tol=0, max_iter=5, **options)
+    flipped = bytearray(good)
+    flipped[len(good) // 2] ^= 255
+    for bad in (good[: len(good) // 2], bytes(flipped), b"", b"nonsense"):
+        path.write_bytes(bad)
+        with pytest.raises(ValueError, match=r"checkpoint: .*run.npz cannot be read"):
+            ga.run_gamp(sentences, checkpoint=path, tol=0, max_iter=5)
+    np.save(tmp_path / "one.npy", np.ones(3))
+    for where, error in ((tmp_path / "one.npy", ValueError), (tmp_path / "no" / "x.npz", ValueError), (3, TypeError)):
+        with pytest.raises(error, match="checkpoint"):
+            ga.run_gamp(sentences, checkpoint=where)
+
+
+def test_trees_are_packed_and_unpacked():
+    tree = {"a": [1, [np.arange(3), None], []], "b": {"c": 2.5, "d": None}, "e": np.zeros((0, 2))}
+    back = unpacked(packed(tree))
+    assert back["a"][0] == 1
+    assert np.array_equal(back["a"][1][0], np.arange(3))
+    assert back["a"][1][1] is None
+    assert back["a"][2] == []
+    assert back["b"].keys() == {"c"}
+    assert back["e"].shape == (0, 2)

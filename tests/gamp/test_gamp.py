@@ -1,0 +1,166 @@
+"""Runs of GAMP: statuses, control, fixed points, the pure step."""
+
+import numba
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.gamp.step import naive_memory
+from gamp_attention.models.starts import initial_weights
+from tests.conftest import layer_gradient_norm
+
+CASES = [(branch, risk) for branch in ("semantic", "positional") for risk in ("asymptotic", "exact")]
+
+
+@pytest.mark.parametrize(("branch", "risk"), CASES)
+def test_fixed_points_are_critical_points(model, branch, risk):
+    data = ga.sample(model, 500, 1.5, seed=1)
+    result = ga.run_gamp(data, branch, risk, damping=0.5 if branch == "semantic" else 0.3)
+    assert result.status is ga.Status.CONVERGED
+    assert result.fixed_point
+    assert result.gradient_norm <= 1e-8
+    assert layer_gradient_norm(data, result.Q, risk) <= 1.1e-8
+    assert 0 <= result.n_off_global <= 5
+    assert (abs(result.overlaps.m[0, 0]) > 0.15) == (branch == "positional")
+
+
+@pytest.mark.parametrize("risk", ["asymptotic", "exact"])
+def test_descents_from_the_informed_start_agree_on_the_semantic_branch(model, risk):
+    data = ga.sample(model, 100, 1.5, seed=3)
+    gamp = ga.run_gamp(data, "semantic", risk)
+    for method, options in (("lbfgs", {}), ("gd", {"max_iter": 30000, "tol": 1e-7})):
+        descent = ga.minimize_risk(data, "semantic", risk, method, **options)
+        assert np.linalg.norm(descent.Q - gamp.Q) / np.sqrt(data.dim) < 1e-6
+
+
+def test_descent_returns_to_the_positional_fixed_point(model):
+    data = ga.sample(model, 500, 1.5, seed=0)
+    gamp = ga.run_gamp(data, "positional", "asymptotic")
+    noise = np.random.default_rng(0).normal(size=gamp.Q.shape)
+    start = gamp.Q + 1e-3 * noise * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
+    back = ga.minimize_risk(data, start, "asymptotic", "lbfgs")
+    assert np.linalg.norm(start - gamp.Q) / np.sqrt(data.dim) > 1e-4
+    assert np.linalg.norm(back.Q - gamp.Q) / np.sqrt(data.dim) < 1e-6
+
+
+def test_undamped_iteration_is_reported_as_it_is(model):
+    data = ga.sample(model, 500, 1.5, seed=0)
+    result = ga.run_gamp(data, "semantic", damping=1.0, settling=False, max_iter=300)
+    assert not result.converged
+    assert result.status in (ga.Status.DIVERGED, ga.Status.STALLED)
+    assert result.gradient_norm == pytest.approx(result.history.gradient_norm.min(), rel=1e-9)
+    with pytest.raises(ga.ConvergenceError, match="run_gamp ended with status") as caught:
+        ga.run_gamp(data, "semantic", damping=1.0, settling=False, max_iter=300, raise_on_failure=True)
+    assert caught.value.result.status is result.status
+
+
+def test_settling_finishes_what_message_passing_cannot(model):
+    data = ga.sample(model, 300, 1.5, seed=0)
+    result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300)
+    assert result.status is ga.Status.SETTLED
+    assert result.message_passing in (ga.Status.DIVERGED, ga.Status.STALLED)
+    assert result.n_settle > 0
+    assert result.fixed_point
+    assert "settling: converged" in result.message
+    assert layer_gradient_norm(data, result.Q, "asymptotic") < 1.1e-8
+
+
+def test_breakdown_is_a_status_and_nothing_hangs(data):
+    """Weights so large that scores overflow: no result, said so."""
+    with np.errstate(all="ignore"):
+        result = ga.run_gamp(data, np.full((data.dim, 1), 1e160), "exact", max_iter=20)
+    assert not result.converged
+    assert result.status in (ga.Status.NONFINITE, ga.Status.DIVERGED)
+
+
+def test_mistakes_in_a_memory_rule_are_not_taken_for_divergence(data):
+    with pytest.raises(ValueError, match="memory: needs to return shape"):
+        ga.run_gamp(data, memory=lambda D, V, W, g, damping: np.ones(3))
+
+
+def test_max_iter_is_a_status(data):
+    result = ga.run_gamp(data, "semantic", max_iter=3)
+    assert result.status is ga.Status.MAX_ITER
+    assert not result.converged
+    assert result.n_iter == 3
+    assert result.residual == result.gradient_norm > 1e-8
+
+
+@pytest.mark.parametrize("method", ["gd", "lbfgs"])
+def test_descents_record_one_step_fewer_than_points(data, method):
+    result = ga.minimize_risk(data, method=method, max_iter=30)
+    assert len(result.history.damping) == len(result.history.q) - 1 == len(result.iterations) - 1 > 0
+
+
+def test_zero_tolerance_runs_exactly_and_returns_the_last(data):
+    result = ga.run_gamp(data, "semantic", damping=0.5, tol=0, max_iter=7)
+    assert result.n_iter == 7
+    assert result.history.q.shape == (8, 2, 1, 1)
+    assert result.history.V[0, 0, 0, 0] == pytest.approx(data.spectra[0, 0] / (2 * data.lam))
+    assert np.allclose(result.history.q[-1], result.overlaps.q)
+    assert np.allclose(result.history.gradient_norm[-1], result.gradient_norm)
+
+
+def test_the_loop_is_the_step(data):
+    """run_gamp is nothing but gamp_step repeated, and the step changes nothing it is given."""
+    state = ga.initial_state(data, data.Q_star)
+    for _ in range(6):
+        before = [a.copy() for a in (state.Q, state.V, state.D)]
+        after, _ = ga.gamp_step(data, "exact", state, 0.4)
+        assert all(np.array_equal(a, b) for a, b in zip(before, (state.Q, state.V, state.D), strict=True))
+        state = after
+    result = ga.run_gamp(data, "semantic", "exact", damping=0.4, tol=0, max_iter=6)
+    assert np.array_equal(result.Q, state.Q)
+
+
+def test_step_sizes_may_change_with_time(data):
+    steps = [0.5, 0.4, 0.3]
+    result = ga.run_gamp(data, "semantic", damping=steps, tol=0, max_iter=4)
+    assert result.history.damping.tolist() == [0.5, 0.4, 0.3, 0.3]
+
+
+def test_callback_sees_every_iteration(data):
+    seen = []
+    ga.run_gamp(data, tol=0, max_iter=3, callback=lambda t, state, report: seen.append((t, report.gradient_norm)))
+    assert [t for t, _ in seen] == [0, 1, 2, 3]
+
+
+def test_naive_memory_does_not_converge(model):
+    """With D = V g the gradient stalls where the averaged memory converges, on the positional branch at any size."""
+    data = ga.sample(model, 500, 1.5, seed=0)
+    naive = ga.run_gamp(data, "positional", damping=0.3, memory=naive_memory, max_iter=400, settling=False)
+    averaged = ga.run_gamp(data, "positional", damping=0.3, max_iter=400, settling=False)
+    assert averaged.converged
+    assert not naive.converged
+    assert naive.gradient_norm > 1e-2
+
+
+def test_adaptive_damping_never_reports_a_worse_state(model):
+    data = ga.sample(model, 60, 1.5, seed=5)
+    result = ga.run_gamp(data, "positional", settling=False, max_iter=400)
+    assert result.gradient_norm <= result.history.gradient_norm.min() * (1 + 1e-9)
+
+
+def test_ranks_and_tokens_beyond_the_paper_converge(model):
+    for L, r, t in ((3, 1, 1), (2, 2, 2), (1, 1, 1)):
+        data = ga.sample(ga.attention_model(L, r, t, lam=0.05), 100, 2.0, seed=1)
+        result = ga.run_gamp(data, "semantic", "exact", max_iter=2000)
+        assert result.converged
+        assert result.overlaps.theta.shape == (L, r, t)
+        assert layer_gradient_norm(data, result.Q, "exact") < 1.1e-8
+
+
+def test_same_result_whatever_the_thread_count(data, monkeypatch):
+    found = []
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
+        found.append(ga.run_gamp(data, "positional", "exact", damping=0.3, tol=0, max_iter=15).Q)
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
+
+
+def test_a_random_start_knows_nothing_of_the_teacher_of_the_same_seed():
+    data = ga.sample(ga.paper_model(), 2000, 0.01, seed=7)
+    start = initial_weights(data, "random", 7)
+    correlation = float((start * data.Q_star).sum() / (np.linalg.norm(start) * np.linalg.norm(data.Q_star)))
+    assert abs(correlation) < 4 / np.sqrt(2000)

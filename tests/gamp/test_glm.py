@@ -1,0 +1,177 @@
+"""Generalised linear models: against scikit-learn and closed formulas, and through the whole interface."""
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+
+import gamp_attention as ga
+from gamp_attention.losses.registration import check_loss, sample_loss
+
+LAM = 0.1
+
+
+def rows(n=240, d=40, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((n, d)), rng.standard_normal(n)
+
+
+def fitted(tokens, labels, loss, lam=LAM, rank=1):
+    data = ga.LabelledDataset(tokens, labels, loss, lam, rank=rank)
+    result = ga.run_gamp(data, init="random", tol=1e-10)
+    assert result.converged
+    return data, result
+
+
+def test_squared_loss_is_ridge_of_scikit_learn():
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    tokens, labels = rows()
+    data, found = fitted(tokens, labels, ga.SquaredLoss())
+    features = tokens / np.sqrt(data.dim)
+    wanted = linear_model.Ridge(alpha=LAM, fit_intercept=False, tol=1e-12).fit(features, labels).coef_
+    assert found.Q[:, 0] == pytest.approx(wanted, abs=1e-6)
+
+
+@pytest.mark.parametrize(("lam", "l1"), [(0.0, 0.1), (0.05, 0.1), (0.0, 1.0)])
+def test_squared_loss_is_lasso_and_elastic_net_of_scikit_learn(lam, l1):
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    tokens, labels = rows()
+    n, d = tokens.shape
+    data = ga.LabelledDataset(tokens, labels, ga.SquaredLoss(), penalty=ga.ElasticNet(lam, l1))
+    found = ga.run_gamp(data, init="random", tol=1e-10)
+    assert found.converged
+    # scikit-learn: mean square / 2 + alpha (l1_ratio |w| + (1 - l1_ratio) w² / 2)
+    model = linear_model.ElasticNet(
+        alpha=(lam + l1) / n, l1_ratio=l1 / (lam + l1), fit_intercept=False, tol=1e-14, max_iter=100_000
+    )
+    wanted = model.fit(tokens / np.sqrt(d), labels).coef_
+    assert found.Q[:, 0] == pytest.approx(wanted, abs=1e-6)
+    assert np.array_equal(found.Q[:, 0] == 0, wanted == 0)
+    assert 0 < np.count_nonzero(wanted == 0) < d
+
+
+def test_logistic_loss_is_that_of_scikit_learn():
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    tokens, labels = rows()
+    data, found = fitted(tokens, np.sign(labels), ga.LogisticLoss())
+    model = linear_model.LogisticRegression(C=1 / LAM, fit_intercept=False, tol=1e-10, max_iter=1000)
+    wanted = model.fit(tokens / np.sqrt(data.dim), np.sign(labels)).coef_[0]
+    assert found.Q[:, 0] == pytest.approx(wanted, abs=1e-6)
+
+
+def test_multinomial_loss_is_that_of_scikit_learn():
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    tokens, labels = rows()
+    classes = np.digitize(labels, [-0.4, 0.4])
+    data, found = fitted(tokens, classes, ga.MultinomialLoss(), rank=3)
+    model = linear_model.LogisticRegression(C=1 / LAM, fit_intercept=False, tol=1e-10, max_iter=1000)
+    wanted = model.fit(tokens / np.sqrt(data.dim), classes).coef_
+    assert pytest.approx(wanted, abs=1e-6) == found.Q.T
+
+
+@pytest.mark.parametrize("alpha", [0.5, 2.0])
+def test_ridge_state_evolution_is_marchenko_pastur(alpha):
+    """V, q, θ of ridge regression with noisy labels from the resolvent of the Wishart matrix, to 1e-8."""
+    noise = 0.5
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise), lam=LAM)
+    found = ga.solve_state_evolution(model, alpha, "random", rtol=1e-9, stable=False)
+    assert found.converged
+    # V = tr (XᵀX/d + λ)⁻¹/d solves V (λ + α/(1 + V)) = 1
+    V = brentq(lambda v: v * (LAM + alpha / (1 + v)) - 1, 1e-12, 1 / LAM, xtol=1e-15)
+    derivative = -1 / (1 / V**2 - alpha / (1 + V) ** 2)  # of V in λ
+    theta = 1 - LAM * V
+    # q = tr of S (S + λ)⁻² (S + noise²), with S = XᵀX/d
+    square = -derivative
+    q = 1 - 2 * LAM * V + LAM**2 * square + noise**2 * (V - LAM * square)
+    assert found.overlaps.V[0, 0, 0] == pytest.approx(V, abs=1e-8)
+    assert found.overlaps.theta[0, 0, 0] == pytest.approx(theta, abs=1e-8)
+    assert found.overlaps.q[0, 0, 0] == pytest.approx(q, abs=1e-8)
+
+
+MODELS = {
+    "logistic": (ga.glm_model(ga.LogisticLoss(), lam=LAM), "semantic"),
+    "multinomial": (ga.glm_model(ga.MultinomialLoss(), rank=3, lam=LAM), "semantic"),
+    "phase retrieval": (ga.glm_model(ga.PhaseRetrievalLoss(), lam=LAM), "semantic"),
+    "two sources": (
+        ga.glm_model(ga.LogisticLoss(), n_tokens=2, sigma=(1.0, 0.5), tau=(0.3, -0.2), lam=LAM),
+        "semantic",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gamp_on_glms_is_where_state_evolution_says(name):
+    model, init = MODELS[name]
+    gaps = []
+    for seed in range(3):
+        data = ga.sample(model, d=250, alpha=4.0, seed=seed)
+        found = ga.run_gamp(data, init)
+        assert found.converged
+        assert found.fixed_point
+        here = ga.solve_state_evolution(data.instance_model(), data.alpha, init, rtol=1e-2, stable=False)
+        assert here.converged
+        gaps.append([np.trace(a - b, axis1=-2, axis2=-1).sum() / np.trace(b, axis1=-2, axis2=-1).sum() for a, b in zip(
+            (found.overlaps.q, found.overlaps.theta, found.overlaps.V),
+            (here.overlaps.q, here.overlaps.theta, here.overlaps.V), strict=True)])  # fmt: skip
+    gaps = np.array(gaps)
+    allowed = 3 * gaps.std(axis=0, ddof=1) / np.sqrt(len(gaps)) + 0.01
+    assert (np.abs(gaps.mean(axis=0)) < allowed).all(), gaps
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_of_glms_are_those_of_torch(name):
+    torch = pytest.importorskip("torch")
+    from gamp_attention.baselines.descent import TorchRisk
+
+    model, _ = MODELS[name]
+    data = ga.sample(model, d=30, alpha=3.0, seed=1)
+    Q = np.random.default_rng(2).standard_normal((30, model.rank))
+    there = torch.tensor(Q, requires_grad=True)
+    TorchRisk(data, "exact", "cpu")(there).backward()
+    assert ga.gradient(data, Q) == pytest.approx(there.grad.numpy(), abs=1e-9)
+
+
+def test_trajectory_of_a_glm_predicts_gamp():
+    model, init = MODELS["logistic"]
+    deviations = []
+    for seed in range(6):
+        data = ga.sample(model, d=300, alpha=3.0, seed=seed)
+        run = ga.run_gamp(data, init, damping=0.5, tol=0, max_iter=6)
+        path = ga.trajectory(data.instance_model(), data.alpha, init, damping=0.5, n_iter=6, n_paths=512)
+        deviations.append((run.history.q - path.q)[:, 0, 0, 0])
+    mean, error = np.mean(deviations, axis=0), np.std(deviations, axis=0, ddof=1) / np.sqrt(6)
+    assert (np.abs(mean[1:]) < 4 * error[1:] + 0.01 * path.q[1:, 0, 0, 0]).all()
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels", "rank"),
+    [
+        (ga.SquaredLoss(), [[0.3, -1.0, 2.0, 0.1]], 2),
+        (ga.LogisticLoss(), [[1.0], [-1.0]], 1),
+        (ga.MultinomialLoss(), [[0.0], [2.0]], 3),
+        (ga.PhaseRetrievalLoss(), [[0.4], [3.0]], 1),
+    ],
+)
+def test_own_losses_pass_the_checks_of_users_losses(loss, labels, rank):
+    check_loss(sample_loss(loss, 2, rank), np.array(labels))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((rows()[0], np.zeros(240), ga.LogisticLoss()), "labels: needs -1 and 1"),
+        ((rows()[0], np.zeros(239), ga.LogisticLoss()), "labels: needs shape"),
+        ((rows()[0], np.ones((240, 2)), ga.SquaredLoss()), "labels: needs shape"),
+        ((rows()[0], np.ones(240), "logistic"), "loss: needs what register_loss"),
+        ((rows()[0], np.full(240, 5.0), ga.MultinomialLoss()), "labels: needs classes 0 to 0"),
+    ],
+)
+def test_wrong_labels_are_told_in_words(arguments, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        ga.LabelledDataset(*arguments)
+
+
+def test_what_needs_attention_says_so_of_a_glm():
+    model, _ = MODELS["logistic"]
+    for call in (ga.linear_baseline, lambda m: ga.phase_boundaries(m)):
+        with pytest.raises((TypeError, ValueError), match="attention"):
+            call(model)

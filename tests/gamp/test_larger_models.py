@@ -1,0 +1,85 @@
+"""Many tokens and many columns: the proximal map in 16 dimensions, and whole runs with r = t = 3."""
+
+import time
+
+import numpy as np
+from scipy.optimize import minimize
+
+import gamp_attention as ga
+from gamp_attention.losses.attention import pack_attention_parameters
+
+
+def asymptotic_objective(model, T, rho, omega, V):
+    """The proximal objective of one sample and its gradient by hand, ½ Tr (S − T) ρ (S − T)ᵀ + quadratic."""
+    L, r = omega.shape
+    inverse = np.linalg.inv(V)
+
+    def value(flat):
+        z = flat.reshape(L, r)
+        scores = z @ z.T
+        S = np.exp(scores - scores.max(axis=1, keepdims=True))
+        S /= S.sum(axis=1, keepdims=True)
+        slack = (S - T) * rho
+        u = S * (slack - (S * slack).sum(axis=1, keepdims=True))
+        pull = np.einsum("lab,lb->la", inverse, z - omega)
+        total = 0.5 * ((S - T) ** 2 * rho).sum() + 0.5 * np.sum(pull * (z - omega))
+        return total, ((u + u.T) @ z + pull).ravel()
+
+    return value
+
+
+def test_sixteen_fields_are_not_beaten_by_many_starts_of_scipy():
+    """36 samples, from one minimum to many, 57 starts of BFGS each: at ω, −ω, 0 and around them."""
+    L, r, rng = 8, 2, np.random.default_rng(0)
+    model = ga.attention_model(L, r, 1)
+    n, beaten, several = 12, [], 0
+    for variance, size, sharp in ((0.25, 16.0, 0.5), (1.0, 30.0, 1.0), (4.0, 16.0, 1.0)):
+        rho = np.full(L, variance)
+        T = model.teacher(sharp * rng.normal(size=(n, L, 1)))
+        params = pack_attention_parameters(np.diag(rho)[None], rho[:, None] * T.transpose(0, 2, 1))
+        omega = 0.4 * rng.normal(size=(n, L, r))
+        root = 0.2 * rng.normal(size=(L, r, r)) + np.eye(r)
+        V = size * root @ root.transpose(0, 2, 1)
+        out = ga.denoise(model.loss, params, omega, V)
+        began = time.perf_counter()
+        ga.denoise(model.loss, params, omega, V)
+        seconds = (time.perf_counter() - began) / n
+        assert out.solved.all()
+        several += np.isfinite(out.gap).sum()
+        for mu in range(n):
+            objective = asymptotic_objective(model, T[mu], rho, omega[mu], V)
+            constant = 0.5 * (T[mu] ** 2 * rho).sum()
+            assert np.isclose(objective(out.z[mu].ravel())[0] - constant, out.moreau[mu], rtol=1e-9, atol=1e-11)
+            centre = omega[mu].ravel()
+            starts = [centre, -centre, 0 * centre]
+            starts += [
+                s * centre + w * rng.normal(size=L * r) for s in (-1, 0, 1) for w in (0.3, 1, 2) for _ in range(6)
+            ]
+            best = min(minimize(objective, start, jac=True, method="BFGS").fun for start in starts) - constant
+            beaten.append(out.moreau[mu] - best)
+        label = f"ρ = {variance:g}, V = {size:g}"
+        print(f"L r = 16, {label}: {1e3 * seconds:.2f} ms a sample, largest excess {max(beaten):.1e}")
+    assert several > n  # samples where the search was needed
+    assert max(beaten) <= 1e-9
+
+
+def test_three_columns_converge_and_follow_their_trajectory():
+    """r = t = 3: sampling, GAMP to zero gradient, and its trajectory, by the singular values of θ."""
+    model = ga.attention_model(2, 3, 3, omega=0.1)
+    size, seeds, steps = 300, 4, 8
+    gaps = []
+    for seed in range(seeds):
+        data = ga.sample(model, size, 2.5, seed)
+        assert data.Q_star.shape == (size, 3)
+        run = ga.run_gamp(data, "semantic", damping=0.4, tol=0, max_iter=steps)
+        path = ga.trajectory(
+            data.instance_model(), data.alpha, "semantic", damping=0.4, n_iter=steps, n_paths=512, n_replicas=2
+        )
+        assert path.theta.shape == (steps + 1, 2, 3, 3)
+        seen, predicted = (np.linalg.svd(each.theta, compute_uv=False).mean(axis=1) for each in (run.history, path))
+        gaps.append(seen / predicted[:, :1] - predicted / predicted[:, :1])
+    end = ga.run_gamp(data, "semantic", damping=0.4, max_iter=1000)
+    assert end.converged
+    assert np.linalg.norm(ga.gradient(data, end.Q, "asymptotic")) <= 1e-8 * data.lam * np.sqrt(size)
+    mean, error = np.mean(gaps, axis=0), np.std(gaps, axis=0, ddof=1) / np.sqrt(seeds)
+    assert np.all(np.abs(mean[1:]) <= 4 * error[1:] + 1 / np.sqrt(size))

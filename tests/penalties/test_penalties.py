@@ -1,0 +1,252 @@
+"""Penalties at finite d: proximal maps, the input denoiser, GAMP, descents, and what one is told of bad ones."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize, minimize_scalar
+
+import gamp_attention as ga
+from docs.examples.huber_penalty import Huber, main
+from gamp_attention.data.risk import risk_at, susceptibility
+from gamp_attention.denoisers.input import denoise_weights
+from gamp_attention.gamp.settling import settle
+from tests.conftest import examples, layer_gradient
+
+PENALTIES = {
+    "ridge": ga.Ridge(0.3),
+    "elastic net": ga.ElasticNet(0.1, 0.4),
+    "lasso": ga.ElasticNet(0.0, 0.4),
+    "no l1": ga.ElasticNet(0.3, 0.0),
+    "huber": Huber(0.3, 0.5),
+}
+ELASTIC = ga.ElasticNet(0.008, 0.004)
+
+
+def value(penalty, x):
+    """ρ(x), written out again."""
+    if isinstance(penalty, Huber):
+        near = 0.5 * penalty.lam * x**2
+        return np.where(np.abs(x) < penalty.knee, near, penalty.lam * penalty.knee * (np.abs(x) - penalty.knee / 2))
+    return 0.5 * penalty.lam * x**2 + getattr(penalty, "l1", 0.0) * np.abs(x)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+@examples(10)
+@given(b=st.floats(-5, 5), a=st.floats(0.05, 20))
+def test_scalar_prox_is_the_minimum_that_scipy_finds(name, b, a):
+    penalty = PENALTIES[name]
+
+    def objective(x):
+        return value(penalty, x) + 0.5 * a * x**2 - b * x
+
+    x = denoise_weights(penalty, np.array([[b]]), np.array([[[a]]]))[0][0, 0]
+    found = minimize_scalar(
+        objective, bounds=(-abs(b) / a - 1, abs(b) / a + 1), method="bounded", options={"xatol": 1e-9}
+    )
+    assert objective(x) <= found.fun + 1e-13
+    assert abs(x - found.x) < 1e-4 * (1 + abs(b) / a)
+
+
+def random_problems(rank, n=12):
+    rng = np.random.default_rng(rank)
+    root = rng.normal(size=(n, rank, rank))
+    return rng.normal(size=(n, rank)), root @ root.transpose(0, 2, 1) + 0.05 * np.eye(rank)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+@pytest.mark.parametrize("name", PENALTIES)
+def test_denoiser_of_more_columns_is_the_minimum_that_scipy_finds(name, rank):
+    penalty, (b, A) = PENALTIES[name], random_problems(rank)
+    eta, _ = denoise_weights(penalty, b, A)
+    for x, bi, Ai in zip(eta, b, A, strict=True):
+
+        def objective(x, bi=bi, Ai=Ai):
+            return value(penalty, x).sum() + 0.5 * x @ Ai @ x - bi @ x
+
+        found = minimize(
+            objective, x + 0.1, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14, "maxiter": 9999}
+        )
+        assert objective(x) <= found.fun + 1e-12
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("name", PENALTIES)
+def test_response_is_the_derivative_by_finite_differences(name, rank):
+    penalty, (b, A) = PENALTIES[name], random_problems(rank)
+    _, C = denoise_weights(penalty, b, A)
+    step = 1e-6
+    for a in range(rank):
+        ends = [denoise_weights(penalty, b + s * step * np.eye(rank)[a], A)[0] for s in (1, -1)]
+        assert np.allclose(C[:, :, a], (ends[0] - ends[1]) / (2 * step), atol=1e-7)
+    assert np.allclose(C, C.transpose(0, 2, 1), atol=1e-13)
+
+
+def subgradient_distance(data, Q, l1):
+    """‖dist(0, ∂R)‖/(strength √d) with the smooth part of R by torch autograd of the layer itself."""
+    smooth = layer_gradient(data, Q, "exact")  # with λQ in it
+    rest = np.where(Q != 0, smooth + l1 * np.sign(Q), np.sign(smooth) * np.maximum(np.abs(smooth) - l1, 0))
+    return np.linalg.norm(rest) / (data.penalty.strength * np.sqrt(data.dim))
+
+
+@pytest.mark.parametrize("branch", ["semantic", "positional"])
+def test_elastic_net_fixed_points_are_critical_points(branch):
+    data = ga.sample(ga.paper_model(penalty=ELASTIC), 300, 1.5, seed=1)
+    result = ga.run_gamp(data, branch, "exact", damping=0.5 if branch == "semantic" else 0.3, max_iter=2000)
+    assert result.converged
+    assert result.fixed_point
+    assert subgradient_distance(data, result.Q, ELASTIC.l1) < 1.1e-8
+    assert np.linalg.norm(ga.gradient(data, result.Q)) == pytest.approx(
+        result.gradient_norm * ELASTIC.strength * np.sqrt(300), rel=1e-6
+    )
+    assert 0.1 < np.mean(result.Q == 0) < 0.6
+
+
+def test_without_l1_everything_is_the_ridge(model):
+    ridge = ga.sample(model, 100, 1.5, seed=2)
+    net = ga.Dataset.from_teacher(
+        ga.paper_model(penalty=ga.ElasticNet(0.01, 0.0)), ridge.tokens, ridge.positions, ridge.Q_star, ridge.spectra
+    )
+    runs = [ga.run_gamp(data, "semantic", damping=0.5, tol=0, max_iter=20) for data in (ridge, net)]
+    assert np.allclose(runs[0].history.q, runs[1].history.q, rtol=1e-10)
+    assert np.allclose(runs[0].history.V, runs[1].history.V, rtol=1e-10)
+    assert runs[0].gradient_norm == pytest.approx(runs[1].gradient_norm, rel=1e-6)
+    assert ga.train_loss(ridge, ridge.Q_star) == pytest.approx(ga.train_loss(net, ridge.Q_star), rel=1e-13)
+    assert np.allclose(ga.gradient(ridge, ridge.Q_star), ga.gradient(net, ridge.Q_star), rtol=1e-12)
+
+
+def test_descents_and_message_passing_end_at_one_lasso_solution():
+    data = ga.sample(ga.paper_model(penalty=ga.ElasticNet(0.005, 0.004)), 100, 2.5, seed=3)
+    gamp = ga.run_gamp(data, "semantic", "exact", damping=0.5)
+    descent = ga.minimize_risk(data, "semantic", "exact", "gd", max_iter=30000, tol=1e-7)
+    settled = settle(data, "exact", gamp.Q + 1e-3, 1e-8)
+    assert gamp.converged
+    assert descent.converged
+    assert settled.gradient_norm <= 1e-8
+    assert np.abs(descent.Q - gamp.Q).max() < 1e-5
+    assert np.abs(settled.Q - gamp.Q).max() < 1e-6
+    assert np.array_equal(settled.Q == 0, gamp.Q == 0)
+    V = susceptibility(data, risk_at(data, gamp.Q, "exact"), gamp.Q)
+    assert np.allclose(V, gamp.overlaps.V, rtol=1e-4)
+
+
+def test_message_passing_that_cycles_is_settled():
+    data = ga.sample(ga.paper_model(penalty=ELASTIC), 300, 1.5, seed=1)
+    result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300)
+    assert result.status is ga.Status.SETTLED
+    assert result.fixed_point
+
+
+def test_a_strong_lasso_kills_all_weights():
+    data = ga.sample(ga.paper_model(penalty=ga.ElasticNet(0.0, 0.3)), 100, 1.5, seed=0)
+    result = ga.run_gamp(data, "semantic")
+    assert result.converged
+    assert not result.Q.any()
+    assert result.gradient_norm == 0
+
+
+def test_two_columns_with_a_lasso_converge():
+    data = ga.sample(ga.attention_model(2, 2, 2, penalty=ga.ElasticNet(0.02, 0.01)), 100, 2.0, seed=1)
+    result = ga.run_gamp(data, "semantic", "exact", max_iter=2000)
+    assert result.converged
+    assert subgradient_distance(data, result.Q, 0.01) < 1.1e-8
+
+
+def test_a_penalty_of_ones_own_has_zero_gradient_by_torch():
+    data = ga.sample(ga.paper_model(penalty=Huber(0.02, 0.2)), 100, 1.5, seed=0)
+    result = ga.run_gamp(data, "semantic", "exact", max_iter=2000)
+    assert result.converged
+    Q, penalty = result.Q, data.penalty
+    smooth = layer_gradient(data, Q, "exact") - penalty.lam * Q
+    rest = smooth + penalty.lam * np.clip(Q, -penalty.knee, penalty.knee)
+    assert np.linalg.norm(rest) / (penalty.lam * np.sqrt(data.dim)) < 1.1e-8
+    assert (np.abs(Q) > penalty.knee).any()
+    with pytest.raises(ValueError, match="method: needs 'gd' for Huber"):
+        ga.minimize_risk(data, "semantic", method="lbfgs")
+    descent = ga.minimize_risk(data, Q, "exact", tol=1e-7)
+    assert descent.n_iter <= 1
+
+
+def test_the_documented_example_runs(capsys):
+    main()
+    assert "theory converged" in capsys.readouterr().out
+
+
+class Bare(NamedTuple):
+    lam: float
+
+
+@ga.register_penalty
+class Wrong(NamedTuple):
+    """Flags choose what is wrong, so that one type has all mistakes."""
+
+    flag: float
+    strength: float = 1.0
+
+    def value(self, x):
+        if self.flag == 1.0:
+            return np.nan
+        if self.flag == 2.0:
+            return -0.5 * x * x
+        return 0.5 * x * x
+
+    def slopes(self, x):
+        if self.flag == 2.0:
+            return -x, -x
+        slope = 2.0 * x if self.flag == 3.0 else x
+        return slope, slope
+
+    def prox(self, b, a):
+        x, slope = b / (1.0 + a), 1.0 / (1.0 + a)
+        if self.flag == 4.0:
+            x = b / (2.0 + a)
+        if self.flag == 5.0:
+            slope *= 0.5
+        return x, slope
+
+
+@ga.register_penalty
+class OneNumber(NamedTuple):
+    flag: float
+    strength: float = 1.0
+
+    def value(self, x):
+        return 0.5 * x * x
+
+    def slopes(self, x):
+        return x
+
+    def prox(self, b, a):
+        return b / (1.0 + a), 1.0 / (1.0 + a)
+
+
+BAD = {
+    "not a penalty": (lambda: ga.paper_model(penalty="lasso"), TypeError, "penalty.*NamedTuple.*'lasso'"),
+    "nothing registered": (
+        lambda: ga.paper_model(penalty=Bare(0.1)),
+        TypeError,
+        "register_penalty",
+    ),
+    "NaN": (
+        lambda: [ga.paper_model(penalty=P(1.0, 1.0)) for P in (Huber, Wrong)],
+        ValueError,
+        "no NaN from Wrong",
+    ),
+    "concave": (lambda: ga.paper_model(penalty=Wrong(2.0)), ValueError, "slopes that increase"),
+    "slopes of another": (lambda: ga.paper_model(penalty=Wrong(3.0)), ValueError, "one-sided derivatives"),
+    "prox of another": (lambda: ga.paper_model(penalty=Wrong(4.0)), ValueError, "0 in ∂ρ"),
+    "wrong derivative": (lambda: ga.paper_model(penalty=Wrong(5.0)), ValueError, "the derivative of x in b"),
+    "no strength": (lambda: ga.paper_model(penalty=Wrong(0.0, 0.0)), ValueError, "strength.*> 0"),
+    "one number for two": (lambda: ga.paper_model(penalty=OneNumber(0.0)), TypeError, "slopes.*two numbers"),
+    "negative l1": (lambda: ga.paper_model(penalty=ga.ElasticNet(0.1, -1.0)), ValueError, "l1.*>= 0.*-1"),
+    "no penalty at all": (lambda: ga.paper_model(penalty=ga.ElasticNet(0.0, 0.0)), ValueError, "above 0"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_penalties_are_told_in_words(case):
+    call, error, pattern = BAD[case]
+    with pytest.raises(error, match=f"(?s){pattern}"):
+        call()

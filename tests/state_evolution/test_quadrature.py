@@ -1,0 +1,98 @@
+"""Averages over the channel: lines against dense grids, rules against each other, symmetries against brute force."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.denoisers.newton import make_metric
+from gamp_attention.losses.terms import asymptotic_terms
+from gamp_attention.state_evolution.rules.line_average import line_averages
+from gamp_attention.state_evolution.rules.line_track import legendre_nodes
+from gamp_attention.state_evolution.rules.sobol import SobolRule
+from gamp_attention.state_evolution.rules.split import SplitRule
+
+
+def overlaps(q, m, theta, V):
+    def both(a, b=None):
+        return np.array([a, a if b is None else b], dtype=float).reshape(2, 1, 1)
+
+    return ga.Overlaps(both(q), both(m, -m)[..., 0], both(theta), both(V))
+
+
+SEMANTIC, POSITIONAL = overlaps(0.094, 0, 0.1345, 16.0), overlaps(0.0495, 0.2547, 0, 13.6)
+
+
+def test_line_averages_are_those_of_a_dense_grid(model):
+    """The line average is the trapezoidal sum of `denoise` on 40 001 points, up to that sum's own error at jumps."""
+    rng = np.random.default_rng(1)
+    y = rng.normal(size=(24, 2, 1)) * 0.8
+    terms = asymptotic_terms(model.teacher(y), model.coordinates.trace[None])
+    centres, u = rng.normal(size=(24, 2, 1)) * 0.2, np.array([[0.15], [-0.15]])
+    V = np.full((2, 1, 1), 14.0)
+    found = line_averages(
+        model.loss, terms.params, centres, u, make_metric(V), np.linspace(-7, 7, 5), legendre_nodes(12),
+        np.full(24, 1e-9),
+    )  # fmt: skip
+    assert found.work[:, 2].max() == 1  # some lines jump, some do not
+    assert found.work[:, 2].min() == 0
+    e = np.linspace(-7, 7, 40_001)
+    weight = np.exp(-0.5 * e**2) / np.sqrt(2 * np.pi) * (e[1] - e[0])
+    for i in range(24):
+        fields = centres[i] + e[:, None, None] * u
+        out = ga.denoise(model.loss, np.tile(terms.params[i], (len(e), 1)), fields, V)
+        assert out.solved.all()
+        room = 1e-12 + 0.25 * (e[1] - e[0]) * np.abs(np.diff(out.g, axis=0)).max()  # half a step at the jump
+        assert np.allclose(found.g[i], np.einsum("n,nla->la", weight, out.g), atol=room)
+        assert np.allclose(found.g_e[i], np.einsum("n,nla->la", weight * e, out.g), atol=room)
+        assert np.allclose(found.gg[i], np.einsum("n,nla,nlb->lab", weight, out.g, out.g), atol=0.2 * room)
+        assert found.moreau[i] == pytest.approx(weight @ out.moreau, abs=1e-9)
+        assert found.loss[i] == pytest.approx(weight @ out.loss, abs=0.5 * room)
+        assert np.allclose(found.response[i], np.einsum("n,nlab->lab", weight, out.response), atol=2e-5)
+
+
+@pytest.mark.parametrize("at", [SEMANTIC, POSITIONAL], ids=["semantic", "positional"])
+def test_split_rule_agrees_with_random_points(model, at):
+    """Every moment within five standard errors of plain randomised points, which know nothing of jumps."""
+    one = SplitRule(model, 1).moments(at)[0]
+    many = SobolRule(model, 4096, 16, seed=(3,)).moments(at, squares=True)
+    for name in ("with_noise", "with_teacher", "gg", "moreau", "loss", "response"):
+        values = np.array([getattr(sample, name) for sample in many])
+        error = values.std(axis=0, ddof=1) / 4
+        exact_zero = name == "with_teacher" and not at.theta.any()
+        if not exact_zero:
+            assert np.all(
+                np.abs(values.mean(axis=0) - getattr(one, name)) <= 5 * error + 1e-4 * np.abs(values.mean())
+            ), name
+
+
+def test_randomised_lines_agree_with_the_split_rule(model):
+    one = SplitRule(model, 2).moments(POSITIONAL)[0]
+    many = SobolRule(model, 256, 8, lines=True, seed=(3,)).moments(POSITIONAL)
+    for name in ("g", "with_noise", "gg", "moreau"):
+        values = np.array([getattr(sample, name) for sample in many])
+        assert np.allclose(
+            values.mean(axis=0), getattr(one, name), atol=6 * values.std(axis=0, ddof=1).max() / np.sqrt(8)
+        )
+
+
+@pytest.mark.parametrize("at", [SEMANTIC, POSITIONAL], ids=["semantic", "positional"])
+def test_mirror_images_are_left_out_rightly(model, at):
+    """Overlaps moved off every symmetry by 1e-7 need all nodes, and give the same averages."""
+    moved = replace(at, m=at.m + np.array([[1e-7], [2e-7]]), theta=at.theta + np.array([[[1e-7]], [[3e-7]]]))
+    few, all_nodes = (SplitRule(model, 1).moments(o)[0] for o in (at, moved))
+    for name in ("g", "with_noise", "with_teacher", "gg", "moreau", "response"):
+        a, b = np.asarray(getattr(few, name)), np.asarray(getattr(all_nodes, name))
+        if name in ("g", "with_teacher") and not (at.m if name == "g" else at.theta).any():
+            a = np.zeros_like(b)
+        size = max(np.abs(b).max(), 0.05 * np.sqrt(all_nodes.gg.max()))
+        assert np.allclose(a, b, atol=2e-4 * size), name
+
+
+def test_levels_converge(model):
+    found = [SplitRule(model, level).moments(POSITIONAL)[0].with_noise[0, 0, 0] for level in range(4)]
+    away = np.abs(np.array(found[:-1]) - found[-1]) / abs(found[-1])
+    assert away[0] < 1e-2
+    assert away[2] < 3e-5
+    assert away[2] < away[0] / 5

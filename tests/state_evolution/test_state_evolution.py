@@ -1,0 +1,227 @@
+"""State evolution: values, symmetries, errors, stationarity of the losses it reports."""
+
+import numpy as np
+import pytest
+from scipy.integrate import dblquad
+
+import gamp_attention as ga
+from gamp_attention._core.gaussian import gaussian_points
+from gamp_attention.data.risk import hessian_product, risk_at
+from gamp_attention.results import scalars
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, first_rule
+from gamp_attention.state_evolution.fixed_points.vanishing import near_zero, vanishing
+from gamp_attention.state_evolution.rules.split import SplitRule
+
+# measured by an independent prototype of this project, Stein's form; L = 2, r = t = 1, ω = .3, α = 1.5
+VALUES = {
+    "semantic": {"q": 0.09396, "theta": 0.13455, "V": 16.02, "train_loss": 0.003054},
+    "positional": {"q": 0.0494, "m": 0.2549, "V": 13.58, "train_loss": 0.003297},
+}
+
+
+@pytest.fixture(scope="module", params=["semantic", "positional"])
+def branch(request, model):
+    return request.param, ga.solve_state_evolution(model, 1.5, request.param)
+
+
+def test_both_branches_have_the_expected_values(branch):
+    """Against the prototype, whose own quadrature is good to about 1e-3."""
+    name, se = branch
+    assert se.converged
+    found = scalars(se.overlaps) | {"train_loss": se.train_loss}
+    for key, expected in VALUES[name].items():
+        assert abs(found[key] - expected) <= 1.5e-3 * expected, key
+
+
+def test_errors_cover_a_finer_run(branch, model):
+    se = branch[1]
+    assert se.error <= 1e-4
+    fine = ga.solve_state_evolution(model, 1.5, se.overlaps, rtol=3e-6, stable=False)
+    assert fine.converged
+    assert fine.error <= 3e-6
+    for key in ("q", "m", "theta", "V"):
+        away = np.abs(getattr(se.overlaps, key) - getattr(fine.overlaps, key))
+        assert np.all(away <= getattr(se.overlaps_error, key) + getattr(fine.overlaps_error, key)), key
+    assert abs(se.train_loss - fine.train_loss) <= se.train_loss_error + fine.train_loss_error
+    assert abs(se.test_error - fine.test_error) <= se.test_error_error + fine.test_error_error
+
+
+def test_the_jump_is_reported(branch):
+    name, se = branch
+    share = se.jump_mass.mean() / se.V_hat.mean()
+    if name == "semantic":
+        assert abs(share) < 0.01
+        assert se.consistent
+        assert se.validity.startswith("consistent")
+    else:
+        assert -0.15 < share < -0.09  # derivative over Stein near 1.12
+        assert not se.consistent
+        assert se.validity.startswith("approximate because the proximal map jumps")
+
+
+def test_symmetries_are_exact(branch):
+    name, se = branch
+    zero = se.overlaps.m if name == "semantic" else se.overlaps.theta
+    assert not zero.any()
+    assert np.array_equal(se.overlaps.m[0], -se.overlaps.m[1])
+    assert np.array_equal(se.overlaps.q[0], se.overlaps.q[1])
+
+
+def test_history_starts_at_the_start(model):
+    start = ga.Overlaps(np.full((2, 1, 1), 0.09), np.zeros((2, 1)), np.full((2, 1, 1), 0.13), np.full((2, 1, 1), 16.0))
+    se = ga.solve_state_evolution(model, 1.5, start, rtol=1e-2, stable=False)
+    assert se.converged
+    assert np.array_equal(se.history.q[0], start.q)
+
+
+def test_too_few_iterations_are_reported(model):
+    start = ga.Overlaps(np.full((2, 1, 1), 0.2), np.zeros((2, 1)), np.full((2, 1, 1), 0.02), np.full((2, 1, 1), 5.0))
+    se = ga.solve_state_evolution(model, 1.5, start, max_iter=1)
+    assert se.status is ga.Status.MAX_ITER
+    assert se.residual > 1e-3
+    with pytest.raises(ga.ConvergenceError):
+        ga.solve_state_evolution(model, 1.5, start, max_iter=1, raise_on_failure=True)
+
+
+def test_a_budget_that_is_too_small_is_reported(model):
+    se = ga.solve_state_evolution(model, 1.5, rtol=1e-8, max_work=3e5, stable=False)
+    assert se.status is ga.Status.INACCURATE
+    assert 1e-8 < se.error < 1e-2
+
+
+def test_a_branch_that_does_not_exist_is_lost(model):
+    """At α = .6 there is no semantic branch: it ends at .719."""
+    se = ga.solve_state_evolution(model, 0.6, "semantic", stable=False)
+    assert se.status is ga.Status.LOST
+    assert np.abs(se.overlaps.theta).max() < 1e-3
+
+
+@pytest.mark.parametrize("init", ["semantic", "positional"])
+def test_weights_that_go_to_zero_are_a_definite_end(init):
+    """Where targets attend to the other token, as softmax(zzᵀ) cannot; at finite d Q = 0 is a minimum too."""
+    model = ga.paper_model(0.5, A=((0.3, 0.7), (0.8, 0.2)))
+    se = ga.solve_state_evolution(model, 1.5, init, rtol=1e-3)
+    assert se.status is ga.Status.LOST
+    assert se.validity == "none: all weights go to zero"
+    assert se.n_iter < 40
+    assert se.overlaps.q.max() < 1e-7
+    data = ga.sample(model, 300, 1.5, 0)
+    at = risk_at(data, np.zeros((300, 1)), "exact")
+    hessian = np.column_stack([hessian_product(data, at, e[:, None], model.lam) for e in np.eye(300)])
+    assert np.linalg.eigvalsh(hessian)[0] > 0.2 * model.lam
+
+
+def test_tiny_weights_are_not_taken_for_none():
+    """Where rare sentences keep q at 1e-4 of the teacher's, zero repels."""
+    model = ga.paper_model(0.46, A=((0.3, 0.7), (0.8, 0.2)))
+    F = OverlapMap(model, 1.337, first_rule("auto", model, (0,)))
+    some = ga.Overlaps(np.full((2, 1, 1), 2e-4), np.zeros((2, 1)), np.full((2, 1, 1), 1e-3), np.full((2, 1, 1), 14.8))
+    assert near_zero(F, some).growth > 1
+    assert vanishing(F, some) is None
+
+
+@pytest.mark.parametrize("alpha", [0.2, 3.0, 10.0])
+def test_large_and_small_sample_complexities_are_solved(model, alpha):
+    se = ga.solve_state_evolution(model, alpha, "positional", rtol=1e-2, stable=False)
+    assert se.converged
+    assert se.overlaps.m[0, 0] > 0.1
+
+
+def test_vanishing_penalty_has_a_clear_status():
+    """λ = 1e-8: the semantic branch exists, with θ² near ρ q; nothing is NaN without a status."""
+    se = ga.solve_state_evolution(ga.paper_model(0.3, lam=1e-8), 1.5, "semantic", rtol=1e-2, stable=False)
+    assert se.converged
+    assert se.overlaps.theta[0, 0, 0] ** 2 / (0.25 * se.overlaps.q[0, 0, 0]) > 0.9
+
+
+def test_same_seed_same_result(model):
+    one, two = (ga.solve_state_evolution(model, 1.0, rtol=5e-2, rule="sobol", stable=False, seed=4) for _ in range(2))
+    assert np.array_equal(one.overlaps.q, two.overlaps.q)
+
+
+@pytest.mark.parametrize("variance", ["stein", "derivative"])
+def test_either_variance_solves_its_own_equations(model, variance):
+    """The two fixed points of the positional branch, measured by an independent prototype."""
+    se = ga.solve_state_evolution(model, 1.5, "positional", rtol=1e-3, variance=variance, stable=False)
+    q, m, V = (0.0494, 0.2549, 13.58) if variance == "stein" else (0.0464, 0.2569, 12.71)
+    assert se.overlaps.q[0, 0, 0] == pytest.approx(q, rel=2e-3)
+    assert se.overlaps.m[0, 0] == pytest.approx(m, rel=2e-3)
+    assert se.overlaps.V[0, 0, 0] == pytest.approx(V, rel=2e-3)
+
+
+def test_no_average_solves_more_proximal_problems_than_max_work(model):
+    """Below what the coarsest average needs there is no solution; a little above it is kept, with its error."""
+    assert ga.solve_state_evolution(model, 1.5, max_work=1e4).status is ga.Status.MAX_ITER
+    se = ga.solve_state_evolution(model, 1.5, rtol=1e-4, max_work=1e5, stable=False)
+    assert se.status is ga.Status.INACCURATE
+    assert 1e-4 < se.error < 0.1
+
+
+def test_weights_of_zero_stay_zero(model):
+    """Fields without any variance, where rounding must not be refined."""
+    zero = np.zeros((2, 1, 1))
+    after = OverlapMap(model, 0.5, SplitRule(model), "stein")(ga.Overlaps(zero, zero[..., 0], zero, zero + 1))
+    for values in (after.q, after.m, after.theta):
+        assert np.abs(values).max() < 1e-20
+    assert (after.V > 0).all()
+
+
+def test_more_tokens_and_columns_agree_with_finite_d():
+    """L = 3, and r = t = 2 by rotation invariants, against GAMP; all runs converge, some by settling."""
+    for model, alpha, d, seeds in (
+        (ga.attention_model(3, 1, 1, omega=0.3), 1.5, 500, 4),
+        (ga.attention_model(2, 2, 2, omega=0.2), 2.0, 400, 4),
+    ):
+        se = ga.solve_state_evolution(model, alpha, "semantic", rtol=5e-2, stable=False)
+        assert se.converged
+        assert se.rule == "sobol"
+        runs = [
+            ga.run_gamp(ga.sample(model, d, alpha, s), "semantic", "asymptotic", max_iter=2000) for s in range(seeds)
+        ]
+        assert all(run.converged for run in runs)
+        for key, room in (("q", 0.06), ("theta", 0.06)):
+            values = np.array([np.linalg.norm(getattr(run.overlaps, key)[0], "nuc") for run in runs])
+            expected = np.linalg.norm(getattr(se.overlaps, key)[0], "nuc")
+            spread = values.std(ddof=1) / np.sqrt(seeds)
+            assert abs(values.mean() - expected) < 4 * spread + room * expected, (key, values, expected)
+
+
+def test_linear_baseline_is_that_of_adaptive_quadrature(model):
+    """(19) and (20) by scipy's dblquad over the two teacher fields."""
+    base = ga.linear_baseline(model)
+
+    def average(f):
+        def integrand(b, a):
+            u = 0.5 * np.array([[a], [b]])
+            return f(model.teacher(u)) * np.exp(-(a * a + b * b) / 2) / (2 * np.pi)
+
+        return dblquad(integrand, -8, 8, -8, 8, epsabs=1e-9)[0]
+
+    W00, square = average(lambda T: T[0, 0]), average(lambda T: T[0, 0] ** 2)
+    assert base.weights[0, 0] == pytest.approx(W00, abs=5 * base.weights_error[0, 0] + 1e-9)
+    # T is a stochastic matrix: T_01 = 1 − T_00, and both rows have one law
+    assert base.test_error == pytest.approx(2 * 0.25 * (square - W00**2), abs=5 * base.test_error_error + 1e-9)
+    assert base.weights.sum(axis=1) == pytest.approx([1, 1])
+
+
+def test_point_sets_are_symmetric_and_white():
+    points = gaussian_points(4096, 5, np.random.default_rng(0))
+    assert np.array_equal(points[:2048], -points[2048:])
+    assert np.allclose(points.T @ points / 4096, np.eye(5), atol=1e-12)
+    assert np.allclose((points**4).mean(axis=0), 3, atol=0.5)
+
+
+def test_tokens_reversed_are_overlaps_reversed():
+    """With the positions, the variances and A that go with them."""
+    A, sigma, tau = np.array([[0.3, 0.7], [0.8, 0.2]]), np.array([0.5, 0.4]), np.array([1.0, -0.5])
+    here, there = (
+        ga.solve_state_evolution(
+            ga.attention_model(sigma=sigma[::step], tau=tau[::step], A=A[::step, ::step]), 1.5, rtol=1e-2, stable=False
+        )
+        for step in (1, -1)
+    )
+    assert here.converged
+    assert abs(here.overlaps.q[0, 0, 0] / here.overlaps.q[1, 0, 0] - 1) > 0.1
+    for name, values in here.overlaps.arrays().items():
+        assert there.overlaps.arrays()[name] == pytest.approx(values[::-1], rel=2e-2, abs=1e-3)
+    assert there.train_loss == pytest.approx(here.train_loss, rel=1e-3)
