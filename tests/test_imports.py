@@ -63,7 +63,7 @@ def arrows(depth, within=""):
     for module in MODULES:
         for other in needed(module):
             if module.startswith(within) and other.startswith(within):
-                pair = tuple((name.split(".") + [""])[depth] for name in (module, other))
+                pair = tuple([*name.split("."), ""][depth] for name in (module, other))
                 if pair[0] != pair[1] and all(pair):
                     found.add(pair)
     return found
