@@ -38,7 +38,8 @@ from gamp_attention.models.model import Model
 from gamp_attention.models.sampled_coordinates import SampledLaw, law_from_samples
 from gamp_attention.models.teachers import SoftmaxTeacher
 from gamp_attention.models.token_classes import ClassLaw
-from gamp_attention.penalties.standard import ElasticNet, Ridge, register_penalty
+from gamp_attention.penalties.base import register_penalty
+from gamp_attention.penalties.standard import ElasticNet, Ridge
 from gamp_attention.results import ConvergenceError, History, Overlaps, Status
 from gamp_attention.state_evolution.continuation.catalogue import Branches, branches
 from gamp_attention.state_evolution.continuation.follow import BranchPath, continue_branch

@@ -132,7 +132,7 @@ def passing(kind, seed):
         row["status"], row["gradient_norm"] = found.status.value, float(norm)
         row["false"] = bool(found.converged and not norm <= SLACK * TOL)
         row["nan"] = not finite(found.Q, found.train_loss, norm, *found.overlaps.arrays().values())
-        if not found.converged and type(data.penalty) is ga.Ridge and "minimize_risk" in found.message:
+        if not found.converged and data.penalty.quadratic and "minimize_risk" in found.message:
             descent = ga.minimize_risk(data, found.Q, "exact", "lbfgs", tol=TOL, max_iter=2000)
             row["fallback"], row["fallback_norm"] = descent.status.value, descent.gradient_norm
     return row

@@ -11,7 +11,6 @@ from gamp_attention.baselines.torch_loops import few_threads, first_order, proxi
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import gradient_norm, overlaps, risk_at, susceptibility
 from gamp_attention.models.starts import initial_weights
-from gamp_attention.penalties.standard import Ridge
 from gamp_attention.results import History, Overlaps, Recorder, Status, finish
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class TorchRisk:
         self._tokens, self._positions = tensor(np.asarray(data.tokens)), tensor(data.positions)
         self._params, self._loss = tensor(terms.params), data.loss
         self._constant = float(terms.constant.sum())
-        self._ridge = data.penalty.lam if type(data.penalty) is Ridge else 0.0
+        self._ridge = data.penalty.lam if data.penalty.quadratic else 0.0
         self._root = math.sqrt(data.dim)
 
     def __call__(self, Q: "torch.Tensor") -> "torch.Tensor":
@@ -81,7 +80,7 @@ class TorchRisk:
 
 def require_method(name: str, method: Any, penalty: Any) -> None:
     """Raise unless the argument `name` is a method of descent that can do with the penalty."""
-    options = METHODS if type(penalty) is Ridge else ("gd",)
+    options = METHODS if penalty.quadratic else ("gd",)
     if method in METHODS and method not in options:
         raise check.fail(name, method, f"'gd' for {type(penalty).__name__}, as the others need the ridge penalty")
     check.choice(name, method, options)
@@ -182,7 +181,7 @@ def minimize_risk(
     with few_threads(data.tokens.size):
         if method == "lbfgs":
             status, n_iter = quasi_newton(function, Q, lr, max_iter, tol * size, visit)
-        elif type(data.penalty) is not Ridge:
+        elif not data.penalty.quadratic:
             status, n_iter = proximal_descent(function, Q, data.penalty, lr, max_iter, tol * size, visit)
         else:
             optimizer = torch.optim.Adam([Q], lr=lr) if method == "adam" else torch.optim.SGD([Q], lr=lr)

@@ -13,7 +13,7 @@ from gamp_attention.losses.registration import sample_loss
 from gamp_attention.losses.terms import RiskTerms, asymptotic_terms
 from gamp_attention.models.model import Model, check_student
 from gamp_attention.models.sources import Sources, by_group
-from gamp_attention.penalties.standard import lam_of, require_penalty
+from gamp_attention.penalties.standard import require_penalty
 
 RISKS = ("asymptotic", "exact")
 LEAST_SPECTRUM = 1e-100  # mean square of tokens, for those that are all zero
@@ -112,7 +112,7 @@ class Dataset:
         self, penalty: Any, rank: int, spectra: Any, student: DotProductAttention | None, sources: Sources
     ) -> None:
         self.positions, self.source_means, self.groups = sources
-        self.penalty, self.lam = penalty, lam_of(penalty)
+        self.penalty, self.lam = penalty, float(penalty.lam)
         self.rank = check.integer("rank", rank, low=1)
         L, d = self.positions.shape
         if spectra is None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core.compiled import inline_kernel, kernel
-from gamp_attention.penalties.standard import Ridge, convexity_of, penalty_prox
+from gamp_attention.penalties.base import penalty_prox
 
 LEAST_PRECISION = 0.5  # of λ + A, in units of λ; for other penalties, of the convexity that is known
 LEAST_CURVATURE = 1e-2  # of the same, in units of the strength, where that is not enough
@@ -45,7 +45,7 @@ def prior_response(
 def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarray:
     """A_i (K, r, r) for any penalty, with eigenvalues that keep r(x) + ½ xᵀA x strongly convex."""
     spectrum, vectors = _spectrum(spectra, V_hat)
-    convexity = convexity_of(penalty)
+    convexity = penalty.convexity
     least = max(LEAST_PRECISION * convexity, LEAST_CURVATURE * penalty.strength) - convexity
     spectrum = np.maximum(spectrum, least)
     return np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
@@ -78,7 +78,7 @@ def weights_update(
     Eq. :eq:`input-denoiser`, :eq:`variances`.
     """
     d, r = Q.shape
-    if type(penalty) is Ridge:
+    if penalty.quadratic:
         A, C, W = prior_response(spectra, penalty.lam, V_hat)
         b = force + np.einsum("iab,ib->ia", np.broadcast_to(A, (d, r, r)), Q)
         return np.einsum("iab,ib->ia", np.broadcast_to(C, (d, r, r)), b), W

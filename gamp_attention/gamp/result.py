@@ -12,7 +12,6 @@ from gamp_attention.gamp.step import GampState
 from gamp_attention.gamp.watch import Watch
 from gamp_attention.models.sources import weighted
 from gamp_attention.penalties.matrix import on_kinks
-from gamp_attention.penalties.standard import Ridge
 from gamp_attention.results import History, Overlaps, Recorder, Status
 
 NEAR_JUMP = 1e-2  # gap to the next minimum, relative to the mean loss of a sample, that counts as a jump nearby
@@ -75,7 +74,7 @@ def conclude(
     keep_last = passing is Status.CONVERGED or (tol == 0 and passing is Status.MAX_ITER)
     state = last if keep_last else watch.best_state
     Q, V, status, n_settle = state.Q, state.V, passing, 0
-    if tol > 0 and type(data.penalty) is not Ridge:
+    if tol > 0 and not data.penalty.smooth:
         Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
     message = f"message passing: {passing.value} after {n_iter} iterations"
     if settling and passing in (Status.STALLED, Status.DIVERGED, Status.NONFINITE) and np.isfinite(watch.best_norm):
@@ -94,7 +93,7 @@ def conclude(
     n_off, n_near = _competing_minima(data, risk, at, V)
     norm = gradient_norm(data, at.gradient)
     if tol > 0 and not status.converged:
-        method = "lbfgs" if type(data.penalty) is Ridge else "gd"
+        method = "lbfgs" if data.penalty.quadratic else "gd"
         longer = "a larger max_iter or " if status is Status.MAX_ITER else ""
         message += (
             f"; not converged, gradient norm {norm:.2g}: {longer}minimize_risk(data, result.Q, {risk!r}, {method!r}) "

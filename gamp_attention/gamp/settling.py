@@ -1,7 +1,7 @@
 """Settling: drive a state on which message passing cycles to a critical point, and verify it.
 
 Fixed points of GAMP do not depend on V or A, so another descent on the same compiled risk may finish the
-work: L-BFGS, or accelerated proximal gradient steps where the penalty is not the ridge; then Newton steps by MINRES
+work: L-BFGS, or accelerated proximal gradient steps where the penalty has kinks; then Newton steps by MINRES
 that must lower the gradient. The end is checked to be a fixed point of GAMP: for a V that is small enough, the
 proximal step at ω = z − V g holds z = X̃Q.
 """
@@ -16,7 +16,6 @@ from gamp_attention.denoisers.output import denoise_groups
 from gamp_attention.gamp.proximal_gradient import proximal_gradient
 from gamp_attention.models.sources import weighted
 from gamp_attention.penalties.matrix import on_kinks
-from gamp_attention.penalties.standard import Ridge
 
 HANDOVER = 1e-5  # gradient norm at which L-BFGS gives way to Newton steps
 
@@ -39,10 +38,10 @@ class Settled:
 
 def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 5000) -> Settled:
     """Minimise the risk from Q until ‖∇R‖_F/(λ√d) <= tol or nothing improves."""
-    ridge = type(data.penalty) is Ridge
+    smooth = data.penalty.smooth
     best, n_iter, handover = Q, 0, HANDOVER
     while True:
-        descend = _quasi_newton if ridge else proximal_gradient
+        descend = _quasi_newton if smooth else proximal_gradient
         best, more = descend(data, risk, best, max(tol, handover), max_iter - n_iter)
         n_iter += more
         at = risk_at(data, best, risk)
@@ -55,7 +54,7 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 
             if not trial_norm < 0.9 * norm:
                 break
             best, at, norm = trial, trial_at, trial_norm
-        if ridge or norm <= tol or handover <= tol or n_iter >= max_iter:
+        if smooth or norm <= tol or handover <= tol or n_iter >= max_iter:
             return Settled(best, norm, n_iter)
         handover *= 0.1  # the entries at kinks were not all known yet
 
@@ -80,7 +79,7 @@ def _quasi_newton(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter:
             "maxfun": 2 * max_iter,
             "maxcor": 20,
             "ftol": 0.0,
-            "gtol": max(tol, HANDOVER) * data.lam * np.sqrt(data.dim / Q.size),
+            "gtol": max(tol, HANDOVER) * data.penalty.strength * np.sqrt(data.dim / Q.size),
         },
     )
     return found.x.reshape(shape), int(found.nit)

@@ -25,7 +25,6 @@ from gamp_attention.data.risk import gradient_norm, normalised_risk, risk_at
 from gamp_attention.denoisers.input import initial_variances, weights_update
 from gamp_attention.denoisers.output import Denoised
 from gamp_attention.penalties.matrix import least_subgradient, on_kinks
-from gamp_attention.penalties.standard import Ridge
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +59,7 @@ class StepReport:
 
     Attributes
     ----------
-    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q; for other penalties than the ridge, after
+    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q; for penalties with kinks, after
         `on_kinks` has put on kinks the weights that a kink holds.
     omega, denoised : (n, L, r) centres of the proximal step, and the output denoiser's answer; None for samples that
         other processes hold.
@@ -186,7 +185,7 @@ def gamp_step(
     _check_shapes(data, state, V_hat)
     half = data.half_step(risk, state.Q, state.D, state.V, state.z, hold and state.z is not None)
     sums = half.sums
-    if type(data.penalty) is Ridge:
+    if data.penalty.smooth:
         train_loss = normalised_risk(data, state.Q, sums.loss)
         norm = gradient_norm(data, least_subgradient(data.penalty, state.Q, sums.smooth))
     else:

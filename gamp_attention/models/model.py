@@ -15,7 +15,7 @@ from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.sampled_coordinates import law_from_samples
 from gamp_attention.models.sources import Group, Sources, single_group
 from gamp_attention.models.teachers import Teacher, check_teacher, is_reversible
-from gamp_attention.penalties.standard import Ridge, is_even, lam_of, require_penalty
+from gamp_attention.penalties.standard import Ridge, require_penalty
 
 
 class Channel(NamedTuple):
@@ -69,7 +69,7 @@ class Model:
     @property
     def lam(self) -> float:
         """λ: the penalty's field of that name, its strength where there is none."""
-        return lam_of(self.penalty)
+        return float(self.penalty.lam)
 
     @property
     def n_tokens(self) -> int:
@@ -117,12 +117,12 @@ class Model:
     @property
     def even(self) -> bool:
         """Whether S[−z] = S[z], T[−y] = T[y] and r(−Q) = r(Q), so that fields and weights may change sign together."""
-        return self.student.even and self.teacher.even and is_even(self.penalty)
+        return self.student.even and self.teacher.even and self.penalty.even
 
     @property
     def rotations(self) -> bool:
         """Whether S and the penalty are the same for all common rotations of the columns of Q."""
-        return self.student.rotations and type(self.penalty) is Ridge
+        return self.student.rotations and self.penalty.quadratic  # alone of all sums over entries
 
     @cached_property
     def reversible(self) -> bool:

@@ -3,21 +3,13 @@
 from typing import Any
 
 import numpy as np
-from numba.core.errors import NumbaError
 
 from gamp_attention._core import check
-from gamp_attention.penalties.matrix import proxes, slopes, values
-from gamp_attention.penalties.standard import convexity_of
+from gamp_attention._core.user_code import attempt
+from gamp_attention.penalties.base import POINTS, proxes, slopes, values
 
-POINTS = np.array([-3.1, -1.0, -0.4, -1e-2, 0.0, 1e-2, 0.4, 1.0, 3.1])
 CURVATURES = (0.05, 1.0, 20.0)
 STEP, TOLERANCE = 1e-6, 1e-4  # of finite differences, and what they may miss relative to the strength
-
-
-def looks_even(penalty: Any) -> bool:
-    """Whether ρ(−x) = ρ(x) at the points that are tried."""
-    rho = _evaluated(penalty, values, "value", POINTS, 1)[0]
-    return bool(np.allclose(rho, rho[::-1], rtol=1e-12, atol=0))
 
 
 def check_penalty(penalty: Any) -> None:
@@ -26,13 +18,13 @@ def check_penalty(penalty: Any) -> None:
     Raises
     ------
     TypeError : where one does not compile.
-    ValueError : where they contradict each other, or ρ is not convex.
+    ValueError : where they contradict each other or what the penalty says of itself, or ρ is not convex.
     """
     name = type(penalty).__name__
     if not hasattr(penalty, "strength"):
         raise check.fail("penalty", penalty, f"a property 'strength' of {name}, the unit of its slopes", TypeError)
     strength = check.real("penalty.strength", penalty.strength, low=0, strict=True)
-    convexity = check.real("penalty.convexity", convexity_of(penalty), low=0)
+    convexity = check.real("penalty.convexity", penalty.convexity, low=0)
     rho = _evaluated(penalty, values, "value", POINTS, 1)[0]
     left, right = _evaluated(penalty, slopes, "slopes", POINTS, 2)
     _demand(penalty, "value", not np.isnan(rho).any(), "no NaN", POINTS, rho)
@@ -41,6 +33,13 @@ def check_penalty(penalty: Any) -> None:
     _check_slopes(penalty, strength, inside, left, right)
     for a in CURVATURES:
         _check_prox(penalty, strength, a * strength - 0.5 * convexity, convexity)
+    traits = {
+        "even": ("ρ(−x) = ρ(x)", np.allclose(rho, rho[::-1], rtol=1e-12, atol=0)),
+        "smooth": ("slopes without kinks", np.array_equal(left, right)),
+        "quadratic": ("ρ(x) = λx²/2", np.allclose(rho, 0.5 * penalty.lam * POINTS**2)),
+    }
+    for trait, (needs, holds) in traits.items():
+        _demand(penalty, "value", holds or not getattr(penalty, trait), f"{needs}, as {trait} is True,", POINTS, rho)
 
 
 def _check_slopes(penalty: Any, strength: float, inside: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
@@ -87,18 +86,10 @@ def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> No
 
 
 def _evaluated(penalty: Any, kernel: Any, name: str, x: np.ndarray, n_out: int, *args: float) -> list[np.ndarray]:
-    """The compiled function at several points, with numba's complaint in words."""
+    """The values of a compiled function at several points."""
     out = [np.full(x.shape, np.nan) for _ in range(n_out)]
-    try:
-        kernel(penalty, x, *args, *out)
-    except NumbaError as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = next(
-            (line for line in lines if "mismatch" in line or "Cannot" in line or "Unknown" in line), lines[-1]
-        )
-        returns = "one number" if n_out == 1 else "two numbers"
-        needs = f"a method {name} that numba compiles and that returns {returns} (numba says: {reason})"
-        raise check.fail("penalty", penalty, needs, TypeError) from error
+    returns = "one number" if n_out == 1 else "two numbers"
+    attempt(f"{type(penalty).__name__}.{name}", kernel, penalty, x, *args, *out, returns=returns)
     return out
 
 

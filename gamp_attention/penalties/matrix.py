@@ -4,36 +4,14 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._core.compiled import kernel
-from gamp_attention.penalties.standard import Ridge, penalty_prox, penalty_slopes, penalty_value
+from gamp_attention.penalties.base import proxes, slopes, values
 
 STIFF = 1e3  # quadratic term of the proximal step that puts weights on kinks, in units of the strength
 
 
-@kernel
-def values(penalty, x, out):
-    """Fill out (n,) with ρ(x)."""
-    for i in range(x.shape[0]):
-        out[i] = penalty_value(penalty, x[i])
-
-
-@kernel
-def slopes(penalty, x, left, right):
-    """Fill the ends of ∂ρ(x), each (n,)."""
-    for i in range(x.shape[0]):
-        left[i], right[i] = penalty_slopes(penalty, x[i])
-
-
-@kernel
-def proxes(penalty, b, a, x, dx):
-    """Fill x (n,) and dx/db for b (n,) and one a > 0."""
-    for i in range(b.shape[0]):
-        x[i], dx[i] = penalty_prox(penalty, b[i], a)
-
-
 def penalty_total(penalty: Any, Q: np.ndarray) -> float:
     """r(Q) = Σ ρ(Q_ia)."""
-    if type(penalty) is Ridge:
+    if penalty.quadratic:
         return 0.5 * penalty.lam * np.sum(Q**2)
     flat = np.ascontiguousarray(Q, dtype=float).ravel()
     out = np.empty(flat.shape)
@@ -43,7 +21,7 @@ def penalty_total(penalty: Any, Q: np.ndarray) -> float:
 
 def least_subgradient(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> np.ndarray:
     """The element of smallest norm of smooth + ∂r(Q), shaped as Q; zero exactly at critical points."""
-    if type(penalty) is Ridge:
+    if penalty.quadratic:
         return penalty.lam * Q + smooth
     flat, rest = np.ascontiguousarray(Q, dtype=float).ravel(), np.ascontiguousarray(smooth).ravel()
     left, right = np.empty(flat.shape), np.empty(flat.shape)
@@ -68,7 +46,7 @@ def on_kinks(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> tuple[np.ndarra
     -------
     The weights; 1.0 for those free to move, 0.0 for those held; and ρ'' of the free ones. All are shaped as Q.
     """
-    if type(penalty) is Ridge:
+    if penalty.quadratic:
         return Q, np.ones(Q.shape), np.full(Q.shape, penalty.lam)
     stiffness = STIFF * penalty.strength
     kept, response = proximal_map(penalty, stiffness * Q - smooth, stiffness)

@@ -13,7 +13,6 @@ from gamp_attention.data.sampling import sample
 from gamp_attention.data.test_error import sampled_test_error
 from gamp_attention.gamp.run import GampResult, run_gamp
 from gamp_attention.models.model import Model
-from gamp_attention.penalties.standard import Ridge
 from gamp_attention.results import scalars
 from gamp_attention.state_evolution.dynamics.trajectory import Trajectory, trajectory
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionResult
@@ -94,7 +93,7 @@ class Branch:
 def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan: Plan, progress: Any) -> Branch:
     """Run everything from one start; progress is a bar of SOLVERS steps."""
     alpha, seed, risk, device = plan.alpha, plan.seed, plan.risk, plan.device
-    smooth = type(model.penalty) is Ridge
+    quasi_newton = model.penalty.quadratic
 
     def timed(what: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
         progress.set_description(f"{name}: {what}")
@@ -110,9 +109,9 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     )
     plain = {"method": "gd", "lr": plan.lr, "max_iter": plan.gd_steps}
     descent, descent_time = timed("gradient descent", minimize_risk, data, name, risk, **plain, device=device)
-    best = {"method": "lbfgs"} if smooth else plain
+    best = {"method": "lbfgs"} if quasi_newton else plain
     quasi, quasi_time = None, np.nan
-    if smooth:
+    if quasi_newton:
         quasi, quasi_time = timed("L-BFGS", minimize_risk, data, name, risk, **best, device=device)
     noise = check.generator(seed, STREAM).standard_normal(gamp.Q.shape)
     size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
@@ -152,7 +151,7 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
         row("GAMP", gamp, gamp_time),
         row(f"gradient descent, {descent.n_iter} steps", descent, descent_time),
         *([] if quasi is None else [row("L-BFGS", quasi, quasi_time)]),
-        row(f"{'L-BFGS' if smooth else 'descent'} from GAMP + noise", returned, returned_time),
+        row(f"{'L-BFGS' if quasi_newton else 'descent'} from GAMP + noise", returned, returned_time),
     ]
     spread = {key: np.array([other[key] for other in others]) for key in others[0]}
     return Branch(name, gamp, predicted, fixed, descent, quasi, returned, spread, rows)

@@ -16,7 +16,6 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.damping import Damping
 from gamp_attention.models.model import Channel, Model, require_model
-from gamp_attention.penalties.standard import Ridge
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw, start_law
@@ -52,7 +51,7 @@ def follow(
     """Overlaps at every iteration, and hats at all but the last, on one set of sampled paths."""
     step = Damping(damping)
     weights: LinearWeights | SampledWeights
-    if type(model.penalty) is Ridge:
+    if model.penalty.quadratic:
         weights = LinearWeights(model, start, n_iter)
     else:
         weights = SampledWeights(model, start, n_iter, WEIGHTS_PER_PATH * n_paths, rng)

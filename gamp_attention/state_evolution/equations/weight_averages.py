@@ -14,7 +14,7 @@ from scipy.special import ndtr
 
 from gamp_attention._core.gaussian import gaussian_points
 from gamp_attention.denoisers.input import denoise_weights
-from gamp_attention.penalties.matrix import values
+from gamp_attention.penalties.base import values
 from gamp_attention.penalties.standard import ElasticNet
 
 REACH, N_NODES = 9.0, 2**15 + 1  # of the trapezoidal rule, in standard deviations

@@ -8,7 +8,6 @@ import numpy as np
 
 from gamp_attention.denoisers.input import field_variances, precisions, prior_response
 from gamp_attention.models.model import Model
-from gamp_attention.penalties.standard import Ridge
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weight_averages import WeightAverages, weight_averages
@@ -21,7 +20,7 @@ def weights_step(model: Model, hats: Hats, variance: str = "stein") -> tuple[Ove
     """
     law = model.coordinates
     S, w, gamma = model.n_sources, law.weight, law.gamma
-    if type(model.penalty) is Ridge:
+    if model.penalty.quadratic:
         _, C, V = prior_response(gamma.T, model.lam, hats.response(variance), w)
         H, noise = drift_and_noise(model, hats)
         first = C @ H @ law.moments  # E[x (τ, π)ᵀ]
@@ -73,7 +72,7 @@ def penalised_weights(model: Model, hats: Hats, V_hat: np.ndarray) -> WeightAver
 
 def response_pairs(model: Model, hats: Hats, V_hat: np.ndarray) -> np.ndarray:
     """E[C ⊗ C] (K, r², r²) of the responses C = ∂x/∂b in each class of coordinates."""
-    if type(model.penalty) is not Ridge:
+    if not model.penalty.quadratic:
         return penalised_weights(model, hats, V_hat).pairs
     law = model.coordinates
     _, C, _ = prior_response(law.gamma.T, model.lam, V_hat, law.weight)
@@ -83,7 +82,7 @@ def response_pairs(model: Model, hats: Hats, V_hat: np.ndarray) -> np.ndarray:
 def weights_envelope(model: Model, hats: Hats) -> float:
     """E[min_x r(x) + ½ xᵀA x − bᵀx] per coordinate; −½ E[bᵀ (λ + A)⁻¹ b] for the ridge."""
     law = model.coordinates
-    if type(model.penalty) is Ridge:
+    if model.penalty.quadratic:
         _, C, _ = prior_response(law.gamma.T, model.lam, hats.V, law.weight)
         H, noise = drift_and_noise(model, hats)
         return -0.5 * float(np.einsum("k,kab,kab->", law.weight, C, H @ law.moments @ np.swapaxes(H, 1, 2) + noise))

@@ -8,7 +8,6 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.models.mixtures import MixtureModel
 from gamp_attention.models.model import Model
-from gamp_attention.penalties.standard import Ridge
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Hats, Moments, conjugates
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
@@ -91,7 +90,7 @@ class OverlapMap:
         hats = conjugates(self.model, self.alpha, overlaps, moments)
         after, penalty = weights_step(self.model, hats, self.variance)
         if (
-            type(self.model.penalty) is not Ridge
+            not self.model.penalty.smooth
             and not np.abs(after.q).max() > VANISHED * np.abs(self.model.coordinates.rho).max()
         ):
             raise WeightsVanished
