@@ -10,7 +10,8 @@ from gamp_attention.data.labelled import LabelledDataset
 from gamp_attention.data.risk import gradient, train_loss
 from gamp_attention.data.sampling import sample
 from gamp_attention.denoisers.output import Denoised, denoise
-from gamp_attention.experiments.comparison.compare import Comparison, compare
+from gamp_attention.experiments.comparison.compare import compare
+from gamp_attention.experiments.comparison.result import Comparison
 from gamp_attention.experiments.phase_diagram.boundary import Boundary
 from gamp_attention.experiments.phase_diagram.phase_boundaries import PhaseBoundaries, phase_boundaries
 from gamp_attention.experiments.sweeps.scheduler import local_pool

@@ -1,10 +1,22 @@
-"""What solvers return: statuses, overlaps, histories, and the error raised on request."""
+"""What solvers return: statuses, overlaps, histories, how they are shown, and the error raised on request."""
 
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
 import numpy as np
+
+from gamp_attention._core.text import Rows, as_html, as_text, described, plain, short, with_error
+
+SIGNS = {  # of numbers in tables, with the digits they are shown with
+    "q": ("q", 4),
+    "m": ("m_1", 4),
+    "theta": ("θ", 4),
+    "V": ("V", 2),
+    "train_loss": ("ε_t", 6),
+    "test_error": ("ε_g", 6),
+}
+MAX_TIMES = 12  # of a history in its summary
 
 
 class Status(Enum):
@@ -42,9 +54,59 @@ class ConvergenceError(RuntimeError):
         self.result = result
 
 
-@dataclass(frozen=True, eq=False)
-class Overlaps:
-    """Summary statistics of eq. (6), (7): q_l = QᵀΣ_lQ/d, m_l = Qᵀp_l/√d, θ_l = QᵀΣ_lQ*/d, and V_l.
+class Shown:
+    """What shows itself in a few lines: `repr` its fields, `str` a summary, a notebook the summary as a table.
+
+    A dataclass needs `repr=False`; another class gives `_items`.
+    """
+
+    def __repr__(self) -> str:
+        return described(type(self).__name__, self._items())
+
+    def __str__(self) -> str:
+        return as_text(self._rows())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._rows())
+
+    def _items(self) -> list[tuple[str, Any]]:
+        return [(field.name, getattr(self, field.name)) for field in fields(self)]  # type: ignore[arg-type]
+
+    def _rows(self) -> Rows:
+        """The summary: a line for each field, where a class gives no other."""
+        return [type(self).__name__, *([f"  {name}", short(value)] for name, value in self._items())]
+
+
+class Result(Shown):
+    """What a solver returns; `to_dict()` gives plain data."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data of all fields: arrays as lists, NaN as None, statuses as words."""
+        ended = {"converged": self.converged} if hasattr(self, "converged") else {}
+        return {name: plain(value) for name, value in self._items()} | ended
+
+    def _rows(self) -> Rows:
+        """How the solver ended, and the numbers of its solution, with errors where they are known."""
+        own = dict(self._items())
+        if "status" not in own:
+            return super()._rows()
+        ending = f" after {own['n_iter']} iterations, residual {own['residual']:.1e}" if "n_iter" in own else ""
+        rows: Rows = [f"{type(self).__name__}: {own['status'].value}{ending}"]
+        values, errors = dict(own), {name: own.get(f"{name}_error", np.nan) for name in SIGNS}
+        if "overlaps" in own:
+            values |= own["overlaps"].scalars()
+            errors |= own["overlaps_error"].scalars() if "overlaps_error" in own else {}
+        for name, (sign, digits) in SIGNS.items():
+            if name in values:
+                rows.append([f"  {sign}", with_error(float(values[name]), abs(float(errors[name])), digits)])
+        if "gradient_norm" in own:
+            rows.append(["  ‖∇R‖/λ√d", f"{own['gradient_norm']:.1e}"])
+        return rows + [f"  {own[name]}" for name in ("message",) if own.get(name)]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Overlaps(Result):
+    """Summary statistics of the weights: q_l = QᵀΣ_lQ/d, m_l = Qᵀp_l/√d, θ_l = QᵀΣ_lQ*/d, and V_l.
 
     Eq. :eq:`overlaps`.
 
@@ -79,21 +141,38 @@ class Overlaps:
         """The same with one of the fields zero."""
         return Overlaps(**self.arrays() | {family: np.zeros_like(getattr(self, family))})
 
+    def scalars(self) -> dict[str, np.ndarray]:
+        """One number for each overlap, unchanged by a rotation of the columns of Q; one for each time in a history.
 
-def scalars(overlaps: Overlaps) -> dict[str, np.ndarray]:
-    """One number for each overlap, unchanged by a rotation of the columns of Q; works on histories too.
+        q and V are traces (per column for V) averaged over tokens. For r = t = 1, m is m_1 and θ the average over
+        tokens, with their signs; else they are the norms of m_1 and of θ_l, averaged.
+        """
+        m, theta = self.m[..., 0, :], self.theta
+        signed = m.shape[-1] == 1 and theta.shape[-1] == 1
+        return {
+            "q": np.trace(self.q, axis1=-2, axis2=-1).mean(axis=-1),
+            "m": m[..., 0] if signed else np.linalg.norm(m, axis=-1),
+            "theta": (theta[..., 0, 0] if signed else np.linalg.norm(theta, axis=(-2, -1))).mean(axis=-1),
+            "V": np.trace(self.V, axis1=-2, axis2=-1).mean(axis=-1) / self.V.shape[-1],
+        }
 
-    q and V are traces (per column for V) averaged over tokens. For r = t = 1, m is m_1 and θ the average over
-    tokens, with their signs; else they are the norms of m_1 and of θ_l, averaged.
-    """
-    m, theta = overlaps.m[..., 0, :], overlaps.theta
-    signed = m.shape[-1] == 1 and theta.shape[-1] == 1
-    return {
-        "q": np.trace(overlaps.q, axis1=-2, axis2=-1).mean(axis=-1),
-        "m": m[..., 0] if signed else np.linalg.norm(m, axis=-1),
-        "theta": (theta[..., 0, 0] if signed else np.linalg.norm(theta, axis=(-2, -1))).mean(axis=-1),
-        "V": np.trace(overlaps.V, axis1=-2, axis2=-1).mean(axis=-1) / overlaps.V.shape[-1],
-    }
+    def _rows(self) -> Rows:
+        """The scalars, at some of the times where there are many, with errors where they are known."""
+        own = dict(self._items())
+        values, errors = self.scalars(), own["error"].scalars() if "error" in own else {}
+        heads = [SIGNS[name][0] for name in values]
+
+        def cells(t: Any) -> list[str]:
+            return [
+                with_error(float(value[t]), abs(float(errors[name][t])) if errors else np.nan, SIGNS[name][1])
+                for name, value in values.items()
+            ]
+
+        if self.q.ndim == 3:
+            return [["", *heads], [type(self).__name__, *cells(())]]
+        last = len(self.q) - 1
+        times = range(last + 1) if errors else sorted({round(t) for t in np.linspace(0, last, MAX_TIMES)})
+        return [["   t", *heads], *([f"{t:4}", *cells(t)] for t in times)]
 
 
 def stacked(path: list[Overlaps]) -> dict[str, np.ndarray]:
@@ -101,7 +180,7 @@ def stacked(path: list[Overlaps]) -> dict[str, np.ndarray]:
     return {name: np.stack([o.arrays()[name] for o in path]) for name in path[0].arrays()}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class History(Overlaps):
     """Overlaps at every iteration, entry 0 being the start, with what a solver measured there.
 

@@ -9,7 +9,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "gamp_attention"
 # From the ground up; rooms of one floor do not know each other. Files of the root count as rooms.
 FLOORS = (
-    "_version _core results",
+    "_version _core",
+    "results",
     "losses penalties damping",
     "denoisers models",
     "data state_evolution",
@@ -19,9 +20,9 @@ FLOORS = (
 )
 INNER = {  # rooms within a room, from the ground up
     "state_evolution": ("equations", "rules", "dynamics", "fixed_points", "continuation"),
-    "experiments": ("sweeps", "comparison phase_diagram", "figures report"),
+    "experiments": ("sweeps", "comparison phase_diagram", "figures"),
 }
-KNOWN = {("models", "data"), ("denoisers", "models"), ("comparison", "report"), ("phase_diagram", "report")}
+KNOWN = {("models", "data"), ("denoisers", "models")}
 HEAVY = {"torch", "matplotlib", "xarray", "h5py", "distributed"}
 
 

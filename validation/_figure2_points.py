@@ -4,7 +4,6 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments.sweeps.compute import row_overlaps
-from gamp_attention.results import scalars
 from validation import _landscape as land
 
 OMEGA, WINDOW = 0.3, 0.08
@@ -54,7 +53,7 @@ def inside(branch, alpha, lines):
 
 
 def errors(raw):
-    value = scalars(row_overlaps(raw, "overlaps_error"))
+    value = row_overlaps(raw, "overlaps_error").scalars()
     return {k: float(value[k]) for k in ("q", "m", "theta")} | {
         k: raw[f"{k}_error"] for k in ("train_loss", "test_error")
     }
@@ -67,5 +66,5 @@ def derivative(alpha, raw):
     )
     if not se.converged:
         return {}
-    value = {k: abs(float(v)) for k, v in scalars(se.overlaps).items()}
+    value = {k: abs(float(v)) for k, v in se.overlaps.scalars().items()}
     return {k: value[k] for k in ("q", "m", "theta")} | {"train_loss": se.train_loss, "test_error": se.test_error}

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from gamp_attention._core.text import with_error
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
-from gamp_attention.experiments.report import with_error
 
 TICKS = (-100, -10, -5, 0, 5, 10, 100)
 HEADS = (

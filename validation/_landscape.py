@@ -12,7 +12,6 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments.sweeps.compute import row_overlaps
-from gamp_attention.results import scalars
 from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF
 from validation import _report
 
@@ -98,7 +97,7 @@ def rows_of(result: ga.Sweep) -> list[dict[str, Any]]:
     for cell, row in zip(result.cells, result.rows, strict=True):
         overlaps = row_overlaps(row)
         value = (
-            dict.fromkeys(SYMBOLS, np.nan) if overlaps is None else {k: float(v) for k, v in scalars(overlaps).items()}
+            dict.fromkeys(SYMBOLS, np.nan) if overlaps is None else {k: float(v) for k, v in overlaps.scalars().items()}
         )
         sigma = 0.5 if cell.sigma is None else cell.sigma
         angles = {"semantic": abs(value["theta"]) / sigma, "positional": abs(value["m"]) * sigma}  # times √q

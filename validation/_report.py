@@ -16,7 +16,7 @@ import scipy
 
 import gamp_attention
 from gamp_attention._core.files import write_aside
-from gamp_attention.experiments.report import plain
+from gamp_attention._core.text import plain
 
 RESULTS = Path(__file__).parent / "results"
 FINEST = 1e-5  # error that is told from zero in tables

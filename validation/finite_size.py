@@ -14,7 +14,6 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
-from gamp_attention.results import scalars
 from validation import _landscape as land
 from validation._report import Verdict
 
@@ -36,7 +35,7 @@ def limits():
             se = ga.solve_state_evolution(
                 ga.paper_model(OMEGA), ALPHA, branch, rtol=1e-3, variance=variance, stable=False
             )
-            value, error = scalars(se.overlaps), scalars(se.overlaps_error)
+            value, error = se.overlaps.scalars(), se.overlaps_error.scalars()
             found[f"{branch} {variance}"] = {k: (float(value[k]), float(error[k])) for k in ("q", "m", "theta")} | {
                 "train_loss": (se.train_loss, se.train_loss_error), "test_error": (se.test_error, se.test_error_error)
             }  # fmt: skip

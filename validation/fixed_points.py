@@ -15,7 +15,6 @@ from tqdm import tqdm
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
 from gamp_attention.experiments.figures import COLOURS, figure
-from gamp_attention.results import scalars
 from validation._report import Verdict, options
 
 
@@ -62,8 +61,8 @@ def one(d, seed, branch, risk, gd_steps):
         "returned": distance(gamp.Q, returned.Q),
         "loss": gamp.train_loss,
         "lbfgs_loss": informed.train_loss,
-        **{key: float(value) for key, value in scalars(gamp.overlaps).items()},
-        **{"lbfgs_" + key: float(value) for key, value in scalars(informed.overlaps).items()},
+        **{key: float(value) for key, value in gamp.overlaps.scalars().items()},
+        **{"lbfgs_" + key: float(value) for key, value in informed.overlaps.scalars().items()},
     }
     if gd_steps:
         descent = ga.minimize_risk(data, branch, risk, "gd", max_iter=gd_steps, tol=1e-7)

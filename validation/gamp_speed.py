@@ -14,7 +14,7 @@ import json
 import subprocess
 import sys
 
-from gamp_attention.experiments.report import plain
+from gamp_attention._core.text import plain
 from validation._iteration_speed import growth, iteration
 from validation._report import Verdict, options
 from validation._solution_speed import TOL, solution

@@ -21,8 +21,8 @@ import torch
 from tqdm import tqdm
 
 import gamp_attention as ga
+from gamp_attention._core.text import plain
 from gamp_attention.baselines.descent import TorchRisk
-from gamp_attention.experiments.report import plain
 from gamp_attention.experiments.sweeps.digests import digest, short_hash
 from gamp_attention.models.starts import initial_weights
 from gamp_attention.results import Status

@@ -16,7 +16,6 @@ from scipy.stats import binomtest
 import gamp_attention as ga
 from gamp_attention.experiments.figures import COLOURS, GREY, figure
 from gamp_attention.models.starts import initial_weights
-from gamp_attention.results import scalars
 from validation import _landscape as land
 from validation._report import Verdict
 from validation._trials import run_trials
@@ -31,7 +30,7 @@ NAMES = {"adam": "Adam", "gd": "gradient descent", "gamp": "GAMP"}
 
 def place(result):
     """(|θ|/σ, σ|m_1|), which is √q times the cosines of the angles with Q* and p_1, and the loss."""
-    values = scalars(result.overlaps)
+    values = result.overlaps.scalars()
     return np.array([abs(float(values["theta"])) / SIGMA, abs(float(values["m"])) * SIGMA]), result.train_loss
 
 

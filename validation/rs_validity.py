@@ -16,7 +16,6 @@ from tqdm import tqdm
 
 import gamp_attention as ga
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
-from gamp_attention.results import scalars
 from validation._report import Verdict, options
 
 ALPHAS = (1.0, 1.5, 2.0)  # at α = 3 most runs leave for the semantic branch
@@ -42,7 +41,7 @@ def run_cell(d, alpha, seed):
             {
                 "d": d, "alpha": alpha, "seed": seed, "risk": risk, "status": run.status.value,
                 "gradient_norm": run.gradient_norm, "n_iter": run.n_iter, "off_global": run.n_off_global,
-                **{key: abs(float(value)) for key, value in scalars(run.overlaps).items()},
+                **{key: abs(float(value)) for key, value in run.overlaps.scalars().items()},
                 "train_loss": run.train_loss,
             }
         )  # fmt: skip
@@ -70,7 +69,7 @@ def predictions(quick):
             se = ga.solve_state_evolution(
                 ga.paper_model(0.3), alpha, "positional", variance=variance, rtol=1e-4, stable=False
             )
-            table[alpha, variance] = {key: abs(float(v)) for key, v in scalars(se.overlaps).items()} | {
+            table[alpha, variance] = {key: abs(float(v)) for key, v in se.overlaps.scalars().items()} | {
                 "train_loss": se.train_loss,
                 "jump_share": float(se.jump_mass.sum() / se.V_hat.sum()),
             }

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import gamp_attention as ga
-from gamp_attention.experiments.report import plain
+from gamp_attention._core.text import plain
 from validation._report import Verdict, options
 
 ALPHA, DAMPING = 1.5, 0.5

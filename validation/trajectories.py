@@ -13,7 +13,6 @@ import gamp_attention as ga
 from gamp_attention.experiments.comparison.branch import deviation
 from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, figure
 from gamp_attention.gamp.step import averaged_memory, naive_memory
-from gamp_attention.results import scalars
 from validation._report import Verdict, options
 
 ALPHA, OMEGA = 1.5, 0.3
@@ -73,7 +72,7 @@ def main():
     for name, run in RUNS.items():
         branch, damping, n_iter, _, _, checked = run
         path = ga.trajectory(ga.paper_model(OMEGA), ALPHA, branch, damping=damping, n_iter=n_iter, seed=1)
-        predicted, naive = scalars(path), name.startswith("naive")
+        predicted, naive = path.scalars(), name.startswith("naive")
         sizes_here = dict([list(sizes.items())[-1]]) if naive else sizes
         sizes_of_one, worst = [], {}
         for d, seeds in sizes_here.items():

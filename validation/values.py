@@ -12,7 +12,6 @@ from tqdm import tqdm
 import gamp_attention as ga
 from gamp_attention.damping import DAMPING
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
-from gamp_attention.results import scalars
 from validation._report import Verdict, options
 
 # independent prototype, Stein's form of V̂; see docs/validation.md
@@ -30,8 +29,8 @@ def main():
     sizes = {200: 12, 400: 12} if found.quick else {500: 32, 1000: 24, 2000: 12, 4000: 6}
     for branch, expected in EXPECTED.items():
         se = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-4, stable=False)
-        value = scalars(se.overlaps) | {"train_loss": se.train_loss}
-        error = {k: abs(v) for k, v in scalars(se.overlaps_error).items()} | {"train_loss": se.train_loss_error}
+        value = se.overlaps.scalars() | {"train_loss": se.train_loss}
+        error = {k: abs(v) for k, v in se.overlaps_error.scalars().items()} | {"train_loss": se.train_loss_error}
         for key, target in expected.items():
             room = 1.5e-3 * abs(target) + error[key] + ROUNDED[key]
             verdict.check(
@@ -46,7 +45,7 @@ def main():
                 for seed in tqdm(range(seeds), desc=f"{branch} d={d}", disable=None, leave=False)
             ]
             kept = [r for r in runs if r.converged]
-            samples = {k: np.array([scalars(r.overlaps)[k] for r in kept]) for k in ("q", "m", "theta", "V")}
+            samples = {k: np.array([r.overlaps.scalars()[k] for r in kept]) for k in ("q", "m", "theta", "V")}
             samples["train_loss"] = np.array([r.train_loss for r in kept])
             table[d] = {k: (v.mean(), v.std(ddof=1) / np.sqrt(len(v))) for k, v in samples.items()}
             print(

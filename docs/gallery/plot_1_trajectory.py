@@ -11,7 +11,6 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, STYLE
-from gamp_attention.results import scalars
 
 plt.rcParams.update(STYLE)
 STEPS, INSTANCES = 20, 8
@@ -26,14 +25,14 @@ for seed in range(INSTANCES):
     data = ga.sample(model, d=1000, alpha=1.5, seed=seed)
     for name, step in DAMPING.items():
         run = ga.run_gamp(data, name, damping=step, tol=0, max_iter=STEPS)
-        runs[name].append(scalars(run.history))
+        runs[name].append(run.history.scalars())
 predicted = {name: ga.trajectory(model, 1.5, name, damping=step, n_iter=STEPS) for name, step in DAMPING.items()}
 
 # %%
 # Dots are means over the instances with their standard errors, lines the prediction.
 figure, axes = plt.subplots(2, 4, figsize=(11, 4.6), layout="constrained", sharex=True)
 for row, name in zip(axes, DAMPING, strict=True):
-    line = scalars(predicted[name])
+    line = predicted[name].scalars()
     for axis, key in zip(row, LABELS, strict=True):
         values = np.array([run[key][: STEPS + 1] for run in runs[name]])
         error = values.std(axis=0, ddof=1) / np.sqrt(INSTANCES)

@@ -12,7 +12,6 @@ from scipy.optimize import brentq
 
 import gamp_attention as ga
 from gamp_attention.experiments.figures import COLOURS, DARK, STYLE
-from gamp_attention.results import scalars
 
 plt.rcParams.update(STYLE)
 ALPHAS = np.arange(0.8, 1.85, 0.1)
@@ -27,7 +26,7 @@ for name in ("semantic", "positional"):
     start, lines[name] = name, []
     for alpha in ALPHAS[::-1] if name == "semantic" else ALPHAS:
         se = ga.solve_state_evolution(model, alpha, start, rtol=2e-3, stable=False)
-        lines[name].append((alpha, se.train_loss, scalars(se.overlaps)))
+        lines[name].append((alpha, se.train_loss, se.overlaps.scalars()))
         start = se.overlaps
     lines[name].sort(key=lambda row: row[0])
 dots = {
@@ -56,7 +55,7 @@ for name, rows in lines.items():
     right.plot(ALPHAS[lower], values[lower], color=COLOURS[name], lw=2.5, label={"theta": "θ", "m": "$|m_1|$"}[key])
     measured = (
         (left, [[run.train_loss for run in runs] for runs in dots[name]]),
-        (right, [[abs(scalars(run.overlaps)[key]) for run in runs] for runs in dots[name]]),
+        (right, [[abs(run.overlaps.scalars()[key]) for run in runs] for runs in dots[name]]),
     )
     for axis, values in measured:
         error = np.std(values, axis=1, ddof=1) / np.sqrt(len(SEEDS))

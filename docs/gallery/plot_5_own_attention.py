@@ -15,7 +15,6 @@ import matplotlib.pyplot as plt
 import gamp_attention as ga
 from docs.examples.sigmoid_attention import SigmoidAttention
 from gamp_attention.experiments.figures import COLOURS, LABELS, STYLE
-from gamp_attention.results import scalars
 
 plt.rcParams.update(STYLE)
 ALPHA, STEPS = 3.0, 15
@@ -40,7 +39,7 @@ for name, end in ends.items():
 # Lines are state evolution, dots message passing.
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
 for name, colour in (("softmax", COLOURS["semantic"]), ("sigmoid", COLOURS["random"])):
-    line, dots = scalars(predicted[name]), scalars(followed[name].history)
+    line, dots = predicted[name].scalars(), followed[name].history.scalars()
     for axis, key in zip(axes, ("q", "theta", "V"), strict=True):
         axis.plot(line[key], color=colour, label=name)
         axis.plot(dots[key][: STEPS + 1], "o", ms=4, color=colour)

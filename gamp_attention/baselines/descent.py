@@ -11,7 +11,7 @@ from gamp_attention.baselines.torch_loops import few_threads, first_order, proxi
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import gradient_norm, overlaps, risk_at, susceptibility
 from gamp_attention.models.starts import initial_weights
-from gamp_attention.results import History, Overlaps, Recorder, Status, finish
+from gamp_attention.results import History, Overlaps, Recorder, Result, Status, finish
 
 if TYPE_CHECKING:
     import torch
@@ -21,8 +21,8 @@ LEARNING_RATES = {"gd": 0.15, "adam": 0.01, "lbfgs": 1.0}  # the first two as in
 N_RECORDS = 100  # history entries, evenly spread over the iterations
 
 
-@dataclass(frozen=True, eq=False)
-class DescentResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class DescentResult(Result):
     """Outcome of `minimize_risk`.
 
     Attributes

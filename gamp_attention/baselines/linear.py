@@ -12,11 +12,11 @@ from gamp_attention._core import check
 from gamp_attention.baselines.gaussian_average import FINEST, LEAST_POINTS, ROUNDING, gaussian_average
 from gamp_attention.baselines.teacher_fields import TeacherFields
 from gamp_attention.models.model import Model, require_attention
-from gamp_attention.results import Status
+from gamp_attention.results import Result, Status
 
 
-@dataclass(frozen=True, eq=False)
-class LinearBaseline:
+@dataclass(frozen=True, eq=False, repr=False)
+class LinearBaseline(Result):
     """The learnt matrix and its test error in the limit d → ∞, at any sample complexity.
 
     Errors are half-widths that hold in 95 % of cases at least.

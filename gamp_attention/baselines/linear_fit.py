@@ -15,13 +15,13 @@ from gamp_attention.baselines.linear import checked_accuracy
 from gamp_attention.baselines.teacher_fields import TeacherFields
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.labelled import LabelledDataset
-from gamp_attention.results import Status
+from gamp_attention.results import Result, Status
 
 CHUNK = 1000  # sentences held at a time
 
 
-@dataclass(frozen=True, eq=False)
-class LinearFit:
+@dataclass(frozen=True, eq=False, repr=False)
+class LinearFit(Result):
     """A linear layer fitted to data of finite d.
 
     Attributes

@@ -106,7 +106,6 @@ def _joined(lists: list[list[float]] | None) -> list[float] | None:
 
 def _sweep(options: argparse.Namespace) -> int:
     from gamp_attention._core.files import write_json
-    from gamp_attention.experiments.report import plain
     from gamp_attention.experiments.sweeps.sweep import sweep
     from gamp_attention.experiments.sweeps.to_xarray import require_netcdf, save
     from gamp_attention.models.attention import paper_model
@@ -129,12 +128,12 @@ def _sweep(options: argparse.Namespace) -> int:
             warm=not options.cold,
             executor=executor,
         )
-    say(options, f"{len(found.rows)} cells, {found.computed} computed now: {found.counts}\ncells: {found.folder}")
+    say(options, str(found))
     if options.out:
         save(found.dataset(), options.out)
         say(options, f"dataset: {options.out}")
     if options.json:
-        write_json(options.json, plain({"rows": found.rows, "counts": found.counts}))
+        write_json(options.json, found.to_dict())
     return 0 if all(row["status"] in ("converged", "settled", "lost") for row in found.rows) else 1
 
 
@@ -142,7 +141,6 @@ def _boundaries(options: argparse.Namespace) -> int:
     from gamp_attention._core.files import write_json
     from gamp_attention.experiments.figures import plot_boundaries
     from gamp_attention.experiments.phase_diagram.phase_boundaries import phase_boundaries
-    from gamp_attention.experiments.report import plain
     from gamp_attention.models.attention import paper_model
 
     given: dict[str, Any] = {name: _joined(getattr(options, name)) for name in ("omega", "lam", "sigma")}
@@ -167,6 +165,5 @@ def _boundaries(options: argparse.Namespace) -> int:
         plot_boundaries(found, options.plot)
         say(options, f"picture: {options.plot}")
     if options.json:
-        about = {"parameter": found.parameter, "values": found.values, "range": [found.low, found.high]}
-        write_json(options.json, plain(about | {"lines": found.lines, "status": [s.value for s in found.status]}))
+        write_json(options.json, found.to_dict() | {"range": [found.low, found.high]})
     return 0 if found.converged else 1

@@ -109,7 +109,8 @@ def _model(options: argparse.Namespace) -> Any:
 
 def _compare(options: argparse.Namespace) -> int:
     from gamp_attention._core.files import write_json
-    from gamp_attention.experiments.comparison.compare import Comparison, Interrupted, compare
+    from gamp_attention.experiments.comparison.compare import compare
+    from gamp_attention.experiments.comparison.result import Comparison, Interrupted
     from gamp_attention.experiments.figures import plot_comparison
 
     def show(result: Comparison) -> None:
@@ -136,7 +137,6 @@ def _fit(options: argparse.Namespace) -> int:
     from gamp_attention._core.files import write_aside, write_json
     from gamp_attention.data.fields import local_fields
     from gamp_attention.data.loading import load_dataset, load_weights
-    from gamp_attention.experiments.report import plain
     from gamp_attention.gamp.run import run_gamp
 
     data = load_dataset(options.data, options.lam, options.rank, _penalty(options))
@@ -176,13 +176,14 @@ def _fit(options: argparse.Namespace) -> int:
         f"{result.n_off_global} of {data.n_samples} samples off their global proximal minimum\nresult: {out}",
     )
     if options.json:
-        write_json(options.json, plain(found | {"message": result.message, "result": out}))
+        told = result.to_dict()
+        write_json(options.json, told | told["overlaps"] | {"result": out})
     return 0 if result.converged else 1
 
 
 def _solve(options: argparse.Namespace) -> int:
     from gamp_attention._core.files import write_json
-    from gamp_attention.experiments.report import plain, state_evolution_table
+    from gamp_attention._core.text import plain
     from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 
     result = solve_state_evolution(
@@ -194,28 +195,17 @@ def _solve(options: argparse.Namespace) -> int:
         variance=options.variance,
         seed=options.seed,
     )
-    say(options, state_evolution_table(result))
+    say(options, str(result))
     if options.json:
-        found = {
-            "status": result.status.value,
-            "n_iter": result.n_iter,
-            "residual": result.residual,
-            "overlaps": result.overlaps.arrays(),
-            "overlaps_error": result.overlaps_error.arrays(),
-            "train_loss": [result.train_loss, result.train_loss_error],
-            "test_error": [result.test_error, result.test_error_error],
-            "jump_mass": [result.jump_mass, result.jump_mass_error],
-            "replicon": [result.replicon, result.replicon_error],
-            "growth": result.stability.growth if result.stability else None,
-            "validity": result.validity,
-        }
-        write_json(options.json, plain(found))
+        found = result.to_dict()
+        pairs = ("train_loss", "test_error", "jump_mass", "replicon")  # each written with its error
+        found |= {name: [found[name], found[f"{name}_error"]] for name in pairs}
+        write_json(options.json, found | {"growth": plain(result.stability and result.stability.growth)})
     return 0 if result.converged else 1
 
 
 def _trajectory(options: argparse.Namespace) -> int:
     from gamp_attention._core.files import write_json
-    from gamp_attention.experiments.report import plain, trajectory_table
     from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 
     path = trajectory(
@@ -226,7 +216,7 @@ def _trajectory(options: argparse.Namespace) -> int:
         n_iter=options.n_iter,
         seed=options.seed,
     )
-    say(options, trajectory_table(path))
+    say(options, str(path))
     if options.json:
-        write_json(options.json, plain(path.arrays() | {"error": path.error.arrays(), "V_hat": path.V_hat}))
+        write_json(options.json, path.to_dict())
     return 0

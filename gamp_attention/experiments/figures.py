@@ -10,7 +10,7 @@ import numpy as np
 from gamp_attention._core.files import write_aside
 
 if TYPE_CHECKING:
-    from gamp_attention.experiments.comparison.compare import Comparison
+    from gamp_attention.experiments.comparison.result import Comparison
     from gamp_attention.experiments.phase_diagram.phase_boundaries import PhaseBoundaries
 
 COLOURS = {"semantic": "#0072B2", "positional": "#D55E00", "random": "#009E73"}  # Okabe and Ito
@@ -35,16 +35,11 @@ def plot_comparison(comparison: "Comparison", path: str | Path) -> None:
 
 
 def _draw_comparison(comparison: "Comparison", axes: Any) -> None:
-    from gamp_attention.experiments.comparison.branch import FOLLOWED
-    from gamp_attention.experiments.report import heading
-    from gamp_attention.results import scalars
-
-    s = comparison.settings
+    instance = f"GAMP, seed {comparison.settings['seed']}"
     for row, branch in zip(axes, comparison.branches, strict=True):
         colour = COLOURS[branch.name]
-        time = np.arange(FOLLOWED + 1)
-        seen, predicted = scalars(branch.gamp.history), scalars(branch.predicted)
-        error = scalars(branch.predicted.error)
+        seen, predicted = branch.gamp.history.scalars(), branch.predicted.scalars()
+        error, time = branch.predicted.error.scalars(), np.arange(len(predicted["q"]))
         n_seen = min(len(time), len(seen["q"]))
         for axis, key in zip(row, LABELS, strict=False):
             spread = np.sqrt((branch.instances[key] ** 2).mean(axis=0))
@@ -60,13 +55,20 @@ def _draw_comparison(comparison: "Comparison", axes: Any) -> None:
             axis.plot(time, predicted[key], color=DARK, lw=1.5, label="state evolution of this instance")
             low, high = predicted[key] - 2 * error[key], predicted[key] + 2 * error[key]
             axis.fill_between(time, low, high, color=DARK, alpha=0.3, lw=0, label="its sampling error, 2 s.e.")
-            axis.plot(time[:n_seen], seen[key][:n_seen], "o", ms=4, color=colour, label=f"GAMP, seed {s['seed']}")
+            axis.plot(
+                time[:n_seen],
+                seen[key][:n_seen],
+                "o",
+                ms=4,
+                color=colour,
+                label=instance,
+            )
             ends = {r.name: r.values[key] for r in branch.rows}
             axis.axhline(
                 ends["state evolution"], color=GREY, lw=0.8, ls="--", label="fixed point of state evolution, d → ∞"
             )
             for marker, (name, value), shift in zip("sD^", list(ends.items())[2:], (1.5, 2.5, 3.5), strict=False):
-                axis.plot(FOLLOWED + shift, value, marker, color=GREY, mec=DARK, ms=6, label=name, clip_on=False)
+                axis.plot(time[-1] + shift, value, marker, color=GREY, mec=DARK, ms=6, label=name, clip_on=False)
             axis.set_title(LABELS[key])
             axis.set_xlabel("iteration")
             axis.margins(y=0.15)
@@ -75,7 +77,7 @@ def _draw_comparison(comparison: "Comparison", axes: Any) -> None:
     handles, labels = axes[0, 0].get_legend_handles_labels()
     axes[0, 0].figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
     axes[0, 0].figure.suptitle(
-        heading(s, "d", "alpha", "omega", "lam") + f", {s['risk']} risk; "
+        comparison.heading("d", "alpha", "omega", "lam") + f", {comparison.settings['risk']} risk; "
         "squares, diamonds and triangles are where descents end"
     )
 

@@ -12,13 +12,13 @@ from gamp_attention.gamp.step import GampState
 from gamp_attention.gamp.watch import Watch
 from gamp_attention.models.sources import weighted
 from gamp_attention.penalties.matrix import on_kinks
-from gamp_attention.results import History, Overlaps, Recorder, Status
+from gamp_attention.results import History, Overlaps, Recorder, Result, Status
 
 NEAR_JUMP = 1e-2  # gap to the next minimum, relative to the mean loss of a sample, that counts as a jump nearby
 
 
-@dataclass(frozen=True, eq=False)
-class GampResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class GampResult(Result):
     """Outcome of `run_gamp`.
 
     Attributes

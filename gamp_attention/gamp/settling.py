@@ -16,12 +16,13 @@ from gamp_attention.denoisers.output import denoise_groups
 from gamp_attention.gamp.proximal_gradient import proximal_gradient
 from gamp_attention.models.sources import weighted
 from gamp_attention.penalties.matrix import on_kinks
+from gamp_attention.results import Result
 
 HANDOVER = 1e-5  # gradient norm at which L-BFGS gives way to Newton steps
 
 
-@dataclass(frozen=True, eq=False)
-class Settled:
+@dataclass(frozen=True, eq=False, repr=False)
+class Settled(Result):
     """End of the settling phase.
 
     Attributes

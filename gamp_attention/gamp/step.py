@@ -25,10 +25,11 @@ from gamp_attention.data.risk import gradient_norm, normalised_risk, risk_at
 from gamp_attention.denoisers.input import initial_variances, weights_update
 from gamp_attention.denoisers.output import Denoised
 from gamp_attention.penalties.matrix import least_subgradient, on_kinks
+from gamp_attention.results import Shown
 
 
-@dataclass(frozen=True, eq=False)
-class GampState:
+@dataclass(frozen=True, eq=False, repr=False)
+class GampState(Shown):
     """All that one iteration hands to the next.
 
     Attributes
@@ -53,8 +54,8 @@ class GampState:
         return GampState(self.Q, self.V, np.asarray(self.D), None if self.z is None else np.asarray(self.z))
 
 
-@dataclass(frozen=True, eq=False)
-class StepReport:
+@dataclass(frozen=True, eq=False, repr=False)
+class StepReport(Shown):
     """What an iteration saw at the state that it started from.
 
     Attributes

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from gamp_attention._core.text import with_error
 from gamp_attention.data.test_error import sampled_test_error
 from gamp_attention.experiments.figures import plot_comparison
-from gamp_attention.experiments.report import with_error
-from gamp_attention.results import scalars
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +78,8 @@ def test_scalars_are_rotation_invariant():
     O, _ = np.linalg.qr(rng.normal(size=(2, 2)))
     q, m, theta, V = rng.normal(size=(3, 2, 2)), rng.normal(size=(3, 2)), rng.normal(size=(3, 2, 2)), np.eye(2)
     V = np.tile(V, (3, 1, 1))
-    here = scalars(ga.Overlaps(q, m, theta, V))
-    there = scalars(ga.Overlaps(O.T @ q @ O, m @ O, O.T @ theta, O.T @ V @ O))
+    here = ga.Overlaps(q, m, theta, V).scalars()
+    there = ga.Overlaps(O.T @ q @ O, m @ O, O.T @ theta, O.T @ V @ O).scalars()
     for key in here:
         assert here[key] == pytest.approx(there[key])
 

@@ -10,7 +10,6 @@ from docs.examples.huber_penalty import Huber
 from gamp_attention.denoisers.input import denoise_weights, precisions
 from gamp_attention.experiments.comparison.branch import deviation
 from gamp_attention.models.coordinates import CoordinateLaw
-from gamp_attention.results import scalars
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weight_averages import (
     elastic_net_averages,
@@ -181,9 +180,9 @@ def test_fixed_points_predict_message_passing(elastic, branch):
     runs = [ga.run_gamp(ga.sample(elastic, 400, 1.5, seed), branch, damping=0.3) for seed in range(8)]
     runs = [run for run in runs if run.converged]
     assert len(runs) >= 6
-    seen = {key: np.array([abs(scalars(run.overlaps)[key]) for run in runs]) for key in ("q", "m", "theta")}
+    seen = {key: np.array([abs(run.overlaps.scalars()[key]) for run in runs]) for key in ("q", "m", "theta")}
     seen["train_loss"] = np.array([run.train_loss for run in runs])
-    predicted = {key: abs(float(scalars(se.overlaps)[key])) for key in ("q", "m", "theta")}
+    predicted = {key: abs(float(se.overlaps.scalars()[key])) for key in ("q", "m", "theta")}
     predicted["train_loss"] = se.train_loss
     for key in ("q", "train_loss", "theta" if branch == "semantic" else "m"):
         error = seen[key].std(ddof=1) / np.sqrt(len(runs))

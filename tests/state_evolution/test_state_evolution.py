@@ -7,7 +7,6 @@ from scipy.integrate import dblquad
 import gamp_attention as ga
 from gamp_attention._core.gaussian import gaussian_points
 from gamp_attention.data.risk import hessian_product, risk_at
-from gamp_attention.results import scalars
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, first_rule
 from gamp_attention.state_evolution.fixed_points.vanishing import near_zero, vanishing
 from gamp_attention.state_evolution.rules.split import SplitRule
@@ -28,7 +27,7 @@ def test_both_branches_have_the_expected_values(branch):
     """Against the prototype, whose own quadrature is good to about 1e-3."""
     name, se = branch
     assert se.converged
-    found = scalars(se.overlaps) | {"train_loss": se.train_loss}
+    found = se.overlaps.scalars() | {"train_loss": se.train_loss}
     for key, expected in VALUES[name].items():
         assert abs(found[key] - expected) <= 1.5e-3 * expected, key
 

@@ -6,7 +6,6 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.experiments.comparison.branch import deviation
 from gamp_attention.gamp.step import naive_memory
-from gamp_attention.results import scalars
 
 SEEDS, SIZE = 16, 600
 RUNS = {"semantic": (0.5, 12), "positional": (0.3, 12), "undamped": (1.0, 4)}
@@ -60,8 +59,8 @@ def test_trajectory_converges_to_the_fixed_point(model):
     path = ga.trajectory(model, 1.5, "semantic", damping=0.5, n_iter=30, n_paths=2048)
     se = ga.solve_state_evolution(model, 1.5, "semantic", stable=False)
     for key in ("q", "theta"):
-        gap = abs(scalars(path)[key][-1] - scalars(se.overlaps)[key])
-        assert gap <= 4 * np.hypot(scalars(path.error)[key][-1], scalars(se.overlaps_error)[key])
+        gap = abs(path.scalars()[key][-1] - se.overlaps.scalars()[key])
+        assert gap <= 4 * np.hypot(path.error.scalars()[key][-1], se.overlaps_error.scalars()[key])
 
 
 def test_start_from_overlaps_equals_start_by_name(model):

@@ -7,15 +7,14 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention.baselines.descent import DescentResult, minimize_risk
+from gamp_attention.baselines.descent import minimize_risk
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.sampling import sample
 from gamp_attention.data.test_error import sampled_test_error
-from gamp_attention.gamp.run import GampResult, run_gamp
+from gamp_attention.experiments.comparison.result import Branch, Row
+from gamp_attention.gamp.run import run_gamp
 from gamp_attention.models.model import Model
-from gamp_attention.results import scalars
-from gamp_attention.state_evolution.dynamics.trajectory import Trajectory, trajectory
-from gamp_attention.state_evolution.fixed_points.result import StateEvolutionResult
+from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 
 FOLLOWED = 20  # iterations of the trajectory that are compared
@@ -47,47 +46,6 @@ class Plan:
     gd_steps: int
     instances: int
     device: str
-
-
-@dataclass(frozen=True, eq=False)
-class Row:
-    """One line of the table: a solver's end point.
-
-    Errors are standard errors, of state evolution half-widths of 95 %, and NaN where there is none.
-    """
-
-    name: str
-    status: str
-    n_iter: int
-    values: dict[str, float]
-    errors: dict[str, float]
-    gradient_norm: float
-    distance: float  # ‖Q − Q_GAMP‖/√d, up to what the model leaves open
-    seconds: float
-
-
-@dataclass(frozen=True, eq=False)
-class Branch:
-    """All that was computed on one branch.
-
-    Attributes
-    ----------
-    gamp, predicted, fixed_point, descent, quasi_newton, returned : GAMP; its predicted trajectory and the fixed
-        point of state evolution; gradient descent and L-BFGS from the informed start; L-BFGS from GAMP's
-        weights, perturbed. Without L-BFGS for other penalties than the ridge: None, and proximal steps.
-    instances : how far other instances deviate from their own predictions, each scalar (instances, T + 1).
-    rows : the lines of the table.
-    """
-
-    name: str
-    gamp: GampResult
-    predicted: Trajectory
-    fixed_point: StateEvolutionResult
-    descent: DescentResult
-    quasi_newton: DescentResult | None
-    returned: DescentResult
-    instances: dict[str, np.ndarray]
-    rows: list[Row]
 
 
 def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan: Plan, progress: Any) -> Branch:
@@ -129,7 +87,7 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
             name=label,
             status=result.status.value,
             n_iter=result.n_iter,
-            values=_floats(scalars(result.overlaps)) | {"train_loss": result.train_loss, "test_error": error},
+            values=_floats(result.overlaps.scalars()) | {"train_loss": result.train_loss, "test_error": error},
             errors={"test_error": error_error},
             gradient_norm=result.gradient_norm,
             distance=_distance(model, result.Q, gamp.Q),
@@ -141,8 +99,8 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
             name="state evolution",
             status=fixed.status.value,
             n_iter=fixed.n_iter,
-            values=_floats(scalars(fixed.overlaps)) | {"train_loss": fixed.train_loss, "test_error": fixed.test_error},
-            errors=_floats(scalars(fixed.overlaps_error))
+            values=_floats(fixed.overlaps.scalars()) | {"train_loss": fixed.train_loss, "test_error": fixed.test_error},
+            errors=_floats(fixed.overlaps_error.scalars())
             | {"train_loss": fixed.train_loss_error, "test_error": fixed.test_error_error},
             gradient_norm=np.nan,
             distance=np.nan,
@@ -168,8 +126,8 @@ def deviation(
     if options.get("onsager") == "state_evolution":
         options["onsager"] = path.V_hat
     run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, **options)
-    seen, predicted = scalars(run.history), scalars(path)
-    return {key: seen[key] - predicted[key] for key in seen}, scalars(path.error)
+    seen, predicted = run.history.scalars(), path.scalars()
+    return {key: seen[key] - predicted[key] for key in seen}, path.error.scalars()
 
 
 def _floats(values: dict[str, np.ndarray]) -> dict[str, float]:

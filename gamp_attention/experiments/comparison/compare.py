@@ -1,7 +1,7 @@
 """GAMP, state evolution and gradient descent on one instance of any model, beside the linear baseline."""
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -9,62 +9,18 @@ from tqdm import tqdm
 
 from gamp_attention._core import check
 from gamp_attention.baselines.descent import LEARNING_RATES, require_device
-from gamp_attention.baselines.linear import LinearBaseline, linear_baseline
+from gamp_attention.baselines.linear import linear_baseline
 from gamp_attention.damping import DAMPING
 from gamp_attention.data.dataset import RISKS
 from gamp_attention.data.sampling import checked_size, sample
-from gamp_attention.experiments.comparison.branch import SOLVERS, Branch, Plan, compare_branch
+from gamp_attention.experiments.comparison.branch import SOLVERS, Plan, compare_branch
+from gamp_attention.experiments.comparison.result import Branch, Comparison, Interrupted
 from gamp_attention.models.model import Model
 from gamp_attention.models.starts import STARTS
 from gamp_attention.models.teachers import SoftmaxTeacher
 from gamp_attention.state_evolution.fixed_points.solve import FINEST
 
 GD_WORK = 1.6e10  # n L d × steps of plain gradient descent that is affordable: 5000 steps at d = 1000, α = 1.5
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """Result of `compare`; `str()` gives the table, `to_dict()` what --json writes.
-
-    Attributes
-    ----------
-    settings : what was asked for, with d, n, α, λ and the damping of each branch.
-    branches : GAMP, state evolution and descents, one entry for each start.
-    baseline : the linear baseline; None for a model without attention.
-    seconds : what all took.
-    """
-
-    settings: dict[str, Any]
-    branches: list[Branch]
-    baseline: LinearBaseline | None
-    seconds: float
-
-    @property
-    def converged(self) -> bool:
-        """Whether GAMP and state evolution converged on every branch."""
-        return all(branch.gamp.converged and branch.fixed_point.converged for branch in self.branches)
-
-    def __str__(self) -> str:
-        from gamp_attention.experiments.report import comparison_table
-
-        return comparison_table(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, lists and strings."""
-        from gamp_attention.experiments.report import comparison_dict
-
-        return comparison_dict(self)
-
-
-class Interrupted(KeyboardInterrupt):
-    """A comparison was interrupted; the branches that were finished are in `.result`."""
-
-    def __init__(self, result: Comparison, unfinished: str) -> None:
-        kept = ", ".join(branch.name for branch in result.branches)
-        super().__init__(
-            f"interrupted on the {unfinished} branch, the {kept} branch is finished: run the same again for both"
-        )
-        self.result = result
 
 
 def compare(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.text import Rows, with_error
 from gamp_attention.experiments.phase_diagram.boundary import Boundary
 from gamp_attention.experiments.phase_diagram.diagram_job import FORMAT, LINES, DiagramJob, Search
 from gamp_attention.experiments.sweeps.digests import base_digest, short_hash
@@ -15,11 +16,11 @@ from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chain
 from gamp_attention.experiments.sweeps.store import Store
 from gamp_attention.models.model import Model, require_attention
 from gamp_attention.models.parameters import softmax_teacher, with_parameter
-from gamp_attention.results import Status
+from gamp_attention.results import Result, Status
 
 
-@dataclass(frozen=True, eq=False)
-class PhaseBoundaries:
+@dataclass(frozen=True, eq=False, repr=False)
+class PhaseBoundaries(Result):
     """Boundaries in α, one for each value of a parameter. Errors are half-widths that hold in 95 % of cases.
 
     Attributes
@@ -75,10 +76,28 @@ class PhaseBoundaries:
         found = self.lines[name]
         return np.array([line.value for line in found]), np.array([line.error for line in found])
 
-    def __str__(self) -> str:
-        from gamp_attention.experiments.report import boundaries_table
-
-        return boundaries_table(self)
+    def _rows(self) -> Rows:
+        """A line for each value: α_c, α_l and where the branches exist, then in words what there is not."""
+        columns = {
+            "alpha_c": "α_c",
+            "alpha_l": "α_l",
+            "semantic_from": "semantic from",
+            "semantic_stable_from": "stable from",
+            "positional_from": "positional from",
+            "positional_to": "positional to",
+        }
+        rows: Rows = [[self.parameter, *columns.values(), "status"]]
+        for k, value in enumerate(self.values):
+            cells = [self.lines[name][k] for name in columns]
+            numbers = [with_error(found.value, found.error, 6) for found in cells]
+            rows.append([f"{value:g}" if np.ndim(value) == 0 else f"no. {k + 1}", *numbers, self.status[k].value])
+            rows += [
+                f"    {word}: {found.note}"
+                for word, found in zip(columns.values(), cells, strict=True)
+                if np.isnan(found.value)
+            ]
+            rows += [f"    {self.messages[k]}"] if self.messages[k] else []
+        return rows
 
 
 def phase_boundaries(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gamp_attention._core import check
+from gamp_attention._core.text import Rows
 from gamp_attention.baselines.descent import require_method
 from gamp_attention.experiments.sweeps.cells import FORMAT, Cell, grid, listed
 from gamp_attention.experiments.sweeps.chains import chains
@@ -16,13 +17,14 @@ from gamp_attention.experiments.sweeps.digests import base_digest
 from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chains
 from gamp_attention.experiments.sweeps.store import Store
 from gamp_attention.models.model import Model, require_model
+from gamp_attention.results import Result
 
 if TYPE_CHECKING:
     import xarray
 
 
-@dataclass(frozen=True, eq=False)
-class Sweep:
+@dataclass(frozen=True, eq=False, repr=False)
+class Sweep(Result):
     """Outcome of `sweep`.
 
     Attributes
@@ -51,6 +53,16 @@ class Sweep:
     def parameters(self) -> list[dict[str, Any]]:
         """The fields of the cells."""
         return [asdict(cell) for cell in self.cells]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data of all fields, with the counts."""
+        return super().to_dict() | {"counts": self.counts}
+
+    def _rows(self) -> Rows:
+        return [
+            f"{len(self.rows)} cells, {self.computed} computed now: {self.counts}",
+            f"cells: {self.folder}",
+        ]
 
     def dataset(self) -> "xarray.Dataset":
         """The numbers as an xarray Dataset, see `gamp_attention.to_dataset`."""

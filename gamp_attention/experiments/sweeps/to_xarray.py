@@ -14,7 +14,6 @@ from gamp_attention.experiments.sweeps.cells import AXES, METHODS
 from gamp_attention.experiments.sweeps.compute import row_overlaps
 from gamp_attention.experiments.sweeps.store import Store
 from gamp_attention.models.starts import STARTS
-from gamp_attention.results import scalars
 
 if TYPE_CHECKING:
     import xarray
@@ -178,9 +177,9 @@ def _numbers(row: dict[str, Any] | None) -> dict[str, Any]:
     found["converged"] = bool(row.get("converged", False))
     found["n_iter"] = int(row.get("n_iter", -1))
     overlaps, errors = row_overlaps(row), row_overlaps(row, "overlaps_error")
-    values: dict[str, Any] = {} if overlaps is None else dict(scalars(overlaps))
+    values: dict[str, Any] = {} if overlaps is None else dict(overlaps.scalars())
     if errors is not None:
-        values |= {f"{name}_error": value for name, value in scalars(errors).items()}
+        values |= {f"{name}_error": value for name, value in errors.scalars().items()}
     values = row | values
     for name in WITH_ERROR:
         found[name] = float(values.get(name, np.nan))

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.text import Rows
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.starts import STARTS
-from gamp_attention.results import Overlaps, Status
+from gamp_attention.results import Overlaps, Result, Status
 from gamp_attention.state_evolution.equations.units import is_feasible, relative_change
 from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, newton
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, first_rule
@@ -20,8 +21,8 @@ SAME = 2e-2  # relative change under which two rough solutions are one, before t
 ROUGH, NEWTON_STEPS = 1e-4, 40
 
 
-@dataclass(frozen=True, eq=False)
-class Branches:
+@dataclass(frozen=True, eq=False, repr=False)
+class Branches(Result):
     """Fixed points at one sample complexity, lowest training loss first.
 
     Attributes
@@ -40,17 +41,14 @@ class Branches:
         """The solution of least training loss among those found."""
         return self.solutions[0] if self.solutions else None
 
-    def __str__(self) -> str:
-        """A table."""
-        lines = [f"{'found from':<34}{'q':>9}{'m_1':>9}{'θ':>9}{'V':>9}{'ε_t':>12}  stable  replica symmetry"]
+    def _rows(self) -> Rows:
+        """A line for each solution, then what was not found."""
+        rows: Rows = [["found from", "q", "m_1", "θ", "V", "ε_t", "stable", "replica symmetry"]]
         for name, se in zip(self.names, self.solutions, strict=True):
-            o = se.overlaps
+            values = [f"{float(value):.5f}" for value in se.overlaps.scalars().values()]
             stable = "" if se.stability is None else ("yes" if se.stability.stable else "no")
-            lines.append(
-                f"{name:<34}{o.q[0, 0, 0]:9.5f}{o.m[0, 0]:9.5f}{o.theta[0, 0, 0]:9.5f}{o.V[0, 0, 0]:9.4f}"
-                f"{se.train_loss:12.7f}  {stable:<6}  {se.validity}"
-            )
-        return "\n".join(lines + [f"{name}: {why}" for name, why in self.missing.items()])
+            rows.append([name, *values, f"{se.train_loss:.7f}", stable, se.validity])
+        return rows + [f"{name}: {why}" for name, why in self.missing.items()]
 
 
 def branches(

@@ -8,7 +8,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.parameters import PARAMETERS, parameter_value
-from gamp_attention.results import Overlaps, stacked
+from gamp_attention.results import Overlaps, Result, stacked
 from gamp_attention.state_evolution.continuation.arclength import (
     Curve,
     extremum,
@@ -33,8 +33,8 @@ NEARBY = 0.02  # another value of the parameter, relative to it, for a first slo
 LEVEL = 1  # of the split rule that branches are followed with
 
 
-@dataclass(frozen=True, eq=False)
-class BranchPath:
+@dataclass(frozen=True, eq=False, repr=False)
+class BranchPath(Result):
     """Fixed points along a branch, in the order they were met.
 
     Attributes

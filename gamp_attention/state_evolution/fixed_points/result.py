@@ -4,17 +4,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gamp_attention.results import Overlaps, Status
+from gamp_attention._core.text import Rows
+from gamp_attention.results import Overlaps, Result, Status
 from gamp_attention.state_evolution.fixed_points.stability import Stability
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StateEvolutionHistory(Overlaps):
     """Overlaps along the iteration, entry 0 being the start."""
 
 
-@dataclass(frozen=True, eq=False)
-class StateEvolutionResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class StateEvolutionResult(Result):
     """A fixed point of state evolution. Errors are half-widths that hold in at least 95 % of cases.
 
     Attributes
@@ -58,3 +59,9 @@ class StateEvolutionResult:
     def converged(self) -> bool:
         """Whether the equations are solved to the accuracy asked for, on the branch asked for."""
         return self.status.converged
+
+    def _rows(self) -> Rows:
+        rows = super()._rows()
+        if self.stability is not None:
+            rows.append(f"  {self.stability.summary()}")
+        return [*rows, f"  replica symmetry: {self.validity}"]

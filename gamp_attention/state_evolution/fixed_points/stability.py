@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gamp_attention._core.text import Rows
 from gamp_attention.models.model import Model
-from gamp_attention.results import Overlaps
+from gamp_attention.results import Overlaps, Result
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.equations.weights import response_pairs
@@ -16,8 +17,8 @@ SECTORS = ("symmetric", "m", "theta")
 NEGLIGIBLE = 1e-2  # jump mass, relative to V̂, below which the prediction is called consistent
 
 
-@dataclass(frozen=True, eq=False)
-class Stability:
+@dataclass(frozen=True, eq=False, repr=False)
+class Stability(Result):
     """Eigenvalues of the Jacobian of the overlap map, by sector.
 
     A family of overlaps that vanishes by symmetry is a sector of its own, "m" or "theta"; "symmetric" holds all
@@ -44,6 +45,14 @@ class Stability:
     def stable(self) -> bool:
         """Whether sufficiently damped iteration stays, in every sector."""
         return all(not value >= 1 for value in self.growth.values())
+
+    def summary(self) -> str:
+        """Whether it is stable, and the growth in each sector that there is."""
+        growth = ", ".join(f"{name} {value:.3g}" for name, value in self.growth.items() if value == value)
+        return f"{'stable' if self.stable else 'unstable'}; growth by sector: {growth}"
+
+    def _rows(self) -> Rows:
+        return [self.summary()]
 
 
 def stability(F: OverlapMap, at: Overlaps) -> Stability:

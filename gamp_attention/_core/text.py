@@ -1,0 +1,104 @@
+"""What a reader sees of values: numbers with errors, short descriptions, tables; and plain data for JSON."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from html import escape
+from typing import Any
+
+import numpy as np
+
+WIDTH = 120  # columns of a screen
+SHORT = 90  # characters of a value inside of another one
+
+Rows = list[str | list[str]]  # of a table: cells, or a line across all columns
+
+
+def with_error(value: float, error: float, digits: int) -> str:
+    """A number with its error in units of the last digit, as 0.0940(2); '-' where it is not known."""
+    if not math.isfinite(value):
+        return "-"
+    if not error > 0:
+        return f"{value:.{digits}f}"
+    return f"{value:.{digits}f}({max(1, math.ceil(error * 10**digits))})"
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold: arrays as lists, NaN and infinities as None, statuses as words, dataclasses as dicts."""
+    if hasattr(value, "to_dict") and not isinstance(value, tuple):
+        return value.to_dict()
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return plain(value.tolist())
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, complex):
+        return [plain(value.real), plain(value.imag)]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+def short(value: Any) -> str:
+    """A value in at most SHORT characters: arrays and long lists by their size."""
+    if isinstance(value, np.ndarray) and value.ndim:
+        return f"array({', '.join(map(str, value.shape))})"
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, (float, np.floating)):
+        return f"{value:.6g}"
+    if isinstance(value, dict):
+        shown = "{" + ", ".join(f"{key!r}: {short(item)}" for key, item in value.items()) + "}"
+    elif type(value) in (list, tuple):
+        shown = f"[{', '.join(map(short, value))}]" if len(value) < SHORT else ""
+    else:
+        shown = repr(value)
+    if 0 < len(shown) <= SHORT and "\n" not in shown:
+        return shown
+    if isinstance(value, str):
+        return shown[: SHORT - 1] + "…"
+    return f"{len(value)} entries" if type(value) in (dict, list, tuple) else f"{type(value).__name__}(...)"
+
+
+def described(name: str, items: Iterable[tuple[str, Any]]) -> str:
+    """`name(field=value, ...)` with short values, in lines that fit a screen."""
+    words = [f"{field}={short(value)}" for field, value in items]
+    if len(name) + sum(len(word) + 2 for word in words) <= WIDTH:
+        return f"{name}({', '.join(words)})"
+    lines = [""]
+    for word in words:
+        if len(lines[-1]) + len(word) + 6 > WIDTH:
+            lines.append("")
+        lines[-1] += f"{word}, "
+    return "\n    ".join([f"{name}(", *(line.rstrip() for line in lines)]) + "\n)"
+
+
+def as_text(rows: Rows) -> str:
+    """A table in columns; numbers are set right, words and the first column left."""
+    columns = list(zip(*(row for row in rows if not isinstance(row, str)), strict=True))
+    words = [k == 0 or column[-1][:1].isalpha() for k, column in enumerate(columns)]
+    widths = [max(map(len, column)) for column in columns]
+
+    def line(row: list[str]) -> str:
+        columns = zip(row, widths, words, strict=True)
+        return "  ".join(cell.ljust(width) if word else cell.rjust(width) for cell, width, word in columns).rstrip()
+
+    return "\n".join(row if isinstance(row, str) else line(row) for row in rows)
+
+
+def as_html(rows: Rows) -> str:
+    """The same for a notebook."""
+    columns = max((len(row) for row in rows if not isinstance(row, str)), default=1)
+
+    def line(row: str | list[str]) -> str:
+        if isinstance(row, str):
+            return f'<td colspan="{columns}" style="text-align: left">{escape(row)}</td>'
+        return "".join(f"<td>{escape(cell)}</td>" for cell in row)
+
+    return "<table>" + "".join(f"<tr>{line(row)}</tr>" for row in rows if row) + "</table>"
