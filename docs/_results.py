@@ -1,22 +1,21 @@
 """Markdown from the numbers that validation scripts have stored: what was checked, when, with which versions."""
 
-import ast
-import json
 import re
-import subprocess
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).parent.parent
-STORED = ROOT / "validation" / "results"
+from validation._tools import catalogue
+from validation._tools.catalogue import Script
+
+STORED = catalogue.ROOT / "results"
 ABOUT = ("versions", "when", "commit", "held", "failed")
-MOST_ROWS, MOST_COLUMNS = 16, 10
+MAX_ROWS, MAX_COLUMNS = 16, 10
 
 
 def stored(name: str) -> Any:
     """The numbers of one file."""
-    return json.loads((STORED / f"{name}.json").read_text())
+    return catalogue.stored(STORED / f"{name}.json")
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -43,58 +42,40 @@ def substitutions() -> dict[str, str]:
 
 
 def results_page() -> str:
-    """A section for every script, with all results that it has stored."""
+    """A section for every group and script, with all results that it has stored."""
     parts = [_overview()]
-    for script in scripts():
-        title, _, rest = (ast.get_docstring(ast.parse(script.read_text())) or "").partition("\n")
-        parts.append(f"({script.stem.replace('_', '-')})=\n\n## `{script.stem}`\n\n{_prose(title)}\n\n{_prose(rest)}")
-        parts += [_result(name) for name in _names(script)] or ["No results are stored of this script."]
+    for group in catalogue.GROUPS:
+        parts.append(f"## {catalogue.title(group)}")
+        for script in (script for script in catalogue.scripts() if script.group == group):
+            title, _, rest = script.description.partition("\n")
+            parts += [f"({_anchor(script)})=\n\n### `{script.name}`", _prose(title), _prose(rest)]
+            parts += [_result(path) for path in script.results(STORED)] or ["No results are stored of this script."]
     return "\n\n".join(parts) + "\n"
 
 
-def scripts() -> list[Path]:
-    """All validation scripts."""
-    return [path for path in sorted((ROOT / "validation").glob("*.py")) if not path.stem.startswith("_")]
-
-
-def _names(script: Path) -> list[str]:
-    """Of the results of a script: its own name, and with endings such as _other."""
-    others = {path.stem for path in scripts()}
-    found = [path.stem for path in sorted(STORED.glob(f"{script.stem}*.json"))]
-    return [name for name in found if "_quick" not in name and (name == script.stem or name not in others)]
+def _anchor(script: Script) -> str:
+    return script.name.replace("_", "-")
 
 
 def _overview() -> str:
-    lines = ["| script | stored | checks that held | checks that failed |", "|---|---|---|---|"]
-    for script in scripts():
-        for name in _names(script) or [""]:
-            found = stored(name) if name else {}
-            held = str(len(found["held"])) if "held" in found else "not recorded" if name else ""
-            link = f"[{name or script.stem}](#{script.stem.replace('_', '-')})"
-            when, failed = (_when(name), len(found["failed"])) if name else ("no", "")
-            lines.append(f"| {link} | {when} | {held} | {failed} |")
+    lines = ["| | script | stored | commit | checks that held | that failed |", "|---|---|---|---|---|---|"]
+    for script in catalogue.scripts():
+        for path in script.results(STORED):
+            found = catalogue.stored(path)
+            counts = (str(len(found[key])) for key in ("held", "failed"))
+            words = (script.group, f"[{path.stem}](#{_anchor(script)})", found["when"], found["commit"], *counts)
+            lines.append(f"| {' | '.join(words)} |")
     return "\n".join(lines)
 
 
-def _when(name: str) -> str:
-    """The day that a script stored its results, or that they were committed."""
-    found = stored(name)
-    if "when" in found:
-        return str(found["when"])
-    command = ["git", "log", "-1", "--format=%cs", "--", str(STORED / f"{name}.json")]
-    try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip() or "new"
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def _result(name: str) -> str:
-    found = stored(name)
-    parts = [f"**{name}.json**, {_when(name)}: " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()) + "."]
+def _result(path: Path) -> str:
+    found, name = catalogue.stored(path), path.stem
+    versions = ", ".join(f"{module} {version}" for module, version in found["versions"].items())
+    parts = [f"**{path.name}**, {found['when']}, commit {found['commit']}: {versions}."]
     if found["failed"]:
         parts.append("These checks failed:\n\n" + "\n".join(f"- {_prose(claim)}" for claim in found["failed"]))
     else:
-        parts.append("No check failed.")
+        parts.append(f"All {len(found['held'])} checks held.")
     if (STORED / f"{name}.png").exists():
         parts.append(f"![Picture of {name}](../validation/results/{name}.png)")
     table = STORED / f"{name}.md"
@@ -141,11 +122,11 @@ def _is_plain(entry: Any) -> bool:
 
 
 def _table(keys: list[str], rows: list[tuple[str, dict[str, Any]]]) -> str:
-    keys, left = keys[:MOST_COLUMNS], max(len(keys) - MOST_COLUMNS, 0)
+    keys, left = keys[:MAX_COLUMNS], max(len(keys) - MAX_COLUMNS, 0)
     lines = ["| | " + " | ".join(map(_prose, keys)) + " |", "|---" * (len(keys) + 1) + "|"]
-    for where, row in rows[:MOST_ROWS]:
+    for where, row in rows[:MAX_ROWS]:
         lines.append(f"| {_prose(where)} | " + " | ".join(_cell(row[key]) for key in keys) + " |")
-    more = [f"{n} more {what}" for n, what in ((len(rows) - MOST_ROWS, "rows"), (left, "columns")) if n > 0]
+    more = [f"{n} more {what}" for n, what in ((len(rows) - MAX_ROWS, "rows"), (left, "columns")) if n > 0]
     return "\n".join(lines) + ("\n\nThe file has " + " and ".join(more) + "." if more else "")
 
 

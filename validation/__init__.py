@@ -1,1 +1,4 @@
-"""One script for each claim: prints a table, saves a picture and its numbers, fails if its criterion does not hold."""
+"""A script for each claim: it prints a table, stores its numbers and a picture, and fails if its criterion fails.
+
+`python -m validation` lists the scripts, `python -m validation NAME` runs one.
+"""

@@ -128,7 +128,8 @@ def test_what_nothing_is_finished_of_is_to_be_run_again(command, monkeypatch, ca
 
 def test_an_interrupted_validation_script_ends_with_one_line(start):
     code = (
-        "import time; from validation._report import options; options(''); print('ready', flush=True); time.sleep(60)"
+        "import time; from validation._tools.report import options\n"
+        "options(''); print('ready', flush=True); time.sleep(60)"
     )
     process = start("-c", code, "--out", "/tmp")
     assert process.stdout.readline() == "ready\n"

@@ -1,0 +1,109 @@
+"""The scripts by group, and what is stored of each."""
+
+import ast
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+GROUPS = ("paper", "claims", "speed")
+ROOT = Path(__file__).parent.parent
+NOT_RESULTS = ("_parts", "_quick")  # ends of names
+
+
+class Script(NamedTuple):
+    """A script in the folder of its group."""
+
+    group: str
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """That of the file, and of the results."""
+        return self.path.stem
+
+    @property
+    def module(self) -> str:
+        """What `python -m` takes."""
+        return f"{ROOT.name}.{self.group}.{self.name}"
+
+    @property
+    def description(self) -> str:
+        """The docstring, whose first line says what is checked."""
+        return ast.get_docstring(ast.parse(self.path.read_text())) or ""
+
+    def results(self, folder: Path, quick: bool = False) -> list[Path]:
+        """Its stored results: one of its own name, and others with endings such as `_other`."""
+        others, end = {script.name for script in scripts()} - {self.name}, "_quick" * quick
+        stems = {path: path.stem.removesuffix(end) for path in sorted(folder.glob(f"{self.name}*{end}.json"))}
+        return [
+            path for path, stem in stems.items()
+            if stem not in others and f"{stem}_".startswith(f"{self.name}_") and not stem.endswith(NOT_RESULTS)
+        ]  # fmt: skip
+
+
+def scripts() -> list[Script]:
+    """All scripts, group by group."""
+    return [
+        Script(group, path) for group in GROUPS for path in sorted((ROOT / group).glob("*.py"))
+        if not path.stem.startswith("_")
+    ]  # fmt: skip
+
+
+def title(group: str) -> str:
+    """What the scripts of a group are, in a few words."""
+    text = ast.get_docstring(ast.parse((ROOT / group / "__init__.py").read_text())) or group
+    return text.rstrip(".")
+
+
+def chosen(names: Sequence[str]) -> list[Script]:
+    """The scripts that names of scripts and groups stand for, each once, in the order asked for.
+
+    Raises
+    ------
+    ValueError : for a name that is none.
+    """
+    known = scripts()
+    found: dict[Script, None] = {}
+    for name in names:
+        mine = [script for script in known if name in ("all", script.group, script.name)]
+        if not mine:
+            raise ValueError(f"got {name}, need names of scripts or groups ({', '.join(GROUPS)}), or all")
+        found |= dict.fromkeys(mine)
+    return list(found)
+
+
+def stored(path: Path) -> dict[str, Any]:
+    """The numbers of a result, with the day, versions, commit and checks."""
+    older = {"when": "–", "commit": "–", "held": []}  # until all have been run anew
+    return older | json.loads(path.read_text())
+
+
+def listing(folder: Path) -> str:
+    """Every script by group: what is stored of it, and the first line of its docstring."""
+    rows = {
+        group: [(script, path) for script in scripts() if script.group == group
+                for path in script.results(folder) or [None]]
+        for group in GROUPS
+    }  # fmt: skip
+    width = max(len(path.stem if path else script.name) for mine in rows.values() for script, path in mine)
+    lines = []
+    for group, mine in rows.items():
+        lines += ["", f"{group}: {title(group)}"]
+        for script, path in mine:
+            words = script.description.partition("\n")[0]
+            lines.append(f"  {path.stem if path else script.name:{width}}  {_state(path):43}  {words}")
+    if sys.stdout.isatty():
+        columns = shutil.get_terminal_size().columns
+        lines = [line if len(line) <= columns else line[: columns - 1] + "…" for line in lines]
+    return "\n".join(lines[1:])
+
+
+def _state(path: Path | None) -> str:
+    if path is None:
+        return "nothing stored"
+    found = {"when": "", "commit": "", "held": (), "failed": ()} | stored(path)
+    commit = found["commit"].partition(" ")[0]
+    return f"{found['when']:10} {commit:11} {len(found['held']):3} held {len(found['failed']):3} failed"

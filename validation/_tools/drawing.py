@@ -1,0 +1,39 @@
+"""What several pictures draw alike."""
+
+from typing import Any
+
+import numpy as np
+
+from gamp_attention.experiments.figures import COLOURS, require_matplotlib
+
+
+def two_kinds(missing: str) -> Any:
+    """Colours from the positional branch's, where numbers are below zero, to the semantic one's."""
+    require_matplotlib()
+    from matplotlib.colors import LinearSegmentedColormap
+
+    colours = LinearSegmentedColormap.from_list("two kinds", [COLOURS["positional"], "#FFFFFF", COLOURS["semantic"]])
+    colours.set_bad(missing)
+    return colours
+
+
+def draw_judged(
+    axis: Any, x: np.ndarray, mean: np.ndarray, error: np.ndarray, judged: np.ndarray, colour: str, label: str
+) -> None:
+    """Means of GAMP with bars of two standard errors: full where a criterion judges them, else empty."""
+    for chosen, fill, words in ((judged, colour, "GAMP"), (~judged, "white", "GAMP, not judged")):
+        axis.errorbar(
+            x[chosen], mean[chosen], 2 * error[chosen], fmt="o", ms=4.5, capsize=2, lw=1, color=colour, mfc=fill,
+            label=f"{label}, {words}",
+        )  # fmt: skip
+
+
+def legend_below(*axes: Any, columns: int, **style: Any) -> None:
+    """One legend below the picture for all labels of some axes, each once."""
+    found: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        found |= dict(zip(labels, handles, strict=True))
+    axes[0].figure.legend(
+        found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False, **style
+    )

@@ -1,0 +1,126 @@
+"""What the scripts of the paper's theory figures share: grids, sweeps kept in a folder, overlaps with their signs."""
+
+import argparse
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.experiments.sweeps.compute import row_overlaps
+from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF
+from validation._tools.report import folder
+
+ALPHAS = np.linspace(0.01, 2, 25)  # of the paper
+OMEGAS = np.linspace(0.02, 0.5, 25).round(10)
+PROBED = OMEGAS[2::2]  # 12 values, with .3 among them
+QUICK_ALPHAS, QUICK_OMEGAS, QUICK_PROBED = ALPHAS[[2, 8, 13, 18, 24]], OMEGAS[[4, 14, 19, 24]], OMEGAS[[4, 14]]
+STEP = {"paper": 1, "other": 2}  # of the grid: without the symmetry of A averages take four times as long
+LOWEST, HIGHEST = 0.05, 2.5  # α that boundaries are looked for between
+WINDOW = 0.08  # in α, next to where a branch ends or becomes unstable, where nothing is judged
+SPREAD = 0.5  # of one instance, which is O(1/√d): allowance of means beside their errors
+BRANCHES = ("semantic", "positional")
+OTHER_MATRIX = ((0.3, 0.7), (0.8, 0.2))  # of Fig. 9
+ENDED = ("converged", "settled")  # statuses of a run that has zero gradient
+SYMBOLS = {"q": "q", "m": "m", "theta": "θ", "V": "V", "train_loss": "ε_t", "test_error": "ε_g"}
+LABELS = {
+    "q": "$q$", "m": "$m_1$", "theta": r"$\theta$", "V": "$V$",
+    "train_loss": r"$\varepsilon_t$", "test_error": r"$\varepsilon_g$",
+}  # fmt: skip
+
+
+def model_of(matrix: str, omega: float = 0.3) -> ga.Model:
+    """The model of the paper, or that of Fig. 9."""
+    return ga.paper_model(omega) if matrix == "paper" else ga.paper_model(omega, A=OTHER_MATRIX)
+
+
+def diagram(found: argparse.Namespace, matrix: str, executor: Any) -> ga.Sweep:
+    """State evolution over (α, ω) on both branches, at a relative accuracy of 1e-3; Fig. 9 at every second value."""
+    alphas, omegas = (QUICK_ALPHAS, QUICK_OMEGAS) if found.quick else (ALPHAS[:: STEP[matrix]], OMEGAS[:: STEP[matrix]])
+    where = diagram_folder(found, matrix) / "grid"
+    return ga.sweep(model_of(matrix), where, alpha=alphas, omega=omegas, rtol=1e-3, executor=executor)
+
+
+def boundaries(found: argparse.Namespace, matrix: str, executor: Any) -> ga.PhaseBoundaries:
+    """Boundaries at some of the grid's ω."""
+    probed, where = (
+        QUICK_PROBED if found.quick else PROBED[:: STEP[matrix]],
+        diagram_folder(found, matrix) / "boundaries",
+    )
+    return ga.phase_boundaries(
+        model_of(matrix), omegas=probed, alphas=(LOWEST, HIGHEST), folder=where, executor=executor
+    )
+
+
+def diagram_folder(found: argparse.Namespace, matrix: str) -> Path:
+    """Where both are kept."""
+    return folder(found, "phase_diagram" + ("" if matrix == "paper" else f"_{matrix}") + "_quick" * found.quick)
+
+
+def inside(branch: str, alpha: float, lines: dict[str, Any]) -> bool:
+    """Whether α is where a branch exists and is stable, by the values of its lines, and not next to where that ends."""
+    low = np.fmax(*(numbers(lines[f"{branch}_{name}"]) for name in ("from", "stable_from")))
+    high = np.fmin(*(numbers(lines[f"{branch}_{name}"]) for name in ("to", "stable_to")))
+    return not (alpha < low + WINDOW or alpha > high - WINDOW)  # NaN where there is no end
+
+
+def rows_of(result: ga.Sweep) -> list[dict[str, Any]]:
+    """One flat dict for each cell, with numbers that are NaN where there are none.
+
+    Q and −Q are the same solution: signs are those that make the overlap positive that the branch is named after.
+    "reached" is the branch that a run ended on: the direction, Q* or p_1, that the weights make the smaller angle with.
+    """
+    rows = []
+    for cell, row in zip(result.cells, result.rows, strict=True):
+        overlaps = row_overlaps(row)
+        value = (
+            dict.fromkeys(SYMBOLS, np.nan) if overlaps is None else {k: float(v) for k, v in overlaps.scalars().items()}
+        )
+        sigma = 0.5 if cell.sigma is None else cell.sigma
+        angles = {"semantic": abs(value["theta"]) / sigma, "positional": abs(value["m"]) * sigma}  # times √q
+        sign = -1.0 if value[FAMILY_OF[cell.branch]] < 0 else 1.0
+        rows.append(
+            {
+                "method": cell.method, "branch": cell.branch, "alpha": cell.alpha, "omega": cell.omega, "d": cell.d,
+                "seed": cell.seed, "status": row["status"], "message": row["message"], "seconds": row["seconds"],
+                "reached": max(angles, key=lambda name: angles[name]),
+            }
+            | value
+            | {"m": sign * value["m"], "theta": sign * value["theta"]}
+            | {k: row.get(k, np.nan) for k in ("train_loss", "test_error", "train_loss_error", "test_error_error")}
+        )  # fmt: skip
+    return rows
+
+
+def sorted_out(runs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Of runs from one start, those that ended on its branch with zero gradient; and how many ended how."""
+    ended = [run for run in runs if run["status"] in ENDED]
+    on_branch = [run for run in ended if run["reached"] == run["branch"]]
+    count = dict(sorted(Counter(run["status"] for run in runs).items()))
+    return on_branch, count | {"on the branch": len(on_branch), "on the other branch": len(ended) - len(on_branch)}
+
+
+def statistics(runs: list[dict[str, Any]], keys: Any) -> dict[str, dict[str, float]]:
+    """Mean, standard deviation and standard error of each number; NaN where there are too few runs."""
+    table = {}
+    for key in keys:
+        values = np.array([run[key] for run in runs if np.isfinite(run[key])])
+        spread = float(values.std(ddof=1)) if len(values) > 1 else np.nan
+        mean = float(values.mean()) if len(values) else np.nan
+        table[key] = {"mean": mean, "spread": spread, "error": spread / np.sqrt(max(len(values), 1))}
+    return table
+
+
+def numbers(values: Any) -> np.ndarray:
+    """An array of stored numbers, NaN for null."""
+    return np.array(values, dtype=float)
+
+
+def print_counts(rows: list[dict[str, Any]], what: str) -> None:
+    """How cells ended, and the messages of those that failed."""
+    print(f"{what}: {len(rows)} cells, {dict(sorted(Counter(row['status'] for row in rows).items()))}")
+    for row in rows:
+        if row["status"] not in (*ENDED, "lost", "max_iter"):
+            at = {k: row[k] for k in ("method", "branch", "alpha", "omega", "d", "seed") if row[k] is not None}
+            print(f"  {row['status']} at {at}: {row['message']}")

@@ -1,0 +1,145 @@
+"""Runs scripts, each in a process of its own, and says in one table what held."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from validation._tools import catalogue
+from validation._tools.catalogue import Script
+from validation._tools.processes import Ended, Interrupted, Task, run_tasks
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+
+
+class Row(NamedTuple):
+    """A line of the table; checks are counted where a result was stored, which is a verdict."""
+
+    name: str
+    held: int | None
+    failed: int | None
+    seconds: float
+    outcome: str
+    good: bool
+
+
+def run(scripts: Sequence[Script], options: argparse.Namespace, more: Sequence[str]) -> int:
+    """Run what an interrupted run of the same words has not finished; the exit status."""
+    logs = options.out / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    asked = [*options.names, *(f"--{flag}" for flag in ("quick", "draw") if getattr(options, flag)), *more]
+    unfinished = Unfinished(logs / "unfinished.json", " ".join(asked))
+    rows = {} if options.fresh else unfinished.rows()
+    if rows:
+        print(f"finished before: {', '.join(rows)}; --fresh runs them again")
+    threads = ONE_THREAD if options.jobs > 1 else {}
+    beside = [words.partition("=") for words in options.beside]
+    tasks = [Task(name, ["bash", "-c", words], os.environ | threads) for name, _, words in beside]
+    names = [*(task.name for task in tasks), *(script.name for script in scripts)]
+    for script in (script for script in scripts if script.name not in rows):
+        words = _words(script, options)
+        if words is None:
+            rows[script.name] = Row(script.name, None, None, 0, "draws nothing by itself", True)
+        else:
+            tasks.append(Task(script.name, command(script, [*words, *more]), environment() | threads, unblocks=True))
+    try:
+        with tqdm(total=len(tasks), desc="scripts", leave=False, disable=None if options.jobs > 1 else True) as bar:
+            for ended in run_tasks(tasks, options.jobs, logs):
+                row = rows[ended.task.name] = _row(ended, scripts, options)
+                if options.jobs > 1:
+                    log = "" if row.good else (logs / f"{row.name}.log").read_text(errors="replace")
+                    bar.write(f"{log}{row.name}: {row.outcome} ({row.seconds:.0f} s)")
+                    bar.update()
+                unfinished.keep(row for row in rows.values() if row.held is not None)
+    except Interrupted as interrupted:
+        if not interrupted.said:
+            print("validation: interrupted: run the same again; what has finished is not run twice", file=sys.stderr)
+        return 130
+    found = [rows[name] for name in names]
+    print(table(found), flush=True)
+    if all(row.good or row.held is not None for row in found):
+        unfinished.keep(())
+    return int(not all(row.good for row in found))
+
+
+def command(script: Script, words: Sequence[str]) -> list[str]:
+    """What runs a script."""
+    return [sys.executable, "-m", script.module, *words]
+
+
+def environment() -> dict[str, str]:
+    """That of this process, in which scripts are found."""
+    paths = [str(catalogue.ROOT.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def table(rows: Sequence[Row]) -> str:
+    """What held, a line for each script."""
+    lines = [("script", "held", "failed", "seconds", "outcome")]
+    for row in rows:
+        counts = ("–" if count is None else str(count) for count in (row.held, row.failed))
+        lines.append((row.name, *counts, f"{row.seconds:.0f}", row.outcome))
+    if len(rows) > 1:
+        totals = (sum(getattr(row, name) or 0 for row in rows) for name in ("held", "failed", "seconds"))
+        good = sum(row.good for row in rows)
+        lines.append((f"{len(rows)} in all", *(f"{total:.0f}" for total in totals), f"{good} of {len(rows)} hold"))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n" + "\n".join(
+        "  ".join([name.ljust(widths[0]), *map(str.rjust, numbers, widths[1:]), outcome])
+        for name, *numbers, outcome in lines
+    )
+
+
+class Unfinished:
+    """Rows of runs that were interrupted, or in which a script ended without a verdict, in a file."""
+
+    def __init__(self, path: Path, asked: str) -> None:
+        self._path, self._asked = path, asked
+
+    def rows(self) -> dict[str, Row]:
+        """Those of the run that was asked for with the same words, by script."""
+        return {row[0]: Row(*row) for row in self._all().get(self._asked, [])}
+
+    def keep(self, rows: Any) -> None:
+        """Store the rows of this run; none once it is finished."""
+        found = self._all() | {self._asked: list(rows)}
+        aside = self._path.with_suffix(".part")
+        aside.write_text(json.dumps({asked: rows for asked, rows in found.items() if rows}, indent=1) + "\n")
+        aside.replace(self._path)
+
+    def _all(self) -> dict[str, Any]:
+        return json.loads(self._path.read_text()) if self._path.exists() else {}
+
+
+def _words(script: Script, options: argparse.Namespace) -> list[str] | None:
+    """The options of a script, of those asked for; None if it has nothing to draw by itself."""
+    words = ["--out", str(options.out), *["--quick"] * options.quick]
+    if options.draw or options.workers:
+        told = subprocess.run(command(script, ["--help"]), env=environment(), capture_output=True, text=True).stdout
+        if options.draw and "--draw" not in told:
+            return None
+        words += ["--draw"] * options.draw
+        words += ["--workers", str(options.workers)] if options.workers and "--workers" in told else []
+    return words
+
+
+def _row(ended: Ended, scripts: Sequence[Script], options: argparse.Namespace) -> Row:
+    """What a task has come to."""
+    name, status, good = ended.task.name, ended.status, ended.status == 0
+    how = "holds" if good else f"exit status {status}" if status > 0 else f"killed by signal {-status}"
+    script = next((script for script in scripts if script.name == name), None)
+    if script is None:
+        return Row(name, None, None, ended.seconds, how, good)
+    if options.draw:
+        return Row(name, None, None, ended.seconds, "drawn" if good else how, good)
+    new = [path for path in script.results(options.out, options.quick) if path.stat().st_mtime >= ended.began]
+    if not new or status not in (0, 1):
+        return Row(name, None, None, ended.seconds, f"no verdict, {how}", False)
+    held, failed = (sum(len(catalogue.stored(path)[key]) for path in new) for key in ("held", "failed"))
+    return Row(name, held, failed, ended.seconds, "holds" if good else "fails", good)

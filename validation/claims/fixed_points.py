@@ -1,0 +1,146 @@
+"""GAMP's fixed points are critical points of the loss: against L-BFGS, gradient descent and torch autograd.
+
+Criterion: gradient norm <= 1e-8 for both risks and branches at every d; on the semantic branch L-BFGS and plain
+gradient descent from the informed start reach GAMP's weights within ‖ΔQ‖/√d < 1e-6; on the positional branch a
+descent from GAMP's weights, perturbed, returns to them; with the exact risk the gradient is torch autograd's on the
+attention layer itself.
+"""
+
+import time
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+import gamp_attention as ga
+from gamp_attention.damping import DAMPING
+from gamp_attention.experiments.figures import COLOURS, figure
+from validation._tools.report import Verdict, options
+
+
+def layer_gradient_norm(data, Q):
+    """‖∇R‖/(λ√d) of ½ Σ ‖y − f_Q(x)‖²/d + (λ/2)‖Q‖², by autograd on the layer, apart from the package's kernels."""
+    x, y, p = (torch.tensor(a) for a in (data.tokens, data.outputs, data.positions))
+    weights = torch.tensor(Q, requires_grad=True)
+    d = x.shape[2]
+    z = (x + p) @ weights / d**0.5
+    f = torch.softmax(z @ z.mT, dim=-1) @ (x + p)
+    risk = ((y - f) ** 2).sum() / (2 * d) + data.lam / 2 * (weights**2).sum()
+    (gradient,) = torch.autograd.grad(risk, weights)
+    return float(gradient.norm() / (data.lam * d**0.5))
+
+
+def distance(a, b):
+    """‖a − b‖/√d up to the sign of the weights."""
+    return float(min(np.linalg.norm(a - b), np.linalg.norm(a + b)) / np.sqrt(len(a)))
+
+
+def one(d, seed, branch, risk, gd_steps):
+    data = ga.sample(ga.paper_model(0.3), d, 1.5, seed)
+    began = time.perf_counter()
+    gamp = ga.run_gamp(data, branch, risk, damping=DAMPING[branch])
+    seconds = time.perf_counter() - began
+    informed = ga.minimize_risk(data, branch, risk, "lbfgs", tol=1e-8)
+    noise = np.random.default_rng(seed).standard_normal(gamp.Q.shape)
+    noise *= 1e-3 * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
+    returned = ga.minimize_risk(data, gamp.Q + noise, risk, "lbfgs", tol=1e-8)
+    row = {
+        "d": d,
+        "seed": seed,
+        "branch": branch,
+        "risk": risk,
+        "status": gamp.status.value,
+        "fixed_point": gamp.fixed_point,
+        "n_iter": gamp.n_iter,
+        "seconds": seconds,
+        "gradient_norm": gamp.gradient_norm,
+        "layer_gradient_norm": layer_gradient_norm(data, gamp.Q) if risk == "exact" else None,
+        "n_off_global": gamp.n_off_global,
+        "n": data.n_samples,
+        "to_lbfgs": distance(gamp.Q, informed.Q),
+        "returned": distance(gamp.Q, returned.Q),
+        "loss": gamp.train_loss,
+        "lbfgs_loss": informed.train_loss,
+        **{key: float(value) for key, value in gamp.overlaps.scalars().items()},
+        **{"lbfgs_" + key: float(value) for key, value in informed.overlaps.scalars().items()},
+    }
+    if gd_steps:
+        descent = ga.minimize_risk(data, branch, risk, "gd", max_iter=gd_steps, tol=1e-7)
+        row |= {"to_gd": distance(gamp.Q, descent.Q), "gd_steps": descent.n_iter}
+    return row
+
+
+def main():
+    found = options(__doc__)
+    verdict = Verdict("fixed_points", found)
+    plan = {500: 2} if found.quick else {500: 4, 1000: 4, 2000: 2, 4000: 1}
+    smallest = min(plan)
+    cases = [
+        (d, seed, branch, risk)
+        for d, seeds in plan.items()
+        for seed in range(seeds)
+        for branch in DAMPING
+        for risk in ("asymptotic", "exact")
+    ]
+    rows = []
+    for d, seed, branch, risk in tqdm(cases, disable=None):
+        gd_steps = 30000 if d == smallest and branch == "semantic" and seed < (1 if found.quick else 2) else 0
+        rows.append(one(d, seed, branch, risk, gd_steps))
+        r = rows[-1]
+        print(
+            f"d={d:5} seed {seed} {branch:10} {risk:10} {r['status']:9} {r['n_iter']:4} iterations "
+            f"{r['seconds']:6.2f} s gradient {r['gradient_norm']:.1e} off global {r['n_off_global']} of {r['n']} "
+            f"to L-BFGS {r['to_lbfgs']:.1e} returned {r['returned']:.1e} "
+            f"loss {r['loss']:.6f} L-BFGS {r['lbfgs_loss']:.6f}",
+            flush=True,
+        )
+    semantic = [r for r in rows if r["branch"] == "semantic"]
+    positional = [r for r in rows if r["branch"] == "positional"]
+    verdict.check(
+        all(r["gradient_norm"] <= 1e-8 and r["fixed_point"] for r in rows), "gradient norm <= 1e-8 everywhere"
+    )
+    exact = [r for r in rows if r["risk"] == "exact"]
+    verdict.check(
+        all(r["layer_gradient_norm"] <= 2e-8 for r in exact),
+        f"autograd on the layer agrees: at most {max(r['layer_gradient_norm'] for r in exact):.1e}",
+    )
+    verdict.check(
+        all(r["to_lbfgs"] < 1e-6 for r in semantic),
+        f"semantic: L-BFGS ends at most {max(r['to_lbfgs'] for r in semantic):.1e} from GAMP",
+    )
+    with_gd = [r for r in semantic if "to_gd" in r]
+    verdict.check(
+        all(r["to_gd"] < 1e-6 for r in with_gd),
+        f"semantic: gradient descent ends at most {max(r['to_gd'] for r in with_gd):.1e} from GAMP "
+        f"(d={smallest}, {max(r['gd_steps'] for r in with_gd)} steps)",
+    )
+    verdict.check(
+        all(r["returned"] < 1e-6 for r in positional),
+        f"positional: descent from perturbed GAMP returns, to {max(r['returned'] for r in positional):.1e}",
+    )
+    differ = [r for r in positional if r["to_lbfgs"] > 1e-6]
+    lower = sum(r["loss"] < r["lbfgs_loss"] for r in differ)
+    print(
+        f"positional: GAMP and informed L-BFGS end at different minima in {len(differ)} of {len(positional)} runs; "
+        f"GAMP's is the lower in {lower} of these"
+    )
+    for key in ("q", "m", "V"):
+        means = [np.nanmean([r[prefix + key] for r in positional]) for prefix in ("", "lbfgs_")]
+        print(f"positional: mean {key} {means[0]:.4f} at GAMP's minima, {means[1]:.4f} at L-BFGS's")
+    with figure(verdict.path(".png"), 1, 2, (9, 3.6)) as axes:
+        for branch, colour in COLOURS.items():
+            mine = [r for r in rows if r["branch"] == branch]
+            axes[0, 0].loglog([r["d"] for r in mine], [r["seconds"] for r in mine], "o", color=colour, label=branch)
+            axes[0, 1].plot([r["d"] for r in mine], [r["loss"] - r["lbfgs_loss"] for r in mine], "o", color=colour)
+        axes[0, 0].set(xlabel="d", ylabel="seconds to gradient 1e-8")
+        axes[0, 1].set(xlabel="d", ylabel="loss of GAMP − loss of informed L-BFGS")
+        axes[0, 0].legend(frameon=False)
+        for axis in axes[0]:
+            axis.set_xscale("log")
+            axis.set_xticks(list(plan), list(plan), minor=False)
+            axis.set_xticks([], minor=True)
+    verdict.end({"rows": rows, "positional_differ": len(differ), "positional_gamp_lower": lower})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Linear layers fitted to data of finite d, against the asymptotic baseline of eq. (17)-(20).
+
+Criterion, at α = 1.5 over d and ω, with λ = 1e-4 in the fits: means over instances of Ŵ_11, Ŵ_12, of the test error
+and of the training loss are within three standard errors, and an allowance of order 1/d, of E T, ε_lin and α L ε_lin/2;
+their standard deviations shrink as 1/√d; and against the baseline at the instance's own teacher norm, test errors are
+off by O(1/d) only. The published fits by Adam at d = 1000, ω = .02, are within three standard errors and 5/d of ε_lin.
+"""
+
+import numpy as np
+from tqdm import tqdm
+
+import gamp_attention as ga
+from gamp_attention.baselines.linear import linear_baseline
+from gamp_attention.baselines.linear_fit import fit_linear_baseline
+from gamp_attention.experiments.figures import DARK, figure
+from validation._tools.report import Verdict, options
+
+ALPHA, TOKENS = 1.5, 2
+PUBLISHED = {0.02: (0.003883, 0.000008)}  # authors' results_mean_standardA.csv, 44 fits at α = .09 to 1.83: mean, s.e.
+NAMES = ("W_11", "W_12", "ε", "ε_t")
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7")  # Okabe and Ito
+ALLOWED = 3.0  # of means, in units of a standard deviation over √d: ‖Q*‖²/d enters by its square, an O(1/d) bias
+OWN = 15.0  # of single test errors, relative and times d, once the teacher's norm is the instance's
+SHRINK = 0.35  # of the exponent of the standard deviation, -1/2
+
+
+def main():
+    found = options(__doc__)
+    verdict = Verdict("linear_baseline", found)
+    sizes = {100: 40, 400: 40} if found.quick else {100: 200, 200: 200, 400: 200, 1000: 100, 2000: 40, 4000: 12}
+    omegas = (0.0, 0.3) if found.quick else (0.0, 0.1, 0.3, 0.6, 0.9)
+    numbers: dict[str, dict] = {}
+    print("   ω     d  " + "".join(f"{name + ' fitted':>19}{'d → ∞':>13}" for name in NAMES))
+    for omega in omegas:
+        model = ga.paper_model(omega)
+        base = linear_baseline(model)
+        limit = np.array([*base.weights[0], base.test_error, 0.5 * ALPHA * TOKENS * base.test_error])
+        error = np.array([*base.weights_error[0], base.test_error_error, ALPHA * base.test_error_error])
+        table = {}
+        for d, seeds in sizes.items():
+            values, own = [], []
+            for seed in tqdm(range(seeds), desc=f"ω={omega} d={d}", disable=None, leave=False):
+                data = ga.sample(model, d, ALPHA, np.random.default_rng([d, seed, round(1000 * omega)]))
+                fit = fit_linear_baseline(data)
+                values.append([*fit.weights[0], fit.test_error, fit.train_loss])
+                own.append(d * (fit.test_error / linear_baseline(data.instance_model()).test_error - 1))
+            spread = np.std(values, axis=0, ddof=1)
+            table[d] = {
+                "mean": np.mean(values, axis=0),
+                "spread": spread,
+                "standard_error": spread / np.sqrt(seeds),
+                "own": {"rms": np.sqrt(np.mean(np.square(own))), "max": np.abs(own).max()},
+            }
+            cells = zip(table[d]["mean"], table[d]["standard_error"], limit, strict=True)
+            print(f"{omega:4} {d:5}  " + "".join(f"{m:10.6f} ±{e:.1e}{v:13.6f}" for m, e, v in cells), flush=True)
+        for i, name in enumerate(NAMES):
+            away = {d: abs(row["mean"][i] - limit[i]) for d, row in table.items()}
+            room = {d: 3 * row["standard_error"][i] + ALLOWED * row["spread"][i] / d**0.5 for d, row in table.items()}
+            worst = max(away, key=lambda d: away[d] / room[d])
+            verdict.check(
+                away[worst] <= room[worst] + error[i],
+                f"ω={omega}: mean {name} within three standard errors + O(1/d); at worst {away[worst]:.1e} of "
+                f"{room[worst]:.1e}, at d={worst}",
+            )
+            slope = np.polyfit(np.log(list(table)), np.log([row["spread"][i] for row in table.values()]), 1)[0]
+            verdict.check(
+                abs(slope + 0.5) <= SHRINK * 0.5, f"ω={omega}: spread of {name} shrinks as d^{slope:.2f}, -1/2 expected"
+            )
+        worst = max(row["own"]["max"] for row in table.values())
+        verdict.check(worst <= OWN, f"ω={omega}: with its own ‖Q*‖ a fit's ε is off by {worst:.1f}/d at most")
+        numbers[str(omega)] = {"limit": limit, "error": error, "status": base.status.value, "finite_d": table}
+    for omega, (published, error) in PUBLISHED.items():
+        value = linear_baseline(ga.paper_model(omega)).test_error
+        verdict.check(
+            abs(value - published) <= 3 * error + 5 / 1000 * value,
+            f"published fits at ω={omega}, d=1000: {published} ± {error:.0e}, here {value:.6f}",
+        )
+    _draw(verdict, numbers)
+    verdict.end(numbers)
+
+
+def _draw(verdict, numbers):
+    omegas = [float(omega) for omega in numbers]
+    sizes = list(next(iter(numbers.values()))["finite_d"])
+    fine = np.linspace(0, 1, 51)
+    curves = [linear_baseline(ga.paper_model(omega)) for omega in fine]
+    with figure(verdict.path(".png"), 1, 4, (16, 3.8)) as axes:
+        first, second, third, fourth = axes[0]
+        first.plot(fine, [base.weights[0, 0] for base in curves], color=DARK, label="d → ∞")
+        second.plot(fine, [base.test_error for base in curves], color=DARK, label="d → ∞")
+        shown = (sizes[0], sizes[-1])
+        for d, marker, colour in zip(shown, "so", COLOURS, strict=False):
+            rows = [numbers[str(omega)]["finite_d"][d] for omega in omegas]
+            for axis, i in ((first, 0), (second, 2)):
+                spread = [row["spread"][i] for row in rows]
+                mean = [row["mean"][i] for row in rows]
+                axis.errorbar(omegas, mean, spread, fmt=marker, ms=5, capsize=3, color=colour, label=f"fits, d = {d}")
+        first.set(title=r"$\hat W_{11}$", xlabel=r"$\omega$")
+        second.set(title=r"$\epsilon_{\rm lin}$", xlabel=r"$\omega$")
+        second.text(0.97, 0.62, "bars: spread of one instance", transform=second.transAxes, ha="right", fontsize=8)
+        second.legend(frameon=False, fontsize=8)
+        marks = "osD^v"
+        for omega, colour, mark in zip(omegas, [*COLOURS, DARK], marks, strict=False):
+            limit, table = numbers[str(omega)]["limit"], numbers[str(omega)]["finite_d"]
+            mean, error = (np.array([table[d][key][2] for d in sizes]) / limit[2] for key in ("mean", "standard_error"))
+            shift = 1.03 ** (omegas.index(omega) - len(omegas) / 2)
+            style = {"fmt": mark, "ms": 5, "capsize": 2, "color": colour}
+            third.errorbar(np.array(sizes) * shift, mean, 2 * error, label=rf"$\omega$ = {omega:g}", **style)
+        third.axhline(1, color=DARK, lw=1)
+        third.set(title=r"mean of $\epsilon$ over $\epsilon_{\rm lin}$, 2 s.e.", xlabel="d", xscale="log")
+        third.legend(frameon=False, fontsize=8)
+        limit, table = numbers[str(omegas[-1])]["limit"], numbers[str(omegas[-1])]["finite_d"]
+        d = np.array(sizes, dtype=float)
+        fourth.loglog(d, [table[k]["spread"][2] / limit[2] for k in sizes], "o", color=COLOURS[0], label="to d → ∞")
+        fourth.loglog(d, 2 / np.sqrt(d), color=COLOURS[0], lw=1, label=r"$2/\sqrt{d}$")
+        own = [table[k]["own"]["rms"] / k for k in sizes]
+        fourth.loglog(d, own, "s", color=COLOURS[1], label=r"to d → ∞ at its $\|Q^*\|$")
+        fourth.loglog(d, 4 / d, color=COLOURS[1], lw=1, label="4/d")
+        fourth.set(title=rf"relative deviation of $\epsilon$, $\omega$ = {omegas[-1]:g}", xlabel="d")
+        fourth.legend(frameon=False, fontsize=8)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""The error estimates of state evolution: two independent rules against each other and against a much finer run.
+
+Random problems (α, ω, λ, σ, A), both branches. Criteria: the split rule and randomised Sobol points agree within
+the sum of their stated errors, and each covers its difference to a much finer split run, in at
+least 95 % of all overlaps and losses. With --quick, where a few solves give all numbers, none is off by three errors.
+"""
+
+import time
+from operator import itemgetter
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.experiments.figures import DARK, figure
+from validation._tools.parts import kept_rows
+from validation._tools.report import Verdict, options
+
+PROBLEMS, ASKED = 60, (1e-3, 1e-4)  # asked of every other problem
+FINER = 0.1  # accuracy of the finer run, in units of that
+FEW = 3.0  # times its error that no number may be off by, where numbers are too few for a share
+MOST_POINTS, MOST_NODES = 6e5, 3e6  # proximal problems of an average, about
+
+
+def problems(count):
+    """Random problems on which both branches exist more often than not."""
+    rng = np.random.default_rng(20)
+    for number in range(count):
+        a, b = rng.uniform(0.5, 0.9, 2)
+        if number % 3:  # two of three are the same for tokens reversed, as the paper's
+            b = a
+        model = ga.paper_model(
+            omega=rng.uniform(0.05, 0.6),
+            sigma=rng.uniform(0.35, 0.7),
+            lam=10 ** rng.uniform(-2.3, -1.3),
+            A=((a, 1 - a), (1 - b, b)),
+        )
+        yield model, rng.uniform(0.8, 2.5)
+
+
+def numbers(se):
+    """Everything with an error: values and errors, zeros by symmetry left out."""
+    pairs = [(getattr(se.overlaps, k).ravel(), getattr(se.overlaps_error, k).ravel()) for k in ("q", "m", "theta", "V")]
+    values = np.concatenate([v for v, _ in pairs] + [[se.train_loss, se.test_error]])
+    errors = np.concatenate([e for _, e in pairs] + [[se.train_loss_error, se.test_error_error]])
+    return values, errors
+
+
+def one(number, model, alpha, branch):
+    began = time.perf_counter()
+    split = ga.solve_state_evolution(model, alpha, branch, rtol=ASKED[number % 2], max_iter=60, stable=False)
+    seconds = time.perf_counter() - began
+    row = {"problem": number, "branch": branch, "alpha": alpha, "status": split.status.value, "seconds": seconds}
+    if not split.converged:
+        return row
+    fine = ga.solve_state_evolution(
+        model, alpha, split.overlaps, rtol=FINER * ASKED[number % 2], max_work=MOST_NODES, stable=False
+    )
+    seed = 2 * number + (branch == "positional")
+    points = ga.solve_state_evolution(
+        model, alpha, split.overlaps, rule="sobol", rtol=2e-2, max_work=MOST_POINTS, stable=False, seed=seed
+    )
+    (a, a_error), (f, f_error), (b, b_error) = numbers(split), numbers(fine), numbers(points)
+    known = np.abs(f) > 0
+    return row | {
+        "reached": (split.status.value, fine.status.value, points.status.value),
+        "split": ((a - f)[known] / (a_error + f_error)[known]).tolist(),
+        "sobol": ((b - f)[known] / (b_error + f_error)[known]).tolist(),
+        "between": ((a - b)[known] / (a_error + b_error)[known]).tolist(),
+        "error": (split.error, fine.error, points.error),
+    }
+
+
+def collect(found, path):
+    """Rows of all problems; those stored by an earlier run are not computed again."""
+    plan = {
+        (number, branch): lambda at=(number, model, alpha, branch): [one(*at)]
+        for number, (model, alpha) in enumerate(problems(2 if found.quick else PROBLEMS))
+        for branch in ("semantic", "positional")
+    }
+    return kept_rows(path, plan, itemgetter("problem", "branch"), "problems")
+
+
+def _ratios(rows, key):
+    """Differences in units of their stated errors, where there are such."""
+    ratios = np.abs(np.concatenate([row[key] for row in rows]))
+    return ratios[np.isfinite(ratios)]
+
+
+def main():
+    found = options(__doc__)
+    verdict = Verdict("quadrature", found)
+    rows = collect(found, verdict.path("_runs.jsonl"))
+    skipped = [(row["problem"], row["branch"], row["status"]) for row in rows if "split" not in row]
+    rows = [row for row in rows if "split" in row]
+    print(f"{len(rows)} fixed points; without the branch: {skipped}")
+    without = [(row["problem"], row["branch"]) for row in rows if row["reached"][2] not in ("converged", "inaccurate")]
+    verdict.check(
+        len(without) <= 0.05 * len(rows),
+        f"Sobol points find the fixed point in {len(rows) - len(without)} cases; not: {without}",
+    )
+    coarse = [(r["problem"], r["branch"], r["error"][1]) for r in rows if r["reached"][1] != "converged"]
+    print(f"finer runs that are not ten times finer: {coarse}")
+    for key, claim in (
+        ("split", "the split rule's errors cover the difference to the finer run"),
+        ("sobol", "the errors of Sobol points cover the difference to the finer run"),
+        ("between", "the two rules agree within their errors"),
+    ):
+        ratios = _ratios(rows, key)
+        share = float(np.mean(ratios <= 1))
+        fine = share >= 0.95 if not found.quick else ratios.max() <= FEW
+        verdict.check(
+            fine, f"{claim} in {100 * share:.1f} % of {len(ratios)} numbers, at most {ratios.max():.1f} times"
+        )
+    print(f"seconds, contention included: median {np.median([row['seconds'] for row in rows]):.2f}")
+    with figure(verdict.path(".png"), 1, 1, (6, 4)) as axes:
+        axis = np.ravel(axes)[0]
+        for key, style in (("split", "-"), ("sobol", "--"), ("between", ":")):
+            ratios = np.sort(_ratios(rows, key))
+            axis.plot(ratios + 1e-4, np.arange(1, len(ratios) + 1) / len(ratios), style, color=DARK, label=key)
+        axis.axvline(1, color="0.7")
+        axis.axhline(0.95, color="0.7")
+        axis.set(xlabel="difference / stated error", ylabel="share of numbers", xscale="log", xlim=(1e-3, 5))
+        axis.legend()
+    verdict.end({"rows": rows, "skipped": skipped})
+
+
+if __name__ == "__main__":
+    main()

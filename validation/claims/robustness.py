@@ -1,0 +1,208 @@
+"""Whether anything breaks: message passing and state evolution at extremes and on data that their theory excludes.
+
+Instances are random: parameters of the paper's model far beyond its range (λ from 1e-8 to 1e3, σ from 1e-3 to 10, ω = 0
+and 1, α from .01 to 100), attention of other kinds and sizes, and own arrays on which the assumptions of GAMP fail:
+duplicated samples, tokens in few dimensions, correlated, heavy-tailed, of very unequal sizes, fewer samples than
+tokens, d = 1. Where message passing does not converge, L-BFGS goes on from its best weights, as its message proposes.
+
+Every run is judged apart from its own report: "false" counts runs that say converged although the gradient, computed
+anew, is not within the tolerance, or although a state evolution that is iterated once more moves on; "NaN" counts runs
+that return a number that is not finite, where state evolution does not say so by its status; "raised" counts errors.
+
+Criterion: none of the three, and no instance takes longer than LONGEST seconds. How many converge is a result.
+"""
+
+import time
+from collections import Counter
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.state_evolution.equations.units import relative_change
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, first_rule
+from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.trials import run_trials
+
+TOL, RTOL = 1e-8, 1e-2
+SLACK = 1.01  # of the tolerance, for rounding in the second computation
+SEEDS, SE_POINTS = 5, 40
+MORE = {"the paper's model at extremes": 12, "other maps and sizes": 4, "lasso and elastic net": 4}  # in units of SEEDS
+QUICK = {"the paper's model at extremes": 4, "lasso and elastic net": 0}  # instances, else 1
+LONGEST = 600
+LAMBDAS, SIGMAS, OMEGAS = (1e-8, 1e-5, 1e-2, 1.0, 1e3), (1e-3, 0.5, 10.0), (0.0, 0.3, 1.0)
+ALPHAS = (0.01, 0.1, 1.5, 10.0, 100.0)
+SIZES = {0.01: 200, 0.1: 100, 1.5: 60, 10.0: 30, 100.0: 6}  # d at each α
+STARTS = ("random", "positional", "semantic")
+
+
+def parameters(seed):
+    """A point of the paper's model, most of them at an edge of the ranges."""
+    rng = np.random.default_rng([seed, 3])
+    return [float(rng.choice(values)) for values in (OMEGAS, SIGMAS, LAMBDAS, ALPHAS)]
+
+
+def paper(seed):
+    """An instance of the paper's model at extreme parameters."""
+    omega, sigma, lam, alpha = parameters(seed)
+    return ga.sample(ga.paper_model(omega, sigma, lam), SIZES[alpha], alpha, seed)
+
+
+def other_maps(seed):
+    """An instance with another map, more tokens and columns."""
+    rng = np.random.default_rng([seed, 4])
+    tied, causal, softmax = (bool(rng.integers(2)) for _ in range(3))
+    student = ga.DotProductAttention(float(10 ** rng.uniform(-1, 1)), tied, causal, softmax)
+    lam, sigma = 10 ** rng.uniform(-3, 1), rng.uniform(0.1, 2)
+    model = ga.attention_model(int(rng.integers(1, 4)), 2, 1, sigma=sigma, lam=lam, student=student)
+    return ga.sample(model, 30, float(rng.uniform(0.1, 4)), seed)
+
+
+def kinks(seed):
+    """An instance with the elastic net or the lasso."""
+    rng = np.random.default_rng([seed, 5])
+    net = ga.ElasticNet(float(rng.choice([0.0, 1e-3, 0.1])), float(10 ** rng.uniform(-4, 0)))
+    return ga.sample(ga.paper_model(penalty=net), 50, float(rng.uniform(0.3, 4)), seed)
+
+
+def own(change):
+    """Own arrays of three tokens, changed by a function of tokens (40, 3, 30) and a generator; outputs are reversed."""
+
+    def make(seed):
+        rng = np.random.default_rng([seed, 6])
+        tokens = change(0.5 * rng.normal(size=(40, 3, 30)), rng)
+        d = tokens.shape[2]
+        positions = np.outer([1.0, 0.0, -1.0], np.ones(d)) / np.sqrt(d)
+        return ga.Dataset(tokens, tokens[:, ::-1], positions, float(10 ** rng.uniform(-4, 0)))
+
+    return make
+
+
+def correlated(tokens, rng):
+    lags = np.abs(np.subtract.outer(np.arange(30), np.arange(30)))
+    return tokens @ np.linalg.cholesky(0.98**lags).T
+
+
+def one_huge(tokens, rng):
+    tokens[0] *= 10 ** rng.uniform(2, 8)
+    return tokens
+
+
+KINDS = {
+    "the paper's model at extremes": paper,
+    "other maps and sizes": other_maps,
+    "lasso and elastic net": kinks,
+    "as assumed, own arrays": own(lambda x, rng: x),
+    "duplicated samples": own(lambda x, rng: np.repeat(x[:5], 8, axis=0)),
+    "tokens of rank one": own(lambda x, rng: rng.normal(size=(40, 3, 1)) * x[0, 0]),
+    "all tokens alike": own(lambda x, rng: np.repeat(x[:, :1], 3, axis=1)),
+    "tokens zero": own(lambda x, rng: 0 * x),
+    "tokens with a mean": own(lambda x, rng: x + 5),
+    "correlated coordinates": own(correlated),
+    "Cauchy tokens": own(lambda x, rng: 0.1 * rng.standard_cauchy(x.shape)),
+    "Student tokens, 2 degrees": own(lambda x, rng: 0.3 * rng.standard_t(2, x.shape)),
+    "one huge sample": own(one_huge),
+    "coordinates of sizes 1e-3 to 1e3": own(lambda x, rng: x * np.logspace(-3, 3, 30)),
+    "tokens of size 1e6": own(lambda x, rng: 1e6 * x),
+    "tokens of size 1e-8": own(lambda x, rng: 1e-8 * x),
+    "fewer samples than tokens": own(lambda x, rng: x[:2]),
+    "one sample, one dimension": own(lambda x, rng: x[:1, :, :1]),
+    "one dimension": own(lambda x, rng: x[:, :, :1]),
+}
+
+
+def finite(*values):
+    return all(np.isfinite(value).all() for value in values)
+
+
+def passing(kind, seed):
+    """A run of message passing from one start, judged anew; and L-BFGS from its weights where it did not converge."""
+    data, began = KINDS[kind](seed), time.perf_counter()
+    start = STARTS[seed % (3 if data.Q_star is not None else 2)]
+    if start == "positional" and not data.positions.any():
+        start = "random"
+    row = {"raised": None, "false": False, "nan": False, "fallback": None}
+    with np.errstate(all="ignore"):
+        try:
+            found = ga.run_gamp(data, start, "exact", tol=TOL, seed=seed)
+        except Exception as error:
+            return row | {"status": "raised", "raised": f"{type(error).__name__}: {error}", "took": 0.0}
+        norm = np.linalg.norm(ga.gradient(data, found.Q)) / (data.penalty.strength * np.sqrt(data.dim))
+        row["took"] = time.perf_counter() - began
+        row["status"], row["gradient_norm"] = found.status.value, float(norm)
+        row["false"] = bool(found.converged and not norm <= SLACK * TOL)
+        row["nan"] = not finite(found.Q, found.train_loss, norm, *found.overlaps.arrays().values())
+        if not found.converged and data.penalty.quadratic and "minimize_risk" in found.message:
+            descent = ga.minimize_risk(data, found.Q, "exact", "lbfgs", tol=TOL, max_iter=2000)
+            row["fallback"], row["fallback_norm"] = descent.status.value, descent.gradient_norm
+    return row
+
+
+def evolution(seed):
+    """A fixed point of state evolution at extreme parameters, put once more through the equations."""
+    omega, sigma, lam, alpha = parameters(seed)
+    model, began = ga.paper_model(omega, sigma, lam), time.perf_counter()
+    row = {"raised": None, "false": False, "nan": False}
+    budget = {"max_iter": 30, "max_work": 3e5, "stable": False}
+    with np.errstate(all="ignore"):
+        try:
+            found = ga.solve_state_evolution(model, alpha, STARTS[seed % 3], rtol=RTOL, **budget)
+        except Exception as error:
+            return row | {"status": "raised", "raised": f"{type(error).__name__}: {error}", "took": 0.0}
+        row["took"], row["status"] = time.perf_counter() - began, found.status.value
+        if found.converged:
+            F = OverlapMap(model, alpha, first_rule("auto", model, (0,)), "stein")
+            row["moves"] = float(relative_change(F(found.overlaps), found.overlaps))
+            row["false"] = not row["moves"] < 10 * RTOL
+            row["nan"] = not finite(found.train_loss, found.test_error, *found.overlaps.arrays().values())
+    return row
+
+
+COLUMNS = ("runs", "converged", "settled", "not, and says so", "then by L-BFGS", "false", "NaN", "raised", "longest")
+
+
+def counts(rows):
+    """Numbers of the columns above."""
+    seen = Counter(row["status"] for row in rows)
+    rest = len(rows) - seen["converged"] - seen["settled"] - seen["raised"]
+    saved = sum(row.get("fallback") == "converged" for row in rows)
+    bad = [sum(bool(row[name]) for row in rows) for name in ("false", "nan", "raised")]
+    values = (len(rows), seen["converged"], seen["settled"], rest, saved, *bad, max(row["took"] for row in rows))
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def markdown(table):
+    lines = ["| instances | " + " | ".join(COLUMNS) + " |", "|" + "---|" * (len(COLUMNS) + 1)]
+    for name, row in table.items():
+        lines.append(f"| {name} | " + " | ".join(str(row[c]) for c in COLUMNS[:-1]) + f" | {row['longest']:.1f} s |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    found = options(__doc__, workers=True)
+    verdict = Verdict("robustness", found)
+    many = {kind: QUICK.get(kind, 1) if found.quick else SEEDS * MORE.get(kind, 1) for kind in KINDS}
+    runs, points = [{"kind": kind, "seed": seed} for kind in KINDS for seed in range(many[kind])], SE_POINTS
+    if found.quick:
+        points = 2
+    with pool(found) as executor:
+        place = folder(found, verdict.name)
+        rows = run_trials(place / "passing", passing, runs, executor)
+        se = run_trials(place / "evolution", evolution, [{"seed": seed} for seed in range(points)], executor)
+    table = {kind: counts([row for row in rows if row["kind"] == kind]) for kind in KINDS if many[kind]}
+    table["all of message passing"] = counts(rows)
+    table["state evolution at extremes"] = counts(se)
+    print(markdown(table))
+    verdict.check(
+        len(rows) + len(se) == len(runs) + points, f"{len(rows) + len(se)} of {len(runs) + points} runs ended"
+    )
+    for name in ("all of message passing", "state evolution at extremes"):
+        row = table[name]
+        for column in ("false", "NaN", "raised"):
+            verdict.check(row[column] == 0, f"{name}: {row[column]} of {row['runs']} {column}")
+        verdict.check(row["longest"] <= LONGEST, f"{name}: longest {row['longest']:.0f} s")
+    verdict.path(".md").write_text(markdown(table))
+    verdict.end({"table": table, "rows": rows + se})
+
+
+if __name__ == "__main__":
+    main()

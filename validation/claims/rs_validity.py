@@ -1,0 +1,170 @@
+"""Which fixed point do finite-d minima follow on the positional branch: Stein's V̂ or the averaged derivative's?
+
+The proximal map jumps there, so the two forms of V̂ differ by the jump mass. GAMP is run to zero gradient at several d,
+α and for both risks, and its minima are compared with the two predictions. Every run is stored as it ends and is not
+repeated.
+
+Criterion: all runs reach gradient norm 1e-8; extrapolated to d = ∞, V of the minima is nearer to the derivative's than
+to Stein's, from which it differs by more than three standard errors. Which of the two q, m and ε_t follow, and how the
+gap goes with the jump mass, is reported with errors.
+"""
+
+from functools import partial
+from operator import itemgetter
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.experiments.figures import COLOURS, DARK, figure
+from validation._tools.parts import kept_rows
+from validation._tools.report import Verdict, options
+
+ALPHAS = (1.0, 1.5, 2.0)  # at α = 3 most runs leave for the semantic branch
+SEEDS = {1000: 16, 2000: 8, 8000: 6, 4000: 8}  # the largest d at α = 1.5 alone
+ON_BRANCH = 0.1  # least |m_1| of a minimum that belongs to the positional branch
+KEYS = ("q", "m", "V", "train_loss")
+
+
+def cells(quick):
+    """Every run."""
+    sizes = {200: 6, 400: 6} if quick else SEEDS
+    for d, seeds in sizes.items():
+        for alpha in (1.5,) if d == 8000 or quick else ALPHAS:
+            yield from ((d, alpha, seed) for seed in range(seeds))
+
+
+def run_cell(d, alpha, seed):
+    data = ga.sample(ga.paper_model(0.3), d, alpha, 50_000 + seed)
+    rows = []
+    for risk in ("asymptotic", "exact"):
+        run = ga.run_gamp(data, "positional", risk, max_iter=1000)
+        rows.append(
+            {
+                "d": d, "alpha": alpha, "seed": seed, "risk": risk, "status": run.status.value,
+                "gradient_norm": run.gradient_norm, "n_iter": run.n_iter, "off_global": run.n_off_global,
+                **{key: abs(float(value)) for key, value in run.overlaps.scalars().items()},
+                "train_loss": run.train_loss,
+            }
+        )  # fmt: skip
+    return rows
+
+
+def collect(found, path):
+    """Rows of all cells, those stored before and those missing."""
+    plan = {cell: partial(run_cell, *cell) for cell in cells(found.quick)}
+    return kept_rows(path, plan, itemgetter("d", "alpha", "seed"), "runs")
+
+
+def predictions(quick):
+    table = {}
+    for alpha in (1.5,) if quick else ALPHAS:
+        for variance in ("stein", "derivative"):
+            se = ga.solve_state_evolution(
+                ga.paper_model(0.3), alpha, "positional", variance=variance, rtol=1e-4, stable=False
+            )
+            table[alpha, variance] = {key: abs(float(v)) for key, v in se.overlaps.scalars().items()} | {
+                "train_loss": se.train_loss,
+                "jump_share": float(se.jump_mass.sum() / se.V_hat.sum()),
+            }
+    return table
+
+
+def limit(sizes, means, errors):
+    """Intercept at d = ∞ of a weighted straight line in 1/d, and its standard error."""
+    design = np.stack([np.ones(len(sizes)), 1 / np.asarray(sizes, dtype=float)], axis=1) / np.asarray(errors)[:, None]
+    covariance = np.linalg.inv(design.T @ design)
+    return float((covariance @ design.T @ (np.asarray(means) / errors))[0]), float(np.sqrt(covariance[0, 0]))
+
+
+def main():
+    found = options(__doc__)
+    verdict = Verdict("rs_validity", found)
+    rows, table = collect(found, verdict.path("_runs.jsonl")), predictions(found.quick)
+    reached = [row for row in rows if row["gradient_norm"] <= 1e-8]
+    verdict.check(len(reached) == len(rows), f"{len(reached)} of {len(rows)} runs end at gradient norm <= 1e-8")
+    reached = [row for row in reached if row["m"] > ON_BRANCH]
+    print(f"{len(rows) - len(reached)} of them are not on the positional branch and left out")
+    numbers, summary = {}, []
+    for alpha in sorted({row["alpha"] for row in rows}):
+        stein, derivative = table[alpha, "stein"], table[alpha, "derivative"]
+        print(f"\nα = {alpha}: jump mass {100 * stein['jump_share']:.1f} % of V̂ (Stein's fixed point)")
+        for risk in ("asymptotic", "exact"):
+            for key in KEYS:
+                sizes, means, errors = [], [], []
+                for d in sorted({row["d"] for row in rows if row["alpha"] == alpha}):
+                    values = [r[key] for r in reached if (r["d"], r["alpha"], r["risk"]) == (d, alpha, risk)]
+                    sizes.append(d)
+                    means.append(np.mean(values))
+                    errors.append(np.std(values, ddof=1) / np.sqrt(len(values)))
+                at_infinity, error = limit(sizes, means, errors)
+                share = (at_infinity - derivative[key]) / (stein[key] - derivative[key])
+                share_error = error / abs(stein[key] - derivative[key])
+                print(
+                    f"{risk:<11}{key:<11}"
+                    + " ".join(f"{m:.6g}±{e:.1g}" for m, e in zip(means, errors, strict=True))
+                    + f" → {at_infinity:.6g}±{error:.1g}; Stein {stein[key]:.6g}, derivative {derivative[key]:.6g}; "
+                    f"share of the way to Stein {share:.2f}±{share_error:.2f}"
+                )
+                numbers[f"{alpha} {risk} {key}"] = {
+                    "d": sizes, "mean": means, "error": errors, "limit": (at_infinity, error),
+                    "stein": stein[key], "derivative": derivative[key], "share": (share, share_error),
+                }  # fmt: skip
+                summary.append((alpha, risk, key, stein["jump_share"], at_infinity, error, stein[key], derivative[key]))
+    if not found.quick:
+        judge(verdict, summary)
+    draw(verdict, numbers, sorted({row["alpha"] for row in rows}))
+    verdict.end({"numbers": numbers, "predictions": {f"{a} {v}": t for (a, v), t in table.items()}})
+
+
+def judge(verdict, summary):
+    """What the data support."""
+    print()
+    for alpha, risk, key, _, value, error, stein, derivative in summary:
+        if key == "V" and abs(stein - derivative) > 6 * error:
+            verdict.check(
+                abs(value - derivative) < abs(value - stein),
+                f"α = {alpha}, {risk}: V of the minima is nearer to the derivative's fixed point than to Stein's",
+            )
+    for risk in ("asymptotic", "exact"):
+        gaps = sorted(
+            (abs(jump), 1 - value / stein, error / stein)
+            for _, r, key, jump, value, error, stein, _ in summary
+            if r == risk and key == "V"
+        )
+        table = ", ".join(f"{100 * gap:.1f}±{100 * e:.1f} % at {100 * jump:.1f} %" for jump, gap, e in gaps)
+        verdict.check(
+            all(gap > 3 * e for _, gap, e in gaps), f"{risk}: V lies below Stein's; gap at jump mass: {table}"
+        )
+    for key in ("q", "m", "train_loss"):
+        far = {"Stein": [], "derivative": []}
+        for _, _, k, _, value, error, stein, derivative in summary:
+            if k == key:
+                far["Stein"].append(f"{(value - stein) / error:+.1f}")
+                far["derivative"].append(f"{(value - derivative) / error:+.1f}")
+        print(
+            f"{key}: standard errors from Stein's {' '.join(far['Stein'])}, "
+            f"from the derivative's {' '.join(far['derivative'])}"
+        )
+
+
+def draw(verdict, numbers, alphas):
+    with figure(verdict.path(".png"), len(KEYS), len(alphas), (3.2 * len(alphas) + 0.8, 9)) as axes:
+        grid = np.asarray(axes).reshape(len(KEYS), len(alphas))
+        for row, key in zip(grid, KEYS, strict=True):
+            for axis, alpha in zip(row, alphas, strict=True):
+                for risk, marker in (("asymptotic", "o"), ("exact", "s")):
+                    found = numbers[f"{alpha} {risk} {key}"]
+                    x = 1e3 / np.asarray(found["d"], dtype=float)
+                    axis.errorbar(
+                        x, found["mean"], 2 * np.asarray(found["error"]), fmt=marker, ms=4, label=f"GAMP, {risk} risk",
+                        color=COLOURS["positional"], mfc="none" if risk == "exact" else None,
+                    )  # fmt: skip
+                axis.axhline(found["stein"], color=DARK, label="Stein")
+                axis.axhline(found["derivative"], color=DARK, ls="--", label="derivative")
+                axis.set(title=f"{key}, α = {alpha}", xlabel="1000/d")
+                axis.set_xlim(left=0)
+        grid[0, 0].legend(fontsize=7)
+
+
+if __name__ == "__main__":
+    main()

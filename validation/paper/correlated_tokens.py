@@ -1,0 +1,25 @@
+"""Fig. 10, 14: tokens with E[x_1 x_2ᵀ] = c σ² I, c = .3, over the (α, ω) plane.
+
+The paper does not say how its inputs are correlated. Descents are on the tied softmax layer itself; state evolution and
+GAMP on the same problem in turned tokens, which are independent (`validation.paper._architectures.turned_tokens`).
+
+Criterion: those of all architectures, see `validation.untied_weights`; training losses of the layer and of the turned
+problem are the same to 1e-10 at all ends; α_c is within 3 standard errors plus α_c/√d of state evolution, and at ω = .3
+later than with independent tokens by more than 3 errors, as the paper reports.
+"""
+
+from validation.paper._architectures.checks import judge_lines, judge_shift
+from validation.paper._architectures.study import main
+
+SAME = 1e-10  # relative
+
+
+def own_checks(verdict, study):
+    gap = max(row[name]["loss_gap"] for row in study.rows for name in study.starts)
+    verdict.check(gap <= SAME, f"losses of the layer and of the turned problem differ by {gap:.1e} of them at most")
+    judge_lines(verdict, study)
+    judge_shift(verdict, study, later=True)
+
+
+if __name__ == "__main__":
+    main(__doc__, "correlated_tokens", "correlated", own_checks)

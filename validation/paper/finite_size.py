@@ -1,0 +1,134 @@
+"""Fig. 3 left and Fig. 7: overlaps and errors of GAMP, exact risk, against d at ω = .3 and α = 1.5.
+
+Runs that leave their branch, or end without zero gradient, are counted and printed, and left out of the means.
+
+Criterion, on both branches: the spread over instances of every overlap that is not zero by symmetry, of ε_t and of ε_g
+falls as d to the power -1/2, from d = 100 on, within three standard errors (by bootstrap over instances) and an
+allowance of .1; and the means approach state evolution: at the largest d they are off by at most three standard errors,
+the error of state evolution, and half of one instance's spread, which itself is O(1/√d). On the positional branch,
+whose replica-symmetric solution is approximate, q may be anywhere between the fixed points with Stein's V̂ and with the
+derivative's.
+"""
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
+from validation._tools import landscape as land
+from validation._tools.drawing import legend_below
+from validation._tools.report import Verdict, folder, options, pool
+
+OMEGA, ALPHA = 0.3, 1.5
+SIZES = {30: 200, 60: 200, 100: 100, 200: 100, 400: 60, 1000: 40, 2000: 30}  # d to number of instances
+QUICK = {30: 40, 100: 40, 300: 24}
+LEAST = 100  # d that the exponents are fitted from; at reduced size all
+KEYS = ("q", "m", "theta", "train_loss", "test_error")
+ZERO = {"semantic": "m", "positional": "theta"}  # by symmetry, at d = ∞
+SLOPE = 0.1  # allowance of the exponent, for d that is not large
+
+
+def limits():
+    """State evolution by branch and form of V̂."""
+    found = {}
+    for branch in land.BRANCHES:
+        for variance in ("stein", "derivative"):
+            se = ga.solve_state_evolution(
+                ga.paper_model(OMEGA), ALPHA, branch, rtol=1e-3, variance=variance, stable=False
+            )
+            value, error = se.overlaps.scalars(), se.overlaps_error.scalars()
+            found[f"{branch} {variance}"] = {k: (float(value[k]), float(error[k])) for k in ("q", "m", "theta")} | {
+                "train_loss": (se.train_loss, se.train_loss_error), "test_error": (se.test_error, se.test_error_error)
+            }  # fmt: skip
+    return found
+
+
+def slope(samples, sizes):
+    """Exponent of the spread in d and its standard error, by bootstrap."""
+    rng, log_d = np.random.default_rng(0), np.log(sizes)
+    draws = []
+    for repeat in range(400):
+        chosen = [values if repeat == 0 else rng.choice(values, len(values)) for values in samples]
+        spread = np.log([np.std(values, ddof=1) for values in chosen])
+        weight = np.sqrt([len(values) for values in samples])  # log of a spread has the error 1/√(2N)
+        draws.append(np.polyfit(log_d, spread, 1, w=weight)[0])
+    return float(draws[0]), float(np.std(draws[1:]))
+
+
+def main():
+    found = options(__doc__, draw=True, workers=True)
+    verdict = Verdict("finite_size", found)
+    if found.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
+    sizes = QUICK if found.quick else SIZES
+    wanted = [{"d": d, "seed": range(seeds)} for d, seeds in sizes.items()]
+    with pool(found) as executor:
+        result = ga.sweep(
+            ga.paper_model(OMEGA), folder(found, verdict.name), cells=wanted, alpha=ALPHA, method="GAMP",
+            n_test=4000 if found.quick else 16000, executor=executor,
+        )  # fmt: skip
+    rows = land.rows_of(result)
+    land.print_counts(rows, "GAMP")
+    prediction, table = limits(), {branch: {} for branch in land.BRANCHES}
+    for branch in land.BRANCHES:
+        se = prediction[f"{branch} stein"]
+        print(f"\n{branch}: state evolution " + ", ".join(f"{land.SYMBOLS[k]} {se[k][0]:.5g}" for k in KEYS))
+        kept = {}
+        for d in sizes:
+            kept[d], count = land.sorted_out([row for row in rows if (row["branch"], row["d"]) == (branch, d)])
+            table[branch][d] = land.statistics(kept[d], KEYS) | {"count": count}
+            cells = (
+                f"{land.SYMBOLS[k]} {v['mean']:.5g} ±{v['error']:.1g}" for k, v in table[branch][d].items() if k in KEYS
+            )
+            print(f"d={d}: " + ", ".join(cells) + f"; {count}")
+        judge(verdict, branch, kept, table[branch][max(sizes)], prediction)
+    numbers = {"prediction": prediction, "finite_d": table}
+    draw(numbers, verdict.path(".png"))
+    verdict.end(numbers)
+
+
+def judge(verdict, branch, kept, last, prediction):
+    """The criterion on one branch."""
+    se, other = prediction[f"{branch} stein"], prediction[f"{branch} derivative"]
+    for key in KEYS:
+        symbol = f"{branch}: {land.SYMBOLS[key]}"
+        if key != ZERO[branch]:
+            sizes = [d for d in kept if d >= (min(QUICK) if len(kept) == len(QUICK) else LEAST)]
+            exponent, error = slope([[run[key] for run in kept[d]] for d in sizes], sizes)
+            verdict.check(
+                abs(exponent + 0.5) <= 3 * error + SLOPE, f"{symbol} spreads as d^({exponent:.2f} ± {error:.2f})"
+            )
+        value, error = se[key]
+        inside = [value, other[key][0]] if (branch, key) == ("positional", "q") else [value]
+        off = max(min(inside) - last[key]["mean"], last[key]["mean"] - max(inside), 0.0)
+        room = 3 * last[key]["error"] + error + land.SPREAD * last[key]["spread"]
+        target = f"{value:.5g}" if len(inside) == 1 else f"{min(inside):.5g} to {max(inside):.5g}"
+        verdict.check(off <= room, f"{symbol} at d={max(kept)} is {off:.1e} off {target}, allowed {room:.1e}")
+
+
+def draw(numbers, path):
+    with figure(path, 2, 5, (15, 6)) as axes:
+        for row, (branch, table) in zip(axes, numbers["finite_d"].items(), strict=True):
+            se, other = numbers["prediction"][f"{branch} stein"], numbers["prediction"][f"{branch} derivative"]
+            sizes = np.array([int(d) for d in table])
+            for axis, key in zip(row, KEYS, strict=True):
+                mean, spread, error = (
+                    land.numbers([stats[key][what] for stats in table.values()]) for what in ("mean", "spread", "error")
+                )
+                axis.fill_between(sizes, mean - spread, mean + spread, color=COLOURS[branch], alpha=0.2, lw=0,
+                                  label="spread of one instance")  # fmt: skip
+                axis.errorbar(sizes, mean, 2 * error, fmt="o", ms=4, capsize=2, color=COLOURS[branch],
+                              label="GAMP, mean and 2 s.e.")  # fmt: skip
+                axis.axhline(se[key][0], color=DARK, lw=1.2, label="state evolution")
+                if branch == "positional":
+                    axis.axhline(other[key][0], color=GREY, ls="--", lw=1.2, label="state evolution, derivative's V̂")
+                axis.set(title=land.LABELS[key], xscale="log", xlabel="d")
+                shown = [d for d in (30, 100, 300, 1000, 2000) if sizes.min() <= d <= sizes.max() and d != 2000]
+                axis.set_xticks(shown, [str(d) for d in shown])
+                axis.set_xticks([], minor=True)
+            row[0].set_ylabel(f"{branch} branch", color=COLOURS[branch], fontsize=12)
+        axes[0, 0].figure.suptitle(f"GAMP, exact risk, ω = {OMEGA:g}, α = {ALPHA:g}")
+        legend_below(axes[1, 0], columns=4)
+
+
+if __name__ == "__main__":
+    main()

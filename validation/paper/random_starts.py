@@ -1,0 +1,158 @@
+"""Fig. 15: where optimisers go that know nothing, at ω = .3 and α = 2: Adam, gradient descent, and message passing.
+
+Weights start at .1 N(0, 1). Adam takes the paper's 2500 steps of size .01 and gradient descent its 5000 of .15, on the
+exact risk; L-BFGS then takes both to zero gradient, so that it is known which minimum they were in the basin of. GAMP
+goes there by itself. A minimum is semantic or positional if it is like the one that the informed start of the same
+instance leads to: overlaps |θ| and |m_1|, in units of √q times the cosines of the angles with Q* and p_1, within a
+fifth of the distance of the two, and a loss that differs by at most 2 %. All else is "neither".
+
+Criterion: at least 95 % of all runs end at zero gradient. At d = 100 Adam finds both minima in different instances, as
+the paper reports, and so does GAMP. Fractions are given with 95 % intervals (Wilson).
+"""
+
+import numpy as np
+from scipy.stats import binomtest
+
+import gamp_attention as ga
+from gamp_attention.experiments.figures import COLOURS, GREY, figure
+from gamp_attention.models.starts import initial_weights
+from validation._tools.drawing import legend_below
+from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.trials import run_trials
+
+OMEGA, ALPHA, SIGMA = 0.3, 2.0, 0.5
+SEEDS, QUICK_SEEDS = {100: 100, 300: 60, 1000: 16}, {60: 8}
+STEPS = {"adam": 2500, "gd": 5000}
+ENDS = ("semantic", "positional", "neither")
+NEAR, LOSS = 0.2, 0.02  # in units of the distance of the informed minima, and of the loss
+NAMES = {"adam": "Adam", "gd": "gradient descent", "gamp": "GAMP"}
+
+
+def place(result):
+    """(|θ|/σ, σ|m_1|), which is √q times the cosines of the angles with Q* and p_1, and the loss."""
+    values = result.overlaps.scalars()
+    return np.array([abs(float(values["theta"])) / SIGMA, abs(float(values["m"])) * SIGMA]), result.train_loss
+
+
+def sort(result, informed):
+    """Which of the informed minima a minimum is like."""
+    if not result.converged:
+        return "not converged"
+    (at, loss), apart = place(result), np.linalg.norm(informed["semantic"][0] - informed["positional"][0])
+    for name, (where, lowest) in informed.items():
+        if np.linalg.norm(at - where) < NEAR * apart and abs(loss / lowest - 1) < LOSS:
+            return name
+    return "neither"
+
+
+def trial(d, seed):
+    """One instance: its two informed minima, and where each optimiser ends from one random start."""
+    data = ga.sample(ga.paper_model(OMEGA), d, ALPHA, seed)
+    found = {name: ga.minimize_risk(data, name, "exact", "lbfgs") for name in ("semantic", "positional")}
+    informed = {name: place(result) for name, result in found.items()}
+    start = initial_weights(data, "random", np.random.default_rng([seed, 7]))
+    row = {"informed": {name: [*where.tolist(), loss] for name, (where, loss) in informed.items()}}
+    row["informed converged"] = [result.converged for result in found.values()]
+    row["lowest"] = min(informed, key=lambda name: informed[name][1])
+    for name, steps in STEPS.items():
+        walked = ga.minimize_risk(data, start, "exact", name, max_iter=steps)
+        end = ga.minimize_risk(data, walked.Q, "exact", "lbfgs")
+        (theta, m), loss = place(end)
+        row[name] = {
+            "end": sort(end, informed), "theta": theta, "m": m, "train_loss": loss, "status": end.status.value,
+            "gradient_norm": end.gradient_norm, "walked_gradient_norm": walked.gradient_norm,
+            "moved": float(np.linalg.norm(end.Q - walked.Q) / np.sqrt(d)),
+        }  # fmt: skip
+    end = ga.run_gamp(data, start, "exact", max_iter=1000)
+    (theta, m), loss = place(end)
+    row["gamp"] = {
+        "end": sort(end, informed), "theta": theta, "m": m, "train_loss": loss, "status": end.status.value,
+        "gradient_norm": end.gradient_norm, "n_iter": end.n_iter,
+    }  # fmt: skip
+    return row
+
+
+def fractions(rows):
+    """Share of each end by d and optimiser, with its interval, and how often it lies below both informed minima."""
+    table = []
+    for d in sorted({row["d"] for row in rows}):
+        mine = [row for row in rows if row["d"] == d]
+        for name in NAMES:
+            ends = [row[name]["end"] for row in mine]
+            shares = {}
+            for end in (*ENDS, "not converged"):
+                test = binomtest(ends.count(end), len(ends)).proportion_ci(method="wilson")
+                shares[end] = [ends.count(end) / len(ends), float(test.low), float(test.high)]
+            deeper = [
+                row[name]["train_loss"] < (1 - 1e-6) * min(loss for *_, loss in row["informed"].values())
+                for row in mine
+                if row[name]["end"] in ENDS
+            ]
+            table.append({"d": d, "optimiser": name, "runs": len(ends), "shares": shares, "deeper": sum(deeper)})
+    return table
+
+
+def markdown(table):
+    lines = [
+        "| d | optimiser | runs | semantic | positional | neither | not converged | below both informed minima |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in table:
+        shares = [f"{v:.0%} ({low:.0%} to {high:.0%})" for v, low, high in row["shares"].values()]
+        lines.append(
+            f"| {row['d']} | {NAMES[row['optimiser']]} | {row['runs']} | {' | '.join(shares)} | {row['deeper']} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def draw(rows, table, path):
+    """Shares of the ends, and where in the plane of overlaps all runs end."""
+    sizes = sorted({row["d"] for row in rows})
+    colours = COLOURS | {"neither": GREY}
+    with figure(path, 2, len(NAMES), (11, 7)) as axes:
+        for column, (name, label) in enumerate(NAMES.items()):
+            axis = axes[0, column]
+            mine = [row for row in table if row["optimiser"] == name]
+            for number, end in enumerate(ENDS):
+                value, low, high = np.array([row["shares"][end] for row in mine]).T
+                x = np.arange(len(sizes)) + 0.25 * (number - 1)
+                axis.bar(x, value, 0.22, color=colours[end], label=end)
+                axis.errorbar(x, value, [value - low, high - value], fmt="none", color="black", lw=1, capsize=2)
+            axis.set(title=label, ylim=(0, 1), xlabel="d", xticks=range(len(sizes)), xticklabels=sizes)
+            axis = axes[1, column]
+            for row in (row for row in rows if row["d"] == sizes[-1]):
+                for end, where in row["informed"].items():
+                    axis.plot(where[1], where[0], "x", color=colours[end], ms=5, alpha=0.6)
+                got = row[name]
+                axis.plot(got["m"], got["theta"], "o", ms=4, mfc="none", color=colours.get(got["end"], "black"))
+            axis.set(xlabel=r"$\sigma |m_1|$", ylabel=r"$|\theta|/\sigma$")
+        axes[0, 0].set_ylabel("share of the runs, 95 % interval")
+        legend_below(axes[0, 0], columns=len(ENDS))
+        axes[0, 0].figure.suptitle(
+            f"Random starts, ω = {OMEGA:g}, α = {ALPHA:g}. Below, d = {sizes[-1]}: ends; × minima of informed starts"
+        )
+
+
+def main():
+    found = options(__doc__, workers=True)
+    verdict = Verdict("random_starts", found)
+    sizes = QUICK_SEEDS if found.quick else SEEDS
+    plan = [{"d": d, "seed": seed} for d, seeds in sizes.items() for seed in range(seeds)]
+    with pool(found) as executor:
+        rows = run_trials(folder(found, verdict.name), trial, plan, executor)
+    table = fractions(rows)
+    print(markdown(table))
+    verdict.check(len(rows) == len(plan), f"{len(rows)} of {len(plan)} instances were finished")
+    ends = [row[name]["end"] for row in rows for name in NAMES]
+    at_zero = np.mean([end in ENDS for end in ends])
+    verdict.check(at_zero >= 0.95, f"{at_zero:.1%} of {len(ends)} runs end at zero gradient")
+    for name in () if found.quick else ("adam", "gamp"):
+        kinds = {row[name]["end"] for row in rows if row["d"] == 100} & {"semantic", "positional"}
+        verdict.check(len(kinds) == 2, f"{NAMES[name]} finds {' and '.join(sorted(kinds))} minima at d = 100")
+    verdict.path(".md").write_text(markdown(table))
+    draw(rows, table, verdict.path(".png"))
+    verdict.end({"table": table, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()

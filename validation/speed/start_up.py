@@ -1,0 +1,112 @@
+"""What the first and the second process that run a model wait for: compilation, which is kept on the disk.
+
+Every model is run in two processes, one after the other, with an empty cache folder of their own: message passing, a
+trajectory, a fixed point of state evolution. numba reports what it compiles; seconds are those from the start of the
+process to the end of message passing.
+
+Criterion: the second process compiles nothing, whatever the model, losses, maps and penalties of users included. The
+package is imported within a second, the best of a few times.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from os import environ
+
+from tqdm import tqdm
+
+from validation._tools.catalogue import ROOT
+from validation._tools.report import Verdict, options
+
+QUICK = ("paper", "own loss")
+RUNS = {
+    "paper": "ga.paper_model()",
+    "L=3": "ga.attention_model(3)",
+    "r=2": "ga.attention_model(2, 2, 2)",
+    "untied keys": "ga.attention_model(2, 2, 1, student=ga.DotProductAttention(tied=False))",
+    "causal": "ga.attention_model(student=ga.DotProductAttention(causal=True))",
+    "linear attention": "ga.attention_model(student=ga.DotProductAttention(softmax=False))",
+    "power law": "ga.attention_model(coordinates=ga.coordinate_law(ga.power_law_spectrum(1.0, 8)))",
+    "elastic net": "ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004))",
+    "logistic": "ga.glm_model(ga.LogisticLoss(), lam=0.1)",
+    "multinomial": "ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.1)",
+    "phase retrieval": "ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.1)",
+    "own loss": "ga.glm_model(own('huber_loss').PseudoHuber(0.5), ga.LinearLabels(), lam=0.1)",
+    "own map": "ga.attention_model(student=own('sigmoid_attention').SigmoidAttention())",
+    "own penalty": "ga.paper_model(penalty=own('huber_penalty').Huber(0.01, 1.0))",
+}
+SCRIPT = """
+import sys, time
+from importlib import import_module
+from numba.core import event
+recorder = event.RecordingListener()
+event.register("numba:compile", recorder)
+import gamp_attention as ga
+
+def own(name):
+    return import_module("docs.examples." + name)
+
+model = eval(sys.argv[1])
+run = ga.run_gamp(ga.sample(model, d=60, alpha=2.0), "semantic", damping=0.3, max_iter=50)
+ready = time.time()
+path = ga.trajectory(model, 2.0, "semantic", damping=0.3, n_iter=2, n_paths=256, n_replicas=2)
+found = ga.solve_state_evolution(model, 2.0, path_end := ga.Overlaps(*(v[-1] for v in path.arrays().values()))
+    if len(model.coordinates.weight) == 1 else "semantic", rtol=0.1, max_work=1e4, max_iter=3, stable=False)
+print(sum(e.is_start for _, e in recorder.buffer), ready)
+"""
+
+
+def start(model, folder):
+    """Functions compiled by a process, and seconds until message passing was done."""
+    began = time.time()
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, model], capture_output=True, text=True, cwd=ROOT.parent,
+        env=environ | {"NUMBA_CACHE_DIR": folder},
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    compiled, ready = done.stdout.split()
+    return int(compiled), float(ready) - began
+
+
+def import_seconds(times=5):
+    """The least time that a process takes that only imports the package, less that of one that does nothing."""
+    least = []
+    for code in ("pass", "import gamp_attention"):
+        took = []
+        for _ in range(times):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT.parent)
+            took.append(time.perf_counter() - began)
+        least.append(min(took))
+    return least[1] - least[0]
+
+
+def main():
+    found = options(__doc__)
+    verdict, rows = Verdict("start_up", found), {}
+    for name in tqdm([name for name in RUNS if name in QUICK or not found.quick], desc="models", disable=None):
+        with tempfile.TemporaryDirectory() as folder:
+            (compiled, first), (again, second) = (start(RUNS[name], folder) for _ in range(2))
+        rows[name] = {"compiled": compiled, "first": first, "compiled_again": again, "second": second}
+        verdict.check(
+            compiled > 0 == again,
+            f"{name}: {compiled} functions compiled, then {again}; {first:.1f} s, then {second:.1f} s",
+        )
+    lines = [
+        "| model | first process | functions compiled | second process | functions compiled |",
+        "|---|---|---|---|---|",
+    ]
+    for name, row in rows.items():
+        lines.append(
+            f"| {name} | {row['first']:.1f} s | {row['compiled']} | {row['second']:.1f} s | {row['compiled_again']} |"
+        )
+    verdict.path(".md").write_text("\n".join(lines) + "\n")
+    seconds = import_seconds()
+    verdict.check(seconds < 1, f"the package is imported in {seconds:.2f} s")
+    verdict.end({"rows": rows, "import seconds": seconds})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Speed of one evaluation of the channel's averages, beside scipy's BFGS at every node of a Gauss-Hermite rule.
+
+The baseline is what one writes down from the equations: for each of the four averages m̂, q̂, θ̂ and V̂ a product rule
+of 12 × 12 Gauss-Hermite points in each token's plane (ω̃_l, y_l), and at every node scipy's BFGS
+on the proximal objective. As the whole of it takes minutes, its time is that of a random sample of nodes, scaled up;
+its accuracy is found with our own denoiser at all of its nodes.
+
+Criterion: at equal or better accuracy the split rule is at least 500 times faster, both branches, one run, one machine,
+after compilation.
+"""
+
+import time
+
+import numpy as np
+from scipy.optimize import minimize
+
+import gamp_attention as ga
+from gamp_attention.state_evolution.equations.channel import (
+    average,
+    conjugates,
+    denoise_fields,
+    student_noise,
+    teacher_fields,
+)
+from gamp_attention.state_evolution.rules.split import SplitRule
+from validation._tools.report import Verdict, options
+
+NODES, AVERAGES = 12, 4
+
+
+def baseline_nodes():
+    """White nodes (12⁴, 4) and weights of the product rule."""
+    x, w = np.polynomial.hermite_e.hermegauss(NODES)
+    grids = np.meshgrid(x, x, x, x, indexing="ij")
+    weights = np.einsum("i,j,k,l->ijkl", w, w, w, w).ravel()
+    return np.stack([grid.ravel() for grid in grids], axis=1), weights / weights.sum()
+
+
+def objective(z, omega, V, T, rho):
+    """½ Σ (z−ω)²/V + ½ Tr S ρ Sᵀ − Tr S ρ Tᵀ, from the equations."""
+    scores = np.outer(z, z)
+    S = np.exp(scores - scores.max(axis=1, keepdims=True))
+    S /= S.sum(axis=1, keepdims=True)
+    return 0.5 * np.sum((z - omega) ** 2 / V) + np.sum((0.5 * S - T) * S * rho)
+
+
+def main():
+    found = options(__doc__)
+    verdict = Verdict("state_evolution_speed", found)
+    model, alpha, numbers = ga.paper_model(0.3), 1.5, {}
+    rng = np.random.default_rng(0)
+    sample_size = 40 if found.quick else 400
+    for branch in ("semantic", "positional"):
+        se = ga.solve_state_evolution(model, alpha, branch, rtol=1e-4 if found.quick else 1e-6, stable=False)
+        o, rho = se.overlaps, model.coordinates.trace
+        exact = conjugates(model, alpha, o, SplitRule(model, 3 if found.quick else 4).moments(o)[0])
+        white, weights = baseline_nodes()
+        y, terms = teacher_fields(model, white[:, :2, None])
+        noise = student_noise(model, o, y, white[:, 2:, None])
+        omega, T, V = (noise + o.m)[:, :, 0], model.teacher(y), o.V[:, 0, 0]
+
+        chosen = rng.choice(len(white), sample_size, replace=False)
+        began = time.perf_counter()
+        for i in chosen:
+            minimize(objective, omega[i], args=(omega[i], V, T[i], rho), method="BFGS")
+        baseline_seconds = (time.perf_counter() - began) / sample_size * len(white) * AVERAGES
+
+        out = denoise_fields(model, o, noise, terms)  # the same rule with exact minima, for its accuracy
+        share = (weights * len(weights))[:, None, None]
+        weighted = out._replace(g=out.g * share, response=out.response * share[..., None])
+        moments = average(y, noise, terms, weighted, o.V)
+        gg = np.einsum("n,nla,nlb->lab", weights, out.g, out.g)
+        rough = conjugates(model, alpha, o, type(moments)(**{**vars(moments), "gg": gg}))
+
+        def error(hats, exact=exact):
+            return {
+                key: float(np.abs(getattr(hats, key) - getattr(exact, key)).max() / np.abs(getattr(exact, key)).max())
+                for key in ("m", "q", "theta", "V")
+                if np.abs(getattr(exact, key)).max() > 1e-8
+            }
+
+        rough_error = error(rough)
+        for level in range(4):  # the coarsest level that is as accurate
+            rule = SplitRule(model, level)
+            our_error = error(conjugates(model, alpha, o, rule.moments(o)[0]))
+            if max(our_error.values()) <= max(rough_error.values()):
+                break
+        ours = []
+        for _ in range(7):
+            began = time.perf_counter()
+            rule.moments(o)
+            ours.append(time.perf_counter() - began)
+        seconds = float(np.median(ours))
+        ratio = baseline_seconds / seconds
+        print(f"{branch}: BFGS at 12⁴ nodes, four averages: {baseline_seconds:.0f} s, errors {show(rough_error)}")
+        print(f"{branch}: split rule, level {rule.level}: {seconds * 1e3:.1f} ms, errors {show(our_error)}")
+        verdict.check(ratio >= 500, f"{branch}: {ratio:.0f} times faster")
+        verdict.check(
+            max(our_error.values()) <= max(rough_error.values()),
+            f"{branch}: worst error {max(our_error.values()):.1e} against {max(rough_error.values()):.1e}",
+        )
+        numbers[branch] = {
+            "baseline_seconds": baseline_seconds, "seconds": seconds, "ratio": ratio,
+            "baseline_error": rough_error, "error": our_error,
+        }  # fmt: skip
+    reached(verdict, model, alpha, numbers, found.quick)
+    verdict.end(numbers)
+
+
+def reached(verdict, model, alpha, numbers, quick):
+    """Accuracy against time of whole solutions."""
+    asked = [("semantic", 1e-4, 1.0), ("positional", 1e-4, 1.0)]
+    if not quick:
+        asked += [("semantic", 1e-8, 60.0), ("positional", 1e-6, 60.0)]
+    for branch, rtol, limit in asked:
+        times = []
+        for _ in range(5 if limit <= 1 else 1):
+            began = time.perf_counter()
+            se = ga.solve_state_evolution(model, alpha, branch, rtol=rtol, stable=False)
+            times.append(time.perf_counter() - began)
+        seconds = float(np.median(times))
+        numbers[f"{branch} {rtol:g}"] = {"seconds": seconds, "error": se.error, "overlaps": se.overlaps.arrays()}
+        print(f"{branch}, rtol {rtol:g}: {seconds:.2f} s, error {se.error:.1e} ({se.status.value})")
+        verdict.check(se.converged and se.error <= rtol, f"{branch}: {rtol:g} is reached")
+        if not quick:
+            verdict.check(seconds <= limit, f"{branch}: {rtol:g} within {limit:g} s")
+
+
+def show(errors):
+    return ", ".join(f"{key} {value:.1e}" for key, value in errors.items())
+
+
+if __name__ == "__main__":
+    main()
