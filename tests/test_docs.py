@@ -127,3 +127,12 @@ def test_every_stored_result_and_every_failed_check_is_in_the_manual():
     for stem in stems:
         for claim in _results.stored(stem)["failed"]:
             assert _results._prose(claim) in page
+
+
+def test_every_room_is_in_the_description_of_the_house():
+    page = (ROOT / "docs" / "internals.md").read_text()
+    rooms = [path.parent.name for path in PACKAGE.glob("*/__init__.py")]
+    rooms += [path.parent.name for path in PACKAGE.glob("state_evolution/*/__init__.py")]
+    files = [path.stem for path in PACKAGE.glob("*.py") if not path.stem.startswith("_")]
+    wanted = {f"`{room}/`" for room in rooms} | {f"`{file}`" for file in files}
+    assert wanted == set(re.findall(r"^\|[ \d]*\|? *(`[\w/]+`) \|", page, re.MULTILINE))

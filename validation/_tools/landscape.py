@@ -17,7 +17,7 @@ OMEGAS = np.linspace(0.02, 0.5, 25).round(10)
 PROBED = OMEGAS[2::2]  # 12 values, with .3 among them
 QUICK_ALPHAS, QUICK_OMEGAS, QUICK_PROBED = ALPHAS[[2, 8, 13, 18, 24]], OMEGAS[[4, 14, 19, 24]], OMEGAS[[4, 14]]
 STEP = {"paper": 1, "other": 2}  # of the grid: without the symmetry of A averages take four times as long
-LOWEST, HIGHEST = 0.05, 2.5  # α that boundaries are looked for between
+LOWEST, HIGHEST = 0.05, 2.5  # boundaries are looked for between these α
 WINDOW = 0.08  # in α, next to where a branch ends or becomes unstable, where nothing is judged
 SPREAD = 0.5  # of one instance, which is O(1/√d): allowance of means beside their errors
 BRANCHES = ("semantic", "positional")
@@ -54,7 +54,7 @@ def boundaries(found: argparse.Namespace, matrix: str, executor: Any) -> ga.Phas
 
 
 def diagram_folder(found: argparse.Namespace, matrix: str) -> Path:
-    """Where both are kept."""
+    """Where the grid and the boundaries are kept."""
     return folder(found, "phase_diagram" + ("" if matrix == "paper" else f"_{matrix}") + "_quick" * found.quick)
 
 

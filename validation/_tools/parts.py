@@ -7,6 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from gamp_attention._core.files import write_aside
 from gamp_attention._core.text import plain
 
 
@@ -40,5 +41,6 @@ def kept_parts(path: Path, parts: Mapping[str, Callable[[], Any]]) -> dict[str, 
     for name, part in parts.items():
         if name not in numbers:
             numbers[name] = plain(part())
-            path.write_text(json.dumps(numbers, indent=1) + "\n")
+            text = json.dumps(numbers, indent=1) + "\n"
+            write_aside(path, lambda file, text=text: file.write(text.encode()))
     return numbers

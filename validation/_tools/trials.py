@@ -50,7 +50,7 @@ def run_trials(
     folder: Path, function: Callable[..., dict[str, Any]], arguments: Sequence[dict[str, Any]], executor: Any = None,
     *, version: int = 1,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Rows of all calls, arguments and results together; the version is to be raised when the function changes."""
+    """Rows of all calls, with arguments and results. Raise the version when the function changes."""
     jobs, store = [Trial(function, each, version) for each in arguments], Store(folder)
     store.begin({"model": origin(function)})
     run_chains([[job] for job in jobs], store, executor)

@@ -1,9 +1,9 @@
 """GAMP's fixed points are critical points of the loss: against L-BFGS, gradient descent and torch autograd.
 
-Criterion: gradient norm <= 1e-8 for both risks and branches at every d; on the semantic branch L-BFGS and plain
-gradient descent from the informed start reach GAMP's weights within ‖ΔQ‖/√d < 1e-6; on the positional branch a
-descent from GAMP's weights, perturbed, returns to them; with the exact risk the gradient is torch autograd's on the
-attention layer itself.
+Criterion: the gradient norm is at most 1e-8 for both risks and branches at every d. On the semantic branch L-BFGS and
+plain gradient descent from the informed start reach GAMP's weights within ‖ΔQ‖/√d < 1e-6. On the positional branch a
+descent from GAMP's weights, perturbed, returns to them. With the exact risk, torch autograd on the attention layer
+itself finds the same gradient.
 """
 
 import time

@@ -1,15 +1,15 @@
-"""The table of general models: GAMP at two d against trajectories, fixed points and autograd, one row for each model.
+"""General models in one table: GAMP at two d against trajectories, fixed points and autograd, a row for each model.
 
-A row is compared at each d with state evolution for its own instances: trajectories with `Dataset.instance_model`, mean
-fixed points with the pooled coordinates of all instances, so that a teacher's fluctuations do not count as a gap.
-For r > 1 the traces of q and the nuclear norms of θ are compared, which a rotation of the columns leaves alone; single
-eigenvalues would not do, as an instance's fluctuations split those that are equal for d → ∞.
+A row is compared at each d with state evolution for its own instances, so that a teacher's fluctuations do not count
+as a gap: trajectories with `Dataset.instance_model`, mean fixed points with the pooled coordinates of all instances.
+For r > 1 the traces of q and the nuclear norms of θ are compared, which do not change when the columns are rotated.
+Single eigenvalues would not do: an instance's fluctuations split those that are equal for d → ∞.
 
 Criterion: wherever GAMP says it converged, torch autograd on the layer finds a gradient norm of at most 2e-8, for a
 penalty with kinks the subgradient of smallest norm. Where replica symmetry is consistent (no jumps, replicon < 1) and
 the branch exists, trajectories and fixed points agree within 3 combined standard errors plus value/√d, at both d, and
-over these rows the median gap is smaller at the larger d; but not trajectories on whose way the proximal map jumps.
-Other rows are reported with their gaps. Finished parts are stored, and an interrupted run goes on.
+over these rows the median gap is smaller at the larger d. Trajectories need not agree if the proximal map jumps on
+their way. Other rows are reported with their gaps. Finished parts are stored, and an interrupted run goes on.
 """
 
 import time
@@ -36,8 +36,8 @@ SIZES, QUICK_SIZES = {400: 4, 800: 3}, {150: 3}
 MAX_WORK = 1e6  # proximal problems of one average of state evolution
 MAX_ITER = 800
 ROUNDING = 2e-8  # gradient norm that autograd may find where GAMP stopped at 1e-8
-JUMPS = 0.05  # largest share of the jump mass in V̂, at any time, with which a trajectory must agree: A misses it
-LEAST = 0.05  # of √q: overlaps below it vanish by symmetry, but for an instance's fluctuation, and have no relative gap
+JUMPS = 0.05  # of the jump mass in V̂, at most, on the way of a trajectory that must agree: A leaves jumps out
+SMALLEST = 0.05  # of √q: smaller overlaps are zero by symmetry, up to fluctuations, and have no relative gap
 
 
 def invariants(overlaps):
@@ -86,7 +86,7 @@ def one(row: Row, d: int, seed: int) -> dict[str, Any]:
 
 
 def layer_gradient(data, Q):
-    """‖∇R‖/(λ√d) by torch autograd on the layer, apart from the compiled kernels, with the least subgradient."""
+    """‖∇R‖/(λ√d) by torch autograd on the layer, apart from the compiled kernels, with the smallest subgradient."""
     weights = torch.tensor(Q, requires_grad=True)
     (gradient,) = torch.autograd.grad(TorchRisk(data, "asymptotic", "cpu")(weights), weights)
     gradient = gradient.numpy()
@@ -152,7 +152,7 @@ def judged(row: Row, part: dict[str, Any]) -> dict[str, Any]:
     """Which overlaps count, and by how much they exceed what is allowed; whether this part must agree."""
     d, size = part["d"], np.sqrt(part["fixed"]["q"]["se"])
     units = {"q": size**2, "θ": size, "m": size, "V": part["fixed"]["V"]["se"]}
-    keys = [key for key, v in part["fixed"].items() if abs(v["se"]) > LEAST * units[key[0]]]
+    keys = [key for key, v in part["fixed"].items() if abs(v["se"]) > SMALLEST * units[key[0]]]
     fixed = {key: part["fixed"][key] for key in keys}
     ended = all(Status(status).converged for status in part["statuses"])
     return part | {

@@ -1,9 +1,10 @@
-"""Linear layers fitted to data of finite d, against the asymptotic baseline of eq. (17)-(20).
+"""Linear layers fitted to data of finite d, against the asymptotic baseline of equations (17) to (20).
 
-Criterion, at α = 1.5 over d and ω, with λ = 1e-4 in the fits: means over instances of Ŵ_11, Ŵ_12, of the test error
-and of the training loss are within three standard errors, and an allowance of order 1/d, of E T, ε_lin and α L ε_lin/2;
-their standard deviations shrink as 1/√d; and against the baseline at the instance's own teacher norm, test errors are
-off by O(1/d) only. The published fits by Adam at d = 1000, ω = .02, are within three standard errors and 5/d of ε_lin.
+Criterion at α = 1.5, over d and ω, with λ = 1e-4 in the fits. Means over instances of Ŵ_11, Ŵ_12, of the test error
+and of the training loss are within three standard errors, and an allowance of order 1/d, of E T, ε_lin and α L
+ε_lin/2. Their standard deviations shrink as 1/√d. Against the baseline at the instance's own teacher norm, test errors
+are off by O(1/d) only. The published fits by Adam at d = 1000, ω = .02, are within three standard errors and 5/d of
+ε_lin.
 """
 
 import numpy as np

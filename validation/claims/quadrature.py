@@ -1,8 +1,10 @@
 """The error estimates of state evolution: two independent rules against each other and against a much finer run.
 
-Random problems (α, ω, λ, σ, A), both branches. Criteria: the split rule and randomised Sobol points agree within
-the sum of their stated errors, and each covers its difference to a much finer split run, in at
-least 95 % of all overlaps and losses. With --quick, where a few solves give all numbers, none is off by three errors.
+Random problems (α, ω, λ, σ, A), both branches.
+
+Criterion: the split rule and randomised Sobol points agree within the sum of their stated errors, and the stated error
+of each covers its difference to a much finer split run, in at least 95 % of all overlaps and losses. With --quick a
+few solves give all numbers, and none may be off by three errors.
 """
 
 import time
@@ -18,7 +20,7 @@ from validation._tools.report import Verdict, options
 PROBLEMS, ASKED = 60, (1e-3, 1e-4)  # asked of every other problem
 FINER = 0.1  # accuracy of the finer run, in units of that
 FEW = 3.0  # times its error that no number may be off by, where numbers are too few for a share
-MOST_POINTS, MOST_NODES = 6e5, 3e6  # proximal problems of an average, about
+MAX_POINTS, MAX_NODES = 6e5, 3e6  # proximal problems of an average, roughly
 
 
 def problems(count):
@@ -53,11 +55,11 @@ def one(number, model, alpha, branch):
     if not split.converged:
         return row
     fine = ga.solve_state_evolution(
-        model, alpha, split.overlaps, rtol=FINER * ASKED[number % 2], max_work=MOST_NODES, stable=False
+        model, alpha, split.overlaps, rtol=FINER * ASKED[number % 2], max_work=MAX_NODES, stable=False
     )
     seed = 2 * number + (branch == "positional")
     points = ga.solve_state_evolution(
-        model, alpha, split.overlaps, rule="sobol", rtol=2e-2, max_work=MOST_POINTS, stable=False, seed=seed
+        model, alpha, split.overlaps, rule="sobol", rtol=2e-2, max_work=MAX_POINTS, stable=False, seed=seed
     )
     (a, a_error), (f, f_error), (b, b_error) = numbers(split), numbers(fine), numbers(points)
     known = np.abs(f) > 0

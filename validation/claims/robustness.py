@@ -1,15 +1,16 @@
 """Whether anything breaks: message passing and state evolution at extremes and on data that their theory excludes.
 
-Instances are random: parameters of the paper's model far beyond its range (λ from 1e-8 to 1e3, σ from 1e-3 to 10, ω = 0
-and 1, α from .01 to 100), attention of other kinds and sizes, and own arrays on which the assumptions of GAMP fail:
-duplicated samples, tokens in few dimensions, correlated, heavy-tailed, of very unequal sizes, fewer samples than
-tokens, d = 1. Where message passing does not converge, L-BFGS goes on from its best weights, as its message proposes.
+Instances are random. Some have parameters of the paper's model far beyond its range (λ from 1e-8 to 1e3, σ from 1e-3
+to 10, ω = 0 and 1, α from .01 to 100), or attention of other kinds and sizes. Others are own arrays on which the
+assumptions of GAMP fail: duplicated samples, tokens in few dimensions, correlated, heavy-tailed, of very unequal
+sizes, fewer samples than tokens, d = 1. Where message passing does not converge, L-BFGS goes on from its best weights,
+as its message proposes.
 
-Every run is judged apart from its own report: "false" counts runs that say converged although the gradient, computed
-anew, is not within the tolerance, or although a state evolution that is iterated once more moves on; "NaN" counts runs
-that return a number that is not finite, where state evolution does not say so by its status; "raised" counts errors.
+Every run is judged apart from its own report. "False" counts runs that say converged although the gradient, computed
+anew, is not within the tolerance, or although state evolution moves on when it is iterated once more. "NaN" counts
+runs that return a number that is not finite while their status does not say so. "Raised" counts errors.
 
-Criterion: none of the three, and no instance takes longer than LONGEST seconds. How many converge is a result.
+Criterion: none of the three, and no instance takes longer than 600 seconds. How many converge is a result.
 """
 
 import time

@@ -1,12 +1,11 @@
-"""Which fixed point do finite-d minima follow on the positional branch: Stein's V̂ or the averaged derivative's?
+"""Which fixed point finite-d minima follow on the positional branch: Stein's V̂ or the averaged derivative's.
 
-The proximal map jumps there, so the two forms of V̂ differ by the jump mass. GAMP is run to zero gradient at several d,
-α and for both risks, and its minima are compared with the two predictions. Every run is stored as it ends and is not
-repeated.
+The proximal map jumps there, so the two forms of V̂ differ by the jump mass. GAMP is run to zero gradient at several
+d, α and for both risks, and its minima are compared with the two predictions. Every run is stored as it ends.
 
-Criterion: all runs reach gradient norm 1e-8; extrapolated to d = ∞, V of the minima is nearer to the derivative's than
-to Stein's, from which it differs by more than three standard errors. Which of the two q, m and ε_t follow, and how the
-gap goes with the jump mass, is reported with errors.
+Criterion: all runs reach a gradient norm of 1e-8. Extrapolated to d = ∞, V of the minima is nearer to the derivative's
+than to Stein's, from which it differs by more than three standard errors. Which of the two q, m and ε_t follow, and
+how the gap grows with the jump mass, is reported with errors.
 """
 
 from functools import partial
@@ -21,7 +20,7 @@ from validation._tools.report import Verdict, options
 
 ALPHAS = (1.0, 1.5, 2.0)  # at α = 3 most runs leave for the semantic branch
 SEEDS = {1000: 16, 2000: 8, 8000: 6, 4000: 8}  # the largest d at α = 1.5 alone
-ON_BRANCH = 0.1  # least |m_1| of a minimum that belongs to the positional branch
+ON_BRANCH = 0.1  # of |m_1|, at least, at a minimum that belongs to the positional branch
 KEYS = ("q", "m", "V", "train_loss")
 
 

@@ -1,9 +1,11 @@
 """GAMP's trajectories follow state evolution: mean deviation, its scaling with d, and the naive Onsager term's failure.
 
 Each instance is compared with the prediction for its own teacher (`Dataset.instance_model`), which removes the
-fluctuations that the teacher brings. Criterion: |mean over seeds − state evolution| <= 4 standard errors (of both) in
-q, m, θ at every iteration (V too on the semantic branch, and on the positional one with A_t from state evolution), the
-deviation of one instance falls like d^(−1/2), and the naive Onsager term D = V g fails the same check.
+fluctuations that the teacher brings.
+
+Criterion: the mean over seeds differs from state evolution by at most 4 standard errors (of both) in q, m, θ at every
+iteration; in V too on the semantic branch, and on the positional one if A_t is taken from state evolution. The
+deviation of one instance falls like d^(−1/2). The naive Onsager term D = V g fails the same check.
 """
 
 import numpy as np

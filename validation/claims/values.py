@@ -1,9 +1,9 @@
 """State evolution's values on the paper's model, and finite-d means that approach them.
 
-Criterion: at ω = .3, α = 1.5 the fixed points are those measured independently for this project (below) within 1.5e-3
-relative, that prototype's own quadrature error; finite-d means of GAMP are nearer to them, or within three standard
-errors, at the larger d. On the positional branch message passing with the a.e. derivative is a few per cent off, by
-the jump.
+Criterion, at ω = .3 and α = 1.5: the fixed points are those that a prototype measured independently (below), within
+1.5e-3 relative, which is that prototype's own quadrature error. At the larger d, finite-d means of GAMP are within
+three standard errors of them; on the positional branch within 2 per cent more, as message passing with the derivative
+that exists almost everywhere leaves out the jump.
 """
 
 import numpy as np

@@ -46,7 +46,7 @@ def masks(size: Size, start: str) -> dict[str, torch.Tensor]:
 
 
 def initial_parameters(size: Size, runs: list[tuple[str, int]]) -> dict[str, torch.Tensor]:
-    """Torch's default initialisation of every run, what its start freezes being zero."""
+    """Torch's default initialisation of every run, with zeros where its start freezes weights."""
     stacks: dict[str, list[torch.Tensor]] = {}
     for start, seed in runs:
         numbers = torch.Generator().manual_seed(seed)

@@ -1,11 +1,11 @@
-"""Fig. 10, 14: tokens with E[x_1 x_2ᵀ] = c σ² I, c = .3, over the (α, ω) plane.
+"""Figures 10 and 14: correlated tokens, E[x_1 x_2ᵀ] = c σ² I with c = .3, over the (α, ω) plane.
 
-The paper does not say how its inputs are correlated. Descents are on the tied softmax layer itself; state evolution and
-GAMP on the same problem in turned tokens, which are independent (`validation.paper._architectures.turned_tokens`).
+The paper does not say how its inputs are correlated. Descents run on the tied softmax layer itself. State evolution
+and GAMP run on the same problem in turned tokens, which are independent: see `_architectures/turned_tokens.py`.
 
-Criterion: those of all architectures, see `validation.untied_weights`; training losses of the layer and of the turned
-problem are the same to 1e-10 at all ends; α_c is within 3 standard errors plus α_c/√d of state evolution, and at ω = .3
-later than with independent tokens by more than 3 errors, as the paper reports.
+Criterion: that of all architectures, see `untied_weights`. Wherever a descent ends, the training loss of the layer is
+that of the turned problem, to 1e-10. α_c is within 3 standard errors plus α_c/√d of state evolution, and at ω = .3 it
+is larger than with independent tokens by more than 3 errors, as the paper reports.
 """
 
 from validation.paper._architectures.checks import judge_lines, judge_shift

@@ -1,19 +1,22 @@
-"""Fig. 2: overlaps and errors against α at ω = .3: state evolution, GAMP and gradient descent at d = 1000, exact risk.
+"""Figure 2: overlaps and errors against α at ω = .3, by state evolution, GAMP and gradient descent at d = 1000.
 
-Runs start from Q* (semantic) and from the positions (positional). Which branch a run ended on is told by its overlaps.
-Runs that ended on the other one, or not at zero gradient, are counted, printed and stored, and left out of the means.
+All is on the exact risk. Runs start from Q* (semantic) or from the positions (positional), and their overlaps tell on
+which branch they ended. Those that ended on the other branch, or not at zero gradient, are counted, printed and stored,
+but are not part of the means.
 
-Criterion: at every α where state evolution has the branch, is stable, and is not within .08 of where that ends,
-finite-d means are within three standard errors and an allowance O(1/√d) of it: q, θ, ε_t and ε_g on the semantic
-branch, m, ε_t and ε_g on the positional one; and most runs end on their branch. The allowance is half of the spread of
-one instance, .5 s = c/√d with c = .5 s √d; at d = 250, 40 instances, deviations were measured to be up to .4 s. Both
-branches go through α_c, so there is no window there. q of the positional branch, where replica symmetry is only
-approximate, has its own columns, the differences to the fixed points with Stein's V̂ and with the derivative's; it must
-not lie outside the two by more than the same. On a few instances the loss that gradient descent reaches as in the
-paper (step .15, 5000 steps, gradients of 1e-3 left) is at most 1 % above GAMP's and not below it by more than .1 %.
-L-BFGS from the same start, down to zero gradient, ends in GAMP's minimum, or in one whose loss is not lower by more
-than .1 %: on the semantic branch in GAMP's own at least two times in three; the positional branch has many nearby
-minima. No α_c or α_l is tuned: they stand beside the published ones.
+Criterion for GAMP, at every α where state evolution has a stable branch and that does not end within .08: its means
+are within three standard errors and an allowance O(1/√d) of state evolution, in q, θ, ε_t and ε_g on the semantic
+branch, in m, ε_t and ε_g on the positional one. The allowance is half of the spread s of one instance, as s falls like
+1/√d; at d = 250 and 40 instances deviations of up to .4 s were measured. Both branches go through α_c, so nothing is
+left out around it. Replica symmetry is only approximate on the positional branch, so its q may lie anywhere between the
+fixed points with Stein's V̂ and with the derivative's, and outside of them by no more than the same room.
+
+Criterion for descents, on a few instances: the loss that gradient descent reaches as in the paper (step .15, 5000
+steps, which leave gradients of 1e-3) is at most 1 % above GAMP's and at most .1 % below it. L-BFGS from the same
+start, down to zero gradient, ends in GAMP's minimum or in one whose loss is not lower by more than .1 %: on the
+semantic branch in GAMP's own at least two times in three; the positional branch has many minima near each other.
+
+α_c and α_l are printed beside the published ones; nothing is tuned to those.
 """
 
 import numpy as np

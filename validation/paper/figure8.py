@@ -1,12 +1,12 @@
-"""Fig. 8: slices of the phase diagram, Δε_t = ε_t(positional) − ε_t(semantic) and ε_g against α at several ω.
+"""Figure 8: slices of the phase diagram, Δε_t = ε_t(positional) − ε_t(semantic) and ε_g against α at several ω.
 
-State evolution comes from the cells of `validation.phase_diagram`, which are computed here where they are missing. GAMP
-at d = 1000, exact risk, at a few α; Δε_t is taken on the same instance, where both runs end on their branches with zero
-gradient. The others are counted and left out.
+State evolution is that of the cells of `phase_diagram`, which are computed here where they are missing. GAMP runs at d
+= 1000, exact risk, at a few α. Δε_t is that of one instance, if both runs end on their branches with zero gradient;
+other instances are counted and left out.
 
-Criterion: where both branches exist and are stable, and are not within .08 of where that ends, means of Δε_t and of ε_g
-on either branch are within three standard errors, and half of one instance's spread as an allowance O(1/√d), of state
-evolution.
+Criterion: where both branches exist and are stable, and neither ends within .08, the means of Δε_t and of ε_g on
+either branch are within three standard errors of state evolution, plus half of one instance's spread as an allowance
+O(1/√d).
 """
 
 import numpy as np

@@ -1,12 +1,12 @@
-"""Fig. 3 left and Fig. 7: overlaps and errors of GAMP, exact risk, against d at ω = .3 and α = 1.5.
+"""Figures 3 (left) and 7: overlaps and errors of GAMP, exact risk, against d at ω = .3 and α = 1.5.
 
 Runs that leave their branch, or end without zero gradient, are counted and printed, and left out of the means.
 
-Criterion, on both branches: the spread over instances of every overlap that is not zero by symmetry, of ε_t and of ε_g
-falls as d to the power -1/2, from d = 100 on, within three standard errors (by bootstrap over instances) and an
-allowance of .1; and the means approach state evolution: at the largest d they are off by at most three standard errors,
-the error of state evolution, and half of one instance's spread, which itself is O(1/√d). On the positional branch,
-whose replica-symmetric solution is approximate, q may be anywhere between the fixed points with Stein's V̂ and with the
+Criterion, on both branches, for ε_t, ε_g and every overlap that is not zero by symmetry. From d = 100 on the spread
+over instances falls as d to the power -1/2, within three standard errors (by bootstrap over instances) and an
+allowance of .1. The means approach state evolution: at the largest d they are off by at most three standard errors,
+the error of state evolution, and half of one instance's spread, which itself is O(1/√d). On the positional branch the
+replica-symmetric solution is approximate, so q may lie anywhere between the fixed points with Stein's V̂ and with the
 derivative's.
 """
 
@@ -21,7 +21,7 @@ from validation._tools.report import Verdict, folder, options, pool
 OMEGA, ALPHA = 0.3, 1.5
 SIZES = {30: 200, 60: 200, 100: 100, 200: 100, 400: 60, 1000: 40, 2000: 30}  # d to number of instances
 QUICK = {30: 40, 100: 40, 300: 24}
-LEAST = 100  # d that the exponents are fitted from; at reduced size all
+MIN_D = 100  # of the sizes that exponents are fitted to; at reduced size all are
 KEYS = ("q", "m", "theta", "train_loss", "test_error")
 ZERO = {"semantic": "m", "positional": "theta"}  # by symmetry, at d = ∞
 SLOPE = 0.1  # allowance of the exponent, for d that is not large
@@ -92,7 +92,7 @@ def judge(verdict, branch, kept, last, prediction):
     for key in KEYS:
         symbol = f"{branch}: {land.SYMBOLS[key]}"
         if key != ZERO[branch]:
-            sizes = [d for d in kept if d >= (min(QUICK) if len(kept) == len(QUICK) else LEAST)]
+            sizes = [d for d in kept if d >= (min(QUICK) if len(kept) == len(QUICK) else MIN_D)]
             exponent, error = slope([[run[key] for run in kept[d]] for d in sizes], sizes)
             verdict.check(
                 abs(exponent + 0.5) <= 3 * error + SLOPE, f"{symbol} spreads as d^({exponent:.2f} ± {error:.2f})"

@@ -1,11 +1,11 @@
-"""Appendix A (Figs. 1, 4, 5, 6, Table 1): the histogram task has a positional and a semantic solution.
+"""Appendix A (figures 1, 4, 5, 6, table 1): the histogram task has a positional and a semantic solution.
 
-Transformers start with the half of their weights that sees tokens, or positions, frozen at zero (Adam); then all
-weights are free, from there with a little noise (SGD). Beside the paper's pictures stands a number: the share of the
-variance of the attention matrix that positions explain, and that tokens explain (`validation.paper._histogram.shares`).
+At first half of the weights, those that see tokens or those that see positions, are frozen at zero (Adam). Then all
+weights train, from there with a little noise (SGD). The paper shows pictures of the attention; here two numbers stand
+beside them, the shares of its variance that positions explain and that tokens explain (`shares` in `_histogram.py`).
 
-Criterion, for every seed, before and after free training: test accuracy of at least 98 %; at the positional solution
-positions explain more than half of the attention and tokens less than a tenth, at the semantic one it is the reverse.
+Criterion, for every seed, before and after free training: test accuracy of at least 98 %. At the positional solution
+positions explain more than half of the attention and tokens less than a tenth; at the semantic one it is the reverse.
 Free training moves the weights by at most 5 %. Finished epochs are stored, and an interrupted run goes on.
 """
 
@@ -30,7 +30,7 @@ from validation.paper._histogram import (
 
 SEEDS, QUICK_SEEDS = 3, 2
 QUICK = Size(length=6, alphabet=8, width=32, hidden=64, sequences=12_000, batch=64, frozen_epochs=20, free_epochs=5)
-LEAST = 0.98  # test accuracy
+MIN_ACCURACY = 0.98  # on the test sequences
 TRAINED = 0.7  # share of the sequences that are trained on; the others test
 SHOWN = 4  # example sequences in the picture
 PROBES = 3000  # sequences that shares of variance are taken over
@@ -114,7 +114,7 @@ def judge(numbers, verdict):
             got, where = numbers[phase], f"{start}, seed {seed}, {phase}"
             accuracy = got["test"]["accuracy"][r]
             place, token = (got["shares"][name][r] for name in ("positions", "tokens"))
-            verdict.check(accuracy >= LEAST, f"{where}: test accuracy {accuracy:.2%}")
+            verdict.check(accuracy >= MIN_ACCURACY, f"{where}: test accuracy {accuracy:.2%}")
             more, less = (place, token) if start == "positional" else (token, place)
             verdict.check(
                 more > 0.5 > 0.1 > less, f"{where}: positions explain {place:.1%}, tokens {token:.1%} of the attention"

@@ -1,15 +1,15 @@
-"""Fig. 3 centre and right, and Fig. 9 with `--matrix other`: the phase diagram in (α, ω) by state evolution.
+"""Figures 3 (centre, right) and 9 (`-- --matrix other`): the phase diagram in (α, ω) by state evolution.
 
-A grid of 25 × 25 cells to a relative accuracy of 1e-3 on both branches, and boundaries with errors at 12 of its ω; for
-Fig. 9, whose A is not symmetric, every second of these.
-Δε_t = ε_t(positional) − ε_t(semantic) is above zero where the semantic minimum is the global one; ε_lin − ε_g is above
-zero where the global minimum beats the linear baseline. Grey: a branch does not exist; crosses: from both starts all
-weights go to zero, as they do at finite d, where Q = 0 is then a minimum (test_state_evolution.py).
+A grid of 25 × 25 cells, both branches to a relative accuracy of 1e-3, and boundaries with errors at 12 of its ω;
+figure 9, whose A is not symmetric, takes every second value of these. Δε_t = ε_t(positional) − ε_t(semantic) is above
+zero where the semantic minimum is the global one. ε_lin − ε_g is above zero where the global minimum beats the linear
+baseline. Grey: a branch does not exist. Crosses: from both starts all weights go to zero, as they do at finite d,
+where Q = 0 is then a minimum.
 
-Criterion: every cell is solved or known not to exist; the sign of Δε_t, and which branches exist, agree with the
-boundaries at every ω where both were computed; α_c <= α_l at every ω probed, or the counterexample is printed and
-counts as failed; boundaries have their accuracy. At full size, computed afresh by two processes: the grid takes at most
-600 s, the boundaries 300 s. α_c(.3) and α_l(.3) are printed beside the published ones, which carry a few per cent of
+Criterion: every cell is solved, or is known not to exist. The sign of Δε_t, and which branches exist, agree with the
+boundaries at every ω where both were computed. α_c <= α_l at every ω probed; a counterexample is printed and fails.
+The boundaries have the accuracy asked for. At full size, computed afresh by two processes, the grid takes at most 600
+s and the boundaries 300 s. α_c(.3) and α_l(.3) are printed beside the published ones, which carry a few per cent of
 quadrature error; nothing is tuned to them.
 """
 
@@ -63,7 +63,7 @@ def main():
 
 
 def timed(found, name, run):
-    """A result, and the seconds it took, maybe in an earlier run, if one run computed all of it; else NaN."""
+    """A result and the seconds that it took, now or in an earlier run; NaN if several runs computed parts of it."""
     where = land.diagram_folder(found, found.matrix) / name
     kept, fresh, began = where.with_suffix(".seconds"), not where.exists(), time.perf_counter()
     result = run()

@@ -1,13 +1,13 @@
-"""Fig. 15: where optimisers go that know nothing, at ω = .3 and α = 2: Adam, gradient descent, and message passing.
+"""Figure 15: where optimisers go from random starts, at ω = .3 and α = 2: Adam, gradient descent, message passing.
 
-Weights start at .1 N(0, 1). Adam takes the paper's 2500 steps of size .01 and gradient descent its 5000 of .15, on the
-exact risk; L-BFGS then takes both to zero gradient, so that it is known which minimum they were in the basin of. GAMP
-goes there by itself. A minimum is semantic or positional if it is like the one that the informed start of the same
-instance leads to: overlaps |θ| and |m_1|, in units of √q times the cosines of the angles with Q* and p_1, within a
-fifth of the distance of the two, and a loss that differs by at most 2 %. All else is "neither".
+Weights start at .1 N(0, 1). On the exact risk, Adam takes the paper's 2500 steps of size .01 and gradient descent its
+5000 of .15. L-BFGS then takes both to zero gradient, which tells the minimum in whose basin they were. GAMP goes there
+by itself. A minimum counts as semantic or positional if it is like the one that the informed start of the same
+instance leads to: the point (|θ|/σ, σ|m_1|), √q times the cosines of the angles with Q* and p_1, is within a fifth of
+the distance between the two informed minima, and the loss differs by at most 2 %. All else is "neither".
 
-Criterion: at least 95 % of all runs end at zero gradient. At d = 100 Adam finds both minima in different instances, as
-the paper reports, and so does GAMP. Fractions are given with 95 % intervals (Wilson).
+Criterion: at least 95 % of all runs end at zero gradient. At d = 100 Adam finds both minima, in different instances,
+as the paper reports, and so does GAMP. Fractions have 95 % intervals (Wilson).
 """
 
 import numpy as np

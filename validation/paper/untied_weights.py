@@ -1,10 +1,12 @@
-"""Fig. 12, 14: queries and keys with weights of their own, r = 1 + 1, over the (α, ω) plane.
+"""Figures 12 and 14: queries and keys with weights of their own, r = 1 + 1, over the (α, ω) plane.
 
-Criterion: those of all architectures, and those of transitions. All: 95 % of the descents leave a gradient norm of at
-most 1e-6; the deepest minimum is semantic at the largest α and smallest ω, positional at the other corner; at ω = .3,
-where replica symmetry is consistent and three instances in four stay on the branch, losses and order parameters are
-within 3 standard errors plus value/√d of state evolution. Transitions: α_c is within 3 standard errors plus α_c/√d of
-state evolution, and at ω = .3 later than with tied weights by more than 3 errors, as the paper reports.
+Criterion of all architectures: 95 % of the descents leave a gradient norm of at most 1e-6. The deepest minimum is
+semantic at the largest α and smallest ω, positional at the opposite corner. At ω = .3, where replica symmetry is
+consistent and three instances in four stay on the branch, losses and order parameters are within 3 standard errors
+plus value/√d of state evolution.
+
+Criterion here: α_c is within 3 standard errors plus α_c/√d of state evolution, and at ω = .3 it is larger than with
+tied weights by more than 3 errors, as the paper reports.
 """
 
 from validation.paper._architectures.checks import judge_lines, judge_shift

@@ -1,4 +1,4 @@
-"""Fig. 13, 14: a layer with a trainable value matrix 1 + U Wᵀ of low rank over the (α, ω) plane.
+"""Figures 13 and 14: a layer with a trainable value matrix 1 + U Wᵀ of low rank over the (α, ω) plane.
 
 The paper does not say how its value matrix enters. One of low rank alone could not fit targets in R^d, so it comes on
 top of the identity, and state evolution is that of the paper's model: `_architectures/value_descent.py` says why.

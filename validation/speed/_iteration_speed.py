@@ -13,7 +13,7 @@ ALPHA, PAUSE = 1.5, 0.03
 
 
 def alternate(tasks, repeats):
-    """Median and least seconds of each task, the tasks taking turns; all are run once before."""
+    """Median and minimum of the seconds of each task. Tasks take turns, and each is run once before."""
     seconds = {name: [] for name in tasks}
     for turn in range(repeats + 1):
         for name, task in tasks.items():

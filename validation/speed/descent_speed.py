@@ -1,14 +1,14 @@
 """Gradient descent against GAMP: steps and seconds to the same minimum along the (α, ω) plane, exact risk.
 
-At every point both branches are solved from the informed starts: GAMP and, in torch, L-BFGS to a gradient norm of 1e-8;
-plain gradient descent as in the paper, step .15, in torch, for at most 5000 steps. The descent's cost is that of
-reaching GAMP's loss up to 1e-4 of it, and the gradient that all steps leave is given. All are timed one after the other
-in one process.
+At every point both branches are solved from the informed starts: by GAMP and, in torch, by L-BFGS, to a gradient norm
+of 1e-8; by plain gradient descent as in the paper, step .15, in torch, for at most 5000 steps. The cost of that
+descent is what it takes to come within 1e-4 of GAMP's loss; the gradient after all steps is given, too. All are timed
+one after the other in one process.
 
-Criterion: where state evolution has the branch and replica symmetry is consistent on it, there is one minimum, and GAMP
-and L-BFGS both end there, their weights within 1e-4 of √d. Elsewhere minima are many or the branch does not exist, and
-which of them each finds is a result; on the positional branch GAMP's is not the higher one, to 1e-6, in three cases of
-four.
+Criterion: where state evolution has the branch and replica symmetry is consistent on it, there is one minimum, and
+GAMP and L-BFGS both end there, their weights within 1e-4 of √d. Elsewhere minima are many, or the branch does not
+exist, and where each ends is a result; on the positional branch GAMP's minimum is not the higher one, to 1e-6, in
+three cases of four.
 """
 
 import time

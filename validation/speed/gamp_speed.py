@@ -1,13 +1,13 @@
 """Speed of GAMP: time of an iteration and to a critical point, memory, and how cost grows.
 
-All times are ratios of runs that take turns on one machine, medians over repeats, with the threads that numba and BLAS
-have by default; those of whole solutions over instances. A pause after each X @ Q lets BLAS's threads go to sleep, as
-they keep the cores busy for a while.
+All times are ratios of runs that take turns on one machine, with the threads that numba and BLAS have by default;
+medians over repeats, or over instances for whole solutions. There is a pause after each X @ Q, because BLAS's threads
+keep the cores busy for a while before they sleep.
 
 Criteria, which are the targets of the project: an iteration takes at most 1.3 times as long as one `X @ Q`, in double
-and in single precision; a critical point at most half of L-BFGS-B on our own compiled loss and gradient, and a
-hundredth of the paper's torch descent; at most 1.1 times the data plus the state are in memory. Quick sizes only have
-to be near. Stored parts are not measured again.
+and in single precision. A critical point takes at most half of the time of L-BFGS-B on our own compiled loss and
+gradient, and a hundredth of that of the paper's torch descent. At most 1.1 times the data plus the state are in
+memory. Quick sizes only have to be near. Stored parts are not measured again.
 """
 
 import subprocess

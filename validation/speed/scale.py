@@ -1,9 +1,9 @@
 """Beyond memory: tokens on the disk, drawn anew at every pass, or on the workers of a dask cluster.
 
-Criteria. Out of core, in a process whose memory is capped at a quarter of the data: an iteration takes at most 1.5
-times as long as reading the file once. Two dask workers: Q of one process to 1e-10, also where one of them is killed on
-the way. Drawn anew: d = 50 000, n = 75 000 in at most 2 GB; the time of an iteration is reported, and how far as many
-iterations go as `--iterations` asks for. Finished parts, and the iterations of the largest run, are kept, and an
+Criteria. Out of core, in a process whose memory is capped at a quarter of the data, an iteration takes at most 1.5
+times as long as reading the file once. Two dask workers find the Q of one process to 1e-10, also if one of them is
+killed on the way. Drawn anew, d = 50 000 and n = 75 000 take at most 2 GB. The time of such an iteration is reported,
+and where the run is after `-- --iterations N`. Finished parts, and the iterations of the largest run, are kept, and an
 interrupted script goes on.
 """
 
@@ -21,7 +21,7 @@ from validation._tools.parts import kept_parts
 from validation._tools.report import Verdict, options
 
 ALPHA, DAMPING = 1.5, 0.5
-MOST = {"out of core": 1.5, "distributed": 1e-10, "memory": 2e9}
+LIMITS = {"out of core": 1.5, "distributed": 1e-10, "memory": 2e9}
 
 OUT_OF_CORE = """
 import json, os, resource, sys, time
@@ -97,7 +97,7 @@ print(json.dumps({"d": d, "n": data.n_samples, "bytes": data.tokens.nbytes, "pea
 
 
 def child(code, *arguments):
-    """The last line that a script prints, as JSON; its errors go to ours."""
+    """The last line that a script prints, as JSON; its standard error goes to ours."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1])
 
@@ -177,15 +177,16 @@ def main():
     }
     numbers = kept_parts(verdict.path("_parts.json"), parts)
     print(table(numbers))
-    limit = (4 if found.quick else 1) * MOST["out of core"]  # quick sizes are too small to time
+    limit = (4 if found.quick else 1) * LIMITS["out of core"]  # quick sizes are too small to time
     for kind in ("cold", "warm"):
         ratio = numbers["out of core"][f"{kind} ratio"]
         verdict.check(ratio <= limit, f"out of core, {kind}: {ratio:.2f} times reading the file (<= {limit:g})")
     for name, row in numbers["distributed"].items():
-        good = row["status"] == "converged" and row["distance"] <= MOST["distributed"]
+        good = row["status"] == "converged" and row["distance"] <= LIMITS["distributed"]
         verdict.check(good, f"dask, {name}: {row['status']}, Q differs by {row['distance']:.0e}")
     row = numbers["regenerated"]
-    verdict.check(row["peak"] <= MOST["memory"], f"drawn anew, d = {row['d']}: peak memory {row['peak'] / 1e9:.2f} GB")
+    peak = row["peak"]
+    verdict.check(peak <= LIMITS["memory"], f"drawn anew, d = {row['d']}: peak memory {peak / 1e9:.2f} GB")
     verdict.path(".md").write_text(table(numbers))
     verdict.end(numbers)
 

@@ -1,10 +1,10 @@
 """What the first and the second process that run a model wait for: compilation, which is kept on the disk.
 
-Every model is run in two processes, one after the other, with an empty cache folder of their own: message passing, a
-trajectory, a fixed point of state evolution. numba reports what it compiles; seconds are those from the start of the
-process to the end of message passing.
+Every model runs in two processes, one after the other, with an empty cache folder of their own: message passing, a
+trajectory, a fixed point of state evolution. numba reports what it compiles. Seconds go from the start of the process
+to the end of message passing.
 
-Criterion: the second process compiles nothing, whatever the model, losses, maps and penalties of users included. The
+Criterion: the second process compiles nothing, whatever the model, also with a user's losses, maps and penalties. The
 package is imported within a second, the best of a few times.
 """
 
@@ -71,7 +71,7 @@ def start(model, folder):
 
 
 def import_seconds(times=5):
-    """The least time that a process takes that only imports the package, less that of one that does nothing."""
+    """Seconds that the import of the package adds to a process that does nothing, the best of a few times."""
     least = []
     for code in ("pass", "import gamp_attention"):
         took = []

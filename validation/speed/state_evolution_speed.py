@@ -1,12 +1,12 @@
 """Speed of one evaluation of the channel's averages, beside scipy's BFGS at every node of a Gauss-Hermite rule.
 
 The baseline is what one writes down from the equations: for each of the four averages m̂, q̂, θ̂ and V̂ a product rule
-of 12 × 12 Gauss-Hermite points in each token's plane (ω̃_l, y_l), and at every node scipy's BFGS
-on the proximal objective. As the whole of it takes minutes, its time is that of a random sample of nodes, scaled up;
-its accuracy is found with our own denoiser at all of its nodes.
+of 12 × 12 Gauss-Hermite points in each token's plane (ω̃_l, y_l), and scipy's BFGS on the proximal objective at every
+node. That would take minutes, so its time is measured on a random sample of nodes and scaled up. Its accuracy is found
+with our own denoiser at all of its nodes.
 
-Criterion: at equal or better accuracy the split rule is at least 500 times faster, both branches, one run, one machine,
-after compilation.
+Criterion: at equal or better accuracy the split rule is at least 500 times faster, both branches, one run, one
+machine, after compilation.
 """
 
 import time

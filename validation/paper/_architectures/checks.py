@@ -7,8 +7,8 @@ from validation._tools.report import plus_minus
 from validation.paper._architectures.instances import ORDERS, SLICE
 from validation.paper._architectures.tables import by_alpha, on_branch, reached
 
-GRADIENT, SHARE = 1e-6, 0.95  # that descents leave, and how many at least
-MOST = 0.75  # of the instances that decide
+GRADIENT, SHARE = 1e-6, 0.95  # of a descent, at most, in at least this share of them
+MIN_SHARE = 0.75  # of the instances, for a claim about all
 ERRORS = 3.0
 
 
@@ -23,7 +23,7 @@ def judge(verdict, study):
         deepest = [min((row[name] for name in study.starts), key=lambda end: end["train_loss"]) for row in rows]
         share = np.mean([reached(end) == kind for end in deepest])
         verdict.check(
-            share >= MOST, f"α={alpha:g}, ω={omega:g}: the deepest minimum is {kind} in {share:.0%} of {len(rows)}"
+            share >= MIN_SHARE, f"α={alpha:g}, ω={omega:g}: the deepest minimum is {kind} in {share:.0%} of {len(rows)}"
         )
     for entry in compare(study):
         words = (
@@ -37,7 +37,7 @@ def judge(verdict, study):
 
 
 def compare(study):
-    """Means of the slice against state evolution: the gap, and the room of 3 errors and value/√d that it has."""
+    """Means of the slice beside state evolution: each gap in units of its room, 3 errors plus value/√d."""
     table, d = [], study.size["d"]
     for theory in study.theory:
         if not theory["solved"]:
@@ -45,7 +45,7 @@ def compare(study):
         rows, branch = by_alpha(study.rows, SLICE)[theory["alpha"]], theory["branch"]
         kept = [row[branch] for row in rows if on_branch(row[branch], branch)]
         why = "" if theory["consistent"] else theory["validity"].split(" (")[0]
-        if len(kept) < MOST * len(rows):
+        if len(kept) < MIN_SHARE * len(rows):
             why = f"{len(kept)} of {len(rows)} on this branch"
         runs = [{"train_loss": end["train_loss"]} | end["order"] for end in kept]
         for key, found in land.statistics(runs, ("train_loss", *(ORDERS if branch == "mixed" else (branch,)))).items():
@@ -83,7 +83,7 @@ def judge_lines(verdict, study):
 
 
 def judge_shift(verdict, study, later):
-    """Whether the transition at the slice is later than in the paper's model, or at the same α."""
+    """Whether the transition at the slice is at a larger α than in the paper's model, or at the same."""
     d = study.size["d"]
     (value, error), (plain, plain_error) = (alpha_c(study, f"{name}, d = {d}") for name in (study.name, "paper"))
     both = float(np.hypot(error, plain_error))

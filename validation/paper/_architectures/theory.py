@@ -7,7 +7,7 @@ from gamp_attention.models.starts import POSITIONAL
 from validation.paper._architectures.instances import ARCHITECTURES, NOISE, ORDERS, SIGMA
 
 MAX_WORK = 1e6  # proximal problems of one average
-FOLLOWED, DAMPING, PATHS = 40, 0.2, 1024  # of the trajectory that the mixed branch is reached by
+FOLLOWED, DAMPING, PATHS = 40, 0.2, 1024  # of the trajectory that leads to the mixed branch
 ROUNDS = 3  # secants for α_c
 
 
@@ -52,7 +52,7 @@ def mixed_start(model, alpha):
 
 
 def crossing(architecture, omega, alphas):
-    """α_c with its error: Δε_t changes sign between two of the given α, and secants close in on where."""
+    """α_c with its error: secants from the two given α between which Δε_t changes sign."""
     known = {}
 
     def positive(alpha):
@@ -83,7 +83,7 @@ def crossing(architecture, omega, alphas):
 
 
 def difference(architecture, omega, alpha):
-    """Δε_t and its error; where only one branch is found, infinite with the sign that says which."""
+    """Δε_t and its error. Where only one branch is found it is infinite, above zero for the semantic one."""
     semantic, positional = (point(architecture, omega, alpha, branch) for branch in ORDERS)
     if semantic["solved"] and positional["solved"]:
         error = np.hypot(semantic["train_loss_error"], positional["train_loss_error"])

@@ -16,7 +16,7 @@ from gamp_attention.results import Status
 
 VALUE_RANK = 1
 START = 0.1  # size of U and W
-MOST, TOL = 5000, 1e-8
+MAX_ITER, TOL = 5000, 1e-8
 
 
 class ValueDescent(NamedTuple):
@@ -45,7 +45,7 @@ def descend_with_values(data, start, seed):
 
     size = data.lam * sqrt(d)
     with few_threads(seen.numel()):
-        status, n_iter = quasi_newton(risk, weights, 1.0, MOST, TOL * size, lambda *_: None)
+        status, n_iter = quasi_newton(risk, weights, 1.0, MAX_ITER, TOL * size, lambda *_: None)
         value = risk(weights)
         (gradient,) = torch.autograd.grad(value, weights)
     Q, U, W = (part.detach().numpy() for part in weights.split([r, VALUE_RANK, VALUE_RANK], dim=1))
