@@ -1,12 +1,22 @@
 """The step β_t of message passing, and of state evolution that follows it."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gamp_attention._core import check
 
 DAMPING = {"semantic": 0.5, "positional": 0.3}  # steps with which runs end on these branches
-START, SHRINK, N_SHRINKS = 0.3, 0.6, 2  # adaptive damping: first step, factor, how often
+
+
+class AdaptiveSettings(NamedTuple):
+    """Settings of damping="adaptive"."""
+
+    start: float = 0.3  # the first step
+    factor: float = 0.6  # by which it shrinks on divergence or a stall
+    max_shrinks: int = 2  # after which trouble ends the run
+
+
+ADAPTIVE = AdaptiveSettings()
 
 
 class Damping:
@@ -16,13 +26,13 @@ class Damping:
         self.adaptive = isinstance(damping, str)
         if self.adaptive:
             check.choice("damping", damping, ("adaptive",))
-            steps: Sequence[float] = [START]
+            steps: Sequence[float] = [ADAPTIVE.start]
         elif check.ndim("damping", damping) == 1 and len(damping) > 0:
             steps = [check.real(f"damping[{t}]", step, low=0, high=1, strict=True) for t, step in enumerate(damping)]
         else:
             steps = [check.real("damping", damping, low=0, high=1, strict=True)]
         self._steps = steps
-        self._shrinks_left = N_SHRINKS if self.adaptive else 0
+        self._shrinks_left = ADAPTIVE.max_shrinks if self.adaptive else 0
         self._scale = 1.0
 
     def __call__(self, t: int) -> float:
@@ -34,7 +44,7 @@ class Damping:
         if self._shrinks_left == 0:
             return False
         self._shrinks_left -= 1
-        self._scale *= SHRINK
+        self._scale *= ADAPTIVE.factor
         return True
 
     def snapshot(self) -> dict[str, Any]:

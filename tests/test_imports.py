@@ -22,7 +22,7 @@ INNER = {  # rooms within a room, from the ground up
     "state_evolution": ("equations", "rules", "dynamics", "fixed_points", "continuation"),
     "experiments": ("sweeps", "comparison phase_diagram", "figures"),
 }
-KNOWN = {("models", "data"), ("denoisers", "models")}
+KNOWN = {("models", "data")}
 HEAVY = {"torch", "matplotlib", "xarray", "h5py", "distributed"}
 
 

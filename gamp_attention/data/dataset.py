@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention.data.passes import Evaluation, HalfStep, evaluate, half_step
+from gamp_attention.data.passes import OutputStep, RiskSums, output_step, sum_risk
 from gamp_attention.data.reduction import Tokens, mean_squares, own_terms, taught_terms
 from gamp_attention.data.stores import as_tokens
 from gamp_attention.losses.dot_product import DotProductAttention
@@ -16,7 +16,6 @@ from gamp_attention.models.sources import Sources, by_group
 from gamp_attention.penalties.standard import require_penalty
 
 RISKS = ("asymptotic", "exact")
-LEAST_SPECTRUM = 1e-100  # mean square of tokens, for those that are all zero
 OVERFLOW = "tokens, outputs, positions: need products within the range of doubles, got ones that overflow"
 
 
@@ -119,7 +118,7 @@ class Dataset:
             spectra = mean_squares(self.tokens)[:, None]
             if not np.isfinite(spectra).all():
                 raise ValueError(OVERFLOW)
-            spectra = np.maximum(spectra, LEAST_SPECTRUM)
+            spectra = np.maximum(spectra, 1e-100)  # of tokens that are all zero
         S = len(self.source_means)
         self.spectra = check.array("spectra", spectra, (S, "d"))
         if self.spectra.shape[1] not in (1, d):
@@ -203,13 +202,13 @@ class Dataset:
         assert self.targets is not None
         return self.targets @ np.asarray(self.tokens)
 
-    def half_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, hold: bool) -> HalfStep:
-        """The samples' half of an iteration of message passing; see `gamp_attention.data.passes`."""
-        return half_step(self, risk, Q, D, V, z, hold)
+    def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, hold: bool) -> OutputStep:
+        """ω, z and g of all samples in an iteration of message passing; see `gamp_attention.data.passes`."""
+        return output_step(self, risk, Q, D, V, z, hold)
 
-    def evaluate(self, risk: str, Q: np.ndarray) -> Evaluation:
+    def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
         """A risk at weights Q (d, r), without its penalty."""
-        return evaluate(self, risk, Q)
+        return sum_risk(self, risk, Q)
 
     def terms(self, risk: str) -> RiskTerms:
         """The loss parameters of a risk.

@@ -2,7 +2,7 @@
 
 Each worker holds blocks of tokens, with the memory D and the minimisers z of their samples. An iteration sends Q, V, W
 and numbers of their size, and gets sums back. What a worker that dies held is computed again by dask: its tokens from
-their store, D and z from the last copy that this process took of them, once in COPIED iterations.
+their store, D and z from the last copy that this process took of them, once in MAX_AGE iterations.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,12 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.passes import Evaluation, HalfStep, Memory, Sums, evaluate, half_step, remembered
+from gamp_attention.data.passes import Memory, OutputStep, RiskSums, Sums, next_memory, output_step, sum_risk
 from gamp_attention.data.stores import TokenStore
 from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.sources import Group
 
-COPIED = 25  # iterations that dask would have to repeat at most
-BLOCKS = 2  # of samples, for each worker, unless told
+MAX_AGE = 25  # iterations that dask would have to repeat at most
 
 
 class Part(NamedTuple):
@@ -49,10 +48,10 @@ class Kept(NamedTuple):
 class Update(NamedTuple):
     """What turns D of one iteration into that of the next."""
 
+    rule: Memory
     V: np.ndarray
     W: np.ndarray
-    damping: float
-    memory: Memory
+    beta: float
 
 
 def _load(store: TokenStore, rows: slice, *others: Any) -> Part:
@@ -62,16 +61,16 @@ def _load(store: TokenStore, rows: slice, *others: Any) -> Part:
 
 
 def _memory(part: Part, kept: Kept, update: Update) -> np.ndarray:
-    return remembered(part.groups, kept.D, update.V, update.W, kept.g, update.damping, update.memory)
+    return next_memory(update.rule, part.groups, kept.D, update.V, update.W, kept.g, update.beta)
 
 
 def _advance(
     part: Part, kept: Any, update: Update | None, risk: str, Q: np.ndarray, V: np.ndarray, hold: bool
 ) -> tuple[Kept, Sums]:
     D, z = kept if update is None else (_memory(part, kept[0], update), kept[0].z)
-    half = half_step(part, risk, Q, D, V, z, hold)
-    assert half.denoised is not None
-    return Kept(D, half.z, half.denoised.g), half.sums
+    out = output_step(part, risk, Q, D, V, z, hold)
+    assert out.denoised is not None
+    return Kept(D, out.z, out.denoised.g), out.sums
 
 
 def _sums(found: tuple[Kept, Sums]) -> Sums:
@@ -86,13 +85,13 @@ def _next_memory(part: Part, found: tuple[Kept, Sums], update: Update) -> np.nda
     return _memory(part, found[0], update)
 
 
-def _evaluate(part: Part, risk: str, Q: np.ndarray) -> tuple[float, np.ndarray]:
-    found = evaluate(part, risk, Q)
+def _risk(part: Part, risk: str, Q: np.ndarray) -> tuple[float, np.ndarray]:
+    found = sum_risk(part, risk, Q)
     return found.loss, found.smooth
 
 
 def _fields(part: Part, risk: str, Q: np.ndarray) -> np.ndarray:
-    return evaluate(part, risk, Q).fields()
+    return sum_risk(part, risk, Q).fields()
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +152,7 @@ class DistributedDataset(Dataset):
         if not (hasattr(client, "submit") and hasattr(client, "gather") and hasattr(client, "nthreads")):
             raise check.fail("client", client, "a distributed.Client", TypeError)
         if n_blocks is None:
-            n_blocks = BLOCKS * max(1, len(client.nthreads()))
+            n_blocks = 2 * max(1, len(client.nthreads()))
         n_blocks = check.integer("n_blocks", n_blocks, low=1)
         vars(self).update(vars(data))
         self.client = client
@@ -181,10 +180,10 @@ class DistributedDataset(Dataset):
         """Their results, in order."""
         return self.client.gather(futures)
 
-    def half_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, hold: bool) -> HalfStep:
-        """The samples' half of an iteration, on the workers."""
+    def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, hold: bool) -> OutputStep:
+        """ω, z and g of all samples, on the workers."""
         kept, update, age = None, None, 0
-        if isinstance(D, Remote) and D.age < COPIED:
+        if isinstance(D, Remote) and D.age < MAX_AGE:
             kept, update, age = D.found, D.update, D.age
         else:
             D, z = np.asarray(D), None if z is None else np.asarray(z)
@@ -194,18 +193,16 @@ class DistributedDataset(Dataset):
         several = self.fetched(self.on_all(_sums, [(each,) for each in found]))
         sums = Sums(*(np.sum(each, axis=0) for each in zip(*several, strict=True)))
 
-        def remember(V: np.ndarray, W: np.ndarray, damping: float, memory: Memory) -> Remote:
-            return Remote(self, found, age + 1, Update(V, W, damping, memory))
+        def remember(rule: Memory, V: np.ndarray, W: np.ndarray, beta: float) -> Remote:
+            return Remote(self, found, age + 1, Update(rule, V, W, beta))
 
-        return HalfStep(sums, Remote(self, found, age + 1), remember)
+        return OutputStep(sums, Remote(self, found, age + 1), remember)
 
-    def evaluate(self, risk: str, Q: np.ndarray) -> Evaluation:
+    def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
         """A risk, on the workers."""
-        found = self.fetched(self.on_all(_evaluate, [(part, risk, Q) for part in self.parts]))
+        found = self.fetched(self.on_all(_risk, [(part, risk, Q) for part in self.parts]))
 
         def fields() -> np.ndarray:
             return np.concatenate(self.fetched(self.on_all(_fields, [(part, risk, Q) for part in self.parts])))
 
-        return Evaluation(
-            float(sum(loss for loss, _ in found)), np.sum([smooth for _, smooth in found], axis=0), fields
-        )
+        return RiskSums(float(sum(loss for loss, _ in found)), np.sum([smooth for _, smooth in found], axis=0), fields)

@@ -13,7 +13,6 @@ from gamp_attention._core.compiled import over_blocks
 from gamp_attention.data.stores import FileTokens, TokenStore
 from gamp_attention.models.sources import Group, Sources
 
-DRAWN, DRAWN_BYTES = 64, 1 << 22  # samples drawn at a time, at most, so that temporaries are small
 STORAGES = ("memory", "none")
 
 
@@ -128,8 +127,8 @@ def _draw_all(law: TokenLaw, rng: np.random.Generator, groups: tuple[Group, ...]
 
 
 def _together(shape: tuple[int, ...]) -> int:
-    """How many samples are drawn at a time. The numbers do not depend on it."""
-    return max(1, min(DRAWN, DRAWN_BYTES // (8 * shape[1] * shape[2])))
+    """How many samples are drawn at a time: up to 64, in at most 4 MB. The numbers do not depend on it."""
+    return max(1, min(64, (1 << 22) // (8 * shape[1] * shape[2])))
 
 
 def _parts(groups: tuple[Group, ...], step: int) -> Iterator[Group]:

@@ -11,12 +11,10 @@ import numpy as np
 from gamp_attention._core.compiled import field_kernel, over_blocks
 from gamp_attention.data.stores import TokenStore, token_blocks
 
-N_BLOCKS = 32
-COPIED = 1 << 20  # numbers copied at a time where single precision is turned into double
 
-
-def _block(n_rows: int) -> int:
-    return max(1, -(-n_rows // N_BLOCKS))
+def _block(n_rows: int, n_blocks: int = 32) -> int:
+    """Rows of a block."""
+    return max(1, -(-n_rows // n_blocks))
 
 
 def local_fields(tokens: np.ndarray | TokenStore, positions: np.ndarray, Q: np.ndarray) -> np.ndarray:
@@ -53,7 +51,7 @@ def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:
     """x_l·y_k in float64 within every sample: (n, L, d), (n, K, d) to (n, L, K), without a copy of the tokens."""
     n, L, d = tokens.shape
     products = np.empty((n, L, others.shape[1]))
-    step = max(1, COPIED // (L * d))
+    step = max(1, (1 << 20) // (L * d))  # a million numbers are turned from single into double precision at a time
     for first in range(0, n, step):
         part = slice(first, first + step)
         products[part] = np.asarray(tokens[part], float) @ np.asarray(others[part], float).transpose(0, 2, 1)

@@ -26,9 +26,16 @@ from gamp_attention.losses.attention import evaluate
 from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.sources import Group
 
-ROWS = 4  # that one loop projects and adds up together
-MAX_BLOCKS = 32  # whose sums cost memory traffic, too
-SHARE = 0.025  # of the tokens' size that the sums of all blocks may take
+
+class PassSettings(NamedTuple):
+    """How samples are dealt out."""
+
+    rows: int = 4  # that one loop projects and adds up together
+    max_blocks: int = 32  # whose sums cost memory traffic, too
+    max_share: float = 0.025  # of the tokens' size, for the sums of all blocks
+
+
+PASS = PassSettings()
 
 
 class PassData(Protocol):
@@ -59,7 +66,7 @@ class PassData(Protocol):
 
 
 class Pass(NamedTuple):
-    """What one pass over n samples finds at weights Q; passes over parts of the data add up.
+    """What one pass over n samples finds at weights Q; of parts of the data, sums add up.
 
     Attributes
     ----------
@@ -158,9 +165,9 @@ def grouped_pass(
 
 
 def _strides(n: int, L: int, r: int) -> tuple[int, int]:
-    """Samples of a stride, with a multiple of ROWS rows, and of a block: whole strides, few enough for their sums."""
-    stride = ROWS // gcd(ROWS, L)
-    n_blocks = max(1, min(MAX_BLOCKS, int(SHARE * n * L / (2 * r))))
+    """Samples of a stride, whose rows fill whole loops, and of a block: whole strides, few enough for their sums."""
+    stride = PASS.rows // gcd(PASS.rows, L)
+    n_blocks = max(1, min(PASS.max_blocks, int(PASS.max_share * n * L / (2 * r))))
     return stride, stride * -(-n // (stride * n_blocks))
 
 
@@ -172,11 +179,11 @@ def _pass(first, last, stride, rows, columns, shift, loss, *others):
     grad, hess, fields = np.empty(k), np.empty((k, k)), np.empty((stride, k))
     weights = np.zeros((stride * (k // r), 2 * r))
     work = scratch, grad, hess, fields, fields.reshape((stride * (k // r), r)), weights
-    _go_through(first, last, stride, rows, columns, shift, loss, work, *others)
+    _pass_in_strides(first, last, stride, rows, columns, shift, loss, work, *others)
 
 
 @sample_kernel
-def _go_through(
+def _pass_in_strides(
     first, last, stride, rows, columns, shift, loss, work, params, metric, hold, points, proximal, fresh,
     omega, out, losses, sums, totals,
 ):  # fmt: skip
@@ -186,7 +193,7 @@ def _go_through(
     old = 0
     for begin in range(first, last + stride, stride):  # the last turn only adds up
         new = (begin - first) * L if begin < last else old
-        for at in range(0, stride * L, ROWS):
+        for at in range(0, stride * L, PASS.rows):
             _project_and_add(new + at, old + at, at, rows, columns, projections, weights, sums)
         old = new
         if begin >= last:
@@ -215,7 +222,7 @@ def _go_through(
 
 @field_kernel
 def _project_and_add(new, old, at, rows, columns, fields, weights, sums):
-    """Fields of ROWS rows from `new` on, while those from `old` on are added to the sums with their weights."""
+    """Fields of four rows from `new` on, while those from `old` on are added to the sums with their weights."""
     r, d = columns.shape
     x0, x1, x2, x3 = rows[new], rows[new + 1], rows[new + 2], rows[new + 3]
     y0, y1, y2, y3 = rows[old], rows[old + 1], rows[old + 2], rows[old + 3]

@@ -1,4 +1,7 @@
-"""The samples' half of an iteration of message passing, which reads the tokens; those of parts of the data add up."""
+"""What needs all samples: the output step of message passing, and the sums that a risk is made of.
+
+Both read the tokens once. What they sum over the samples of one process adds up with that of the others.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,9 +10,9 @@ import numpy as np
 
 from gamp_attention.data.pass_kernels import PassData, grouped_pass
 from gamp_attention.denoisers.output import Denoised
-from gamp_attention.models.sources import Group, by_group, summed
+from gamp_attention.models.sources import Group, summed, weighted
 
-Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]
+Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]  # D of (D, V g, W g, β)
 
 
 class Sums(NamedTuple):
@@ -28,25 +31,25 @@ class Sums(NamedTuple):
     response: np.ndarray
 
 
-class HalfStep(NamedTuple):
+class OutputStep(NamedTuple):
     """Sums, and what each sample keeps, as arrays (n, L, r) or as handles of arrays that are elsewhere.
 
     Attributes
     ----------
     sums : over all samples.
     z : minimisers of the proximal step.
-    remember : the Onsager memory D of the next iteration, from the averaged V, W, the damping and a rule.
+    remember : the memory D of the next iteration, from a rule, the new V, W and the step β.
     omega, denoised : centres and answer of the proximal step; None where they are elsewhere.
     """
 
     sums: Sums
     z: Any
-    remember: Callable[[np.ndarray, np.ndarray, float, Memory], Any]
+    remember: Callable[[Memory, np.ndarray, np.ndarray, float], Any]
     omega: np.ndarray | None = None
     denoised: Denoised | None = None
 
 
-class Evaluation(NamedTuple):
+class RiskSums(NamedTuple):
     """A risk without its penalty: Σ_μ ℓ_μ, X̃ᵀ∇ℓ (d, r), and a function that gives the fields (n, L, r)."""
 
     loss: float
@@ -54,41 +57,38 @@ class Evaluation(NamedTuple):
     fields: Callable[[], np.ndarray]
 
 
-def half_step(
+def output_step(
     data: PassData, risk: str, Q: np.ndarray, D: np.ndarray, V: np.ndarray, z: np.ndarray | None, hold: bool
-) -> HalfStep:
-    """The half of samples that this process holds, from minimisers z of the last iteration."""
+) -> OutputStep:
+    """ω = X̃Q − D, z = prox(ω; V) and g = V⁻¹(z − ω) of the samples in this process, with the sums over them.
+
+    Proximal steps start from the minimisers z of the last iteration, where there are any.
+    """
     terms = data.terms(risk)
     seen = grouped_pass(data, terms.params, Q, D, V, z, hold=hold)
     out = seen.denoised
     loss = float(np.sum(seen.losses + terms.constant))
     sums = Sums(loss, seen.force, seen.smooth, summed(data.groups, data.n_sources, out.response))
 
-    def remember(V: np.ndarray, W: np.ndarray, damping: float, memory: Memory) -> np.ndarray:
-        return remembered(data.groups, D, V, W, out.g, damping, memory)
+    def remember(rule: Memory, V: np.ndarray, W: np.ndarray, beta: float) -> np.ndarray:
+        return next_memory(rule, data.groups, D, V, W, out.g, beta)
 
-    return HalfStep(sums, out.z, remember, seen.omega, out)
-
-
-def remembered(
-    groups: tuple[Group, ...], D: np.ndarray, V: np.ndarray, W: np.ndarray, g: np.ndarray, damping: float,
-    memory: Memory,
-) -> np.ndarray:  # fmt: skip
-    """The next Onsager memory by a rule that is asked for each group by itself."""
-
-    def of_group(rows: slice, sources: np.ndarray) -> np.ndarray:
-        before = D[rows]
-        after = memory(before, V[sources], W[sources], g[rows], damping)
-        if np.shape(after) != before.shape:
-            raise ValueError(f"memory: needs to return shape {before.shape}, got shape {np.shape(after)}")
-        return after
-
-    return by_group(groups, of_group)
+    return OutputStep(sums, out.z, remember, seen.omega, out)
 
 
-def evaluate(data: PassData, risk: str, Q: np.ndarray) -> Evaluation:
-    """A risk of samples that this process holds, in the same pass as message passing makes."""
+def next_memory(
+    rule: Memory, groups: tuple[Group, ...], D: np.ndarray, V: np.ndarray, W: np.ndarray, g: np.ndarray, beta: float
+) -> np.ndarray:
+    """The Onsager memory D of the next iteration by a rule, with V and W of the source of each token."""
+    after = rule(D, weighted(groups, V, g), weighted(groups, W, g), beta)
+    if np.shape(after) != D.shape:
+        raise ValueError(f"memory: needs to return shape {D.shape}, got shape {np.shape(after)}")
+    return after
+
+
+def sum_risk(data: PassData, risk: str, Q: np.ndarray) -> RiskSums:
+    """A risk of the samples in this process, in the same pass as message passing makes."""
     terms, (n, L, _), r = data.terms(risk), data.tokens.shape, Q.shape[1]
     V = np.tile(np.eye(r), (data.n_sources, 1, 1))
     seen = grouped_pass(data, terms.params, Q, np.zeros((n, L, r)), V, proximal=False)
-    return Evaluation(float(np.sum(seen.losses + terms.constant)), seen.smooth, lambda: seen.omega)
+    return RiskSums(float(np.sum(seen.losses + terms.constant)), seen.smooth, lambda: seen.omega)

@@ -11,12 +11,12 @@ from gamp_attention._core import check
 from gamp_attention._core.compiled import kernel, over_blocks
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.fields import back_project, local_fields
-from gamp_attention.denoisers.input import weights_update
+from gamp_attention.denoisers.input import input_step
+from gamp_attention.denoisers.output import Denoised, denoise, joined
 from gamp_attention.losses.attention import evaluate, make_work
+from gamp_attention.models.sources import weighted
 from gamp_attention.penalties.matrix import least_subgradient, penalty_total
 from gamp_attention.results import Overlaps
-
-BLOCK = 1024
 
 
 @kernel
@@ -31,7 +31,7 @@ def sample_derivatives(loss: Any, params: np.ndarray, z: np.ndarray) -> tuple[np
     n, L, r = z.shape
     flat = np.ascontiguousarray(z).reshape(n, L * r)
     value, grad, hess = np.empty(n), np.empty((n, L * r)), np.empty((n, L * r, L * r))
-    over_blocks(lambda first, last: _derivatives(first, last, loss, params, flat, value, grad, hess), n, BLOCK)
+    over_blocks(lambda first, last: _derivatives(first, last, loss, params, flat, value, grad, hess), n, 1024)
     return value, grad.reshape(n, L, r), hess
 
 
@@ -43,6 +43,7 @@ class RiskAtPoint:
     ----------
     train_loss : ε_t = R/d.
     gradient : (d, r) ∇R, or the subgradient of smallest norm.
+    gradient_norm : ‖∇R‖_F/(λ√d).
     smooth : (d, r) the gradient without the penalty, X̃ᵀ∇ℓ.
     loss, params : the per-sample loss and its rows of parameters.
     fields : a function that gives z.
@@ -50,6 +51,7 @@ class RiskAtPoint:
 
     train_loss: float
     gradient: np.ndarray
+    gradient_norm: float
     smooth: np.ndarray
     loss: Any
     params: np.ndarray
@@ -87,9 +89,22 @@ def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
 
 def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
     """Evaluate a risk and its derivatives at Q (d, r), in the same pass over the tokens as message passing makes."""
-    found = data.evaluate(risk, Q)
+    found = data.sum_risk(risk, Q)
     grad, value = least_subgradient(data.penalty, Q, found.smooth), normalised_risk(data, Q, found.loss)
-    return RiskAtPoint(value, grad, found.smooth, data.loss, data.terms(risk).params, found.fields)
+    norm, params = gradient_norm(data, grad), data.terms(risk).params
+    return RiskAtPoint(value, grad, norm, found.smooth, data.loss, params, found.fields)
+
+
+def denoise_at(data: Dataset, at: RiskAtPoint, V: np.ndarray, *, hold: bool = False) -> Denoised:
+    """The output denoiser at ω = z − V g with g = −∇ℓ(z), for which z is a stationary point of the proximal objective.
+
+    V (S, r, r) holds one matrix for the tokens of each source.
+    """
+    omega = at.z + weighted(data.groups, V, at.loss_gradients)
+    return joined([
+        denoise(at.loss, at.params[rows], omega[rows], V[sources], at.z[rows], hold=hold)
+        for rows, sources in data.groups
+    ])  # fmt: skip
 
 
 def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: Any) -> np.ndarray:
@@ -204,7 +219,7 @@ def susceptibility(
             full = (count * big - big @ resolvents.sum(axis=0) @ big) / data.dim
             for l, s in enumerate(sources):
                 V_hat[s] += full[l * r : (l + 1) * r, l * r : (l + 1) * r]
-        W = weights_update(data.penalty, data.spectra, V_hat, -at.smooth, Q)[1]
+        W = input_step(data.penalty, data.spectra, V_hat, -at.smooth, Q)[1]
         if not np.isfinite(W).all() or np.linalg.eigvalsh(W).min() <= 0:
             return np.full((S, r, r), np.nan)
         change = np.abs(W - V).max() / np.abs(W).max()

@@ -17,7 +17,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.models.sources import Group, single_group
 
-BLOCK_BYTES = 1 << 24  # that are read at a time
+BLOCK_BYTES = 1 << 24  # read at a time, but one sample at least
 
 
 class TokenStore(ABC):

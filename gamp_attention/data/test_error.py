@@ -10,7 +10,6 @@ from gamp_attention.data.drawing import draw_tokens
 from gamp_attention.data.fields import local_fields
 
 STREAM = 2  # of a seed, apart from the numbers that data of the same seed are drawn from
-CHUNK = 500  # samples held at a time
 
 
 def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: Any = 1) -> tuple[float, float]:
@@ -37,8 +36,9 @@ def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: An
     Q = check.array("Q", Q, (data.dim, data.rank))
     rng = check.generator(seed, STREAM)
     errors = []
-    for first in range(0, n, CHUNK):
-        count = min(CHUNK, n - first)
+    together = 500  # samples held at a time
+    for first in range(0, n, together):
+        count = min(together, n - first)
         tokens, _ = draw_tokens(
             rng, count, data.dim, data.positions, data.source_means, data.spectra, data.model.draw_groups
         )

@@ -3,18 +3,25 @@
 η_i(b, A) = argmin_x r(x) + ½ xᵀA_i x − b_iᵀx for x in R^r, and C_i = ∂η_i/∂b_i. In closed form for the ridge.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._core.compiled import inline_kernel, kernel
 from gamp_attention.penalties.base import penalty_prox
 
-LEAST_PRECISION = 0.5  # of λ + A, in units of λ; for other penalties, of the convexity that is known
-LEAST_CURVATURE = 1e-2  # of the same, in units of the strength, where that is not enough
-LEAST_VARIANCE = 1e-6  # of the fields, in units of their initial variances, where a penalty can kill all weights
-MAX_SWEEPS = 1000
-EXACT = 1e-15  # change in a sweep, relative to the largest weight, that ends it
+
+class InputSettings(NamedTuple):
+    """Bounds that keep A and W sound far from fixed points, and settings of the coordinate descent."""
+
+    min_precision: float = 0.5  # of λ + A, in units of λ; for other penalties, of the convexity that is known
+    min_curvature: float = 1e-2  # of the same, in units of the strength, where that is not enough
+    min_variance: float = 1e-6  # of the fields, in units of the initial one, where a penalty can kill all weights
+    max_sweeps: int = 1000  # over the columns of a coordinate
+    tol: float = 1e-15  # change in a sweep, relative to the largest weight, that ends it
+
+
+INPUT = InputSettings()
 
 
 def initial_variances(trace: np.ndarray, strength: float, rank: int) -> np.ndarray:
@@ -29,14 +36,14 @@ def prior_response(
 
     Eq. :eq:`variances`.
 
-    Near a maximum of the risk λ + A is not positive definite; its eigenvalues are kept above LEAST_PRECISION λ,
+    Near a maximum of the risk λ + A is not positive definite; its eigenvalues are kept above min_precision λ,
     in A too, so that fixed points stay what they are.
 
     Arguments (L, K), λ and (L, r, r), for K coordinates or classes of them with weights `share` (K,), equal
     if not given; returns (K, r, r) twice and (L, r, r).
     """
     spectrum, vectors = _spectrum(spectra, V_hat)
-    spectrum = np.maximum(spectrum, (LEAST_PRECISION - 1) * lam)
+    spectrum = np.maximum(spectrum, (INPUT.min_precision - 1) * lam)
     A = np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
     C = np.einsum("iab,ib,icb->iac", vectors, 1 / (lam + spectrum), vectors)
     return A, C, _mean_response(spectra, C, share)
@@ -46,7 +53,7 @@ def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarr
     """A_i (K, r, r) for any penalty, with eigenvalues that keep r(x) + ½ xᵀA x strongly convex."""
     spectrum, vectors = _spectrum(spectra, V_hat)
     convexity = penalty.convexity
-    least = max(LEAST_PRECISION * convexity, LEAST_CURVATURE * penalty.strength) - convexity
+    least = max(INPUT.min_precision * convexity, INPUT.min_curvature * penalty.strength) - convexity
     spectrum = np.maximum(spectrum, least)
     return np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
 
@@ -55,7 +62,7 @@ def field_variances(penalty: Any, spectra: np.ndarray, C: np.ndarray, share: np.
     """W_l = (1/d) Σ_i γ_l^i C_i (L, r, r) for any penalty, kept positive definite where all weights are dead."""
     W = _mean_response(spectra, C, share)
     share = np.full(spectra.shape[1], 1 / spectra.shape[1]) if share is None else share
-    least = LEAST_VARIANCE * initial_variances(spectra @ share, penalty.strength, W.shape[1])
+    least = INPUT.min_variance * initial_variances(spectra @ share, penalty.strength, W.shape[1])
     spectrum, vectors = np.linalg.eigh(W)
     if (spectrum >= least[:, :1, 0]).all():
         return W
@@ -66,26 +73,32 @@ def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndar
     """η (K, r) and C (K, r, r) for b (K, r) and A (K, r, r) or (1, r, r), any penalty. Eq. :eq:`input-denoiser`."""
     b = np.ascontiguousarray(b, dtype=float)
     eta, C = np.empty(b.shape), np.empty((*b.shape, b.shape[1]))
-    _denoise(penalty, b, np.ascontiguousarray(A), eta, C)
+    _denoise_coordinates(penalty, b, np.ascontiguousarray(A), eta, C)
     return eta, C
 
 
-def weights_update(
+def input_step(
     penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, force: np.ndarray, Q: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """η (d, r) and W (L, r, r) for b = force + A Q, with force = X̃ᵀg (d, r).
+    """New weights η (d, r) and variances W (L, r, r) from the response V̂ and force = X̃ᵀg (d, r) at weights Q.
 
     Eq. :eq:`input-denoiser`, :eq:`variances`.
     """
-    d, r = Q.shape
     if penalty.quadratic:
         A, C, W = prior_response(spectra, penalty.lam, V_hat)
-        b = force + np.einsum("iab,ib->ia", np.broadcast_to(A, (d, r, r)), Q)
-        return np.einsum("iab,ib->ia", np.broadcast_to(C, (d, r, r)), b), W
-    A = precisions(penalty, spectra, V_hat)
-    b = force + np.einsum("iab,ib->ia", np.broadcast_to(A, (d, r, r)), Q)
-    eta, C = denoise_weights(penalty, b, A)
-    return eta, field_variances(penalty, np.broadcast_to(spectra, (len(spectra), d)), C)
+        b = force + _products(A, Q)
+        eta = _products(C, b)
+    else:
+        A = precisions(penalty, spectra, V_hat)
+        b = force + _products(A, Q)
+        eta, C = denoise_weights(penalty, b, A)
+        W = field_variances(penalty, np.broadcast_to(spectra, (len(spectra), len(Q))), C)
+    return eta, W
+
+
+def _products(matrices: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """A_i x_i (d, r) with matrices (d, r, r), or one for all (1, r, r)."""
+    return np.einsum("iab,ib->ia", np.broadcast_to(matrices, (len(x), *matrices.shape[1:])), x)
 
 
 def _spectrum(spectra: np.ndarray, V_hat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -129,7 +142,7 @@ def _linearise(A, slope, system):
 
 
 @kernel
-def _denoise(penalty, b, A, eta, C):
+def _denoise_coordinates(penalty, b, A, eta, C):
     """Cyclic coordinate descent with the scalar prox, sped up by Newton steps; then C by implicit differentiation."""
     n, r = b.shape
     if r == 1:
@@ -141,14 +154,14 @@ def _denoise(penalty, b, A, eta, C):
     for i in range(n):
         Ai, x = A[i if A.shape[0] > 1 else 0], eta[i]
         x[:] = 0.0
-        for _ in range(MAX_SWEEPS):
+        for _ in range(INPUT.max_sweeps):
             change, scale = 0.0, 0.0
             for a in range(r):
                 moved, slope[a] = _entry(penalty, b[i], Ai, x, a)
                 change = max(change, abs(moved - x[a]))
                 scale = max(scale, abs(moved))
                 x[a] = moved
-            if change <= EXACT * scale:
+            if change <= INPUT.tol * scale:
                 break
             before = _rest(penalty, b[i], Ai, x, rest, slope)
             _linearise(Ai, slope, system)

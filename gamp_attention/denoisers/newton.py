@@ -10,13 +10,27 @@ import numpy as np
 from gamp_attention._core.compiled import inline_kernel, kernel, sample_kernel
 from gamp_attention.losses.attention import evaluate, loss_value, make_work
 
-FAILED, SOLVED, MERGED = 0, 1, 2
-MAX_NEWTON = 200
-LOITER = 30  # steps after which a point where the Hessian is not definite is left as a saddle is
-HUGE = 1e300  # a shift that no finite Hessian asks for
-MAX_MINIMA = 16  # remembered by a global search
-LAST_STEP = 1e-10  # relative Newton step after which a further one, quadratically smaller, is not worth an evaluation
-MERGE = 0.3  # a Newton step that lands this much nearer to a known minimum belongs to it
+
+class NewtonEnd(NamedTuple):
+    """How a minimisation ended."""
+
+    failed: int = 0
+    solved: int = 1
+    merged: int = 2  # on its way to a minimum that is known
+
+
+class NewtonSettings(NamedTuple):
+    """Settings of the local minimisation."""
+
+    max_iter: int = 200
+    loiter: int = 30  # steps after which a point where the Hessian is not definite is left as a saddle is
+    max_shift: float = 1e300  # of the Hessian: more than any finite one asks for
+    last_step: float = 1e-10  # relative step after which a further one, quadratically smaller, is not worth its cost
+    merge: float = 0.3  # a step that lands this much nearer to a known minimum belongs to it
+    max_minima: int = 16  # that a global search remembers
+
+
+END, NEWTON = NewtonEnd(), NewtonSettings()
 
 
 class NotPositiveDefinite(ValueError):
@@ -72,7 +86,7 @@ def make_workspace(loss, n_fields):
         np.empty(n_fields),
         np.empty(n_fields),
         make_work(loss),
-        np.empty((MAX_MINIMA, n_fields)),
+        np.empty((NEWTON.max_minima, n_fields)),
     )
 
 
@@ -174,38 +188,38 @@ def descend_from_saddle(loss, p, omega, metric, z, value, ws):
 
 @sample_kernel
 def minimise_from(loss, p, omega, metric, z, ws, n_known):
-    """Guarded Newton from z, in place. Returns (objective, status), with ws.hess the Hessian at z up to LAST_STEP.
+    """Guarded Newton from z, in place. Returns (objective, status), with ws.hess the Hessian at z up to one last step.
 
     The Hessian is shifted until it is positive definite, the step halved until the objective falls enough.
-    Stops with status MERGED once a Newton step heads for one of the first n_known of ws.minima.
+    Stops as `merged` once a Newton step heads for one of the first n_known of ws.minima.
     """
     k = z.shape[0]
     value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
-    for number in range(MAX_NEWTON):
+    for number in range(NEWTON.max_iter):
         size, scale = 0.0, 0.0
         for i in range(k):
             size = max(size, abs(ws.grad[i]))
             scale = max(scale, abs(z[i]) + abs(omega[i]))
         if not np.isfinite(size):
-            return value, FAILED
+            return value, END.failed
         definite = cholesky(ws.hess, 0.0, ws.chol)
         if size <= 1e-14 * metric.largest * scale or size < 1e-300:
             if definite or not descend_from_saddle(loss, p, omega, metric, z, value, ws):
-                return value, SOLVED
+                return value, END.solved
             value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
             continue
         # from next to a saddle, steps grow by a factor each: far from it in few, but not from 1e-100
-        loitering = number % LOITER == LOITER - 1 and not definite
+        loitering = number % NEWTON.loiter == NEWTON.loiter - 1 and not definite
         if loitering and descend_from_saddle(loss, p, omega, metric, z, value, ws):
             value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
             continue
         shifted = not definite
         shift = 0.05 * metric.smallest
-        while not definite and shift < HUGE:
+        while not definite and shift < NEWTON.max_shift:
             definite = cholesky(ws.hess, shift, ws.chol)
             shift *= 3.0
         if not definite:
-            return value, FAILED
+            return value, END.failed
         for i in range(k):
             ws.step[i] = ws.grad[i]
         cholesky_solve(ws.chol, ws.step)
@@ -215,17 +229,17 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
                 for i in range(k):
                     distance += (z[i] - ws.minima[c, i]) ** 2
                     landing += (z[i] - ws.step[i] - ws.minima[c, i]) ** 2
-                if landing <= MERGE * MERGE * distance:
-                    return value, MERGED
+                if landing <= NEWTON.merge * NEWTON.merge * distance:
+                    return value, END.merged
         slope, length = 0.0, 0.0
         for i in range(k):
             slope += ws.grad[i] * ws.step[i]
             length = max(length, abs(ws.step[i]))
             ws.start[i] = z[i]
-        if not shifted and length <= LAST_STEP * scale:
+        if not shifted and length <= NEWTON.last_step * scale:
             for i in range(k):
                 z[i] -= ws.step[i]
-            return value - 0.5 * slope, SOLVED
+            return value - 0.5 * slope, END.solved
         rounding = 4e-15 * (abs(value) + size * scale)
         t = 1.0
         while True:
@@ -236,7 +250,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
                 break
             t *= 0.5
             if t < 1e-12:
-                return value, FAILED
+                return value, END.failed
         if slope <= rounding:  # the objective no longer tells steps apart: stop when the gradient no longer falls
             after = 0.0
             for i in range(k):
@@ -247,7 +261,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
                     trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
                 definite = cholesky(ws.hess, 0.0, ws.chol)
                 if definite or not descend_from_saddle(loss, p, omega, metric, z, trial, ws):
-                    return trial, SOLVED
+                    return trial, END.solved
                 trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
         value = trial
-    return value, FAILED
+    return value, END.failed

@@ -6,18 +6,9 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import kernel, over_blocks, sample_kernel
-from gamp_attention.denoisers.newton import (
-    SOLVED,
-    cholesky_solve,
-    make_metric,
-    make_workspace,
-    minimise_from,
-)
+from gamp_attention.denoisers.newton import END, cholesky_solve, make_metric, make_workspace, minimise_from
 from gamp_attention.denoisers.prox import factor_hessian, minimise_globally, search_points
 from gamp_attention.losses.attention import AttentionLoss
-from gamp_attention.models.sources import Group
-
-BLOCK = 128  # samples a thread takes at a time
 
 
 class Denoised(NamedTuple):
@@ -94,9 +85,9 @@ def denoise(
     points = search_points(L * r)
 
     def block(first: int, last: int) -> None:
-        _denoise(first, last, loss, params, flat, metric, hold, points, out)
+        _denoise_block(first, last, loss, params, flat, metric, hold, points, out)
 
-    over_blocks(block, n, BLOCK)
+    over_blocks(block, n, 128)
     return unflatten(out)
 
 
@@ -156,24 +147,6 @@ def unflatten(out: Outputs) -> Denoised:
     return Denoised(**{**out._asdict(), "z": out.z.reshape(shape), "g": out.g.reshape(shape)})
 
 
-def denoise_groups(
-    groups: tuple[Group, ...],
-    loss: Any,
-    params: np.ndarray,
-    omega: np.ndarray,
-    V: np.ndarray,
-    start: np.ndarray | None = None,
-    *,
-    hold: bool = False,
-) -> Denoised:
-    """The denoiser with the V (S, r, r) of the source of each token."""
-    parts = [
-        denoise(loss, params[rows], omega[rows], V[sources], None if start is None else start[rows], hold=hold)
-        for rows, sources in groups
-    ]
-    return joined(parts)
-
-
 def joined(parts: list[Denoised]) -> Denoised:
     """Answers for consecutive samples as one."""
     return parts[0] if len(parts) == 1 else Denoised(*(np.concatenate(each) for each in zip(*parts, strict=True)))
@@ -186,12 +159,12 @@ def make_scratch(loss, k):
 
 
 @kernel
-def _denoise(first, last, loss, params, omega, metric, hold, points, out):
-    _go_through(first, last, loss, params, omega, metric, hold, points, make_scratch(loss, omega.shape[1]), out)
+def _denoise_block(first, last, loss, params, omega, metric, hold, points, out):
+    _denoise_rows(first, last, loss, params, omega, metric, hold, points, make_scratch(loss, omega.shape[1]), out)
 
 
 @sample_kernel
-def _go_through(first, last, loss, params, omega, metric, hold, points, scratch, out):
+def _denoise_rows(first, last, loss, params, omega, metric, hold, points, scratch, out):
     for mu in range(first, last):
         denoise_sample(mu, loss, params[mu], omega[mu], metric, hold, points, scratch, out)
 
@@ -209,7 +182,7 @@ def denoise_sample(mu, loss, p, w, metric, hold, points, scratch, out):
     else:
         value, out.gap[mu], status = minimise_globally(loss, p, w, metric, x, points, ws)
     out.moreau[mu] = value
-    out.solved[mu] = status == SOLVED
+    out.solved[mu] = status == END.solved
     factor_hessian(metric, ws)
     for j in range(k):
         for i in range(k):

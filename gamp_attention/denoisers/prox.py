@@ -7,14 +7,15 @@ that no second minimum can compete; elsewhere the ellipsoid that must contain an
 """
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import ndtri
 
 from gamp_attention._core.compiled import inline_kernel, sample_kernel
 from gamp_attention.denoisers.newton import (
-    HUGE,
-    SOLVED,
+    END,
+    NEWTON,
     assign,
     cholesky,
     minimise_from,
@@ -23,32 +24,39 @@ from gamp_attention.denoisers.newton import (
 )
 from gamp_attention.losses.bounds import curvature_floor, loss_floor
 
-N_POINTS = 2048
-MAX_STARTS = 400  # of one global search; far more than any case met so far needs
-FEATURE = 0.5  # distance in z over which a softmax of quadratic scores can change the shape of ℓ
-SCAN = 4  # points compared to choose a start
-SAME_MINIMUM = 1e-6  # relative distance under which two minimisers count as one
+
+class SearchSettings(NamedTuple):
+    """Settings of the global search."""
+
+    max_starts: int = 400  # far more than any case met so far needs
+    n_points: int = 2048  # that starts are chosen from
+    n_compared: int = 4  # of these, for each start
+    feature: float = 0.5  # distance in z over which a softmax of quadratic scores can change the shape of ℓ
+    same_minimum: float = 1e-6  # relative distance under which two minimisers count as one
+
+
+SEARCH = SearchSettings()
 
 
 @lru_cache
 def search_points(n_fields: int) -> np.ndarray:
-    """Points of the unit ball (N_POINTS, L r) for global searches, denser at its centre, in pairs ±u.
+    """Points of the unit ball (n_points, L r) for global searches, denser at its centre, in pairs ±u.
 
     Any first ones of them are well spread.
     """
     from scipy.stats import qmc  # takes longer to load than all the rest
 
-    cube = qmc.Sobol(n_fields + 1, rng=np.random.default_rng(7)).random(N_POINTS // 2)
+    cube = qmc.Sobol(n_fields + 1, rng=np.random.default_rng(7)).random(SEARCH.n_points // 2)
     gauss = ndtri(np.clip(cube[:, 1:], 1e-9, 1 - 1e-9))
     ball = np.sqrt(cube[:, :1]) * gauss / np.linalg.norm(gauss, axis=1, keepdims=True)
-    return np.ascontiguousarray(np.stack([ball, -ball], axis=1).reshape(N_POINTS, n_fields))
+    return np.ascontiguousarray(np.stack([ball, -ball], axis=1).reshape(SEARCH.n_points, n_fields))
 
 
 @inline_kernel
 def factor_hessian(metric, ws):
     """Factor the Hessian at a minimum into ws.chol, shifted where a held one is about to vanish."""
     shift = 1e-12 * metric.smallest
-    while not cholesky(ws.hess, shift, ws.chol) and shift < HUGE:
+    while not cholesky(ws.hess, shift, ws.chol) and shift < NEWTON.max_shift:
         shift = max(10.0 * shift, 1e-12)
 
 
@@ -75,7 +83,7 @@ def is_known(z, minima, n_known):
         for i in range(z.shape[0]):
             distance = max(distance, abs(z[i] - minima[c, i]))
             scale = max(scale, abs(z[i]))
-        if distance <= SAME_MINIMUM * (1.0 + scale):
+        if distance <= SEARCH.same_minimum * (1.0 + scale):
             return True
     return False
 
@@ -107,8 +115,8 @@ def next_start(number, loss, p, omega, metric, points, radius, z, ws):
                     ws.point[l * r + a] = total / count if count > 1 else 0.0
     else:  # the better of a few points
         best = np.inf
-        for s in range(SCAN):
-            row = (number * SCAN + s) % points.shape[0]
+        for s in range(SEARCH.n_compared):
+            row = (number * SEARCH.n_compared + s) % points.shape[0]
             for l in range(L):
                 for a in range(r):
                     acc = 0.0
@@ -132,24 +140,24 @@ def minimise_globally(loss, p, omega, metric, z, points, ws):
     """
     value, status = minimise_from(loss, p, omega, metric, z, ws, 0)
     unique, radius = is_unique(loss, p, omega, metric, value, ws)
-    if unique and status == SOLVED:
+    if unique and status == END.solved:
         return value, np.inf, status
     n_known = 0
-    if status == SOLVED:
+    if status == END.solved:
         assign(ws.minima[0], z)
         n_known = 1
     else:
         value = np.inf
     runner_up = np.inf
     extent = radius / np.sqrt(metric.smallest)
-    n_least = int(min(MAX_STARTS, 3.0 * (extent / FEATURE) ** 2))
+    n_starts = int(min(SEARCH.max_starts, 3.0 * (extent / SEARCH.feature) ** 2))
     n_capacity = ws.minima.shape[0]
-    for number in range(MAX_STARTS):
-        if number > max(n_least, 2 * n_known * n_known + 3 * n_known):
+    for number in range(SEARCH.max_starts):
+        if number > max(n_starts, 2 * n_known * n_known + 3 * n_known):
             break
         next_start(number, loss, p, omega, metric, points, radius, z, ws)
         trial, trial_status = minimise_from(loss, p, omega, metric, ws.point, ws, n_known)
-        if trial_status != SOLVED or is_known(ws.point, ws.minima, n_known):
+        if trial_status != END.solved or is_known(ws.point, ws.minima, n_known):
             continue
         if n_known < n_capacity:
             assign(ws.minima[n_known], ws.point)

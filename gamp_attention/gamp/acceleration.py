@@ -6,17 +6,25 @@ G(u) − Σ_j c_j (Δu_j + Δf_j), the differences Δ being those of consecutive
 """
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention.gamp.step import GampState
 
-DEPTH = 15  # differences kept
-WARM_UP = 3  # damped iterations before the first extrapolation
-RISE = 2.0  # growth of the gradient norm over the least since the last restart that is not tolerated
-PAUSE = 5  # damped iterations after the first refusal, and as many more after each other one
-REGULAR = 1e-14  # of the least squares, relative
+
+class AccelerationSettings(NamedTuple):
+    """How far to trust extrapolations."""
+
+    depth: int = 15  # differences kept
+    warm_up: int = 3  # damped iterations before the first extrapolation
+    max_rise: float = 2.0  # growth of the gradient norm over the smallest one since the last restart
+    pause: int = 5  # damped iterations after the first refusal, and as many more after each other one
+    min_variance: float = 0.1  # of the extrapolated V, in units of the damped one; else V is not extrapolated
+    regularisation: float = 1e-14  # of the least squares, relative
+
+
+ACCELERATION = AccelerationSettings()
 
 
 class Acceleration:
@@ -29,22 +37,22 @@ class Acceleration:
 
     def __init__(self) -> None:
         self.n_refused = 0
-        self._wait = WARM_UP
+        self._wait = ACCELERATION.warm_up
         self._forget()
 
     def _forget(self) -> None:
-        self._moves: deque[np.ndarray] = deque(maxlen=DEPTH)  # Δf of (Q, D)
-        self._steps: deque[tuple[np.ndarray, ...]] = deque(maxlen=DEPTH)  # Δu + Δf of Q, D, V
+        self._moves: deque[np.ndarray] = deque(maxlen=ACCELERATION.depth)  # Δf of (Q, D)
+        self._steps: deque[tuple[np.ndarray, ...]] = deque(maxlen=ACCELERATION.depth)  # Δu + Δf of Q, D, V
         self._last: tuple[np.ndarray, GampState] | None = None
         self._least = np.inf
         self._successor: GampState | None = None  # of the state with the least gradient
 
     def __call__(self, state: GampState, after: GampState, norm: float) -> GampState:
         """The state to go on from, given one, its damped successor and the gradient norm at it."""
-        if norm > RISE * self._least:
+        if norm > ACCELERATION.max_rise * self._least:
             successor = self._successor
             self.n_refused += 1
-            self._wait = PAUSE * self.n_refused
+            self._wait = ACCELERATION.pause * self.n_refused
             self._forget()
             assert successor is not None
             return successor
@@ -64,7 +72,7 @@ class Acceleration:
     def restart(self) -> None:
         """Forget everything, as the state or the damping was changed from outside."""
         self._forget()
-        self._wait = max(self._wait, WARM_UP)
+        self._wait = max(self._wait, ACCELERATION.warm_up)
 
     def snapshot(self) -> dict[str, Any]:
         """All that it remembers."""
@@ -91,7 +99,7 @@ class Acceleration:
         scale = np.sqrt(np.diag(gram))
         if not (scale > 0).all():
             return after
-        gram = gram / np.outer(scale, scale) + REGULAR * np.eye(len(gram))
+        gram = gram / np.outer(scale, scale) + ACCELERATION.regularisation * np.eye(len(gram))
         c = np.linalg.lstsq(gram, moves @ move / scale, rcond=None)[0] / scale
         Q, D, V = (
             start - sum(share * part for share, part in zip(c, parts, strict=True))
@@ -99,7 +107,7 @@ class Acceleration:
         )
         if not (np.isfinite(Q).all() and np.isfinite(D).all() and np.isfinite(V).all()):
             return after
-        if np.linalg.eigvalsh(V).min() < 0.1 * np.linalg.eigvalsh(after.V).min():
+        if np.linalg.eigvalsh(V).min() < ACCELERATION.min_variance * np.linalg.eigvalsh(after.V).min():
             V = after.V
         return GampState(Q, V, D, after.z)
 

@@ -15,9 +15,8 @@ from gamp_attention._core import check
 from gamp_attention._core.files import write_aside
 from gamp_attention.data.dataset import Dataset
 
-FORMAT = 1
+CHECKPOINT_FORMAT = 1
 LENGTH = "#"  # key of the length of a list
-EVERY = 60.0  # seconds between checkpoints, unless told
 
 
 class Resumable(Protocol):
@@ -49,7 +48,7 @@ class Checkpoint:
     every : least seconds between two writes.
     """
 
-    def __init__(self, path: Any, digest: str, every: Any = EVERY) -> None:
+    def __init__(self, path: Any, digest: str, every: Any) -> None:
         if not isinstance(path, str | Path):
             raise check.fail("checkpoint", path, "the path of a file", TypeError)
         self.path, self.digest = Path(path), digest
@@ -73,7 +72,7 @@ class Checkpoint:
             return None
         except Exception as error:  # damaged archives fail in a dozen ways
             raise ValueError(f"checkpoint: {self.path} cannot be read, remove it to start anew: {error}") from error
-        if about != (self.digest, FORMAT):
+        if about != (self.digest, CHECKPOINT_FORMAT):
             raise ValueError(f"checkpoint: {self.path} needs to be of the same data and options, got another run's")
         return unpacked(found)
 
@@ -81,7 +80,7 @@ class Checkpoint:
         """Write a snapshot, unless the last one is recent."""
         if time.monotonic() - self._last < self.every:
             return
-        about = {"digest": np.array(self.digest), "format": np.array(FORMAT)}
+        about = {"digest": np.array(self.digest), "format": np.array(CHECKPOINT_FORMAT)}
         write_aside(self.path, lambda file: np.savez(file, **packed(snapshot), **about))  # type: ignore[arg-type]
         self._last = time.monotonic()
 

@@ -5,16 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, gradient_norm, overlaps, risk_at, susceptibility
-from gamp_attention.denoisers.output import denoise_groups
+from gamp_attention.data.risk import RiskAtPoint, denoise_at, overlaps, risk_at, susceptibility
 from gamp_attention.gamp.settling import is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
 from gamp_attention.gamp.watch import Watch
-from gamp_attention.models.sources import weighted
 from gamp_attention.penalties.matrix import on_kinks
 from gamp_attention.results import History, Overlaps, Recorder, Result, Status
-
-NEAR_JUMP = 1e-2  # gap to the next minimum, relative to the mean loss of a sample, that counts as a jump nearby
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -72,12 +68,14 @@ def conclude(
 ) -> GampResult:
     """Settle where message passing cycled, verify, and report the best there is."""
     keep_last = passing is Status.CONVERGED or (tol == 0 and passing is Status.MAX_ITER)
-    state = last if keep_last else watch.best_state
-    Q, V, status, n_settle = state.Q, state.V, passing, 0
+    best = last if keep_last else watch.best_state
+    Q, V, status, n_settle = best.Q, best.V, passing, 0
     if tol > 0 and not data.penalty.smooth:
         Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
     message = f"message passing: {passing.value} after {n_iter} iterations"
-    if settling and passing in (Status.STALLED, Status.DIVERGED, Status.NONFINITE) and np.isfinite(watch.best_norm):
+
+    cycles = passing in (Status.STALLED, Status.DIVERGED, Status.NONFINITE)
+    if settling and cycles and np.isfinite(watch.best_norm):
         settled = settle(data, risk, Q, tol)
         n_settle = settled.n_iter
         if settled.gradient_norm <= tol:
@@ -85,29 +83,24 @@ def conclude(
         if settled.gradient_norm < watch.best_norm:
             Q = settled.Q
         message += f"; settling: {'converged' if status.converged else 'stalled'} after {n_settle}"
+
     at = risk_at(data, Q, risk)
     if n_settle:
         settled_V = susceptibility(data, at, Q)
         V = settled_V if np.isfinite(settled_V).all() else V
-    fixed = is_fixed_point(data, risk, at, V) if status.converged else None
+    fixed = is_fixed_point(data, at, V) if status.converged else None
     n_off, n_near = _competing_minima(data, risk, at, V)
-    norm = gradient_norm(data, at.gradient)
     if tol > 0 and not status.converged:
-        method = "lbfgs" if data.penalty.quadratic else "gd"
-        longer = "a larger max_iter or " if status is Status.MAX_ITER else ""
-        message += (
-            f"; not converged, gradient norm {norm:.2g}: {longer}minimize_risk(data, result.Q, {risk!r}, {method!r}) "
-            "goes on from these weights, the best so far"
-        )
+        message += _advice(data, risk, status, at.gradient_norm)
     return GampResult(
         status=status,
         n_iter=n_iter,
-        residual=norm,
+        residual=at.gradient_norm,
         history=record.history(),
         Q=Q,
         overlaps=overlaps(data, Q, V),
         train_loss=at.train_loss,
-        gradient_norm=norm,
+        gradient_norm=at.gradient_norm,
         message_passing=passing,
         n_settle=n_settle,
         fixed_point=fixed,
@@ -118,12 +111,22 @@ def conclude(
     )
 
 
-def _competing_minima(data: Dataset, risk: str, at: RiskAtPoint, V: np.ndarray) -> tuple[int, int]:
-    """Samples whose fields z, as the proximal point of ω = z − V g, are not the global one; and nearly not."""
-    terms = data.terms(risk)
-    omega = at.z + weighted(data.groups, V, at.loss_gradients)
-    held = denoise_groups(data.groups, data.loss, terms.params, omega, V, at.z, hold=True)
-    best = denoise_groups(data.groups, data.loss, terms.params, omega, V, at.z)
+def _advice(data: Dataset, risk: str, status: Status, norm: float) -> str:
+    """How to go on from weights that did not converge."""
+    method = "lbfgs" if data.penalty.quadratic else "gd"
+    longer = "a larger max_iter or " if status is Status.MAX_ITER else ""
+    return (
+        f"; not converged, gradient norm {norm:.2g}: {longer}minimize_risk(data, result.Q, {risk!r}, {method!r}) "
+        "goes on from these weights, the best so far"
+    )
+
+
+def _competing_minima(data: Dataset, risk: str, at: RiskAtPoint, V: np.ndarray, near: float = 1e-2) -> tuple[int, int]:
+    """Samples whose fields z are not the global minimum of their proximal objective at ω = z − V g, and nearly not.
+
+    Nearly: the next minimum is higher by less than `near`, in units of the mean loss of a sample.
+    """
+    held, best = denoise_at(data, at, V, hold=True), denoise_at(data, at, V)
     off = best.moreau < held.moreau - 1e-9 * (1.0 + np.abs(held.moreau))
-    spread = np.mean(np.abs(best.loss + terms.constant))
-    return int(np.count_nonzero(off)), int(np.count_nonzero(best.gap < NEAR_JUMP * spread))
+    mean_loss = np.mean(np.abs(best.loss + data.terms(risk).constant))
+    return int(np.count_nonzero(off)), int(np.count_nonzero(best.gap < near * mean_loss))

@@ -9,13 +9,16 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.damping import Damping
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.risk import gradient_norm, overlaps, risk_at
+from gamp_attention.data.passes import Memory
+from gamp_attention.data.risk import overlaps, risk_at
 from gamp_attention.denoisers.newton import NotPositiveDefinite
 from gamp_attention.gamp.acceleration import Acceleration
-from gamp_attention.gamp.checkpoint import EVERY, Checkpoint, Resumable, digest
+from gamp_attention.gamp.checkpoint import Checkpoint, Resumable, digest
+from gamp_attention.gamp.memory import averaged_memory
+from gamp_attention.gamp.monitor import StepReport
 from gamp_attention.gamp.result import GampResult, conclude
-from gamp_attention.gamp.step import GampState, Memory, StepReport, averaged_memory, gamp_step, initial_state
-from gamp_attention.gamp.watch import HOLD_AFTER, Watch, responses
+from gamp_attention.gamp.step import GampState, gamp_step, initial_state
+from gamp_attention.gamp.watch import WATCH, Watch, responses
 from gamp_attention.models.starts import initial_weights
 from gamp_attention.results import Recorder, Status, finish
 
@@ -39,7 +42,7 @@ def run_gamp(
     seed: Any = 0,
     callback: Callback | None = None,
     checkpoint: Any = None,
-    checkpoint_every: float = EVERY,
+    checkpoint_every: float = 60.0,
     raise_on_failure: bool = False,
 ) -> GampResult:
     """Run damped GAMP to a critical point of the training risk, eq. (3).
@@ -62,7 +65,7 @@ def run_gamp(
     settling : finish by descent (see `gamp_attention.gamp.settling`) where message passing cycles.
     onsager : "empirical" response, "state_evolution" (taken from `trajectory` at the same start and damping),
         or an array (T, S, r, r) of responses V̂_t, the last one being repeated; S = L but for mixtures.
-    memory : rule for the Onsager memory D; see `gamp_attention.gamp.step.gamp_step`.
+    memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.memory`.
     V : (S, r, r) variances to start with; tr Σ_l/(2dλ) if not given.
     seed : for the random part of a start.
     callback : called with (iteration, state, report) at every iteration.
@@ -97,7 +100,7 @@ def run_gamp(
     max_iter = check.integer("max_iter", max_iter, low=1)
     step = Damping(damping)
     if hold_after is None:
-        hold_after = HOLD_AFTER if tol > 0 else sys.maxsize
+        hold_after = WATCH.hold_after if tol > 0 else sys.maxsize
     hold_after = check.integer("hold_after", hold_after, low=0)
     for name, value in {"accelerate": accelerate, "settling": settling, "raise_on_failure": raise_on_failure}.items():
         check.flag(name, value)
@@ -138,13 +141,10 @@ def run_gamp(
         except (np.linalg.LinAlgError, NotPositiveDefinite):
             after, report = state, None
         verdict = watch.judge(t, state, report, step(t))
-        if report is None:
-            at = risk_at(data, state.Q, risk)
-            record.add(overlaps(data, state.Q, state.V), gradient_norm(data, at.gradient), at.train_loss)
-        else:
-            record.add(overlaps(data, state.Q, state.V), report.gradient_norm, report.train_loss)
-            if callback is not None:
-                callback(t, state, report)
+        seen = risk_at(data, state.Q, risk) if report is None else report
+        record.add(overlaps(data, state.Q, state.V), seen.gradient_norm, seen.train_loss)
+        if callback is not None and report is not None:
+            callback(t, state, report)
         if verdict is Status.CONVERGED:
             status = verdict
             break

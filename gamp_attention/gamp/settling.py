@@ -1,24 +1,34 @@
 """Settling: drive a state on which message passing cycles to a critical point, and verify it.
 
-Fixed points of GAMP do not depend on V or A, so another descent on the same compiled risk may finish the
-work: L-BFGS, or accelerated proximal gradient steps where the penalty has kinks; then Newton steps by MINRES
-that must lower the gradient. The end is checked to be a fixed point of GAMP: for a V that is small enough, the
-proximal step at ω = z − V g holds z = X̃Q.
+Fixed points of GAMP do not depend on V or A, so another descent on the same compiled risk may finish the work: L-BFGS,
+or accelerated proximal gradient steps where the penalty has kinks; then Newton steps by MINRES that must lower
+the gradient. The end is checked to be a fixed point of GAMP: for a V that is small enough, the proximal step at
+ω = z − V g holds z = X̃Q.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, gradient_norm, hessian_product, risk_at
-from gamp_attention.denoisers.output import denoise_groups
-from gamp_attention.gamp.proximal_gradient import proximal_gradient
-from gamp_attention.models.sources import weighted
-from gamp_attention.penalties.matrix import on_kinks
+from gamp_attention.data.risk import RiskAtPoint, denoise_at, hessian_product, risk_at
+from gamp_attention.penalties.matrix import on_kinks, penalty_total, proximal_map
 from gamp_attention.results import Result
 
-HANDOVER = 1e-5  # gradient norm at which L-BFGS gives way to Newton steps
+
+class SettlingSettings(NamedTuple):
+    """Settings of the descents."""
+
+    handover: float = 1e-5  # gradient norm at which Newton steps take over
+    newton_gain: float = 0.9  # of the gradient norm, at most, after a Newton step that is taken
+    first_bound: float = 1.0  # on the curvature, for proximal gradient steps
+    bound_growth: float = 2.0  # where a step overshoots
+    bound_decay: float = 0.9  # at each other step
+    rounding: float = 1e-14  # error of ε_t
+
+
+SETTLING = SettlingSettings()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,23 +50,21 @@ class Settled(Result):
 def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 5000) -> Settled:
     """Minimise the risk from Q until ‖∇R‖_F/(λ√d) <= tol or nothing improves."""
     smooth = data.penalty.smooth
-    best, n_iter, handover = Q, 0, HANDOVER
+    descend = _quasi_newton if smooth else _proximal_gradient
+    best, n_iter, handover = Q, 0, SETTLING.handover
     while True:
-        descend = _quasi_newton if smooth else proximal_gradient
         best, more = descend(data, risk, best, max(tol, handover), max_iter - n_iter)
         n_iter += more
         at = risk_at(data, best, risk)
-        norm = gradient_norm(data, at.gradient)
-        while norm > tol and n_iter < max_iter:
+        while at.gradient_norm > tol and n_iter < max_iter:
             trial = best + newton_step(data, at, best)
             trial_at = risk_at(data, trial, risk)
-            trial_norm = gradient_norm(data, trial_at.gradient)
             n_iter += 1
-            if not trial_norm < 0.9 * norm:
+            if not trial_at.gradient_norm < SETTLING.newton_gain * at.gradient_norm:
                 break
-            best, at, norm = trial, trial_at, trial_norm
-        if smooth or norm <= tol or handover <= tol or n_iter >= max_iter:
-            return Settled(best, norm, n_iter)
+            best, at = trial, trial_at
+        if smooth or at.gradient_norm <= tol or handover <= tol or n_iter >= max_iter:
+            return Settled(best, at.gradient_norm, n_iter)
         handover *= 0.1  # the entries at kinks were not all known yet
 
 
@@ -80,10 +88,43 @@ def _quasi_newton(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter:
             "maxfun": 2 * max_iter,
             "maxcor": 20,
             "ftol": 0.0,
-            "gtol": max(tol, HANDOVER) * data.penalty.strength * np.sqrt(data.dim / Q.size),
+            "gtol": max(tol, SETTLING.handover) * data.penalty.strength * np.sqrt(data.dim / Q.size),
         },
     )
     return found.x.reshape(shape), int(found.nit)
+
+
+def _proximal_gradient(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int) -> tuple[np.ndarray, int]:
+    """Accelerated proximal gradient steps (FISTA with restarts): the weights of smallest gradient, and iterations.
+
+    From y, between the last two iterates and beyond, the step is x = argmin r(x) + ∇f(y)·x + c‖x − y‖²/2 with f the
+    risk without penalty and c a bound on its curvature along the step. Momentum is dropped where it points uphill.
+    """
+    penalty, x, y = data.penalty, Q, Q
+    momentum, bound = 1.0, SETTLING.first_bound
+    best, best_norm = Q, np.inf
+    for n_iter in range(max_iter):
+        here = risk_at(data, y, risk)
+        value = data.dim * here.train_loss - penalty_total(penalty, y)
+        rounding = SETTLING.rounding * data.dim * abs(value)
+        while True:
+            moved, _ = proximal_map(penalty, bound * y - here.smooth, bound)
+            there = risk_at(data, moved, risk)
+            step = moved - y
+            allowed = value + np.sum(here.smooth * step) + 0.5 * bound * np.sum(step**2)
+            if data.dim * there.train_loss - penalty_total(penalty, moved) <= allowed + rounding:
+                break
+            bound *= SETTLING.bound_growth
+        if there.gradient_norm < best_norm:
+            best, best_norm = moved, there.gradient_norm
+        if there.gradient_norm <= tol:
+            return best, n_iter + 1
+        if np.sum((y - moved) * (moved - x)) > 0:
+            momentum = 1.0
+        after = 0.5 * (1 + np.sqrt(1 + 4 * momentum**2))
+        y = moved + (momentum - 1) / after * (moved - x)
+        x, momentum, bound = moved, after, SETTLING.bound_decay * bound
+    return best, max_iter
 
 
 def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
@@ -104,19 +145,16 @@ def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
     return step.reshape(shape)
 
 
-def is_fixed_point(data: Dataset, risk: str, at: RiskAtPoint, V: np.ndarray, tol: float = 1e-6) -> bool:
+def is_fixed_point(data: Dataset, at: RiskAtPoint, V: np.ndarray, tol: float = 1e-6) -> bool:
     """Whether a critical point is a fixed point of GAMP with its local minima held.
 
     Eq. :eq:`critical`.
 
-    V is halved where a sample's proximal objective would be concave at z; ω = z − V g then has z for its
-    proximal point.
+    V is halved until no sample's proximal objective is concave at z; ω = z − V g then has z for its proximal point.
     """
-    params = data.terms(risk).params
     lowest = float(np.linalg.eigvalsh(at.hessians).min())
     while np.linalg.eigvalsh(V).max() * max(-lowest, 0.0) > 0.9:
         V = 0.5 * V
-    omega = at.z + weighted(data.groups, V, at.loss_gradients)
-    out = denoise_groups(data.groups, data.loss, params, omega, V, at.z, hold=True)
+    out = denoise_at(data, at, V, hold=True)
     residual = np.abs(out.z - at.z).max() / (np.abs(at.z).max() + np.finfo(float).tiny)
     return bool(out.solved.all() and residual < tol)

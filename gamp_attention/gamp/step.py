@@ -14,6 +14,7 @@ Onsager term of that dependence; D = V g is not, and neither converges nor follo
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,9 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
-from gamp_attention.data.risk import gradient_norm, normalised_risk, risk_at
-from gamp_attention.denoisers.input import initial_variances, weights_update
-from gamp_attention.denoisers.output import Denoised
-from gamp_attention.penalties.matrix import least_subgradient, on_kinks
+from gamp_attention.denoisers.input import initial_variances, input_step
+from gamp_attention.gamp.memory import averaged_memory
+from gamp_attention.gamp.monitor import StepReport, monitored
 from gamp_attention.results import Shown
 
 
@@ -52,28 +52,6 @@ class GampState(Shown):
     def fetched(self) -> "GampState":
         """The same with D and z in this process, where workers hold them."""
         return GampState(self.Q, self.V, np.asarray(self.D), None if self.z is None else np.asarray(self.z))
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class StepReport(Shown):
-    """What an iteration saw at the state that it started from.
-
-    Attributes
-    ----------
-    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q; for penalties with kinks, after
-        `on_kinks` has put on kinks the weights that a kink holds.
-    omega, denoised : (n, L, r) centres of the proximal step, and the output denoiser's answer; None for samples that
-        other processes hold.
-    V_hat : (L, r, r) the response used for A.
-    W : (L, r, r) the new variances before averaging.
-    """
-
-    train_loss: float
-    gradient_norm: float
-    omega: np.ndarray | None
-    denoised: Denoised | None
-    V_hat: np.ndarray
-    W: np.ndarray
 
 
 def initial_state(data: Dataset, Q: np.ndarray, V: np.ndarray | None = None) -> GampState:
@@ -125,19 +103,6 @@ def _check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None) -> 
             raise check.fail(name, f"shape {np.shape(array)}", f"shape {shape}")
 
 
-def averaged_memory(D: np.ndarray, V: np.ndarray, W: np.ndarray, g: np.ndarray, damping: float) -> np.ndarray:
-    """D ← (1−β) D + β W g, the exact Onsager term of the damped iteration. Eq. :eq:`memory`."""
-    return (1 - damping) * D + damping * np.einsum("lab,nlb->nla", W, g)
-
-
-def naive_memory(D: np.ndarray, V: np.ndarray, W: np.ndarray, g: np.ndarray, damping: float) -> np.ndarray:
-    """D = V g with the averaged V: what damping is often taken to be. Kept to show that it fails.
-
-    Eq. :eq:`naive-memory`.
-    """
-    return np.einsum("lab,nlb->nla", V, g)
-
-
 def gamp_step(
     data: Dataset,
     risk: str,
@@ -159,8 +124,8 @@ def gamp_step(
     damping : the step β in (0, 1].
     hold : keep each sample's local minimum of the proximal objective while it exists.
     V_hat : (L, r, r) a response to use instead of the empirical one, e.g. from state evolution.
-    memory : rule for the Onsager memory, called with (D, V, W, g, damping), V being already averaged; for mixtures with
-        the samples of each group by themselves.
+    memory : rule for the Onsager memory D, called with D, V g, W g and the step β, V being already averaged; see
+        `gamp_attention.gamp.memory`.
 
     Returns
     -------
@@ -182,28 +147,25 @@ def gamp_step(
     ((100, 1), (2, 1, 1), True)
     """
     require_dataset(data).terms(risk)
-    check.real("damping", damping, low=0, high=1, strict=True)
+    beta = check.real("damping", damping, low=0, high=1, strict=True)
     _check_shapes(data, state, V_hat)
-    half = data.half_step(risk, state.Q, state.D, state.V, state.z, hold and state.z is not None)
-    sums = half.sums
-    if data.penalty.smooth:
-        train_loss = normalised_risk(data, state.Q, sums.loss)
-        norm = gradient_norm(data, least_subgradient(data.penalty, state.Q, sums.smooth))
-    else:
-        at = risk_at(data, on_kinks(data.penalty, state.Q, sums.smooth)[0], risk)
-        train_loss, norm = at.train_loss, gradient_norm(data, at.gradient)
+    Q, V = state.Q, state.V
 
+    # output step, in one pass over the tokens: ω = X̃Q − D, z = prox(ω; V), g = V⁻¹(z − ω), V̂ = −(1/d) Σ ∂g/∂ω
+    out = data.output_step(risk, Q, state.D, V, state.z, hold and state.z is not None)
     if V_hat is None:
-        V_hat = sums.response / data.dim
+        V_hat = out.sums.response / data.dim
         V_hat = 0.5 * (V_hat + V_hat.transpose(0, 2, 1))
-    eta, W = weights_update(data.penalty, data.spectra, V_hat, sums.force, state.Q)
 
-    V = (1 - damping) * state.V + damping * W
+    # input step: A = Σ γ V̂, b = X̃ᵀg + A Q, η = argmin r(x) + ½ xᵀA x − bᵀx, W = (1/d) Σ γ ∂η/∂b
+    eta, W = input_step(data.penalty, data.spectra, V_hat, out.sums.force, Q)
 
+    # averages over iterations
+    V = (1 - beta) * V + beta * W
     after = GampState(
-        Q=(1 - damping) * state.Q + damping * eta,
+        Q=(1 - beta) * Q + beta * eta,
         V=V,
-        D=half.remember(V, W, damping, memory),
-        z=half.z,
+        D=out.remember(memory, V, W, beta),
+        z=out.z,
     )
-    return after, StepReport(train_loss, norm, half.omega, half.denoised, V_hat, W)
+    return after, StepReport(out.omega, out.denoised, V_hat, W, partial(monitored, data, risk, Q, out.sums))

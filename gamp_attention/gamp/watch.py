@@ -1,18 +1,26 @@
 """How a run of GAMP is steered: the judgement of each iteration, and the responses it uses."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention.damping import START
-from gamp_attention.gamp.step import GampState, StepReport
+from gamp_attention.damping import ADAPTIVE
+from gamp_attention.gamp.monitor import StepReport
+from gamp_attention.gamp.step import GampState
 from gamp_attention.results import Status
 
-HOLD_AFTER = 20  # iterations of global minima before branches are held, unless told
-PATIENCE = 100  # held iterations, at β = START, within which the gradient must halve
-BLOW_UP = 1e4  # growth of the gradient over its best that counts as divergence
+
+class WatchSettings(NamedTuple):
+    """When a run is in trouble."""
+
+    hold_after: int = 20  # iterations of global minima before branches are held, unless told
+    patience: float = 100  # held iterations, at the first adaptive step, within which the gradient must halve
+    max_growth: float = 1e4  # of the gradient over its best; more is divergence
+
+
+WATCH = WatchSettings()
 
 
 class Watch:
@@ -37,11 +45,11 @@ class Watch:
             return None
         if norm <= self.tol:
             return Status.CONVERGED
-        if norm > BLOW_UP * max(self.best_norm, 1.0):
+        if norm > WATCH.max_growth * max(self.best_norm, 1.0):
             return Status.DIVERGED
         if t <= self.hold_after or norm <= 0.5 * self._mark_norm:
             self._mark, self._mark_norm = t, norm
-        elif t - self._mark > PATIENCE * START / min(step, START):
+        elif t - self._mark > WATCH.patience * ADAPTIVE.start / min(step, ADAPTIVE.start):
             return Status.STALLED
         return None
 

@@ -87,11 +87,11 @@ def test_an_iteration_sends_nothing_of_the_size_of_the_samples(client):
         sizes.append(max(sent))
         sent.clear()
 
-    ga.run_gamp(there, damping=0.5, tol=0, max_iter=module.COPIED + 5, callback=callback)
+    ga.run_gamp(there, damping=0.5, tol=0, max_iter=module.MAX_AGE + 5, callback=callback)
     assert sizes[0] >= data.n_samples
     small = [size <= data.Q_star.size for size in sizes[1:]]
     assert small.count(False) == 1  # the copy
-    assert not small[module.COPIED - 1]
+    assert not small[module.MAX_AGE - 1]
 
 
 def arrays(value):
@@ -102,7 +102,7 @@ def arrays(value):
             yield from arrays(each)
 
 
-@pytest.mark.parametrize("at", [3, module.COPIED + 4])
+@pytest.mark.parametrize("at", [3, module.MAX_AGE + 4])
 def test_a_worker_that_is_killed_does_not_change_the_answer(client, at):
     data = sentences()
     expected = ga.run_gamp(data, damping=0.4)

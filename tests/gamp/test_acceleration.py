@@ -5,7 +5,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.data.risk import risk_at
-from gamp_attention.gamp.acceleration import RISE, WARM_UP, Acceleration
+from gamp_attention.gamp.acceleration import ACCELERATION, Acceleration
 from gamp_attention.gamp.step import GampState
 from tests.conftest import layer_gradient_norm
 
@@ -62,7 +62,7 @@ def linear_problem():
 def test_solves_a_linear_problem_in_as_many_iterations_as_it_has_dimensions():
     step, answer = linear_problem()
     state, accelerate = GampState(np.zeros((6, 1)), np.ones((1, 1, 1)), np.zeros((3, 1, 1))), Acceleration()
-    for _ in range(WARM_UP + 10):
+    for _ in range(ACCELERATION.warm_up + 10):
         after = step(state)
         state = accelerate(state, after, float(np.linalg.norm(after.Q - state.Q)))
     assert np.abs(state.Q - answer).max() < 1e-8
@@ -76,7 +76,7 @@ def test_a_bad_extrapolation_is_taken_back():
         before, after = state, step(state)
         state = accelerate(before, after, norm)
     best = after
-    refused = accelerate(GampState(1e3 * state.Q, state.V, state.D), step(state), RISE * 1.1)
+    refused = accelerate(GampState(1e3 * state.Q, state.V, state.D), step(state), ACCELERATION.max_rise * 1.1)
     assert refused is best
     assert accelerate.n_refused == 1
     after = step(refused)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.gamp.step import naive_memory
+from gamp_attention.gamp.memory import naive_memory
 from gamp_attention.models.starts import initial_weights
 from tests.conftest import layer_gradient_norm
 
@@ -75,7 +75,7 @@ def test_breakdown_is_a_status_and_nothing_hangs(data):
 
 def test_mistakes_in_a_memory_rule_are_not_taken_for_divergence(data):
     with pytest.raises(ValueError, match="memory: needs to return shape"):
-        ga.run_gamp(data, memory=lambda D, V, W, g, damping: np.ones(3))
+        ga.run_gamp(data, memory=lambda D, Vg, Wg, beta: np.ones(3))
 
 
 def test_max_iter_is_a_status(data):

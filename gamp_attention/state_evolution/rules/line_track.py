@@ -11,7 +11,7 @@ import numpy as np
 
 from gamp_attention._core.compiled import inline_kernel, kernel
 from gamp_attention.denoisers.newton import assign, cholesky_solve, minimise_from
-from gamp_attention.denoisers.prox import SAME_MINIMUM, factor_hessian
+from gamp_attention.denoisers.prox import SEARCH, factor_hessian
 
 NORMAL = 1 / np.sqrt(2 * np.pi)
 
@@ -62,7 +62,7 @@ def are_apart(z, other):
     for i in range(z.shape[0]):
         distance = max(distance, abs(z[i] - other[i]))
         scale = max(scale, abs(z[i]) + abs(other[i]))
-    return distance > SAME_MINIMUM * (1e-3 + scale)
+    return distance > SEARCH.same_minimum * (1e-3 + scale)
 
 
 @inline_kernel
