@@ -125,23 +125,3 @@ def deviations(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarra
     if (found <= 0).any() or (squares == 0).any() or not np.isfinite(squares).all():
         raise fail(name, found, "positive standard deviations, with squares within the range of doubles")
     return found
-
-
-def namedtuple_class(name: str, value: Any, methods: tuple[str, ...]) -> type:
-    """A class derived from NamedTuple that defines some methods."""
-    if not (isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields")):
-        raise fail(name, value, "a class derived from typing.NamedTuple", TypeError)
-    missing = [each for each in methods if not callable(vars(value).get(each.partition("(")[0]))]
-    if missing:
-        raise TypeError(f"{name}: {value.__name__} needs a method {' and one '.join(missing)}")
-    return value
-
-
-def generator(seed: Any, *stream: int) -> np.random.Generator:
-    """A numpy Generator from a seed or a Generator.
-
-    Integers that name a stream keep numbers apart from others drawn from the same seed.
-    """
-    if isinstance(seed, np.random.Generator):
-        return seed
-    return np.random.default_rng([integer("seed", seed, low=0, high=None), *stream])

@@ -5,7 +5,6 @@ from other files by `overload`, and from losses, attention maps and penalties th
 of a kernel holds the sources of the package, its keys name types in words, and they hold the sources of users.
 """
 
-import hashlib
 import inspect
 import sys
 from functools import lru_cache
@@ -14,6 +13,8 @@ from typing import Any
 
 from numba.core import types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+from gamp_attention._core.hashes import short_hash
 
 PACKAGE = Path(__file__).parent.parent
 COMPILED = (b"gamp_attention._core.compiled import", b"(NamedTuple)")
@@ -49,7 +50,7 @@ class KernelCache(FunctionCache):
 def package_digest() -> str:
     """Of all files of the package with kernels, or with classes that these take methods and fields from."""
     texts = [path.read_bytes() for path in sorted(PACKAGE.rglob("*.py"))]
-    return _digest([text for text in texts if any(mark in text for mark in COMPILED)])
+    return short_hash(b"\0".join(text for text in texts if any(mark in text for mark in COMPILED)))
 
 
 def user_classes(sig: Any) -> list[type]:
@@ -81,7 +82,7 @@ def _is_importable(cls: type) -> bool:
 def _of_class(cls: type) -> tuple[str, str, str]:
     texts = _sources(cls)
     assert texts is not None
-    return cls.__module__, cls.__qualname__, _digest(texts)
+    return cls.__module__, cls.__qualname__, short_hash(b"\0".join(texts))
 
 
 @lru_cache
@@ -92,7 +93,3 @@ def _sources(cls: type) -> list[bytes] | None:
         return None if path is None else [Path(path).read_bytes()]
     except (OSError, TypeError, KeyError):
         return None
-
-
-def _digest(texts: list[bytes]) -> str:
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()

@@ -10,9 +10,10 @@ from math import exp, lgamma, log, pi
 from typing import Protocol
 
 import numpy as np
-from scipy.special import chdtri, stdtrit
+from scipy.special import chdtri
 
 from gamp_attention._core.gaussian import gaussian_points
+from gamp_attention._core.spread import half_width
 from gamp_attention.results import Status
 
 FINEST = 1e-10  # relative accuracy that rounding allows
@@ -22,7 +23,6 @@ SAFETY = 25  # of a grid's error, see `by_grids`; 10 covered 94 to 97 % of rando
 REPLICAS, FIRST_POINTS, MORE = 8, 1024, 4  # of Sobol points; points of the first replicas, and growth of their number
 LEAST_POINTS = REPLICAS * FIRST_POINTS
 RANDOM = 3e-5  # relative error that replicas do not get below
-COVERAGE = 0.98  # of a random error under normal statistics, so that 95 % hold where they are not quite
 FLOOR = 0.1  # least relative error, in units of rtol and of the worst relative error of what is averaged together
 ROUNDING = 1e-15  # relative error of one value
 CHUNK = 1 << 14  # points held at a time
@@ -115,13 +115,12 @@ def by_grids(integrand: Integrand, rtol: float, max_points: int) -> Average | No
 
 def by_replicas(integrand: Integrand, rtol: float, max_points: int, rng: np.random.Generator) -> Average:
     """By independent replicas of ever more points, until errors, from Student's t, are within rtol or budget ends."""
-    scale = float(stdtrit(REPLICAS - 1, 0.5 + COVERAGE / 2)) / np.sqrt(REPLICAS)
     n = FIRST_POINTS
     while True:
         half = n // 2 if integrand.even else n
         sets = (gaussian_points(n, integrand.dim, rng)[:half] for _ in range(REPLICAS))
         values = np.array([_results(integrand, points, np.full(half, 1 / half)) for points in sets])
-        found = Average.complete(integrand, values.mean(axis=0), scale * values.std(axis=0, ddof=1), rtol)
+        found = Average.complete(integrand, values.mean(axis=0), half_width(values), rtol)
         n *= MORE
         if found.worst <= rtol or n * REPLICAS > max_points:
             return found

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.seeds import generator
 from gamp_attention.baselines.gaussian_average import FINEST, LEAST_POINTS, ROUNDING, gaussian_average
 from gamp_attention.baselines.teacher_fields import TeacherFields
 from gamp_attention.models.model import Model, require_attention
@@ -70,7 +71,7 @@ def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 
     """
     require_attention(model)
     integrand = _BaselineIntegrand(model)
-    values, errors, status = gaussian_average(integrand, *checked_accuracy(rtol, max_points), check.generator(seed))
+    values, errors, status = gaussian_average(integrand, *checked_accuracy(rtol, max_points), generator(seed))
     shape = (model.n_tokens, model.n_tokens)
     return LinearBaseline(
         values[:-1].reshape(shape), errors[:-1].reshape(shape), float(values[-1]), float(errors[-1]), status

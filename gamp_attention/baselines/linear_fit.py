@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.seeds import generator
 from gamp_attention.baselines.gaussian_average import ROUNDING, gaussian_average
 from gamp_attention.baselines.linear import checked_accuracy
 from gamp_attention.baselines.teacher_fields import TeacherFields
@@ -84,7 +85,7 @@ def fit_linear_baseline(
         raise check.fail("data", data, "samples with outputs, not labels", TypeError)
     lam = check.real("lam", lam, low=0, strict=True)
     rtol, max_points = checked_accuracy(rtol, max_points)
-    rng = check.generator(seed)
+    rng = generator(seed)
     L, d, tokens, outputs = data.n_tokens, data.dim, np.asarray(data.tokens), data.outputs
 
     def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:

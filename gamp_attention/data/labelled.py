@@ -66,7 +66,7 @@ class LabelledDataset(Dataset):
         n, L, d = self.tokens.shape
         positions = np.zeros((L, d)) if positions is None else check.array("positions", positions, (L, d))
         if not is_registered_loss(loss):
-            raise check.fail("loss", loss, "what register_loss was told of", TypeError)
+            raise check.fail("loss", loss, "a loss registered by register_loss", TypeError)
         sources = Sources.plain(np.ascontiguousarray(positions), n)
         self._describe(require_penalty(penalty, lam), rank, spectra, loss, sources)
         if check.ndim("labels", labels) == 1:

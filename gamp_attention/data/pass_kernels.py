@@ -22,7 +22,7 @@ from gamp_attention.denoisers.output import (
     unflatten,
 )
 from gamp_attention.denoisers.prox import search_points
-from gamp_attention.losses.attention import evaluate
+from gamp_attention.losses.attention import differentiate
 from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.sources import Group
 
@@ -210,7 +210,7 @@ def _pass_in_strides(
                     out.z[mu, i] = omega[mu, i]
             if proximal:
                 denoise_sample(mu, loss, params[mu], omega[mu], metric, hold, points, scratch, out)
-            losses[mu] = evaluate(loss, params[mu], z, grad, hess, scratch.newton.loss)
+            losses[mu] = differentiate(loss, params[mu], z, grad, hess, scratch.newton.loss)
             for l in range(L):
                 for a in range(r):
                     g, slope = out.g[mu, l * r + a], grad[l * r + a]

@@ -13,7 +13,7 @@ from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.fields import back_project, local_fields
 from gamp_attention.denoisers.input import input_step
 from gamp_attention.denoisers.output import Denoised, denoise, joined
-from gamp_attention.losses.attention import evaluate, make_work
+from gamp_attention.losses.attention import differentiate, make_work
 from gamp_attention.models.sources import weighted
 from gamp_attention.penalties.matrix import least_subgradient, penalty_total
 from gamp_attention.results import Overlaps
@@ -23,7 +23,7 @@ from gamp_attention.results import Overlaps
 def _derivatives(first, last, loss, params, z, value, grad, hess):
     work = make_work(loss)
     for mu in range(first, last):
-        value[mu] = evaluate(loss, params[mu], z[mu], grad[mu], hess[mu], work)
+        value[mu] = differentiate(loss, params[mu], z[mu], grad[mu], hess[mu], work)
 
 
 def sample_derivatives(loss: Any, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.gaussian import psd_root
+from gamp_attention._core.seeds import generator
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.drawing import draw_tokens, require_storage
 from gamp_attention.models.model import Model, require_model
@@ -59,7 +60,7 @@ def sample(
     """
     d, alpha = checked_size(model, d, alpha)
     n = round(alpha * d)
-    rng, where = check.generator(seed), require_storage(storage)
+    rng, where = generator(seed), require_storage(storage)
     if storage == "memory":
         check.fits("d, alpha", n, model.n_tokens, d)
     law = model.coordinates

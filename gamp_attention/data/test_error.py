@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.drawing import draw_tokens
 from gamp_attention.data.fields import local_fields
 
-STREAM = 2  # of a seed, apart from the numbers that data of the same seed are drawn from
 
 
 def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: Any = 1) -> tuple[float, float]:
@@ -34,7 +34,7 @@ def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: An
         raise ValueError("data: needs samples drawn from a model, got own arrays")
     n = check.integer("n_samples", n_samples, low=2)
     Q = check.array("Q", Q, (data.dim, data.rank))
-    rng = check.generator(seed, STREAM)
+    rng = generator(seed, Stream.TEST_SAMPLES)
     errors = []
     together = 500  # samples held at a time
     for first in range(0, n, together):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core.compiled import inline_kernel, kernel, sample_kernel
-from gamp_attention.losses.attention import evaluate, loss_value, make_work
+from gamp_attention.losses.attention import differentiate, loss_value, make_work
 
 
 class NewtonEnd(NamedTuple):
@@ -151,7 +151,7 @@ def objective(loss, p, omega, metric, z, work):
 def objective_derivatives(loss, p, omega, metric, z, grad, hess, work):
     """The objective at z, filling its gradient and Hessian."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
-    value = evaluate(loss, p, z, grad, hess, work)
+    value = differentiate(loss, p, z, grad, hess, work)
     for l in range(L):
         for a in range(r):
             acc = 0.0

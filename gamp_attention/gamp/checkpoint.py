@@ -4,7 +4,6 @@ The file is an .npz archive without pickles, written aside and renamed, so that 
 checksums. It also holds a digest of the data and options, and is refused where these differ.
 """
 
-import hashlib
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.files import write_aside
+from gamp_attention._core.hashes import short_hash
 from gamp_attention.data.dataset import Dataset
 
 CHECKPOINT_FORMAT = 1
@@ -31,11 +31,9 @@ class Resumable(Protocol):
 
 def digest(data: Dataset, *options: Any) -> str:
     """A hash of the numbers that a dataset's risks are made of, and of options: arrays, or what `repr` tells apart."""
-    known = hashlib.blake2b(digest_size=16)
     arrays = data.terms("exact").params, data.positions, data.spectra, data.source_means
-    for value in (*arrays, data.tokens.shape, data.tokens.dtype.str, data.penalty, data.loss, *options):
-        known.update(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode())
-    return known.hexdigest()
+    values = *arrays, data.tokens.shape, data.tokens.dtype.str, data.penalty, data.loss, *options
+    return short_hash(*(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode() for value in values))
 
 
 class Checkpoint:

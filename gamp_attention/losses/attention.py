@@ -92,7 +92,7 @@ def loss_derivatives(loss, p, z, grad, hess, work):
 
 
 @sample_kernel
-def evaluate(loss, p, z, grad, hess, work):
+def differentiate(loss, p, z, grad, hess, work):
     """`loss_derivatives`, compiled once for all kernels that call it."""
     return loss_derivatives(loss, p, z, grad, hess, work)
 

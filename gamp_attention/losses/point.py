@@ -22,13 +22,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.compiled import is_instance, overload, user_kernel
+from gamp_attention._core.compiled import is_instance, overload
+from gamp_attention._core.user_code import Registry
 from gamp_attention.losses.attention import loss_derivatives, loss_value, make_work
 from gamp_attention.losses.bounds import curvature_floor, loss_floor
 from gamp_attention.losses.numeric_derivatives import difference_derivatives
 
-FUNCTIONS = ("value", "derivatives", "floor", "curvature")
-REGISTERED: dict[type, dict[str, Any]] = {}  # compiled functions of each class, by name
+LOSSES = Registry(
+    "register_loss",
+    needed=("value(self, p, z)",),
+    optional=("derivatives", "floor", "curvature"),
+    traits={"convex": False, "even": False, "rotations": False, "parts": 1},
+    compiled_in=("convex",),
+)
 
 
 class PointLoss(NamedTuple):
@@ -58,16 +64,9 @@ class PointWork(NamedTuple):
     nothing: int
 
 
-def compiled(cls: type) -> dict[str, Any]:
-    """The functions of a class, to be inlined in kernels."""
-    return {name: user_kernel(vars(cls)[name]) for name in FUNCTIONS if name in vars(cls)}
-
-
-def _functions(loss: Any) -> dict[str, Any] | None:
+def _methods(loss: Any) -> dict[str, Any] | None:
     """Those of the registered loss in the numba type of a PointLoss."""
-    if not is_instance(loss, PointLoss):
-        return None
-    return REGISTERED.get(getattr(loss.types[0], "instance_class", None))  # type: ignore[arg-type]
+    return LOSSES.methods(loss.types[0]) if is_instance(loss, PointLoss) else None
 
 
 @overload(make_work, counted=True)
@@ -79,10 +78,10 @@ def _make_work(loss):
 
 @overload(loss_value)
 def _loss_value(loss, p, z, work):
-    functions = _functions(loss)
-    if functions is None:
+    methods = _methods(loss)
+    if methods is None:
         return None
-    value = functions["value"]
+    value = methods["value"]
 
     def point_value(loss, p, z, work):
         return value(loss.loss, p, z.reshape((loss.n_tokens, loss.rank)))
@@ -92,12 +91,12 @@ def _loss_value(loss, p, z, work):
 
 @overload(loss_derivatives)
 def _loss_derivatives(loss, p, z, grad, hess, work):
-    functions = _functions(loss)
-    if functions is None:
+    methods = _methods(loss)
+    if methods is None:
         return None
-    if "derivatives" not in functions:
+    if "derivatives" not in methods:
         return lambda loss, p, z, grad, hess, work: difference_derivatives(loss, p, z, grad, hess, work)
-    derivatives = functions["derivatives"]
+    derivatives = methods["derivatives"]
 
     def point_derivatives(loss, p, z, grad, hess, work):
         return derivatives(loss.loss, p, z.reshape((loss.n_tokens, loss.rank)), grad, hess)
@@ -107,23 +106,23 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
 
 @overload(loss_floor)
 def _loss_floor(loss, p, work):
-    functions = _functions(loss)
-    if functions is None:
+    methods = _methods(loss)
+    if methods is None:
         return None
-    if "floor" not in functions:
+    if "floor" not in methods:
         return lambda loss, p, work: -np.inf
-    floor = functions["floor"]
+    floor = methods["floor"]
     return lambda loss, p, work: floor(loss.loss, p)
 
 
 @overload(curvature_floor)
 def _curvature_floor(loss, p, radius):
-    functions = _functions(loss)
-    if functions is None:
+    methods = _methods(loss)
+    if methods is None:
         return None
     if loss.types[0].instance_class.convex:
         return lambda loss, p, radius: 0.0
-    if "curvature" not in functions:
+    if "curvature" not in methods:
         return lambda loss, p, radius: -np.inf
-    curvature = functions["curvature"]
+    curvature = methods["curvature"]
     return lambda loss, p, radius: curvature(loss.loss, p, loss.n_tokens * loss.rank, radius)

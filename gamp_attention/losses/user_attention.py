@@ -16,13 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._core.compiled import is_instance, kernel, overload, user_kernel
+from gamp_attention._core.compiled import is_instance, kernel, overload
+from gamp_attention._core.user_code import Registry
 from gamp_attention.losses.attention import AttentionLoss, loss_derivatives, loss_value, row_loss
 from gamp_attention.losses.bounds import curvature_floor
 from gamp_attention.losses.dot_product import DotProductAttention, is_bounded
 from gamp_attention.losses.numeric_derivatives import difference_derivatives
 
-REGISTERED: dict[type, Any] = {}  # compiled `attend` of each class
+MAPS = Registry(
+    "register_attention",
+    needed=("attend(self, z, S)",),
+    traits={"bounded": False, "even": False, "rotations": False, "parts": 1},
+    compiled_in=("bounded",),
+)
 
 
 def attend(attention, z, S):
@@ -37,7 +43,7 @@ def attend_all(attention, z, S):
         attend(attention, z[mu], S[mu])
 
 
-def _call(self: Any, z: Any) -> Any:
+def call_map(self: Any, z: Any) -> Any:
     """Attention matrices (..., L, L) of local fields (..., L, r); arrays of numpy or tensors of torch."""
     if not isinstance(z, np.ndarray):
         if not hasattr(self, "torch"):
@@ -50,32 +56,22 @@ def _call(self: Any, z: Any) -> Any:
     return S.reshape(*z.shape[:-1], L)
 
 
-def compile_map(cls: type) -> None:
-    """Make a class known to compiled code, and its instances callable on arrays and tensors."""
-    REGISTERED[cls] = user_kernel(vars(cls)["attend"])
-    if "__call__" not in vars(cls):
-        cls.__call__ = _call  # type: ignore[method-assign]
-
-
-def _registered(numba_type: Any) -> Any:
-    return REGISTERED.get(getattr(numba_type, "instance_class", None))  # type: ignore[arg-type]
-
-
 def _is_custom(loss: Any) -> bool:
     return is_instance(loss, AttentionLoss) and not is_instance(loss.types[0], DotProductAttention)
 
 
 @overload(attend)
 def _attend(attention, z, S):
-    function = _registered(attention)
-    if function is None:
+    methods = MAPS.methods(attention)
+    if methods is None:
         return None
-    return lambda attention, z, S: function(attention, z, S)
+    fill = methods["attend"]
+    return lambda attention, z, S: fill(attention, z, S)
 
 
 @overload(is_bounded)
 def _is_bounded(attention):
-    if _registered(attention) is None:
+    if MAPS.methods(attention) is None:
         return None
     bounded = bool(attention.instance_class.bounded)
     return lambda attention: bounded

@@ -9,8 +9,9 @@ from gamp_attention._core import check
 from gamp_attention._core.compiled import kernel, over_blocks
 from gamp_attention.data.stores import TokenStore
 from gamp_attention.losses.attention import loss_value, make_work
+from gamp_attention.losses.checks import check_loss
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
-from gamp_attention.losses.registration import check_loss, is_registered_loss, sample_loss
+from gamp_attention.losses.registration import is_registered_loss, sample_loss
 from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.attention import attention_model
 from gamp_attention.models.labels import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
@@ -47,7 +48,7 @@ class GLMModel(Model):
 
     def _check_teacher(self) -> None:
         if not is_registered_loss(self.student):
-            raise check.fail("loss", self.student, "what register_loss was told of", TypeError)
+            raise check.fail("loss", self.student, "a loss registered by register_loss", TypeError)
         rng = np.random.default_rng(0)
         L, t = self.n_tokens, self.teacher_rank
         labels = np.asarray(self.teacher(rng.standard_normal((8, L, t)), rng.standard_normal((8, self.n_label_noise))))
@@ -166,7 +167,7 @@ def glm_model(
     'converged'
     """
     if not is_registered_loss(loss):
-        raise check.fail("loss", loss, "what register_loss was told of", TypeError)
+        raise check.fail("loss", loss, "a loss registered by register_loss", TypeError)
     teacher = USUAL.get(type(loss)) if labels is None else labels
     if teacher is None:
         raise check.fail("labels", labels, "a teacher, as this loss has no usual one", TypeError)

@@ -8,8 +8,9 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention.data.stores import TokenStore
+from gamp_attention.losses.checks import check_attention
 from gamp_attention.losses.dot_product import DotProductAttention, checked_attention
-from gamp_attention.losses.registration import check_attention, is_registered_attention, is_registered_loss, sample_loss
+from gamp_attention.losses.registration import is_registered_attention, is_registered_loss, sample_loss
 from gamp_attention.losses.terms import RiskTerms, asymptotic_terms
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.sampled_coordinates import law_from_samples
@@ -194,7 +195,9 @@ def check_student(student: Any, n_tokens: int, rank: int) -> Any:
     if is_registered_attention(student):
         check_attention(student, n_tokens, rank)
     elif not isinstance(student, DotProductAttention) and not is_registered_loss(student):
-        raise check.fail("student", student, "a DotProductAttention, or what register_attention was told of", TypeError)
+        raise check.fail(
+            "student", student, "a DotProductAttention, or a map registered by register_attention", TypeError
+        )
     if rank % student.parts:
         raise check.fail("rank", rank, f"a multiple of {student.parts}: queries and keys have columns of their own")
     return checked_attention("student", student)

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.seeds import Stream, generator
 
 if TYPE_CHECKING:  # state evolution starts alike, and knows of no data
     from gamp_attention.data.dataset import Dataset
 
 STARTS = ("semantic", "positional", "random")
 POSITIONAL = 0.25  # size of the mean fields m at a positional start, near what is learnt in the paper's model
-STREAM = 1  # of a seed, apart from the numbers that data of the same seed are drawn from
 SMALL = 0.1  # standard deviation of uninformed weights, as in the paper's Appendix E.4
 
 
@@ -27,7 +27,7 @@ def initial_weights(data: "Dataset", init: Any, seed: Any = 0) -> np.ndarray:
     TypeError, ValueError : for an unknown name, a wrong shape, or "semantic" without a teacher.
     """
     check.fits("rank", data.dim, data.rank)
-    random = check.generator(seed, STREAM)
+    random = generator(seed, Stream.STARTS)
     if not isinstance(init, str):
         return check.array("init", init, (data.dim, data.rank)).copy()
     check.choice("init", init, STARTS)

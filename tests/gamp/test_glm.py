@@ -5,7 +5,8 @@ import pytest
 from scipy.optimize import brentq
 
 import gamp_attention as ga
-from gamp_attention.losses.registration import check_loss, sample_loss
+from gamp_attention.losses.checks import check_loss
+from gamp_attention.losses.registration import sample_loss
 
 LAM = 0.1
 

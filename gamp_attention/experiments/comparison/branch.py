@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._core import check
+from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.baselines.descent import minimize_risk
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.sampling import sample
@@ -21,7 +21,6 @@ FOLLOWED = 20  # iterations of the trajectory that are compared
 TEST_SAMPLES = 4000
 SOLVERS = 6  # at most, that a branch takes time for
 PERTURBATION = 1e-3  # of GAMP's weights, before descent from there
-STREAM = 3  # of a seed, apart from the numbers of data, starts and test samples of the same seed
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     quasi, quasi_time = None, np.nan
     if quasi_newton:
         quasi, quasi_time = timed("L-BFGS", minimize_risk, data, name, risk, **best, device=device)
-    noise = check.generator(seed, STREAM).standard_normal(gamp.Q.shape)
+    noise = generator(seed, Stream.PERTURBATIONS).standard_normal(gamp.Q.shape)
     size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
     returned, returned_time = timed(
         "descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best, device=device

@@ -1,13 +1,12 @@
 """Hashes that tell models apart, and all that is plain data, the same in every process."""
 
-import hashlib
 import json
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
-from gamp_attention._core import check
+from gamp_attention._core import check, hashes
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.parameters import has_common_variance, has_omega, with_parameter
 
@@ -32,7 +31,7 @@ def canonical(value: Any) -> str:
 
 def short_hash(value: Any) -> str:
     """24 hexadecimal digits of the canonical text."""
-    return hashlib.blake2b(canonical(value).encode(), digest_size=12).hexdigest()
+    return hashes.short_hash(canonical(value).encode(), size=12)
 
 
 def _described(value: Any) -> Any:

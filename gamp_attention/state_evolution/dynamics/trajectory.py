@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.seeds import generator
 from gamp_attention.damping import Damping
 from gamp_attention.models.model import Channel, Model, require_model
 from gamp_attention.results import Overlaps
@@ -153,7 +154,7 @@ def trajectory(
     if n_paths % 2 or n_paths < least:
         raise check.fail("n_paths", n_paths, f"an even number of at least {least} for {n_iter} iterations")
     Damping(damping)
-    start, rng = start_law(model, init), check.generator(seed)
+    start, rng = start_law(model, init), generator(seed)
     runs = [follow(model, alpha, start, damping, n_iter, n_paths, rng) for _ in range(n_replicas)]
     share = 1 / np.sqrt(n_replicas)
     stacks = {

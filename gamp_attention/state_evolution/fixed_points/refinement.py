@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
+from gamp_attention._core.spread import half_width
 from gamp_attention.results import Overlaps, Status
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.fixed_points.free_energy import stationary_loss
@@ -17,7 +17,6 @@ from gamp_attention.state_evolution.rules.lines import WorkExceeded
 SHARE = 0.5  # of the accuracy asked for, as the residual before one last Newton step
 POLISH = 0.1  # error of that step, in its own units
 UNREFINED = 1e-2  # error to expect of the coarsest rule
-COVERAGE = 0.98  # of a random error under normal statistics, so that 95 % hold where they are not quite
 SAFETY = 0.5  # error of a level of the split rule, in units of its difference from the level before
 FLOOR = 0.3  # of the worst relative error, that every entry's is believed to be at least
 TRUST = 1.0  # least error of an overlap, and LOSS_TRUST of a loss, in units of what the split rule leaves unresolved
@@ -56,14 +55,13 @@ class Solution:
 class _Spread:
     """What the images on other rules or replicas say about the error of the one at hand."""
 
-    def __init__(self, count: int, embedded: bool) -> None:
-        self.scale = SAFETY if embedded else float(stdtrit(count - 1, 0.5 + COVERAGE / 2)) / np.sqrt(count)
+    def __init__(self, embedded: bool) -> None:
         self.embedded = embedded
 
     def of(self, best: np.ndarray | float, values: list[np.ndarray] | list[float] | np.ndarray) -> np.ndarray:
         """Error of the best value from values on the others, entry by entry."""
         away = np.asarray(values) - best
-        return self.scale * (np.abs(away).max(axis=0) if self.embedded else away.std(axis=0, ddof=1))
+        return SAFETY * np.abs(away).max(axis=0) if self.embedded else half_width(away)
 
 
 def refine(root: Root, rtol: float, max_work: float) -> Solution:
@@ -111,7 +109,7 @@ def _solution(
     image, samples = F.images(x, squares=True)
     if embedded:
         samples = [coarse.images(x)[0]]
-    spread = _Spread(len(samples), embedded)
+    spread = _Spread(embedded)
 
     here, there = packing.pack(x), packing.pack(image.overlaps)
     best = here + newton_step(J, there - here)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.starts import STARTS
 from gamp_attention.results import Overlaps, Status, finish, stacked
@@ -130,7 +131,7 @@ def solve_from(
 
 def named_start(F: OverlapMap, name: str, seed: int) -> Overlaps:
     """Where damped GAMP goes from a named start, with what vanishes by symmetry exactly zero."""
-    rng = np.random.default_rng([seed, 1])
+    rng = generator(seed, Stream.STARTS)
     start = start_law(F.model, name)
     slower = min(max(1.0, F.alpha / EASY), SLOWEST)  # the mean direction overshoots in proportion to α
     n_steps = int(WARM_UP * min(slower, 2))  # its cost grows with the square

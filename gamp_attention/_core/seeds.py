@@ -1,0 +1,24 @@
+"""Random numbers from a seed: each end has a stream of its own, so that what one takes does not shift another."""
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+
+
+class Stream(IntEnum):
+    """What numbers are drawn for, beside the data, which have the seed alone."""
+
+    STARTS = 1
+    TEST_SAMPLES = 2
+    PERTURBATIONS = 3
+
+
+def generator(seed: Any, stream: Stream | None = None) -> np.random.Generator:
+    """A numpy Generator from a seed and the name of a stream, or the Generator itself that is given for a seed."""
+    if isinstance(seed, np.random.Generator):
+        return seed
+    seed = check.integer("seed", seed, low=0, high=None)
+    return np.random.default_rng([seed] if stream is None else [seed, int(stream)])

@@ -1,0 +1,137 @@
+"""Whether losses and attention maps of the user's do what they say, every fault told in words."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core.compiled import kernel
+from gamp_attention._core.user_code import attempt
+from gamp_attention.losses.attention import loss_derivatives, loss_value, make_work
+from gamp_attention.losses.bounds import curvature_floor, loss_floor
+from gamp_attention.losses.point import PointLoss
+from gamp_attention.losses.user_attention import attend_all
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """How losses and maps are tried."""
+
+    trials: int = 5  # random fields
+    size: float = 0.7  # of these
+    step: float = 1e-5  # of differences
+    agree: float = 1e-5  # of derivatives with differences, relative
+    equal: float = 1e-10  # relative difference of values that a symmetry says are equal
+
+
+CHECKS = CheckSettings()
+
+
+def check_loss(loss: PointLoss, params: np.ndarray) -> None:
+    """Check a registered loss at random fields for the labels in the first rows of params (n, P).
+
+    Raises
+    ------
+    TypeError : where a method does not compile or returns something else than numbers.
+    ValueError : where it returns NaN, or its derivatives, bounds or symmetries are wrong.
+    """
+    name, rng = type(loss.loss).__name__, np.random.default_rng(0)
+    k = loss.n_fields
+    for p in params[: CHECKS.trials]:
+        z, grad, hess = CHECKS.size * rng.standard_normal(k), np.full(k, np.nan), np.full((k, k), np.nan)
+        value = _number(f"{name}.value", attempt(f"{name}.value", _value, loss, p, z))
+        again = _number(f"{name}.derivatives", attempt(f"{name}.derivatives", _derivatives, loss, p, z, grad, hess))
+        if not (np.isfinite(grad).all() and np.isfinite(hess).all()):
+            raise ValueError(f"{name}.derivatives: needs to fill grad and hess with finite numbers, left or made NaN")
+        _agree(f"{name}.derivatives", "its value", again, value, "value")
+        scale = 1 + np.abs(hess).max() + np.abs(grad).max() + abs(value)
+        _check_differences(loss, name, p, z, grad, hess, CHECKS.agree * scale)
+        floor = _number(f"{name}.floor", attempt(f"{name}.floor", _floor, loss, p), infinite=True)
+        if floor > value + CHECKS.equal * abs(value):
+            raise ValueError(f"{name}.floor: needs a lower bound of the loss, got {floor} above its value {value}")
+        lowest, radius = np.linalg.eigvalsh(hess)[0], float(np.linalg.norm(z))
+        bound = _number(f"{name}.curvature", attempt(f"{name}.curvature", _curvature, loss, p, radius), infinite=True)
+        if bound > lowest + CHECKS.agree * scale:
+            what = "convex = True" if loss.loss.convex else "curvature"
+            raise ValueError(f"{name}: {what} is wrong, an eigenvalue of the Hessian is {lowest} at z = {z}")
+        if loss.loss.even:
+            _agree(name, "even = True: value(-z)", _value(loss, p, -z), value, "value(z)")
+        if loss.loss.rotations and loss.rank > 1:
+            turned = z.reshape(-1, loss.rank) @ np.linalg.qr(rng.standard_normal((loss.rank, loss.rank)))[0]
+            _agree(name, "rotations = True: value(zO)", _value(loss, p, turned.ravel()), value, "value(z)")
+
+
+def _check_differences(
+    loss: PointLoss, name: str, p: np.ndarray, z: np.ndarray, grad: np.ndarray, hess: np.ndarray, error: float
+) -> None:
+    for i, move in enumerate(CHECKS.step * np.eye(len(z))):
+        values, slopes = np.empty(2), np.empty((2, len(z)))
+        for side, there in enumerate((z - move, z + move)):
+            _derivatives(loss, p, there, slopes[side], np.empty_like(hess))
+            values[side] = _value(loss, p, there)
+        slope, curvature = (np.diff(each, axis=0)[0] / (2 * CHECKS.step) for each in (values, slopes))
+        _agree(f"{name}.derivatives", f"grad[{i}]", grad[i], slope, "differences of value", error)
+        _agree(f"{name}.derivatives", f"hess[{i}]", hess[i], curvature, "differences of grad", error)
+
+
+def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
+    """Check a registered map at random fields.
+
+    Raises
+    ------
+    TypeError : where `attend` does not compile or run.
+    ValueError : where S is not filled with finite numbers, or a trait is wrong.
+    """
+    name, rng = type(attention).__name__, np.random.default_rng(0)
+    for _ in range(CHECKS.trials):
+        z = CHECKS.size * rng.standard_normal((1, n_tokens, rank))
+        turned = z @ np.linalg.qr(rng.standard_normal((rank, rank)))[0]
+        S = []
+        for fields in (z, -z, turned):
+            S.append(np.full((1, n_tokens, n_tokens), np.nan))
+            attempt(f"{name}.attend", attend_all, attention, fields, S[-1])
+        if not np.isfinite(S[0]).all():
+            raise ValueError(f"{name}.attend: needs to fill S {S[0].shape[1:]} with finite numbers, left or made NaN")
+        if attention.bounded and (S[0].min() < 0 or np.abs(S[0].sum(axis=2) - 1).max() > CHECKS.equal):
+            raise ValueError(
+                f"{name}: bounded = True needs rows that are positive and add to 1, got {S[0][0].tolist()}"
+            )
+        if attention.even:
+            _agree(name, "even = True: S[-z]", S[1][0], S[0][0], "S[z]")
+        if attention.rotations and attention.parts == 1:
+            _agree(name, "rotations = True: S[zO]", S[2][0], S[0][0], "S[z]")
+
+
+@kernel
+def _value(loss, p, z):
+    return loss_value(loss, p, z, make_work(loss))
+
+
+@kernel
+def _derivatives(loss, p, z, grad, hess):
+    return loss_derivatives(loss, p, z, grad, hess, make_work(loss))
+
+
+@kernel
+def _floor(loss, p):
+    return loss_floor(loss, p, make_work(loss))
+
+
+@kernel
+def _curvature(loss, p, radius):
+    return curvature_floor(loss, p, radius)
+
+
+def _number(what: str, value: Any, infinite: bool = False) -> float:
+    if np.ndim(value) or isinstance(value, (tuple, str)) or value is None:
+        raise TypeError(f"{what}: needs to return one number, got {type(value).__name__}")
+    value = float(value)
+    if np.isnan(value) or (not infinite and np.isinf(value)):
+        raise ValueError(f"{what}: needs to return a finite number, got {value}")
+    return value
+
+
+def _agree(where: str, what: str, a: Any, b: Any, other: str, error: float | None = None) -> None:
+    allowed = CHECKS.equal * (1 + float(np.abs(b).max())) if error is None else error
+    if not np.abs(np.asarray(a) - b).max() <= allowed:
+        raise ValueError(f"{where}: {what} is {a}, but {other} gives {b}")
