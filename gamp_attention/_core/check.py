@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 
-LARGEST = sys.maxsize  # integer, but for seeds
-LONGEST = 200  # characters of a value that a message shows
+MAX_INTEGER = sys.maxsize  # but for seeds
 
 
 def fail(name: str, got: Any, needs: str, error: type[Exception] = ValueError) -> Exception:
     """An error that names the argument, what it got and what it needs."""
     if isinstance(got, np.ndarray) and got.size > 8:
         shown = f"shape {got.shape}"
-    elif isinstance(got, int) and abs(got) > LARGEST:  # Python does not print integers of any length
+    elif isinstance(got, int) and abs(got) > MAX_INTEGER:  # Python does not print integers of any length
         shown = f"an integer of {got.bit_length()} bits"
     else:
         shown = repr(got)
-    return error(f"{name}: needs {needs}, got {shown if len(shown) <= LONGEST else shown[:LONGEST] + '…'}")
+    return error(f"{name}: needs {needs}, got {shown if len(shown) <= 200 else shown[:200] + '…'}")
 
 
 def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, strict: bool = False) -> float:
@@ -38,7 +37,7 @@ def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.in
     return value
 
 
-def integer(name: str, value: Any, *, low: int, high: int | None = LARGEST) -> int:
+def integer(name: str, value: Any, *, low: int, high: int | None = MAX_INTEGER) -> int:
     """An integer in [low, high]; `high` is named only where it matters."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise fail(name, value, f"an integer >= {low}", TypeError)
@@ -66,7 +65,7 @@ def function(name: str, value: Any) -> Any:
 def fits(name: str, *shape: int) -> None:
     """Raise where an array of doubles of some shape is larger than the memory of this machine."""
     size = 8 * math.prod(shape)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else LARGEST
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else MAX_INTEGER
     if size > memory:
         held = f"{size / 2**30:.3g} GiB where there are {memory / 2**30:.3g}"
         raise ValueError(f"{name}: needs arrays that fit into memory, got shape {shape}, {held}")

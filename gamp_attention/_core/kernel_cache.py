@@ -17,7 +17,8 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from gamp_attention._core.hashes import short_hash
 
 PACKAGE = Path(__file__).parent.parent
-COMPILED = (b"gamp_attention._core.compiled import", b"(NamedTuple)")
+# in files with kernels, with classes or settings that kernels read, and with the compile options
+COMPILED = (b"gamp_attention._core.compiled import", b"(NamedTuple)", b"njit(")
 
 
 class KernelCache(FunctionCache):
@@ -48,7 +49,7 @@ class KernelCache(FunctionCache):
 
 @lru_cache
 def package_digest() -> str:
-    """Of all files of the package with kernels, or with classes that these take methods and fields from."""
+    """A hash of all files of the package that go into kernels."""
     texts = [path.read_bytes() for path in sorted(PACKAGE.rglob("*.py"))]
     return short_hash(b"\0".join(text for text in texts if any(mark in text for mark in COMPILED)))
 

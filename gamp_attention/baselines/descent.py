@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 METHODS = ("gd", "adam", "lbfgs")
 LEARNING_RATES = {"gd": 0.15, "adam": 0.01, "lbfgs": 1.0}  # the first two as in the paper
-N_RECORDS = 100  # history entries, evenly spread over the iterations
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -167,7 +166,7 @@ def minimize_risk(
 
     function = TorchRisk(data, risk, device)
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
-    size, every = data.penalty.strength * math.sqrt(data.dim), max(1, max_iter // N_RECORDS)
+    size, every = data.penalty.strength * math.sqrt(data.dim), max(1, max_iter // 100)  # about 100 history entries
     record, iterations = Recorder(), list[int]()
     no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
 

@@ -16,16 +16,26 @@ from gamp_attention._core.gaussian import gaussian_points
 from gamp_attention._core.spread import half_width
 from gamp_attention.results import Status
 
-FINEST = 1e-10  # relative accuracy that rounding allows
-SPACING, FINER = 1.4, 0.75  # of the first grid, and the ratio of two successive ones
-LEFT_OUT = 1e-4  # probability outside of the grids, in units of rtol
-SAFETY = 25  # of a grid's error, see `by_grids`; 10 covered 94 to 97 % of random problems, 20 more than 98 %
-REPLICAS, FIRST_POINTS, MORE = 8, 1024, 4  # of Sobol points; points of the first replicas, and growth of their number
-LEAST_POINTS = REPLICAS * FIRST_POINTS
-RANDOM = 3e-5  # relative error that replicas do not get below
-FLOOR = 0.1  # least relative error, in units of rtol and of the worst relative error of what is averaged together
-ROUNDING = 1e-15  # relative error of one value
-CHUNK = 1 << 14  # points held at a time
+
+@dataclass(frozen=True)
+class AverageSettings:
+    """Settings of Gaussian averages; errors are relative."""
+
+    min_rtol: float = 1e-10  # that rounding allows
+    rounding: float = 1e-15  # error of one value
+    spacing: float = 1.4  # of the first grid
+    finer: float = 0.75  # ratio of the spacings of two successive grids
+    left_out: float = 1e-4  # probability outside of the grids, in units of rtol
+    safety: float = 25  # of a grid's error, see `by_grids`; 10 covered 94 to 97 % of random problems, 20 more than 98 %
+    replicas: int = 8  # sets of Sobol points
+    first_points: int = 1024  # of each of the first replicas
+    more: int = 4  # growth of that number
+    min_random: float = 3e-5  # error that replicas do not get below
+    min_error: float = 0.1  # believed of a result, in units of rtol and of the worst error of those beside it
+    chunk: int = 1 << 14  # points held at a time
+
+
+AVERAGES = AverageSettings()
 
 
 class Integrand(Protocol):
@@ -68,11 +78,11 @@ class Average:
 
     @classmethod
     def complete(cls, integrand: Integrand, values: np.ndarray, errors: np.ndarray, rtol: float) -> "Average":
-        """With the least errors that are believed, and rounding."""
+        """The average with errors as small as one may believe them, and rounding added."""
         size = _largest(integrand, values)
         worst = float(np.divide(errors, size, out=np.where(errors > 0, np.inf, 0.0), where=size > 0).max())
         # results can agree by accident, and all grids leave out the same tail
-        errors = np.maximum(errors, FLOOR * max(rtol, min(worst, 1.0)) * size)
+        errors = np.maximum(errors, AVERAGES.min_error * max(rtol, min(worst, 1.0)) * size)
         return cls(values, errors + integrand.rounding(values), worst)
 
 
@@ -87,7 +97,7 @@ def gaussian_average(
         values = _results(integrand, np.zeros((1, 0)), np.ones(1))
         return values, integrand.rounding(values), Status.CONVERGED
     best = by_grids(integrand, rtol, max_points)
-    if best is None or best.worst > max(rtol, RANDOM):
+    if best is None or best.worst > max(rtol, AVERAGES.min_random):
         other = by_replicas(integrand, rtol, max_points, rng)
         best = other if best is None or other.worst < best.worst else best
     return best.values, best.errors, Status.CONVERGED if best.worst <= rtol else Status.INACCURATE
@@ -95,8 +105,8 @@ def gaussian_average(
 
 def by_grids(integrand: Integrand, rtol: float, max_points: int) -> Average | None:
     """By grids, each finer than the last, until errors are within rtol; None where the budget is below two grids."""
-    dim, even, h = integrand.dim, integrand.even, SPACING
-    radius = float(np.sqrt(chdtri(dim, LEFT_OUT * rtol)))
+    dim, even, h = integrand.dim, integrand.even, AVERAGES.spacing
+    radius = float(np.sqrt(chdtri(dim, AVERAGES.left_out * rtol)))
     found, before, last_share = None, None, 0.0
     while (found is None or found.worst > rtol) and _grid_size(h, dim, radius, even) <= max_points:
         here = _results(integrand, *_grid(h, dim, radius, even))
@@ -104,30 +114,31 @@ def by_grids(integrand: Integrand, rtol: float, max_points: int) -> Average | No
             size = _largest(integrand, here)
             away = np.maximum(np.abs(here - before) - integrand.rounding(here), 0)
             share = np.divide(_largest(integrand, away), size, out=np.zeros_like(here), where=size > 0)
-            # a relative error like exp(−c/h) is its own power 1/FINER on the next grid; the last but one guards
+            # a relative error like exp(−c/h) is its own power 1/finer on the next grid; the last but one guards
             # against two grids that agree by accident
-            error = SAFETY * np.maximum(share ** (1 / FINER), last_share ** (1 / FINER**2))
+            finer = AVERAGES.finer
+            error = AVERAGES.safety * np.maximum(share ** (1 / finer), last_share ** (1 / finer**2))
             found = Average.complete(integrand, here, error * size, rtol)
             last_share = share
-        before, h = here, FINER * h
+        before, h = here, AVERAGES.finer * h
     return found
 
 
 def by_replicas(integrand: Integrand, rtol: float, max_points: int, rng: np.random.Generator) -> Average:
     """By independent replicas of ever more points, until errors, from Student's t, are within rtol or budget ends."""
-    n = FIRST_POINTS
+    n = AVERAGES.first_points
     while True:
         half = n // 2 if integrand.even else n
-        sets = (gaussian_points(n, integrand.dim, rng)[:half] for _ in range(REPLICAS))
+        sets = (gaussian_points(n, integrand.dim, rng)[:half] for _ in range(AVERAGES.replicas))
         values = np.array([_results(integrand, points, np.full(half, 1 / half)) for points in sets])
         found = Average.complete(integrand, values.mean(axis=0), half_width(values), rtol)
-        n *= MORE
-        if found.worst <= rtol or n * REPLICAS > max_points:
+        n *= AVERAGES.more
+        if found.worst <= rtol or n * AVERAGES.replicas > max_points:
             return found
 
 
 def _results(integrand: Integrand, points: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    parts = [slice(k, k + CHUNK) for k in range(0, len(points), CHUNK)]
+    parts = [slice(k, k + AVERAGES.chunk) for k in range(0, len(points), AVERAGES.chunk)]
     return integrand.results(np.sum([weights[p] @ integrand(points[p]) for p in parts], axis=0))
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.seeds import generator
-from gamp_attention.baselines.gaussian_average import FINEST, LEAST_POINTS, ROUNDING, gaussian_average
-from gamp_attention.baselines.teacher_fields import TeacherFields
+from gamp_attention.baselines.gaussian_average import AVERAGES, gaussian_average
 from gamp_attention.models.model import Model, require_attention
+from gamp_attention.models.teachers import Teacher
 from gamp_attention.results import Result, Status
 
 
@@ -80,7 +80,31 @@ def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 
 
 def checked_accuracy(rtol: Any, max_points: Any) -> tuple[float, int]:
     """The accuracy asked of an average, and the bound on its points, if they are in their ranges."""
-    return check.real("rtol", rtol, low=FINEST, high=0.1), check.integer("max_points", max_points, low=LEAST_POINTS)
+    min_points = AVERAGES.replicas * AVERAGES.first_points
+    rtol = check.real("rtol", rtol, low=AVERAGES.min_rtol, high=0.1)
+    return rtol, check.integer("max_points", max_points, low=min_points)
+
+
+class WhitenedTeacher:
+    """A teacher's target T[y] as a function of independent standard Gaussian coordinates ξ, as few as have variance."""
+
+    def __init__(self, teacher: Teacher, rho: np.ndarray, shift: np.ndarray) -> None:
+        """Covariances rho (L, t, t) and means (L, t) of the fields of each token."""
+        self.teacher, self.shape, self.shift = teacher, rho.shape[:2], shift
+        self.even = teacher.even and not shift.any()
+        spectrum, vectors = np.linalg.eigh(rho)
+        kept = spectrum > 1e-14 * spectrum.max()
+        self.token = np.nonzero(kept)[0]  # of each coordinate
+        self.dim = len(self.token)
+        self.variance = spectrum[kept]
+        self.direction = vectors.transpose(0, 2, 1)[kept]  # (dim, t)
+        self._map = np.zeros((self.dim, *self.shape))
+        self._map[np.arange(self.dim), self.token] = np.sqrt(self.variance)[:, None] * self.direction
+
+    def targets(self, white: np.ndarray) -> np.ndarray:
+        """T[y] at points (N, dim), of shape (N, L, L)."""
+        fields = white[:, : self.dim] @ self._map.reshape(self.dim, self.shape[0] * self.shape[1])
+        return self.teacher(fields.reshape(-1, *self.shape) + self.shift)
 
 
 class _BaselineIntegrand:
@@ -92,7 +116,10 @@ class _BaselineIntegrand:
     def __init__(self, model: Model) -> None:
         L = model.n_tokens
         self.parts = [
-            (share * given.coordinates.trace, TeacherFields(given.teacher, given.coordinates.rho, given.teacher_shift))
+            (
+                share * given.coordinates.trace,
+                WhitenedTeacher(given.teacher, given.coordinates.rho, given.teacher_shift),
+            )
             for share, _, given in model.channels
         ]
         self.trace = sum((trace for trace, _ in self.parts), np.zeros(L))
@@ -119,4 +146,4 @@ class _BaselineIntegrand:
         """Errors by rounding."""
         largest = np.abs(results[:-1]).max()
         error = np.sqrt(results[-1] * self.trace.max()) * largest + results[-1]
-        return ROUNDING * np.append(np.full(len(results) - 1, largest), error)
+        return AVERAGES.rounding * np.append(np.full(len(results) - 1, largest), error)

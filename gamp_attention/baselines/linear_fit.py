@@ -11,14 +11,11 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.seeds import generator
-from gamp_attention.baselines.gaussian_average import ROUNDING, gaussian_average
-from gamp_attention.baselines.linear import checked_accuracy
-from gamp_attention.baselines.teacher_fields import TeacherFields
+from gamp_attention.baselines.gaussian_average import AVERAGES, gaussian_average
+from gamp_attention.baselines.linear import WhitenedTeacher, checked_accuracy
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.labelled import LabelledDataset
 from gamp_attention.results import Result, Status
-
-CHUNK = 1000  # sentences held at a time
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -88,9 +85,9 @@ def fit_linear_baseline(
     rng = generator(seed)
     L, d, tokens, outputs = data.n_tokens, data.dim, np.asarray(data.tokens), data.outputs
 
-    def chunks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for k in range(0, len(tokens), CHUNK):
-            yield tokens[k : k + CHUNK].astype(float), outputs[k : k + CHUNK]
+    def chunks(size: int = 1000) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for k in range(0, len(tokens), size):
+            yield tokens[k : k + size].astype(float), outputs[k : k + size]
 
     normal, cross = lam * np.eye(L), np.zeros((L, L))
     for x, y in chunks():
@@ -146,7 +143,7 @@ class _FreshSentence:
         d = len(Q_star)
         full = np.broadcast_to(spectra, (len(spectra), d))
         rho = np.einsum("ld,ds,dt->lst", full, Q_star, Q_star, optimize=True) / d
-        self.fields = fields = TeacherFields(teacher, rho, mu @ Q_star / np.sqrt(d))
+        self.fields = fields = WhitenedTeacher(teacher, rho, mu @ Q_star / np.sqrt(d))
         kappa = full[fields.token] * (fields.direction @ Q_star.T) / np.sqrt(d * fields.variance)[:, None]
         self.rest = full.mean(axis=1) - np.bincount(fields.token, np.sum(kappa**2, axis=1) / d, len(full))
         self.dim, self.W, self.token = fields.dim, W, fields.token
@@ -164,4 +161,4 @@ class _FreshSentence:
     def rounding(self, results: np.ndarray) -> np.ndarray:
         """Error by rounding."""
         scale = max(self.rest.max(), 0.0) * max(1.0, np.abs(self.W).max()) ** 2
-        return ROUNDING * (results + np.sqrt(np.maximum(results, 0) * scale))
+        return AVERAGES.rounding * (results + np.sqrt(np.maximum(results, 0) * scale))

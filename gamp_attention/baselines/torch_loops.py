@@ -13,21 +13,18 @@ from gamp_attention.results import Status
 if TYPE_CHECKING:
     import torch
 
-ONE_THREAD = 10_000_000  # numbers in the tokens under which one thread is used
-FIRST, BLOW_UP = 0.1, 30.0  # of gradient steps: the first step, and growth of the gradient that is not tolerated
-PATIENCE = 1000  # gradient steps within which the gradient must fall
 Risk = Callable[["torch.Tensor"], "torch.Tensor"]
 Visit = Callable[[int, float, float, bool], None]  # step, risk, gradient norm, whether to record it in any case
 
 
 @contextmanager
-def few_threads(n_numbers: int) -> Iterator[None]:
-    """One torch thread for small problems, where waiting for each other costs more than the work."""
+def few_threads(n_numbers: int, few: int = 10_000_000) -> Iterator[None]:
+    """One torch thread for tokens of few numbers, where threads would wait for each other longer than they work."""
     import torch
 
     before = torch.get_num_threads()
     try:
-        if n_numbers < ONE_THREAD:
+        if n_numbers < few:
             torch.set_num_threads(1)
         yield
     finally:
@@ -127,15 +124,16 @@ def quasi_newton(
 
 def _gradient_secants(function: Risk, Q: "torch.Tensor", max_iter: int, tol: float, visit: Visit, n_iter: int) -> int:
     """Barzilai-Borwein steps, which use gradients only, kept near the best point."""
+    first, blow_up, patience = 0.1, 30.0, 1000  # step, growth of the gradient to go back at, steps without progress
 
     def gradient() -> "torch.Tensor":
         _value_and_norm(function, Q)
         assert Q.grad is not None
         return Q.grad.clone()
 
-    g, step = gradient(), FIRST
+    g, step = gradient(), first
     best, best_norm, best_at = Q.detach().clone(), float(g.norm()), n_iter
-    while n_iter < max_iter and best_norm > tol and n_iter - best_at < PATIENCE:
+    while n_iter < max_iter and best_norm > tol and n_iter - best_at < patience:
         move = -step * g
         Q.data.add_(move)
         after = gradient()
@@ -143,12 +141,12 @@ def _gradient_secants(function: Risk, Q: "torch.Tensor", max_iter: int, tol: flo
         norm = float(after.norm())
         change = after - g
         curvature = float((move * change).sum())
-        g, step = after, float((move**2).sum()) / curvature if curvature > 0 else FIRST
+        g, step = after, float((move**2).sum()) / curvature if curvature > 0 else first
         if norm < best_norm:
             best, best_norm, best_at = Q.detach().clone(), norm, n_iter
-        elif not norm < BLOW_UP * best_norm:  # a soft direction was overshot: go back
+        elif not norm < blow_up * best_norm:  # a soft direction was overshot: go back
             Q.data.copy_(best)
-            g, step = gradient(), FIRST
+            g, step = gradient(), first
     Q.data.copy_(best)
     visit(n_iter, float(function(Q).detach()), best_norm, True)
     return n_iter

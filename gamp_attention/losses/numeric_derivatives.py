@@ -4,11 +4,20 @@ With steps h, errors are of order h⁴ beside rounding of order ε/h and ε/h²:
 Hessian steers Newton steps and gives the Onsager term; where the iteration ends is decided by the gradient alone.
 """
 
+from typing import NamedTuple
+
 from gamp_attention._core.compiled import inline_kernel
 from gamp_attention.losses.attention import loss_value
 
-SLOPE_STEP = 5e-4
-CURVATURE_STEP = 4e-3
+
+class DifferenceSettings(NamedTuple):
+    """Steps in units of the field, at least 1, that balance the two errors."""
+
+    slope: float = 5e-4  # of the gradient
+    curvature: float = 4e-3  # of the Hessian
+
+
+DIFFERENCES = DifferenceSettings()
 
 
 @inline_kernel
@@ -28,16 +37,16 @@ def difference_derivatives(loss, p, z, grad, hess, work):
     here = loss_value(loss, p, z, work)
     k = z.shape[0]
     for i in range(k):
-        h = SLOPE_STEP * max(1.0, abs(z[i]))
+        h = DIFFERENCES.slope * max(1.0, abs(z[i]))
         near = _moved(loss, p, z, work, i, h, i, 0.0) - _moved(loss, p, z, work, i, -h, i, 0.0)
         far = _moved(loss, p, z, work, i, 2 * h, i, 0.0) - _moved(loss, p, z, work, i, -2 * h, i, 0.0)
         grad[i] = (8 * near - far) / (12 * h)
-        h = CURVATURE_STEP * max(1.0, abs(z[i]))
+        h = DIFFERENCES.curvature * max(1.0, abs(z[i]))
         near = _moved(loss, p, z, work, i, h, i, 0.0) + _moved(loss, p, z, work, i, -h, i, 0.0)
         far = _moved(loss, p, z, work, i, 2 * h, i, 0.0) + _moved(loss, p, z, work, i, -2 * h, i, 0.0)
         hess[i, i] = (16 * near - far - 30 * here) / (12 * h * h)
         for j in range(i):
-            e = CURVATURE_STEP * max(1.0, abs(z[j]))
+            e = DIFFERENCES.curvature * max(1.0, abs(z[j]))
             fine, coarse = 0.0, 0.0
             for s in (-1.0, 1.0):
                 fine += _moved(loss, p, z, work, i, s * h, j, s * e) - _moved(loss, p, z, work, i, s * h, j, -s * e)

@@ -1,5 +1,6 @@
 """Whether a penalty of the user's keeps the promises of the interface, told in words."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,17 @@ from gamp_attention._core import check
 from gamp_attention._core.user_code import attempt
 from gamp_attention.penalties.base import POINTS, proxes, slopes, values
 
-CURVATURES = (0.05, 1.0, 20.0)
-STEP, TOLERANCE = 1e-6, 1e-4  # of finite differences, and what they may miss relative to the strength
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """How penalties are tried."""
+
+    curvatures: tuple[float, ...] = (0.05, 1.0, 20.0)  # a of the prox, in units of the strength
+    step: float = 1e-6  # of differences
+    tolerance: float = 1e-4  # what these may miss, in units of the strength
+
+
+PROBES = ProbeSettings()
 
 
 def check_penalty(penalty: Any) -> None:
@@ -31,7 +41,7 @@ def check_penalty(penalty: Any) -> None:
     inside = np.isfinite(rho)
     _demand(penalty, "value", inside.any(), "finite values somewhere", POINTS, rho)
     _check_slopes(penalty, strength, inside, left, right)
-    for a in CURVATURES:
+    for a in PROBES.curvatures:
         _check_prox(penalty, strength, a * strength - 0.5 * convexity, convexity)
     traits = {
         "even": ("ρ(−x) = ρ(x)", np.allclose(rho, rho[::-1], rtol=1e-12, atol=0)),
@@ -48,15 +58,15 @@ def _check_slopes(penalty: Any, strength: float, inside: np.ndarray, left: np.nd
     _demand(
         penalty,
         "slopes",
-        (right[:-1] <= left[1:] + TOLERANCE * strength).all(),
+        (right[:-1] <= left[1:] + PROBES.tolerance * strength).all(),
         "slopes that increase with x, as ρ is convex",
         x,
         left,
     )
     rho = _evaluated(penalty, values, "value", x, 1)[0]
     for side, slope in ((1, right), (-1, left)):
-        moved = _evaluated(penalty, values, "value", x + side * STEP, 1)[0]
-        difference = side * (moved - rho) / STEP
+        moved = _evaluated(penalty, values, "value", x + side * PROBES.step, 1)[0]
+        difference = side * (moved - rho) / PROBES.step
         near = np.isclose(difference, slope, rtol=1e-3, atol=1e-3 * strength)
         alike = near | (~np.isfinite(difference) & ~np.isfinite(slope))
         _demand(penalty, "slopes", alike.all(), "the one-sided derivatives of value", x, slope)
@@ -70,18 +80,18 @@ def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> No
     left, right = _evaluated(penalty, slopes, "slopes", x, 2)
     # an interval as wide as rounding in x: at a kink, x may be off it by that much
     around = [_evaluated(penalty, slopes, "slopes", x + s * 1e-9, 2) for s in (-1, 1)]
-    slack = TOLERANCE * (strength + np.abs(b))
+    slack = PROBES.tolerance * (strength + np.abs(b))
     low = np.fmin(left, around[0][0]) + a * x - b - slack
     high = np.fmax(right, around[1][1]) + a * x - b + slack
     needs = f"0 in ∂ρ(x) + a x − b at its x (a = {a:g})"
     _demand(penalty, "prox", ((low <= 0) & (high >= 0)).all(), needs, b, x)
     inside = (dx >= -1e-9) & (dx <= (1 + 1e-9) / total)
     _demand(penalty, "prox", inside.all(), f"0 <= dx/db <= {1 / total:g} (a = {a:g})", b, dx)
-    step = STEP * (strength + np.abs(b))
+    step = PROBES.step * (strength + np.abs(b))
     ends = [_evaluated(penalty, proxes, "prox", b + s * step, 2, a)[0] for s in (-1, 0, 1)]
     sides = [(ends[k + 1] - ends[k]) / step for k in (0, 1)]
-    smooth = np.abs(sides[0] - sides[1]) < TOLERANCE / total  # no kink within the step
-    near = np.abs(dx - 0.5 * (sides[0] + sides[1])) < 10 * TOLERANCE / total
+    smooth = np.abs(sides[0] - sides[1]) < PROBES.tolerance / total  # no kink within the step
+    near = np.abs(dx - 0.5 * (sides[0] + sides[1])) < 10 * PROBES.tolerance / total
     _demand(penalty, "prox", (near | ~smooth).all(), f"the derivative of x in b (a = {a:g})", b, dx)
 
 

@@ -6,8 +6,6 @@ import numpy as np
 
 from gamp_attention.penalties.base import proxes, slopes, values
 
-STIFF = 1e3  # quadratic term of the proximal step that puts weights on kinks, in units of the strength
-
 
 def penalty_total(penalty: Any, Q: np.ndarray) -> float:
     """r(Q) = Σ ρ(Q_ia)."""
@@ -48,7 +46,7 @@ def on_kinks(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> tuple[np.ndarra
     """
     if penalty.quadratic:
         return Q, np.ones(Q.shape), np.full(Q.shape, penalty.lam)
-    stiffness = STIFF * penalty.strength
+    stiffness = 1e3 * penalty.strength  # short enough that weights which no kink holds hardly move
     kept, response = proximal_map(penalty, stiffness * Q - smooth, stiffness)
     free = response > 0
     curvature = np.maximum(1 / np.where(free, response, 1.0) - stiffness, 0.0)

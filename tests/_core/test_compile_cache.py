@@ -1,10 +1,15 @@
 """What is compiled is kept: a second process compiles nothing, and sees every change of the sources."""
 
+import ast
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
+
+from gamp_attention._core import kernel_cache
+from tests.test_imports import MODULES, PACKAGE
 
 LOSS = """
 from typing import NamedTuple
@@ -19,46 +24,117 @@ class Quartic(NamedTuple):
     def value(self, p, z):
         return 0.5 * (z[0, 0] - p[0]) ** 2 + self.scale * (z[0, 0] - p[0]) ** 4
 """
-SCRIPT = """
+COUNTED = """
 import numpy as np
 from numba.core import event
 recorder = event.RecordingListener()
 event.register("numba:compile", recorder)
+def show(value):
+    print(sum(entry.is_start for _, entry in recorder.buffer), value)
 import gamp_attention as ga
+"""
+SCRIPT = """
 from quartic import Quartic
 
 rng = np.random.default_rng(0)
 data = ga.LabelledDataset(rng.standard_normal((60, 20)), rng.standard_normal(60), Quartic(), 0.1)
 run = ga.run_gamp(data, init="random")
 assert run.converged
-print(sum(entry.is_start for _, entry in recorder.buffer), run.train_loss)
+show(run.train_loss)
 """
+PENALTY = """
+from gamp_attention.penalties.base import values
+out = np.empty(1)
+values(ga.Ridge(1.0), np.ones(1), out)
+show(out[0])
+"""
+COMPILERS = {  # decorators of functions and classes whose code goes into kernels
+    "kernel", "sample_kernel", "field_kernel", "inline_kernel", "user_kernel", "overload",
+    "register_loss", "register_attention", "register_penalty",
+}  # fmt: skip
+
+
+def counted(script, folder):
+    """Functions that a process of its own compiles, with its cache and other modules in a folder; and what it shows."""
+    paths = f"{folder}{os.pathsep}{PACKAGE.parent}"  # a copy of the package in the folder comes first
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": paths}
+    command = [sys.executable, "-c", COUNTED + script]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    compiled, value = done.stdout.split()
+    return int(compiled), float(value)
+
+
+def test_a_second_process_compiles_nothing_and_an_edited_loss_is_not_stale(tmp_path):
+    module = tmp_path / "quartic.py"
+    module.write_text(LOSS)
+    compiled, loss = counted(SCRIPT, tmp_path)
+    assert compiled > 0
+    assert counted(SCRIPT, tmp_path) == (0, loss)
+    module.write_text(LOSS.replace("** 4", "** 4 * 10"))
+    compiled_again, other = counted(SCRIPT, tmp_path)
+    assert compiled_again > 0
+    assert other > loss
+    module.write_text(LOSS)
+    assert counted(SCRIPT, tmp_path) == (0, loss)
 
 
 @pytest.fixture
-def start(tmp_path):
-    """Runs the script in a process of its own: functions compiled, and the training loss."""
-    module = tmp_path / "quartic.py"
-    module.write_text(LOSS)
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(tmp_path)}
-
-    def run():
-        done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment)
-        assert done.returncode == 0, done.stderr
-        compiled, loss = done.stdout.split()
-        return int(compiled), float(loss)
-
-    run.module = module
-    return run
+def copied(tmp_path):
+    """A copy of the package, to be edited."""
+    return shutil.copytree(PACKAGE, tmp_path / "gamp_attention", ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def test_a_second_process_compiles_nothing_and_an_edited_loss_is_not_stale(start):
-    compiled, loss = start()
-    assert compiled > 0
-    assert start() == (0, loss)
-    start.module.write_text(LOSS.replace("** 4", "** 4 * 10"))
-    compiled_again, other = start()
-    assert compiled_again > 0
-    assert other > loss
-    start.module.write_text(LOSS)
-    assert start() == (0, loss)
+def test_a_kernel_of_one_file_is_compiled_anew_when_another_file_that_it_takes_code_from_is_edited(copied, tmp_path):
+    compiled, value = counted(PENALTY, tmp_path)
+    assert (compiled > 0, value) == (True, 0.5)
+    assert counted(PENALTY, tmp_path) == (0, 0.5)
+    ridge = copied / "penalties" / "standard.py"
+    ridge.write_text(ridge.read_text().replace("return 0.5 * self.lam * x * x", "return 1.5 * self.lam * x * x"))
+    compiled, value = counted(PENALTY, tmp_path)
+    assert (compiled > 0, value) == (True, 1.5)
+
+
+def stamped(path):
+    """Whether a file counts in the stamp of all kernels."""
+    return any(mark in path.read_bytes() for mark in kernel_cache.COMPILED)
+
+
+def called(decorator):
+    return getattr(decorator.func if isinstance(decorator, ast.Call) else decorator, "id", None)
+
+
+def into_kernels(module, tree):
+    """Modules of the package that go into kernels, as far as one of them tells: itself, and where it imports from."""
+    nodes = list(ast.walk(tree))
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    if any(node.module == "gamp_attention._core.compiled" or "njit" in ast.unparse(node) for node in imports):
+        yield module
+    if any(ast.unparse(base).endswith("NamedTuple") for node in nodes for base in getattr(node, "bases", ())):
+        yield module
+    parts = [node for node in nodes if {called(each) for each in getattr(node, "decorator_list", ())} & COMPILERS]
+    names = {each.id for part in parts for each in ast.walk(part) if isinstance(each, ast.Name)} - COMPILERS
+    for node in imports:
+        if node.module.startswith("gamp_attention.") and names & {each.asname or each.name for each in node.names}:
+            yield node.module.removeprefix("gamp_attention.")
+
+
+def test_every_file_that_kernels_take_code_or_numbers_from_is_in_their_stamp():
+    found = {each for module, path in MODULES.items() for each in into_kernels(module, ast.parse(path.read_text()))}
+    assert {"_core.compiled", "losses.attention", "penalties.standard", "denoisers.newton"} <= found
+    assert {module for module in found if not stamped(MODULES[module])} == set()
+
+
+def test_an_edit_of_any_such_file_changes_the_stamp_and_of_others_does_not(copied, monkeypatch):
+    monkeypatch.setattr(kernel_cache, "PACKAGE", copied)
+    digest = kernel_cache.package_digest.__wrapped__
+    before = digest()
+    for path in copied.rglob("*.py"):
+        source = path.read_bytes()
+        path.write_bytes(source + b"# edited\n")
+        assert (digest() != before) == stamped(path), path
+        path.write_bytes(source)
+    assert digest() == before
+    path = copied / "damping.py"  # becomes one of them where settings are put there that kernels read
+    path.write_bytes(path.read_bytes() + b"class Settings(NamedTuple):\n    shrink: float = 0.5\n")
+    assert digest() != before
