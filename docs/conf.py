@@ -51,6 +51,7 @@ sphinx_gallery_conf = {
     "capture_repr": (),
     "min_reported_time": 1e9,
     "write_computation_times": False,
+    "reset_modules": ("matplotlib", "_style.examples"),
 }
 
 numfig = True  # equations of the two pages of theory are (1.1), …, (2.1), …, apart from the paper's

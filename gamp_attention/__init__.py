@@ -12,6 +12,7 @@ from gamp_attention.data.sampling import sample
 from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.experiments.comparison.compare import compare
 from gamp_attention.experiments.comparison.result import Comparison
+from gamp_attention.experiments.figures import plot_comparison, plot_phase_diagram, plot_trajectory
 from gamp_attention.experiments.phase_diagram.boundary import Boundary
 from gamp_attention.experiments.phase_diagram.phase_boundaries import PhaseBoundaries, phase_boundaries
 from gamp_attention.experiments.sweeps.scheduler import local_pool
@@ -111,6 +112,9 @@ __all__ = [
     "mixture_model",
     "paper_model",
     "phase_boundaries",
+    "plot_comparison",
+    "plot_phase_diagram",
+    "plot_trajectory",
     "power_law_spectrum",
     "register_attention",
     "register_loss",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,9 @@ SIGNS = {  # of numbers in tables, with the digits they are shown with
     "test_error": ("ε_g", 6),
 }
 MAX_TIMES = 12  # of a history in its summary
+
+
+T = TypeVar("T")
 
 
 class Status(Enum):
@@ -57,8 +60,11 @@ class ConvergenceError(RuntimeError):
 class Shown:
     """What shows itself in a few lines: `repr` its fields, `str` a summary, a notebook the summary as a table.
 
-    A dataclass needs `repr=False`; another class gives `_items`.
+    What is not a dataclass gives `_items`.
     """
+
+    def __init_subclass__(cls) -> None:
+        cls.__repr__ = Shown.__repr__  # type: ignore[method-assign]  # a dataclass would print whole arrays
 
     def __repr__(self) -> str:
         return described(type(self).__name__, self._items())
@@ -70,7 +76,8 @@ class Shown:
         return as_html(self._rows())
 
     def _items(self) -> list[tuple[str, Any]]:
-        return [(field.name, getattr(self, field.name)) for field in fields(self)]  # type: ignore[arg-type]
+        names = self._fields if isinstance(self, tuple) else [field.name for field in fields(self)]  # type: ignore
+        return [(name, getattr(self, name)) for name in names]
 
     def _rows(self) -> Rows:
         """The summary: a line for each field, where a class gives no other."""
@@ -89,8 +96,10 @@ class Result(Shown):
         """How the solver ended, and the numbers of its solution, with errors where they are known."""
         own = dict(self._items())
         if "status" not in own:
-            return super()._rows()
-        ending = f" after {own['n_iter']} iterations, residual {own['residual']:.1e}" if "n_iter" in own else ""
+            return Shown._rows(self)
+        ending = f" after {own['n_iter']} iterations" if "n_iter" in own else ""
+        if "residual" in own and "gradient_norm" not in own:
+            ending += f", residual {own['residual']:.1e}"
         rows: Rows = [f"{type(self).__name__}: {own['status'].value}{ending}"]
         values, errors = dict(own), {name: own.get(f"{name}_error", np.nan) for name in SIGNS}
         if "overlaps" in own:
@@ -104,7 +113,14 @@ class Result(Shown):
         return rows + [f"  {own[name]}" for name in ("message",) if own.get(name)]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+def shown(cls: type[T]) -> type[T]:
+    """Give a NamedTuple, which can have no base, what a `Result` has."""
+    for name in ("__repr__", "__str__", "_repr_html_", "_items", "_rows", "to_dict"):
+        setattr(cls, name, getattr(Result, name))
+    return cls
+
+
+@dataclass(frozen=True, eq=False)
 class Overlaps(Result):
     """Summary statistics of the weights: q_l = QᵀΣ_lQ/d, m_l = Qᵀp_l/√d, θ_l = QᵀΣ_lQ*/d, and V_l.
 
@@ -180,7 +196,7 @@ def stacked(path: list[Overlaps]) -> dict[str, np.ndarray]:
     return {name: np.stack([o.arrays()[name] for o in path]) for name in path[0].arrays()}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class History(Overlaps):
     """Overlaps at every iteration, entry 0 being the start, with what a solver measured there.
 

@@ -10,8 +10,11 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
+from docutils.frontend import get_default_settings
+from docutils.parsers.rst import Parser
 from numpydoc.docscrape import ClassDoc, FunctionDoc
 from numpydoc.validate import validate
+from sphinx.ext.autosummary import extract_summary
 
 import gamp_attention as ga
 from docs import _results
@@ -112,12 +115,29 @@ def test_public_docstrings_are_complete(name):
         assert docs[0]["Raises"], "a function that checks its arguments needs a section Raises"
 
 
+def test_every_summary_of_the_api_table_is_a_sentence():
+    """As autosummary extracts it, which takes a period after an abbreviation for an end."""
+    settings = get_default_settings(Parser())
+    settings.settings = settings  # which older versions of sphinx look for
+    found = [extract_summary(inspect.getdoc(getattr(ga, name)).splitlines(), settings) for name in PUBLIC]
+    cut = re.compile(r"\b(eq|e\.g|i\.e|cf|fig|vs|no)\.$", re.IGNORECASE)
+    assert [text for text in found if not text.endswith(".") or cut.search(text) or len(text.split()) < 3] == []
+
+
 def test_every_public_function_has_an_example_that_shows_a_result():
     """Doctests of all modules are run with the tests, see pyproject.toml."""
     functions = [name for name in PUBLIC if inspect.isfunction(getattr(ga, name))]
     assert len(functions) > 20
     shown = {name: doctest.DocTestParser().get_examples(inspect.getdoc(getattr(ga, name))) for name in functions}
     assert [name for name, examples in shown.items() if not any(example.want for example in examples)] == []
+
+
+def test_examples_use_public_names_alone():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "gallery").glob("*.py")]
+    pages += (ROOT / "docs" / "examples").glob("*.py")
+    assert len(pages) > 20
+    inside = re.compile(r"^\W*(from gamp_attention\b|import gamp_attention(?! as ga$)).*$", re.MULTILINE)
+    assert {str(page): found for page in pages if (found := inside.findall(page.read_text()))} == {}
 
 
 def test_every_stored_result_and_every_failed_check_is_in_the_manual():

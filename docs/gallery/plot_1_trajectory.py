@@ -6,13 +6,8 @@ State evolution predicts every iterate of message passing, not only where it end
 stopping rule, and their overlaps are drawn on the prediction for d → ∞.
 """
 
-import matplotlib.pyplot as plt
-import numpy as np
-
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, STYLE
 
-plt.rcParams.update(STYLE)
 STEPS, INSTANCES = 20, 8
 DAMPING = {"semantic": 0.5, "positional": 0.3}
 
@@ -20,29 +15,18 @@ DAMPING = {"semantic": 0.5, "positional": 0.3}
 # The paper's model at ω = .3 and α = 1.5, where both branches exist. ``tol=0`` runs exactly ``max_iter`` iterations,
 # with global proximal minima throughout, which is what :func:`~gamp_attention.trajectory` describes.
 model = ga.paper_model(omega=0.3)
-runs: dict[str, list[dict[str, np.ndarray]]] = {name: [] for name in DAMPING}
+runs: dict[str, list[ga.GampResult]] = {name: [] for name in DAMPING}
 for seed in range(INSTANCES):
     data = ga.sample(model, d=1000, alpha=1.5, seed=seed)
     for name, step in DAMPING.items():
-        run = ga.run_gamp(data, name, damping=step, tol=0, max_iter=STEPS)
-        runs[name].append(run.history.scalars())
+        runs[name].append(ga.run_gamp(data, name, damping=step, tol=0, max_iter=STEPS))
 predicted = {name: ga.trajectory(model, 1.5, name, damping=step, n_iter=STEPS) for name, step in DAMPING.items()}
 
 # %%
 # Dots are means over the instances with their standard errors, lines the prediction.
-figure, axes = plt.subplots(2, 4, figsize=(11, 4.6), layout="constrained", sharex=True)
-for row, name in zip(axes, DAMPING, strict=True):
-    line = predicted[name].scalars()
-    for axis, key in zip(row, LABELS, strict=True):
-        values = np.array([run[key][: STEPS + 1] for run in runs[name]])
-        error = values.std(axis=0, ddof=1) / np.sqrt(INSTANCES)
-        axis.plot(line[key], color=DARK, lw=1.2)
-        axis.errorbar(range(STEPS + 1), values.mean(axis=0), error, fmt="o", ms=4, color=COLOURS[name])
-        axis.set_title(LABELS[key])
-        axis.margins(y=0.2)
-    row[0].set_ylabel(f"{name} branch", color=COLOURS[name])
-for axis in axes[1]:
-    axis.set_xlabel("iteration")
+for name in DAMPING:
+    axes = ga.plot_trajectory(predicted[name], runs[name])
+    axes[0, 0].set_ylabel(f"{name} branch")
 
 # %%
 # On the positional branch V runs low: the proximal map jumps there, and the response measured on data misses the

@@ -11,11 +11,10 @@ import numpy as np
 from scipy.optimize import brentq
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, STYLE
 
-plt.rcParams.update(STYLE)
 ALPHAS = np.arange(0.8, 1.85, 0.1)
 MEASURED, SEEDS = ALPHAS[::2], range(4)
+COLOURS = {"semantic": "C0", "positional": "C1"}
 
 # %%
 # Lines: state evolution along both branches, each solution started from the one before it. Dots: means of message
@@ -61,7 +60,7 @@ for name, rows in lines.items():
         error = np.std(values, axis=1, ddof=1) / np.sqrt(len(SEEDS))
         axis.errorbar(MEASURED, np.mean(values, axis=1), error, fmt="o", ms=4, color=COLOURS[name])
 for axis in (left, right):
-    axis.axvline(alpha_c, color=DARK, lw=0.8, ls="--")
+    axis.axvline(alpha_c, color="0.2", lw=0.8, ls="--")
     axis.set_xlabel("α = n/d")
     axis.legend(frameon=False)
 left.set_ylabel("training loss $ε_t$")

@@ -10,10 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.fields import local_fields
-from gamp_attention.experiments.figures import COLOURS, DARK, GREY, STYLE
 
-plt.rcParams.update(STYLE)
 rng = np.random.default_rng(0)
 n, L, d = 1800, 3, 300
 
@@ -40,7 +37,8 @@ best = min((run for run in runs if run.converged), key=lambda run: run.train_los
 # %%
 # Errors on the sentences kept aside, of the layer, of the mean of all tokens and of no attention.
 aside = slice(1200, n)
-S = train.student(local_fields(tokens[aside], positions, best.Q))
+unseen = ga.Dataset(tokens[aside], outputs[aside], positions)
+S = unseen.student(unseen.fields(best.Q))
 guesses = {
     "GAMP's layer": S @ (tokens[aside] + positions),
     "mean of all tokens": np.broadcast_to(tokens[aside].mean(axis=1, keepdims=True), tokens[aside].shape),
@@ -54,12 +52,12 @@ for name, guess in guesses.items():
 # same layer. Right: the attention between
 # the first two tokens, where these are on one side of the plane and where they are not.
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-left.axhline(0, color=GREY, lw=0.5)
+left.axhline(0, color="0.6", lw=0.5)
 cosine = hidden @ best.Q[:, 0] / np.linalg.norm(hidden) / np.linalg.norm(best.Q)
-left.plot(hidden, np.sign(cosine) * best.Q[:, 0], "o", ms=3, color=DARK)
+left.plot(hidden, np.sign(cosine) * best.Q[:, 0], "o", ms=3, color="0.2")
 left.set(xlabel="normal of the hidden plane", ylabel="Q", title=f"cosine {abs(cosine):.2f}")
 same = alike[aside, 0, 1] > 0
-for where, label, colour in ((same, "one side", COLOURS["semantic"]), (~same, "two sides", COLOURS["positional"])):
+for where, label, colour in ((same, "one side", "C0"), (~same, "two sides", "C1")):
     right.hist(S[where, 0, 1], np.linspace(0, 1, 41), color=colour, alpha=0.7, label=label)
 right.set(xlabel="attention $S_{12}$", ylabel="sentences")
 right.legend(frameon=False)

@@ -18,9 +18,7 @@ import numpy as np
 
 import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
-from gamp_attention.experiments.figures import COLOURS, DARK, STYLE
 
-plt.rcParams.update(STYLE)
 LAM, SIZE = 0.1, 300
 
 # %%
@@ -53,12 +51,12 @@ for share in shares:
 # %%
 # Left: lines are state evolution, dots one instance each.
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-for key, colour in (("q", DARK), ("theta", COLOURS["semantic"])):
+for key, colour in (("q", "0.2"), ("theta", "C0")):
     left.plot(getattr(theory, key)[:, 0, 0, 0], color=colour, label={"q": "q", "theta": "θ"}[key])
     left.plot(getattr(run.history, key)[:13, 0, 0, 0], "o", color=colour)
 left.set_xlabel("iteration")
 left.legend(frameon=False)
-for (name, values), colour in zip(cosines.items(), (COLOURS["semantic"], COLOURS["positional"]), strict=True):
+for (name, values), colour in zip(cosines.items(), ("C0", "C1"), strict=True):
     right.plot(shares, values, "o-", color=colour, label=name)
 right.set(xlabel="share of outliers", ylabel="cosine with the true direction")
 right.legend(frameon=False)

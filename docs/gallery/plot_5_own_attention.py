@@ -14,9 +14,7 @@ import matplotlib.pyplot as plt
 
 import gamp_attention as ga
 from docs.examples.sigmoid_attention import SigmoidAttention
-from gamp_attention.experiments.figures import COLOURS, LABELS, STYLE
 
-plt.rcParams.update(STYLE)
 ALPHA, STEPS = 3.0, 15
 
 # %%
@@ -38,10 +36,10 @@ for name, end in ends.items():
 # %%
 # Lines are state evolution, dots message passing.
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
-for name, colour in (("softmax", COLOURS["semantic"]), ("sigmoid", COLOURS["random"])):
+for name, colour in (("softmax", "C0"), ("sigmoid", "C1")):
     line, dots = predicted[name].scalars(), followed[name].history.scalars()
-    for axis, key in zip(axes, ("q", "theta", "V"), strict=True):
+    for axis, (key, title) in zip(axes, {"q": "q", "theta": "θ", "V": "V"}.items(), strict=True):
         axis.plot(line[key], color=colour, label=name)
         axis.plot(dots[key][: STEPS + 1], "o", ms=4, color=colour)
-        axis.set(title=LABELS[key], xlabel="iteration")
+        axis.set(title=title, xlabel="iteration")
 axes[0].legend(frameon=False)

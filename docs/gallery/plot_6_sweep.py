@@ -12,10 +12,9 @@ import matplotlib.pyplot as plt
 from distributed import Client, LocalCluster
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, STYLE
 
-plt.rcParams.update(STYLE)
 ALPHAS, OMEGAS = [0.8, 1.1, 1.4, 1.7, 2.0], [0.1, 0.3]
+COLOURS = {"semantic": "C0", "positional": "C1"}
 
 # %%
 # State evolution over a grid, message passing at some of its points. Each finished cell is a file, so that the same

@@ -10,9 +10,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.figures import COLOURS, DARK, STYLE
 
-plt.rcParams.update(STYLE)
+COLOURS = {"semantic": "C0", "positional": "C1"}
 model = ga.paper_model(omega=0.3)
 
 # %%
@@ -49,7 +48,7 @@ for name, solutions in found.items():
     for axis, (curve, error) in zip(axes, curves, strict=True):
         axis.errorbar(ALPHAS, curve, error, fmt="o-", ms=4, capsize=2, color=COLOURS[name], label=f"{name} branch")
 for axis, title in zip(axes, ("growth", "replicon eigenvalue", "share of jumps in V̂, %"), strict=True):
-    axis.axhline(1, color=DARK, lw=0.8, ls="--")
+    axis.axhline(1, color="0.2", lw=0.8, ls="--")
     axis.set(title=title, xlabel="α = n/d")
 axes[2].set_yscale("log")
 axes[0].legend(frameon=False)

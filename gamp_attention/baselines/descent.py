@@ -20,7 +20,7 @@ METHODS = ("gd", "adam", "lbfgs")
 LEARNING_RATES = {"gd": 0.15, "adam": 0.01, "lbfgs": 1.0}  # the first two as in the paper
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class DescentResult(Result):
     """Outcome of `minimize_risk`.
 

@@ -16,7 +16,7 @@ from gamp_attention.models.teachers import Teacher
 from gamp_attention.results import Result, Status
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class LinearBaseline(Result):
     """The learnt matrix and its test error in the limit d → ∞, at any sample complexity.
 

@@ -18,7 +18,7 @@ from gamp_attention.data.labelled import LabelledDataset
 from gamp_attention.results import Result, Status
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class LinearFit(Result):
     """A linear layer fitted to data of finite d.
 
@@ -47,7 +47,7 @@ class LinearFit(Result):
 def fit_linear_baseline(
     data: Dataset, lam: float = 1e-4, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: Any = 0
 ) -> LinearFit:
-    """The linear layer fitted to data by ridge regression, eq. (17), (18).
+    """Fit the linear layer of equations (17) and (18) to data by ridge regression.
 
     The layer is f_W(x) = W x and sees the tokens without their positions. W minimises
 

@@ -139,7 +139,7 @@ def _sweep(options: argparse.Namespace) -> int:
 
 def _boundaries(options: argparse.Namespace) -> int:
     from gamp_attention._core.files import write_json
-    from gamp_attention.experiments.figures import plot_boundaries
+    from gamp_attention.experiments.figures import plot_phase_diagram
     from gamp_attention.experiments.phase_diagram.phase_boundaries import phase_boundaries
     from gamp_attention.models.attention import paper_model
 
@@ -162,7 +162,7 @@ def _boundaries(options: argparse.Namespace) -> int:
         )
     say(options, str(found))
     if options.plot:
-        plot_boundaries(found, options.plot)
+        plot_phase_diagram(found, options.plot)
         say(options, f"picture: {options.plot}")
     if options.json:
         write_json(options.json, found.to_dict() | {"range": [found.low, found.high]})

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention.data.fields import local_fields
 from gamp_attention.data.passes import OutputStep, RiskSums, output_step, sum_risk
 from gamp_attention.data.reduction import Tokens, mean_squares, own_terms, taught_terms
 from gamp_attention.data.stores import as_tokens
@@ -14,12 +15,13 @@ from gamp_attention.losses.terms import RiskTerms, asymptotic_terms
 from gamp_attention.models.model import Model, check_student
 from gamp_attention.models.sources import Sources, by_group
 from gamp_attention.penalties.standard import require_penalty
+from gamp_attention.results import Shown
 
 RISKS = ("asymptotic", "exact")
 OVERFLOW = "tokens, outputs, positions: need products within the range of doubles, got ones that overflow"
 
 
-class Dataset:
+class Dataset(Shown):
     """n samples of L tokens in R^d with their outputs, reduced to what the two risks need.
 
     Parameters
@@ -153,6 +155,19 @@ class Dataset:
         class_means = means - self.positions[self.model.token_of_source]
         gamma = np.broadcast_to(self.spectra, means.shape).T
         return gamma, np.sqrt(d) * means.T, np.sqrt(d) * class_means.T, self.Q_star
+
+    def _items(self) -> list[tuple[str, Any]]:
+        names = ("n_samples", "n_tokens", "dim", "alpha", "rank", "student", "penalty", "Q_star")
+        return [(name, getattr(self, name)) for name in names]
+
+    def fields(self, Q: Any) -> np.ndarray:
+        """The fields z = (x + p) Q/√d, (n, L, r), of weights Q (d, r); `student` of them is the attention.
+
+        Raises
+        ------
+        TypeError, ValueError : if Q is no such array.
+        """
+        return local_fields(self.tokens, self.positions, check.array("Q", Q, (self.dim, "r")))
 
     rows_here = True  # whether D and z of the samples are in this process
 

@@ -116,7 +116,7 @@ def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: An
 
 
 def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
-    """Gradient of the un-normalised risk R of eq. (3), or of its asymptotic form eq. (41).
+    """Gradient of the un-normalised risk R of equation (3), or of its asymptotic form, equation (41).
 
     Eq. :eq:`risk`.
 
@@ -149,7 +149,7 @@ def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
 
 
 def train_loss(data: Dataset, Q: Any, risk: str = "exact") -> float:
-    """Training loss ε_t = R/d of eq. (3), or of its asymptotic form eq. (41).
+    """Training loss ε_t = R/d of equation (3), or of its asymptotic form, equation (41).
 
     Eq. :eq:`risk`.
 

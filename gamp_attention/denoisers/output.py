@@ -9,8 +9,10 @@ from gamp_attention._core.compiled import kernel, over_blocks, sample_kernel
 from gamp_attention.denoisers.newton import END, cholesky_solve, make_metric, make_workspace, minimise_from
 from gamp_attention.denoisers.prox import factor_hessian, minimise_globally, search_points
 from gamp_attention.losses.attention import AttentionLoss
+from gamp_attention.results import shown
 
 
+@shown
 class Denoised(NamedTuple):
     """What the denoiser returns for n samples.
 

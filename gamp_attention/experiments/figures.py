@@ -1,16 +1,20 @@
-"""Figures, drawn from results that are already there. Needs matplotlib."""
+"""Pictures of results that are already there. They need matplotlib."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gamp_attention._core import check
 from gamp_attention._core.files import write_aside
+from gamp_attention.gamp.result import GampResult
+from gamp_attention.results import History
+from gamp_attention.state_evolution.dynamics.trajectory import Trajectory
 
 if TYPE_CHECKING:
-    from gamp_attention.experiments.comparison.result import Comparison
+    from gamp_attention.experiments.comparison.result import Branch, Comparison
     from gamp_attention.experiments.phase_diagram.phase_boundaries import PhaseBoundaries
 
 COLOURS = {"semantic": "#0072B2", "positional": "#D55E00", "random": "#009E73"}  # Okabe and Ito
@@ -27,89 +31,178 @@ STYLE: Any = {"axes.spines.top": False, "axes.spines.right": False, "font.size":
 LABELS = {"q": "$q$", "m": "$m_1$", "theta": r"$\theta$", "V": "$V$"}
 
 
-def plot_comparison(comparison: "Comparison", path: str | Path) -> None:
-    """Save the picture of `gamp-attention compare`: trajectories and end points, one row for each branch."""
-    rows = len(comparison.branches)
+def plot_comparison(comparison: "Comparison", path: str | Path | None = None) -> np.ndarray:
+    """Draw a comparison: trajectories and end points, one row for each branch.
+
+    Parameters
+    ----------
+    comparison : of `compare`.
+    path : a file to save the picture to; if not given, the figure stays open in pyplot.
+
+    Returns
+    -------
+    array of matplotlib Axes, one row for each branch: q, m, θ, V and the gradient norms.
+
+    Raises
+    ------
+    ImportError : without matplotlib; install gamp-attention[plot].
+    ValueError : if matplotlib does not write files of this name.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
+    >>> found = ga.compare(model, d=60, alpha=1.5, gd_steps=20, instances=2)
+    >>> ga.plot_comparison(found).shape
+    (1, 5)
+    """
+    rows, settings = len(comparison.branches), comparison.settings
     with figure(path, rows, 5, (15, 1.2 + 2.4 * rows)) as axes:
-        _draw_comparison(comparison, axes)
+        for row, branch in zip(axes, comparison.branches, strict=True):
+            _draw_branch(row, branch, f"GAMP, seed {settings['seed']}")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        drawing = axes[0, 0].figure
+        drawing.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
+        drawing.suptitle(
+            f"{comparison.heading('d', 'alpha', 'omega', 'lam')}, {settings['risk']} risk; "
+            "squares, diamonds and triangles are where descents end"
+        )
+    return axes
 
 
-def _draw_comparison(comparison: "Comparison", axes: Any) -> None:
-    instance = f"GAMP, seed {comparison.settings['seed']}"
-    for row, branch in zip(axes, comparison.branches, strict=True):
-        colour = COLOURS[branch.name]
-        seen, predicted = branch.gamp.history.scalars(), branch.predicted.scalars()
-        error, time = branch.predicted.error.scalars(), np.arange(len(predicted["q"]))
-        n_seen = min(len(time), len(seen["q"]))
-        for axis, key in zip(row, LABELS, strict=False):
-            spread = np.sqrt((branch.instances[key] ** 2).mean(axis=0))
-            axis.fill_between(
-                time,
-                predicted[key] - spread,
-                predicted[key] + spread,
-                color=colour,
-                alpha=0.2,
-                lw=0,
-                label="spread of other instances around theirs",
-            )
-            axis.plot(time, predicted[key], color=DARK, lw=1.5, label="state evolution of this instance")
-            low, high = predicted[key] - 2 * error[key], predicted[key] + 2 * error[key]
-            axis.fill_between(time, low, high, color=DARK, alpha=0.3, lw=0, label="its sampling error, 2 s.e.")
-            axis.plot(
-                time[:n_seen],
-                seen[key][:n_seen],
-                "o",
-                ms=4,
-                color=colour,
-                label=instance,
-            )
-            ends = {r.name: r.values[key] for r in branch.rows}
-            axis.axhline(
-                ends["state evolution"], color=GREY, lw=0.8, ls="--", label="fixed point of state evolution, d → ∞"
-            )
-            for marker, (name, value), shift in zip("sD^", list(ends.items())[2:], (1.5, 2.5, 3.5), strict=False):
-                axis.plot(time[-1] + shift, value, marker, color=GREY, mec=DARK, ms=6, label=name, clip_on=False)
-            axis.set_title(LABELS[key])
-            axis.set_xlabel("iteration")
-            axis.margins(y=0.15)
-        _gradients(row[4], branch, colour)
-        row[0].set_ylabel(f"{branch.name} branch", color=colour, fontsize=12)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    axes[0, 0].figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
-    axes[0, 0].figure.suptitle(
-        comparison.heading("d", "alpha", "omega", "lam") + f", {comparison.settings['risk']} risk; "
-        "squares, diamonds and triangles are where descents end"
-    )
+def plot_trajectory(
+    predicted: Trajectory,
+    runs: GampResult | History | Sequence[GampResult | History] = (),
+    path: str | Path | None = None,
+) -> np.ndarray:
+    """Draw a predicted trajectory, and runs of message passing as dots on it.
+
+    Parameters
+    ----------
+    predicted : of `trajectory`; a line, with a band of two standard errors.
+    runs : results of `run_gamp` or their histories, one or several of one length; of several, the mean with its
+        standard error.
+    path : a file to save the picture to; if not given, the figure stays open in pyplot.
+
+    Returns
+    -------
+    array (1, 4) of matplotlib Axes: q, m, θ and V.
+
+    Raises
+    ------
+    ImportError : without matplotlib; install gamp-attention[plot].
+    TypeError, ValueError : if matplotlib does not write files of this name, or these are not such results.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
+    >>> run = ga.run_gamp(data, "semantic", damping=0.5, tol=0, max_iter=5)
+    >>> predicted = ga.trajectory(data.instance_model(), 1.5, "semantic", damping=0.5, n_iter=5, n_paths=256)
+    >>> ga.plot_trajectory(predicted, run).shape
+    (1, 4)
+    """
+    given = [runs] if isinstance(runs, GampResult | History) else list(runs)
+    if not isinstance(predicted, Trajectory):
+        raise check.fail("predicted", predicted, "a gamp_attention.Trajectory", TypeError)
+    if not all(isinstance(run, GampResult | History) for run in given):
+        raise check.fail("runs", runs, "results of run_gamp, or histories", TypeError)
+    seen = [(run.history if isinstance(run, GampResult) else run).scalars() for run in given]
+    with figure(path, 1, len(LABELS), (11, 2.6)) as axes:
+        for axis, key in zip(axes[0], LABELS, strict=True):
+            _draw_prediction(axis, predicted, key)
+            if seen:
+                values = np.array([run[key][: len(predicted.q)] for run in seen])
+                error = values.std(axis=0, ddof=1) / np.sqrt(len(seen)) if len(seen) > 1 else None
+                axis.errorbar(
+                    np.arange(values.shape[1]),
+                    values.mean(axis=0),
+                    error,
+                    fmt="o",
+                    ms=4,
+                    color=COLOURS["semantic"],
+                    label="message passing",
+                )
+        axes[0, 0].legend(frameon=False, fontsize=9)
+    return axes
 
 
-def _gradients(axis: Any, branch: Any, colour: str) -> None:
-    norms = branch.gamp.history.gradient_norm
-    descent = branch.descent
+def plot_phase_diagram(boundaries: "PhaseBoundaries", path: str | Path | None = None) -> np.ndarray:
+    """Draw a phase diagram: α_c, α_l and where branches appear and become stable, against the parameter varied.
+
+    Parameters
+    ----------
+    boundaries : of `phase_boundaries`.
+    path : a file to save the picture to; if not given, the figure stays open in pyplot.
+
+    Returns
+    -------
+    array (1, 1) of matplotlib Axes.
+
+    Raises
+    ------
+    ImportError : without matplotlib; install gamp-attention[plot].
+    ValueError : if matplotlib does not write files of this name.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> pb = ga.phase_boundaries(ga.paper_model(), omegas=[0.3], alphas=(1.0, 2.0))
+    >>> ga.plot_phase_diagram(pb)[0, 0].get_ylabel()
+    'α = n/d'
+    """
+    across = np.arange(1, len(boundaries.values) + 1) if boundaries.parameter == "A" else boundaries.values
+    with figure(path, 1, 1, (6.4, 4.4)) as axes:
+        axis = axes[0, 0]
+        for name, label, style in BOUNDARIES:
+            value, error = boundaries.line(name)
+            if np.isfinite(value).any():
+                axis.errorbar(across, value, error, label=label, capsize=2, ms=4, **style)
+        names = {"omega": "ω", "lam": "λ", "sigma": "σ", "A": "number of the matrix A"}
+        axis.set(xlabel=names[boundaries.parameter], ylabel="α = n/d", ylim=(0, None))
+        axis.legend(frameon=False, fontsize=9)
+    return axes
+
+
+def _draw_prediction(axis: Any, predicted: Trajectory, key: str) -> None:
+    values, error = predicted.scalars()[key], predicted.error.scalars()[key]
+    axis.plot(values, color=DARK, lw=1.5, label="state evolution")
+    band = values - 2 * error, values + 2 * error
+    axis.fill_between(np.arange(len(values)), *band, color=DARK, alpha=0.3, lw=0, label="its sampling error, 2 s.e.")
+    axis.set(title=LABELS[key], xlabel="iteration")
+    axis.margins(y=0.15)
+
+
+def _draw_branch(row: Any, branch: "Branch", label: str) -> None:
+    colour, seen, predicted = COLOURS[branch.name], branch.gamp.history.scalars(), branch.predicted.scalars()
+    time = np.arange(len(predicted["q"]))
+    for axis, key in zip(row, LABELS, strict=False):
+        spread = np.sqrt((branch.instances[key] ** 2).mean(axis=0))
+        band = predicted[key] - spread, predicted[key] + spread
+        axis.fill_between(time, *band, color=colour, alpha=0.2, lw=0, label="spread of other instances around theirs")
+        _draw_prediction(axis, branch.predicted, key)
+        axis.plot(seen[key][: len(time)], "o", ms=4, color=colour, label=label)
+        ends = {end.name: end.values[key] for end in branch.rows}
+        limit = "fixed point of state evolution, d → ∞"
+        axis.axhline(ends["state evolution"], color=GREY, lw=0.8, ls="--", label=limit)
+        for marker, (name, value), shift in zip("sD^", list(ends.items())[2:], (1.5, 2.5, 3.5), strict=False):
+            axis.plot(time[-1] + shift, value, marker, color=GREY, mec=DARK, ms=6, label=name, clip_on=False)
+    _draw_gradients(row[-1], branch, colour)
+    row[0].set_ylabel(f"{branch.name} branch", color=colour, fontsize=12)
+
+
+def _draw_gradients(axis: Any, branch: "Branch", colour: str) -> None:
+    norms, descent = branch.gamp.history.gradient_norm, branch.descent
     axis.loglog(1 + np.arange(len(norms)), norms, color=colour)
     axis.loglog(1 + descent.iterations, descent.history.gradient_norm, color=GREY)
     axis.annotate("GAMP ", (len(norms), norms[-1]), ha="right", color=colour)
     end = 1 + descent.iterations[-1], descent.history.gradient_norm[-1]
     axis.annotate("gradient\ndescent", end, (0, -6), textcoords="offset points", ha="right", va="top", color=GREY)
-    axis.set_title(r"$\|\nabla R\|/\lambda\sqrt{d}$")
-    axis.set_xlabel("iteration")
-
-
-def plot_boundaries(found: "PhaseBoundaries", path: str | Path) -> None:
-    """Save the phase diagram: α_c, α_l and where branches appear and become stable, against the parameter varied."""
-    across = np.arange(1, len(found.values) + 1) if found.parameter == "A" else found.values
-    with figure(path, 1, 1, (6.4, 4.4)) as axes:
-        axis = axes[0, 0]
-        for name, label, style in BOUNDARIES:
-            value, error = found.line(name)
-            if np.isfinite(value).any():
-                axis.errorbar(across, value, error, label=label, capsize=2, ms=4, **style)
-        names = {"omega": "ω", "lam": "λ", "sigma": "σ", "A": "number of the matrix A"}
-        axis.set(xlabel=names[found.parameter], ylabel="α = n/d", ylim=(0, None))
-        axis.legend(frameon=False, fontsize=9)
+    axis.set(title=r"$\|\nabla R\|/\lambda\sqrt{d}$", xlabel="iteration")
 
 
 def require_matplotlib() -> Any:
-    """Import matplotlib without a screen.
+    """Import matplotlib.
 
     Raises
     ------
@@ -119,7 +212,6 @@ def require_matplotlib() -> Any:
         import matplotlib
     except ImportError as error:
         raise ImportError("pictures need matplotlib: pip install 'gamp-attention[plot]'") from error
-    matplotlib.use("Agg")
     return matplotlib
 
 
@@ -141,15 +233,20 @@ def require_format(path: str | Path) -> str:
 
 
 @contextmanager
-def figure(path: str | Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[Any]:
-    """Axes (rows, columns) in the house style, saved to `path` at the end; their figure is `axes[0, 0].figure`."""
-    kind = require_format(path)
-    import matplotlib.pyplot as plt
+def figure(path: str | Path | None, rows: int, columns: int, size: tuple[float, float]) -> Iterator[np.ndarray]:
+    """Axes (rows, columns) in the style of all pictures here, saved to `path` at the end.
 
-    with plt.rc_context(STYLE):
-        drawing, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-        try:
-            yield axes
+    Without a path the figure is one of pyplot's and stays open. It is `axes[0, 0].figure`.
+    """
+    matplotlib, kind = require_matplotlib(), None if path is None else require_format(path)
+    with matplotlib.rc_context(STYLE):
+        if path is None:
+            from matplotlib import pyplot
+
+            yield pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)[1]
+        else:
+            from matplotlib.figure import Figure  # which needs no screen and is not kept by pyplot
+
+            drawing = Figure(figsize=size, layout="constrained")
+            yield drawing.subplots(rows, columns, squeeze=False)
             write_aside(path, lambda file: drawing.savefig(file, format=kind, dpi=150))
-        finally:
-            plt.close(drawing)

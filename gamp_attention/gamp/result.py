@@ -13,7 +13,7 @@ from gamp_attention.penalties.matrix import on_kinks
 from gamp_attention.results import History, Overlaps, Recorder, Result, Status
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class GampResult(Result):
     """Outcome of `run_gamp`.
 

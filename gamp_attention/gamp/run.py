@@ -45,7 +45,7 @@ def run_gamp(
     checkpoint_every: float = 60.0,
     raise_on_failure: bool = False,
 ) -> GampResult:
-    """Run damped GAMP to a critical point of the training risk, eq. (3).
+    """Run damped GAMP to a critical point of the training risk of equation (3).
 
     Eq. :eq:`critical`.
 

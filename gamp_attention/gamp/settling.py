@@ -31,7 +31,7 @@ class SettlingSettings(NamedTuple):
 SETTLING = SettlingSettings()
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class Settled(Result):
     """End of the settling phase.
 

@@ -28,7 +28,7 @@ from gamp_attention.gamp.monitor import StepReport, monitored
 from gamp_attention.results import Shown
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class GampState(Shown):
     """All that one iteration hands to the next.
 

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention.results import shown
 
 MOST_TOKENS = 10  # with independent signs of positions: 2^L classes
 
 
+@shown
 class Classes(NamedTuple):
     """Values that coordinates take, along the first axis, and the shares of coordinates that take each.
 

@@ -8,11 +8,12 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention.models.coordinate_classes import class_shares, value_classes
+from gamp_attention.results import Shown
 
 
 @dataclass(frozen=True, eq=False)
-class CoordinateLaw:
-    """The joint law ν of eq. (5) over the coordinates i of R^d, as a mixture of K classes.
+class CoordinateLaw(Shown):
+    """The joint law ν of equation (5) over the coordinates i of R^d, as a mixture of K classes.
 
     In class k every coordinate has covariance eigenvalues γ_l and positions τ_l = √d p_l, and a Gaussian
     teacher row π ~ N(mean, covariance).

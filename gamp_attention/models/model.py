@@ -17,6 +17,7 @@ from gamp_attention.models.sampled_coordinates import law_from_samples
 from gamp_attention.models.sources import Group, Sources, single_group
 from gamp_attention.models.teachers import Teacher, check_teacher, is_reversible
 from gamp_attention.penalties.standard import Ridge, require_penalty
+from gamp_attention.results import Shown
 
 
 class Channel(NamedTuple):
@@ -28,7 +29,7 @@ class Channel(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
+class Model(Shown):
     """A teacher-student attention problem; the size d and the sample complexity α are chosen later.
 
     Attributes

@@ -28,7 +28,7 @@ class SampledLaw(CoordinateLaw):
 
 
 def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None) -> SampledLaw:
-    """The law ν of eq. (5) of d given coordinates.
+    """Make the law ν of equation (5) of d given coordinates.
 
     Coordinates of one class share γ and τ, and their teacher rows are replaced by a Gaussian of the same mean and
     covariance. With the ridge penalty only these moments matter. Rows of zeros are kept apart from others.

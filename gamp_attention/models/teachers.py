@@ -7,6 +7,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention.losses.dot_product import DotProductAttention, checked_attention
+from gamp_attention.results import Shown
 
 PROBES = 3  # fields that a teacher is tried on
 
@@ -25,8 +26,8 @@ class Teacher(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class SoftmaxTeacher:
-    """T[u] = (1 − ω) S[u] + ω A, eq. (16), with S[u] = softmax_rows(u uᵀ) or another dot-product attention.
+class SoftmaxTeacher(Shown):
+    """T[u] = (1 − ω) S[u] + ω A of equation (16), with S[u] = softmax_rows(u uᵀ) or another dot-product attention.
 
     Eq. :eq:`teacher`.
 

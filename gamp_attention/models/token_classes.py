@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention.results import Shown
 
 MOST_PATTERNS = 4096  # of classes, each with averages of its own
 
 
 @dataclass(frozen=True, eq=False)
-class ClassLaw:
+class ClassLaw(Shown):
     """The joint law of the classes of a sample's tokens.
 
     Attributes

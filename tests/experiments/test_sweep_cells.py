@@ -8,13 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from gamp_attention.sweeps import compute
 
 import gamp_attention as ga
+from gamp_attention.experiments.sweeps import jobs
 from gamp_attention.experiments.sweeps.cells import cell_key, grid, listed
-from gamp_attention.experiments.sweeps.chains import chains
-from gamp_attention.experiments.sweeps.compute import Settings
 from gamp_attention.experiments.sweeps.digests import base_digest, digest
+from gamp_attention.experiments.sweeps.jobs import Settings, chains
 from gamp_attention.experiments.sweeps.sweep import sweep
 from gamp_attention.experiments.sweeps.to_xarray import to_dataset
 from gamp_attention.models.parameters import with_parameter
@@ -42,8 +41,7 @@ def test_a_list_of_small_grids_has_no_repetition(model):
 def test_keys_do_not_depend_on_the_process(model):
     code = (
         "import gamp_attention as ga\nfrom gamp_attention.experiments.sweeps.cells import grid\n"
-        "from gamp_attention.experiments.sweeps.chains import chains\n"
-        "from gamp_attention.experiments.sweeps.compute import Settings\n"
+        "from gamp_attention.experiments.sweeps.jobs import Settings, chains\n"
         "model = ga.paper_model()\ncells = grid(model, alpha=[1.0, 1.5], method=('SE', 'GAMP', 'GD'))\n"
         "print(*[job.key for chain in chains(model, cells, Settings()) for job in chain])"
     )
@@ -73,7 +71,7 @@ def test_keys_tell_everything_apart(model):
     for name, value in (changed | {"rtol": 1e-2}).items():
         for method in ("SE", "GAMP", "GD"):
             kept = Settings(**{name: value}).used_by(method) == Settings().used_by(method)
-            assert kept == (name not in compute.USED[method])
+            assert kept == (name not in jobs.USED[method])
     keys += [cell_key(cell, base, used | {name: value}, None) for name, value in changed.items()]
     models = [
         ga.paper_model(A=((0.3, 0.7), (0.8, 0.2))),
@@ -131,7 +129,7 @@ def test_a_warm_cell_has_another_key_after_another_neighbour(model):
     ],
 )
 def test_bad_arguments_are_named_before_any_work(model, tmp_path, monkeypatch, options, match):
-    monkeypatch.setattr(compute, "solve_near", lambda *_, **__: pytest.fail("work was started"))
+    monkeypatch.setattr(jobs, "solve_near", lambda *_, **__: pytest.fail("work was started"))
     with pytest.raises((TypeError, ValueError), match=match):
         sweep(model, tmp_path / "new", **{"alpha": 1.0} | options)
     assert not (tmp_path / "new").exists()

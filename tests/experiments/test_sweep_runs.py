@@ -11,9 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from gamp_attention.sweeps import compute
 
 import gamp_attention as ga
+from gamp_attention.experiments.sweeps import jobs
 from gamp_attention.experiments.sweeps.scheduler import kernel_threads, local_pool
 from gamp_attention.experiments.sweeps.store import Store
 from gamp_attention.experiments.sweeps.sweep import sweep
@@ -128,7 +128,7 @@ def test_workers_that_write_elsewhere_are_noticed(model, tmp_path):
 
 
 def test_an_interrupt_keeps_what_is_finished(model, tmp_path, monkeypatch):
-    calls, run = [], compute.run_gamp
+    calls, run = [], jobs.run_gamp
 
     def interrupted(*args, **options):
         calls.append(1)
@@ -136,7 +136,7 @@ def test_an_interrupt_keeps_what_is_finished(model, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return run(*args, **options)
 
-    monkeypatch.setattr(compute, "run_gamp", interrupted)
+    monkeypatch.setattr(jobs, "run_gamp", interrupted)
     with pytest.raises(KeyboardInterrupt, match="run the same again"):
         sweep(model, tmp_path, **QUICK | {"seed": [0, 1]})
     unfinished = to_dataset(tmp_path)

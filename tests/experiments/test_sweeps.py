@@ -8,7 +8,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.experiments.sweeps.cells import grid
-from gamp_attention.experiments.sweeps.compute import Settings, row_overlaps, run_cell
+from gamp_attention.experiments.sweeps.jobs import Settings, row_overlaps, run_cell
 from gamp_attention.experiments.sweeps.store import commit
 from gamp_attention.experiments.sweeps.sweep import sweep
 from gamp_attention.experiments.sweeps.to_xarray import save, to_dataset

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.sweeps.compute import row_overlaps
+from gamp_attention.experiments.sweeps.jobs import row_overlaps
 from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF
 from validation._tools.report import folder
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.sweeps.compute import row_overlaps
+from gamp_attention.experiments.sweeps.jobs import row_overlaps
 from validation._tools import landscape as land
 
 OMEGA = 0.3

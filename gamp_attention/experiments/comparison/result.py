@@ -18,7 +18,7 @@ from gamp_attention.state_evolution.fixed_points.result import StateEvolutionRes
 HEADS = ["", *(sign for sign, _ in SIGNS.values()), "‖∇R‖/λ√d", "‖ΔQ‖/√d", "status", "iterations", "seconds"]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class Row(Result):
     """One line of the table: a solver's end point.
 
@@ -47,7 +47,7 @@ class Row(Result):
         return [HEADS, self.cells()]
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class Branch(Result):
     """All that was computed on one branch.
 
@@ -104,7 +104,7 @@ class Branch(Result):
         return notes
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class Comparison(Result):
     """Result of `compare`; `str()` gives the table, `to_dict()` what --json writes.
 

@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gamp_attention.results import shown
 
+
+@shown
 class Boundary(NamedTuple):
     """A value of α with an error, or NaN and why.
 

@@ -19,7 +19,7 @@ from gamp_attention.models.parameters import softmax_teacher, with_parameter
 from gamp_attention.results import Result, Status
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class PhaseBoundaries(Result):
     """Boundaries in α, one for each value of a parameter. Errors are half-widths that hold in 95 % of cases.
 

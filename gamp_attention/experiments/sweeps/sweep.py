@@ -11,9 +11,8 @@ from gamp_attention._core import check
 from gamp_attention._core.text import Rows
 from gamp_attention.baselines.descent import require_method
 from gamp_attention.experiments.sweeps.cells import FORMAT, Cell, grid, listed
-from gamp_attention.experiments.sweeps.chains import chains
-from gamp_attention.experiments.sweeps.compute import Settings
 from gamp_attention.experiments.sweeps.digests import base_digest
+from gamp_attention.experiments.sweeps.jobs import Settings, chains
 from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chains
 from gamp_attention.experiments.sweeps.store import Store
 from gamp_attention.models.model import Model, require_model
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     import xarray
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class Sweep(Result):
     """Outcome of `sweep`.
 
@@ -31,7 +30,7 @@ class Sweep(Result):
     ----------
     folder : where the cells are kept.
     cells : what was asked for.
-    rows : one dict for each cell, with its key, the cell's fields, what `compute.run_cell` returns, and
+    rows : one dict for each cell, with its key, the cell's fields, what `jobs.run_cell` returns, and
         versions, commit and seconds.
     computed, reused : how many cells were computed now, and how many before.
     about : the model's hash as "model", and "settings".

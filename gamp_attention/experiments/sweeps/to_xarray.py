@@ -11,7 +11,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention.experiments.sweeps.cells import AXES, METHODS
-from gamp_attention.experiments.sweeps.compute import row_overlaps
+from gamp_attention.experiments.sweeps.jobs import row_overlaps
 from gamp_attention.experiments.sweeps.store import Store
 from gamp_attention.models.starts import STARTS
 

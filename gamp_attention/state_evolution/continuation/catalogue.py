@@ -21,7 +21,7 @@ SAME = 2e-2  # relative change under which two rough solutions are one, before t
 ROUGH, NEWTON_STEPS = 1e-4, 40
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class Branches(Result):
     """Fixed points at one sample complexity, lowest training loss first.
 

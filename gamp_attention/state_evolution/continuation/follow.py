@@ -33,7 +33,7 @@ NEARBY = 0.02  # another value of the parameter, relative to it, for a first slo
 LEVEL = 1  # of the split rule that branches are followed with
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class BranchPath(Result):
     """Fixed points along a branch, in the order they were met.
 

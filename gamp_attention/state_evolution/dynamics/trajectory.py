@@ -27,7 +27,7 @@ from gamp_attention.state_evolution.rules.channels import points_of, restricted,
 WEIGHTS_PER_PATH = 4  # sampled coordinates, which are cheap, for each sampled path of the fields
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class Trajectory(Overlaps):
     """Overlaps predicted at every iteration, entry 0 being the start: means over independent replicas.
 

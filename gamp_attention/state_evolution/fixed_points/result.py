@@ -9,12 +9,12 @@ from gamp_attention.results import Overlaps, Result, Status
 from gamp_attention.state_evolution.fixed_points.stability import Stability
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class StateEvolutionHistory(Overlaps):
     """Overlaps along the iteration, entry 0 being the start."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class StateEvolutionResult(Result):
     """A fixed point of state evolution. Errors are half-widths that hold in at least 95 % of cases.
 

@@ -43,7 +43,7 @@ def solve_state_evolution(
     seed: int = 0,
     raise_on_failure: bool = False,
 ) -> StateEvolutionResult:
-    """Solve the state evolution of eq. (7)-(9) to a stated accuracy.
+    """Solve the state evolution of equations (7) to (9) to a stated accuracy.
 
     Eq. :eq:`conjugates`, :eq:`weights`, :eq:`training-loss`, :eq:`test-error`.
 

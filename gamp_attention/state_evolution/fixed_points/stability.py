@@ -17,7 +17,7 @@ SECTORS = ("symmetric", "m", "theta")
 NEGLIGIBLE = 1e-2  # jump mass, relative to V̂, below which the prediction is called consistent
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class Stability(Result):
     """Eigenvalues of the Jacobian of the overlap map, by sector.
 

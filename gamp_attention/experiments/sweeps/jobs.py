@@ -1,6 +1,7 @@
-"""The numbers of one cell."""
+"""Cells as jobs: the numbers of one cell, and chains of warm starts in an order that depends on the grid alone."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,15 @@ from gamp_attention.damping import DAMPING
 from gamp_attention.data.dataset import RISKS
 from gamp_attention.data.sampling import sample
 from gamp_attention.data.test_error import sampled_test_error
-from gamp_attention.experiments.sweeps.cells import Cell, model_at
+from gamp_attention.experiments.sweeps.cells import Cell, cell_key, model_at
+from gamp_attention.experiments.sweeps.digests import base_digest
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.fixed_points.solve import FINEST
 from gamp_attention.state_evolution.fixed_points.warm_start import solve_near
 
+DESCENDING = {"semantic": True, "positional": False}  # each branch is followed from where it certainly exists
 USED = {  # settings that matter to each method
     "SE": ("rtol",),
     "GAMP": ("risk", "n_test", "gamp_steps", "tol"),
@@ -158,3 +161,48 @@ def _common(result: Any, message: str, start: str) -> dict[str, Any]:
 
 def _lists(overlaps: Overlaps) -> dict[str, Any]:
     return {name: values.tolist() for name, values in overlaps.arrays().items()}
+
+
+@dataclass(frozen=True, eq=False)
+class CellJob:
+    """A cell as a job for `scheduler`."""
+
+    key: str
+    model: Model
+    cell: Cell
+    settings: Settings
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The cell's fields."""
+        return asdict(self.cell)
+
+    def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
+        """The row of the cell."""
+        return run_cell(self.model, self.cell, self.settings, previous)
+
+
+def chains(model: Model, cells: Sequence[Cell], settings: Settings, warm: bool = True) -> list[list[CellJob]]:
+    """Cells as chains of jobs; each job is started from the row of the one before it.
+
+    State evolution follows the semantic branch to lower α and the positional one to higher α. All else stands alone:
+    message passing and descent start from their own data, and a random start means nothing if it is not random.
+
+    Parameters
+    ----------
+    model, cells, settings : what to compute; the cells all differ.
+    warm : whether to warm-start at all.
+    """
+    groups: dict[Cell | tuple[Cell], list[Cell]] = {}
+    for cell in cells:
+        follows = warm and cell.method == "SE" and cell.branch in DESCENDING
+        groups.setdefault(replace(cell, alpha=0.0) if follows else (cell,), []).append(cell)
+    base = base_digest(model)
+    found = []
+    for group in groups.values():
+        key, jobs = None, []
+        for cell in sorted(group, key=lambda cell: cell.alpha, reverse=DESCENDING.get(group[0].branch, False)):
+            key = cell_key(cell, base, settings.used_by(cell.method), key)
+            jobs.append(CellJob(key, model, cell, settings))
+        found.append(jobs)
+    return found
