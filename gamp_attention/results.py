@@ -16,7 +16,6 @@ SIGNS = {  # of numbers in tables, with the digits they are shown with
     "train_loss": ("ε_t", 6),
     "test_error": ("ε_g", 6),
 }
-MAX_TIMES = 12  # of a history in its summary
 
 
 T = TypeVar("T")
@@ -175,20 +174,23 @@ class Overlaps(Result):
     def _rows(self) -> Rows:
         """The scalars, at some of the times where there are many, with errors where they are known."""
         own = dict(self._items())
-        values, errors = self.scalars(), own["error"].scalars() if "error" in own else {}
+        values, errors = self.scalars(), own["error"].scalars() if "error" in own else None
         heads = [SIGNS[name][0] for name in values]
-
-        def cells(t: Any) -> list[str]:
-            return [
-                with_error(float(value[t]), abs(float(errors[name][t])) if errors else np.nan, SIGNS[name][1])
-                for name, value in values.items()
-            ]
-
         if self.q.ndim == 3:
-            return [["", *heads], [type(self).__name__, *cells(())]]
-        last = len(self.q) - 1
-        times = range(last + 1) if errors else sorted({round(t) for t in np.linspace(0, last, MAX_TIMES)})
-        return [["   t", *heads], *([f"{t:4}", *cells(t)] for t in times)]
+            return [["", *heads], [type(self).__name__, *cells(values, (), errors)]]
+        times = range(len(self.q)) if errors else spread(len(self.q))
+        return [["   t", *heads], *([f"{t:4}", *cells(values, t, errors)] for t in times)]
+
+
+def cells(values: dict[str, np.ndarray], at: Any, errors: dict[str, np.ndarray] | None = None) -> list[str]:
+    """Numbers with names of SIGNS, at an index of their arrays, for a table."""
+    known = {} if errors is None else {name: abs(float(error[at])) for name, error in errors.items()}
+    return [with_error(float(v[at]), known.get(name, np.nan), SIGNS[name][1]) for name, v in values.items()]
+
+
+def spread(n: int, most: int = 12) -> list[int]:
+    """At most so many of the indices below n, the first and the last among them, for a table."""
+    return sorted({round(k) for k in np.linspace(0, n - 1, most)})
 
 
 def stacked(path: list[Overlaps]) -> dict[str, np.ndarray]:

@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 
-WIDTH = 120  # columns of a screen
-SHORT = 90  # characters of a value inside of another one
-
 Rows = list[str | list[str]]  # of a table: cells, or a line across all columns
 
 
@@ -45,8 +42,8 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
-def short(value: Any) -> str:
-    """A value in at most SHORT characters: arrays and long lists by their size."""
+def short(value: Any, limit: int = 90) -> str:
+    """A value in at most so many characters: arrays and long lists by their size."""
     if isinstance(value, np.ndarray) and value.ndim:
         return f"array({', '.join(map(str, value.shape))})"
     if isinstance(value, Enum):
@@ -56,24 +53,24 @@ def short(value: Any) -> str:
     if isinstance(value, dict):
         shown = "{" + ", ".join(f"{key!r}: {short(item)}" for key, item in value.items()) + "}"
     elif type(value) in (list, tuple):
-        shown = f"[{', '.join(map(short, value))}]" if len(value) < SHORT else ""
+        shown = f"[{', '.join(map(short, value))}]" if len(value) < limit else ""
     else:
         shown = repr(value)
-    if 0 < len(shown) <= SHORT and "\n" not in shown:
+    if 0 < len(shown) <= limit and "\n" not in shown:
         return shown
     if isinstance(value, str):
-        return shown[: SHORT - 1] + "…"
+        return shown[: limit - 1] + "…"
     return f"{len(value)} entries" if type(value) in (dict, list, tuple) else f"{type(value).__name__}(...)"
 
 
-def described(name: str, items: Iterable[tuple[str, Any]]) -> str:
-    """`name(field=value, ...)` with short values, in lines that fit a screen."""
+def described(name: str, items: Iterable[tuple[str, Any]], width: int = 120) -> str:
+    """`name(field=value, ...)` with short values, in lines of at most so many characters."""
     words = [f"{field}={short(value)}" for field, value in items]
-    if len(name) + sum(len(word) + 2 for word in words) <= WIDTH:
+    if len(name) + sum(len(word) + 2 for word in words) <= width:
         return f"{name}({', '.join(words)})"
     lines = [""]
     for word in words:
-        if len(lines[-1]) + len(word) + 6 > WIDTH:
+        if len(lines[-1]) + len(word) + 6 > width:
             lines.append("")
         lines[-1] += f"{word}, "
     return "\n    ".join([f"{name}(", *(line.rstrip() for line in lines)]) + "\n)"

@@ -9,7 +9,6 @@ from gamp_attention.data.dataset import RISKS
 from gamp_attention.experiments.sweeps.cells import METHODS
 from gamp_attention.models.starts import STARTS
 
-MOST_VALUES = 100_000
 FORM = "one or more numbers, or FIRST:LAST:COUNT for evenly spaced ones"
 
 
@@ -55,15 +54,16 @@ def numbers(text: str) -> list[float]:
     """Numbers of one argument: a number, or FIRST:LAST:COUNT."""
     import numpy as np
 
+    most = 100_000
     try:
         if ":" not in text:
             return [float(text)]
         first, last, count = text.split(":")
-        if not 1 <= int(count) <= MOST_VALUES:
+        if not 1 <= int(count) <= most:
             raise ValueError
         return np.linspace(float(first), float(last), int(count)).tolist()
     except ValueError:
-        form = f"a number or FIRST:LAST:COUNT of at most {MOST_VALUES} numbers"
+        form = f"a number or FIRST:LAST:COUNT of at most {most} numbers"
         raise argparse.ArgumentTypeError(f"needs {form}, got {text!r}") from None
 
 

@@ -15,7 +15,7 @@ from gamp_attention.penalties.matrix import least_subgradient, on_kinks
 from gamp_attention.results import Shown
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class StepReport(Shown):
     """What an iteration saw at the state that it started from.
 

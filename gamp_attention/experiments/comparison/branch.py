@@ -17,10 +17,19 @@ from gamp_attention.models.model import Model
 from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 
-FOLLOWED = 20  # iterations of the trajectory that are compared
-TEST_SAMPLES = 4000
-SOLVERS = 6  # at most, that a branch takes time for
-PERTURBATION = 1e-3  # of GAMP's weights, before descent from there
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is computed to compare, besides what is asked for."""
+
+    followed: int = 20  # iterations of the trajectory, after which it hardly moves
+    test_samples: int = 4000  # for test errors within about a per cent
+    perturbation: float = 1e-3  # of GAMP's weights before descent from there, small enough to stay in the same valley
+    descent_work: float = 1.6e10  # n L d × steps of plain gradient descent: 5000 steps at d = 1000, α = 1.5
+    solvers: int = 6  # of a branch at most, for the progress bar
+
+
+EFFORT = Effort()
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ class Plan:
 
 
 def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan: Plan, progress: Any) -> Branch:
-    """Run everything from one start; progress is a bar of SOLVERS steps."""
+    """Run everything from one start; progress is a bar of EFFORT.solvers steps."""
     alpha, seed, risk, device = plan.alpha, plan.seed, plan.risk, plan.device
     quasi_newton = model.penalty.quadratic
 
@@ -62,7 +71,7 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     gamp, gamp_time = timed("GAMP", run_gamp, data, name, risk, damping=damping)
     fixed, fixed_time = timed("state evolution", solve_state_evolution, model, alpha, name, rtol=plan.rtol)
     predicted, _ = timed(
-        "trajectory", trajectory, data.instance_model(), data.alpha, name, damping=damping, n_iter=FOLLOWED
+        "trajectory", trajectory, data.instance_model(), data.alpha, name, damping=damping, n_iter=EFFORT.followed
     )
     plain = {"method": "gd", "lr": plan.lr, "max_iter": plan.gd_steps}
     descent, descent_time = timed("gradient descent", minimize_risk, data, name, risk, **plain, device=device)
@@ -71,7 +80,7 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     if quasi_newton:
         quasi, quasi_time = timed("L-BFGS", minimize_risk, data, name, risk, **best, device=device)
     noise = generator(seed, Stream.PERTURBATIONS).standard_normal(gamp.Q.shape)
-    size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
+    size = EFFORT.perturbation * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
     returned, returned_time = timed(
         "descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best, device=device
     )
@@ -81,7 +90,7 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     ]
 
     def row(label: str, result: Any, seconds: float) -> Row:
-        error, error_error = sampled_test_error(data, result.Q, n_samples=TEST_SAMPLES, seed=seed)
+        error, error_error = sampled_test_error(data, result.Q, n_samples=EFFORT.test_samples, seed=seed)
         return Row(
             name=label,
             status=result.status.value,
@@ -115,7 +124,7 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
 
 
 def deviation(
-    data: Dataset, name: str, risk: str, damping: float, n_iter: int = FOLLOWED, *, seed: int, **options: Any
+    data: Dataset, name: str, risk: str, damping: float, n_iter: int = EFFORT.followed, *, seed: int, **options: Any
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """GAMP's scalars less the prediction for this instance, at every iteration, and that prediction's standard errors.
 

@@ -13,14 +13,12 @@ from gamp_attention.baselines.linear import linear_baseline
 from gamp_attention.damping import DAMPING
 from gamp_attention.data.dataset import RISKS
 from gamp_attention.data.sampling import checked_size, sample
-from gamp_attention.experiments.comparison.branch import SOLVERS, Plan, compare_branch
+from gamp_attention.experiments.comparison.branch import EFFORT, Plan, compare_branch
 from gamp_attention.experiments.comparison.result import Branch, Comparison, Interrupted
 from gamp_attention.models.model import Model
 from gamp_attention.models.starts import STARTS
 from gamp_attention.models.teachers import SoftmaxTeacher
 from gamp_attention.state_evolution.fixed_points.solve import FINEST
-
-GD_WORK = 1.6e10  # n L d × steps of plain gradient descent that is affordable: 5000 steps at d = 1000, α = 1.5
 
 
 def compare(
@@ -99,9 +97,9 @@ def compare(
     began = time.perf_counter()
     data = sample(model, d, alpha, seed)
     if gd_steps is None:
-        gd_steps = int(np.clip(GD_WORK / data.tokens.size, 200, 5000))
+        gd_steps = int(np.clip(EFFORT.descent_work / data.tokens.size, 200, 5000))
     plan = Plan(alpha, seed, risk, rtol, lr, gd_steps, instances, device)
-    with tqdm(total=len(names) * SOLVERS, disable=None, leave=False) as progress:
+    with tqdm(total=len(names) * EFFORT.solvers, disable=None, leave=False) as progress:
         found: list[Branch] = []
         try:
             for name in names:

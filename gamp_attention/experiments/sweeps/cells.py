@@ -14,7 +14,7 @@ from gamp_attention.penalties.standard import with_lam
 
 METHODS = ("SE", "GAMP", "GD")
 AXES = ("method", "branch", "alpha", "omega", "lam", "sigma", "d", "seed")
-FORMAT = 1  # part of every key: to be raised when the same cell gives other numbers
+CELL_FORMAT = 1  # part of every key: to be raised when the same cell gives other numbers
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def cell_key(cell: Cell, base: str, settings: dict[str, Any], predecessor: str |
     settings : those that matter to the cell's method.
     predecessor : key of the cell that it is started from, if any.
     """
-    described = {"format": FORMAT, "model": base, "settings": settings, "predecessor": predecessor}
+    described = {"format": CELL_FORMAT, "model": base, "settings": settings, "predecessor": predecessor}
     return short_hash(described | asdict(cell))
 
 

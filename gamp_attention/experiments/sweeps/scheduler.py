@@ -19,8 +19,6 @@ from tqdm import tqdm
 from gamp_attention._core import check
 from gamp_attention.experiments.sweeps.store import Store
 
-MOST_WORKERS = 1024  # all of which are started at once
-POLL = 0.5  # seconds between looks at the folder, for the progress bar
 LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 _computing = threading.Lock()  # one job at a time in a process, whose thread count is its own
 
@@ -140,7 +138,7 @@ def _submit(
             futures[-1].add_done_callback(done.put)
         while open_chains:
             try:
-                future = done.get(timeout=POLL)
+                future = done.get(timeout=0.5)  # then a look at the folder, for the progress bar
                 open_chains -= 1
                 count += future.result()
             except Empty:
@@ -215,7 +213,9 @@ def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
     ...     list(pool.map(abs, [-1, 2]))
     [1, 2]
     """
-    workers = (os.cpu_count() or 1) if workers is None else check.integer("workers", workers, low=1, high=MOST_WORKERS)
+    if workers is not None:
+        check.integer("workers", workers, low=1, high=1024)  # all are started at once
+    workers = workers or os.cpu_count() or 1
     return _LocalPool(workers, mp_context=_QuietContext(), initializer=_end_with_parent)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gamp_attention._core import check
 from gamp_attention._core.text import Rows
 from gamp_attention.baselines.descent import require_method
-from gamp_attention.experiments.sweeps.cells import FORMAT, Cell, grid, listed
+from gamp_attention.experiments.sweeps.cells import CELL_FORMAT, Cell, grid, listed
 from gamp_attention.experiments.sweeps.digests import base_digest
 from gamp_attention.experiments.sweeps.jobs import Settings, chains
 from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chains
@@ -154,7 +154,7 @@ def sweep(
     work, store = chains(model, wanted, settings, warm), Store(folder)
     keys = {job.cell: job.key for chain in work for job in chain}
     about = {"model": base_digest(model), "settings": asdict(settings) | {"warm": warm}}
-    store.begin(about | {"format": FORMAT, "cells": [asdict(cell) | {"key": keys[cell]} for cell in wanted]})
+    store.begin(about | {"format": CELL_FORMAT, "cells": [asdict(cell) | {"key": keys[cell]} for cell in wanted]})
     computed = run_chains(work, store, executor, threads=threads)
     rows = [store.load(keys[cell]) for cell in wanted]
     found = [row for row in rows if row is not None]

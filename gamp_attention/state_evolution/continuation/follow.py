@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.text import Rows, with_error
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.parameters import PARAMETERS, parameter_value
-from gamp_attention.results import Overlaps, Result, stacked
+from gamp_attention.results import SIGNS, Overlaps, Result, cells, spread, stacked
 from gamp_attention.state_evolution.continuation.arclength import (
     Curve,
     extremum,
@@ -62,6 +63,18 @@ class BranchPath(Result):
     def at(self, index: int) -> Overlaps:
         """The overlaps at one point."""
         return Overlaps(**{name: values[index] for name, values in self.overlaps.arrays().items()})
+
+    def _rows(self) -> Rows:
+        """Some of the points, then how the branch ends and where its stability changes."""
+        found = self.overlaps.scalars() | {"train_loss": self.train_loss}
+        points = [[f"{self.values[k]:.6g}", *cells(found, k)] for k in spread(len(self.values))]
+        places = [(self.end, self.end_value, self.end_error)]
+        places += [(f"stability to {c.sector} changes", c.value, c.error) for c in self.changes]
+        notes = [
+            what + (f" at {self.parameter} = {with_error(value, error, 4)}" if np.isfinite(value) else "")
+            for what, value, error in places
+        ]
+        return [[self.parameter, *(SIGNS[name][0] for name in found)], *points, *notes]
 
 
 def continue_branch(

@@ -1,0 +1,296 @@
+"""What results, models and data show of themselves: a few lines, whatever their size, and plain data."""
+
+import json
+from dataclasses import is_dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.experiments.comparison.result import Branch, Row
+from gamp_attention.experiments.sweeps.cells import Cell
+from gamp_attention.gamp.settling import Settled
+from gamp_attention.gamp.step import StepReport
+from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHistory
+
+WORDS = {status.value for status in ga.Status}
+L, R, D, T = 2, 2, 300, 400
+
+
+def arrays(*before):
+    """The four overlaps, with axes in front."""
+    shapes = {"q": (L, R, R), "m": (L, R), "theta": (L, R, 1), "V": (L, R, R)}
+    return {name: np.full((*before, *shape), 0.25) for name, shape in shapes.items()}
+
+
+def state_evolution():
+    """A fixed point with everything in it."""
+    stability = ga.Stability({"symmetric": np.array([0.5 + 0.1j, 0.2]), "m": np.array([1.5]), "theta": np.array([])})
+    return ga.StateEvolutionResult(
+        status=ga.Status.INACCURATE,
+        n_iter=12,
+        residual=1e-5,
+        history=StateEvolutionHistory(**arrays(12)),
+        overlaps=ga.Overlaps(**arrays()),
+        overlaps_error=ga.Overlaps(**{name: 1e-3 * value for name, value in arrays().items()}),
+        error=1e-3,
+        train_loss=0.1,
+        train_loss_error=1e-4,
+        test_error=0.2,
+        test_error_error=np.nan,
+        jump_mass=np.ones((L, R, R)),
+        jump_mass_error=np.ones((L, R, R)),
+        V_hat=np.ones((L, R, R)),
+        replicon=0.5,
+        replicon_error=1e-2,
+        stability=stability,
+        consistent=True,
+        validity="consistent, jumps make 0.1 % of V̂",
+        variance="stein",
+        rule="split",
+    )
+
+
+def history():
+    """Of a long run."""
+    return ga.History(**arrays(T), gradient_norm=np.ones(T), train_loss=np.ones(T), damping=np.ones(T - 1))
+
+
+def gamp():
+    """A long run."""
+    return ga.GampResult(
+        status=ga.Status.SETTLED,
+        n_iter=T,
+        residual=1e-9,
+        history=history(),
+        Q=np.ones((D, R)),
+        overlaps=ga.Overlaps(**arrays()),
+        train_loss=0.1,
+        gradient_norm=1e-9,
+        message_passing=ga.Status.STALLED,
+        n_settle=3,
+        fixed_point=True,
+        n_off_global=0,
+        n_near_jump=1,
+        state=state(),
+        message="message passing: stalled after 400 iterations; settling: converged after 3",
+    )
+
+
+def state():
+    """Of that run."""
+    return ga.GampState(np.ones((D, R)), np.ones((L, R, R)), np.ones((D, L, R)), np.ones((D, L, R)))
+
+
+def descent():
+    """A long descent."""
+    overlaps = ga.Overlaps(**arrays() | {"V": np.full((L, R, R), np.nan)})
+    return ga.DescentResult(
+        ga.Status.MAX_ITER, T, 1e-3, history(), np.arange(T), np.ones((D, R)), overlaps, 0.1, gradient_norm=1e-3
+    )
+
+
+def trajectory():
+    """A prediction."""
+    hats = np.ones((20, L, R, R))
+    return ga.Trajectory(
+        **arrays(21), error=ga.Overlaps(**arrays(21)), V_hat=hats, jump_mass=hats, jump_mass_error=hats
+    )
+
+
+def baseline():
+    """The linear baseline."""
+    return ga.LinearBaseline(np.ones((L, L)), np.zeros((L, L)), 0.1, 1e-6, ga.Status.CONVERGED)
+
+
+def row():
+    """A line of a comparison."""
+    values = dict.fromkeys(("q", "m", "theta", "V", "train_loss", "test_error"), 0.5)
+    return Row("GAMP", "converged", 12, values, {"test_error": 1e-3}, 1e-9, np.nan, 0.3)
+
+
+def branch():
+    """A branch of a comparison."""
+    spread = {name: np.ones((3, 21)) for name in ("q", "m", "theta", "V")}
+    ends = gamp(), trajectory(), state_evolution(), descent(), descent(), descent()
+    return Branch("semantic", *ends, spread, [row()] * 5)
+
+
+def comparison():
+    """Of one branch."""
+    settings = {"d": D, "n": 450, "alpha": 1.5, "lam": 0.01, "seed": 0, "risk": "exact", "damping": {"semantic": 0.5}}
+    return ga.Comparison(settings, [branch()], baseline(), 12.0)
+
+
+def boundaries():
+    """A phase diagram of two points."""
+    names = [
+        f"{name}_{what}" for name in ("semantic", "positional") for what in ("from", "to", "stable_from", "stable_to")
+    ]
+    found = [ga.Boundary.found(1.25, 1e-4, 1e-3), ga.Boundary.none("none: there is no semantic branch")]
+    lines = dict.fromkeys(("alpha_c", "alpha_l", *names), found)
+    status = [ga.Status.CONVERGED, ga.Status.INACCURATE]
+    return ga.PhaseBoundaries(
+        "omega", np.array([0.1, 0.3]), 0.05, 4.0, lines, status, ["", "late"], [{"points": [0] * T}] * 2
+    )
+
+
+def sweep():
+    """Many cells."""
+    cells = [Cell("SE", "semantic", 0.1 * k, 0.3, 0.01, 0.5, None, None) for k in range(T)]
+    rows = [{"status": "converged", "train_loss": np.nan, "overlaps": {"q": [0.1] * 9}} for _ in cells]
+    return ga.Sweep(Path("folder"), cells, rows, T, 0, {"model": "abc", "settings": {}})
+
+
+def path():
+    """A branch that was followed."""
+    growth = {"symmetric": np.ones(T), "m": np.full(T, np.nan), "theta": np.ones(T)}
+    overlaps = ga.Overlaps(**arrays(T))
+    return ga.BranchPath("alpha", np.linspace(1, 2, T), overlaps, np.ones(T), growth, "fold", 2.0, 1e-4, [])
+
+
+def denoised():
+    """Of many samples."""
+    shapes = (D, L, R), (D, L, R), (D, L, R, R), (0, 4, 4), (D,), (D,), (D,), (D,)
+    return ga.Denoised(*(np.ones(shape) for shape in shapes))
+
+
+def dataset():
+    """Of plain arrays."""
+    rng = np.random.default_rng(0)
+    return ga.Dataset(rng.normal(size=(D, L, 50)), rng.normal(size=(D, L, 50)), np.ones((L, 50)) / 50)
+
+
+def distributed():
+    """The same, with nobody to hold it."""
+    found = object.__new__(ga.DistributedDataset)
+    vars(found).update(vars(dataset()))
+    return found
+
+
+def labelled():
+    """Logistic regression."""
+    x = np.random.default_rng(0).normal(size=(D, 50))
+    return ga.LabelledDataset(x, np.sign(x[:, 0]), ga.LogisticLoss())
+
+
+def sampled_law():
+    """One of many classes."""
+    rng = np.random.default_rng(0)
+    return ga.law_from_samples(rng.random((D, L)), rng.normal(size=(D, L)), rng.normal(size=(D, 1)))
+
+
+RESULTS = {
+    "Boundary": lambda: ga.Boundary.found(1.25, 1e-4, 1e-3),
+    "Branch": branch,
+    "BranchPath": path,
+    "Branches": lambda: ga.Branches(
+        [state_evolution()] * 3, ["semantic", "positional", "a mixture"], {"random": "lost"}
+    ),
+    "Comparison": comparison,
+    "Denoised": denoised,
+    "DescentResult": descent,
+    "GampResult": gamp,
+    "History": history,
+    "LinearBaseline": baseline,
+    "LinearFit": lambda: ga.LinearFit(np.ones((L, L)), 0.1, np.nan, np.nan, ga.Status.CONVERGED),
+    "Overlaps": lambda: ga.Overlaps(**arrays()),
+    "PhaseBoundaries": boundaries,
+    "Row": row,
+    "Settled": lambda: Settled(np.ones((D, R)), 1e-9, 12),
+    "Stability": lambda: state_evolution().stability,
+    "StateEvolutionResult": state_evolution,
+    "Sweep": sweep,
+    "Trajectory": trajectory,
+}
+OTHERS = {
+    "AttentionLoss": lambda: dataset().loss,
+    "ClassLabels": ga.ClassLabels,
+    "ClassLaw": lambda: ga.ClassLaw([[0, 2], [1, 3]], [0.6, 0.4]),
+    "Classes": lambda: ga.power_law_spectrum(1.0),
+    "CoordinateLaw": ga.coordinate_law,
+    "Dataset": dataset,
+    "DistributedDataset": distributed,
+    "DotProductAttention": ga.DotProductAttention,
+    "ElasticNet": lambda: ga.ElasticNet(0.1, 0.1),
+    "GLMModel": lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1),
+    "GampState": state,
+    "IntensityLabels": ga.IntensityLabels,
+    "LabelledDataset": labelled,
+    "LinearLabels": ga.LinearLabels,
+    "LogisticLabels": ga.LogisticLabels,
+    "LogisticLoss": ga.LogisticLoss,
+    "MixtureModel": lambda: ga.mixture_model([[0.5, -0.7], [0.3, -0.2]], 0.5, [[0.4, 0.15], [0.1, 0.35]]),
+    "Model": ga.paper_model,
+    "MultinomialLoss": ga.MultinomialLoss,
+    "PhaseRetrievalLoss": ga.PhaseRetrievalLoss,
+    "Ridge": lambda: ga.Ridge(0.1),
+    "SampledLaw": sampled_law,
+    "SoftmaxTeacher": lambda: ga.paper_model().teacher,
+    "SquaredLoss": ga.SquaredLoss,
+    "StepReport": lambda: StepReport(0.1, 1e-3, np.ones((D, L, R)), denoised(), np.ones((L, R, R)), np.ones((L, R, R))),
+}
+
+
+def words_of(value):
+    """All words under a key named status."""
+    if isinstance(value, dict):
+        own = value.get("status", [])
+        yield from [own] if isinstance(own, str) else own
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from words_of(item)
+
+
+@pytest.mark.parametrize("name", RESULTS | OTHERS)
+def test_repr_fits_a_screen(name):
+    shown = repr((RESULTS | OTHERS)[name]())
+    assert shown.startswith(f"{name}(")
+    assert "array([" not in shown
+    assert len(shown.splitlines()) <= 20
+    assert max(map(len, shown.splitlines())) <= 120
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_have_a_summary_and_a_table(name):
+    result = RESULTS[name]()
+    summary, table = str(result), result._repr_html_()
+    assert summary != repr(result)
+    assert "array([" not in summary
+    assert len(summary.splitlines()) <= 30
+    assert table.startswith("<table>")
+    assert table.count("<tr>") <= 30
+    if hasattr(result, "status") and not isinstance(result.status, list):
+        word = getattr(result.status, "value", result.status)
+        assert word in summary
+        assert word in table
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_are_plain_data(name):
+    result = RESULTS[name]()
+    found = result.to_dict()
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert set(words_of(found)) <= WORDS
+    names = result._fields if isinstance(result, tuple) else vars(result)
+    assert set(names) <= set(found)
+
+
+def test_every_public_class_is_among_these():
+    classes = {name for name in ga.__all__ if isinstance(getattr(ga, name), type)}
+    data = {
+        name
+        for name in classes
+        if is_dataclass(getattr(ga, name)) or issubclass(getattr(ga, name), (tuple, ga.Dataset))
+    }
+    assert data <= {*RESULTS, *OTHERS}
+    assert classes - data == {"ConvergenceError", "Status"}
+
+
+def test_a_known_error_stands_beside_its_number():
+    text = str(state_evolution())
+    assert text.startswith("StateEvolutionResult: inaccurate after 12 iterations, residual 1.0e-05")
+    assert "0.100000(100)" in text
+    assert "unstable; growth by sector: symmetric 0.5, m 1.5" in text
