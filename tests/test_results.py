@@ -10,8 +10,8 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.experiments.comparison.result import Branch, Row
 from gamp_attention.experiments.sweeps.cells import Cell
+from gamp_attention.gamp.monitor import StepReport
 from gamp_attention.gamp.settling import Settled
-from gamp_attention.gamp.step import StepReport
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHistory
 
 WORDS = {status.value for status in ga.Status}
@@ -221,7 +221,7 @@ OTHERS = {
     "LinearLabels": ga.LinearLabels,
     "LogisticLabels": ga.LogisticLabels,
     "LogisticLoss": ga.LogisticLoss,
-    "MixtureModel": lambda: ga.mixture_model([[0.5, -0.7], [0.3, -0.2]], 0.5, [[0.4, 0.15], [0.1, 0.35]]),
+    "MixtureModel": lambda: ga.mixture_model([[0.4, 0.15], [0.1, 0.35]], [[0.5, -0.7], [0.3, -0.2]]),
     "Model": ga.paper_model,
     "MultinomialLoss": ga.MultinomialLoss,
     "PhaseRetrievalLoss": ga.PhaseRetrievalLoss,
@@ -229,7 +229,9 @@ OTHERS = {
     "SampledLaw": sampled_law,
     "SoftmaxTeacher": lambda: ga.paper_model().teacher,
     "SquaredLoss": ga.SquaredLoss,
-    "StepReport": lambda: StepReport(0.1, 1e-3, np.ones((D, L, R)), denoised(), np.ones((L, R, R)), np.ones((L, R, R))),
+    "StepReport": lambda: StepReport(
+        np.ones((D, L, R)), denoised(), np.ones((L, R, R)), np.ones((L, R, R)), lambda: (0.1, 1e-3)
+    ),
 }
 
 
