@@ -110,6 +110,9 @@ def test_groups_and_names_choose(scripts, capfd):
         run("nothing")
     assert ended.value.code == 2
     assert "got nothing, need names of scripts or groups (paper, claims, speed), or all" in capfd.readouterr().err
+    with pytest.raises(SystemExit):
+        run("all", "--jobs", "0")
+    assert "got 0, need a positive whole number" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])

@@ -15,6 +15,13 @@ Exit status: 0 all checks held, 1 some did not, 2 words that cannot be used, 130
 same again: scripts that came to a verdict are not run twice. What follows -- goes to the script, see NAME --help."""
 
 
+def positive(word: str) -> int:
+    """A number of processes, for argparse."""
+    if not (word.isdecimal() and int(word) > 0):
+        raise argparse.ArgumentTypeError(f"got {word}, need a positive whole number")
+    return int(word)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
@@ -28,8 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=catalogue.ROOT / "results", help="folder of the stored results")
     parser.add_argument("--quick", action="store_true", help="reduced sizes, for CI")
     parser.add_argument("--draw", action="store_true", help="only pictures, from stored numbers, of scripts that can")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes of each script that can use several")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N",
+    parser.add_argument("--workers", type=positive, metavar="N", help="processes of each script that can use several")
+    parser.add_argument("--jobs", type=positive, default=1, metavar="N",
                         help="scripts at a time, each with one thread and its output in a log")  # fmt: skip
     parser.add_argument("--fresh", action="store_true", help="run all, also what an interrupted run has finished")
     parser.add_argument("--beside", action="append", default=[], metavar="NAME=COMMAND",

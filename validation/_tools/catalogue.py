@@ -83,27 +83,20 @@ def stored(path: Path) -> dict[str, Any]:
 
 def listing(folder: Path) -> str:
     """Every script by group: what is stored of it, and the first line of its docstring."""
-    rows = {
-        group: [(script, path) for script in scripts() if script.group == group
-                for path in script.results(folder) or [None]]
-        for group in GROUPS
-    }  # fmt: skip
-    width = max(len(path.stem if path else script.name) for mine in rows.values() for script, path in mine)
     lines = []
-    for group, mine in rows.items():
+    for group in GROUPS:
         lines += ["", f"{group}: {title(group)}"]
-        for script, path in mine:
+        for script in (script for script in scripts() if script.group == group):
+            states = {path.stem: _state(path) for path in script.results(folder)} or {script.name: "nothing stored"}
             words = script.description.partition("\n")[0]
-            lines.append(f"  {path.stem if path else script.name:{width}}  {_state(path):43}  {words}")
+            lines += [f"  {name:21}  {state:43}  {words}" for name, state in states.items()]
     if sys.stdout.isatty():
         columns = shutil.get_terminal_size().columns
         lines = [line if len(line) <= columns else line[: columns - 1] + "…" for line in lines]
     return "\n".join(lines[1:])
 
 
-def _state(path: Path | None) -> str:
-    if path is None:
-        return "nothing stored"
+def _state(path: Path) -> str:
     found = {"when": "", "commit": "", "held": (), "failed": ()} | stored(path)
     commit = found["commit"].partition(" ")[0]
     return f"{found['when']:10} {commit:11} {len(found['held']):3} held {len(found['failed']):3} failed"

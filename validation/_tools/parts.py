@@ -41,6 +41,11 @@ def kept_parts(path: Path, parts: Mapping[str, Callable[[], Any]]) -> dict[str, 
     for name, part in parts.items():
         if name not in numbers:
             numbers[name] = plain(part())
-            text = json.dumps(numbers, indent=1) + "\n"
-            write_aside(path, lambda file, text=text: file.write(text.encode()))
+            store(path, numbers)
     return numbers
+
+
+def store(path: Path, numbers: dict[str, Any]) -> None:
+    """Write numbers and arrays as JSON, to a file that is whole or absent."""
+    text = json.dumps(plain(numbers), indent=1) + "\n"
+    write_aside(path, lambda file: file.write(text.encode()))

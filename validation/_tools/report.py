@@ -1,7 +1,6 @@
 """What the scripts share: their command line, numbers as words, and the verdict that is stored."""
 
 import argparse
-import json
 import os
 import signal
 import subprocess
@@ -18,9 +17,8 @@ import numpy as np
 import scipy
 
 import gamp_attention as ga
-from gamp_attention._core.files import write_aside
-from gamp_attention._core.text import plain
 from validation._tools.catalogue import ROOT, stored
+from validation._tools.parts import store
 
 FINEST = 1e-5  # error that is told from zero in tables
 
@@ -122,7 +120,6 @@ class Verdict:
         versions = {module.__name__: module.__version__ for module in (ga, np, scipy, numba)}
         when = f"{datetime.now(UTC):%Y-%m-%d}"
         about = {"versions": versions, "when": when, "commit": self._commit, "held": self.held, "failed": self.failed}
-        text = json.dumps(plain(about | numbers), indent=1) + "\n"
-        write_aside(self.path(".json"), lambda file: file.write(text.encode()))
+        store(self.path(".json"), about | numbers)
         print(f"numbers: {self.path('.json')}; {len(self.failed)} checks failed")
         sys.exit(bool(self.failed))

@@ -81,7 +81,7 @@ def environment() -> dict[str, str]:
 
 def table(rows: Sequence[Row]) -> str:
     """What held, a line for each script."""
-    lines = [("script", "held", "failed", "seconds", "outcome")]
+    lines: list[tuple[str, ...]] = [("script", "held", "failed", "seconds", "outcome")]
     for row in rows:
         counts = ("–" if count is None else str(count) for count in (row.held, row.failed))
         lines.append((row.name, *counts, f"{row.seconds:.0f}", row.outcome))
