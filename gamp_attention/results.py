@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gamp_attention._core.text import Rows, as_html, as_text, described, plain, short, with_error
+from gamp_attention._core.text import Rows, Shown, plain, with_error
 
 SIGNS = {  # of numbers in tables, with the digits they are shown with
     "q": ("q", 4),
@@ -56,40 +56,14 @@ class ConvergenceError(RuntimeError):
         self.result = result
 
 
-class Shown:
-    """What shows itself in a few lines: `repr` its fields, `str` a summary, a notebook the summary as a table.
-
-    What is not a dataclass gives `_items`.
-    """
-
-    def __init_subclass__(cls) -> None:
-        cls.__repr__ = Shown.__repr__  # type: ignore[method-assign]  # a dataclass would print whole arrays
-
-    def __repr__(self) -> str:
-        return described(type(self).__name__, self._items())
-
-    def __str__(self) -> str:
-        return as_text(self._rows())
-
-    def _repr_html_(self) -> str:
-        return as_html(self._rows())
-
-    def _items(self) -> list[tuple[str, Any]]:
-        names = self._fields if isinstance(self, tuple) else [field.name for field in fields(self)]  # type: ignore
-        return [(name, getattr(self, name)) for name in names]
-
-    def _rows(self) -> Rows:
-        """The summary: a line for each field, where a class gives no other."""
-        return [type(self).__name__, *([f"  {name}", short(value)] for name, value in self._items())]
-
-
 class Result(Shown):
     """What a solver returns; `to_dict()` gives plain data."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data of all fields: arrays as lists, NaN as None, statuses as words."""
+        """Plain data of all fields but states to go on from: arrays as lists, NaN as None, statuses as words."""
         ended = {"converged": self.converged} if hasattr(self, "converged") else {}
-        return {name: plain(value) for name, value in self._items()} | ended
+        states = [name for name, value in self._items() if isinstance(value, Shown) and not isinstance(value, Result)]
+        return {name: plain(value) for name, value in self._items() if name not in states} | ended
 
     def _rows(self) -> Rows:
         """How the solver ended, and the numbers of its solution, with errors where they are known."""

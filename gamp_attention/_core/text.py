@@ -99,3 +99,30 @@ def as_html(rows: Rows) -> str:
         return "".join(f"<td>{escape(cell)}</td>" for cell in row)
 
     return "<table>" + "".join(f"<tr>{line(row)}</tr>" for row in rows if row) + "</table>"
+
+
+class Shown:
+    """What shows itself in a few lines: `repr` its fields, `str` a summary, a notebook the summary as a table.
+
+    What is not a dataclass gives `_items`.
+    """
+
+    def __init_subclass__(cls) -> None:
+        cls.__repr__ = Shown.__repr__  # type: ignore[method-assign]  # a dataclass would print whole arrays
+
+    def __repr__(self) -> str:
+        return described(type(self).__name__, self._items())
+
+    def __str__(self) -> str:
+        return as_text(self._rows())
+
+    def _repr_html_(self) -> str:
+        return as_html(self._rows())
+
+    def _items(self) -> list[tuple[str, Any]]:
+        names = self._fields if isinstance(self, tuple) else [field.name for field in fields(self)]  # type: ignore
+        return [(name, getattr(self, name)) for name in names]
+
+    def _rows(self) -> Rows:
+        """The summary: a line for each field, where a class gives no other."""
+        return [type(self).__name__, *([f"  {name}", short(value)] for name, value in self._items())]

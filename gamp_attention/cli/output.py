@@ -1,4 +1,4 @@
-"""What commands write: found out before the work whether they can, and out of each other's way."""
+"""What commands write: targets are tried before the work, and text stays out of JSON on standard output."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def check_target(flag: str, target: str | None) -> None:
-    """Find out before the work whether its result can be written, by a file that is gone at once."""
+    """Raise before the work if its result cannot be written: a temporary file is tried in the same folder."""
     if target is None or (target == "-" and flag == "--json"):
         return
     try:
@@ -26,5 +26,5 @@ def check_target(flag: str, target: str | None) -> None:
 
 
 def say(options: argparse.Namespace, text: str) -> None:
-    """Print for a reader, out of the way of JSON on standard output."""
+    """Print for a reader: to standard error where JSON goes to standard output."""
     print(text, file=sys.stderr if options.json == "-" else sys.stdout)

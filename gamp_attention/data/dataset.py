@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.text import Shown
 from gamp_attention.data.fields import local_fields
 from gamp_attention.data.passes import OutputStep, RiskSums, output_step, sum_risk
 from gamp_attention.data.reduction import Tokens, mean_squares, own_terms, taught_terms
@@ -15,7 +16,6 @@ from gamp_attention.losses.terms import RiskTerms, asymptotic_terms
 from gamp_attention.models.model import Model, check_student
 from gamp_attention.models.sources import Sources, by_group
 from gamp_attention.penalties.standard import require_penalty
-from gamp_attention.results import Shown
 
 RISKS = ("asymptotic", "exact")
 OVERFLOW = "tokens, outputs, positions: need products within the range of doubles, got ones that overflow"

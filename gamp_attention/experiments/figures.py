@@ -114,15 +114,8 @@ def plot_trajectory(
             if seen:
                 values = np.array([run[key][: len(predicted.q)] for run in seen])
                 error = values.std(axis=0, ddof=1) / np.sqrt(len(seen)) if len(seen) > 1 else None
-                axis.errorbar(
-                    np.arange(values.shape[1]),
-                    values.mean(axis=0),
-                    error,
-                    fmt="o",
-                    ms=4,
-                    color=COLOURS["semantic"],
-                    label="message passing",
-                )
+                style = {"fmt": "o", "ms": 4, "color": COLOURS["semantic"], "label": "message passing"}
+                axis.errorbar(np.arange(values.shape[1]), values.mean(axis=0), error, **style)
         axes[0, 0].legend(frameon=False, fontsize=9)
     return axes
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core.text import Shown
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import Sums
 from gamp_attention.data.risk import gradient_norm, normalised_risk, risk_at
 from gamp_attention.denoisers.output import Denoised
 from gamp_attention.penalties.matrix import least_subgradient, on_kinks
-from gamp_attention.results import Shown
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.text import Shown
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.denoisers.input import initial_variances, input_step
 from gamp_attention.gamp.memory import averaged_memory
 from gamp_attention.gamp.monitor import StepReport, monitored
-from gamp_attention.results import Shown
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.text import Shown
 from gamp_attention.models.coordinate_classes import class_shares, value_classes
-from gamp_attention.results import Shown
 
 
 @dataclass(frozen=True, eq=False)

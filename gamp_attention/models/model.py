@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.text import Shown
 from gamp_attention.data.stores import TokenStore
 from gamp_attention.losses.checks import check_attention
 from gamp_attention.losses.dot_product import DotProductAttention, checked_attention
@@ -17,7 +18,6 @@ from gamp_attention.models.sampled_coordinates import law_from_samples
 from gamp_attention.models.sources import Group, Sources, single_group
 from gamp_attention.models.teachers import Teacher, check_teacher, is_reversible
 from gamp_attention.penalties.standard import Ridge, require_penalty
-from gamp_attention.results import Shown
 
 
 class Channel(NamedTuple):

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.text import Shown
 from gamp_attention.losses.dot_product import DotProductAttention, checked_attention
-from gamp_attention.results import Shown
 
 PROBES = 3  # fields that a teacher is tried on
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention.results import Shown
+from gamp_attention._core.text import Shown
 
 MOST_PATTERNS = 4096  # of classes, each with averages of its own
 

@@ -126,7 +126,7 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
 def deviation(
     data: Dataset, name: str, risk: str, damping: float, n_iter: int = EFFORT.followed, *, seed: int, **options: Any
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """GAMP's scalars less the prediction for this instance, at every iteration, and that prediction's standard errors.
+    """GAMP's scalars minus their prediction for this instance, at every iteration, and its standard errors.
 
     Options go to `run_gamp`.
     """

@@ -36,7 +36,7 @@ def compare(
     instances: int = 6,
     device: str = "cpu",
 ) -> Comparison:
-    """Run everything on one instance, on the semantic and the positional branch.
+    """Compare GAMP, state evolution and gradient descent on one instance, on the semantic and the positional branch.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.fixed_points.solve import FINEST
 from gamp_attention.state_evolution.fixed_points.warm_start import solve_near
 
-DESCENDING = {"semantic": True, "positional": False}  # each branch is followed from where it certainly exists
+DESCENDING = {"semantic": True, "positional": False}  # each branch is followed from the end at which it exists
 USED = {  # settings that matter to each method
     "SE": ("rtol",),
     "GAMP": ("risk", "n_test", "gamp_steps", "tol"),
@@ -65,7 +65,7 @@ class Settings:
             object.__setattr__(self, name, value)
 
     def used_by(self, method: str) -> dict[str, Any]:
-        """Those that matter to a method."""
+        """The settings that matter to a method, by name."""
         return {name: asdict(self)[name] for name in USED[method]}
 
 
@@ -133,7 +133,7 @@ def _finite_size(model: Model, cell: Cell, settings: Settings) -> dict[str, Any]
         message = result.message
     else:
         steps = settings.gd_steps
-        with few_threads(0):  # sums in torch depend on the number of threads; cells must not
+        with few_threads(0):  # sums in torch depend on the number of threads, which a cell must not
             result = minimize_risk(
                 data, cell.branch, settings.risk, settings.descent, max_iter=steps, tol=tol, seed=seed
             )
@@ -185,8 +185,8 @@ class CellJob:
 def chains(model: Model, cells: Sequence[Cell], settings: Settings, warm: bool = True) -> list[list[CellJob]]:
     """Cells as chains of jobs; each job is started from the row of the one before it.
 
-    State evolution follows the semantic branch to lower α and the positional one to higher α. All else stands alone:
-    message passing and descent start from their own data, and a random start means nothing if it is not random.
+    State evolution follows the semantic branch to lower α and the positional one to higher α. All other
+    cells stand alone: message passing and descent start from their own data, and random starts are drawn anew.
 
     Parameters
     ----------

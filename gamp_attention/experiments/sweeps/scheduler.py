@@ -1,4 +1,4 @@
-"""Chains of jobs on any executor; workers store each job's row as it is finished."""
+"""Chains of jobs on any executor; workers store the row of each job when it is finished."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ _computing = threading.Lock()  # one job at a time in a process, whose thread co
 
 
 class Job(Protocol):
-    """What can be scheduled; it must pickle. What `run` raises ends the whole run: failures are rows."""
+    """What can be scheduled; it must pickle. An exception of `run` ends the whole run, so failures are rows."""
 
     @property
     def key(self) -> str:
@@ -66,7 +66,7 @@ def run_chains(
     total = sum(len(chain) for chain in chains)
     with tqdm(total=total, initial=total - len(missing), disable=None, leave=False, unit="cell") as bar:
 
-        def advance() -> None:  # by what is there, whoever computed it
+        def advance() -> None:  # by the files that are there, whichever process wrote them
             if not bar.disable:
                 bar.update(bar.initial + len(missing & store.present()) - bar.n)
 
@@ -93,14 +93,14 @@ def run_chain(
     finished: Callable[[], Any] | None = None,
     run: str = "",
 ) -> int:
-    """Compute and store what the store lacks of one chain, calling `finished` after each; the number of them.
+    """Compute and store what the store lacks of one chain; returns how many. `finished` is called after each job.
 
-    `run` makes no difference but to executors that remember calls.
+    `run` is not used: it tells one run from another for executors that remember the results of calls.
     """
     store, previous, count = Store(folder), None, 0
     for job in chain:
         with _computing:
-            row = store.load(job.key)  # only now: another process may have been faster
+            row = store.load(job.key)  # looked up only now: another process may have computed it
             if row is None:
                 began = time.perf_counter()
                 with kernel_threads(threads):
@@ -131,7 +131,7 @@ def _submit(
 ) -> int:
     done: SimpleQueue[Any] = SimpleQueue()
     futures, open_chains, count = [], len(chains), 0
-    run = uuid.uuid4().hex  # executors that remember results, as dask's, must not take one run for another
+    run = uuid.uuid4().hex  # dask remembers results, and must not take one run for another
     try:
         for chain in sorted(chains, key=len, reverse=True):
             futures.append(executor.submit(run_chain, str(store.folder), chain, threads, run=run))
@@ -161,13 +161,14 @@ def _resume(what: str, store: Store) -> str:
 
 
 class _QuietProcess(SpawnProcess):
-    """A process that is born with one thread for linear algebra, unless the user chose a number."""
+    """A process that starts with one thread for linear algebra, unless the user chose a number."""
 
     def start(self) -> None:
         unset = [name for name in LIBRARY_THREADS if name not in os.environ]
         os.environ.update(dict.fromkeys(unset, "1"))
         main = threading.current_thread() is threading.main_thread()
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None  # inherited: Ctrl-C is the parent's
+        # the child inherits this: Ctrl-C is left to the parent
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
         try:
             super().start()
         finally:
@@ -220,7 +221,7 @@ def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
 
 
 def _end_with_parent() -> None:
-    """Leave as soon as the parent is gone, for a killed one does not say goodbye."""
+    """End this process when its parent is gone: a parent that is killed ends no workers."""
     parent = parent_process()
     if parent is not None:
 

@@ -30,8 +30,8 @@ class Sweep(Result):
     ----------
     folder : where the cells are kept.
     cells : what was asked for.
-    rows : one dict for each cell, with its key, the cell's fields, what `jobs.run_cell` returns, and
-        versions, commit and seconds.
+    rows : a dict for each cell, with its key, its fields, what `jobs.run_cell` returns, and versions, commit and
+        seconds.
     computed, reused : how many cells were computed now, and how many before.
     about : the model's hash as "model", and "settings".
     """
@@ -102,11 +102,11 @@ def sweep(
     Parameters
     ----------
     model : the problem; axes that are not given are taken from it.
-    folder : where the cells are kept; of this model only, whatever its ω, λ and σ. Executors must see it.
+    folder : where the cells are kept, of this model alone, whatever its ω, λ and σ. All workers must see it.
     alpha, omega, lam, sigma, d, seed, branch, method : the axes, each one value or a sequence. Methods are "SE",
         "GAMP" and "GD", branches "semantic", "positional" and "random"; d and seed do not concern "SE".
-    cells : in place of a grid, a list of dicts with axes as keys, each a grid of its own; what one lacks is taken
-        from the axes above.
+    cells : in place of one grid, a list of dicts with axes as keys, each a grid of its own; axes that a dict lacks are
+        taken from above.
     rtol : accuracy of state evolution.
     risk : of message passing and descent, "exact" or "asymptotic".
     n_test : fresh sentences that the test error is measured on.

@@ -55,9 +55,9 @@ class Result(Protocol):
 def to_dataset(source: "Result | Store | str | Path") -> "xarray.Dataset":
     """A Dataset of the scalars of all cells, with errors, status and message.
 
-    A full grid has a dimension for each axis that varies, and state evolution, which knows no d and seed, is repeated
-    along those. Any other list of cells has the one dimension `cell`. The method is named `solver` here. There are no
-    times in it: the same sweep gives the same Dataset.
+    A full grid has a dimension for each axis that varies; state evolution, which has no d and seed, is repeated along
+    those two. Any other list of cells has the one dimension `cell`. The method is named `solver` here. Running times
+    are left out, so that the same sweep gives the same Dataset.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def require_netcdf() -> None:
 
 
 def _needed(*names: str) -> Any:
-    """The first of some modules, all of which must be there."""
+    """Import modules and return the first."""
     try:
         modules = [importlib.import_module(name) for name in names]
     except ImportError as error:
@@ -149,7 +149,7 @@ def _layout(parameters: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[str
     shape = tuple(len(values[name]) for name in dims)
     places, count = [], np.zeros(shape, dtype=int)
     for cell in parameters:
-        # what a cell does not have, d and seed of state evolution, it is repeated along
+        # a cell is repeated along the axes that it lacks: d and seed of state evolution
         at = [slice(None) if cell[name] is None else values[name].index(cell[name]) for name in dims]
         places.append(tuple(at))
         count[tuple(at)] += 1
@@ -160,7 +160,7 @@ def _layout(parameters: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[str
 
 
 def _values(name: str, parameters: list[dict[str, Any]]) -> list[Any]:
-    """The different values on an axis, in an order that does not depend on the cells'."""
+    """The different values on an axis, in an order that does not depend on that of the cells."""
     found = {cell[name] for cell in parameters} - {None}
     words: dict[str, tuple[str, ...]] = {"method": METHODS, "branch": STARTS}
     return sorted(found, key=words[name].index) if name in words else sorted(found)
