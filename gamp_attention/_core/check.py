@@ -56,7 +56,7 @@ def flag(name: str, value: Any) -> bool:
 
 
 def function(name: str, value: Any) -> Any:
-    """What can be called."""
+    """A function, or another object that can be called."""
     if not callable(value):
         raise fail(name, value, "a function", TypeError)
     return value

@@ -37,6 +37,6 @@ def symmetrise(half: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
 
 
 def psd_root(covariance: np.ndarray) -> np.ndarray:
-    """Symmetric square roots of positive semi-definite matrices, rounding below zero being cut."""
+    """Symmetric square roots of positive semi-definite matrices; eigenvalues below zero by rounding count as zero."""
     spectrum, vectors = np.linalg.eigh(0.5 * (covariance + np.swapaxes(covariance, -1, -2)))
     return np.einsum("...ij,...j,...kj->...ik", vectors, np.sqrt(spectrum.clip(min=0)), vectors)

@@ -4,7 +4,7 @@ import hashlib
 
 
 def short_hash(*parts: bytes, size: int = 16) -> str:
-    """2 × size hexadecimal digits of bytes, wherever these are cut into parts."""
+    """Hexadecimal digits, 2 × size of them; where the bytes are cut into parts does not matter."""
     known = hashlib.blake2b(digest_size=size)
     for part in parts:
         known.update(part)

@@ -55,7 +55,7 @@ def package_digest() -> str:
 
 
 def user_classes(sig: Any) -> list[type]:
-    """The NamedTuples from outside of the package among the types of a signature, and inside of these."""
+    """Users' NamedTuples among the types of a signature, and inside of these."""
     found, waiting = [], list(sig)
     while waiting:
         each = waiting.pop(0)
@@ -68,7 +68,7 @@ def user_classes(sig: Any) -> list[type]:
 
 
 def is_known(sig: Any) -> bool:
-    """Whether all users' classes can be imported again, unlike those of a script itself, and their sources be read."""
+    """Whether all users' classes can be imported again, which those of a script cannot, and their sources be read."""
     return all(_is_importable(cls) and _sources(cls) is not None for cls in user_classes(sig))
 
 

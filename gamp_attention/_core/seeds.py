@@ -1,4 +1,4 @@
-"""Random numbers from a seed: each end has a stream of its own, so that what one takes does not shift another."""
+"""Random numbers from a seed: each purpose has a stream of its own, so that none shifts the numbers of another."""
 
 from enum import IntEnum
 from typing import Any
@@ -9,7 +9,7 @@ from gamp_attention._core import check
 
 
 class Stream(IntEnum):
-    """What numbers are drawn for, beside the data, which have the seed alone."""
+    """Purposes of random numbers, other than data, which are drawn from the seed alone."""
 
     STARTS = 1
     TEST_SAMPLES = 2

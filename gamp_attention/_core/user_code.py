@@ -1,4 +1,4 @@
-"""Classes whose methods become part of kernels: registries of them, and what is wrong with their code in one line."""
+"""Classes whose methods become part of kernels: a registry of each kind, and their faults told in one line."""
 
 from collections.abc import Callable
 from typing import Any
@@ -67,7 +67,7 @@ def _name(signature: str) -> str:
 
 
 def attempt(method: str, call: Callable[..., Any], *arguments: Any, returns: str = "") -> Any:
-    """What a kernel gives that a user's method is part of.
+    """The result of a kernel that calls a user's method.
 
     Raises
     ------

@@ -50,7 +50,7 @@ class DescentResult(Result):
 
 
 class TorchRisk:
-    """The risk R(Q) of eq. (3) or (41) as a torch function of Q, in float64; without penalties other than the ridge.
+    """The risk R(Q) of equation (3) or (41) as a torch function of Q, in float64; without penalties but the ridge.
 
     The layer is S[(x+p)Q/√d](x+p). Its square distance to y, expanded, needs x only through Q: see eq. (41) and
     `gamp_attention.losses.terms.RiskTerms`.
@@ -78,7 +78,7 @@ class TorchRisk:
 
 
 def require_method(name: str, method: Any, penalty: Any) -> None:
-    """Raise unless the argument `name` is a method of descent that can do with the penalty."""
+    """Raise unless the argument `name` is a method of descent that works with the penalty."""
     options = METHODS if penalty.quadratic else ("gd",)
     if method in METHODS and method not in options:
         raise check.fail(name, method, f"'gd' for {type(penalty).__name__}, as the others need the ridge penalty")
@@ -86,7 +86,7 @@ def require_method(name: str, method: Any, penalty: Any) -> None:
 
 
 def require_device(device: Any) -> None:
-    """Raise unless the argument `device` names a device that torch can compute on, or there is no torch."""
+    """Raise unless torch can compute on a device; without torch, any name will do."""
     if not isinstance(device, str):
         raise check.fail("device", device, "the name of a torch device, e.g. 'cpu'", TypeError)
     try:

@@ -125,7 +125,7 @@ def by_grids(integrand: Integrand, rtol: float, max_points: int) -> Average | No
 
 
 def by_replicas(integrand: Integrand, rtol: float, max_points: int, rng: np.random.Generator) -> Average:
-    """By independent replicas of ever more points, until errors, from Student's t, are within rtol or budget ends."""
+    """By independent replicas of ever more points, until errors are within rtol or the budget ends."""
     n = AVERAGES.first_points
     while True:
         half = n // 2 if integrand.even else n

@@ -1,4 +1,4 @@
-"""The purely positional baseline in the limit d → ∞: a linear layer with one trainable L × L matrix, eq. (17)-(20).
+"""The purely positional baseline in the limit d → ∞: a linear layer with one trainable L × L matrix W.
 
 Its weights and its test error are smooth Gaussian averages over the teacher's fields.
 """
@@ -79,7 +79,7 @@ def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 
 
 
 def checked_accuracy(rtol: Any, max_points: Any) -> tuple[float, int]:
-    """The accuracy asked of an average, and the bound on its points, if they are in their ranges."""
+    """The accuracy asked of an average and the bound on its points, both checked."""
     min_points = AVERAGES.replicas * AVERAGES.first_points
     rtol = check.real("rtol", rtol, low=AVERAGES.min_rtol, high=0.1)
     return rtol, check.integer("max_points", max_points, low=min_points)

@@ -1,4 +1,4 @@
-"""The linear layer y = W x fitted to data, eq. (17), (18), and its test error at this d.
+"""The linear layer y = W x fitted to data, and its test error at this d.
 
 Given the teacher, the error over fresh sentences is a smooth Gaussian average over the teacher's fields.
 """

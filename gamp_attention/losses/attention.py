@@ -1,7 +1,7 @@
 """Per-sample losses ℓ_μ(z) of the multi-source GLM, as NamedTuples dispatched by type.
 
-A loss reads one row of a (n, P) parameter array and gives compiled code three things here, and two bounds in
-`gamp_attention.losses.bounds`:
+Compiled code asks a loss for three things here, and for two bounds in `gamp_attention.losses.bounds`; the parameters p
+of a sample are one row of an array (n, P):
 
 - `make_work(loss)`, the scratch that the others share;
 - `loss_value(loss, p, z, work)`;
@@ -93,7 +93,7 @@ def loss_derivatives(loss, p, z, grad, hess, work):
 
 @sample_kernel
 def differentiate(loss, p, z, grad, hess, work):
-    """`loss_derivatives`, compiled once for all kernels that call it."""
+    """ℓ(z), filling its gradient and Hessian: `loss_derivatives`, compiled once for all kernels that call it."""
     return loss_derivatives(loss, p, z, grad, hess, work)
 
 

@@ -1,4 +1,4 @@
-"""Rows of scores to attention weights, in compiled code, and the derivatives of a sample's loss in the scores.
+"""From rows of scores to attention weights, in compiled code, and the derivatives of a sample's loss in the scores.
 
 Kernels ask an attention map for two things here, dispatched on its type:
 

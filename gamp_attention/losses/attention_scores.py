@@ -1,4 +1,4 @@
-"""Local fields to scores, in compiled code, and derivatives in the scores pulled back to the fields.
+"""From local fields to scores, in compiled code, and derivatives in the scores pulled back to the fields.
 
 Kernels ask an attention map for two things here, dispatched on its type:
 

@@ -1,4 +1,4 @@
-"""Whether losses and attention maps of the user's do what they say, every fault told in words."""
+"""Checks of users' losses and attention maps, which tell in words what is wrong."""
 
 from dataclasses import dataclass
 from typing import Any

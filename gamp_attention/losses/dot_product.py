@@ -1,4 +1,4 @@
-"""Student attention maps S: local fields z of shape (L, r) to attention matrices (L, L).
+"""The attention map S of the student, from local fields z (L, r) to attention matrices (L, L).
 
 A map is a NamedTuple. Compiled code asks it, dispatched on its type, whether it `is_bounded`, and for its scores and
 rows: see `gamp_attention.losses.attention_scores` and `gamp_attention.losses.attention_rows`.
@@ -72,7 +72,7 @@ class DotProductAttention(NamedTuple):
 
 
 def checked_attention(name: str, attention: Any) -> Any:
-    """A map whose fields, where it is a DotProductAttention, are a positive number and three flags."""
+    """The map itself; fields of a DotProductAttention have to be a positive number and three flags."""
     if not isinstance(attention, DotProductAttention):
         return attention
     temperature = check.real(f"{name}.temperature", attention.temperature, low=0, strict=True)

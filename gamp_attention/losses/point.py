@@ -1,4 +1,4 @@
-"""Losses of a sample's fields that are given by a few functions of one class: the package's own GLM losses and users'.
+"""Losses that a class gives by a few small methods: those of `gamp_attention.losses.glm`, and users'.
 
 A loss is a NamedTuple with
 
@@ -12,8 +12,8 @@ and, if it likes,
 - `curvature(self, p, n_fields, radius)`: a lower bound of the Hessian's eigenvalues on ‖z‖ <= radius, with L r fields,
   which saves searches;
 - `torch(self, p, z)`: the losses (n,) for tensors p (n, P) and z (n, L, r), for `minimize_risk`;
-- `convex`, `even` (ℓ(−z) = ℓ(z)), `rotations` (ℓ(zO) = ℓ(z)): what holds, False if not given; `convex` is True or False
-  for the class, as it is compiled in, not a property.
+- `convex`, `even` (ℓ(−z) = ℓ(z)), `rotations` (ℓ(zO) = ℓ(z)): whether these hold, False if not given. `convex` is
+  compiled in, so it is True or False for the class, not a property.
 
 `register_loss` compiles and checks it; then it stands wherever an attention map does.
 """
@@ -65,7 +65,7 @@ class PointWork(NamedTuple):
 
 
 def _methods(loss: Any) -> dict[str, Any] | None:
-    """Those of the registered loss in the numba type of a PointLoss."""
+    """Compiled methods of the loss in the numba type of a PointLoss; None for other types."""
     return LOSSES.methods(loss.types[0]) if is_instance(loss, PointLoss) else None
 
 

@@ -76,7 +76,7 @@ def register_attention(cls: type) -> type:
 
 
 def sample_loss(student: Any, n_tokens: int, rank: int) -> Any:
-    """The per-sample loss that a student, an attention map or a registered loss, stands for."""
+    """The per-sample loss of a student: a registered loss itself, or that of the layer for an attention map."""
     return (PointLoss if is_registered_loss(student) else AttentionLoss)(student, n_tokens, rank)
 
 

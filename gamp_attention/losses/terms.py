@@ -22,7 +22,7 @@ class RiskTerms:
 
 
 def asymptotic_terms(T: np.ndarray, rho: np.ndarray) -> RiskTerms:
-    """Loss parameters of the asymptotic risk, eq. (41): G = ρ, M = ρ Tᵀ, constant ½ Tr T ρ Tᵀ.
+    """Loss parameters of the asymptotic risk of equation (41): G = ρ, M = ρ Tᵀ, constant ½ Tr T ρ Tᵀ.
 
     Eq. :eq:`asymptotic-risk`.
 

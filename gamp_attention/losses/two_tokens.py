@@ -12,7 +12,7 @@ from gamp_attention._core.compiled import inline_kernel
 
 @inline_kernel
 def is_two_tokens(loss):
-    """Whether this module knows an AttentionLoss of dot products."""
+    """Whether an AttentionLoss of dot products has the closed form of this module."""
     return loss.n_tokens == 2 and loss.rank == 1 and loss.attention.softmax and not loss.attention.causal
 
 

@@ -1,4 +1,4 @@
-"""Whether a penalty of the user's keeps the promises of the interface, told in words."""
+"""Checks of users' penalties, which tell in words what is wrong."""
 
 from dataclasses import dataclass
 from typing import Any

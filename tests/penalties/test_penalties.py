@@ -169,6 +169,32 @@ def test_a_penalty_of_ones_own_has_zero_gradient_by_torch():
     assert descent.n_iter <= 1
 
 
+SmoothHuber = ga.register_penalty(
+    type("SmoothHuber", (Huber,), {name: vars(Huber)[name] for name in ("value", "slopes", "prox")} | {"smooth": True})
+)
+
+
+def test_a_penalty_without_kinks_has_the_same_minimum_without_proximal_steps():
+    start = ga.sample(ga.paper_model(penalty=Huber(0.02, 0.2)), 100, 1.5, seed=0)
+    smooth = ga.sample(ga.paper_model(penalty=SmoothHuber(0.02, 0.2)), 100, 1.5, seed=0)
+    ends = [ga.run_gamp(data, "semantic", "exact", max_iter=2000) for data in (start, smooth)]
+    assert all(end.converged for end in ends)
+    assert np.abs(ends[0].Q - ends[1].Q).max() < 1e-6
+    settled = settle(smooth, "exact", ends[0].Q + 1e-3, 1e-8)
+    assert settled.gradient_norm <= 1e-8
+    assert np.abs(settled.Q - ends[0].Q).max() < 1e-6
+
+
+def test_penalties_say_what_they_are():
+    assert [name for name, each in PENALTIES.items() if each.quadratic] == ["ridge"]
+    assert [name for name, each in PENALTIES.items() if each.smooth] == ["ridge"]
+    assert all(each.even for each in PENALTIES.values())
+    assert {name: each.convexity for name, each in PENALTIES.items() if each.convexity} == {
+        "ridge": 0.3, "elastic net": 0.1, "no l1": 0.3,
+    }  # fmt: skip
+    assert ga.paper_model(penalty=Huber(0.02, 0.2)).lam == 0.02
+
+
 def test_the_documented_example_runs(capsys):
     main()
     assert "theory converged" in capsys.readouterr().out
@@ -184,6 +210,7 @@ class Wrong(NamedTuple):
 
     flag: float
     strength: float = 1.0
+    quadratic = property(lambda self: self.flag == 6.0)
 
     def value(self, x):
         if self.flag == 1.0:
@@ -238,6 +265,7 @@ BAD = {
     "slopes of another": (lambda: ga.paper_model(penalty=Wrong(3.0)), ValueError, "one-sided derivatives"),
     "prox of another": (lambda: ga.paper_model(penalty=Wrong(4.0)), ValueError, "0 in ∂ρ"),
     "wrong derivative": (lambda: ga.paper_model(penalty=Wrong(5.0)), ValueError, "the derivative of x in b"),
+    "another quadratic": (lambda: ga.paper_model(penalty=Wrong(6.0, 2.0)), ValueError, "λx²/2, as quadratic is True"),
     "no strength": (lambda: ga.paper_model(penalty=Wrong(0.0, 0.0)), ValueError, "strength.*> 0"),
     "one number for two": (lambda: ga.paper_model(penalty=OneNumber(0.0)), TypeError, "slopes.*two numbers"),
     "negative l1": (lambda: ga.paper_model(penalty=ga.ElasticNet(0.1, -1.0)), ValueError, "l1.*>= 0.*-1"),
