@@ -1,0 +1,28 @@
+"""Numbers drawn from a seed, hashes and half-widths are the same in every version: stored results go by them."""
+
+import numpy as np
+import pytest
+
+from gamp_attention._core.hashes import short_hash
+from gamp_attention._core.seeds import Stream, generator
+from gamp_attention._core.spread import half_width
+
+
+def test_streams_keep_their_numbers():
+    assert {stream.name: stream.value for stream in Stream} == {"STARTS": 1, "TEST_SAMPLES": 2, "PERTURBATIONS": 3}
+    assert generator(7).random() == np.random.default_rng([7]).random()
+    assert generator(7, Stream.TEST_SAMPLES).random() == np.random.default_rng([7, 2]).random()
+    given = np.random.default_rng(0)
+    assert generator(given, Stream.STARTS) is given
+    with pytest.raises(ValueError, match="seed"):
+        generator(-1)
+
+
+def test_hashes_do_not_change():
+    assert short_hash(b"message ", b"passing") == short_hash(b"message passing") == "be5816766a30aa1afb843c9a40e8cee4"
+    assert short_hash(b"{}", size=12) == "bf78e4a953b40eee238ca2e9"
+
+
+def test_half_widths_hold_in_about_98_percent_of_normal_cases():
+    means = np.random.default_rng(0).standard_normal((8, 20000))
+    assert np.mean(np.abs(means.mean(axis=0)) <= half_width(means)) == pytest.approx(0.98, abs=0.005)
