@@ -1,5 +1,7 @@
 """Message passing on attention: GAMP, state evolution and gradient descent for one dot-product attention layer."""
 
+from typing import TYPE_CHECKING
+
 from gamp_attention._version import __version__
 from gamp_attention.baselines.descent import DescentResult, minimize_risk
 from gamp_attention.baselines.linear import LinearBaseline, linear_baseline
@@ -26,7 +28,7 @@ from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrie
 from gamp_attention.losses.registration import register_attention, register_loss
 from gamp_attention.models.attention import attention_model, paper_model
 from gamp_attention.models.coordinate_classes import (
-    Classes,
+    CoordinateClasses,
     power_law_spectrum,
     sign_positions,
     sparse_teacher,
@@ -57,9 +59,9 @@ __all__ = [
     "Branches",
     "ClassLabels",
     "ClassLaw",
-    "Classes",
     "Comparison",
     "ConvergenceError",
+    "CoordinateClasses",
     "CoordinateLaw",
     "Dataset",
     "Denoised",
@@ -130,3 +132,14 @@ __all__ = [
     "train_loss",
     "trajectory",
 ]
+
+if not TYPE_CHECKING:  # type checkers see only the names above
+
+    def __getattr__(name):
+        """Names that had another one in earlier versions."""
+        if name == "Classes":
+            import warnings
+
+            warnings.warn("gamp_attention.Classes is now called CoordinateClasses", DeprecationWarning, stacklevel=2)
+            return CoordinateClasses
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,7 @@ from gamp_attention._core import check
 from gamp_attention.baselines.torch_loops import few_threads, first_order, proximal_descent, quasi_newton
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import gradient_norm, overlaps, risk_at, susceptibility
-from gamp_attention.models.starts import initial_weights
+from gamp_attention.data.starts import initial_weights
 from gamp_attention.results import History, Overlaps, Recorder, Result, Status, finish
 
 if TYPE_CHECKING:

@@ -120,7 +120,7 @@ class _BaselineIntegrand:
                 share * given.coordinates.trace,
                 WhitenedTeacher(given.teacher, given.coordinates.rho, given.teacher_shift),
             )
-            for share, _, given in model.channels
+            for share, _, given in model.components
         ]
         self.trace = sum((trace for trace, _ in self.parts), np.zeros(L))
         self.dim = max(fields.dim for _, fields in self.parts)

@@ -110,7 +110,7 @@ class _FreshSentences:
 
     def __init__(self, data: Dataset, W: np.ndarray) -> None:
         assert data.model is not None
-        self.parts = [(share, _FreshSentence(data, sources, W)) for share, sources, _ in data.model.channels]
+        self.parts = [(share, _FreshSentence(data, sources, W)) for share, sources, _ in data.model.components]
         self.dim = max(part.dim for _, part in self.parts)
         self.even = all(part.fields.even for _, part in self.parts)
         self.blocks: tuple[slice, ...] = (slice(0, 1),)

@@ -11,7 +11,8 @@ from gamp_attention.cli.grids import add_boundaries, add_sweep
 from gamp_attention.cli.output import check_target, say
 from gamp_attention.data.dataset import RISKS
 from gamp_attention.models.starts import STARTS
-from gamp_attention.state_evolution.fixed_points.overlap_map import RULES, VARIANCES
+from gamp_attention.state_evolution.fixed_points.overlap_map import VARIANCES
+from gamp_attention.state_evolution.rules.choice import RULES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -152,7 +152,7 @@ class Dataset(Shown):
         assert self.model is not None
         assert self.Q_star is not None
         means, d = self.source_means, self.dim
-        class_means = means - self.positions[self.model.token_of_source]
+        class_means = means - self.positions[self.model.classes.token]
         gamma = np.broadcast_to(self.spectra, means.shape).T
         return gamma, np.sqrt(d) * means.T, np.sqrt(d) * class_means.T, self.Q_star
 

@@ -8,9 +8,8 @@ from gamp_attention._core import check
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.fields import local_fields
 from gamp_attention.data.stores import TokenStore, as_tokens
-from gamp_attention.losses.registration import is_registered_loss
 from gamp_attention.losses.terms import RiskTerms
-from gamp_attention.models.glm import GLMModel, check_labels
+from gamp_attention.models.glm import GLMModel, check_labels, require_loss
 from gamp_attention.models.sources import Sources
 from gamp_attention.penalties.standard import require_penalty
 
@@ -65,10 +64,8 @@ class LabelledDataset(Dataset):
         self.tokens = as_tokens("tokens", tokens)
         n, L, d = self.tokens.shape
         positions = np.zeros((L, d)) if positions is None else check.array("positions", positions, (L, d))
-        if not is_registered_loss(loss):
-            raise check.fail("loss", loss, "a loss registered by register_loss", TypeError)
         sources = Sources.plain(np.ascontiguousarray(positions), n)
-        self._describe(require_penalty(penalty, lam), rank, spectra, loss, sources)
+        self._describe(require_penalty(penalty, lam), rank, spectra, require_loss(loss), sources)
         if check.ndim("labels", labels) == 1:
             labels = np.asarray(labels)[:, None]
         self._label(check_labels(loss, labels, n, L, self.rank))
@@ -94,7 +91,7 @@ def label_dataset(
 ) -> LabelledDataset:
     """Samples labelled by a teacher."""
     fields = local_fields(tokens, np.zeros_like(positions), Q_star)
-    labels = model.terms(fields, rng.standard_normal((len(tokens), model.n_label_noise))).params
+    labels = model.task.terms(fields, rng.standard_normal((len(tokens), model.task.n_noise))).params
     data = LabelledDataset(
         tokens, labels, model.student, rank=model.rank, positions=positions, spectra=spectra, penalty=model.penalty
     )

@@ -9,6 +9,8 @@ from gamp_attention._core.gaussian import psd_root
 from gamp_attention._core.seeds import generator
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.drawing import draw_tokens, require_storage
+from gamp_attention.data.labelled import label_dataset
+from gamp_attention.models.glm import GLMModel
 from gamp_attention.models.model import Model, require_model
 
 
@@ -70,11 +72,14 @@ def sample(
     roots = psd_root(law.teacher_cov)
     Q_star = law.teacher_mean[k] + np.einsum("ist,it->is", roots[k], rng.standard_normal((d, model.teacher_rank)))
     means = positions = np.ascontiguousarray(law.tau[k].T) / np.sqrt(d)
-    if model.position_tau is not law.tau:
-        positions = np.ascontiguousarray(model.position_tau[k].T) / np.sqrt(d)
+    if model.class_means.any() or model.n_sources > model.n_tokens:
+        own = (law.tau - model.class_means)[:, model.classes.first]
+        positions = np.ascontiguousarray(own[k].T) / np.sqrt(d)
     spectra = law.gamma.T.copy() if len(law.weight) == 1 else np.ascontiguousarray(law.gamma[k].T)
-    tokens, sources = draw_tokens(rng, n, d, positions, means, spectra, model.draw_groups, _precision(dtype), where)
-    return model.label(tokens, sources, Q_star, spectra, rng)
+    tokens, sources = draw_tokens(rng, n, d, positions, means, spectra, model.classes.draw, _precision(dtype), where)
+    if isinstance(model, GLMModel):
+        return label_dataset(model, tokens, positions, Q_star, spectra, rng)
+    return Dataset.from_teacher(model, tokens, positions, Q_star, spectra, sources)
 
 
 def _precision(dtype: Any) -> np.dtype:

@@ -39,11 +39,11 @@ def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: An
     for first in range(0, n, together):
         count = min(together, n - first)
         tokens, _ = draw_tokens(
-            rng, count, data.dim, data.positions, data.source_means, data.spectra, data.model.draw_groups
+            rng, count, data.dim, data.positions, data.source_means, data.spectra, data.model.classes.draw
         )
         tokens = np.asarray(tokens)
         y = tokens @ data.Q_star / np.sqrt(data.dim)
         z = local_fields(tokens, data.positions, Q)
-        errors.append(data.model.errors_at(tokens, data.positions, z, y, rng))
+        errors.append(data.model.task.errors_at(tokens, data.positions, z, y, rng))
     values = np.concatenate(errors)
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(n))

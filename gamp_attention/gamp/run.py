@@ -11,6 +11,7 @@ from gamp_attention.damping import Damping
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import overlaps, risk_at
+from gamp_attention.data.starts import initial_weights
 from gamp_attention.denoisers.newton import NotPositiveDefinite
 from gamp_attention.gamp.acceleration import Acceleration
 from gamp_attention.gamp.checkpoint import Checkpoint, Resumable, digest
@@ -19,7 +20,6 @@ from gamp_attention.gamp.monitor import StepReport
 from gamp_attention.gamp.result import GampResult, conclude
 from gamp_attention.gamp.step import GampState, gamp_step, initial_state
 from gamp_attention.gamp.watch import WATCH, Watch, responses
-from gamp_attention.models.starts import initial_weights
 from gamp_attention.results import Recorder, Status, finish
 
 Callback = Callable[[int, GampState, StepReport], None]

@@ -38,8 +38,8 @@ def attention_model(
     A : (L, L) positional part of the target; 0.6 on the diagonal and the rest shared, if not given.
     tau : (L,) positions p_l = τ_l 1_d/√d; evenly spaced from 1 to −1 if not given.
     student : the attention map S; the tied softmax of eq. (15) if not given.
-    teacher : the target map T, instead of that of eq. (16) with ω and A.
-    coordinates : the law ν of covariances, positions and teacher weights, instead of sigma and tau.
+    teacher : another target map T than that of eq. (16), which ω and A belong to.
+    coordinates : the law ν of covariances, positions and teacher weights, in place of sigma and tau.
     penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
 
     Returns

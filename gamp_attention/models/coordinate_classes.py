@@ -8,11 +8,9 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.results import shown
 
-MOST_TOKENS = 10  # with independent signs of positions: 2^L classes
-
 
 @shown
-class Classes(NamedTuple):
+class CoordinateClasses(NamedTuple):
     """Values that coordinates take, along the first axis, and the shares of coordinates that take each.
 
     Attributes
@@ -23,7 +21,7 @@ class Classes(NamedTuple):
     Examples
     --------
     >>> import gamp_attention as ga
-    >>> spectrum = ga.Classes([0.1, 0.4], [0.5, 0.5])
+    >>> spectrum = ga.CoordinateClasses([0.1, 0.4], [0.5, 0.5])
     >>> ga.coordinate_law(spectrum).gamma.tolist()
     [[0.1, 0.1], [0.4, 0.4]]
     """
@@ -32,22 +30,24 @@ class Classes(NamedTuple):
     weight: np.ndarray
 
 
-def power_law_spectrum(exponent: float, n_classes: int = 16, *, weight: Any = None, variance: float = 0.25) -> Classes:
+def power_law_spectrum(
+    exponent: float, n_classes: int = 16, *, weight: Any = None, variance: float = 0.25
+) -> CoordinateClasses:
     """Eigenvalues γ_k ∝ k^(−a) of a covariance, k = 1..K, each of a class of coordinates.
 
-    With shares w_k that are not equal, γ_k ∝ u_k^(−a) with u_k = w_1 + … + w_k: the law u^(−a) of a coordinate of
-    rank u = i/d, which equal shares give as well, held constant within each class at its smallest value.
+    A coordinate of rank u = i/d has an eigenvalue ∝ u^(−a), held constant within each class at its smallest value: with
+    shares w_k, γ_k ∝ u_k^(−a) at u_k = w_1 + … + w_k.
 
     Parameters
     ----------
     exponent : a >= 0.
-    n_classes : K; the law depends on it, as the largest eigenvalue is K^a times the smallest.
+    n_classes : K; with equal shares the largest eigenvalue is K^a times the smallest.
     weight : (K,) shares of the classes; equal if not given.
     variance : tr Σ/d that the eigenvalues are scaled to.
 
     Returns
     -------
-    Classes with values (K,), falling, for `coordinate_law`.
+    CoordinateClasses with values (K,), falling, for `coordinate_law`.
 
     Raises
     ------
@@ -68,10 +68,10 @@ def power_law_spectrum(exponent: float, n_classes: int = 16, *, weight: Any = No
         values = np.cumsum(weight) ** -exponent
     if not np.isfinite(values).all():
         raise check.fail("exponent", exponent, "eigenvalues within the range of doubles")
-    return Classes(values * variance / (weight @ values), weight)
+    return CoordinateClasses(values * variance / (weight @ values), weight)
 
 
-def sign_positions(n_tokens: int = 2, size: float = 1.0) -> Classes:
+def sign_positions(n_tokens: int = 2, size: float = 1.0) -> CoordinateClasses:
     """Positions with independent random signs, τ_l^i = ±size.
 
     Parameters
@@ -81,7 +81,7 @@ def sign_positions(n_tokens: int = 2, size: float = 1.0) -> Classes:
 
     Returns
     -------
-    Classes with all patterns (2^L, L), equally likely.
+    CoordinateClasses with all patterns (2^L, L), equally likely.
 
     Raises
     ------
@@ -94,12 +94,13 @@ def sign_positions(n_tokens: int = 2, size: float = 1.0) -> Classes:
     [[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]
     """
     L, size = check.integer("n_tokens", n_tokens, low=1), check.real("size", size, low=0)
-    if L > MOST_TOKENS:
-        raise check.fail("n_tokens", L, f"at most {MOST_TOKENS}, for 2^L classes of coordinates")
-    return Classes(size * np.array(list(product((1.0, -1.0), repeat=L))), np.full(2**L, 0.5**L))
+    most = 10  # 1024 classes
+    if most < L:
+        raise check.fail("n_tokens", L, f"at most {most}, for 2^L classes of coordinates")
+    return CoordinateClasses(size * np.array(list(product((1.0, -1.0), repeat=L))), np.full(2**L, 0.5**L))
 
 
-def subset_positions(tau: Any, share: float) -> Classes:
+def subset_positions(tau: Any, share: float) -> CoordinateClasses:
     """Positions τ_l/√share on a share of the coordinates and zero on the others, so that ‖p_l‖ stays.
 
     Parameters
@@ -109,7 +110,7 @@ def subset_positions(tau: Any, share: float) -> Classes:
 
     Returns
     -------
-    Classes with values (2, L).
+    CoordinateClasses with values (2, L).
 
     Raises
     ------
@@ -124,11 +125,11 @@ def subset_positions(tau: Any, share: float) -> Classes:
     """
     tau, share = check.array("tau", tau, ("L",)), check.real("share", share, low=0, high=1, strict=True)
     if share == 1:
-        return Classes(tau[None], np.ones(1))
-    return Classes(np.stack([tau / np.sqrt(share), np.zeros_like(tau)]), np.array([share, 1 - share]))
+        return CoordinateClasses(tau[None], np.ones(1))
+    return CoordinateClasses(np.stack([tau / np.sqrt(share), np.zeros_like(tau)]), np.array([share, 1 - share]))
 
 
-def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -> Classes:
+def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -> CoordinateClasses:
     """Teacher rows N(0, variance·1) on a share of the coordinates and zero on the others.
 
     Parameters
@@ -139,7 +140,7 @@ def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -
 
     Returns
     -------
-    Classes with covariances (2, t, t) for values.
+    CoordinateClasses with covariances (2, t, t) for values.
 
     Raises
     ------
@@ -155,14 +156,14 @@ def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -
     share = check.real("share", share, low=0, high=1, strict=True)
     covariance = check.real("variance", variance, low=0) * np.eye(check.integer("teacher_rank", teacher_rank, low=1))
     if share == 1:
-        return Classes(covariance[None], np.ones(1))
-    return Classes(np.stack([covariance, np.zeros_like(covariance)]), np.array([share, 1 - share]))
+        return CoordinateClasses(covariance[None], np.ones(1))
+    return CoordinateClasses(np.stack([covariance, np.zeros_like(covariance)]), np.array([share, 1 - share]))
 
 
-def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> Classes:
-    """Values of one of the given shapes, or a row of these with equal shares or their own."""
+def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> CoordinateClasses:
+    """A value of one of the given shapes, or many of them, with equal shares or shares of their own, as classes."""
     weight = None
-    if isinstance(given, Classes):
+    if isinstance(given, CoordinateClasses):
         given, weight = given
     ndim = check.ndim(name, given)
     single = weight is None and ndim == len(shapes[0])
@@ -170,7 +171,7 @@ def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> Classes:
     values = check.array(name, given, shape if single else ("K", *shape))
     values = values[None] if single else values
     K = len(values)
-    return Classes(values, np.full(K, 1 / K) if weight is None else class_shares(f"{name}.weight", weight, K))
+    return CoordinateClasses(values, np.full(K, 1 / K) if weight is None else class_shares(f"{name}.weight", weight, K))
 
 
 def class_shares(name: str, value: Any, K: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The law ν of eq. (5) over coordinates: covariances, positions and teacher weights."""
+"""The law ν over coordinates: covariances, positions and teacher weights."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,10 +13,10 @@ from gamp_attention.models.coordinate_classes import class_shares, value_classes
 
 @dataclass(frozen=True, eq=False)
 class CoordinateLaw(Shown):
-    """The joint law ν of equation (5) over the coordinates i of R^d, as a mixture of K classes.
+    """The joint law ν of covariances, positions and teacher weights over the coordinates of R^d, as K classes.
 
-    In class k every coordinate has covariance eigenvalues γ_l and positions τ_l = √d p_l, and a Gaussian
-    teacher row π ~ N(mean, covariance).
+    It is the ν of equation (5). In class k every coordinate has covariance eigenvalues γ_l and positions τ_l = √d p_l,
+    and a Gaussian teacher row π ~ N(mean, covariance).
 
     Attributes
     ----------
@@ -97,8 +97,8 @@ def coordinate_law(
 ) -> CoordinateLaw:
     """The law of coordinates whose covariances, positions and teacher weights are independent of each other.
 
-    Each of the three is an array of values, equally likely, or `Classes` with shares of their own; the law has a
-    class for every combination. Laws with dependence are written as a `CoordinateLaw` or by `law_from_samples`.
+    Each of the three is an array of equally likely values, or `CoordinateClasses` with shares of their own; the law has
+    a class for every combination. Laws with dependence are written as a `CoordinateLaw` or by `law_from_samples`.
 
     Parameters
     ----------

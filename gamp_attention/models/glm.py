@@ -1,13 +1,13 @@
-"""Generalised linear models with several sources: rows of tokens with labels in place of the attention layer."""
+"""Generalised linear models: samples of tokens with labels, in place of an attention layer."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import kernel, over_blocks
-from gamp_attention.data.stores import TokenStore
 from gamp_attention.losses.attention import loss_value, make_work
 from gamp_attention.losses.checks import check_loss
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
@@ -16,15 +16,52 @@ from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.attention import attention_model
 from gamp_attention.models.labels import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
 from gamp_attention.models.model import Model
-from gamp_attention.models.sources import Sources
 
-BLOCK = 4096
 USUAL = {  # labels that the package's own losses are made for
     SquaredLoss: LinearLabels(),
     LogisticLoss: LogisticLabels(),
     MultinomialLoss: ClassLabels(),
     PhaseRetrievalLoss: IntensityLabels(),
 }
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTask:
+    """Labels are learnt with a registered loss; the test error is that loss of a fresh sample."""
+
+    teacher: LabelTeacher
+    student: Any
+    rank: int
+    n_noise: int
+    attention = False
+
+    @property
+    def jumps(self) -> bool:
+        """The proximal map of a convex loss is continuous."""
+        return not self.student.convex
+
+    def check(self, n_tokens: int, teacher_rank: int) -> None:
+        """Try the teacher on a few fields, and the loss on its labels."""
+        rng, n = np.random.default_rng(0), 8
+        fields, noise = rng.standard_normal((n, n_tokens, teacher_rank)), rng.standard_normal((n, self.n_noise))
+        check_labels(self.student, np.asarray(self.teacher(fields, noise)), n, n_tokens, self.rank)
+
+    def terms(self, y: np.ndarray, noise: np.ndarray) -> RiskTerms:
+        """Labels for teacher fields y (N, L, t), given label noise (N, n_noise)."""
+        return RiskTerms(np.ascontiguousarray(self.teacher(y, noise), dtype=float), np.zeros(len(y)))
+
+    def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
+        """Losses (N,) at fields z (N, L, r)."""
+        loss, flat = sample_loss(self.student, z.shape[1], self.rank), np.ascontiguousarray(z).reshape(len(z), -1)
+        out = np.empty(len(z))
+        over_blocks(lambda a, b: _losses(a, b, loss, terms.params, flat, out), len(z), 4096)
+        return out
+
+    def errors_at(
+        self, tokens: np.ndarray, positions: np.ndarray, z: np.ndarray, y: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Losses (N,) of samples with fields z, given fresh labels at teacher fields y."""
+        return self.errors(z, y, self.terms(y, rng.standard_normal((len(y), self.n_noise))))
 
 
 @kernel
@@ -36,72 +73,31 @@ def _losses(first, last, loss, params, z, out):
 
 @dataclass(frozen=True, eq=False)
 class GLMModel(Model):
-    """A GLM: labels from a teacher, a registered loss as the student. Its test error is that loss of a fresh sample.
+    """A generalised linear model: a teacher labels the samples, and a registered loss is the student.
 
     Attributes
     ----------
     teacher : labels from fields, see `gamp_attention.models.labels`.
-    student : the loss.
+    student : the loss; its value for a fresh sample is the test error.
     """
 
-    teacher: LabelTeacher  # type: ignore[assignment]
+    @cached_property
+    def task(self) -> LabelTask:
+        """The student learns labels, and not an attention layer."""
+        loss = require_loss(self.student)
+        return LabelTask(self.teacher, loss, self.rank, self.teacher.n_noise(self.n_tokens, self.teacher_rank))
 
-    def _check_teacher(self) -> None:
-        if not is_registered_loss(self.student):
-            raise check.fail("loss", self.student, "a loss registered by register_loss", TypeError)
-        rng = np.random.default_rng(0)
-        L, t = self.n_tokens, self.teacher_rank
-        labels = np.asarray(self.teacher(rng.standard_normal((8, L, t)), rng.standard_normal((8, self.n_label_noise))))
-        check_labels(self.student, labels, 8, L, self.rank)
 
-    @property
-    def n_label_noise(self) -> int:
-        """Gaussian numbers that the labels of a sample take beside the teacher's fields."""
-        return self.teacher.n_noise(self.n_tokens, self.teacher_rank)
+def require_loss(loss: Any) -> Any:
+    """The argument, if it is a loss of labels.
 
-    @property
-    def reversible(self) -> bool:
-        """No use is made of symmetries between tokens."""
-        return False
-
-    @property
-    def attention(self) -> bool:
-        """Labels may jump, and deterministic rules are made for attention."""
-        return False
-
-    @property
-    def jumps(self) -> bool:
-        """The proximal map of a convex loss is continuous."""
-        return not self.student.convex
-
-    def terms(self, y: np.ndarray, noise: np.ndarray) -> RiskTerms:
-        """Labels for teacher fields y (N, L, t), given label noise (N, n_label_noise)."""
-        return RiskTerms(np.ascontiguousarray(self.teacher(y, noise), dtype=float), np.zeros(len(y)))
-
-    def label(
-        self,
-        tokens: np.ndarray | TokenStore,
-        sources: Sources,
-        Q_star: np.ndarray,
-        spectra: np.ndarray,
-        rng: np.random.Generator,
-    ) -> Any:
-        """The LabelledDataset of tokens (n, L, d) and teacher weights (d, t)."""
-        from gamp_attention.data.labelled import label_dataset
-
-        return label_dataset(self, tokens, sources.positions, Q_star, spectra, rng)
-
-    def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
-        """Losses (N,) at fields z (N, L, r)."""
-        out, flat = np.empty(len(z)), np.ascontiguousarray(z).reshape(len(z), -1)
-        over_blocks(lambda a, b: _losses(a, b, self.loss, terms.params, flat, out), len(z), BLOCK)
-        return out
-
-    def errors_at(
-        self, tokens: np.ndarray, positions: np.ndarray, z: np.ndarray, y: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
-        """Losses (N,) of tokens (N, L, d) with fields z, given fresh labels at teacher fields y."""
-        return self.errors(z, y, self.terms(y, rng.standard_normal((len(y), self.n_label_noise))))
+    Raises
+    ------
+    TypeError : if it is not.
+    """
+    if not is_registered_loss(loss):
+        raise check.fail("loss", loss, "a loss registered by register_loss", TypeError)
+    return loss
 
 
 def check_labels(loss: Any, labels: Any, n: int, n_tokens: int, rank: int) -> np.ndarray:
@@ -142,8 +138,8 @@ def glm_model(
     Parameters
     ----------
     loss : SquaredLoss(), LogisticLoss(), MultinomialLoss(), PhaseRetrievalLoss() or a registered one.
-    labels : how a teacher labels samples; what the loss is made for if not given.
-    n_tokens, rank, teacher_rank : sources L of a sample, columns r of the weights and t of the teacher's; t = r if not
+    labels : how a teacher labels samples; if not given, with the labels that the loss is made for.
+    n_tokens, rank, teacher_rank : tokens L of a sample, columns r of the weights and t of the teacher's; t = r if not
         given.
     sigma : standard deviation of the tokens, one number or one for each token; fields xQ/√d are then of order σ.
     lam : ridge λ > 0; not used where a penalty is given.
@@ -166,12 +162,10 @@ def glm_model(
     >>> gamp.status.value
     'converged'
     """
-    if not is_registered_loss(loss):
-        raise check.fail("loss", loss, "a loss registered by register_loss", TypeError)
-    teacher = USUAL.get(type(loss)) if labels is None else labels
+    teacher = USUAL.get(type(require_loss(loss))) if labels is None else labels
     if teacher is None:
         raise check.fail("labels", labels, "a teacher, as this loss has no usual one", TypeError)
     t = rank if teacher_rank is None else teacher_rank
     zero = np.zeros(check.integer("n_tokens", n_tokens, low=1)) if tau is None else tau
     plain = attention_model(n_tokens, rank, t, sigma=sigma, lam=lam, tau=zero, penalty=penalty)
-    return GLMModel(teacher, plain.coordinates, plain.penalty, rank, loss)  # type: ignore[arg-type]
+    return GLMModel(teacher, plain.coordinates, plain.penalty, rank, loss)

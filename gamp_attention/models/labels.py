@@ -4,7 +4,7 @@ A teacher is any object with
 
 - `n_noise(n_tokens, rank)`: Gaussian numbers that the labels of one sample take beside the fields;
 - `__call__(u, noise)`: labels (N, P) from fields (N, L, t) and white noise (N, n_noise);
-- `even`: labels do not change when all fields and the noise change sign.
+- `even`: whether labels stay the same when all fields and the noise change sign.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from gamp_attention._core import check
 
 
 class LabelTeacher(Protocol):
-    """What a teacher needs, see above."""
+    """A teacher of labels; its methods are described at the top of this module."""
 
     @property
     def even(self) -> bool:

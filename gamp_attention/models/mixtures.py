@@ -1,7 +1,8 @@
 """Mixtures of tokens, Appendix C.10: every token has a class, and its mean and covariance are those of the class.
 
 A mixture is a problem with S sources, one for each (token, class) pair, of which every sample sees L. Laws, overlaps
-and variances of the weights' side have S entries; the channel is averaged given the classes, and over these.
+and variances of the weights' side have S entries. The channel is averaged over the fields given the classes, and then
+over the classes.
 """
 
 from dataclasses import dataclass, field, replace
@@ -14,45 +15,36 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.losses.dot_product import DotProductAttention
 from gamp_attention.losses.registration import is_registered_loss
-from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.attention import attention_model
 from gamp_attention.models.coordinate_classes import value_classes
 from gamp_attention.models.coordinates import CoordinateLaw
-from gamp_attention.models.model import Channel, Model
+from gamp_attention.models.model import Component, Model
 from gamp_attention.models.sampled_coordinates import law_from_samples
-from gamp_attention.models.sources import Group
 from gamp_attention.models.teachers import Teacher
 from gamp_attention.models.token_classes import ClassLaw, class_law
 
 
 @dataclass(frozen=True, eq=False)
-class ConditionalModel(Model):
-    """A mixture given the classes of all tokens: a model of L tokens whose teacher's fields have means.
+class ShiftedTeacher:
+    """T at fields that have means, as a map of these fields less their means.
 
     Attributes
     ----------
-    shift : (L, t) means Q*ᵀμ_l/√d of the teacher's fields; y stands for these fields less their means.
+    teacher : T.
+    shift : (L, t) means Q*ᵀμ_l/√d of the teacher's fields.
     """
 
-    shift: np.ndarray = field(kw_only=True)
-
-    @property
-    def teacher_shift(self) -> np.ndarray:
-        """The means that it was given, (L, t)."""
-        return self.shift
+    teacher: Teacher
+    shift: np.ndarray
 
     @property
     def even(self) -> bool:
-        """Whether fields and weights may change sign together, which means of the teacher's fields forbid."""
-        return super().even and not self.shift.any()
+        """Means of the fields break the symmetry of T."""
+        return bool(self.teacher.even and not self.shift.any())
 
-    def terms(self, y: np.ndarray, noise: np.ndarray) -> RiskTerms:
-        """Loss parameters for centred teacher fields y (N, L, t)."""
-        return super().terms(y + self.shift, noise)
-
-    def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
-        """Test errors (N,) at fields z (N, L, r), for centred teacher fields y (N, L, t)."""
-        return super().errors(z, y + self.shift, terms)
+    def __call__(self, u: np.ndarray) -> np.ndarray:
+        """Target attention matrices (..., L, L) of centred teacher fields u (..., L, t)."""
+        return self.teacher(u + self.shift)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,80 +66,33 @@ class MixtureModel(Model):
             found = f"{self.coordinates.gamma.shape[1]} sources"
             raise check.fail("coordinates", found, f"a law of the {self.classes.n_sources} sources of `classes`")
         means = check.array("class_means", self.class_means, self.coordinates.tau.shape)
-        rest, first = self.coordinates.tau - means, self._first
-        if not np.allclose(rest, rest[:, first][:, self.classes.token], rtol=0, atol=1e-9 * (1 + np.abs(rest).max())):
-            raise check.fail(
-                "class_means", means, "positions coordinates.tau - class_means that a token has in all classes"
-            )
+        rest, classes = self.coordinates.tau - means, self.classes
+        alike = rest[:, classes.first][:, classes.token]
+        if not np.allclose(rest, alike, rtol=0, atol=1e-9 * (1 + np.abs(rest).max())):
+            needs = "positions coordinates.tau - class_means that a token has in all classes"
+            raise check.fail("class_means", means, needs)
         if is_registered_loss(self.student):
             raise check.fail("student", self.student, "an attention map: mixtures are made for attention", TypeError)
         super().__post_init__()
 
-    @property
-    def _first(self) -> np.ndarray:
-        """The first source (L,) of every token."""
-        return np.unique(self.classes.token, return_index=True)[1]
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens per sample, L."""
-        return self.classes.patterns.shape[1]
-
-    @property
-    def token_of_source(self) -> np.ndarray:
-        """The token (S,) that is drawn from each source."""
-        return self.classes.token
-
-    @cached_property
-    def position_tau(self) -> np.ndarray:
-        """√d p_l in each class of coordinates, (K, L)."""
-        return (self.coordinates.tau - self.class_means)[:, self._first]
-
-    @cached_property
-    def teacher_shift(self) -> np.ndarray:
-        """Means Q*ᵀμ_{l,k}/√d of the teacher's fields in each source, (S, t). Eq. :eq:`mixture`."""
-        law = self.coordinates
-        return np.einsum("k,kt,ks->st", law.weight, law.teacher_mean, self.class_means)
-
-    @property
-    def even(self) -> bool:
-        """Whether fields and weights may change sign together, which means of the teacher's fields forbid."""
-        return super().even and not self.teacher_shift.any()
-
-    @cached_property
-    def reversible(self) -> bool:
-        """No use is made of symmetries between tokens where there are several patterns of classes."""
-        return len(self.channels) == 1 and self.channels[0].model.reversible
-
-    def given(self, pattern: np.ndarray) -> ConditionalModel:
+    def given(self, sources: np.ndarray) -> Model:
         """The model of samples whose tokens are drawn from given sources (L,)."""
         law = self.coordinates
-        return ConditionalModel(
-            self.teacher,
-            CoordinateLaw(law.weight, law.gamma[:, pattern], law.tau[:, pattern], law.teacher_mean, law.teacher_cov),
+        return Model(
+            ShiftedTeacher(self.teacher, self.teacher_shift[sources]),
+            CoordinateLaw(law.weight, law.gamma[:, sources], law.tau[:, sources], law.teacher_mean, law.teacher_cov),
             self.penalty,
             self.rank,
             self.student,
-            shift=self.teacher_shift[pattern],
         )
 
     @cached_property
-    def channels(self) -> tuple[Channel, ...]:
-        """One kind of samples for each pattern of classes."""
+    def components(self) -> tuple[Component, ...]:
+        """One component for each pattern of classes."""
         law = self.classes
         return tuple(
-            Channel(float(share), pattern, self.given(pattern))
-            for share, pattern in zip(law.probability, law.patterns, strict=True)
-        )
-
-    def draw_groups(self, n_samples: int, rng: np.random.Generator) -> tuple[Group, ...]:
-        """How many of n samples are of each pattern: independent draws, in order of patterns, from a child of rng."""
-        ends = np.cumsum(rng.spawn(1)[0].multinomial(n_samples, self.classes.probability))
-        starts = np.concatenate([[0], ends[:-1]])
-        return tuple(
-            Group(slice(int(a), int(b)), pattern)
-            for a, b, pattern in zip(starts, ends, self.classes.patterns, strict=True)
-            if a < b
+            Component(float(share), sources, self.given(sources))
+            for share, sources in zip(law.probability, law.patterns, strict=True)
         )
 
     def on_coordinates(
@@ -190,7 +135,7 @@ def mixture_model(
     ----------
     classes : (K_1, …, K_L) joint probabilities of the classes of the L tokens; those of no probability are left out.
     means : (L, K) class means μ_{l,k} = means[l, k] 1_d/√d, K being the most classes of a token. For means along other
-        directions than 1_d, (J, L, K) or `Classes` of such values: one for each of J classes of coordinates.
+        directions than 1_d, (J, L, K) or `CoordinateClasses` of such values: one for each of J classes of coordinates.
     rank, teacher_rank : r and t.
     omega : as for `attention_model`.
     sigma : standard deviations of the tokens in their classes: one number, (L,) or (L, K).

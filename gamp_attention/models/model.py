@@ -1,4 +1,4 @@
-"""What the problem is: teacher, student, law of the tokens and of the coordinates, penalty."""
+"""The problem: a teacher, a student, the law of the tokens and a penalty."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -8,20 +8,26 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.text import Shown
-from gamp_attention.data.stores import TokenStore
 from gamp_attention.losses.checks import check_attention
 from gamp_attention.losses.dot_product import DotProductAttention, checked_attention
 from gamp_attention.losses.registration import is_registered_attention, is_registered_loss, sample_loss
-from gamp_attention.losses.terms import RiskTerms, asymptotic_terms
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.sampled_coordinates import law_from_samples
-from gamp_attention.models.sources import Group, Sources, single_group
-from gamp_attention.models.teachers import Teacher, check_teacher, is_reversible
+from gamp_attention.models.tasks import AttentionTask, Task
+from gamp_attention.models.teachers import is_reversible
+from gamp_attention.models.token_classes import ClassLaw
 from gamp_attention.penalties.standard import Ridge, require_penalty
 
 
-class Channel(NamedTuple):
-    """Samples of a kind: their share, the sources (L,) of their tokens, and the problem that they are drawn from."""
+class Component(NamedTuple):
+    """A component of a mixture: the samples whose tokens have given classes.
+
+    Attributes
+    ----------
+    share : probability of these classes.
+    sources : (L,) the source of each token.
+    model : the problem that these samples are drawn from.
+    """
 
     share: float
     sources: np.ndarray
@@ -50,7 +56,7 @@ class Model(Shown):
     (2, 0.01, True)
     """
 
-    teacher: Teacher
+    teacher: Any
     coordinates: CoordinateLaw
     penalty: Any
     rank: int
@@ -63,44 +69,47 @@ class Model(Shown):
         object.__setattr__(self, "penalty", require_penalty(given))
         object.__setattr__(self, "rank", check.integer("rank", self.rank, low=1))
         object.__setattr__(self, "student", check_student(self.student, self.n_tokens, self.rank))
-        self._check_teacher()
+        self.task.check(self.n_tokens, self.teacher_rank)
 
-    def _check_teacher(self) -> None:
-        check_teacher(self.teacher, self.n_tokens, self.teacher_rank)
+    @cached_property
+    def task(self) -> Task:
+        """What the student learns from the teacher, and how well."""
+        return AttentionTask(self.teacher, self.student, self.coordinates.trace)
+
+    @property
+    def attention(self) -> bool:
+        """Whether the student is an attention layer."""
+        return self.task.attention
 
     @property
     def lam(self) -> float:
         """λ: the penalty's field of that name, its strength where there is none."""
         return float(self.penalty.lam)
 
+    @cached_property
+    def classes(self) -> ClassLaw:
+        """The joint law of the classes of a sample's tokens; every token has a single one, but in mixtures."""
+        return ClassLaw(np.arange(self.n_sources)[None], np.ones(1))
+
+    @cached_property
+    def class_means(self) -> np.ndarray:
+        """√d μ, (K, S): the means of tokens in their classes, zero but in mixtures."""
+        return np.zeros_like(self.coordinates.tau)
+
     @property
     def n_tokens(self) -> int:
         """Tokens per sample, L."""
-        return self.n_sources
+        return self.classes.patterns.shape[1]
 
     @property
     def n_sources(self) -> int:
         """Sources S that tokens are drawn from: L, or the number of (token, class) pairs of a mixture."""
         return self.coordinates.gamma.shape[1]
 
-    @property
-    def token_of_source(self) -> np.ndarray:
-        """The token (S,) that is drawn from each source."""
-        return np.arange(self.n_sources)
-
-    @property
-    def position_tau(self) -> np.ndarray:
-        """√d p_l in each class of coordinates, (K, L)."""
-        return self.coordinates.tau
-
     @cached_property
-    def channels(self) -> tuple[Channel, ...]:
-        """The kinds of samples: a single one, but in mixtures."""
-        return (Channel(1.0, np.arange(self.n_tokens), self),)
-
-    def draw_groups(self, n_samples: int, rng: np.random.Generator) -> tuple[Group, ...]:
-        """The sources of n samples: without classes, all alike."""
-        return single_group(n_samples, self.n_tokens)
+    def components(self) -> tuple[Component, ...]:
+        """The components of a mixture; a model without classes is its only one."""
+        return (Component(1.0, np.arange(self.n_tokens), self),)
 
     def on_coordinates(self, gamma: np.ndarray, tau: np.ndarray, class_means: np.ndarray, pi: np.ndarray) -> "Model":
         """The model with the law of given coordinates, see `law_from_samples`; class means (d, S) are of mixtures."""
@@ -111,15 +120,23 @@ class Model(Shown):
         """Columns t of the teacher's Q*."""
         return self.coordinates.teacher_mean.shape[1]
 
-    @property
+    @cached_property
     def teacher_shift(self) -> np.ndarray:
-        """Means of the teacher's fields in each source, (S, t): zero, but in mixtures."""
-        return np.zeros((self.n_sources, self.teacher_rank))
+        """Means Q*ᵀμ_{l,k}/√d of the teacher's fields in each source, (S, t): zero, but in mixtures.
+
+        Eq. :eq:`mixture`.
+        """
+        law = self.coordinates
+        return np.einsum("k,kt,ks->st", law.weight, law.teacher_mean, self.class_means)
 
     @property
     def even(self) -> bool:
-        """Whether S[−z] = S[z], T[−y] = T[y] and r(−Q) = r(Q), so that fields and weights may change sign together."""
-        return self.student.even and self.teacher.even and self.penalty.even
+        """Whether fields and weights may change sign together, as S[−z] = S[z], T[−y] = T[y] and r(−Q) = r(Q).
+
+        Means of the teacher's fields forbid it.
+        """
+        alike = self.student.even and self.teacher.even and self.penalty.even
+        return bool(alike and not self.teacher_shift.any())
 
     @property
     def rotations(self) -> bool:
@@ -128,9 +145,12 @@ class Model(Shown):
 
     @cached_property
     def reversible(self) -> bool:
-        """Whether tokens in reverse order, with opposite positions and teacher fields, are the same problem."""
+        """Whether tokens in reverse order, with opposite positions and teacher fields, are the same problem.
+
+        Not looked for in mixtures and generalised linear models.
+        """
         law, L = self.coordinates, self.n_tokens
-        if not self.even or law.teacher_mean.any():
+        if not (self.attention and self.even) or law.teacher_mean.any() or self.n_sources > L:
             return False
         alike = np.array_equal(law.gamma, law.gamma[:, ::-1]) and np.array_equal(law.tau, -law.tau[:, ::-1])
         return alike and is_reversible(self.student, L, self.rank) and is_reversible(self.teacher, L, self.teacher_rank)
@@ -140,65 +160,19 @@ class Model(Shown):
         """The per-sample loss of the equivalent GLM."""
         return sample_loss(self.student, self.n_tokens, self.rank)
 
-    @property
-    def n_label_noise(self) -> int:
-        """Gaussian numbers beside the teacher's fields that the labels of a sample are drawn with."""
-        return 0
-
-    @property
-    def attention(self) -> bool:
-        """Whether it is an attention layer, whose labels are a smooth function of the teacher's fields."""
-        return True
-
-    @property
-    def jumps(self) -> bool:
-        """Whether the proximal map may jump, so that the average of its a.e. derivative is not the whole response."""
-        return True
-
-    def terms(self, y: np.ndarray, noise: np.ndarray) -> RiskTerms:
-        """Loss parameters for teacher fields y (N, L, t), given label noise (N, n_label_noise)."""
-        return asymptotic_terms(self.teacher(y), self.coordinates.trace[None])
-
-    def label(
-        self,
-        tokens: np.ndarray | TokenStore,
-        sources: Sources,
-        Q_star: np.ndarray,
-        spectra: np.ndarray,
-        rng: np.random.Generator,
-    ) -> Any:
-        """The Dataset of tokens (n, L, d) and teacher weights (d, t); labels may take further random numbers."""
-        from gamp_attention.data.dataset import Dataset
-
-        return Dataset.from_teacher(self, tokens, sources.positions, Q_star, spectra, sources)
-
-    def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
-        """Test errors (N,) at fields z (N, L, r): (1/L) Tr[(S − T) ρ (S − T)ᵀ], eq. (10)."""
-        difference = self.student(z) - self.teacher(y)
-        return np.einsum("nij,j->n", difference**2, self.coordinates.trace) / self.n_tokens
-
-    def errors_at(
-        self, tokens: np.ndarray, positions: np.ndarray, z: np.ndarray, y: np.ndarray, rng: np.random.Generator
-    ) -> np.ndarray:
-        """Test errors (N,) of tokens (N, L, d) with fields z and teacher fields y: ‖y − f_Q(x)‖_F²/(dL), eq. (4)."""
-        difference = self.teacher(y) @ tokens - self.student(z) @ (tokens + positions)
-        return np.einsum("nld,nld->n", difference, difference) / tokens[0].size
-
 
 def check_student(student: Any, n_tokens: int, rank: int) -> Any:
     """The student, if it is a map or loss that does what it says.
 
     Raises
     ------
-    TypeError, ValueError : for something else than a map or loss, one with a fault, or a rank that the columns of Q
-        cannot be shared out to its weight matrices.
+    TypeError, ValueError : for anything else, a map with a fault, or a rank that is no multiple of its weight matrices.
     """
     if is_registered_attention(student):
         check_attention(student, n_tokens, rank)
     elif not isinstance(student, DotProductAttention) and not is_registered_loss(student):
-        raise check.fail(
-            "student", student, "a DotProductAttention, or a map registered by register_attention", TypeError
-        )
+        needs = "a DotProductAttention, or a map registered by register_attention"
+        raise check.fail("student", student, needs, TypeError)
     if rank % student.parts:
         raise check.fail("rank", rank, f"a multiple of {student.parts}: queries and keys have columns of their own")
     return checked_attention("student", student)

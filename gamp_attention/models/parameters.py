@@ -41,7 +41,7 @@ def parameter_value(model: Model, alpha: float, name: str) -> float:
 
 
 def softmax_teacher(model: Model) -> SoftmaxTeacher:
-    """The teacher of eq. (16) of a model.
+    """The teacher of a model, if it is that of equation (16).
 
     Raises
     ------
@@ -53,7 +53,7 @@ def softmax_teacher(model: Model) -> SoftmaxTeacher:
 
 
 def has_omega(model: Model) -> bool:
-    """Whether the teacher is that of eq. (16), with an ω."""
+    """Whether the teacher is that of equation (16), with an ω."""
     return isinstance(model.teacher, SoftmaxTeacher)
 
 

@@ -1,4 +1,4 @@
-"""Laws of coordinates from samples: equal coordinates as one class, or binned into a given number of classes."""
+"""Laws of coordinates from samples: a class for equal coordinates, or a given number of bins."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,8 +8,6 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.models.coordinates import CoordinateLaw
 
-DIGITS = 12  # decimals to which coordinates of one class agree
-
 
 @dataclass(frozen=True, eq=False)
 class SampledLaw(CoordinateLaw):
@@ -17,10 +15,10 @@ class SampledLaw(CoordinateLaw):
 
     Attributes
     ----------
-    gamma_spread, tau_spread : (L,) binning error: root mean square of what γ_l and τ_l differ by from the means of
-        their classes, in units of the root mean squares of γ_l and τ_l. Means of γ, τ, π and π πᵀ within classes are
-        exact, so that without correlations there the error of overlaps is of second order in the spreads. Zero, up to
-        rounding, where nothing was binned.
+    gamma_spread, tau_spread : (L,) binning error: root mean squares of the distances of γ_l and τ_l from the means of
+        their classes, in units of the root mean squares of γ_l and τ_l; zero, up to rounding, where nothing was binned.
+        As means of γ, τ, π and π πᵀ within classes are exact, errors of overlaps are of second order in the spreads
+        where there are no correlations within classes.
     """
 
     gamma_spread: np.ndarray
@@ -28,7 +26,7 @@ class SampledLaw(CoordinateLaw):
 
 
 def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None) -> SampledLaw:
-    """Make the law ν of equation (5) of d given coordinates.
+    """The law ν of equation (5) of d given coordinates, as of an instance of data.
 
     Coordinates of one class share γ and τ, and their teacher rows are replaced by a Gaussian of the same mean and
     covariance. With the ridge penalty only these moments matter. Rows of zeros are kept apart from others.
@@ -38,8 +36,8 @@ def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None
     gamma : (d, L) eigenvalues of Σ_l along the coordinates.
     tau : (d, L) positions, √d times those of data.
     pi : (d, t) rows of Q*.
-    n_classes : bin the coordinates into at most so many classes, cutting the widest class in two until there are
-        that many; if not given, coordinates with equal (γ, τ) are a class, so there may be d.
+    n_classes : bin the coordinates into at most so many classes, by cutting the widest class in two again and again; if
+        not given, coordinates with equal (γ, τ) are a class, and there may be d of them.
 
     Returns
     -------
@@ -62,7 +60,7 @@ def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None
     pi = check.array("pi", pi, (len(gamma), "t"))
     alike = np.column_stack([gamma, tau, pi.any(axis=1)])
     _, first, group, counts = np.unique(
-        alike.round(DIGITS), axis=0, return_index=True, return_inverse=True, return_counts=True
+        alike.round(12), axis=0, return_index=True, return_inverse=True, return_counts=True
     )
     gammas, taus = gamma[first], tau[first]
     most = len(counts) if n_classes is None else check.integer("n_classes", n_classes, low=1)
@@ -96,9 +94,9 @@ def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None
 
 
 def _bins(points: np.ndarray, n_classes: int) -> np.ndarray:
-    """Labels (d,) of bins: the bin of largest inner sum of squares, columns in units of their spread, is cut at a mean.
+    """Labels (d,) of bins: again and again the bin of largest inner sum of squares is cut at the mean of a column.
 
-    Fewer than n_classes where no bin is left with two different points.
+    Columns are in units of their spread. Fewer than n_classes where no bin is left with two different points.
     """
     scale = points.std(axis=0)
     points = points / np.where(scale > 1e-12 * (np.abs(points).max(axis=0) + 1e-300), scale, np.inf)

@@ -18,13 +18,13 @@ class Group(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """What the students of n samples see of their tokens besides the noise.
+    """What the student sees of the tokens of n samples besides their noise.
 
     Attributes
     ----------
     positions : (L, d) p_l.
     means : (S, d) mean of x_l + p_l in each source: the positions for plain data, p_l + μ_{l,k} for mixtures.
-    groups : all samples in order.
+    groups : the samples, in order.
     """
 
     positions: np.ndarray

@@ -1,56 +1,69 @@
-"""Where solvers start: named and given weights."""
+"""Named starts: what the first weights of a solver are, on data and in state evolution alike.
 
-from typing import TYPE_CHECKING, Any
+In each weight matrix of the student (Q, or queries and keys) the first columns are
+
+- "semantic": the teacher's, Q*;
+- "positional": √d/4 times the orthonormal directions of the positions p_l, or p_l + μ_{l,k} in mixtures, leading
+  one first (Q = 1_d/4 in the paper's model);
+- "random": none.
+
+All other columns are uninformed, 0.1 N(0, 1) as in the paper's Appendix E.4.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.seeds import Stream, generator
-
-if TYPE_CHECKING:  # state evolution starts alike, and knows of no data
-    from gamp_attention.data.dataset import Dataset
 
 STARTS = ("semantic", "positional", "random")
-POSITIONAL = 0.25  # size of the mean fields m at a positional start, near what is learnt in the paper's model
-SMALL = 0.1  # standard deviation of uninformed weights, as in the paper's Appendix E.4
 
 
-def initial_weights(data: "Dataset", init: Any, seed: Any = 0) -> np.ndarray:
-    """Weights (d, r) from a name or an array.
+class StartSizes(NamedTuple):
+    """Sizes of weights at the start."""
 
-    "semantic" is Q*; "positional" puts √d/4 times the leading directions of the positions in the first columns
-    (Q = 1_d/4 in the paper's model), of p_l + μ_{l,k} in mixtures; "random" is 0.1 N(0, 1), and so are the columns
-    that the other two leave free.
+    positional: float = 0.25  # near what is learnt in the paper's model, where it is the size of the mean fields m
+    uninformed: float = 0.1  # standard deviation
+
+
+SIZES = StartSizes()
+
+
+def fill_start(
+    weights: np.ndarray,
+    init: str,
+    parts: int,
+    teacher: np.ndarray | None,
+    directions: Callable[[], np.ndarray],
+) -> np.ndarray:
+    """Put the columns of a named start into weights (·, r), and tell which columns (r,) it leaves uninformed.
+
+    Parameters
+    ----------
+    weights : changed in place; any coordinates will do, as those of R^d, or coefficients on positions and teacher.
+    init : one of STARTS.
+    parts : weight matrices of the student, which share the columns.
+    teacher : (·, t) columns of Q*, None where there is none.
+    directions : gives orthogonal columns (·, k) of norm √d that span the positions, leading one first.
 
     Raises
     ------
-    TypeError, ValueError : for an unknown name, a wrong shape, or "semantic" without a teacher.
+    TypeError, ValueError : for an unknown name, "semantic" without a teacher, or "positional" without positions.
     """
-    check.fits("rank", data.dim, data.rank)
-    random = generator(seed, Stream.STARTS)
-    if not isinstance(init, str):
-        return check.array("init", init, (data.dim, data.rank)).copy()
     check.choice("init", init, STARTS)
-    Q = SMALL * random.standard_normal((data.dim, data.rank))
+    columns = np.empty((len(weights), 0))
     if init == "semantic":
-        if data.Q_star is None:
+        if teacher is None:
             raise ValueError("init: 'semantic' needs the teacher's weights, got data without a teacher")
-        columns = data.Q_star
+        columns = teacher
     elif init == "positional":
-        columns = POSITIONAL * np.sqrt(data.dim) * position_directions(data.source_means)
+        columns = SIZES.positional * directions()
         if columns.shape[1] == 0:
             raise ValueError("init: 'positional' needs positions that are not all zero, got zeros")
-    else:
-        return Q
-    for first in range(0, data.rank, data.rank // data.student.parts):
-        width = min(columns.shape[1], data.rank // data.student.parts)
-        Q[:, first : first + width] = columns[:, :width]
-    return Q
-
-
-def position_directions(means: np.ndarray) -> np.ndarray:
-    """Orthonormal directions (d, rank) that means (S, d) span, leading one first, signed along the first."""
-    _, size, directions = np.linalg.svd(means, full_matrices=False)
-    directions = directions[size > 1e-10 * max(size.max(), 1e-300)]
-    signs = np.where(directions @ means[0] < 0, -1.0, 1.0)
-    return (signs[:, None] * directions).T
+    rank = weights.shape[1]
+    uninformed, size = np.ones(rank, dtype=bool), rank // parts
+    for first in range(0, rank, size):
+        known = slice(first, first + min(columns.shape[1], size))
+        weights[:, known], uninformed[known] = columns[:, :size], False
+    return uninformed

@@ -9,11 +9,9 @@ from gamp_attention._core import check
 from gamp_attention._core.text import Shown
 from gamp_attention.losses.dot_product import DotProductAttention, checked_attention
 
-PROBES = 3  # fields that a teacher is tried on
-
 
 class Teacher(Protocol):
-    """Any teacher: a callable on arrays with one property. A `Model` tries it on a small input when it is made."""
+    """Any teacher: a function of arrays with one property. A `Model` tries it on a small input when it is made."""
 
     @property
     def even(self) -> bool:
@@ -68,8 +66,8 @@ class SoftmaxTeacher(Shown):
 
 
 def probe_fields(n_tokens: int, rank: int) -> np.ndarray:
-    """A few fields (PROBES, L, rank) to try a map on, the same at every call."""
-    return np.random.default_rng(3).standard_normal((PROBES, n_tokens, rank))
+    """Three fields (3, L, rank) to try a map on, the same at every call."""
+    return np.random.default_rng(3).standard_normal((3, n_tokens, rank))
 
 
 def check_teacher(teacher: Any, n_tokens: int, teacher_rank: int) -> None:
@@ -78,7 +76,8 @@ def check_teacher(teacher: Any, n_tokens: int, teacher_rank: int) -> None:
     Raises
     ------
     TypeError, ValueError : where it is not callable, has no boolean `even`, fails, returns another shape or numbers
-        that are not finite, treats fields of an array otherwise than alone, or is not even though it says so.
+        that are not finite, gives another matrix for fields alone than within an array, or says that it is even and is
+        not.
     """
     if not callable(teacher):
         raise check.fail("teacher", teacher, "a callable u (..., L, t) → (..., L, L)", TypeError)
@@ -86,7 +85,7 @@ def check_teacher(teacher: Any, n_tokens: int, teacher_rank: int) -> None:
         got = type(teacher).__name__ + " with even = " + repr(getattr(teacher, "even", "missing"))
         raise check.fail("teacher", got, "a property `even`, True where T[-u] = T[u] for all u, else False", TypeError)
     L, u = n_tokens, probe_fields(n_tokens, teacher_rank)
-    together = _tried(teacher, u, (PROBES, L, L))
+    together = _tried(teacher, u, (len(u), L, L))
     if not np.allclose(_tried(teacher, u[0], (L, L)), together[0], rtol=1e-9, atol=1e-12):
         raise check.fail("teacher", "others", "the same matrix for fields alone as within an array of fields")
     _tried(teacher, np.zeros((L, teacher_rank)), (L, L))

@@ -1,4 +1,4 @@
-"""Classes of the tokens of a mixture, and the joint law of those of a sample."""
+"""Classes of tokens in a mixture: the joint law of the classes of a sample's tokens."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,8 +8,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.text import Shown
-
-MOST_PATTERNS = 4096  # of classes, each with averages of its own
+from gamp_attention.models.sources import Group
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,7 +17,7 @@ class ClassLaw(Shown):
 
     Attributes
     ----------
-    patterns : (C, L) sources of the tokens, each source being of one token; all S appear.
+    patterns : (C, L) sources of the tokens in each pattern of classes; a source belongs to one token, and all S appear.
     probability : (C,) of each pattern, positive.
 
     Raises
@@ -54,6 +53,23 @@ class ClassLaw(Shown):
         return int(self.patterns.max()) + 1
 
     @cached_property
+    def first(self) -> np.ndarray:
+        """The first source (L,) of every token."""
+        return np.unique(self.token, return_index=True)[1]
+
+    def draw(self, n_samples: int, rng: np.random.Generator) -> tuple[Group, ...]:
+        """The patterns of n samples, drawn independently from a child of rng and put in order."""
+        if len(self.patterns) == 1:
+            return (Group(slice(0, n_samples), self.patterns[0]),)
+        ends = np.cumsum(rng.spawn(1)[0].multinomial(n_samples, self.probability))
+        starts = np.concatenate([[0], ends[:-1]])
+        return tuple(
+            Group(slice(int(a), int(b)), pattern)
+            for a, b, pattern in zip(starts, ends, self.patterns, strict=True)
+            if a < b
+        )
+
+    @cached_property
     def token(self) -> np.ndarray:
         """The token (S,) of each source."""
         token = np.empty(self.n_sources, dtype=int)
@@ -75,8 +91,9 @@ def class_law(classes: Any) -> tuple[ClassLaw, np.ndarray]:
     if (table < 0).any() or abs(table.sum() - 1) > 1e-9:
         raise check.fail("classes", table, "probabilities that add to 1")
     seen = np.argwhere(table > 0)
-    if len(seen) > MOST_PATTERNS:
-        raise check.fail("classes", f"{len(seen)} patterns", f"at most {MOST_PATTERNS} of positive probability")
+    most = 4096  # each has averages of its own
+    if len(seen) > most:
+        raise check.fail("classes", f"{len(seen)} patterns", f"at most {most} of positive probability")
     pairs = [(l, k) for l in range(table.ndim) for k in np.unique(seen[:, l])]
     number = {pair: s for s, pair in enumerate(pairs)}
     patterns = np.array([[number[l, k] for l, k in enumerate(row)] for row in seen])

@@ -37,7 +37,7 @@ def test_roots_lie_within_their_errors(model, size):
 
     for _ in range(20):
         wrong = rng.uniform(-1, 1, 10)
-        value, error, slope = root_on_rules(measure, SplitRule(model), (0.0, 1.5), 1e-3, size)
+        value, error, slope = root_on_rules(measure, SplitRule(), (0.0, 1.5), 1e-3, size)
         assert error <= 1e-3
         assert abs(value - np.log(2)) <= error
         assert slope == pytest.approx(2 * size, rel=0.1)
@@ -45,7 +45,7 @@ def test_roots_lie_within_their_errors(model, size):
 
 
 def test_a_root_off_the_branch_is_not_found(model):
-    assert root_on_rules(lambda rule: lambda x: np.nan, SplitRule(model), (0.0, 1.0), 1e-3, 1.0)[1] == np.inf
+    assert root_on_rules(lambda rule: lambda x: np.nan, SplitRule(), (0.0, 1.0), 1e-3, 1.0)[1] == np.inf
     assert "not found" in Boundary.found(np.nan, np.inf, 1e-3).note
     assert "above the tolerance" in Boundary.found(1.0, 0.1, 1e-3).note
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from gamp_attention.data.starts import initial_weights
 from gamp_attention.gamp.memory import naive_memory
-from gamp_attention.models.starts import initial_weights
 from tests.conftest import layer_gradient_norm
 
 CASES = [(branch, risk) for branch in ("semantic", "positional") for risk in ("asymptotic", "exact")]

@@ -83,7 +83,10 @@ CASES = {
     "law of words": (lambda: law(gamma="wide"), "gamma.*real array"),
     "spectra negative": (lambda: ga.coordinate_law(-1.0), "semi-definite.*-1"),
     "spectra NaN": (lambda: ga.coordinate_law([np.nan, 1.0]), "spectra.*1 NaN"),
-    "classes of values without shares": (lambda: ga.coordinate_law(ga.Classes([1.0, 2.0], [1.0])), "spectra.weight"),
+    "classes of values without shares": (
+        lambda: ga.coordinate_law(ga.CoordinateClasses([1.0, 2.0], [1.0])),
+        "spectra.weight",
+    ),
     "teacher covariance": (lambda: ga.coordinate_law(teacher=[[-1.0]]), "teacher.*semi-definite"),
     "exponent negative": (lambda: ga.power_law_spectrum(-1), "exponent"),
     "exponent that overflows": (lambda: ga.power_law_spectrum(1e6), "exponent.*range of doubles"),

@@ -31,7 +31,7 @@ def test_the_semantic_branch_is_stable_from_some_alpha_on(model, semantic):
 def test_growth_is_what_iteration_does(model):
     """A small m on the semantic branch grows, in one full step, by the eigenvalue of its sector."""
     se = ga.solve_state_evolution(model, 0.78, "semantic", rtol=1e-3)
-    F = OverlapMap(model, 0.78, SplitRule(model, 1))
+    F = OverlapMap(model, 0.78, SplitRule(1))
     tiny = 1e-3 * np.sqrt(se.overlaps.q[0, 0, 0]) * np.array([[1.0], [-1.0]])
     start = ga.Overlaps(se.overlaps.q, tiny, se.overlaps.theta, se.overlaps.V)
     assert F(start).m[0, 0] / tiny[0, 0] == pytest.approx(se.stability.growth["m"], rel=0.02)
@@ -47,7 +47,7 @@ def test_undamped_iteration_overshoots_on_the_positional_branch(model):
 
 def test_replicon_agrees_with_random_points(model, semantic):
     """The continuous part, by plain randomised points and the paper model's own formula."""
-    F = OverlapMap(model, 1.5, SobolRule(model, 16384, 8, seed=(5,)))
+    F = OverlapMap(model, 1.5, SobolRule(16384, 8, seed=(5,)))
     image, samples = F.images(semantic.overlaps, squares=True)
     values = [replicon(model, sample.hats, "stein") for sample in samples]
     assert semantic.replicon == pytest.approx(np.mean(values), abs=4 * np.std(values) + 0.02)

@@ -28,7 +28,7 @@ def entries(family, values):
 def point(request, model):
     """A fixed point, with the map it was solved on."""
     se = ga.solve_state_evolution(model, ALPHA, request.param, rtol=1e-5, stable=False)
-    F = OverlapMap(model, ALPHA, SplitRule(model, 2))
+    F = OverlapMap(model, ALPHA, SplitRule(2))
     return F, se, F.images(se.overlaps)[0]
 
 

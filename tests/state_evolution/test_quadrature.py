@@ -8,6 +8,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.denoisers.newton import make_metric
 from gamp_attention.losses.terms import asymptotic_terms
+from gamp_attention.state_evolution.equations.channel import Channel
 from gamp_attention.state_evolution.rules.line_average import line_averages
 from gamp_attention.state_evolution.rules.line_track import legendre_nodes
 from gamp_attention.state_evolution.rules.sobol import SobolRule
@@ -55,8 +56,8 @@ def test_line_averages_are_those_of_a_dense_grid(model):
 @pytest.mark.parametrize("at", [SEMANTIC, POSITIONAL], ids=["semantic", "positional"])
 def test_split_rule_agrees_with_random_points(model, at):
     """Every moment within five standard errors of plain randomised points, which know nothing of jumps."""
-    one = SplitRule(model, 1).moments(at)[0]
-    many = SobolRule(model, 4096, 16, seed=(3,)).moments(at, squares=True)
+    one = SplitRule(1).moments(Channel(model, at))[0]
+    many = SobolRule(4096, 16, seed=(3,)).moments(Channel(model, at), squares=True)
     for name in ("with_noise", "with_teacher", "gg", "moreau", "loss", "response"):
         values = np.array([getattr(sample, name) for sample in many])
         error = values.std(axis=0, ddof=1) / 4
@@ -68,8 +69,8 @@ def test_split_rule_agrees_with_random_points(model, at):
 
 
 def test_randomised_lines_agree_with_the_split_rule(model):
-    one = SplitRule(model, 2).moments(POSITIONAL)[0]
-    many = SobolRule(model, 256, 8, lines=True, seed=(3,)).moments(POSITIONAL)
+    one = SplitRule(2).moments(Channel(model, POSITIONAL))[0]
+    many = SobolRule(256, 8, lines=True, seed=(3,)).moments(Channel(model, POSITIONAL))
     for name in ("g", "with_noise", "gg", "moreau"):
         values = np.array([getattr(sample, name) for sample in many])
         assert np.allclose(
@@ -81,7 +82,7 @@ def test_randomised_lines_agree_with_the_split_rule(model):
 def test_mirror_images_are_left_out_rightly(model, at):
     """Overlaps moved off every symmetry by 1e-7 need all nodes, and give the same averages."""
     moved = replace(at, m=at.m + np.array([[1e-7], [2e-7]]), theta=at.theta + np.array([[[1e-7]], [[3e-7]]]))
-    few, all_nodes = (SplitRule(model, 1).moments(o)[0] for o in (at, moved))
+    few, all_nodes = (SplitRule(1).moments(Channel(model, o))[0] for o in (at, moved))
     for name in ("g", "with_noise", "with_teacher", "gg", "moreau", "response"):
         a, b = np.asarray(getattr(few, name)), np.asarray(getattr(all_nodes, name))
         if name in ("g", "with_teacher") and not (at.m if name == "g" else at.theta).any():
@@ -91,7 +92,7 @@ def test_mirror_images_are_left_out_rightly(model, at):
 
 
 def test_levels_converge(model):
-    found = [SplitRule(model, level).moments(POSITIONAL)[0].with_noise[0, 0, 0] for level in range(4)]
+    found = [SplitRule(level).moments(Channel(model, POSITIONAL))[0].with_noise[0, 0, 0] for level in range(4)]
     away = np.abs(np.array(found[:-1]) - found[-1]) / abs(found[-1])
     assert away[0] < 1e-2
     assert away[2] < 3e-5

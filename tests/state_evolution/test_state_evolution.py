@@ -7,8 +7,9 @@ from scipy.integrate import dblquad
 import gamp_attention as ga
 from gamp_attention._core.gaussian import gaussian_points
 from gamp_attention.data.risk import hessian_product, risk_at
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, first_rule
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.vanishing import near_zero, vanishing
+from gamp_attention.state_evolution.rules.choice import first_rule
 from gamp_attention.state_evolution.rules.split import SplitRule
 
 # measured by an independent prototype of this project, Stein's form; L = 2, r = t = 1, ω = .3, α = 1.5
@@ -159,7 +160,7 @@ def test_no_average_solves_more_proximal_problems_than_max_work(model):
 def test_weights_of_zero_stay_zero(model):
     """Fields without any variance, where rounding must not be refined."""
     zero = np.zeros((2, 1, 1))
-    after = OverlapMap(model, 0.5, SplitRule(model), "stein")(ga.Overlaps(zero, zero[..., 0], zero, zero + 1))
+    after = OverlapMap(model, 0.5, SplitRule(), "stein")(ga.Overlaps(zero, zero[..., 0], zero, zero + 1))
     for values in (after.q, after.m, after.theta):
         assert np.abs(values).max() < 1e-20
     assert (after.V > 0).all()

@@ -20,7 +20,8 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.equations.units import relative_change
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, first_rule
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.rules.choice import first_rule
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.trials import run_trials
 

@@ -14,8 +14,8 @@ import numpy as np
 from scipy.stats import binomtest
 
 import gamp_attention as ga
+from gamp_attention.data.starts import initial_weights
 from gamp_attention.experiments.figures import COLOURS, GREY, figure
-from gamp_attention.models.starts import initial_weights
 from validation._tools.drawing import legend_below
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.trials import run_trials

@@ -6,8 +6,8 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.data.fields import back_project, local_fields
+from gamp_attention.data.starts import initial_weights
 from gamp_attention.gamp.step import GampState, gamp_step
-from gamp_attention.models.starts import initial_weights
 
 ALPHA, PAUSE = 1.5, 0.03
 

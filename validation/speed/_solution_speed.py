@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 
 import gamp_attention as ga
 from gamp_attention.data.risk import gradient_norm, risk_at
-from gamp_attention.models.starts import initial_weights
+from gamp_attention.data.starts import initial_weights
 from validation.speed._iteration_speed import ALPHA, PAUSE
 
 TOL, STEPS = 1e-8, 5000

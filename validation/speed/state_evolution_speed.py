@@ -16,11 +16,10 @@ from scipy.optimize import minimize
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.equations.channel import (
+    Channel,
     average,
     conjugates,
     denoise_fields,
-    student_noise,
-    teacher_fields,
 )
 from gamp_attention.state_evolution.rules.split import SplitRule
 from validation._tools.report import Verdict, options
@@ -53,10 +52,11 @@ def main():
     for branch in ("semantic", "positional"):
         se = ga.solve_state_evolution(model, alpha, branch, rtol=1e-4 if found.quick else 1e-6, stable=False)
         o, rho = se.overlaps, model.coordinates.trace
-        exact = conjugates(model, alpha, o, SplitRule(model, 3 if found.quick else 4).moments(o)[0])
+        channel = Channel(model, o)
+        exact = conjugates(model, alpha, o, SplitRule(3 if found.quick else 4).moments(channel)[0])
         white, weights = baseline_nodes()
-        y, terms = teacher_fields(model, white[:, :2, None])
-        noise = student_noise(model, o, y, white[:, 2:, None])
+        y, terms = channel.teacher(white[:, :2])
+        noise = channel.fields(y, white[:, 2:, None])
         omega, T, V = (noise + o.m)[:, :, 0], model.teacher(y), o.V[:, 0, 0]
 
         chosen = rng.choice(len(white), sample_size, replace=False)
@@ -81,14 +81,14 @@ def main():
 
         rough_error = error(rough)
         for level in range(4):  # the coarsest level that is as accurate
-            rule = SplitRule(model, level)
-            our_error = error(conjugates(model, alpha, o, rule.moments(o)[0]))
+            rule = SplitRule(level)
+            our_error = error(conjugates(model, alpha, o, rule.moments(channel)[0]))
             if max(our_error.values()) <= max(rough_error.values()):
                 break
         ours = []
         for _ in range(7):
             began = time.perf_counter()
-            rule.moments(o)
+            rule.moments(Channel(model, o))
             ours.append(time.perf_counter() - began)
         seconds = float(np.median(ours))
         ratio = baseline_seconds / seconds

@@ -8,7 +8,7 @@ from gamp_attention.baselines.linear import LinearBaseline
 from gamp_attention.experiments.phase_diagram.boundary import Boundary, crossings_of
 from gamp_attention.experiments.phase_diagram.scan import Scan
 from gamp_attention.state_evolution.continuation.crossings import Measure, root_on_rules
-from gamp_attention.state_evolution.fixed_points.overlap_map import Rule
+from gamp_attention.state_evolution.rules.rule import Rule
 
 Difference = Callable[..., float]  # of a number of several fixed points
 

@@ -1,7 +1,7 @@
 """Pseudo-arclength: points of the curve F(x; p) = x, past turns of the parameter p, and where it turns."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,7 +10,8 @@ from gamp_attention.models.parameters import with_parameter
 from gamp_attention.results import ConvergenceError, Overlaps
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible
 from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, Rule
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.rules.rule import Rule
 
 DIFFERENCE = 5e-3
 CONVERGED = 1e-5  # residual of a point, in units of the overlaps
@@ -40,7 +41,7 @@ class Curve:
         p = u[-1] * self.unit
         model = with_parameter(self.model, self.parameter, p)
         alpha = p if self.parameter == "alpha" else self.alpha
-        return OverlapMap(model, alpha, replace(self.rule, model=model), self.variance)
+        return OverlapMap(model, alpha, self.rule, self.variance)
 
     def residual(self, u: np.ndarray) -> np.ndarray:
         """F(x; p) − x."""

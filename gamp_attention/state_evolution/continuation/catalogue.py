@@ -12,9 +12,10 @@ from gamp_attention.models.starts import STARTS
 from gamp_attention.results import Overlaps, Result, Status
 from gamp_attention.state_evolution.equations.units import is_feasible, relative_change
 from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, newton
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, first_rule
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
+from gamp_attention.state_evolution.rules.choice import first_rule
 
 MIXTURES = (0.3, 0.5, 0.7)  # between two solutions found, where a third may separate them
 SAME = 2e-2  # relative change under which two rough solutions are one, before they are refined

@@ -9,8 +9,9 @@ import numpy as np
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.continuation.arclength import Curve
 from gamp_attention.state_evolution.continuation.track import BranchTrack
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, Rule
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.stability import sector_growth
+from gamp_attention.state_evolution.rules.rule import Rule
 
 STEPS = 12
 CLOSE = 2e-3  # of the parameter, where secants on the first rule end, relative to it

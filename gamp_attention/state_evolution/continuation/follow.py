@@ -22,11 +22,11 @@ from gamp_attention.state_evolution.continuation.arclength import (
 from gamp_attention.state_evolution.continuation.crossings import Crossing, crossing
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.fixed_points.free_energy import stationary_loss
-from gamp_attention.state_evolution.fixed_points.overlap_map import AUTO_FIELDS, VARIANCES, on_channels
+from gamp_attention.state_evolution.fixed_points.overlap_map import VARIANCES
 from gamp_attention.state_evolution.fixed_points.search import family_growth
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 from gamp_attention.state_evolution.fixed_points.stability import SECTORS, stability
-from gamp_attention.state_evolution.rules.lines import fields_of
+from gamp_attention.state_evolution.rules.choice import prefers_split
 from gamp_attention.state_evolution.rules.sobol import SobolRule
 from gamp_attention.state_evolution.rules.split import SplitRule
 
@@ -155,8 +155,7 @@ def continue_branch(
 
 def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, variance: str = "stein") -> Curve:
     """The equations of branches through given overlaps, on a rule that is cheap enough to follow them."""
-    small = fields_of(model) <= AUTO_FIELDS and model.attention
-    rule = on_channels(model, SplitRule(model, LEVEL) if small else SobolRule(model, 1024, lines=True))
+    rule = SplitRule(LEVEL) if prefers_split(model) else SobolRule(1024, lines=True)
     unit = max(parameter_value(model, alpha, parameter), 0.05)
     return Curve(model, alpha, parameter, rule, variance, Packing.of(model, like), unit)
 

@@ -11,8 +11,9 @@ from gamp_attention.state_evolution.continuation.arclength import Curve
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
 from gamp_attention.state_evolution.fixed_points.free_energy import stationary_loss
 from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, newton, newton_step
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, Rule
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.test_error import predicted_test_error
+from gamp_attention.state_evolution.rules.rule import Rule
 
 SOLVED = 2e-3  # residual before one last Newton step; or, if that is less,
 SHARE = 0.05  # in units of the relative error asked for, but not under

@@ -6,9 +6,7 @@ from scipy.special import ndtri
 from gamp_attention._core.gaussian import psd_root, sobol, symmetrise
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import teacher_fields, teacher_size
-
-CUTOFF = 1e-7  # relative size below which directions of the path covariance count as already spanned
+from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
 
 
 def half_normals(n: int, dim: int, rng: np.random.Generator) -> np.ndarray:
@@ -28,7 +26,8 @@ class GaussianPath:
 
         with_past (r, k) are the covariances with the k before, own (r, r) their own.
         """
-        slope = np.linalg.lstsq(self._factor, with_past.T, rcond=CUTOFF)[0].T
+        # directions of smaller size, relative to the largest, count as already spanned
+        slope = np.linalg.lstsq(self._factor, with_past.T, rcond=1e-7)[0].T
         row = np.concatenate([slope, psd_root(own - slope @ slope.T)], axis=1)
         before = np.zeros((len(self._factor), len(own)))
         self._factor = np.block([[self._factor, before], [row]])
@@ -46,7 +45,7 @@ class FieldPaths:
         self._white = white  # every column drawn so far, orthonormal over the paths
         roots = psd_root(model.coordinates.rho)
         self._of_token = [GaussianPath(white[:, l * t : (l + 1) * t], roots[l]) for l in range(L)]
-        self.y, self.terms = teacher_fields(model, white)
+        self.y, self.terms = fields_and_terms(model, white)
 
     def draw(self, overlaps: Overlaps, covariances: list[np.ndarray]) -> np.ndarray:
         """ω̃^t (n, L, r) with the given covariances with earlier ones, its own being the last."""

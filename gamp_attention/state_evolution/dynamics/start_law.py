@@ -1,4 +1,4 @@
-"""Where state evolution starts: the joint second moments of initial weights, positions and teacher."""
+"""Where state evolution starts: joint second moments of initial weights, positions and teacher."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.denoisers.input import initial_variances
 from gamp_attention.models.model import Model
-from gamp_attention.models.starts import POSITIONAL, SMALL, STARTS
+from gamp_attention.models.starts import SIZES, STARTS, fill_start
 from gamp_attention.results import Overlaps
 
 
@@ -39,8 +39,8 @@ class StartLaw:
 def start_law(model: Model, init: Any, V: np.ndarray | None = None) -> StartLaw:
     """The law of initial weights from a name or from their overlaps.
 
-    The names mean what they mean for data (`gamp_attention.models.starts.initial_weights`). Overlaps determine the law
-    only where all coordinates are alike (one class).
+    Names as told in `gamp_attention.models.starts`. Overlaps determine the law only where all coordinates are alike, in
+    one class.
 
     Raises
     ------
@@ -58,22 +58,13 @@ def start_law(model: Model, init: Any, V: np.ndarray | None = None) -> StartLaw:
         return _from_overlaps(model, init, moments)
     if not isinstance(init, str):
         raise check.fail("init", init, "one of " + ", ".join(map(repr, STARTS)) + " or Overlaps", TypeError)
-    check.choice("init", init, STARTS)
     # x⁰ = B (τ, π) + noise
-    B, noise = np.zeros((r, S + t)), np.full(r, SMALL**2)
-    rows = np.zeros((0, S + t))
-    if init == "semantic":
-        rows = np.eye(S + t)[S:]
-    elif init == "positional":
-        directions = _position_coefficients(model)
-        rows = np.concatenate([POSITIONAL * directions, np.zeros((len(directions), t))], axis=1)
-    size = r // model.student.parts
-    for first in range(0, r, size):
-        width = min(size, len(rows))
-        B[first : first + width], noise[first : first + width] = rows[:width], 0.0
+    B = np.zeros((S + t, r))
+    uninformed = fill_start(B, init, model.student.parts, np.eye(S + t)[:, S:], lambda: _position_coefficients(model))
+    B = np.ascontiguousarray(B.T)
     moments[:, :r, r:] = B @ law.moments
     moments[:, r:, :r] = np.swapaxes(moments[:, :r, r:], 1, 2)
-    moments[:, :r, :r] = B @ law.moments @ B.T + np.diag(noise)
+    moments[:, :r, :r] = B @ law.moments @ B.T + np.diag(SIZES.uninformed**2 * uninformed)
     return StartLaw(moments, V)
 
 
@@ -97,14 +88,16 @@ def _from_overlaps(model: Model, given: Overlaps, moments: np.ndarray) -> StartL
 
 
 def _position_coefficients(model: Model) -> np.ndarray:
-    """Rows c with x⁰ = c·τ, unit vectors times √d along the positions, leading one first, signed along p_1."""
+    """Orthogonal directions of norm √d along the positions, leading one first, signed along p_1.
+
+    As columns (S + t, k) of coefficients on (τ, π).
+    """
     law = model.coordinates
     gram = np.einsum("k,kl,km->lm", law.weight, law.tau, law.tau)  # P Pᵀ
     size, vectors = np.linalg.eigh(gram)
     order = np.argsort(size)[::-1]
     order = order[size[order] > 1e-12 * max(size.max(), 1e-300)]
-    if len(order) == 0:
-        raise ValueError("init: 'positional' needs positions that are not all zero, got zeros")
     rows = (vectors[:, order] / np.sqrt(size[order])).T
     signs = np.where(rows @ gram[:, 0] < 0, -1.0, 1.0)
-    return signs[:, None] * rows
+    rows = signs[:, None] * rows
+    return np.concatenate([rows, np.zeros((len(rows), model.teacher_rank))], axis=1).T

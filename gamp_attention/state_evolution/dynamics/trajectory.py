@@ -16,15 +16,14 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.seeds import generator
 from gamp_attention.damping import Damping
-from gamp_attention.models.model import Channel, Model, require_model
+from gamp_attention.models.model import Component, Model, require_model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw, start_law
 from gamp_attention.state_evolution.dynamics.weight_paths import LinearWeights, SampledWeights
 from gamp_attention.state_evolution.equations.channel import Hats, Moments, average, conjugates, denoise_fields
-from gamp_attention.state_evolution.rules.channels import points_of, restricted, scattered
-
-WEIGHTS_PER_PATH = 4  # sampled coordinates, which are cheap, for each sampled path of the fields
+from gamp_attention.state_evolution.equations.components import restricted, scattered
+from gamp_attention.state_evolution.rules.sobol import points_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +54,12 @@ def follow(
     if model.penalty.quadratic:
         weights = LinearWeights(model, start, n_iter)
     else:
-        weights = SampledWeights(model, start, n_iter, WEIGHTS_PER_PATH * n_paths, rng)
-    paths = [ChannelPaths(channel, n_paths, n_iter, rng) for channel in model.channels]
+        weights = SampledWeights(model, start, n_iter, 4 * n_paths, rng)  # more coordinates than paths: they are cheap
+    paths = [ComponentPaths(component, n_paths, n_iter, rng) for component in model.components]
     states, all_hats = [weights.overlaps()], []
     for t in range(n_iter):
         now, q = states[-1], weights.covariances()
-        here = conjugates(model, alpha, now, scattered(model.channels, [path.advance(now, q) for path in paths]))
+        here = conjugates(model, alpha, now, scattered(model.components, [path.advance(now, q) for path in paths]))
         q_hats = [np.zeros_like(now.q) for _ in range(t + 1)]
         for path in paths:
             for q_hat, block in zip(q_hats, path.q_hats(alpha), strict=True):
@@ -71,11 +70,11 @@ def follow(
     return states, all_hats
 
 
-class ChannelPaths:
-    """Paths of the fields of one channel, and the denoiser's answers to them."""
+class ComponentPaths:
+    """Paths of the fields in one component of a mixture, and the denoiser's answers to them."""
 
-    def __init__(self, channel: Channel, n_paths: int, n_iter: int, rng: np.random.Generator) -> None:
-        self.share, self.sources, self._model = channel
+    def __init__(self, component: Component, n_paths: int, n_iter: int, rng: np.random.Generator) -> None:
+        self.share, self.sources, self._model = component
         self._n = n_paths
         if self.share < 1:
             self._n = points_of(n_paths, self.share, least_paths(self._model, n_iter))
@@ -125,8 +124,8 @@ def trajectory(
     damping : the step β of GAMP in (0, 1], or a sequence with one for each iteration, its last entry being repeated;
         "adaptive" stands for the first step of adaptive damping, 0.3.
     n_iter : iterations to follow.
-    n_paths : sampled paths of each replica, even; for mixtures each pattern of classes has its share, or the least that
-        is needed.
+    n_paths : sampled paths of each replica, even; in mixtures each pattern of classes has its share of them, if that is
+        enough.
     n_replicas : independent replicas, at least 2; their spread gives the standard errors.
     seed : an integer or a numpy Generator.
 

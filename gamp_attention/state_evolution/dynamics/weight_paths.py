@@ -1,4 +1,4 @@
-"""The weights of state evolution at all times: linear in Gaussians for the ridge, sampled for other penalties."""
+"""The weights of state evolution at all times: linear functions of Gaussians for the ridge, else samples."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -14,8 +14,6 @@ from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.weights import penalised_weights
-
-LEAST = 4  # sampled coordinates of a class, in units of the Gaussians that each is made of
 
 
 class LinearWeights:
@@ -82,11 +80,12 @@ class SampledWeights:
     """
 
     def __init__(self, model: Model, start: StartLaw, n_iter: int, n: int, rng: np.random.Generator) -> None:
-        # numbers of its own, so that fields are sampled alike for all penalties
+        # a generator of its own, so that the fields are the same samples for all penalties
         self.model, self._rng = model, np.random.default_rng(deepcopy(rng).integers(2**63, size=4))
         law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
         columns = t + r * (n_iter + 1)
-        sizes = [2 * max(LEAST * columns, int(np.ceil(0.5 * n * share))) for share in law.weight]
+        # at least four pairs of each class for every Gaussian that a coordinate is made of
+        sizes = [2 * max(4 * columns, int(np.ceil(0.5 * n * share))) for share in law.weight]
         self._classes = np.repeat(np.arange(len(sizes)), sizes)
         self._share = (law.weight / sizes)[self._classes]
         self._parts = [np.flatnonzero(self._classes == k) for k in range(len(sizes))]

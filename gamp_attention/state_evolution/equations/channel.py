@@ -1,10 +1,11 @@
-"""The output channel of state evolution: Gaussian averages over fields and teacher fields, eq. (7)-(9).
+"""The output channel of state evolution: Gaussian averages over fields and teacher fields, equations (7) to (9).
 
 For every token, (ω̃_l, y_l) is centred Gaussian with covariance [[q, θ], [θᵀ, ρ]] and ω_l = m_l + ω̃_l; then
 z = prox(ω; T[y], V), g_l = V_l⁻¹(z_l − ω_l), and the hats are averages of g.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -14,8 +15,6 @@ from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
-
-DEGENERATE = 1e-9  # share of q not explained by the teacher under which Stein's form is 0/0
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,15 +74,20 @@ class Hats:
 
 def teacher_size(model: Model) -> int:
     """White coordinates of the teacher's side: its fields, L t, and the noise of its labels."""
-    return model.n_tokens * model.teacher_rank + model.n_label_noise
+    return model.n_tokens * model.teacher_rank + model.task.n_noise
 
 
-def teacher_fields(model: Model, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
+def n_white(model: Model) -> int:
+    """White coordinates of the channel: L (r + t), and the noise of labels."""
+    return model.n_tokens * model.rank + teacher_size(model)
+
+
+def fields_and_terms(model: Model, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
     """Teacher fields y (N, L, t) from white noise (N, teacher_size), and the loss parameters they imply."""
     split = model.n_tokens * model.teacher_rank
     noise = white[:, :split].reshape(len(white), model.n_tokens, model.teacher_rank)
     y = np.einsum("lst,nlt->nls", psd_root(model.coordinates.rho), noise)
-    return y, model.terms(y, white[:, split:])
+    return y, model.task.terms(y, white[:, split:])
 
 
 def student_noise_law(model: Model, overlaps: Overlaps) -> tuple[np.ndarray, np.ndarray]:
@@ -95,10 +99,53 @@ def student_noise_law(model: Model, overlaps: Overlaps) -> tuple[np.ndarray, np.
     return slope, psd_root(overlaps.q - slope @ np.swapaxes(overlaps.theta, 1, 2))
 
 
-def student_noise(model: Model, overlaps: Overlaps, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """Fields ω̃ (N, L, r) given teacher fields y (N, L, t), from white noise (N, L, r)."""
-    slope, root = student_noise_law(model, overlaps)
-    return np.einsum("lrt,nlt->nlr", slope, y) + np.einsum("lab,nlb->nla", root, noise)
+class Channel:
+    """The channel at given overlaps as functions of white noise, which is all that quadrature rules know of it.
+
+    White coordinates are the teacher's, those of `fields_and_terms`, and then the student's, L r.
+
+    Attributes
+    ----------
+    shape : (L, r, t).
+    n_teacher, n_white : white coordinates of the teacher, and all.
+    overlaps : of the tokens.
+    loss : of one sample.
+    slope, root : of the student's fields given the teacher's, see `student_noise_law`.
+    """
+
+    def __init__(self, model: Model, overlaps: Overlaps) -> None:
+        self._model, self.overlaps, self.loss = model, overlaps, model.loss
+        self.shape = model.n_tokens, model.rank, model.teacher_rank
+        self.n_teacher, self.n_white = teacher_size(model), n_white(model)
+        self.slope, self.root = student_noise_law(model, overlaps)
+
+    @cached_property
+    def symmetry(self) -> Symmetry:
+        """What leaves the channel unchanged."""
+        return Symmetry.of(self._model, self.overlaps)
+
+    def teacher(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
+        """Teacher fields y (N, L, t) and loss parameters from white noise (N, n_teacher)."""
+        return fields_and_terms(self._model, white)
+
+    def fields(self, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Fields ω̃ (N, L, r) given teacher fields y (N, L, t), from white noise (N, L, r)."""
+        return np.einsum("lrt,nlt->nlr", self.slope, y) + np.einsum("lab,nlb->nla", self.root, noise)
+
+    def moments(self, white: np.ndarray, squares: bool) -> Moments:
+        """Averages over points of white noise (N, n_white); of products of derivatives only where `squares` says so."""
+        y, terms, fields = self._at(white)
+        out = denoise_fields(self._model, self.overlaps, fields, terms, jacobian=squares)
+        return average(y, fields, terms, out, self.overlaps.V)
+
+    def errors(self, white: np.ndarray) -> np.ndarray:
+        """Test errors (N,) at points of white noise (N, n_white)."""
+        y, terms, fields = self._at(white)
+        return self._model.task.errors(fields + self.overlaps.m, y, terms)
+
+    def _at(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms, np.ndarray]:
+        y, terms = self.teacher(white[:, : self.n_teacher])
+        return y, terms, self.fields(y, white[:, self.n_teacher :].reshape(len(white), *self.shape[:2]))
 
 
 def denoise_fields(
@@ -172,7 +219,8 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments)
         covariance = np.block([[overlaps.q[l], theta[l]], [theta[l].T, rho[l]]])
         inverse_rho = np.linalg.pinv(rho[l], hermitian=True)
         rest = overlaps.q[l] - theta[l] @ inverse_rho @ theta[l].T
-        if model.jumps and np.linalg.eigvalsh(rest).min() > DEGENERATE * np.linalg.eigvalsh(overlaps.q[l]).max():
+        # where the teacher explains all of q, Stein's form is 0/0
+        if model.task.jumps and np.linalg.eigvalsh(rest).min() > 1e-9 * np.linalg.eigvalsh(overlaps.q[l]).max():
             both = np.concatenate([with_noise[l], with_teacher[l]], axis=1) @ np.linalg.pinv(covariance, hermitian=True)
             V_hat[l], theta_hat[l] = -both[:, :r], both[:, r:]
         else:  # without jumps the derivative is exact; and only it tells V̂ and θ̂ apart where ω̃ is a function of y

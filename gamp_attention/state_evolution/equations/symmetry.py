@@ -1,4 +1,4 @@
-"""Symmetries of a solution, which the averages use and keep exactly."""
+"""Symmetries of a solution: averages make use of them, and keep them exactly."""
 
 from dataclasses import dataclass, replace
 
@@ -7,12 +7,10 @@ import numpy as np
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 
-UNDECIDED = 1e-6  # relative weight of the identity in a gauge, for columns that nothing else fixes
-
 
 @dataclass(frozen=True)
 class Symmetry:
-    """What leaves the channel at given overlaps as it is. All need an even loss and an even teacher.
+    """What leaves the channel at given overlaps unchanged; all need an even loss and an even teacher.
 
     Attributes
     ----------
@@ -67,7 +65,8 @@ def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:
     else:
         towards[:, 0] = overlaps.m[0].reshape(parts, size).sum(axis=0)
     scale = np.linalg.norm(towards)
-    u, _, v = np.linalg.svd(towards + UNDECIDED * scale * np.eye(size))
+    # a little of the identity, for columns that nothing else fixes
+    u, _, v = np.linalg.svd(towards + 1e-6 * scale * np.eye(size))
     O = np.kron(np.eye(parts), (u @ v).T)
     return Overlaps(
         q=O @ overlaps.q @ O.T,

@@ -9,9 +9,6 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
 
 NAMES = ("q", "m", "theta", "V")
-SLACK = 1e-4  # of q, by which what the teacher does not explain may be negative: where it is zero, steps pass it
-
-FAINT = 1e-3  # q, in units of the teacher's, under which weights may be vanishing
 
 
 def units(overlaps: Overlaps) -> dict[str, float]:
@@ -27,8 +24,8 @@ def relative_change(old: Overlaps, new: Overlaps) -> float:
 
 
 def is_faint(model: Model, overlaps: Overlaps) -> bool:
-    """Whether q is tiny against the teacher's: by its own units it may change much, and yet stay where it is."""
-    return bool(0 < np.abs(overlaps.q).max() < FAINT * np.abs(model.coordinates.rho).max())
+    """Whether q is tiny against the teacher's, so that large changes in its own units may mean nothing."""
+    return bool(0 < np.abs(overlaps.q).max() < 1e-3 * np.abs(model.coordinates.rho).max())
 
 
 def weights_fade(model: Model, old: Overlaps, new: Overlaps) -> bool:
@@ -36,8 +33,11 @@ def weights_fade(model: Model, old: Overlaps, new: Overlaps) -> bool:
     return is_faint(model, old) and bool(np.abs(new.q).max() < np.abs(old.q).max())
 
 
-def is_feasible(model: Model, overlaps: Overlaps, slack: float = SLACK) -> bool:
-    """Whether V is positive definite, and the covariances of (ω̃_l, y_l) are so but for a little slack."""
+def is_feasible(model: Model, overlaps: Overlaps, slack: float = 1e-4) -> bool:
+    """Whether V is positive definite, and the covariances of (ω̃_l, y_l) are so but for a little slack.
+
+    What the teacher does not explain of q may be negative by a share `slack` of q: where it is zero, steps pass it.
+    """
     if not all(np.isfinite(values).all() for values in overlaps.arrays().values()):
         return False
     inverse = np.linalg.pinv(model.coordinates.rho, hermitian=True)

@@ -1,9 +1,9 @@
 """Averages of x = η(b, A) over b ~ N(h, N), class by class of the coordinates, for penalties other than the ridge.
 
-One column: the elastic net in closed form; other penalties by the trapezoidal rule, which sees only kinks, since the
-mean response is taken from Stein's identity E[∂x/∂b] = E[x (b − h)ᵀ] N⁻¹. More columns: a fixed symmetric set of
-Sobol points. Measured errors, relative to the scale of each average: below 1e-7 for one column; for two and three up to
-2e-4, and 1e-3 for responses.
+With one column the elastic net has a closed form. Other penalties take the trapezoidal rule; as the mean response is
+taken from Stein's identity E[∂x/∂b] = E[x (b − h)ᵀ] N⁻¹, the averaged functions have kinks at worst. More columns take
+a fixed symmetric set of Sobol points. Measured errors, relative to the scale of each average, are below 1e-7 for one
+column, up to 2e-4 for two and three, and up to 1e-3 for responses.
 """
 
 from functools import lru_cache
@@ -17,9 +17,17 @@ from gamp_attention.denoisers.input import denoise_weights
 from gamp_attention.penalties.base import values
 from gamp_attention.penalties.standard import ElasticNet
 
-REACH, N_NODES = 9.0, 2**15 + 1  # of the trapezoidal rule, in standard deviations
-N_POINTS = 2**14  # for more columns
-NOISELESS = 1e-8  # standard deviation of b, relative to its size, under which Stein's identity is 0/0
+
+class WeightRule(NamedTuple):
+    """Settings of the averages over the weights."""
+
+    reach: float = 9.0  # of the trapezoidal rule, in standard deviations
+    n_nodes: int = 2**15 + 1  # of the trapezoidal rule
+    n_points: int = 2**14  # for more columns
+    noiseless: float = 1e-8  # standard deviation of b, relative to its size, under which Stein's identity is 0/0
+
+
+RULE = WeightRule()
 
 
 class WeightAverages(NamedTuple):
@@ -76,7 +84,7 @@ def elastic_net_averages(
 
 def trapezoidal_averages(penalty: Any, A: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> WeightAverages:
     """Any penalty with one column."""
-    u = np.linspace(-REACH, REACH, N_NODES)
+    u = np.linspace(-RULE.reach, RULE.reach, RULE.n_nodes)
     weight = np.exp(-0.5 * u**2)
     return _averages(penalty, A, mean, covariance, u[:, None], weight / weight.sum())
 
@@ -89,7 +97,7 @@ def sampled_averages(penalty: Any, A: np.ndarray, mean: np.ndarray, covariance: 
 
 @lru_cache
 def _points(rank: int) -> np.ndarray:
-    return gaussian_points(N_POINTS, rank, np.random.default_rng(0))
+    return gaussian_points(RULE.n_points, rank, np.random.default_rng(0))
 
 
 def _averages(
@@ -105,7 +113,7 @@ def _averages(
         x, C = denoise_weights(penalty, mean[k] + white @ root.T, A[k : k + 1])
         rho = np.empty(x.size)
         values(penalty, x.ravel(), rho)
-        if sizes.min() > NOISELESS * (np.abs(mean[k]).max() + sizes.max()):
+        if sizes.min() > RULE.noiseless * (np.abs(mean[k]).max() + sizes.max()):
             response = (weight[:, None] * x).T @ white @ np.linalg.inv(root)
         else:  # rounding in x is all there would be to divide
             response = np.einsum("n,nab->ab", weight, C)

@@ -1,4 +1,4 @@
-"""The weights' side of state evolution: overlaps from conjugate overlaps, eq. (7).
+"""The weights' side of state evolution, equation (7): overlaps from conjugate overlaps.
 
 The weights are x = η(b, A) with A = Σ_l γ_l V̂_l and b = H (τ, π) + ζ, averaged over the coordinates: linear in b for
 the ridge, x = (λ + A)⁻¹ b, which makes everything below a closed form.

@@ -5,46 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._core import check
-from gamp_attention.models.mixtures import MixtureModel
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Hats, Moments, conjugates
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.equations.weights import weights_step
-from gamp_attention.state_evolution.rules.channels import MixtureRule
-from gamp_attention.state_evolution.rules.lines import fields_of
-from gamp_attention.state_evolution.rules.sobol import SobolRule
-from gamp_attention.state_evolution.rules.split import MAX_FIELDS, SplitRule
+from gamp_attention.state_evolution.rules.rule import Rule, average_channels, work_of
 
-RULES = ("auto", "split", "lines", "sobol")
 VARIANCES = ("stein", "derivative")
-AUTO_FIELDS = 4  # up to so many white coordinates the split rule is the faster
 VANISHED = 1e-12  # q, in units of the teacher's, under which a penalty has killed all weights
-FIRST_POINTS = {"lines": 256, "sobol": 4096}
-
-Rule = SplitRule | SobolRule | MixtureRule
-
-
-def first_rule(name: Any, model: Model, seed: tuple[int, ...], most: float = np.inf) -> Rule:
-    """The coarsest rule of a name, or for "auto" of the one that suits the model, with a bound on its work."""
-    check.choice("rule", name, RULES)
-    size = fields_of(model)
-    if name == "split" and not model.attention:
-        raise check.fail("rule", name, "'lines', 'sobol' or 'auto', as labels are no smooth function of fields")
-    if name == "split" and size > MAX_FIELDS:
-        raise check.fail("rule", name, f"'lines', 'sobol' or 'auto' for {size} = L (r + t) > {MAX_FIELDS} fields")
-    if name == "auto":
-        name = "split" if size <= AUTO_FIELDS and model.attention else "sobol"
-    if name == "split":
-        return on_channels(model, SplitRule(model, most=most))
-    return on_channels(model, SobolRule(model, FIRST_POINTS[name], lines=name == "lines", seed=seed, most=most))
-
-
-def on_channels(model: Model, rule: SplitRule | SobolRule) -> Rule:
-    """The rule itself, or one like it for each channel of a mixture."""
-    return MixtureRule(model, rule) if isinstance(model, MixtureModel) else rule
 
 
 class WeightsVanished(ArithmeticError):
@@ -83,7 +53,8 @@ class OverlapMap:
         """The rule's averages; the last ones are kept, as solvers ask for them again."""
         last = self._last
         if last.get("at") is not overlaps or (squares and not last["squares"] and not self.rule.squares):
-            last.update(at=overlaps, squares=squares, moments=self.rule.moments(overlaps, squares))
+            moments = average_channels(self.rule, self.model, overlaps, squares)
+            last.update(at=overlaps, squares=squares, moments=moments)
         return last["moments"]
 
     def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
@@ -95,6 +66,11 @@ class OverlapMap:
         ):
             raise WeightsVanished
         return Image(hats, Symmetry.of(self.model, overlaps).impose(fix_gauge(self.model, after)), penalty)
+
+    @property
+    def work(self) -> float:
+        """About how many proximal problems one evaluation solves."""
+        return work_of(self.rule, self.model)
 
     def finer(self) -> "OverlapMap | None":
         """The map on the next finer rule."""

@@ -77,7 +77,7 @@ def refine(root: Root, rtol: float, max_work: float) -> Solution:
     while True:
         if solution is not None or (split and coarse is F):
             finer = F.finer()
-            if finer is None or (finer.rule.work > max_work and solution is not None):
+            if finer is None or (finer.work > max_work and solution is not None):
                 assert solution is not None
                 return solution
             coarse, F = F, finer

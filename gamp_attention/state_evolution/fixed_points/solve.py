@@ -15,11 +15,12 @@ from gamp_attention.state_evolution.dynamics.trajectory import follow
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import is_feasible, units
 from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, Root
-from gamp_attention.state_evolution.fixed_points.overlap_map import VARIANCES, OverlapMap, first_rule
+from gamp_attention.state_evolution.fixed_points.overlap_map import VARIANCES, OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import Solution, refine
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHistory, StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.search import breakdown, fixed_point
 from gamp_attention.state_evolution.fixed_points.stability import stability, validity
+from gamp_attention.state_evolution.rules.choice import first_rule
 
 WARM_UP, WARM_UP_DAMPING, WARM_UP_POINTS = 20, 0.3, 512  # damped GAMP that a named start is followed for
 EASY, SLOWEST = 1.5, 8.0  # sample complexity beyond which it is followed with smaller steps, and how much smaller

@@ -3,9 +3,10 @@
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.units import is_feasible
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, first_rule
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import RELAX_GIVEN, RELAX_NAMED, named_start, solve_from
+from gamp_attention.state_evolution.rules.choice import first_rule
 
 MAX_ITER = 40  # from a neighbour; if it takes more, that is no help
 

@@ -25,9 +25,16 @@ from gamp_attention.state_evolution.rules.line_track import (
     unresolved,
 )
 
-BLOCK = 8  # lines a thread takes at a time
-MAX_PANELS = 256  # waiting on one line
-MAX_DEPTH = 40  # halvings of one panel
+
+class LineSettings(NamedTuple):
+    """Bounds on the work of one line."""
+
+    block: int = 8  # lines a thread takes at a time
+    max_panels: int = 256  # waiting
+    max_depth: int = 40  # halvings of one panel
+
+
+LINE = LineSettings()
 
 
 class LineMoments(NamedTuple):
@@ -91,7 +98,7 @@ def line_averages(
     def block(first: int, last: int) -> None:
         _lines(first, last, loss, params, flat, u, metric, grid, nodes, tol, points, out)
 
-    over_blocks(block, n, BLOCK)
+    over_blocks(block, n, LINE.block)
     return out
 
 
@@ -101,7 +108,7 @@ def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, poin
     ws = make_workspace(loss, k)
     track = Track(
         np.empty((n, k)), np.empty(n), np.empty((n, k, k)), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
-        np.empty((MAX_PANELS, 2)), np.empty((MAX_PANELS, 2, k)), np.empty(MAX_PANELS, dtype=np.int64),
+        np.empty((LINE.max_panels, 2)), np.empty((LINE.max_panels, 2, k)), np.empty(LINE.max_panels, dtype=np.int64),
     )  # fmt: skip
     for line in range(first, last):
         _line(loss, params[line], centres[line], u, metric, grid, nodes, tol[line], points, out, line, track, ws)
@@ -127,7 +134,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
     while waiting > 0:
         top = waiting - 1
         a, b = track.ends[top]
-        splittable = track.depth[top] < MAX_DEPTH and waiting < MAX_PANELS - 1
+        splittable = track.depth[top] < LINE.max_depth and waiting < LINE.max_panels - 1
         follow_panel(loss, p, c, u, metric, nodes, track, top, ws)
         work[0] += nodes.x.shape[0] + 1
         if splittable and are_apart(track.now, track.at_ends[top, 1]):

@@ -1,26 +1,20 @@
 """A randomised rule for averages over the channel: scrambled Sobol points in mirror pairs, in independent replicas."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from gamp_attention._core.gaussian import gaussian_points
-from gamp_attention.models.model import Model
-from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import (
-    Moments,
-    average,
-    denoise_fields,
-    student_noise,
-    teacher_fields,
-    teacher_size,
-)
-from gamp_attention.state_evolution.equations.symmetry import Symmetry
-from gamp_attention.state_evolution.rules.lines import FieldLines, fields_of, mean_moments
+from gamp_attention.state_evolution.equations.channel import Channel, Moments
+from gamp_attention.state_evolution.rules.lines import FieldLines, mean_moments
+from gamp_attention.state_evolution.rules.rule import NodeSet
 
-NODES = 10  # Gauss-Legendre nodes of a panel on a line
-LINE_WORK = 100  # proximal problems of a line, about
+
+def points_of(n: int, share: float, least: int) -> int:
+    """The number of points for a component's share of n: a power of two, at least `least` but not above n."""
+    return min(n, 1 << int(np.ceil(np.log2(max(share * n, least)))))
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,6 @@ class SobolRule:
     most : proximal problems that the lines of a replica may solve; `WorkExceeded` is raised beyond.
     """
 
-    model: Model
     n_points: int = 4096
     n_replicas: int = 8
     lines: bool = False
@@ -67,9 +60,14 @@ class SobolRule:
         """The rule itself."""
         return self
 
+    def for_component(self, number: int, share: float) -> "SobolRule":
+        """As many of the points as the share asks for, drawn independently for each component."""
+        seed = (*self.seed, number) if number else self.seed
+        return replace(self, n_points=points_of(self.n_points, share, 128), seed=seed)
+
     @property
     def rough(self) -> float:
-        """Residual under which a first solution need not go: single points that jump leave about as much."""
+        """Residual of a first solution that is good enough: single points that jump leave about as much."""
         return 1e-3 if self.lines else 20 / self.n_points
 
     @property
@@ -77,36 +75,28 @@ class SobolRule:
         """What the averages leave unresolved, about."""
         return self.rough
 
-    @property
-    def work(self) -> int:
-        """Proximal problems of one evaluation, about."""
-        return self.n_points * self.n_replicas * (LINE_WORK if self.lines else 1)
+    def work(self, n_white: int) -> float:
+        """About how many proximal problems one average solves: a hundred on a line."""
+        return self.n_points * self.n_replicas * (100 if self.lines else 1)
 
-    def generator(self, replica: int) -> np.random.Generator:
-        """What the point set of a replica is drawn from."""
-        return np.random.default_rng([*self.seed, self.n_points, replica])
-
-    def moments(self, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
+    def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """The averages of each replica; those of products of derivatives only where `squares` asks for them."""
-        one = self._on_lines if self.lines else self._at_points
-        return [one(overlaps, self.generator(replica), squares) for replica in range(self.n_replicas)]
+        if self.lines:
+            return [self._on_lines(channel, replica) for replica in range(self.n_replicas)]
+        return [channel.moments(white, squares) for white, _ in self.smooth_nodes(channel.n_white)]
 
-    def _at_points(self, overlaps: Overlaps, rng: np.random.Generator, squares: bool) -> Moments:
-        model, n = self.model, self.n_points
-        split = teacher_size(model)
-        white = gaussian_points(n, fields_of(model), rng)
-        y, terms = teacher_fields(model, white[:, :split])
-        noise = student_noise(model, overlaps, y, white[:, split:].reshape(n, *overlaps.m.shape))
-        out = denoise_fields(model, overlaps, noise, terms, jacobian=squares)
-        return average(y, noise, terms, out, overlaps.V)
+    def smooth_nodes(self, n_white: int) -> Iterator[NodeSet]:
+        """The point set of each replica."""
+        return ((self._points(n_white, replica), None) for replica in range(self.n_replicas))
 
-    def _on_lines(self, overlaps: Overlaps, rng: np.random.Generator, squares: bool) -> Moments:
-        model, n = self.model, self.n_points
-        white = gaussian_points(n, fields_of(model) - 1, rng)
-        if Symmetry.of(model, overlaps).m_zero:  # mirror images average to the same
+    def _points(self, dim: int, replica: int) -> np.ndarray:
+        return gaussian_points(self.n_points, dim, np.random.default_rng([*self.seed, self.n_points, replica]))
+
+    def _on_lines(self, channel: Channel, replica: int) -> Moments:
+        n, white = self.n_points, self._points(channel.n_white - 1, replica)
+        if channel.symmetry.m_zero:  # mirror images average to the same
             n, white = n // 2, white[: n // 2]
-        split = teacher_size(model)
-        tol = 1.0 / self.n_points
-        lines = FieldLines(model, overlaps, tol, NODES, self.most)
+        split, tol = channel.n_teacher, 1.0 / self.n_points
+        lines = FieldLines(channel, tol, 10, self.most)
         values = lines.averages(white[:, :split], white[:, split:], np.full(n, tol))
         return mean_moments(np.full(n, 1 / n), values)

@@ -1,39 +1,50 @@
-"""A deterministic rule for averages over the channel, with panels cut where the proximal map jumps.
+"""A deterministic quadrature rule, which cuts its panels where the proximal map jumps.
 
-White coordinates of the fields are split in four: one direction e of the student's noise, along which lines are
-averaged and cut at jumps (`line_average`); one direction f of the teacher's, along which jumps appear and vanish, with
-panels halved until the line averages are resolved; Gauss-Hermite nodes for all others, in which what is left is smooth.
+The white coordinates of the channel are treated in three ways:
+
+- along one direction e of the student's noise lines are averaged, and cut at jumps (`line_average`);
+- along one direction f of the teacher's, where jumps appear and vanish, panels are halved until the line averages are
+  resolved;
+- in all others what is left is smooth, and has Gauss-Hermite nodes.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from gamp_attention.models.model import Model
-from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import Moments, reversed_mean
-from gamp_attention.state_evolution.equations.symmetry import Symmetry
+from gamp_attention.state_evolution.equations.channel import Channel, Moments, reversed_mean
 from gamp_attention.state_evolution.rules.line_track import legendre_nodes
 from gamp_attention.state_evolution.rules.lines import (
     FieldLines,
     LineValues,
     contrast_basis,
-    fields_of,
     mean_moments,
     reach,
 )
+from gamp_attention.state_evolution.rules.rule import NodeSet
 
-MAX_FIELDS = 6  # white coordinates, L (r + t), that a product rule is offered for
-MAX_HALVINGS = 12
-OUTER = (4, 8, 12, 14, 18, 22, 26, 30, 34, 38)  # Gauss-Hermite nodes at each level; even: none on a plane of symmetry
-NODES = (10, 10, 12, 12, 12, 12, 14, 14, 16, 16)  # Gauss-Legendre nodes of a panel
-FINER_LINES = 1e-2  # lines must be smooth to the panels across them, or these are halved for nothing
-RARE = 1e-2  # least probability, relative to the mean, that tolerances are scaled by
-COARSEST = 1e-2  # tolerance anywhere
-LEFT_OUT = 0.02  # weight of outer nodes that are left out, in units of the tolerance
-TESTED = (0, 3)  # which line averages must be resolved: of g and of g gᵀ
+
+class SplitSettings(NamedTuple):
+    """Settings of the split rule; those of levels have one entry for each level."""
+
+    max_fields: int = 6  # white coordinates, L (r + t), that a product rule is offered for
+    max_halvings: int = 12  # of a panel across lines
+    # Gauss-Hermite nodes of each outer coordinate; even: none lies on a plane of symmetry
+    outer_nodes: tuple[int, ...] = (4, 8, 12, 14, 18, 22, 26, 30, 34, 38)
+    panel_nodes: tuple[int, ...] = (10, 10, 12, 12, 12, 12, 14, 14, 16, 16)  # Gauss-Legendre
+    smooth_nodes: tuple[int, ...] = (10, 14, 18, 22, 26, 30, 34, 38, 42, 46)  # for what does not jump, each coordinate
+    max_smooth: float = 4e6  # of these, altogether
+    finer_lines: float = 1e-2  # tolerance of lines in that of the panels across, or these are halved for nothing
+    coarsest: float = 1e-2  # tolerance anywhere
+    rare: float = 1e-2  # least probability, relative to the mean, that tolerances are scaled by
+    left_out: float = 0.02  # weight of outer nodes that are left out, in units of the tolerance
+    tested: tuple[int, ...] = (0, 3)  # which line averages must be resolved: of g and of g gᵀ
+
+
+SPLIT = SplitSettings()
 
 
 @dataclass(frozen=True)
@@ -46,13 +57,12 @@ class SplitRule:
     most : proximal problems that one evaluation may solve; `WorkExceeded` is raised beyond.
     """
 
-    model: Model
     level: int = 0
     most: float = np.inf
     name: ClassVar[str] = "split"
     deterministic: ClassVar[bool] = True  # errors are those of levels, not of random points
     squares: ClassVar[bool] = True  # products of derivatives are always averaged
-    rough: ClassVar[float] = 1e-4  # residual under which a first solution need not go
+    rough: ClassVar[float] = 1e-4  # residual of a first solution that is good enough
 
     @property
     def tol(self) -> float:
@@ -61,7 +71,7 @@ class SplitRule:
 
     def finer(self) -> "SplitRule | None":
         """The next level, or None at the last."""
-        return replace(self, level=self.level + 1) if self.level + 1 < len(OUTER) else None
+        return replace(self, level=self.level + 1) if self.level + 1 < len(SPLIT.outer_nodes) else None
 
     def at_level(self, level: int) -> "SplitRule":
         """The same at another level."""
@@ -71,14 +81,22 @@ class SplitRule:
         """The level whose averages are good enough for finite differences, without a bound."""
         return replace(self, level=1, most=np.inf)
 
-    @property
-    def work(self) -> float:
-        """About how many proximal problems one evaluation solves."""
-        return 300 * OUTER[self.level] ** (fields_of(self.model) - 2) * (1 + self.level) ** 2
+    def for_component(self, number: int, share: float) -> "SplitRule":
+        """The rule itself."""
+        return self
 
-    def moments(self, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
+    def work(self, n_white: int) -> float:
+        """About how many proximal problems one average solves."""
+        return 300 * SPLIT.outer_nodes[self.level] ** (n_white - 2) * (1 + self.level) ** 2
+
+    def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """The averages, as a list of one."""
-        return [_Averaging(self, overlaps).run()]
+        return [_Averaging(self, channel).run()]
+
+    def smooth_nodes(self, n_white: int) -> Iterator[NodeSet]:
+        """A product rule as fine as this one for a function that does not jump."""
+        n = min(SPLIT.smooth_nodes[self.level], int(SPLIT.max_smooth ** (1 / n_white)))
+        yield outer_nodes(n, n_white, 0.1 * self.tol)
 
 
 @lru_cache(maxsize=8)
@@ -98,15 +116,15 @@ def outer_nodes(n: int, dim: int, left_out: float) -> tuple[np.ndarray, np.ndarr
 class _Averaging:
     """One evaluation of the rule."""
 
-    def __init__(self, rule: SplitRule, overlaps: Overlaps) -> None:
-        model, level = rule.model, rule.level
-        L, r, t = model.n_tokens, model.rank, model.teacher_rank
-        self.tol, self.range, self.nodes = rule.tol, reach(rule.tol), legendre_nodes(NODES[level])
-        self.lines = FieldLines(model, overlaps, rule.tol, NODES[level], rule.most)
+    def __init__(self, rule: SplitRule, channel: Channel) -> None:
+        L, r, t = channel.shape
+        n = SPLIT.panel_nodes[rule.level]
+        self.range, self.nodes = reach(rule.tol), legendre_nodes(n)
+        self.lines = FieldLines(channel, rule.tol, n, rule.most)
         teacher = contrast_basis(L, t)
         self.along, self.teacher = teacher[:, 0], teacher[:, 1:]
-        points, weights = outer_nodes(OUTER[level], L * (r + t) - 2, LEFT_OUT * rule.tol)
-        self.symmetry = symmetry = Symmetry.of(model, overlaps)
+        points, weights = outer_nodes(SPLIT.outer_nodes[rule.level], L * (r + t) - 2, SPLIT.left_out * rule.tol)
+        self.symmetry = symmetry = channel.symmetry
         kept = np.ones(len(points), dtype=bool)  # one node of every set of mirror images
         pair = symmetry.reversal and (L, r, t) == (2, 1, 1)  # reversal changes the sign of both outer coordinates
         if L * r > 1 and (symmetry.m_zero or pair):
@@ -118,7 +136,7 @@ class _Averaging:
         self.outer_student, self.outer_teacher = points[kept, : L * r - 1], points[kept, L * r - 1 :]
         # rare nodes may be less exact, so that all contribute alike to the error
         share = self.weights * len(self.weights)
-        self.allowed = np.minimum(rule.tol / np.clip(share, RARE, 1), COARSEST)
+        self.allowed = np.minimum(rule.tol / np.clip(share, SPLIT.rare, 1), SPLIT.coarsest)
 
     def run(self) -> Moments:
         """Sum over panels in f, halved until the line averages are resolved."""
@@ -128,15 +146,17 @@ class _Averaging:
         kept_weights: list[np.ndarray] = []
         kept_values: list[LineValues] = []
         scale = np.ones(2)
-        for depth in range(MAX_HALVINGS + 1):
+        for depth in range(SPLIT.max_halvings + 1):
             f = low[:, None] + 0.5 * (high - low)[:, None] * (1 + self.nodes.x)
             density = np.exp(-0.5 * f**2) / np.sqrt(2 * np.pi)
             values = self._lines(outer, f, density)
             weights = 0.5 * (high - low)[:, None] * self.nodes.weight * density * self.weights[outer][:, None]
             if depth == 0:
-                scale = np.array([np.sqrt(np.tensordot(weights.ravel(), values[i] ** 2, 1).max()) for i in TESTED])
-            done = np.full(len(outer), depth == MAX_HALVINGS)
-            if depth < MAX_HALVINGS:
+                scale = np.array(
+                    [np.sqrt(np.tensordot(weights.ravel(), values[i] ** 2, 1).max()) for i in SPLIT.tested]
+                )
+            done = np.full(len(outer), depth == SPLIT.max_halvings)
+            if depth < SPLIT.max_halvings:
                 done = self._unresolved(values, scale, low, high) <= self.allowed[outer]
             accepted = np.repeat(done, f.shape[1])
             kept_weights.append(weights[done].ravel())
@@ -154,15 +174,15 @@ class _Averaging:
 
     def _lines(self, outer: np.ndarray, f: np.ndarray, density: np.ndarray) -> LineValues:
         """Line averages at the nodes f of panels."""
-        allowed = np.minimum(self.allowed[outer][:, None] / np.maximum(2.5 * density, RARE), COARSEST)
+        allowed = np.minimum(self.allowed[outer][:, None] / np.maximum(2.5 * density, SPLIT.rare), SPLIT.coarsest)
         each = np.repeat(outer, f.shape[1])
         teacher = np.outer(f.ravel(), self.along) + self.outer_teacher[each] @ self.teacher.T
-        return self.lines.averages(teacher, self.outer_student[each], FINER_LINES * allowed.ravel())
+        return self.lines.averages(teacher, self.outer_student[each], SPLIT.finer_lines * allowed.ravel())
 
     def _unresolved(self, values: LineValues, scale: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         """Largest of the last Legendre coefficients of g and g gᵀ on each panel, relative and weighted."""
         worst = np.zeros(len(low))
-        for i, size in zip(TESTED, scale, strict=True):
+        for i, size in zip(SPLIT.tested, scale, strict=True):
             v = values[i].reshape(len(low), len(self.nodes.x), -1) / (size + 1e-300)
             worst = np.maximum(worst, np.abs(np.einsum("sm,pmi->psi", self.nodes.tail, v)).max(axis=(1, 2)))
         nearest = np.maximum(np.maximum(low, -high), 0)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.models.starts import initial_weights
+from gamp_attention.data.starts import initial_weights
 from validation.paper._architectures.turned_tokens import correlated_model, turned_back
 from validation.paper._architectures.value_descent import descend_with_values
 

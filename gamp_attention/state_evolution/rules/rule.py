@@ -1,0 +1,84 @@
+"""What every quadrature rule can do, and averages over all components of a model with any of them.
+
+A rule knows no model. It averages over the white noise of one `Channel`, in which the fields are functions.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from gamp_attention.models.model import Model
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.equations.channel import Channel, Moments, n_white
+from gamp_attention.state_evolution.equations.components import restricted, scattered
+
+NodeSet = tuple[np.ndarray, np.ndarray | None]  # points (N, dim) and their weights, equal ones if None
+
+
+class Rule(Protocol):
+    """A rule for averages over the channel: `SplitRule` or `SobolRule`."""
+
+    @property
+    def name(self) -> str:
+        """What the rule is called in arguments and results."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether its error is told by its levels; if not, by the spread of independent replicas."""
+
+    @property
+    def squares(self) -> bool:
+        """Whether products of derivatives are always averaged, or only on request."""
+
+    @property
+    def level(self) -> int:
+        """The level of accuracy, 0 where there is only one."""
+
+    @property
+    def tol(self) -> float:
+        """What the averages leave unresolved, about."""
+
+    @property
+    def rough(self) -> float:
+        """Residual of a first solution that is good enough."""
+
+    def finer(self) -> "Rule | None":
+        """The next finer rule, or None if there is none."""
+
+    def at_level(self, level: int) -> "Rule":
+        """The same at another level, where there are levels."""
+
+    def for_stability(self) -> "Rule":
+        """The rule whose averages are good enough for finite differences."""
+
+    def for_component(self, number: int, share: float) -> "Rule":
+        """The rule for a component of a mixture of given number and share."""
+
+    def work(self, n_white: int) -> float:
+        """About how many proximal problems one average solves, for so many white coordinates."""
+
+    def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
+        """The averages of each replica."""
+
+    def smooth_nodes(self, n_white: int) -> Iterator[NodeSet]:
+        """Nodes for a function of the fields that does not jump, of each replica."""
+
+
+def each_component(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator[tuple[float, Rule, Channel]]:
+    """The share, the rule and the channel of every component."""
+    for number, (share, sources, given) in enumerate(model.components):
+        own = overlaps if given is model else restricted(overlaps, sources)
+        yield share, rule.for_component(number, share), Channel(given, own)
+
+
+def average_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
+    """The moments of each replica, over all components of a model."""
+    parts = [part.moments(channel, squares) for _, part, channel in each_component(rule, model, overlaps)]
+    return [scattered(model.components, list(replica)) for replica in zip(*parts, strict=True)]
+
+
+def work_of(rule: Rule, model: Model) -> float:
+    """About how many proximal problems one average over all components solves."""
+    numbered = enumerate(model.components)
+    return sum(rule.for_component(number, share).work(n_white(given)) for number, (share, _, given) in numbered)
