@@ -36,7 +36,7 @@ class StartLaw:
         )
 
 
-def start_law(model: Model, init: Any, V: np.ndarray | None = None) -> StartLaw:
+def start_law(model: Model, init: Any) -> StartLaw:
     """The law of initial weights from a name or from their overlaps.
 
     Names as told in `gamp_attention.models.starts`. Overlaps determine the law only where all coordinates are alike, in
@@ -47,17 +47,10 @@ def start_law(model: Model, init: Any, V: np.ndarray | None = None) -> StartLaw:
     TypeError, ValueError : naming the argument, what it got and what it needs.
     """
     law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
-    K = len(law.weight)
-    if V is None:
-        V = initial_variances(law.trace, model.penalty.strength, r)
-    moments = np.zeros((K, r + S + t, r + S + t))
+    moments = np.zeros((len(law.weight), r + S + t, r + S + t))
     moments[:, r:, r:] = law.moments
-    if isinstance(init, Overlaps):
-        if K != 1:
-            raise check.fail("init", "overlaps", f"a name, as the model has {K} classes of coordinates")
-        return _from_overlaps(model, init, moments)
     if not isinstance(init, str):
-        raise check.fail("init", init, "one of " + ", ".join(map(repr, STARTS)) + " or Overlaps", TypeError)
+        return _from_overlaps(model, init, moments)
     # x⁰ = B (τ, π) + noise
     B = np.zeros((S + t, r))
     uninformed = fill_start(B, init, model.student.parts, np.eye(S + t)[:, S:], lambda: _position_coefficients(model))
@@ -65,19 +58,23 @@ def start_law(model: Model, init: Any, V: np.ndarray | None = None) -> StartLaw:
     moments[:, :r, r:] = B @ law.moments
     moments[:, r:, :r] = np.swapaxes(moments[:, :r, r:], 1, 2)
     moments[:, :r, :r] = B @ law.moments @ B.T + np.diag(SIZES.uninformed**2 * uninformed)
-    return StartLaw(moments, V)
+    return StartLaw(moments, initial_variances(law.trace, model.penalty.strength, r))
 
 
-def checked_overlaps(model: Model, init: Overlaps) -> Overlaps:
-    """Overlaps given as a start, as finite arrays of the model's shapes."""
+def checked_overlaps(model: Model, init: Any) -> Overlaps:
+    """Overlaps given as a start in place of a name, as finite arrays of the model's shapes."""
+    if not isinstance(init, Overlaps):
+        raise check.fail("init", init, "one of " + ", ".join(map(repr, STARTS)) + " or Overlaps", TypeError)
     S, r, t = model.n_sources, model.rank, model.teacher_rank
     shapes = {"q": (S, r, r), "m": (S, r), "theta": (S, r, t), "V": (S, r, r)}
     return Overlaps(**{name: check.array(f"init.{name}", getattr(init, name), shape) for name, shape in shapes.items()})
 
 
-def _from_overlaps(model: Model, given: Overlaps, moments: np.ndarray) -> StartLaw:
-    r, S = model.rank, model.n_sources
-    given = checked_overlaps(model, given)
+def _from_overlaps(model: Model, init: Any, moments: np.ndarray) -> StartLaw:
+    r, S, K = model.rank, model.n_sources, len(moments)
+    given = checked_overlaps(model, init)
+    if K != 1:
+        raise check.fail("init", "overlaps", f"a name, as the model has {K} classes of coordinates")
     gamma = model.coordinates.gamma[0]
     used = np.argmax(gamma)
     moments[0, :r, :r] = given.q[used] / gamma[used]
