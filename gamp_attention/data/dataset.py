@@ -30,17 +30,19 @@ class Dataset(Shown):
         Memory-mapped arrays, arrays of zarr and datasets of h5py stay on the disk and are read block by block.
     outputs : (n, L, d) outputs y. Used once, to form (x+p)yᵀ/d; never needed again. May be on the disk, too.
     positions : (L, d) positional encodings p, of norm Θ(1).
-    lam : ridge λ > 0 of eq. (3); not used where a penalty is given.
+    lam : ridge λ > 0 of equation (3); not used where a penalty is given.
     rank : columns r of the student's Q.
     spectra : (L, 1) or (L, d) eigenvalues of Σ_l along the coordinates; the mean square of the tokens if
         not given. Fixed points do not depend on it.
-    student : the attention map S, eq. (2).
-    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1); an attribute, as lam, λ or else its strength.
+    student : the attention map S of equation (2).
+    penalty : a penalty other than Ridge(lam), e.g. ElasticNet(lam, l1).
 
     Attributes
     ----------
-    groups : samples whose tokens are drawn from the same sources; all of them but in mixtures, see `mixture_model`.
-    source_means : (S, d) what x + p has for its mean in each source: the positions, but in mixtures.
+    penalty, lam : the penalty and its λ, or its strength where it has none.
+    groups : ranges of samples whose tokens are drawn from the same sources; more than one only in mixtures, see
+        `mixture_model`.
+    source_means : (S, d) mean of x + p in each source; the positions, except in mixtures.
     Q_star : (d, t) teacher weights, or None.
     targets : (n, L, L) teacher attention matrices T[xQ*/√d], or None.
     model : the Model it was sampled from, or None.

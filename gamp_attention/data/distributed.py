@@ -1,8 +1,8 @@
 """Message passing on samples that the workers of a dask cluster hold.
 
 Each worker holds blocks of tokens, with the memory D and the minimisers z of their samples. An iteration sends Q, V, W
-and numbers of their size, and gets sums back. What a worker that dies held is computed again by dask: its tokens from
-their store, D and z from the last copy that this process took of them, once in MAX_AGE iterations.
+and numbers of their size, and gets sums back. Where a worker dies, dask computes again what it held: tokens from their
+store, D and z from the last copy that this process took of them, once in MAX_AGE iterations.
 """
 
 from collections.abc import Callable

@@ -51,7 +51,7 @@ def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:
     """x_l·y_k in float64 within every sample: (n, L, d), (n, K, d) to (n, L, K), without a copy of the tokens."""
     n, L, d = tokens.shape
     products = np.empty((n, L, others.shape[1]))
-    step = max(1, (1 << 20) // (L * d))  # a million numbers are turned from single into double precision at a time
+    step = max(1, (1 << 20) // (L * d))  # as single precision is copied into double, some at a time
     for first in range(0, n, step):
         part = slice(first, first + step)
         products[part] = np.asarray(tokens[part], float) @ np.asarray(others[part], float).transpose(0, 2, 1)

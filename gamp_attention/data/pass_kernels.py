@@ -66,14 +66,14 @@ class PassData(Protocol):
 
 
 class Pass(NamedTuple):
-    """What one pass over n samples finds at weights Q; of parts of the data, sums add up.
+    """What one pass over n samples finds at weights Q.
 
     Attributes
     ----------
     omega : (n, L, r) centres of the proximal step, fields less their memory.
     denoised : the output denoiser's answer.
     losses : (n,) ℓ at the fields.
-    force : (d, r) X̃ᵀg.
+    force : (d, r) X̃ᵀg; that of several parts of the data is the sum, and so with the next.
     smooth : (d, r) X̃ᵀ∇ℓ, the gradient at Q without the penalty.
     """
 

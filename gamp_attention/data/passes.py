@@ -1,6 +1,6 @@
 """What needs all samples: the output step of message passing, and the sums that a risk is made of.
 
-Both read the tokens once. What they sum over the samples of one process adds up with that of the others.
+Both read the tokens once. Where several processes hold samples, their sums are added.
 """
 
 from collections.abc import Callable

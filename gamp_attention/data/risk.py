@@ -1,4 +1,4 @@
-"""The compiled empirical risk R(Q) of eq. (3): value, gradient, Hessian products, overlaps."""
+"""The compiled empirical risk R(Q) of equation (3): value, gradient, Hessian products, overlaps."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,9 +96,9 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
 
 
 def denoise_at(data: Dataset, at: RiskAtPoint, V: np.ndarray, *, hold: bool = False) -> Denoised:
-    """The output denoiser at ω = z − V g with g = −∇ℓ(z), for which z is a stationary point of the proximal objective.
+    """The output denoiser at ω = z − V g with g = −∇ℓ(z), started from z, which is stationary there.
 
-    V (S, r, r) holds one matrix for the tokens of each source.
+    V (S, r, r) has one matrix for the tokens of each source.
     """
     omega = at.z + weighted(data.groups, V, at.loss_gradients)
     return joined([

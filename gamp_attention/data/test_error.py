@@ -12,7 +12,7 @@ from gamp_attention.data.fields import local_fields
 
 
 def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: Any = 1) -> tuple[float, float]:
-    """ε_g = E‖y − f_Q(x)‖_F²/(dL) of eq. (4), and its standard error, on fresh samples with the same teacher.
+    """Test error ε_g = E‖y − f_Q(x)‖_F²/(dL) on fresh samples with the same teacher, and its standard error.
 
     Eq. :eq:`test-error`.
 

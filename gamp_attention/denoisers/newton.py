@@ -23,7 +23,7 @@ class NewtonSettings(NamedTuple):
     """Settings of the local minimisation."""
 
     max_iter: int = 200
-    loiter: int = 30  # steps after which a point where the Hessian is not definite is left as a saddle is
+    loiter: int = 30  # once in so many steps, a point where the Hessian is not definite is left as a saddle is
     max_shift: float = 1e300  # of the Hessian: more than any finite one asks for
     last_step: float = 1e-10  # relative step after which a further one, quadratically smaller, is not worth its cost
     merge: float = 0.3  # a step that lands this much nearer to a known minimum belongs to it

@@ -58,7 +58,7 @@ class StepReport(Shown):
 def monitored(data: Dataset, risk: str, Q: np.ndarray, sums: Sums) -> tuple[float, float]:
     """Training loss and gradient norm at weights Q, from the sums of the iteration that started there.
 
-    Where a kink of the penalty moves weights, they are those of the moved ones, which takes a pass over the data.
+    For a penalty with kinks, at the weights that `on_kinks` gives, which takes another pass over the data.
     """
     if data.penalty.smooth:
         gradient = least_subgradient(data.penalty, Q, sums.smooth)

@@ -53,7 +53,7 @@ def run_gamp(
     ----------
     data : the samples.
     init : "semantic", "positional", "random", or weights (d, r).
-    risk : "asymptotic" (eq. 41) or "exact"; if not given, asymptotic where the teacher is known.
+    risk : "exact", of equation (3), or "asymptotic", of (41); if not given, asymptotic where the teacher is known.
     damping : the step β in (0, 1], a sequence with one for each iteration, or "adaptive": 0.3 at first, and
         on divergence or a stall back to the best state with a smaller one.
     tol : bound on ‖∇R‖_F/(λ√d). With tol=0 exactly max_iter iterations are run and the last one returned.

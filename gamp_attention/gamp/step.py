@@ -113,7 +113,7 @@ def gamp_step(
     V_hat: np.ndarray | None = None,
     memory: Memory = averaged_memory,
 ) -> tuple[GampState, StepReport]:
-    """One iteration of GAMP. Pure: the state is not changed.
+    """One iteration of GAMP, as a pure function: the state is not changed.
 
     Eq. :eq:`averages`.
 
@@ -149,10 +149,10 @@ def gamp_step(
     require_dataset(data).terms(risk)
     beta = check.real("damping", damping, low=0, high=1, strict=True)
     _check_shapes(data, state, V_hat)
-    Q, V = state.Q, state.V
+    Q, V, D, z = state.Q, state.V, state.D, state.z
 
     # output step, in one pass over the tokens: ω = X̃Q − D, z = prox(ω; V), g = V⁻¹(z − ω), V̂ = −(1/d) Σ ∂g/∂ω
-    out = data.output_step(risk, Q, state.D, V, state.z, hold and state.z is not None)
+    out = data.output_step(risk, Q, D, V, z, hold and z is not None)
     if V_hat is None:
         V_hat = out.sums.response / data.dim
         V_hat = 0.5 * (V_hat + V_hat.transpose(0, 2, 1))

@@ -132,6 +132,17 @@ def test_descents_and_message_passing_end_at_one_lasso_solution():
     assert np.allclose(V, gamp.overlaps.V, rtol=1e-4)
 
 
+def test_a_step_reads_the_tokens_again_only_where_its_risk_is_asked_for():
+    data = ga.sample(ga.paper_model(penalty=ELASTIC), 100, 1.5, seed=0)
+    passes = []
+    data.sum_risk = lambda risk, Q: passes.append(risk) or ga.Dataset.sum_risk(data, risk, Q)
+    _, seen = ga.gamp_step(data, "exact", ga.initial_state(data, data.Q_star), 0.5)
+    assert not passes
+    assert seen.train_loss > 0
+    assert seen.gradient_norm > 0
+    assert passes == ["exact"]
+
+
 def test_message_passing_that_cycles_is_settled():
     data = ga.sample(ga.paper_model(penalty=ELASTIC), 300, 1.5, seed=1)
     result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300)
