@@ -13,14 +13,7 @@ import numpy as np
 from gamp_attention._core.compiled import field_kernel, kernel, over_blocks, sample_kernel
 from gamp_attention.data.stores import TokenStore, token_blocks
 from gamp_attention.denoisers.newton import make_metric
-from gamp_attention.denoisers.output import (
-    Denoised,
-    denoise_sample,
-    joined,
-    make_outputs,
-    make_scratch,
-    unflatten,
-)
+from gamp_attention.denoisers.output import Denoised, denoise_sample, empty_answer, joined, make_scratch, unflatten
 from gamp_attention.denoisers.prox import search_points
 from gamp_attention.losses.attention import differentiate
 from gamp_attention.losses.terms import RiskTerms
@@ -114,7 +107,7 @@ def data_pass(
     columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
     shift = (positions @ columns.T).ravel()
     omega, losses = np.array(D, dtype=float).reshape(n, L * r), np.empty(n)
-    out = make_outputs(omega if start is None else start.reshape(n, L * r), r)
+    out = empty_answer(omega if start is None else start.reshape(n, L * r), r)
     out.g[:] = 0.0
     stride, block = _strides(n, L, r)
     # sums over the rows of a block of x g, x ∇ℓ; and over the samples of g_l, ∇ℓ_l

@@ -77,17 +77,11 @@ def make_metric(V: np.ndarray) -> Metric:
 @kernel
 def make_workspace(loss, n_fields):
     """Allocate the scratch of one thread."""
+    k, minima = n_fields, np.empty((NEWTON.max_minima, n_fields))
     return Workspace(
-        np.empty(n_fields),
-        np.empty((n_fields, n_fields)),
-        np.empty((n_fields, n_fields)),
-        np.empty(n_fields),
-        np.empty(n_fields),
-        np.empty(n_fields),
-        np.empty(n_fields),
-        make_work(loss),
-        np.empty((NEWTON.max_minima, n_fields)),
-    )
+        np.empty(k), np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
+        make_work(loss), minima,
+    )  # fmt: skip
 
 
 @inline_kernel

@@ -83,7 +83,7 @@ def denoise(
     n, L, r = _checked_shapes(loss, params, omega, V, start)
     metric = make_metric(V)
     flat = np.ascontiguousarray(omega, dtype=float).reshape(n, L * r)
-    out = make_outputs(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
+    out = empty_answer(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
     points = search_points(L * r)
 
     def block(first: int, last: int) -> None:
@@ -107,19 +107,6 @@ def _checked_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> t
     return n, L, r
 
 
-class Outputs(NamedTuple):
-    """Arrays of `Denoised` with flat fields, for kernels to fill; k = L r."""
-
-    z: np.ndarray  # (n, k), on entry where each minimisation starts
-    g: np.ndarray  # (n, k)
-    response: np.ndarray  # (n, L, r, r)
-    jacobian: np.ndarray  # (n or 0, k, k)
-    moreau: np.ndarray  # (n,)
-    loss: np.ndarray  # (n,)
-    gap: np.ndarray  # (n,)
-    solved: np.ndarray  # (n,)
-
-
 class Scratch(NamedTuple):
     """Scratch of one thread for `denoise_sample`."""
 
@@ -128,10 +115,10 @@ class Scratch(NamedTuple):
     product: np.ndarray  # (k, k)
 
 
-def make_outputs(start: np.ndarray, r: int, jacobian: bool = False) -> Outputs:
-    """Room for n samples that start at fields (n, L r), which are copied."""
+def empty_answer(start: np.ndarray, r: int, jacobian: bool = False) -> Denoised:
+    """What kernels fill for n samples: z, the fields (n, L r) that they start from, and g are flat."""
     n, k = start.shape
-    return Outputs(
+    return Denoised(
         z=np.array(start, dtype=float),
         g=np.empty((n, k)),
         response=np.empty((n, k // r, r, r)),
@@ -143,10 +130,10 @@ def make_outputs(start: np.ndarray, r: int, jacobian: bool = False) -> Outputs:
     )
 
 
-def unflatten(out: Outputs) -> Denoised:
-    """With fields of shape (n, L, r)."""
+def unflatten(out: Denoised) -> Denoised:
+    """With z and g of shape (n, L, r)."""
     shape = out.response.shape[:3]
-    return Denoised(**{**out._asdict(), "z": out.z.reshape(shape), "g": out.g.reshape(shape)})
+    return out._replace(z=out.z.reshape(shape), g=out.g.reshape(shape))
 
 
 def joined(parts: list[Denoised]) -> Denoised:
@@ -173,7 +160,7 @@ def _denoise_rows(first, last, loss, params, omega, metric, hold, points, scratc
 
 @sample_kernel
 def denoise_sample(mu, loss, p, w, metric, hold, points, scratch, out):
-    """Fill row mu of the outputs for the centre w (k,)."""
+    """Fill row mu of the answer for the centre w (k,); z starts from what is there."""
     k = w.shape[0]
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     ws, inverse, product = scratch.newton, scratch.inverse, scratch.product

@@ -59,7 +59,6 @@ def conclude(
     data: Dataset,
     risk: str,
     passing: Status,
-    tol: float,
     settling: bool,
     n_iter: int,
     record: Recorder,
@@ -67,6 +66,7 @@ def conclude(
     watch: Watch,
 ) -> GampResult:
     """Settle where message passing cycled, verify, and report the best there is."""
+    tol = watch.tol
     keep_last = passing is Status.CONVERGED or (tol == 0 and passing is Status.MAX_ITER)
     best = last if keep_last else watch.best_state
     Q, V, status, n_settle = best.Q, best.V, passing, 0

@@ -161,7 +161,7 @@ def run_gamp(
             after = acceleration(state, after, report.gradient_norm)
         record.step(step(t))
         state = after
-    return finish(conclude(data, risk, status, tol, settling, t, record, state, watch), raise_on_failure, "run_gamp")
+    return finish(conclude(data, risk, status, settling, t, record, state, watch), raise_on_failure, "run_gamp")
 
 
 def _restored(file: Checkpoint, parts: dict[str, Resumable], state: GampState) -> tuple[int, GampState]:
