@@ -3,7 +3,7 @@
 import hashlib
 
 
-def short_hash(*parts: bytes, size: int = 16) -> str:
+def hash_bytes(*parts: bytes, size: int = 16) -> str:
     """Hexadecimal digits, 2 × size of them; where the bytes are cut into parts does not matter."""
     known = hashlib.blake2b(digest_size=size)
     for part in parts:

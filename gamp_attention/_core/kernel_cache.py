@@ -14,7 +14,7 @@ from typing import Any
 from numba.core import types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
-from gamp_attention._core.hashes import short_hash
+from gamp_attention._core.hashes import hash_bytes
 
 PACKAGE = Path(__file__).parent.parent
 # in files with kernels, with classes or settings that kernels read, and with the compile options
@@ -51,7 +51,7 @@ class KernelCache(FunctionCache):
 def package_digest() -> str:
     """A hash of all files of the package that go into kernels."""
     texts = [path.read_bytes() for path in sorted(PACKAGE.rglob("*.py"))]
-    return short_hash(b"\0".join(text for text in texts if any(mark in text for mark in COMPILED)))
+    return hash_bytes(b"\0".join(text for text in texts if any(mark in text for mark in COMPILED)))
 
 
 def user_classes(sig: Any) -> list[type]:
@@ -83,7 +83,7 @@ def _is_importable(cls: type) -> bool:
 def _of_class(cls: type) -> tuple[str, str, str]:
     texts = _sources(cls)
     assert texts is not None
-    return cls.__module__, cls.__qualname__, short_hash(b"\0".join(texts))
+    return cls.__module__, cls.__qualname__, hash_bytes(b"\0".join(texts))
 
 
 @lru_cache

@@ -12,7 +12,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.files import write_aside
-from gamp_attention._core.hashes import short_hash
+from gamp_attention._core.hashes import hash_bytes
 from gamp_attention.data.dataset import Dataset
 
 CHECKPOINT_FORMAT = 1
@@ -33,7 +33,7 @@ def digest(data: Dataset, *options: Any) -> str:
     """A hash of the numbers that a dataset's risks are made of, and of options: arrays, or what `repr` tells apart."""
     arrays = data.terms("exact").params, data.positions, data.spectra, data.source_means
     values = *arrays, data.tokens.shape, data.tokens.dtype.str, data.penalty, data.loss, *options
-    return short_hash(*(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode() for value in values))
+    return hash_bytes(*(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode() for value in values))
 
 
 class Checkpoint:

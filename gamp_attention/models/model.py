@@ -141,7 +141,7 @@ class Model(Shown):
     @property
     def rotations(self) -> bool:
         """Whether S and the penalty are the same for all common rotations of the columns of Q."""
-        return self.student.rotations and self.penalty.quadratic  # alone of all sums over entries
+        return self.student.rotations and self.penalty.quadratic  # of sums over entries, ΣQ² alone is unchanged
 
     @cached_property
     def reversible(self) -> bool:

@@ -31,7 +31,7 @@ def canonical(value: Any) -> str:
 
 def short_hash(value: Any) -> str:
     """24 hexadecimal digits of the canonical text."""
-    return hashes.short_hash(canonical(value).encode(), size=12)
+    return hashes.hash_bytes(canonical(value).encode(), size=12)
 
 
 def _described(value: Any) -> Any:
