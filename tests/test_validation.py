@@ -81,6 +81,17 @@ def test_names_of_scripts_and_results_belong_together():
     assert sorted(found) == RESULTS
 
 
+def test_the_readme_has_every_script_in_its_group():
+    text = (catalogue.ROOT.parent / "README.md").read_text()
+    listed = re.findall(r"^\|.*\| `python -m validation (\w+)` \|$", text, re.MULTILINE)
+    assert sorted(listed) == sorted([*catalogue.GROUPS, *(script.name for script in SCRIPTS)])
+    groups = {script.name: script.group for script in SCRIPTS}
+    group = None
+    for name in listed:
+        group = name if name in catalogue.GROUPS else group
+        assert groups.get(name, group) == group
+
+
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
 def test_scripts_are_in_step_with_the_package(script):
     assert callable(importlib.import_module(script.module).main)
