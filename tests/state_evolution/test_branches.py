@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution import arclength
+from gamp_attention.state_evolution.continuation import arclength
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.stability import replicon
@@ -160,7 +160,7 @@ def test_a_fold_is_passed_and_located(monkeypatch):
             break
     assert points[-1][0] < 0.5 < points[0][0]
     assert arclength.fading_family(curve, points) is None
-    assert not arclength.q_vanishes(curve, points)
+    assert not arclength.weights_vanish(curve, points)
     monkeypatch.setattr(arclength, "_rule_shift", lambda curve, u: 0.0)
     value, error, before = arclength.extremum(curve, points)
     assert value == pytest.approx(1.0, abs=1e-6)

@@ -18,7 +18,7 @@ from gamp_attention.experiments.comparison.result import Branch, Comparison, Int
 from gamp_attention.models.model import Model
 from gamp_attention.models.starts import STARTS
 from gamp_attention.models.teachers import SoftmaxTeacher
-from gamp_attention.state_evolution.fixed_points.solve import FINEST
+from gamp_attention.state_evolution.fixed_points.solve import checked_rtol
 
 
 def compare(
@@ -89,7 +89,7 @@ def compare(
         steps = dict.fromkeys(names, check.real("damping", damping, low=0, high=1, strict=True))
     lr = LEARNING_RATES["gd"] if lr is None else check.real("lr", lr, low=0, strict=True)
     if rtol is not None:
-        check.real("rtol", rtol, low=FINEST, high=0.1)
+        checked_rtol(rtol)
     if gd_steps is not None:
         check.integer("gd_steps", gd_steps, low=1)
     seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=2)

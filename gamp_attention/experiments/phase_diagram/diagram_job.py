@@ -1,4 +1,4 @@
-"""All boundaries of one model, as a job whose row is stored."""
+"""All boundaries of one model, as a job that is stored as one row."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from gamp_attention.experiments.phase_diagram.transitions import beats_baseline,
 from gamp_attention.experiments.sweeps.digests import digest, short_hash
 from gamp_attention.models.model import Model
 
-FORMAT = 3  # part of every key: to be raised when the same job gives other numbers
+DIAGRAM_FORMAT = 3  # part of every key: to be raised when the same job gives other numbers
 BRANCHES = ("semantic", "positional")
 LINES = (
     "alpha_c",
@@ -47,7 +47,7 @@ class DiagramJob:
     @property
     def key(self) -> str:
         """A hash of all that determines the row."""
-        return short_hash([FORMAT, digest(self.model), asdict(self.search)])
+        return short_hash([DIAGRAM_FORMAT, digest(self.model), asdict(self.search)])
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def find(model: Model, search: Search) -> tuple[dict[str, Boundary], dict[str, S
 
 
 def _stable(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:
-    """The ends of the range of α in which the branch is stable: the largest one, where there are several."""
+    """The ends of the range of α in which the branch is stable; of the range at largest α, where there are several."""
     if not scan.found:
         none = Boundary.none(f"none: there is no {scan.branch} branch")
         return none, none

@@ -10,7 +10,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.text import Rows, with_error
 from gamp_attention.experiments.phase_diagram.boundary import Boundary
-from gamp_attention.experiments.phase_diagram.diagram_job import FORMAT, LINES, DiagramJob, Search
+from gamp_attention.experiments.phase_diagram.diagram_job import DIAGRAM_FORMAT, LINES, DiagramJob, Search
 from gamp_attention.experiments.sweeps.digests import base_digest, short_hash
 from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chains
 from gamp_attention.experiments.sweeps.store import Store
@@ -32,8 +32,8 @@ class PhaseBoundaries(Result):
         "alpha_l"; and for "semantic" and "positional" the range of α where the branch exists, `_from` and `_to`, and
         where it is stable against the overlap that is zero on it, `_stable_from` and `_stable_to`.
     status : K of CONVERGED, INACCURATE (an error is above the tolerance, or a line was not found) or NONFINITE.
-    messages : K, what was inaccurate.
-    rows : K, what was stored for each.
+    messages : K, what was inaccurate, in words.
+    rows : K, what was stored for each value.
     """
 
     parameter: str
@@ -52,12 +52,12 @@ class PhaseBoundaries(Result):
 
     @property
     def alpha_c(self) -> np.ndarray:
-        """(K,) α at which the positional and the semantic branch have equal training loss; NaN where there is none."""
+        """(K,) α at which the positional and the semantic branch have equal training loss, or NaN."""
         return self.line("alpha_c")[0]
 
     @property
     def alpha_c_error(self) -> np.ndarray:
-        """(K,) its error."""
+        """(K,) error of that."""
         return self.line("alpha_c")[1]
 
     @property
@@ -67,7 +67,7 @@ class PhaseBoundaries(Result):
 
     @property
     def alpha_l_error(self) -> np.ndarray:
-        """(K,) its error."""
+        """(K,) error of that."""
         return self.line("alpha_l")[1]
 
     def line(self, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -77,7 +77,7 @@ class PhaseBoundaries(Result):
         return np.array([line.value for line in found]), np.array([line.error for line in found])
 
     def _rows(self) -> Rows:
-        """A line for each value: α_c, α_l and where the branches exist, then in words what there is not."""
+        """A line for each value: α_c, α_l and where the branches exist, then in words which lines do not exist."""
         columns = {
             "alpha_c": "α_c",
             "alpha_l": "α_l",
@@ -118,18 +118,17 @@ def phase_boundaries(
     Eq. :eq:`boundaries`.
 
     Both branches are solved at a ladder of α and followed to their ends. Roots along them are refined until their
-    error is within tol. What lies between two rungs of the ladder on both sides, as a branch that appears and ends
-    again there, is not seen.
+    error is within tol. A branch that appears and ends between two neighbouring α of the ladder is not seen.
 
     Parameters
     ----------
     model : the problem; its own ω if no values are given.
-    omegas, lams, sigmas, matrices : values of ω, λ, σ or A, of one of them.
+    omegas, lams, sigmas, matrices : values of ω, λ, σ or A; only one of these may be given.
     alphas : (lowest, highest) α.
     tol : error asked for of every boundary.
     folder : where to keep what is finished, so that a rerun goes on from there; nowhere if not given.
-    executor : what has `submit`, as in concurrent.futures, for one job for each value; serial if not given.
-    threads : of compiled kernels; all when serial and one on an executor, if not given.
+    executor : with `submit` as in concurrent.futures, which gets a job for each value; serial if not given.
+    threads : of compiled kernels; if not given, all when serial, and one on an executor.
 
     Returns
     -------
@@ -158,7 +157,11 @@ def phase_boundaries(
         DiagramJob(each, name, np.asarray(value).tolist(), search) for each, value in zip(models, values, strict=True)
     ]
     base = models[0] if name != "A" else _with_matrix(model, np.zeros_like(softmax_teacher(model).A))
-    about = {"model": short_hash(["boundaries", base_digest(base)]), "settings": asdict(search), "format": FORMAT}
+    about = {
+        "model": short_hash(["boundaries", base_digest(base)]),
+        "settings": asdict(search),
+        "format": DIAGRAM_FORMAT,
+    }
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
         store = Store(place)
         store.begin(about | {"jobs": [job.parameters | {"key": job.key} for job in jobs]})

@@ -1,5 +1,6 @@
 """Where a branch appears, ends, and gains or loses stability, as α is varied."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -9,27 +10,35 @@ from gamp_attention.experiments.phase_diagram.scan import Scan
 from gamp_attention.results import ConvergenceError, Status
 from gamp_attention.state_evolution.continuation.crossings import Growth, crossing
 from gamp_attention.state_evolution.continuation.follow import continue_branch, curve_of
-from gamp_attention.state_evolution.equations.units import is_faint
-from gamp_attention.state_evolution.fixed_points.search import family_growth
 from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF
-from gamp_attention.state_evolution.fixed_points.stability import sector_growth
+from gamp_attention.state_evolution.fixed_points.stability import family_growth, sector_growth
+from gamp_attention.state_evolution.fixed_points.vanishing import weights_are_tiny
 
 ZERO = {"semantic": "m", "positional": "theta"}  # the family that is zero on a branch
-INSIDE = 0.04  # distance to the end of a branch, relative, at which it is still solved for
-SAME = 0.05  # relative difference of growths that are one
-HALVINGS = 3  # of the way to where q is tiny, over which it changes by orders of magnitude
-SLACK = 0.05  # beyond the bracket, relative, where a meeting point may still lie
+
+
+@dataclass(frozen=True)
+class SpinodalSettings:
+    """Settings of the search for the ends of a branch; distances in α are relative."""
+
+    inside: float = 0.04  # from an end, where the branch is solved too: much may change up to the next rung
+    slack: float = 0.05  # beyond two α, where a meeting point between them may lie
+    max_halvings: int = 3  # of the way to where q is tiny, over which it changes by orders of magnitude
+    same_growth: float = 0.05  # relative difference of growths that count as one
+
+
+SPINODALS = SpinodalSettings()
 
 
 def existence(scan: Scan, low: float, high: float, tol: float) -> tuple[Boundary, Boundary]:
-    """The least and the largest α of the branch in a range, following it where solving by name did not find it."""
+    """Where the branch begins and where it ends within a range of α; followed where solving by name did not find it."""
     if not scan.found:
         none = Boundary.none(f"the {scan.branch} branch is nowhere in [{low:g}, {high:g}]")
         return none, none
     ends = _end(scan, high, low, tol), _end(scan, low, high, tol)
     scan.trim(ends[0].value, ends[1].value)
-    for end, inward in zip(ends, (1 + INSIDE, 1 - INSIDE), strict=True):
-        if np.isfinite(end.value):  # much may change between there and the last rung
+    for end, inward in zip(ends, (1 + SPINODALS.inside, 1 - SPINODALS.inside), strict=True):
+        if np.isfinite(end.value):
             scan.approach(end.value, end.value * inward)
     return ends
 
@@ -46,7 +55,7 @@ def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
         found = _meeting(scan, here, gone, tol)
         if found is not None:
             return found
-        if halvings < HALVINGS and is_faint(scan.model, scan.lost[gone].overlaps):
+        if halvings < SPINODALS.max_halvings and weights_are_tiny(scan.model, scan.lost[gone].overlaps):
             halvings += 1
             scan.at(float(np.sqrt(here * gone)))
             continue
@@ -63,14 +72,15 @@ def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
 
 
 def _meeting(scan: Scan, here: float, gone: float, tol: float) -> Boundary | None:
-    """Where the branch splits off from the one without its family, if that lies between; None if not."""
+    """Where the branch splits off from the one without its family; None if that is not between the two α."""
     other, family = scan.lost[gone], FAMILY_OF[scan.branch]
     if other.status is not Status.LOST:
         return None
     bare = scan.found[here].overlaps.without(family)
     curve = curve_of(scan.model, here, "alpha", bare)
     found = crossing(curve, (gone, here), (other.overlaps.without(family), bare), family, family_growth, tol)
-    inside = min(gone, here) * (1 - SLACK) <= found.value <= max(gone, here) * (1 + SLACK)
+    slack = SPINODALS.slack
+    inside = min(gone, here) * (1 - slack) <= found.value <= max(gone, here) * (1 + slack)
     return Boundary.found(found.value, found.error, tol, "vanished") if inside and np.isfinite(found.error) else None
 
 
@@ -79,14 +89,14 @@ def stability_changes(scan: Scan, tol: float) -> tuple[list[tuple[Boundary, bool
 
     Returns
     -------
-    The changes, each with whether the branch is stable above it; and whether it is stable at the lowest α.
+    The changes, each with whether the branch is stable above it, and whether the branch is stable at the lowest α.
     """
     sector, alphas = ZERO[scan.branch], sorted(scan.found)
-    # growth that keeps the reversal of tokens takes half the work, and mostly is the largest
+    # `family_growth` takes half the work, and mostly is the same
     measure: Growth = family_growth
     outer = [alphas[0], alphas[-1]]
     kept, all_of_them = (_rough_growths(scan, outer, each) for each in (family_growth, sector_growth))
-    if not np.allclose(kept, all_of_them, rtol=SAME):
+    if not np.allclose(kept, all_of_them, rtol=SPINODALS.same_growth):
         measure = sector_growth
     rough = _rough_growths(scan, alphas, measure)
     changes = []

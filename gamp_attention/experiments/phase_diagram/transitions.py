@@ -10,7 +10,7 @@ from gamp_attention.experiments.phase_diagram.scan import Scan
 from gamp_attention.state_evolution.continuation.crossings import Measure, root_on_rules
 from gamp_attention.state_evolution.rules.rule import Rule
 
-Difference = Callable[..., float]  # of a number of several fixed points
+Difference = Callable[..., float]  # of a number measured at a fixed point of each branch
 
 
 def equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
@@ -35,7 +35,7 @@ def equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
 
 
 def beats_baseline(semantic: Scan, baseline: LinearBaseline, tol: float) -> Boundary:
-    """α_l, from which on the test error of the semantic branch is below the linear baseline's. Eq. :eq:`boundaries`."""
+    """α_l, beyond which the semantic branch has a lower test error than the linear baseline. Eq. :eq:`boundaries`."""
     values = _on_all((semantic,), lambda se: baseline.test_error - se.test_error)
     if not values:
         return Boundary.none("none: there is no semantic branch")
@@ -52,7 +52,7 @@ def beats_baseline(semantic: Scan, baseline: LinearBaseline, tol: float) -> Boun
 
 
 def _on_all(scans: Sequence[Scan], difference: Difference) -> list[tuple[float, float]]:
-    """(α, difference) wherever all branches are known, which they are made to be wherever one of them is."""
+    """(α, difference) for every α at which one branch is known and all exist."""
     for alpha in sorted({alpha for scan in scans for alpha in scan.found}):
         if all(scan.spans(alpha) for scan in scans):
             for scan in scans:
@@ -64,7 +64,7 @@ def _on_all(scans: Sequence[Scan], difference: Difference) -> list[tuple[float, 
 def _root(
     scans: Sequence[Scan], difference: Difference, ends: tuple[float, float], tol: float, size: float
 ) -> tuple[Boundary, float]:
-    """Where a difference of numbers of a certain size is zero, and its slope there."""
+    """Where a difference of numbers of a given size is zero, and its slope there."""
     tracks = [scan.track(tol) for scan in scans]
 
     def measure(rule: Rule) -> Measure:

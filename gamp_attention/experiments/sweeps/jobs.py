@@ -18,8 +18,7 @@ from gamp_attention.experiments.sweeps.digests import base_digest
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.fixed_points.solve import FINEST
-from gamp_attention.state_evolution.fixed_points.warm_start import solve_near
+from gamp_attention.state_evolution.fixed_points.solve import checked_rtol, solve_near
 
 DESCENDING = {"semantic": True, "positional": False}  # each branch is followed from the end at which it exists
 USED = {  # settings that matter to each method
@@ -53,7 +52,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         plain = {
-            "rtol": check.real("rtol", self.rtol, low=FINEST, high=0.1),
+            "rtol": checked_rtol(self.rtol),
             "risk": check.choice("risk", self.risk, RISKS),
             "n_test": check.integer("n_test", self.n_test, low=2),
             "descent": check.choice("descent", self.descent, METHODS),

@@ -1,4 +1,4 @@
-"""Pseudo-arclength: points of the curve F(x; p) = x, past turns of the parameter p, and where it turns."""
+"""Pseudo-arclength: points of the curve F(x; p) = x around turns of the parameter p, and where it turns or ends."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,19 +9,29 @@ from gamp_attention.models.model import Model
 from gamp_attention.models.parameters import with_parameter
 from gamp_attention.results import ConvergenceError, Overlaps
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible
-from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS
+from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, BROYDEN
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.fixed_points.refinement import REFINEMENT
 from gamp_attention.state_evolution.rules.rule import Rule
 
-DIFFERENCE = 5e-3
-CONVERGED = 1e-5  # residual of a point, in units of the overlaps
-CORRECTIONS = 6
-PARABOLAS = 5  # through a turn, at most
-LEAST_ARC = 0.04  # of a parabola through a turn, above the noise of the averages
-FADED = 1e-2  # of an overlap that has all but vanished
-SAFETY = 0.5  # error of a turning point, in units of its shift from the coarser rule
-TURN = 0.9  # least cosine between successive tangents
-FIRST_STEP, LEAST_STEP, LARGEST_STEP = 0.05, 1e-4, 0.3  # of arclength in units
+
+@dataclass(frozen=True)
+class ArclengthSettings:
+    """Settings of the steps along a curve, of arclength in units of the overlaps and the parameter."""
+
+    first_step: float = 0.05
+    min_step: float = 1e-4  # below, no further point is found
+    max_step: float = 0.3
+    min_cosine: float = 0.9  # between successive tangents, so that turns are seen
+    residual: float = 1e-5  # of a point
+    max_corrections: int = 6  # Newton steps to a point; beyond, the step along the curve was too long
+    few_corrections: int = 3  # up to which steps along the curve grow, and Broyden's Jacobian is kept
+    faded: float = 1e-2  # size of a family in units of √q, or of q in units of its first, that is as good as zero
+    max_parabolas: int = 5  # through a turn
+    min_arc: float = 0.04  # of a parabola, above the noise of the averages
+
+
+ARCLENGTH = ArclengthSettings()
 
 
 @dataclass(frozen=True)
@@ -56,13 +66,13 @@ class Curve:
             return nowhere
 
     def derivative(self, u: np.ndarray, base: np.ndarray) -> np.ndarray:
-        """Of the residual in u, (n, n + 1)."""
-        steps = DIFFERENCE * np.eye(len(u))
-        return np.stack([(self.residual(u + step) - base) / DIFFERENCE for step in steps], axis=1)
+        """Derivative of the residual in u, (n, n + 1)."""
+        steps = BROYDEN.difference * np.eye(len(u))
+        return np.stack([(self.residual(u + step) - base) / BROYDEN.difference for step in steps], axis=1)
 
 
 def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[np.ndarray]:
-    """Points of the curve from its start towards a value of the parameter, and beyond any turn."""
+    """Points of the curve from its start towards a value of the parameter, and around any turn."""
     goal = to / curve.unit
     guess = np.append(curve.packing.pack(overlaps), first / curve.unit)
     fixed = np.append(np.zeros(len(guess) - 1), 1.0)
@@ -73,8 +83,8 @@ def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[
     u, J, _ = found
     yield u
     tangent = _tangent(J, np.sign(goal - u[-1]) * fixed)
-    step = FIRST_STEP
-    while step >= LEAST_STEP:
+    step = ARCLENGTH.first_step
+    while step >= ARCLENGTH.min_step:
         ahead = u + step * tangent
         if (ahead[-1] - goal) * (u[-1] - goal) <= 0:  # the goal lies on the way: solve there
             ahead = u + tangent * (goal - u[-1]) / tangent[-1]
@@ -86,13 +96,14 @@ def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[
             there, J_there, corrections = found
             moved = there - u
             along = moved / np.linalg.norm(moved)
-            if along @ tangent >= TURN:
+            if along @ tangent >= ARCLENGTH.min_cosine:
                 u, J = there, J_there
-                if corrections > 3:
+                if corrections > ARCLENGTH.few_corrections:
                     J = curve.derivative(u, curve.residual(u))
                 tangent = _tangent(J, along)
                 yield u
-                step = min(step * (1.5 if corrections <= 3 else 1.0), LARGEST_STEP)
+                longer = 1.5 if corrections <= ARCLENGTH.few_corrections else 1.0
+                step = min(step * longer, ARCLENGTH.max_step)
                 continue
         step *= 0.5
         J = curve.derivative(u, curve.residual(u))  # Broyden's may have drifted
@@ -110,22 +121,22 @@ def _tangent(J: np.ndarray, towards: np.ndarray) -> np.ndarray:
 def _correct(
     curve: Curve, u: np.ndarray, normal: np.ndarray, J: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, int] | None:
-    """Newton steps in the plane through u across `normal`, with Broyden updates: the point, J and their number."""
+    """Newton steps in the plane through u with a normal, with Broyden updates: the point, J and their number."""
     rest = curve.residual(u)
-    for number in range(CORRECTIONS):
+    for number in range(ARCLENGTH.max_corrections):
         if not (np.isfinite(rest).all() and np.isfinite(J).all()):
             return None
-        if np.abs(rest).max() <= CONVERGED:
+        if np.abs(rest).max() <= ARCLENGTH.residual:
             return u, J, number
         step = np.linalg.lstsq(np.vstack([J, normal]), np.append(-rest, 0.0), rcond=None)[0]
         if normal[-1] == 1:  # at a given parameter, to the last bit
             step[-1] = 0.0
-        if np.linalg.norm(step) > LARGEST_STEP:
+        if np.linalg.norm(step) > ARCLENGTH.max_step:
             return None
         after = curve.residual(u + step)
         J = J + np.outer(after - rest - J @ step, step) / (step @ step)
         u, rest = u + step, after
-    return (u, J, CORRECTIONS) if np.abs(rest).max() <= CONVERGED else None
+    return (u, J, ARCLENGTH.max_corrections) if np.abs(rest).max() <= ARCLENGTH.residual else None
 
 
 def turned(points: list[np.ndarray]) -> bool:
@@ -135,25 +146,25 @@ def turned(points: list[np.ndarray]) -> bool:
 
 
 def fading_family(curve: Curve, points: list[np.ndarray]) -> str | None:
-    """The family, m or θ, that goes through zero at the end of the points, where another branch crosses, or None."""
+    """The family, m or θ, that goes to zero at the end of the points, where another branch crosses, or None."""
     before, after = (curve.packing.unpack(u[:-1]) for u in (points[-3], points[-1]))
     for name in ("m", "theta"):
         old, new = before.arrays()[name], after.arrays()[name]
         if name in curve.packing.names and (
-            np.sum(old * new) < 0 or np.abs(new).max() < FADED * np.sqrt(np.abs(after.q).max())
+            np.sum(old * new) < 0 or np.abs(new).max() < ARCLENGTH.faded * np.sqrt(np.abs(after.q).max())
         ):
             return name
     return None
 
 
-def q_vanishes(curve: Curve, points: list[np.ndarray]) -> bool:
-    """Whether the weights themselves go to zero at the end of the points."""
+def weights_vanish(curve: Curve, points: list[np.ndarray]) -> bool:
+    """Whether all weights go to zero at the end of the points."""
     first, after = (curve.packing.unpack(u[:-1]) for u in (points[0], points[-1]))
-    return bool(np.abs(after.q).max() < FADED * np.abs(first.q).max())
+    return bool(np.abs(after.q).max() < ARCLENGTH.faded * np.abs(first.q).max())
 
 
-def where_q_vanishes(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
-    """The parameter at which q, of which it is a smooth function, is zero, and its error."""
+def where_weights_vanish(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
+    """The parameter where q is zero, as a smooth function of q, and its error."""
     size = np.array([np.linalg.norm(curve.packing.unpack(u[:-1]).q) for u in points])
     p = np.array([u[-1] for u in points]) * curve.unit
     used = np.argsort(size)[:3]
@@ -162,10 +173,10 @@ def where_q_vanishes(curve: Curve, points: list[np.ndarray]) -> tuple[float, flo
 
 
 def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list[np.ndarray]]:
-    """The turning value of the parameter by parabolas in arclength, and the points before it."""
+    """The turning value of the parameter by parabolas in arclength, its error, and the points before it."""
     a, b, c = points[-3:]
     values = []
-    for _ in range(PARABOLAS):
+    for _ in range(ARCLENGTH.max_parabolas):
         s = np.array([-np.linalg.norm(b - a), 0.0, np.linalg.norm(c - b)])
         fit = np.polyfit(s, [a[-1], b[-1], c[-1]], 2)
         at = float(np.clip(-fit[1] / (2 * fit[0]), s[0], s[2]))
@@ -176,7 +187,7 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
         found = _correct(curve, middle, tangent, J)
         if found is None:
             break
-        step = max(0.5 * min(-s[0], s[2]), LEAST_ARC)
+        step = max(0.5 * min(-s[0], s[2]), ARCLENGTH.min_arc)
         tangent = _tangent(found[1], tangent)
         sides = [_correct(curve, found[0] + side * step * tangent, tangent, found[1]) for side in (-1, 1)]
         if sides[0] is None or sides[1] is None:
@@ -186,11 +197,11 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
             break
     spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(a[-1] - c[-1]) * curve.unit
     shift = _rule_shift(curve, b)
-    return values[-1] + shift, spread + SAFETY * abs(shift), points[:-1]
+    return values[-1] + shift, spread + REFINEMENT.shift_error * abs(shift), points[:-1]
 
 
 def _rule_shift(curve: Curve, u: np.ndarray) -> float:
-    """What the next finer rule shifts a turning point by: −wᵀ δF / wᵀ ∂F/∂p, with w the left null vector."""
+    """How far the next finer rule shifts a turn: −wᵀ δF / wᵀ ∂F/∂p, with the left null vector w of 1 − ∂F/∂x."""
     F = curve.map(u)
     finer = F.finer()
     base = curve.residual(u)

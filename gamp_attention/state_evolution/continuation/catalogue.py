@@ -1,6 +1,8 @@
 """All fixed points of state evolution that are found from a stated set of starts."""
 
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,18 @@ from gamp_attention.state_evolution.fixed_points.result import StateEvolutionRes
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 from gamp_attention.state_evolution.rules.choice import first_rule
 
-MIXTURES = (0.3, 0.5, 0.7)  # between two solutions found, where a third may separate them
-SAME = 2e-2  # relative change under which two rough solutions are one, before they are refined
-ROUGH, NEWTON_STEPS = 1e-4, 40
+
+@dataclass(frozen=True)
+class CatalogueSettings:
+    """Settings of the search for further solutions between those found."""
+
+    mixtures: tuple[float, ...] = (0.3, 0.5, 0.7)  # of two solutions, where a third may separate them
+    residual: float = 1e-4  # of a rough solution by Newton steps
+    max_steps: int = 40  # of Newton's, which may start far from a solution
+    same: float = 2e-2  # relative change under which two rough solutions are one
+
+
+CATALOGUE = CatalogueSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +41,7 @@ class Branches(Result):
     ----------
     solutions : the fixed points.
     names : what each was first found from, a start or a mixture of two solutions.
-    missing : starts that led to no solution of their own, with the status or the solution they led to.
+    missing : starts that led to no solution, with the status, or to that of another start, which is named.
     """
 
     solutions: list[StateEvolutionResult]
@@ -39,7 +50,7 @@ class Branches(Result):
 
     @property
     def global_minimum(self) -> StateEvolutionResult | None:
-        """The solution of least training loss among those found."""
+        """Of the solutions found, the one with the lowest training loss; None if there is none."""
         return self.solutions[0] if self.solutions else None
 
     def _rows(self) -> Rows:
@@ -66,8 +77,8 @@ def branches(
 
     Eq. :eq:`conjugates`, :eq:`weights`.
 
-    Mixtures are solved by Newton steps alone, so that unstable solutions that separate two basins are found too.
-    There may be others.
+    Mixtures are solved by Newton steps alone, which also find unstable solutions that separate two basins. There may be
+    solutions that none of these finds.
 
     Parameters
     ----------
@@ -96,43 +107,42 @@ def branches(
         starts = (starts,)
     if not isinstance(starts, tuple | list) or not starts:
         raise check.fail("starts", starts, "a list of names or Overlaps", TypeError)
-    options: dict[str, Any] = {"variance": variance, "seed": seed}
+    solve = partial(solve_state_evolution, model, alpha, rtol=rtol, variance=variance, stable=stable, seed=seed)
     found: list[tuple[str, StateEvolutionResult]] = []
     missing: dict[str, str] = {}
-
-    def add(name: str, se: StateEvolutionResult) -> None:
-        twin = next((other for other, known in found if _alike(known.overlaps, se.overlaps)), None)
-        if twin is not None:
+    for number, start in enumerate(starts):
+        name = start if isinstance(start, str) else f"overlaps {number}"
+        se = solve(start)
+        if se.status is Status.LOST:  # what was found instead is a solution too
+            se = solve(se.overlaps)
+        if not (np.isfinite(se.overlaps.q).all() and np.isfinite(se.error)):
+            missing[name] = se.status.value
+        elif twin := _name_of(se.overlaps, found):
             missing[name] = f"the solution found from {twin}"
         else:
             found.append((name, se))
-
-    for number, start in enumerate(starts):
-        name = start if isinstance(start, str) else f"overlaps {number}"
-        se = solve_state_evolution(model, alpha, start, rtol=rtol, stable=stable, **options)
-        if se.status is Status.LOST:  # what was found instead is a solution too
-            se = solve_state_evolution(model, alpha, se.overlaps, rtol=rtol, stable=stable, **options)
-        if np.isfinite(se.overlaps.q).all() and np.isfinite(se.error):
-            add(name, se)
-        else:
-            missing[name] = se.status.value
     F = OverlapMap(model, float(alpha), first_rule("auto", model, (seed,)), variance)
     for i, (one, a) in enumerate(list(found)):
-        for other, b in list(found)[i + 1 :]:
-            for share in MIXTURES:
+        for other, b in found[i + 1 :]:
+            for share in CATALOGUE.mixtures:
                 rough = _newton_from(F, _mixture(a.overlaps, b.overlaps, share))
-                if rough is None or any(_alike(known.overlaps, rough) for _, known in found):
+                if rough is None or _name_of(rough, found):
                     continue
-                se = solve_state_evolution(model, alpha, rough, rtol=rtol, stable=stable, **options)
-                if se.converged and not any(_alike(known.overlaps, se.overlaps) for _, known in found):
+                se = solve(rough)
+                if se.converged and not _name_of(se.overlaps, found):
                     found.append((f"{one} and {other}, mixed", se))
     found.sort(key=lambda entry: entry[1].train_loss)
     return Branches([se for _, se in found], [name for name, _ in found], missing)
 
 
-def _alike(a: Overlaps, b: Overlaps) -> bool:
-    """Whether two solutions are one, up to the signs of m and θ."""
-    return any(relative_change(replace(a, m=s * a.m, theta=t * a.theta), b) < SAME for s in (1, -1) for t in (1, -1))
+def _name_of(overlaps: Overlaps, found: list[tuple[str, StateEvolutionResult]]) -> str | None:
+    """The name of the solution that has given overlaps, up to the signs of m and θ; None if it is new."""
+    for name, known in found:
+        for s, t in product((1, -1), repeat=2):
+            mirrored = replace(known.overlaps, m=s * known.overlaps.m, theta=t * known.overlaps.theta)
+            if relative_change(mirrored, overlaps) < CATALOGUE.same:
+                return name
+    return None
 
 
 def _mixture(a: Overlaps, b: Overlaps, share: float) -> Overlaps:
@@ -144,7 +154,7 @@ def _newton_from(F: OverlapMap, start: Overlaps) -> Overlaps | None:
     if not is_feasible(F.model, start):
         return None
     try:
-        root = newton(F, start, ROUGH, NEWTON_STEPS)
+        root = newton(F, start, CATALOGUE.residual, CATALOGUE.max_steps)
     except BREAKDOWNS:
         return None
     return root.overlaps if root.status.converged else None

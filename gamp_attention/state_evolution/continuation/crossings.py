@@ -1,6 +1,7 @@
-"""Where something measured along branches crosses zero, as the growth in a sector minus 1: roots with errors."""
+"""Roots with errors of something measured along branches, as the growth in a sector minus 1."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -10,20 +11,27 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.continuation.arclength import Curve
 from gamp_attention.state_evolution.continuation.track import BranchTrack
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.fixed_points.refinement import REFINEMENT
 from gamp_attention.state_evolution.fixed_points.stability import sector_growth
 from gamp_attention.state_evolution.rules.rule import Rule
 
-STEPS = 12
-CLOSE = 2e-3  # of the parameter, where secants on the first rule end, relative to it
-CLEAR = 20.0  # difference, in units of what a rule leaves unresolved, from which on a secant tells the slope
-ENOUGH = 0.25  # of the largest difference, where none is clear
-SLACK = 1.0  # beyond the two given values, in units of their distance, where it may lie
-SAFETY = 0.5  # error of the root on a rule, in units of its shift from the coarser one
-LEAST = 0.5  # error in units of what the rule leaves unresolved, as shifts can be small by accident
-SLOPE_ERROR = 0.2  # of a secant, relative,
-SETTLED = 0.3  # and what it may make of the error asked for
-RULES = 6  # finer ones, at most: each takes about three times as long as the last
 
+@dataclass(frozen=True)
+class CrossingSettings:
+    """Settings of secants for roots of functions that every rule gets a little wrong."""
+
+    max_steps: int = 12
+    close: float = 2e-3  # step, relative to the parameter, at which the first rule has done its part
+    clear: float = 20.0  # difference that tells the slope, in units of what a rule leaves unresolved
+    clear_share: float = 0.25  # of the largest difference, which tells it where none is clear
+    slack: float = 1.0  # beyond the two given values, in units of their distance, where the root may lie
+    max_finer: int = 6  # rules: each takes about three times as long as the last
+    slope_error: float = 0.2  # of a secant, relative
+    step_share: float = 0.3  # what the slope's error may do to the last step, in units of the error asked for
+    unresolved: float = 0.5  # least error in units of what the rule leaves unresolved: shifts can be small by accident
+
+
+CROSSING = CrossingSettings()
 
 Growth = Callable[[OverlapMap, Overlaps, str], float]
 Measure = Callable[[float], float]  # of the parameter; NaN where the branch is lost
@@ -45,10 +53,10 @@ def crossing(
     growth: Growth = sector_growth,
     tol: float | None = None,
 ) -> Crossing:
-    """The parameter at which growth in a sector crosses 1, near two values of it and overlaps there.
+    """The parameter at which growth in a sector crosses 1, near two values of it with known overlaps.
 
-    The error, tol or 5e-4 of the curve's unit if it can be reached, is infinite where the branch was lost on the way,
-    or the crossing is not near.
+    The error asked for is tol, or 5e-4 of the curve's unit. It is infinite where the branch was lost on the way, or the
+    crossing is not near.
     """
     tol = 5e-4 * curve.unit if tol is None else tol
     track = BranchTrack(curve, dict(zip(ends, overlaps, strict=True)), tol)
@@ -71,7 +79,7 @@ def root_on_rules(
 ) -> tuple[float, float, float]:
     """Root of a measured function on ever finer rules, its error, infinite where none is found, and the slope.
 
-    By secants on the first rule, then from there with the slope known, until what a finer rule shifts is within tol.
+    Secants on the first rule tell the slope. Finer rules then shift the root, until a shift is within tol.
 
     Parameters
     ----------
@@ -81,16 +89,19 @@ def root_on_rules(
     size : of the numbers whose difference the function is; rules resolve it relative to them.
     """
     coarse = measure(rule)
-    value, slope = _secant(coarse, *ends, CLEAR * rule.tol * size)
+    value, slope = _secant(coarse, *ends, CROSSING.clear * rule.tol * size)
     error, finer = np.inf, rule.finer()
-    for _ in range(RULES):
+    for _ in range(CROSSING.max_finer):
         if not np.isfinite(slope) or finer is None or error <= tol:
             break
         fine, split = measure(finer), finer.deterministic
         rest = fine(value)
         shift = (rest - coarse(value)) / slope
-        value, last, slope = _polish(fine, value, rest, slope, tol if split else np.inf, CLEAR * finer.tol * size)
-        error = SAFETY * abs(shift) + SLOPE_ERROR * abs(last) + LEAST * finer.tol * size / abs(slope)
+        value, last, slope = _polish(
+            fine, value, rest, slope, tol if split else np.inf, CROSSING.clear * finer.tol * size
+        )
+        unresolved = CROSSING.unresolved * finer.tol * size / abs(slope)
+        error = REFINEMENT.shift_error * abs(shift) + CROSSING.slope_error * abs(last) + unresolved
         coarse, finer = fine, finer.finer() if split else None
     return value, error if np.isfinite(value) else np.inf, slope
 
@@ -98,15 +109,15 @@ def root_on_rules(
 def _secant(measure: Measure, a: float, b: float, clear: float) -> tuple[float, float]:
     """Root, roughly, and slope there; NaN where the branch is lost or the root is not near.
 
-    Secants go through the last point and the nearest one at which the function clearly differs, or by much of what it
-    differs at most: the farthest point, across which the function bends, would tell the slope badly.
+    Secants go through the last point and the nearest one where the function clearly differs. Where it nowhere does, a
+    fair share of the largest difference is enough: across the farthest points the function may bend.
     """
     width = abs(b - a)
-    low, high = min(a, b) - SLACK * width, max(a, b) + SLACK * width
+    low, high = min(a, b) - CROSSING.slack * width, max(a, b) + CROSSING.slack * width
     known, slope = {a: measure(a), b: measure(b)}, np.nan
-    for _ in range(STEPS):
+    for _ in range(CROSSING.max_steps):
         rises = {x: abs(f - known[b]) for x, f in known.items() if x != b}
-        enough = min(clear, ENOUGH * np.nanmax([0.0, *rises.values()]))
+        enough = min(clear, CROSSING.clear_share * np.nanmax([0.0, *rises.values()]))
         told = [x for x in rises if rises[x] >= enough]  # none where the branch was lost at b
         if not told:
             break
@@ -114,7 +125,7 @@ def _secant(measure: Measure, a: float, b: float, clear: float) -> tuple[float, 
         if rises[a] > 0:
             slope = (known[b] - known[a]) / (b - a)
         c = b - known[b] / slope
-        if abs(c - b) <= CLOSE * abs(b):
+        if abs(c - b) <= CROSSING.close * abs(b):
             return c, slope
         bracket = _bracket(known)
         if bracket and not bracket[0] < c < bracket[1]:
@@ -136,9 +147,9 @@ def _polish(
     measure: Measure, value: float, rest: float, slope: float, tol: float, clear: float
 ) -> tuple[float, float, float]:
     """Root from near it, where the function is `rest`; the last step, and the slope."""
-    for _ in range(STEPS):
+    for _ in range(CROSSING.max_steps):
         step = -rest / slope
-        if not SLOPE_ERROR * abs(step) > SETTLED * tol:
+        if not CROSSING.slope_error * abs(step) > CROSSING.step_share * tol:
             break
         ahead = measure(value + step)
         if abs(ahead - rest) >= clear:

@@ -14,24 +14,20 @@ from gamp_attention.state_evolution.continuation.arclength import (
     Curve,
     extremum,
     fading_family,
-    q_vanishes,
     turned,
     walk,
-    where_q_vanishes,
+    weights_vanish,
+    where_weights_vanish,
 )
 from gamp_attention.state_evolution.continuation.crossings import Crossing, crossing
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.fixed_points.free_energy import stationary_loss
 from gamp_attention.state_evolution.fixed_points.overlap_map import VARIANCES
-from gamp_attention.state_evolution.fixed_points.search import family_growth
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
-from gamp_attention.state_evolution.fixed_points.stability import SECTORS, stability
+from gamp_attention.state_evolution.fixed_points.stability import SECTORS, family_growth, stability
 from gamp_attention.state_evolution.rules.choice import prefers_split
 from gamp_attention.state_evolution.rules.sobol import SobolRule
 from gamp_attention.state_evolution.rules.split import SplitRule
-
-NEARBY = 0.02  # another value of the parameter, relative to it, for a first slope
-LEVEL = 1  # of the split rule that branches are followed with
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +40,9 @@ class BranchPath(Result):
     overlaps : with an axis of points in front.
     train_loss : (P,) ε_t.
     growth : for each sector, the largest real part of the eigenvalues (P,); a damped iteration leaves above 1.
-    end : "reached" the goal; "fold", the branch turns back; "vanished", q or the overlap that tells it from a more
-        symmetric one goes to zero; "stalled", no further point was found.
-    end_value, end_error : where a fold or vanishing point lies, with an error; NaN for other ends.
+    end : "reached", the goal; "fold", the branch turns back; "vanished", all weights, or the overlap that tells the
+        branch from a more symmetric one, go to zero; "stalled", no further point was found.
+    end_value, end_error : where the branch turns back or vanishes, with an error; NaN for other ends.
     changes : where a sector's growth crosses 1: each with value, error and sector.
     """
 
@@ -127,44 +123,52 @@ def continue_branch(
     start = solve_state_evolution(model, alpha, init, rtol=1e-3, variance=variance, stable=False, raise_on_failure=True)
     first = parameter_value(model, alpha, parameter)
     curve = curve_of(model, alpha, parameter, start.overlaps, variance)
-    points, end, family = [], "stalled", None
-    for u in walk(curve, start.overlaps, first, to):
-        points.append(u)
-        family = fading_family(curve, points) if len(points) > 2 else None
-        if family:
-            end = "vanished"
-            break
-        if len(points) > 2 and turned(points):
-            end = "fold"
-            break
-        if points[-1][-1] == to / curve.unit:
-            end = "reached"
-            break
-        if len(points) >= max_points:
-            break
-    if end in ("stalled", "fold") and len(points) < max_points and q_vanishes(curve, points):
-        end = "vanished"
+    points, end, family = _walked(curve, start.overlaps, first, to, max_points)
     value, error = np.nan, np.nan
     if end == "fold":
         value, error, points = extremum(curve, points)
     elif end == "vanished":
-        value, error = _meeting_point(curve, points, family) if family else where_q_vanishes(curve, points)
+        value, error = _meeting_point(curve, points, family) if family else where_weights_vanish(curve, points)
         points = points[:-1]
     return _path(curve, points, end, to, value, error, stable)
 
 
 def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, variance: str = "stein") -> Curve:
-    """The equations of branches through given overlaps, on a rule that is cheap enough to follow them."""
-    rule = SplitRule(LEVEL) if prefers_split(model) else SobolRule(1024, lines=True)
+    """The equations of branches like given overlaps, on a rule that is cheap enough to follow them."""
+    rule = SplitRule(level=1) if prefers_split(model) else SobolRule(1024, lines=True)
     unit = max(parameter_value(model, alpha, parameter), 0.05)
     return Curve(model, alpha, parameter, rule, variance, Packing.of(model, like), unit)
 
 
+def _walked(
+    curve: Curve, start: Overlaps, first: float, to: float, max_points: int
+) -> tuple[list[np.ndarray], str, str | None]:
+    """Points of the branch, how it ends as in `BranchPath`, and the family that fades there, if that is the end."""
+    points: list[np.ndarray] = []
+    end = "stalled"
+    for u in walk(curve, start, first, to):
+        points.append(u)
+        family = fading_family(curve, points) if len(points) > 2 else None
+        if family:
+            return points, "vanished", family
+        if len(points) > 2 and turned(points):
+            end = "fold"
+            break
+        if u[-1] == to / curve.unit:
+            return points, "reached", None
+        if len(points) >= max_points:
+            break
+    if len(points) < max_points and weights_vanish(curve, points):
+        end = "vanished"
+    return points, end, None
+
+
 def _meeting_point(curve: Curve, points: list[np.ndarray], family: str) -> tuple[float, float]:
-    """Where the branch meets one without the fading family, which begins to grow there, and the error of that."""
+    """Where the branch meets the one without the fading family, which begins to grow there, and the error of that."""
     bare = curve.packing.unpack(points[-1][:-1]).without(family)
     p = points[-1][-1] * curve.unit
-    found = crossing(curve, (p * (1 - NEARBY), p * (1 + NEARBY)), (bare, bare), family, family_growth)
+    ends = p * (1 - 0.02), p * (1 + 0.02)  # for a first slope
+    found = crossing(curve, ends, (bare, bare), family, family_growth)
     return found.value, found.error
 
 

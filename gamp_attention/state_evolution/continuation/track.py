@@ -1,7 +1,7 @@
 """Fixed points along a branch as a parameter is varied, each by Newton steps from those known nearby."""
 
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,16 +15,23 @@ from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.test_error import predicted_test_error
 from gamp_attention.state_evolution.rules.rule import Rule
 
-SOLVED = 2e-3  # residual before one last Newton step; or, if that is less,
-SHARE = 0.05  # in units of the relative error asked for, but not under
-RESOLVED = 0.03  # what the rule leaves unresolved, in units of that
-STALLED = 5  # residual, in units of that, that is good enough where Newton steps cannot reduce it
-NUDGE = 0.05  # length of the last step, in the same units, beyond which it cannot be trusted
-STEPS = 8
-HALVINGS = 2  # of the way to a value that is too far for one step
-FAR = 1.0  # distance from the guess, in units of the overlaps, at which it is no longer the same branch
-FADED = 0.1  # of the mean overlap or that with the teacher in the guess: another branch, that crosses where it vanishes
-REACH = 1.2  # of the distance between two known points, that a line through them is trusted for beyond them
+
+@dataclass(frozen=True)
+class TrackSettings:
+    """How well points are solved, and when they are believed to be on the branch; lengths in units of the overlaps."""
+
+    max_residual: float = 2e-3  # before one last Newton step
+    residual: float = 0.05  # the same in units of the relative error asked for of the parameter, where that is less
+    min_residual: float = 0.03  # the same, at least, in units of what the rule leaves unresolved
+    max_steps: int = 8  # of Newton's; beyond, the value was too far
+    max_last_step: float = 0.05  # beyond, one step was not enough
+    halvings: int = 2  # of the way to a value that is too far for one step
+    max_change: float = 1.0  # from the guess; beyond, it is another branch
+    min_family: float = 0.1  # of m and θ in the guess; below, it is another branch, that crosses where they are zero
+    reach: float = 1.2  # of a line through two known points, in units of their distance
+
+
+TRACK = TrackSettings()
 
 
 class BranchTrack:
@@ -39,18 +46,17 @@ class BranchTrack:
 
     def __init__(self, curve: Curve, known: dict[float, Overlaps], tol: float) -> None:
         self.curve, self.tol = curve, tol
-        # shared by all rules and tolerances
-        self.known = dict(known)
+        self.known = dict(known)  # this and the Jacobian are shared by all rules and tolerances
         self._jacobian: list[np.ndarray | None] = [None]
 
     def on(self, rule: Rule) -> "BranchTrack":
-        """The same on another rule, with all that is known in common."""
+        """The same branch on another rule; what either finds is known to both."""
         other = copy(self)
         other.curve = replace(self.curve, rule=rule)
         return other
 
     def within(self, tol: float) -> "BranchTrack":
-        """The same to another tolerance."""
+        """The same branch to another tolerance; what either finds is known to both."""
         other = copy(self)
         other.tol = tol
         return other
@@ -60,10 +66,10 @@ class BranchTrack:
         """The rule to begin with."""
         return self.curve.rule.at_level(0)
 
-    def __call__(self, value: float, halvings: int = HALVINGS) -> "TrackPoint | None":
+    def __call__(self, value: float, halvings: int = TRACK.halvings) -> "TrackPoint | None":
         """The fixed point at a value of the parameter, or None where there is none near what is expected there.
 
-        If need be by way of values half way there, and half way there again.
+        If need be, points half way there are solved first.
         """
         point = self._solve(value)
         if point is None and halvings:
@@ -76,11 +82,12 @@ class BranchTrack:
         guess = self.guess(value)
         packing = Packing.of(self.curve.model, guess)
         F = self.curve.map(np.array([value / self.curve.unit]))
-        solved = min(SOLVED, max(SHARE * self.tol / max(abs(value), 1e-3), RESOLVED * self.curve.rule.tol))
+        asked = TRACK.residual * self.tol / max(abs(value), 1e-3)
+        enough = min(TRACK.max_residual, max(asked, TRACK.min_residual * self.curve.rule.tol))
         try:
-            root = newton(F, guess, solved, STEPS, self._jacobian[0], packing)
+            root = newton(F, guess, enough, TRACK.max_steps, self._jacobian[0], packing)
             self._jacobian[0] = None
-            if not root.residual <= STALLED * solved:
+            if not root.solves(enough):
                 return None
             assert root.jacobian is not None
             at = packing.pack(root.overlaps)
@@ -88,27 +95,27 @@ class BranchTrack:
             best = packing.unpack(at + step)
         except (*BREAKDOWNS, ValueError):
             return None
-        if np.abs(step).max() > NUDGE or _elsewhere(guess, best):
+        if np.abs(step).max() > TRACK.max_last_step or _elsewhere(guess, best):
             return None
         self._jacobian[0] = root.jacobian
         self.known[value] = best
         return TrackPoint(F, root.overlaps, best)
 
     def guess(self, value: float) -> Overlaps:
-        """On a line through the fixed points on both sides or the nearest two, or the one that is known there."""
+        """Overlaps to expect at a value: those of the nearest known point, or on a line through it and another."""
         near = sorted(self.known, key=lambda other: abs(other - value))
         one = self.known[near[0]]
         across = [other for other in near if (other - value) * (near[0] - value) < 0]
         for other in (across or near[1:])[:1]:
             share = (value - near[0]) / (other - near[0])
             guess = _between(one, self.known[other], share)
-            if abs(share) <= REACH and is_feasible(self.curve.model, guess):
+            if abs(share) <= TRACK.reach and is_feasible(self.curve.model, guess):
                 return guess
         return one
 
 
 def _between(a: Overlaps, b: Overlaps, share: float) -> Overlaps:
-    """On a line from a to b; m and θ by their squares, as they vanish like square roots."""
+    """On a line from a to b; m and θ by their squares, as they fade like square roots."""
     line = {name: v + share * (b.arrays()[name] - v) for name, v in a.arrays().items()}
     for name in ("m", "theta"):
         old, new = a.arrays()[name], b.arrays()[name]
@@ -121,8 +128,8 @@ def _between(a: Overlaps, b: Overlaps, share: float) -> Overlaps:
 def _elsewhere(guess: Overlaps, found: Overlaps) -> bool:
     """Whether what was found is on another branch than the guess."""
     was, now = guess.arrays(), found.arrays()
-    faded = any(np.abs(now[name]).max() < FADED * np.abs(was[name]).max() for name in ("m", "theta"))
-    return faded or relative_change(guess, found) > FAR
+    faded = any(np.abs(now[name]).max() < TRACK.min_family * np.abs(was[name]).max() for name in ("m", "theta"))
+    return faded or relative_change(guess, found) > TRACK.max_change
 
 
 class TrackPoint:
@@ -131,7 +138,7 @@ class TrackPoint:
     Attributes
     ----------
     F, at : the map, and the overlaps that it was last evaluated at.
-    overlaps : one last Newton step from there.
+    overlaps : the fixed point, one last Newton step from there.
     """
 
     def __init__(self, F: OverlapMap, at: Overlaps, overlaps: Overlaps) -> None:
@@ -139,11 +146,11 @@ class TrackPoint:
 
     @cached_property
     def train_loss(self) -> float:
-        """ε_t; the free energy is stationary in the overlaps, so that the evaluation at hand will do."""
+        """Training loss ε_t; as the free energy is stationary, its value before the last step will do."""
         image, _ = self.F.images(self.at)
         return stationary_loss(self.F, self.at, image)
 
     @cached_property
     def test_error(self) -> float:
-        """ε_g."""
+        """Test error ε_g."""
         return float(predicted_test_error(self.F.model, self.overlaps, self.F.rule).mean())

@@ -23,16 +23,6 @@ def relative_change(old: Overlaps, new: Overlaps) -> float:
     return max(float(np.abs(a[name] - b[name]).max(initial=0) / size[name]) for name in NAMES)
 
 
-def is_faint(model: Model, overlaps: Overlaps) -> bool:
-    """Whether q is tiny against the teacher's, so that large changes in its own units may mean nothing."""
-    return bool(0 < np.abs(overlaps.q).max() < 1e-3 * np.abs(model.coordinates.rho).max())
-
-
-def weights_fade(model: Model, old: Overlaps, new: Overlaps) -> bool:
-    """Whether q is tiny and falls, as where it goes to zero."""
-    return is_faint(model, old) and bool(np.abs(new.q).max() < np.abs(old.q).max())
-
-
 def is_feasible(model: Model, overlaps: Overlaps, slack: float = 1e-4) -> bool:
     """Whether V is positive definite, and the covariances of (ω̃_l, y_l) are so but for a little slack.
 

@@ -1,11 +1,11 @@
-"""The training loss by three routes, and the free energy whose stationarity conditions state evolution is.
+"""The training loss by three routes, and the free energy, which state evolution makes stationary.
 
 With the Moreau envelope M,
 
     f = α E[M] + ∫dν E[min_x r(x) + ½ xᵀA x − bᵀx] + Σ_l (m̂_l·m_l + θ̂_l·θ_l + ½ q̂_l·V_l − ½ V̂_l·q_l),
 
-where the second term is −½ ∫dν E[bᵀ (λ + A)⁻¹ b] for the ridge. Its derivatives in the hats are the weights' side of
-eq. (7), those in the overlaps the channel's side, and at a fixed point f = ε_t.
+where the second term is −½ ∫dν E[bᵀ (λ + A)⁻¹ b] for the ridge. Its derivatives in the hats give the equations for the
+overlaps, those in the overlaps the equations for the hats, and at a fixed point f = ε_t.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ from gamp_attention.state_evolution.fixed_points.overlap_map import Image, Overl
 
 
 def moreau_loss(overlaps: Overlaps, hats: Hats, penalty: float) -> float:
-    """ε_t of eq. (14) from the Moreau envelope, with the penalty E[r(x)], λ‖Q‖²/2d for the ridge.
+    """Training loss ε_t from the Moreau envelope, and from the penalty E[r(x)], λ‖Q‖²/2d for the ridge.
 
     Eq. :eq:`training-loss`.
     """
@@ -26,9 +26,9 @@ def moreau_loss(overlaps: Overlaps, hats: Hats, penalty: float) -> float:
 
 
 def stationary_loss(F: OverlapMap, overlaps: Overlaps, image: Image) -> float:
-    """ε_t at overlaps near a fixed point, from the map's image of them: to second order in the distance from it.
+    """Training loss near a fixed point, with an error of second order in the distance from it.
 
-    Where A is not Stein's, f is not stationary, and the Moreau form will do.
+    That is the free energy. With the derivative's V̂ this is not stationary, and the Moreau form serves.
     """
     if F.variance != "stein":
         return moreau_loss(overlaps, image.hats, image.penalty)
@@ -36,7 +36,7 @@ def stationary_loss(F: OverlapMap, overlaps: Overlaps, image: Image) -> float:
 
 
 def direct_loss(hats: Hats, penalty: float) -> float:
-    """ε_t as the mean loss at the proximal minimum plus the penalty."""
+    """Training loss as the mean loss at the proximal minimum plus the penalty."""
     return hats.loss + penalty
 
 
@@ -45,7 +45,7 @@ def free_energy(model: Model, overlaps: Overlaps, hats: Hats, moreau: float | No
 
     Eq. :eq:`free-energy`.
 
-    Overlaps and hats need not belong together: the derivatives in each, the others fixed, are the equations.
+    Overlaps and hats need not belong together: derivatives in either, with the other fixed, give the equations.
     """
     coupling = np.sum(hats.m * overlaps.m) + np.sum(hats.theta * overlaps.theta)
     coupling += 0.5 * np.sum(hats.q * overlaps.V) - 0.5 * np.sum(hats.V * overlaps.q)

@@ -4,20 +4,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gamp_attention._core.gaussian import psd_root
 from gamp_attention.denoisers.newton import NotPositiveDefinite
 from gamp_attention.results import Overlaps, Status
-from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change, weights_fade
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished
+from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished, damped
+from gamp_attention.state_evolution.fixed_points.vanishing import weights_shrink
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 
-MIXING, MEAN_MIXING = 0.5, 0.2  # of plain damped steps
-SLOWEST = 1 / 64  # of those steps
-DIFFERENCE = 5e-3  # finite-difference step for the Jacobian, in units of the overlaps
-LONGEST = 0.3  # Newton step, in the same units
-FLAT = 1e-5  # singular values of 1 − J below this are flat directions, as a common rotation of the columns is
-SLOW = 0.3  # a residual that falls by less asks for a new Jacobian
 BREAKDOWNS = (NotPositiveDefinite, np.linalg.LinAlgError, FloatingPointError, WeightsVanished, WorkExceeded)
+
+
+@dataclass(frozen=True)
+class BroydenSettings:
+    """Settings of the quasi-Newton steps, in units of the overlaps."""
+
+    difference: float = 5e-3  # of finite differences: averages are rougher than 1e-4 on coarse rules
+    max_step: float = 0.3  # beyond, the Jacobian says little
+    shares: tuple[float, ...] = (1.0, 0.5, 0.2, 0.05)  # of a step, tried in turn
+    decrease: float = 0.1  # of the residual that is asked of a full step
+    slow: float = 0.3  # a residual that is left larger than this share asks for a new Jacobian
+    flat: float = 1e-5  # singular values of 1 − J below are flat directions, as a common rotation of the columns is
+    max_steps: int = 12  # a few suffice near a fixed point
+    good_enough: float = 5.0  # residual in units of the tolerance: cuts that move make small steps, which stop Newton
+
+
+BROYDEN = BroydenSettings()
 
 
 @dataclass(frozen=True)
@@ -44,29 +55,23 @@ class Root:
         """The last overlaps."""
         return self.path[-1]
 
+    def solves(self, tol: float) -> bool:
+        """Whether the residual is within a tolerance, or as near as Newton steps can come."""
+        return self.residual <= BROYDEN.good_enough * tol
 
-def damped(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:
-    """Average two overlaps, q by its square root, as where weights, not their squares, are averaged.
 
-    The mean direction overshoots most, and is moved least.
-    """
-
-    def between(a: np.ndarray, b: np.ndarray, share: float = MIXING) -> np.ndarray:
-        return (1 - share * slower) * a + share * slower * b
-
-    root = between(psd_root(old.q), psd_root(new.q))
-    return Overlaps(
-        q=root @ root,
-        m=between(old.m, new.m, MEAN_MIXING),
-        theta=between(old.theta, new.theta),
-        V=between(old.V, new.V),
-    )
+def breakdown(error: Exception) -> Status:
+    """The status of a solver that one of BREAKDOWNS stopped."""
+    if isinstance(error, WeightsVanished):
+        return Status.LOST
+    return Status.MAX_ITER if isinstance(error, WorkExceeded) else Status.NONFINITE
 
 
 def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[list[Overlaps], float]:
     """Plain damped steps until a full step changes no overlap by more than tol: the path, and that change.
 
-    Steps are halved while they do not reduce the change, but not where the weights fade: their size never settles.
+    Steps are halved, down to 1/64, while they do not reduce the change; but not where weights vanish, as the change of
+    their size never does.
     """
     path, slower, last = [start], 1.0, np.inf
     while True:
@@ -74,22 +79,22 @@ def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[l
         change = relative_change(path[-1], after)
         if not change > tol or len(path) > n_steps:
             return path, change
-        if change > last and not weights_fade(F.model, path[-1], after):
-            slower = max(0.5 * slower, SLOWEST)
+        if change > last and not weights_shrink(F.model, path[-1], after):
+            slower = max(0.5 * slower, 1 / 64)
         last = change
         path.append(damped(path[-1], after, slower))
 
 
 def newton_step(jacobian: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """Where a residual F(x) − x says that the fixed point is, from x on."""
-    return np.linalg.lstsq(np.eye(len(rest)) - jacobian, rest, rcond=FLAT)[0]
+    """The step from x to the fixed point, to first order in the residual F(x) − x."""
+    return np.linalg.lstsq(np.eye(len(rest)) - jacobian, rest, rcond=BROYDEN.flat)[0]
 
 
 def newton(
     F: OverlapMap,
     start: Overlaps,
     tol: float,
-    n_steps: int,
+    n_steps: int = BROYDEN.max_steps,
     jacobian: np.ndarray | None = None,
     packing: Packing | None = None,
 ) -> Root:
@@ -99,34 +104,39 @@ def newton(
     fresh = J is None
     path, rest = [start], packing.pack(F(start)) - x
     if J is None:
-        J = F.jacobian(packing, start, DIFFERENCE)
+        J = F.jacobian(packing, start, BROYDEN.difference)
     for _ in range(n_steps):
         size = float(np.abs(rest).max())
         if size <= tol:
             return Root(Status.CONVERGED, path, size, packing, J, F)
         step = newton_step(J, rest)
-        step *= min(1.0, LONGEST / np.abs(step).max())
-        found = None
-        for share in (1.0, 0.5, 0.2, 0.05):
-            trial = packing.unpack(x + share * step)
-            if not is_feasible(F.model, trial):
-                continue
-            after = packing.pack(F(trial)) - x - share * step
-            if np.linalg.norm(after) < (1 - 0.1 * share) * np.linalg.norm(rest):
-                found = share * step, trial, after
-                break
+        step *= min(1.0, BROYDEN.max_step / np.abs(step).max())
+        found = _reduced(F, packing, x, rest, step)
         if found is None:
             if fresh:
                 return Root(Status.STALLED, path, size, packing, J, F)
-            J, fresh = F.jacobian(packing, path[-1], DIFFERENCE), True
+            J, fresh = F.jacobian(packing, path[-1], BROYDEN.difference), True
             continue
-        moved, trial, after = found
-        slow = np.abs(after).max() > SLOW * size
+        moved, there, after = found
         error = (rest - after) - (moved - J @ moved)  # of (1 − J) moved
-        J = J - np.outer(error, moved) / (moved @ moved)
-        fresh = False
+        J, fresh = J - np.outer(error, moved) / (moved @ moved), False
         x, rest = x + moved, after
-        path.append(trial)
-        if slow and np.abs(rest).max() > tol:
-            J, fresh = F.jacobian(packing, trial, DIFFERENCE), True
+        path.append(there)
+        if max(BROYDEN.slow * size, tol) < np.abs(rest).max():
+            J, fresh = F.jacobian(packing, there, BROYDEN.difference), True
     return Root(Status.MAX_ITER, path, float(np.abs(rest).max()), packing, J, F)
+
+
+def _reduced(
+    F: OverlapMap, packing: Packing, x: np.ndarray, rest: np.ndarray, step: np.ndarray
+) -> tuple[np.ndarray, Overlaps, np.ndarray] | None:
+    """The first share of a step that reduces the residual: as a vector, where it leads, and the residual there."""
+    for share in BROYDEN.shares:
+        moved = share * step
+        there = packing.unpack(x + moved)
+        if not is_feasible(F.model, there):
+            continue
+        after = packing.pack(F(there)) - x - moved
+        if np.linalg.norm(after) < (1 - BROYDEN.decrease * share) * np.linalg.norm(rest):
+            return moved, there, after
+    return None

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core.gaussian import psd_root
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Hats, Moments, conjugates
@@ -14,11 +15,10 @@ from gamp_attention.state_evolution.equations.weights import weights_step
 from gamp_attention.state_evolution.rules.rule import Rule, average_channels, work_of
 
 VARIANCES = ("stein", "derivative")
-VANISHED = 1e-12  # q, in units of the teacher's, under which a penalty has killed all weights
 
 
 class WeightsVanished(ArithmeticError):
-    """The penalty takes all weights to zero, where overlaps have no size left."""
+    """The penalty takes all weights to zero, where overlaps have no scale."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class OverlapMap:
         after, penalty = weights_step(self.model, hats, self.variance)
         if (
             not self.model.penalty.smooth
-            and not np.abs(after.q).max() > VANISHED * np.abs(self.model.coordinates.rho).max()
+            and not np.abs(after.q).max() > 1e-12 * np.abs(self.model.coordinates.rho).max()
         ):
             raise WeightsVanished
         return Image(hats, Symmetry.of(self.model, overlaps).impose(fix_gauge(self.model, after)), penalty)
@@ -84,7 +84,10 @@ class OverlapMap:
     def jacobian(
         self, packing: Packing, at: Overlaps, step: float, *, central: bool = False, odd: bool = False
     ) -> np.ndarray:
-        """Derivative of the map in the packed overlaps, by finite differences; those of an odd map are central."""
+        """Derivative of the map in the packed overlaps, by finite differences.
+
+        Differences are one-sided unless `central`. With `odd`, the map is odd in what is packed, and zero at zero.
+        """
         x = packing.pack(at)
 
         def value(shift: np.ndarray) -> np.ndarray:
@@ -95,6 +98,25 @@ class OverlapMap:
             return np.stack([(value(shift) - value(-shift)) / (2 * step) for shift in shifts], axis=1)
         base = 0 * x if odd else packing.pack(self(at))
         return np.stack([(value(shift) - base) / step for shift in shifts], axis=1)
+
+
+def damped(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:
+    """A damped step from overlaps towards their image.
+
+    q is averaged by its square root, as weights are averaged, not their squares. The mean direction overshoots most,
+    and moves least.
+    """
+
+    def between(a: np.ndarray, b: np.ndarray, share: float = 0.5) -> np.ndarray:
+        return (1 - share * slower) * a + share * slower * b
+
+    root = between(psd_root(old.q), psd_root(new.q))
+    return Overlaps(
+        q=root @ root,
+        m=between(old.m, new.m, share=0.2),
+        theta=between(old.theta, new.theta),
+        V=between(old.V, new.V),
+    )
 
 
 def _mean(samples: list[Moments]) -> Moments:

@@ -1,157 +1,130 @@
 """From a fixed point on a coarse rule to one of stated accuracy, with the errors of all that is reported."""
 
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from gamp_attention._core.spread import half_width
-from gamp_attention.results import Overlaps, Status
-from gamp_attention.state_evolution.equations.units import Packing
+from gamp_attention.results import Overlaps, Status, stacked
 from gamp_attention.state_evolution.fixed_points.free_energy import stationary_loss
 from gamp_attention.state_evolution.fixed_points.newton import Root, newton, newton_step
-from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
-from gamp_attention.state_evolution.fixed_points.stability import replicon
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHistory, StateEvolutionResult
+from gamp_attention.state_evolution.fixed_points.stability import replicon, validity
 from gamp_attention.state_evolution.fixed_points.test_error import predicted_test_error
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 
-SHARE = 0.5  # of the accuracy asked for, as the residual before one last Newton step
-POLISH = 0.1  # error of that step, in its own units
-UNREFINED = 1e-2  # error to expect of the coarsest rule
-SAFETY = 0.5  # error of a level of the split rule, in units of its difference from the level before
-FLOOR = 0.3  # of the worst relative error, that every entry's is believed to be at least
-TRUST = 1.0  # least error of an overlap, and LOSS_TRUST of a loss, in units of what the split rule leaves unresolved
-LOSS_TRUST = 0.3
+
+@dataclass(frozen=True)
+class RefinementSettings:
+    """How far fixed points are solved, and what errors are believed."""
+
+    residual: float = 0.5  # before one last Newton step, in units of the accuracy asked for
+    step_error: float = 0.1  # of that step, in units of itself
+    first_error: float = 1e-2  # to expect of the first rule
+    shift_error: float = 0.5  # of what a rule gives, in units of its difference from the coarser one
+    floor: float = 0.3  # least error of an entry in units of the worst, as entries can agree by accident
+    unresolved: float = 1.0  # least error of an overlap in units of what the split rule leaves unresolved
+    unresolved_loss: float = 0.3  # the same for a loss
 
 
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """A fixed point with errors, half-widths that hold in 95 % of cases.
-
-    Attributes
-    ----------
-    F, at, image : the finest map, the overlaps where it was last evaluated, and what it gave there.
-    overlaps, overlaps_error : the solution, `at` and one last Newton step.
-    error : largest relative error of an overlap.
-    """
-
-    status: Status
-    n_iter: int
-    residual: float
-    F: OverlapMap
-    at: Overlaps
-    image: Image
-    overlaps: Overlaps
-    overlaps_error: Overlaps
-    error: float
-    train_loss: float
-    train_loss_error: float
-    test_error: float
-    test_error_error: float
-    jump_mass_error: np.ndarray
-    replicon: float
-    replicon_error: float
+REFINEMENT = RefinementSettings()
 
 
-class _Spread:
-    """What the images on other rules or replicas say about the error of the one at hand."""
-
-    def __init__(self, embedded: bool) -> None:
-        self.embedded = embedded
-
-    def of(self, best: np.ndarray | float, values: list[np.ndarray] | list[float] | np.ndarray) -> np.ndarray:
-        """Error of the best value from values on the others, entry by entry."""
-        away = np.asarray(values) - best
-        return SAFETY * np.abs(away).max(axis=0) if self.embedded else half_width(away)
-
-
-def refine(root: Root, rtol: float, max_work: float) -> Solution:
-    """Refine the rule until the errors of all overlaps are within rtol, or the budget or the rule ends.
+def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResult, OverlapMap]:
+    """The fixed point on ever finer rules, until all errors are within rtol or the budget ends; and the finest map.
 
     Eq. :eq:`errors`.
     """
-    F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
-    coarse, split = F, F.rule.deterministic
-    if split and F.rule.level > 0:
+    F, J, x, n_iter = root.F, root.jacobian, root.overlaps, len(root.path) - 1
+    found: tuple[StateEvolutionResult, OverlapMap] | None = None
+    if F.rule.deterministic and F.rule.level == 0:  # errors are differences from a coarser rule
+        coarse, F = F, F.on(F.rule.at_level(1))
+    else:
         coarse = F.on(F.rule.at_level(F.rule.level - 1))
-    n_iter, solution = 0, None
     while True:
-        if solution is not None or (split and coarse is F):
-            finer = F.finer()
-            if finer is None or (finer.work > max_work and solution is not None):
-                assert solution is not None
-                return solution
-            coarse, F = F, finer
-        expected = UNREFINED if solution is None else solution.error
+        expected = REFINEMENT.first_error if found is None else found[0].error
+        enough = max(REFINEMENT.residual * rtol, REFINEMENT.step_error * expected, 1e-12)
         try:
-            step = newton(F, x, max(SHARE * rtol, POLISH * expected, 1e-12), 12, J, packing)
-            J, n_iter = step.jacobian, n_iter + len(step.path) - 1
-            solution = _solution(F, coarse, packing, J, step.overlaps, n_iter, rtol)
+            last = newton(F, x, enough, jacobian=J, packing=root.packing)
+            J, n_iter = last.jacobian, n_iter + len(last.path) - 1
+            found = _result(last, coarse, root.path, n_iter, rtol), F
         except WorkExceeded:
-            if solution is None:
+            if found is None:
                 raise
-            return solution
-        x = solution.overlaps
-        if solution.status.converged:
-            return solution
+            return found
+        x, finer = found[0].overlaps, F.finer()
+        if found[0].converged or finer is None or finer.work > max_work:
+            return found
+        coarse, F = F, finer
 
 
-def _solution(
-    F: OverlapMap,
-    coarse: OverlapMap,
-    packing: Packing,
-    J: np.ndarray | None,
-    x: Overlaps,
-    n_iter: int,
-    rtol: float,
-) -> Solution:
+def _result(root: Root, coarse: OverlapMap, path: list[Overlaps], n_iter: int, rtol: float) -> StateEvolutionResult:
+    """The solution by one last Newton step, with errors from a coarser map or from replicas.
+
+    The path leads to the first rule's solution; n_iter counts all iterations.
+    """
+    F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
     assert J is not None
-    embedded = F.rule.deterministic
+    model, variance, embedded = F.model, F.variance, F.rule.deterministic
     image, samples = F.images(x, squares=True)
     if embedded:
         samples = [coarse.images(x)[0]]
-    spread = _Spread(embedded)
+    spread = partial(_spread, embedded)
 
     here, there = packing.pack(x), packing.pack(image.overlaps)
     best = here + newton_step(J, there - here)
     moves = [newton_step(J, packing.pack(sample.overlaps) - there) for sample in samples]
-    least = F.rule.tol if embedded else 0.0
-    away = spread.of(0.0, moves) + POLISH * np.abs(best - here)
-    errors = np.maximum(away, TRUST * least * np.minimum(np.abs(best), 1))
-    # entries can agree by accident: none is believed much better than the worst of its solution
-    errors = np.maximum(errors, FLOOR * errors.max() * np.minimum(np.abs(best), 1))
-    overlaps = packing.unpack(best)
-    test_values = predicted_test_error(F.model, overlaps, F.rule)
-    if embedded:
-        moved = [predicted_test_error(F.model, packing.unpack(best + move), coarse.rule)[0] for move in moves]
-    else:
-        moved = [
-            predicted_test_error(F.model, packing.unpack(best + move), F.rule)[replica]
-            for replica, move in enumerate(moves)
-        ]
-    model, variance = F.model, F.variance
-    rs = replicon(model, image.hats, variance)
-    error = float(errors.max())
+    unresolved = F.rule.tol if embedded else 0.0
+    size = np.minimum(np.abs(best), 1)
+    errors = spread(0.0, moves) + REFINEMENT.step_error * np.abs(best - here)
+    errors = np.maximum(errors, REFINEMENT.unresolved * unresolved * size)
+    errors = np.maximum(errors, REFINEMENT.floor * errors.max() * size)
+    overlaps, error = packing.unpack(best), float(errors.max())
     residual = float(np.abs(there - here).max())
-    solved = residual <= max(rtol, 1e-10)
+    solved = residual <= rtol and error <= rtol * (1 + 1e-9)
+
     train_loss = stationary_loss(F, x, image)
     # second order in the overlaps, as the free energy is stationary in them; and first order in the average
-    train_error = spread.of(image.hats.moreau, [s.hats.moreau for s in samples]) + error**2 * train_loss
-    test_value = float(test_values.mean())
-    return Solution(
-        status=Status.CONVERGED if solved and error <= rtol * (1 + 1e-9) else Status.INACCURATE,
+    train_error = spread(image.hats.moreau, [s.hats.moreau for s in samples]) + error**2 * train_loss
+    test_error = float(predicted_test_error(model, overlaps, F.rule).mean())
+    moved = [
+        predicted_test_error(model, packing.unpack(best + move), (coarse if embedded else F).rule) for move in moves
+    ]
+    test_values = [values[replica] for replica, values in enumerate(moved)]
+    V_hat, jump_mass = image.hats.V, image.hats.jump_mass
+    rs = replicon(model, image.hats, variance)
+    consistent, words = validity(rs, float(jump_mass.sum() / V_hat.sum()))
+    return StateEvolutionResult(
+        status=Status.CONVERGED if solved else Status.INACCURATE,
         n_iter=n_iter,
         residual=residual,
-        F=F,
-        at=x,
-        image=image,
+        history=StateEvolutionHistory(**stacked([*path, overlaps])),
         overlaps=overlaps,
         overlaps_error=Overlaps(**{k: np.abs(v) for k, v in packing.unpack(errors).arrays().items()}),
         error=error,
         train_loss=train_loss,
-        train_loss_error=max(float(train_error), LOSS_TRUST * least * train_loss),
-        test_error=test_value,
-        test_error_error=max(float(spread.of(test_value, moved)), LOSS_TRUST * least * test_value),
-        jump_mass_error=spread.of(image.hats.jump_mass, [s.hats.jump_mass for s in samples]),
+        train_loss_error=max(float(train_error), REFINEMENT.unresolved_loss * unresolved * train_loss),
+        test_error=test_error,
+        test_error_error=max(
+            float(spread(test_error, test_values)), REFINEMENT.unresolved_loss * unresolved * test_error
+        ),
+        jump_mass=jump_mass,
+        jump_mass_error=spread(jump_mass, [s.hats.jump_mass for s in samples]),
+        V_hat=V_hat,
         replicon=rs,
-        replicon_error=float(spread.of(rs, [replicon(model, s.hats, variance) for s in samples])),
+        replicon_error=float(spread(rs, [replicon(model, s.hats, variance) for s in samples])),
+        stability=None,
+        consistent=consistent,
+        validity=words,
+        variance=variance,
+        rule=F.rule.name,
     )
+
+
+def _spread(embedded: bool, best: np.ndarray | float, values: list[Any]) -> np.ndarray:
+    """Error of the best value, entry by entry, from the value on a coarser rule or from those of replicas."""
+    away = np.asarray(values) - best
+    return REFINEMENT.shift_error * np.abs(away).max(axis=0) if embedded else half_width(away)

@@ -22,14 +22,14 @@ class StateEvolutionResult(Result):
     ----------
     status, converged, n_iter, residual, history : as for every solver; the residual is the largest relative
         change of an overlap in a full step.
-    overlaps, train_loss, test_error : eq. (7), (14), (10).
+    overlaps, train_loss, test_error : of equations (7), (14) and (10).
     overlaps_error, train_loss_error, test_error_error : their errors.
-    error : the largest relative error of an overlap, m and θ in units of √q.
-    jump_mass, jump_mass_error : (L, r, r) V̂_Stein − V̂_derivative, what jumps of the proximal map contribute.
+    error : the largest relative error of an overlap; for m and θ in units of √q.
+    jump_mass, jump_mass_error : (L, r, r) what jumps of the proximal map add to V̂: V̂_Stein − V̂_derivative.
     V_hat : (L, r, r) V̂ in Stein's form.
-    replicon, replicon_error : replica symmetry is stable below 1; of the map's continuous part.
+    replicon, replicon_error : replica symmetry is stable where this is below 1 and the proximal map does not jump.
     stability : eigenvalues of the overlap map by sector, or None where not asked for.
-    consistent, validity : whether the replica-symmetric prediction is consistent, and in words.
+    consistent, validity : whether the replica-symmetric prediction is consistent, and why, in words.
     variance, rule : the form of V̂ that was solved with, and the rule that averaged ("split", "lines" or "sobol").
     """
 

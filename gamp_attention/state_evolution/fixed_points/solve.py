@@ -1,6 +1,10 @@
-"""Fixed points of state evolution, eq. (7)-(9), to a stated accuracy."""
+"""Fixed points of state evolution, equations (7) to (9), to a stated accuracy.
 
-from dataclasses import replace
+A rule for averages is chosen, and a start. Damped and Newton steps search a fixed point on a coarse rule. It is judged
+by the branch asked for, refined on finer rules, judged again, and reported with its errors.
+"""
+
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,21 +16,43 @@ from gamp_attention.results import Overlaps, Status, finish, stacked
 from gamp_attention.state_evolution.dynamics.start_law import checked_overlaps, start_law
 from gamp_attention.state_evolution.dynamics.trajectory import follow
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
-from gamp_attention.state_evolution.equations.units import is_feasible, units
-from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, Root
+from gamp_attention.state_evolution.equations.units import is_feasible
+from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, Root, breakdown
 from gamp_attention.state_evolution.fixed_points.overlap_map import VARIANCES, OverlapMap
-from gamp_attention.state_evolution.fixed_points.refinement import Solution, refine
+from gamp_attention.state_evolution.fixed_points.refinement import refine
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHistory, StateEvolutionResult
-from gamp_attention.state_evolution.fixed_points.search import breakdown, fixed_point
+from gamp_attention.state_evolution.fixed_points.search import fixed_point
 from gamp_attention.state_evolution.fixed_points.stability import stability, validity
+from gamp_attention.state_evolution.fixed_points.vanishing import has_faded
 from gamp_attention.state_evolution.rules.choice import first_rule
 
-WARM_UP, WARM_UP_DAMPING, WARM_UP_POINTS = 20, 0.3, 512  # damped GAMP that a named start is followed for
-EASY, SLOWEST = 1.5, 8.0  # sample complexity beyond which it is followed with smaller steps, and how much smaller
-RELAX_NAMED, RELAX_GIVEN = 4, 1  # damped steps before the first Newton step
-FINEST = 1e-10  # relative accuracy that rounding in the proximal maps allows
 FAMILY_OF = {"semantic": "theta", "positional": "m"}  # the family that a branch is named after
-GONE = 1e-3  # θ or m, in their units, under which the branch named after it is gone
+
+
+@dataclass(frozen=True)
+class StartSettings:
+    """How a start is followed before the first Newton step."""
+
+    n_steps: int = 20  # of damped GAMP from a name
+    damping: float = 0.3
+    n_points: int = 512  # that it is averaged on: enough to come near the right branch
+    easy: float = 1.5  # sample complexity up to which that damping is small enough
+    max_slower: float = 8.0  # the damping is divided by at most this beyond
+    relax_named: int = 4  # damped steps of the overlap map after that
+    relax_given: int = 1  # the same from given overlaps, which may be near a fixed point that repels
+    max_iter_near: int = 40  # from a neighbour; if it takes more, that is no help
+
+
+START = StartSettings()
+
+
+@dataclass(frozen=True)
+class Start:
+    """Overlaps to start from, the damped steps to take first, and the name of the branch that they are on, if any."""
+
+    overlaps: Overlaps
+    n_damped: int
+    branch: str | None
 
 
 def solve_state_evolution(
@@ -43,12 +69,12 @@ def solve_state_evolution(
     seed: int = 0,
     raise_on_failure: bool = False,
 ) -> StateEvolutionResult:
-    """Solve the state evolution of equations (7) to (9) to a stated accuracy.
+    """Solve state evolution, equations (7) to (9), to a stated accuracy.
 
     Eq. :eq:`conjugates`, :eq:`weights`, :eq:`training-loss`, :eq:`test-error`.
 
-    The averages over the channel are refined until the error they cause in every overlap is within rtol. Families
-    of overlaps that vanish by symmetry (m or θ) stay exactly zero, whether the solution is stable there or not.
+    The averages over the channel are refined until the error they cause in every overlap is within rtol. What is zero
+    by symmetry, m or θ, stays exactly zero, whether the solution is stable there or not.
 
     Parameters
     ----------
@@ -69,8 +95,8 @@ def solve_state_evolution(
     -------
     StateEvolutionResult
         With status INACCURATE where the budget did not allow rtol, and MAX_ITER where it allowed no solution. With LOST
-        where a named branch does not exist: then with the overlaps of the solution found instead, roughly, and no
-        errors or losses; where all weights go to zero, with tiny overlaps on the way there, and `validity` says so.
+        where a named branch does not exist: then the overlaps are roughly those of the solution found instead, without
+        errors or losses. Where all weights go to zero they are tiny, and `validity` says so.
 
     Raises
     ------
@@ -88,135 +114,110 @@ def solve_state_evolution(
     alpha = check.real("alpha", alpha, low=0, strict=True)
     max_work = check.real("max_work", max_work, low=1e4)
     first = first_rule(rule, model, (check.integer("seed", seed, low=0),), max_work)
-    if rtol is None:
-        rtol = 1e-4 if first.deterministic else 2e-3
-    rtol = check.real("rtol", rtol, low=FINEST, high=0.1)
+    rtol = checked_rtol(rtol if rtol is not None else 1e-4 if first.deterministic else 2e-3)
     check.choice("variance", variance, VARIANCES)
     max_iter = check.integer("max_iter", max_iter, low=1)
     check.flag("stable", stable)
     check.flag("raise_on_failure", raise_on_failure)
     F = OverlapMap(model, alpha, first, variance)
-    named = isinstance(init, str)
-    start = named_start(F, init, seed) if named else given_start(model, init)
-    relax, branch = (RELAX_NAMED, init) if named else (RELAX_GIVEN, None)
-    result = solve_from(F, start, relax, branch, rtol, max_iter=max_iter, max_work=max_work, stable=stable)
+    start = named_start(F, init, seed) if isinstance(init, str) else given_start(model, init)
+    result = solve_from(F, start, rtol, max_iter=max_iter, max_work=max_work, stable=stable)
     return finish(result, raise_on_failure, "solve_state_evolution")
 
 
-def solve_from(
-    F: OverlapMap,
-    start: Overlaps,
-    relax: int,
-    branch: str | None,
-    rtol: float,
-    *,
-    max_iter: int = 300,
-    max_work: float = 1e8,
-    stable: bool = False,
-) -> StateEvolutionResult:
-    """A fixed point from given overlaps, after so many damped steps; LOST where it is not on the branch of a name."""
-    root = fixed_point(F, start, F.rule.rough, max_iter, relax)
-    if not root.status.converged:
-        return _failed(root)
-    try:
-        if not vanished(branch, root.overlaps):
-            solution = refine(root, rtol, max_work)
-            if not vanished(branch, solution.overlaps):
-                return _result(root, solution, stable)
-            root = replace(root, path=[*root.path, solution.overlaps])
-        return _failed(replace(root, status=Status.LOST))
-    except BREAKDOWNS as error:
-        return _failed(replace(root, status=breakdown(error)))
-
-
-def named_start(F: OverlapMap, name: str, seed: int) -> Overlaps:
-    """Where damped GAMP goes from a named start, with what vanishes by symmetry exactly zero."""
+def named_start(F: OverlapMap, name: str, seed: int) -> Start:
+    """Where damped GAMP goes from a named start, with what is zero by symmetry exactly zero."""
     rng = generator(seed, Stream.STARTS)
-    start = start_law(F.model, name)
-    slower = min(max(1.0, F.alpha / EASY), SLOWEST)  # the mean direction overshoots in proportion to α
-    n_steps = int(WARM_UP * min(slower, 2))  # its cost grows with the square
-    end = follow(F.model, F.alpha, start, WARM_UP_DAMPING / slower, n_steps, WARM_UP_POINTS, rng)[0][-1]
-    begun = start.overlaps(F.model)
+    law = start_law(F.model, name)
+    slower = min(max(1.0, F.alpha / START.easy), START.max_slower)  # the mean direction overshoots in proportion to α
+    n_steps = int(START.n_steps * min(slower, 2))  # its cost grows with the square
+    end = follow(F.model, F.alpha, law, START.damping / slower, n_steps, START.n_points, rng)[0][-1]
+    begun = law.overlaps(F.model)
     end = Symmetry.of(F.model, begun).impose(fix_gauge(F.model, end))
     if F.model.even:  # of two mirror images, the one that it started near
         side = {name: np.sign(np.sum(begun.arrays()[name] * end.arrays()[name])) or 1 for name in ("m", "theta")}
         end = replace(end, m=side["m"] * end.m, theta=side["theta"] * end.theta)
-    return end
+    return Start(end, START.relax_named, name)
 
 
-def given_start(model: Model, init: Any) -> Overlaps:
+def given_start(model: Model, init: Any) -> Start:
     """Overlaps given by the user, checked."""
     given = checked_overlaps(model, init)
     if not is_feasible(model, given, slack=0.0):
         raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
-    return given
+    return Start(given, START.relax_given, None)
 
 
-def vanished(name: str | None, overlaps: Overlaps) -> bool:
-    """Whether the overlap that a branch is named after is gone."""
-    family = FAMILY_OF.get(name or "")
-    return family is not None and bool(np.abs(overlaps.arrays()[family]).max() < GONE * units(overlaps)[family])
+def solve_from(
+    F: OverlapMap, start: Start, rtol: float, *, max_iter: int = 300, max_work: float = 1e8, stable: bool = False
+) -> StateEvolutionResult:
+    """The fixed point that a start leads to; LOST where it is not on the branch of the start."""
+    root = fixed_point(F, start.overlaps, F.rule.rough, max_iter, start.n_damped)
+    if not root.status.converged:
+        return _failed(root)
+    try:
+        if is_off(start.branch, root.overlaps):
+            return _failed(replace(root, status=Status.LOST))
+        result, F = refine(root, rtol, max_work)
+        if is_off(start.branch, result.overlaps):
+            return _failed(replace(root, status=Status.LOST, path=[*root.path, result.overlaps]))
+        return replace(result, stability=stability(F.on(F.rule.for_stability()), result.overlaps)) if stable else result
+    except BREAKDOWNS as error:
+        return _failed(replace(root, status=breakdown(error)))
 
 
-def _result(root: Root, found: Solution, stable: bool) -> StateEvolutionResult:
-    F, image = found.F, found.image
-    share = float(image.hats.jump_mass.sum() / image.hats.V.sum())
-    consistent, words = validity(found.replicon, share)
-    return StateEvolutionResult(
-        status=found.status,
-        n_iter=len(root.path) - 1 + found.n_iter,
-        residual=found.residual,
-        history=_history([*root.path, found.overlaps]),
-        overlaps=found.overlaps,
-        overlaps_error=found.overlaps_error,
-        error=found.error,
-        train_loss=found.train_loss,
-        train_loss_error=found.train_loss_error,
-        test_error=found.test_error,
-        test_error_error=found.test_error_error,
-        jump_mass=image.hats.jump_mass,
-        jump_mass_error=found.jump_mass_error,
-        V_hat=image.hats.V,
-        replicon=found.replicon,
-        replicon_error=found.replicon_error,
-        stability=stability(F.on(F.rule.for_stability()), found.overlaps) if stable else None,
-        consistent=consistent,
-        validity=words,
-        variance=F.variance,
-        rule=F.rule.name,
-    )
+def is_off(branch: str | None, overlaps: Overlaps) -> bool:
+    """Whether the family that a branch is named after has faded."""
+    return branch in FAMILY_OF and has_faded(overlaps, FAMILY_OF[branch])
 
 
 def _failed(root: Root) -> StateEvolutionResult:
-    """The result where there is no fixed point of the kind asked for: the last overlaps, without errors."""
+    """The result where there is no fixed point of the kind asked for: the last overlaps, if finite, without errors."""
     nothing = Overlaps(**{name: np.full_like(values, np.nan) for name, values in root.overlaps.arrays().items()})
+    of_type = {float: np.nan, np.ndarray: nothing.V}
+    unknown: dict[str, Any] = {
+        each.name: of_type[each.type] for each in fields(StateEvolutionResult) if each.type in of_type
+    }
     consistent, words = validity(np.nan, np.nan)
     if root.status is Status.LOST and np.isnan(root.residual):
         words = "none: all weights go to zero"
-    return StateEvolutionResult(
-        status=root.status,
-        n_iter=len(root.path) - 1,
-        residual=root.residual if np.isfinite(root.residual) else np.inf,
-        history=_history(root.path),
-        overlaps=root.overlaps if root.status in (Status.MAX_ITER, Status.LOST) else nothing,
-        overlaps_error=nothing,
-        error=np.nan,
-        train_loss=np.nan,
-        train_loss_error=np.nan,
-        test_error=np.nan,
-        test_error_error=np.nan,
-        jump_mass=nothing.V,
-        jump_mass_error=nothing.V,
-        V_hat=nothing.V,
-        replicon=np.nan,
-        replicon_error=np.nan,
-        stability=None,
-        consistent=consistent,
-        validity=words,
-        variance=root.F.variance,
-        rule=root.F.rule.name,
-    )
+    known = {
+        "status": root.status,
+        "n_iter": len(root.path) - 1,
+        "residual": root.residual if np.isfinite(root.residual) else np.inf,
+        "history": StateEvolutionHistory(**stacked(root.path)),
+        "overlaps": root.overlaps if root.status in (Status.MAX_ITER, Status.LOST) else nothing,
+        "overlaps_error": nothing,
+        "stability": None,
+        "consistent": consistent,
+        "validity": words,
+        "variance": root.F.variance,
+        "rule": root.F.rule.name,
+    }
+    return StateEvolutionResult(**unknown | known)
 
 
-def _history(path: list[Overlaps]) -> StateEvolutionHistory:
-    return StateEvolutionHistory(**stacked(path))
+def solve_near(
+    model: Model, alpha: float, branch: str, near: Overlaps | None, rtol: float
+) -> tuple[StateEvolutionResult, bool]:
+    """The fixed point on a named branch, and whether it was found from the overlaps of a neighbour.
+
+    Where that did not converge on the branch, or there is no neighbour, it is solved for by name.
+
+    Parameters
+    ----------
+    model, alpha, branch : the problem, and "semantic", "positional" or "random".
+    near : overlaps of a fixed point on the branch, at another α or for another model; or None.
+    rtol : as for `solve_state_evolution`.
+    """
+    F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
+    if near is not None and is_feasible(model, near):  # they may be on the edge, as of columns that are zero
+        found = solve_from(F, Start(near, START.relax_given, branch), rtol, max_iter=START.max_iter_near)
+        if found.converged:
+            return found, True
+    return solve_from(F, named_start(F, branch, 0), rtol), False
+
+
+def checked_rtol(rtol: Any) -> float:
+    """An accuracy to ask for: rounding in the proximal maps allows 1e-10."""
+    return check.real("rtol", rtol, low=1e-10, high=0.1)

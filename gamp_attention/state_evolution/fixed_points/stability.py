@@ -8,21 +8,32 @@ from gamp_attention._core.text import Rows
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps, Result
 from gamp_attention.state_evolution.equations.channel import Hats
+from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.equations.weights import response_pairs
+from gamp_attention.state_evolution.fixed_points.newton import BROYDEN
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 
-STEP = 1e-2  # finite differences, in units of the overlaps
 SECTORS = ("symmetric", "m", "theta")
-NEGLIGIBLE = 1e-2  # jump mass, relative to V̂, below which the prediction is called consistent
+
+
+@dataclass(frozen=True)
+class StabilitySettings:
+    """Settings of the eigenvalues, and of the verdict on replica symmetry."""
+
+    difference: float = 1e-2  # of finite differences, in units of the overlaps: small for them, large for noise
+    negligible_jumps: float = 1e-2  # jump mass, relative to V̂, up to which the prediction is called consistent
+
+
+STABILITY = StabilitySettings()
 
 
 @dataclass(frozen=True, eq=False)
 class Stability(Result):
     """Eigenvalues of the Jacobian of the overlap map, by sector.
 
-    A family of overlaps that vanishes by symmetry is a sector of its own, "m" or "theta"; "symmetric" holds all
-    others. A sector that does not exist has no eigenvalues.
+    A family of overlaps that is zero by symmetry is a sector of its own, "m" or "theta"; "symmetric" holds all others.
+    A sector that does not exist has no eigenvalues.
 
     Attributes
     ----------
@@ -33,17 +44,17 @@ class Stability(Result):
 
     @property
     def radius(self) -> dict[str, float]:
-        """Spectral radius of each sector, NaN where there is none; above 1, undamped iteration leaves."""
+        """Spectral radius of each sector, NaN where there is none; above 1, undamped iteration leaves the point."""
         return {name: float(np.abs(v).max()) if len(v) else np.nan for name, v in self.eigenvalues.items()}
 
     @property
     def growth(self) -> dict[str, float]:
-        """Largest real part in each sector, NaN where there is none; above 1, any damped iteration leaves."""
+        """Largest real part in each sector, NaN where there is none; above 1, any damped iteration leaves the point."""
         return {name: float(v.real.max()) if len(v) else np.nan for name, v in self.eigenvalues.items()}
 
     @property
     def stable(self) -> bool:
-        """Whether sufficiently damped iteration stays, in every sector."""
+        """Whether sufficiently damped iteration stays at the point, in every sector."""
         return all(not value >= 1 for value in self.growth.values())
 
     def summary(self) -> str:
@@ -67,24 +78,35 @@ def sector_growth(F: OverlapMap, at: Overlaps, sector: str) -> float:
     return float(values.real.max()) if len(values) else np.nan
 
 
+def family_growth(F: OverlapMap, at: Overlaps, family: str) -> float:
+    """Largest real part of the eigenvalues of a family, m or θ, that is zero; above 1, it grows.
+
+    Takes half the work of `sector_growth` where reversing the tokens changes nothing: only directions that keep this
+    count.
+    """
+    packing = Packing(at, (family,), Symmetry.of(F.model, at).reversal)
+    return float(np.linalg.eigvals(F.jacobian(packing, at, BROYDEN.difference, odd=True)).real.max())
+
+
 def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
     """Derivative of the map within a sector, (k, k); k = 0 where there is no such sector."""
     packing = Packing.of(F.model, at)
     if sector == "symmetric":
         if len(F.model.coordinates.weight) > 1:  # with one class, all tokens see one law of weights: nothing breaks it
             packing = replace(packing, reversal=False)
-        return F.jacobian(packing, at, STEP, central=True)
+        return F.jacobian(packing, at, STABILITY.difference, central=True)
     if sector in packing.names:
         return np.zeros((0, 0))
-    return F.jacobian(Packing(at, (sector,)), at, STEP, odd=True)
+    return F.jacobian(Packing(at, (sector,)), at, STABILITY.difference, odd=True)
 
 
 def replicon(model: Model, hats: Hats, variance: str) -> float:
-    """Spectral radius of K_{l,l'} = ∫dν γ_l E[C ⊗ C] Σ_k γ_k α E[(∂g_k/∂ω_l') ⊗ (∂g_k/∂ω_l')]; stable below 1.
+    """Spectral radius of K; replica symmetry is stable where it is below 1.
 
     Eq. :eq:`replicon`.
 
-    The derivative is the a.e. one: where the proximal map jumps, the true average is infinite.
+    K_{l,l'} = ∫dν γ_l E[C ⊗ C] Σ_k γ_k α E[(∂g_k/∂ω_l') ⊗ (∂g_k/∂ω_l')], with the derivative that exists almost
+    everywhere: where the proximal map jumps, the true average is infinite.
     """
     law = model.coordinates
     L, r = hats.m.shape
@@ -95,12 +117,12 @@ def replicon(model: Model, hats: Hats, variance: str) -> float:
 
 
 def validity(replicon: float, jump_share: float) -> tuple[bool, str]:
-    """Whether the replica-symmetric prediction is consistent, and that in words; jump_share is relative to V̂."""
+    """Whether the replica-symmetric prediction is consistent, and why, in words; `jump_share` is relative to V̂."""
     if not np.isfinite(replicon + jump_share):
         return False, "unknown: there is no fixed point"
     jumps = f"jump mass {100 * jump_share:.2g} % of V̂"
     if not replicon < 1:
         return False, f"inconsistent: the replicon eigenvalue {replicon:.3g} is not below 1 ({jumps})"
-    if abs(jump_share) > NEGLIGIBLE:
+    if abs(jump_share) > STABILITY.negligible_jumps:
         return False, f"approximate because the proximal map jumps ({jumps}; replicon {replicon:.3g} without them)"
     return True, f"consistent (replicon {replicon:.3g}, {jumps})"

@@ -8,7 +8,7 @@ from gamp_attention.state_evolution.rules.rule import Rule, each_component
 
 
 def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule) -> np.ndarray:
-    """ε_g on the rule's nodes for functions that do not jump, (1,) or one for each replica (R,).
+    """Test error ε_g on the rule's nodes for functions that do not jump, (1,) or one for each replica (R,).
 
     Eq. :eq:`test-error`.
     """

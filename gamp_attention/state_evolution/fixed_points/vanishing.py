@@ -1,54 +1,101 @@
-"""Whether weights go to zero: by overlaps so small that the map is linear in them."""
+"""Overlaps that go to zero: a family, m or θ, fades; weights vanish, and q with them, in units of the teacher's ρ."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.units import relative_change, weights_fade
-from gamp_attention.state_evolution.fixed_points.newton import damped
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-
-TINY = 1e-8  # q, in units of the teacher's, that stands for zero
-STEPS, SETTLED = 40, 1e-4  # damped steps there at most, and the change under which they end
-RUNAWAY = 10.0  # growth at which zero certainly repels
-STEADY = 0.7  # of the rate of decay at zero that q has where it goes there, and not to another size
+from gamp_attention.state_evolution.equations.units import relative_change, units
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, damped
 
 
-class NearZero(NamedTuple):
-    """Overlaps of tiny weights, in the shape that they have as they vanish, and the growth of q in a full step."""
+@dataclass(frozen=True)
+class VanishingSettings:
+    """What is small, and what goes to zero. Families are in units of √q, q in units of ρ."""
+
+    faded: float = 1e-3  # a family below this is gone: no branch has one so small, but next to its end
+    surely: float = 0.2  # a family that falls and is below this fades
+    perhaps: float = 0.7  # one that falls and is below this fades if its rate of decay is steady
+    steady: float = 0.7  # share of a rate that is left; less where the decay is to another size than zero
+    min_path: int = 5  # overlaps that tell a rate
+    tiny: float = 1e-3  # q below which weights may be vanishing
+    zero: float = 1e-8  # q that stands for zero: the map is linear there
+    max_steps: int = 40  # damped steps at zero; the shape of the overlaps settles in a few
+    settled: float = 1e-4  # change of the overlaps under which they end
+    repels: float = 10.0  # growth at which they end too
+
+
+VANISHING = VanishingSettings()
+
+
+def family_size(overlaps: Overlaps, family: str) -> float:
+    """The largest entry of m or θ, in units of √q."""
+    return float(np.abs(overlaps.arrays()[family]).max() / units(overlaps)[family])
+
+
+def fading_families(path: list[Overlaps]) -> list[str]:
+    """Families that fell along the whole path, to a small size or as if to zero, and are not zero by symmetry."""
+    found = []
+    for family in ("m", "theta"):
+        size = np.array([family_size(x, family) for x in path])
+        if len(size) < VANISHING.min_path or not 0 < size[-1] < VANISHING.perhaps or (np.diff(size) >= 0).any():
+            continue
+        rate = -np.diff(np.log(size))
+        if size[-1] < VANISHING.surely or rate[-1] > VANISHING.steady * rate[len(rate) // 2]:
+            found.append(family)
+    return found
+
+
+def has_faded(overlaps: Overlaps, family: str) -> bool:
+    """Whether a family is as good as zero."""
+    return bool(np.abs(overlaps.arrays()[family]).max() < VANISHING.faded * units(overlaps)[family])
+
+
+def weights_are_tiny(model: Model, overlaps: Overlaps) -> bool:
+    """Whether q is so small that it may change much in its own units, and yet stay where it is."""
+    return bool(0 < np.abs(overlaps.q).max() < VANISHING.tiny * np.abs(model.coordinates.rho).max())
+
+
+def weights_shrink(model: Model, old: Overlaps, new: Overlaps) -> bool:
+    """Whether weights are tiny and become smaller, as where they vanish."""
+    return weights_are_tiny(model, old) and bool(np.abs(new.q).max() < np.abs(old.q).max())
+
+
+@dataclass(frozen=True)
+class ZeroWeights:
+    """Overlaps that stand for zero weights, in the shape that they vanish with, and the growth of q in a full step."""
 
     overlaps: Overlaps
     growth: float
 
 
-def near_zero(F: OverlapMap, overlaps: Overlaps) -> NearZero:
-    """Where damped steps lead from given overlaps while q is held at a tiny size."""
-    x, growth = _tiny(F.model, overlaps), np.inf
-    for _ in range(STEPS):
+def zero_weights(F: OverlapMap, overlaps: Overlaps) -> ZeroWeights:
+    """Where damped steps lead from given overlaps while q is held at zero."""
+    x, growth = _scaled_to_zero(F.model, overlaps), np.inf
+    for _ in range(VANISHING.max_steps):
         after = F(x)
         growth = float(np.abs(after.q).max() / np.abs(x.q).max())
-        new = _tiny(F.model, damped(x, after))
+        new = _scaled_to_zero(F.model, damped(x, after))
         change = relative_change(x, new)
         x = new
-        if change < SETTLED or growth > RUNAWAY:
+        if change < VANISHING.settled or growth > VANISHING.repels:
             break
-    return NearZero(x, growth)
+    return ZeroWeights(x, growth)
 
 
-def vanishing(F: OverlapMap, overlaps: Overlaps) -> Overlaps | None:
-    """Tiny overlaps on the way to zero weights, if that is where damped steps from given overlaps lead."""
+def vanishing_weights(F: OverlapMap, overlaps: Overlaps) -> Overlaps | None:
+    """What stands for zero weights, if damped steps from given overlaps lead there; else None."""
     after = F(overlaps)
-    if not weights_fade(F.model, overlaps, after):
+    if not weights_shrink(F.model, overlaps, after):
         return None
-    zero = near_zero(F, overlaps)
+    zero = zero_weights(F, overlaps)
     rate = np.log(np.abs(after.q).max() / np.abs(overlaps.q).max())
-    return zero.overlaps if zero.growth < 1 and rate < STEADY * np.log(zero.growth) else None
+    return zero.overlaps if zero.growth < 1 and rate < VANISHING.steady * np.log(zero.growth) else None
 
 
-def _tiny(model: Model, overlaps: Overlaps) -> Overlaps:
-    share = TINY * np.abs(model.coordinates.rho).max() / np.abs(overlaps.q).max()
+def _scaled_to_zero(model: Model, overlaps: Overlaps) -> Overlaps:
+    share = VANISHING.zero * np.abs(model.coordinates.rho).max() / np.abs(overlaps.q).max()
     return Overlaps(
         q=share * overlaps.q, m=np.sqrt(share) * overlaps.m, theta=np.sqrt(share) * overlaps.theta, V=overlaps.V
     )
