@@ -94,9 +94,9 @@ def sign_positions(n_tokens: int = 2, size: float = 1.0) -> CoordinateClasses:
     [[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]
     """
     L, size = check.integer("n_tokens", n_tokens, low=1), check.real("size", size, low=0)
-    most = 10  # 1024 classes
-    if most < L:
-        raise check.fail("n_tokens", L, f"at most {most}, for 2^L classes of coordinates")
+    max_tokens = 10  # of 1024 classes
+    if max_tokens < L:
+        raise check.fail("n_tokens", L, f"at most {max_tokens}, for 2^L classes of coordinates")
     return CoordinateClasses(size * np.array(list(product((1.0, -1.0), repeat=L))), np.full(2**L, 0.5**L))
 
 

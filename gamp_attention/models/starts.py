@@ -11,7 +11,7 @@ All other columns are uninformed, 0.1 N(0, 1) as in the paper's Appendix E.4.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from gamp_attention._core import check
 STARTS = ("semantic", "positional", "random")
 
 
-class StartSizes(NamedTuple):
+@dataclass(frozen=True)
+class StartSizes:
     """Sizes of weights at the start."""
 
     positional: float = 0.25  # near what is learnt in the paper's model, where it is the size of the mean fields m

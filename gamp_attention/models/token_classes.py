@@ -91,9 +91,9 @@ def class_law(classes: Any) -> tuple[ClassLaw, np.ndarray]:
     if (table < 0).any() or abs(table.sum() - 1) > 1e-9:
         raise check.fail("classes", table, "probabilities that add to 1")
     seen = np.argwhere(table > 0)
-    most = 4096  # each has averages of its own
-    if len(seen) > most:
-        raise check.fail("classes", f"{len(seen)} patterns", f"at most {most} of positive probability")
+    max_patterns = 4096  # each has averages of its own
+    if len(seen) > max_patterns:
+        raise check.fail("classes", f"{len(seen)} patterns", f"at most {max_patterns} of positive probability")
     pairs = [(l, k) for l in range(table.ndim) for k in np.unique(seen[:, l])]
     number = {pair: s for s, pair in enumerate(pairs)}
     patterns = np.array([[number[l, k] for l, k in enumerate(row)] for row in seen])

@@ -77,7 +77,7 @@ class ComponentPaths:
         self.share, self.sources, self._model = component
         self._n = n_paths
         if self.share < 1:
-            self._n = points_of(n_paths, self.share, least_paths(self._model, n_iter))
+            self._n = points_of(n_paths, self.share, min_paths(self._model, n_iter))
         self._paths = FieldPaths(self._model, self._n, rng)
         self._g: list[np.ndarray] = []
         self._z: np.ndarray | None = None
@@ -96,7 +96,7 @@ class ComponentPaths:
         return [alpha * np.einsum("nla,nlb->lab", each, self._g[-1]) / self._n for each in self._g]
 
 
-def least_paths(model: Model, n_iter: int) -> int:
+def min_paths(model: Model, n_iter: int) -> int:
     """Paths that the covariances between all times can be told with."""
     return 4 * model.n_tokens * (model.teacher_rank + model.rank * (n_iter + 1))
 
@@ -149,9 +149,9 @@ def trajectory(
     n_iter = check.integer("n_iter", n_iter, low=1)
     n_paths = check.integer("n_paths", n_paths, low=64)
     n_replicas = check.integer("n_replicas", n_replicas, low=2)
-    least = least_paths(model, n_iter)
-    if n_paths % 2 or n_paths < least:
-        raise check.fail("n_paths", n_paths, f"an even number of at least {least} for {n_iter} iterations")
+    enough = min_paths(model, n_iter)
+    if n_paths % 2 or n_paths < enough:
+        raise check.fail("n_paths", n_paths, f"an even number of at least {enough} for {n_iter} iterations")
     Damping(damping)
     start, rng = start_law(model, init), generator(seed)
     runs = [follow(model, alpha, start, damping, n_iter, n_paths, rng) for _ in range(n_replicas)]

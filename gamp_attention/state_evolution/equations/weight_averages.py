@@ -6,6 +6,7 @@ a fixed symmetric set of Sobol points. Measured errors, relative to the scale of
 column, up to 2e-4 for two and three, and up to 1e-3 for responses.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -18,7 +19,8 @@ from gamp_attention.penalties.base import values
 from gamp_attention.penalties.standard import ElasticNet
 
 
-class WeightRule(NamedTuple):
+@dataclass(frozen=True)
+class WeightRule:
     """Settings of the averages over the weights."""
 
     reach: float = 9.0  # of the trapezoidal rule, in standard deviations

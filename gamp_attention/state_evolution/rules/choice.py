@@ -19,18 +19,18 @@ def prefers_split(model: Model) -> bool:
     return model.attention and n_white(model) <= 4
 
 
-def first_rule(name: Any, model: Model, seed: tuple[int, ...], most: float = np.inf) -> Rule:
+def first_rule(name: Any, model: Model, seed: tuple[int, ...], max_work: float = np.inf) -> Rule:
     """The coarsest rule of a name, or for "auto" of the one that suits the model, with a bound on its work."""
     check.choice("rule", name, RULES)
     if name == "auto":
         name = "split" if prefers_split(model) else "sobol"
     if name == "sobol":
-        return SobolRule(4096, seed=seed, most=most)
+        return SobolRule(4096, seed=seed, max_work=max_work)
     if name == "lines":
-        return SobolRule(256, lines=True, seed=seed, most=most)
+        return SobolRule(256, lines=True, seed=seed, max_work=max_work)
     if not model.attention:
         raise check.fail("rule", name, "'lines', 'sobol' or 'auto', as labels are no smooth function of fields")
     size = n_white(model)
     if size > SPLIT.max_fields:
         raise check.fail("rule", name, f"'lines', 'sobol' or 'auto' for {size} = L (r + t) > {SPLIT.max_fields} fields")
-    return SplitRule(most=most)
+    return SplitRule(max_work=max_work)

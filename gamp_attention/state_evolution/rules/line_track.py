@@ -1,7 +1,7 @@
 """A minimum of the proximal problem followed along a line of fields ω = c + e u, panel by panel.
 
-Numba functions that `line_average` is made of: following by Newton steps, the tie of two minima by root finding, and
-whether Gauss-Legendre nodes resolve what they see.
+Kernels that `line_average` is made of: they follow a minimum by Newton steps, find where two minima tie, and tell
+whether the Gauss-Legendre nodes of a panel resolve it.
 """
 
 from functools import lru_cache
@@ -26,7 +26,7 @@ class Nodes(NamedTuple):
 
 @lru_cache
 def legendre_nodes(n: int) -> Nodes:
-    """Nodes, weights, and what tells whether a function is resolved."""
+    """Nodes and weights, with the projections that tell whether they resolve a function."""
     x, weight = np.polynomial.legendre.leggauss(n)
     polynomials = np.polynomial.legendre.legvander(x, n - 1)
     tail = np.array([(j + 0.5) * weight * polynomials[:, j] for j in (n - 2, n - 1)])
@@ -34,7 +34,7 @@ def legendre_nodes(n: int) -> Nodes:
 
 
 class Track(NamedTuple):
-    """Scratch of one thread: minimisers at the nodes of a panel, and the panels that wait."""
+    """Scratch of one thread: minimisers at the nodes of a panel, and the stack of panels still to be done."""
 
     z: np.ndarray  # (nodes, k)
     value: np.ndarray

@@ -39,9 +39,9 @@ class FieldLines:
     All together may solve at most so many proximal problems, then `WorkExceeded` is raised.
     """
 
-    def __init__(self, channel: Channel, tol: float, n_nodes: int, most: float = np.inf) -> None:
+    def __init__(self, channel: Channel, tol: float, n_nodes: int, max_work: float = np.inf) -> None:
         (L, r, _), overlaps = channel.shape, channel.overlaps
-        self._channel, self._left = channel, most
+        self._channel, self._left = channel, max_work
         self._metric = make_metric(overlaps.V)
         student = contrast_basis(L, r)
         self._across = student[:, 1:]

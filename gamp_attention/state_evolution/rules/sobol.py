@@ -12,9 +12,9 @@ from gamp_attention.state_evolution.rules.lines import FieldLines, mean_moments
 from gamp_attention.state_evolution.rules.rule import NodeSet
 
 
-def points_of(n: int, share: float, least: int) -> int:
-    """The number of points for a component's share of n: a power of two, at least `least` but not above n."""
-    return min(n, 1 << int(np.ceil(np.log2(max(share * n, least)))))
+def points_of(n: int, share: float, low: int) -> int:
+    """The number of points for a component's share of n: a power of two, at least `low` but not above n."""
+    return min(n, 1 << int(np.ceil(np.log2(max(share * n, low)))))
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class SobolRule:
     lines : average along a line through every point that crosses the jumps of the proximal map, cut there,
         instead of at the point; what is left is smooth and converges faster.
     seed : of the point sets, one or more integers.
-    most : proximal problems that the lines of a replica may solve; `WorkExceeded` is raised beyond.
+    max_work : proximal problems that the lines of a replica may solve; `WorkExceeded` is raised beyond.
     """
 
     n_points: int = 4096
     n_replicas: int = 8
     lines: bool = False
     seed: tuple[int, ...] = (0,)
-    most: float = np.inf
+    max_work: float = np.inf
     deterministic: ClassVar[bool] = False
     level: ClassVar[int] = 0  # the only one
     squares: ClassVar[bool] = False  # products of derivatives are averaged on request
@@ -97,6 +97,6 @@ class SobolRule:
         if channel.symmetry.m_zero:  # mirror images average to the same
             n, white = n // 2, white[: n // 2]
         split, tol = channel.n_teacher, 1.0 / self.n_points
-        lines = FieldLines(channel, tol, 10, self.most)
+        lines = FieldLines(channel, tol, n_nodes=10, max_work=self.max_work)
         values = lines.averages(white[:, :split], white[:, split:], np.full(n, tol))
         return mean_moments(np.full(n, 1 / n), values)

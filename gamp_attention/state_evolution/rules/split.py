@@ -11,7 +11,7 @@ The white coordinates of the channel are treated in three ways:
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -27,7 +27,8 @@ from gamp_attention.state_evolution.rules.lines import (
 from gamp_attention.state_evolution.rules.rule import NodeSet
 
 
-class SplitSettings(NamedTuple):
+@dataclass(frozen=True)
+class SplitSettings:
     """Settings of the split rule; those of levels have one entry for each level."""
 
     max_fields: int = 6  # white coordinates, L (r + t), that a product rule is offered for
@@ -54,11 +55,11 @@ class SplitRule:
     Parameters
     ----------
     level : from 0 on.
-    most : proximal problems that one evaluation may solve; `WorkExceeded` is raised beyond.
+    max_work : proximal problems that one evaluation may solve; `WorkExceeded` is raised beyond.
     """
 
     level: int = 0
-    most: float = np.inf
+    max_work: float = np.inf
     name: ClassVar[str] = "split"
     deterministic: ClassVar[bool] = True  # errors are those of levels, not of random points
     squares: ClassVar[bool] = True  # products of derivatives are always averaged
@@ -79,7 +80,7 @@ class SplitRule:
 
     def for_stability(self) -> "SplitRule":
         """The level whose averages are good enough for finite differences, without a bound."""
-        return replace(self, level=1, most=np.inf)
+        return replace(self, level=1, max_work=np.inf)
 
     def for_component(self, number: int, share: float) -> "SplitRule":
         """The rule itself."""
@@ -120,7 +121,7 @@ class _Averaging:
         L, r, t = channel.shape
         n = SPLIT.panel_nodes[rule.level]
         self.range, self.nodes = reach(rule.tol), legendre_nodes(n)
-        self.lines = FieldLines(channel, rule.tol, n, rule.most)
+        self.lines = FieldLines(channel, rule.tol, n, rule.max_work)
         teacher = contrast_basis(L, t)
         self.along, self.teacher = teacher[:, 0], teacher[:, 1:]
         points, weights = outer_nodes(SPLIT.outer_nodes[rule.level], L * (r + t) - 2, SPLIT.left_out * rule.tol)
