@@ -71,10 +71,10 @@ def sample(
     k = np.searchsorted(edges, np.arange(d), side="right").clip(max=len(edges) - 1)
     roots = psd_root(law.teacher_cov)
     Q_star = law.teacher_mean[k] + np.einsum("ist,it->is", roots[k], rng.standard_normal((d, model.teacher_rank)))
-    means = positions = np.ascontiguousarray(law.tau[k].T) / np.sqrt(d)
-    if model.class_means.any() or model.n_sources > model.n_tokens:
-        own = (law.tau - model.class_means)[:, model.classes.first]
-        positions = np.ascontiguousarray(own[k].T) / np.sqrt(d)
+    tau = (law.tau - model.class_means)[:, model.classes.first]  # of tokens, without the means of their classes
+    means = positions = np.ascontiguousarray(tau[k].T) / np.sqrt(d)
+    if not np.array_equal(tau, law.tau):
+        means = np.ascontiguousarray(law.tau[k].T) / np.sqrt(d)
     spectra = law.gamma.T.copy() if len(law.weight) == 1 else np.ascontiguousarray(law.gamma[k].T)
     tokens, sources = draw_tokens(rng, n, d, positions, means, spectra, model.classes.draw, _precision(dtype), where)
     if isinstance(model, GLMModel):

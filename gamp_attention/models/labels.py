@@ -1,11 +1,4 @@
-"""What labels a teacher gives: rows p (N, P) from its fields u = xQ*/√d (N, L, t) and white noise.
-
-A teacher is any object with
-
-- `n_noise(n_tokens, rank)`: Gaussian numbers that the labels of one sample take beside the fields;
-- `__call__(u, noise)`: labels (N, P) from fields (N, L, t) and white noise (N, n_noise);
-- `even`: whether labels stay the same when all fields and the noise change sign.
-"""
+"""What labels a teacher gives: rows p (N, P) from its fields u = xQ*/√d (N, L, t) and white noise."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,17 +10,17 @@ from gamp_attention._core import check
 
 
 class LabelTeacher(Protocol):
-    """A teacher of labels; its methods are described at the top of this module."""
+    """A teacher of labels is any object with these methods."""
 
     @property
     def even(self) -> bool:
-        """Labels at −u and −noise are those at u and noise."""
+        """Whether labels stay the same when all fields and the noise change sign."""
 
     def n_noise(self, n_tokens: int, rank: int) -> int:
-        """Gaussian numbers beside the fields."""
+        """Gaussian numbers that the labels of one sample take beside the fields."""
 
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Labels (N, P)."""
+        """Labels (N, P) from fields (N, L, t) and white noise (N, n_noise)."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +135,7 @@ class IntensityLabels:
 
     @property
     def even(self) -> bool:
-        """The intensity itself is."""
+        """Noise breaks the symmetry of the intensity."""
         return self.noise == 0
 
     def n_noise(self, n_tokens: int, rank: int) -> int:
