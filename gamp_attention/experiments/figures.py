@@ -157,9 +157,9 @@ def plot_phase_diagram(boundaries: "PhaseBoundaries", path: str | Path | None = 
     return axes
 
 
-def _draw_prediction(axis: Any, predicted: Trajectory, key: str) -> None:
+def _draw_prediction(axis: Any, predicted: Trajectory, key: str, label: str = "state evolution") -> None:
     values, error = predicted.scalars()[key], predicted.error.scalars()[key]
-    axis.plot(values, color=DARK, lw=1.5, label="state evolution")
+    axis.plot(values, color=DARK, lw=1.5, label=label)
     band = values - 2 * error, values + 2 * error
     axis.fill_between(np.arange(len(values)), *band, color=DARK, alpha=0.3, lw=0, label="its sampling error, 2 s.e.")
     axis.set(title=LABELS[key], xlabel="iteration")
@@ -173,7 +173,7 @@ def _draw_branch(row: Any, branch: "Branch", label: str) -> None:
         spread = np.sqrt((branch.instances[key] ** 2).mean(axis=0))
         band = predicted[key] - spread, predicted[key] + spread
         axis.fill_between(time, *band, color=colour, alpha=0.2, lw=0, label="spread of other instances around theirs")
-        _draw_prediction(axis, branch.predicted, key)
+        _draw_prediction(axis, branch.predicted, key, "state evolution of this instance")
         axis.plot(seen[key][: len(time)], "o", ms=4, color=colour, label=label)
         ends = {end.name: end.values[key] for end in branch.rows}
         limit = "fixed point of state evolution, d → ∞"

@@ -119,9 +119,9 @@ def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch,
 
 @pytest.mark.parametrize("command", [["solve"], ["boundaries", "--omega", "0.3"]])
 def test_what_nothing_is_finished_of_is_to_be_run_again(command, monkeypatch, capsys):
-    from gamp_attention.state_evolution import fixed_point
+    from gamp_attention.state_evolution.fixed_points import search
 
-    stops_at(monkeypatch, fixed_point, "newton", 1)
+    stops_at(monkeypatch, search, "newton", 1)
     assert main(command) == 130
     assert "run the same again" in capsys.readouterr().err
 
