@@ -208,7 +208,7 @@ OTHERS = {
     "AttentionLoss": lambda: dataset().loss,
     "ClassLabels": ga.ClassLabels,
     "ClassLaw": lambda: ga.ClassLaw([[0, 2], [1, 3]], [0.6, 0.4]),
-    "Classes": lambda: ga.power_law_spectrum(1.0),
+    "CoordinateClasses": lambda: ga.power_law_spectrum(1.0),
     "CoordinateLaw": ga.coordinate_law,
     "Dataset": dataset,
     "DistributedDataset": distributed,
