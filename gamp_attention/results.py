@@ -86,6 +86,17 @@ class Result(Shown):
         return rows + [f"  {own[name]}" for name in ("message",) if own.get(name)]
 
 
+class Ended(Result):
+    """A result with a status."""
+
+    status: Status
+
+    @property
+    def converged(self) -> bool:
+        """Whether the criterion for convergence is met."""
+        return self.status.converged
+
+
 def shown(cls: type[T]) -> type[T]:
     """Give a NamedTuple, which can have no base, what a `Result` has."""
     for name in ("__repr__", "__str__", "_repr_html_", "_items", "_rows", "to_dict"):

@@ -11,7 +11,7 @@ from gamp_attention.baselines.torch_loops import few_threads, first_order, proxi
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import gradient_norm, overlaps, risk_at, susceptibility
 from gamp_attention.data.starts import initial_weights
-from gamp_attention.results import History, Overlaps, Recorder, Result, Status, finish
+from gamp_attention.results import Ended, History, Overlaps, Recorder, Status, finish
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +21,7 @@ LEARNING_RATES = {"gd": 0.15, "adam": 0.01, "lbfgs": 1.0}  # the first two as in
 
 
 @dataclass(frozen=True, eq=False)
-class DescentResult(Result):
+class DescentResult(Ended):
     """Outcome of `minimize_risk`.
 
     Attributes
@@ -42,11 +42,6 @@ class DescentResult(Result):
     overlaps: Overlaps
     train_loss: float
     gradient_norm: float
-
-    @property
-    def converged(self) -> bool:
-        """Whether gradient_norm <= tol."""
-        return self.status.converged
 
 
 class TorchRisk:

@@ -13,11 +13,11 @@ from gamp_attention._core.seeds import generator
 from gamp_attention.baselines.gaussian_average import AVERAGES, gaussian_average
 from gamp_attention.models.model import Model, require_attention
 from gamp_attention.models.teachers import Teacher
-from gamp_attention.results import Result, Status
+from gamp_attention.results import Ended, Status
 
 
 @dataclass(frozen=True, eq=False)
-class LinearBaseline(Result):
+class LinearBaseline(Ended):
     """The learnt matrix and its test error in the limit d → ∞, at any sample complexity.
 
     Errors are half-widths that hold in 95 % of cases at least.
@@ -34,11 +34,6 @@ class LinearBaseline(Result):
     test_error: float
     test_error_error: float
     status: Status
-
-    @property
-    def converged(self) -> bool:
-        """Whether the accuracy asked for was reached."""
-        return self.status.converged
 
 
 def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: Any = 0) -> LinearBaseline:

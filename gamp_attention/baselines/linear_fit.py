@@ -15,11 +15,11 @@ from gamp_attention.baselines.gaussian_average import AVERAGES, gaussian_average
 from gamp_attention.baselines.linear import WhitenedTeacher, checked_accuracy
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.labelled import LabelledDataset
-from gamp_attention.results import Result, Status
+from gamp_attention.results import Ended, Status
 
 
 @dataclass(frozen=True, eq=False)
-class LinearFit(Result):
+class LinearFit(Ended):
     """A linear layer fitted to data of finite d.
 
     Attributes
@@ -37,11 +37,6 @@ class LinearFit(Result):
     test_error: float
     test_error_error: float
     status: Status
-
-    @property
-    def converged(self) -> bool:
-        """Whether the accuracy asked for was reached."""
-        return self.status.converged
 
 
 def fit_linear_baseline(

@@ -10,11 +10,11 @@ from gamp_attention.gamp.settling import is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
 from gamp_attention.gamp.watch import Watch
 from gamp_attention.penalties.matrix import on_kinks
-from gamp_attention.results import History, Overlaps, Recorder, Result, Status
+from gamp_attention.results import Ended, History, Overlaps, Recorder, Status
 
 
 @dataclass(frozen=True, eq=False)
-class GampResult(Result):
+class GampResult(Ended):
     """Outcome of `run_gamp`.
 
     Attributes
@@ -48,11 +48,6 @@ class GampResult(Result):
     n_near_jump: int
     state: GampState
     message: str
-
-    @property
-    def converged(self) -> bool:
-        """Whether gradient_norm <= tol."""
-        return self.status.converged
 
 
 def conclude(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gamp_attention._core.text import Rows
-from gamp_attention.results import Overlaps, Result, Status
+from gamp_attention.results import Ended, Overlaps, Status
 from gamp_attention.state_evolution.fixed_points.stability import Stability
 
 
@@ -15,7 +15,7 @@ class StateEvolutionHistory(Overlaps):
 
 
 @dataclass(frozen=True, eq=False)
-class StateEvolutionResult(Result):
+class StateEvolutionResult(Ended):
     """A fixed point of state evolution. Errors are half-widths that hold in at least 95 % of cases.
 
     Attributes
@@ -54,11 +54,6 @@ class StateEvolutionResult(Result):
     validity: str
     variance: str
     rule: str
-
-    @property
-    def converged(self) -> bool:
-        """Whether the equations are solved to the accuracy asked for, on the branch asked for."""
-        return self.status.converged
 
     def _rows(self) -> Rows:
         rows = super()._rows()
