@@ -81,10 +81,9 @@ def ndim(name: str, value: Any) -> int:
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
     """One of a few words."""
-    if not isinstance(value, str):
-        raise fail(name, value, "one of " + ", ".join(map(repr, options)), TypeError)
-    if value not in options:
-        raise fail(name, value, "one of " + ", ".join(map(repr, options)))
+    if not isinstance(value, str) or value not in options:
+        error = ValueError if isinstance(value, str) else TypeError
+        raise fail(name, value, "one of " + ", ".join(map(repr, options)), error)
     return value
 
 

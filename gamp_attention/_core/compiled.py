@@ -62,8 +62,3 @@ def over_blocks(task: Callable[[int, int], Any], n_rows: int, block: int) -> Non
     futures = [_pool(os.getpid(), n_threads).submit(task, first, min(first + block, n_rows)) for first in starts]
     for future in futures:
         future.result()
-
-
-__all__ = [
-    "field_kernel", "inline_kernel", "is_instance", "kernel", "over_blocks", "overload", "sample_kernel", "user_kernel",
-]  # fmt: skip

@@ -16,17 +16,13 @@ def write_aside(path: str | Path, write: Callable[[BinaryIO], Any]) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
-        os.chmod(temporary, 0o666 & ~_umask())
+        mask = os.umask(0)  # which can only be read by setting it
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_json(target: str, data: Any) -> None:

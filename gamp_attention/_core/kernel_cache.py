@@ -69,7 +69,7 @@ def user_classes(sig: Any) -> list[type]:
 
 def is_known(sig: Any) -> bool:
     """Whether all users' classes can be imported again, which those of a script cannot, and their sources be read."""
-    return all(_is_importable(cls) and _sources(cls) is not None for cls in user_classes(sig))
+    return all(_is_importable(cls) and _source(cls) is not None for cls in user_classes(sig))
 
 
 def _is_importable(cls: type) -> bool:
@@ -81,16 +81,16 @@ def _is_importable(cls: type) -> bool:
 
 @lru_cache  # once for all kernels
 def _of_class(cls: type) -> tuple[str, str, str]:
-    texts = _sources(cls)
-    assert texts is not None
-    return cls.__module__, cls.__qualname__, hash_bytes(b"\0".join(texts))
+    source = _source(cls)
+    assert source is not None
+    return cls.__module__, cls.__qualname__, hash_bytes(source)
 
 
 @lru_cache
-def _sources(cls: type) -> list[bytes] | None:
+def _source(cls: type) -> bytes | None:
     """The file that defines a class; helpers that it imports from a file next to it are not seen."""
     try:
         path = inspect.getsourcefile(cls) or getattr(sys.modules[cls.__module__], "__file__", None)
-        return None if path is None else [Path(path).read_bytes()]
+        return None if path is None else Path(path).read_bytes()
     except (OSError, TypeError, KeyError):
         return None

@@ -1,6 +1,7 @@
 """Classes whose methods become part of kernels: a registry of each kind, and their faults told in one line."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
@@ -11,39 +12,28 @@ from gamp_attention._core.compiled import user_kernel
 FAULTS = (AttributeError, IndexError, NameError, ValueError, TypeError, ZeroDivisionError)
 
 
+@dataclass
 class Registry:
-    """NamedTuples of one kind: their compiled methods, and traits that have a default where a class has none.
+    """NamedTuples of one kind: their compiled methods, and traits that have a default where a class has none."""
 
-    Parameters
-    ----------
-    name : the function that registers, for messages.
-    needed, optional : signatures of the methods that a class has, and may have.
-    traits : default of each trait. Those in `compiled_in` are True or False for the class.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        needed: tuple[str, ...],
-        optional: tuple[str, ...] = (),
-        traits: dict[str, Any] | None = None,
-        compiled_in: tuple[str, ...] = (),
-    ) -> None:
-        self._name, self._needed, self._optional = name, needed, optional
-        self._traits, self._compiled_in = traits or {}, compiled_in
-        self._methods: dict[type, dict[str, Any]] = {}
+    function: str  # that registers, for messages
+    needed: tuple[str, ...]  # signatures of the methods that a class has
+    traits: dict[str, Any]  # default of each trait
+    optional: tuple[str, ...] = ()  # names of the methods that a class may have
+    compiled_in: tuple[str, ...] = ()  # traits that are True or False for the class
+    _methods: dict[type, dict[str, Any]] = field(default_factory=dict)
 
     def complete(self, cls: Any) -> None:
         """Raise unless a class has what it needs, and give it the traits that it does not name."""
         if not (isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")):
-            raise check.fail(self._name, cls, "a class derived from typing.NamedTuple", TypeError)
-        missing = [each for each in self._needed if not callable(vars(cls).get(_name(each)))]
+            raise check.fail(self.function, cls, "a class derived from typing.NamedTuple", TypeError)
+        missing = [each for each in self.needed if not callable(vars(cls).get(_name(each)))]
         if missing:
-            raise TypeError(f"{self._name}: {cls.__name__} needs a method {' and one '.join(missing)}")
-        for trait, default in self._traits.items():
+            raise TypeError(f"{self.function}: {cls.__name__} needs a method {' and one '.join(missing)}")
+        for trait, default in self.traits.items():
             if not hasattr(cls, trait):
                 setattr(cls, trait, default)
-        for trait in self._compiled_in:
+        for trait in self.compiled_in:
             if not isinstance(getattr(cls, trait), bool):
                 needs = "True or False for the class, as it is compiled in"
                 raise check.fail(f"{cls.__name__}.{trait}", getattr(cls, trait), needs, TypeError)
@@ -51,15 +41,15 @@ class Registry:
     def add(self, cls: Any) -> None:
         """Make a class known to compiled code, once it is complete."""
         self.complete(cls)
-        methods = [_name(each) for each in (*self._needed, *self._optional)]
+        methods = [*map(_name, self.needed), *self.optional]
         self._methods[cls] = {each: user_kernel(vars(cls)[each]) for each in methods if each in vars(cls)}
 
     def __contains__(self, cls: Any) -> bool:
         return cls in self._methods
 
-    def methods(self, numba_type: Any) -> dict[str, Any] | None:
-        """Compiled methods of the class that a numba type stands for, by name; None if it is not registered."""
-        return self._methods.get(getattr(numba_type, "instance_class", None))  # type: ignore[arg-type]
+    def method(self, numba_type: Any, name: str) -> Any:
+        """A compiled method of the class that a numba type stands for; None where it has none or is not registered."""
+        return self._methods.get(getattr(numba_type, "instance_class", object), {}).get(name)
 
 
 def _name(signature: str) -> str:
@@ -67,12 +57,7 @@ def _name(signature: str) -> str:
 
 
 def attempt(method: str, call: Callable[..., Any], *arguments: Any, returns: str = "") -> Any:
-    """The result of a kernel that calls a user's method.
-
-    Raises
-    ------
-    TypeError : naming the method, with numba's reason why it does not compile, or the error that it raised.
-    """
+    """The result of a kernel that calls a user's method, whose faults become a TypeError that names the method."""
     try:
         return call(*arguments)
     except (NumbaError, UnsupportedBytecodeError) as error:
@@ -81,6 +66,5 @@ def attempt(method: str, call: Callable[..., Any], *arguments: Any, returns: str
         needs = "code that numba compiles" + (f" and that returns {returns}" if returns else "")
         raise TypeError(f"{method}: needs {needs}, got: {lines[after[-1] if after else 0]}") from None
     except FAULTS as error:
-        raise TypeError(
-            f"{method}: needs to run on arguments of the model's shapes, got {type(error).__name__}: {error}"
-        ) from error
+        needs = "to run on arguments of the model's shapes"
+        raise TypeError(f"{method}: needs {needs}, got {type(error).__name__}: {error}") from error

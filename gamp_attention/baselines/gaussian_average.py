@@ -39,24 +39,18 @@ AVERAGES = AverageSettings()
 
 
 class Integrand(Protocol):
-    """What is averaged over white Gaussian coordinates, and what is made of the averages.
+    """What is averaged over white Gaussian coordinates, and what is made of the averages."""
 
-    Attributes
-    ----------
-    dim : number of white coordinates.
-    even : whether values at opposite points are the same.
-    blocks : parts of the results, in order; relative errors are relative to the largest of the part.
-    """
-
-    dim: int
-    even: bool
-    blocks: tuple[slice, ...]
+    dim: int  # number of white coordinates
+    even: bool  # whether values at opposite points are the same
+    blocks: tuple[slice, ...] = (slice(None),)  # parts of the results; errors are relative to the largest of the part
 
     def __call__(self, white: np.ndarray) -> np.ndarray:
         """Values (N, K) at points (N, dim)."""
 
     def results(self, means: np.ndarray) -> np.ndarray:
-        """Results (M,) from the K averages."""
+        """Results (M,) from the K averages; these themselves where a class says nothing else."""
+        return means
 
     def rounding(self, results: np.ndarray) -> np.ndarray:
         """Errors (M,) of the results by rounding."""
@@ -64,17 +58,11 @@ class Integrand(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Average:
-    """Results of an integrand averaged over white coordinates.
-
-    Attributes
-    ----------
-    values, errors : the results, and half-widths.
-    worst : largest error but for rounding, relative to the largest result of its block.
-    """
+    """Results of an integrand averaged over white coordinates."""
 
     values: np.ndarray
-    errors: np.ndarray
-    worst: float
+    errors: np.ndarray  # half-widths
+    worst: float  # largest error but for rounding, relative to the largest result of its block
 
     @classmethod
     def complete(cls, integrand: Integrand, values: np.ndarray, errors: np.ndarray, rtol: float) -> "Average":

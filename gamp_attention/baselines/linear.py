@@ -10,7 +10,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.seeds import generator
-from gamp_attention.baselines.gaussian_average import AVERAGES, gaussian_average
+from gamp_attention.baselines.gaussian_average import AVERAGES, Integrand, gaussian_average
 from gamp_attention.models.model import Model, require_attention
 from gamp_attention.models.teachers import Teacher
 from gamp_attention.results import Ended, Status
@@ -102,7 +102,7 @@ class WhitenedTeacher:
         return self.teacher(fields.reshape(-1, *self.shape) + self.shift)
 
 
-class _BaselineIntegrand:
+class _BaselineIntegrand(Integrand):
     """Ŵ and ε_lin from averages of T and T², both taken about T at zero fields, against cancellation.
 
     In mixtures Ŵ is that of all patterns of classes together: its column l weights each by its share and its tr Σ_l.
@@ -111,17 +111,14 @@ class _BaselineIntegrand:
     def __init__(self, model: Model) -> None:
         L = model.n_tokens
         self.parts = [
-            (
-                share * given.coordinates.trace,
-                WhitenedTeacher(given.teacher, given.coordinates.rho, given.teacher_shift),
-            )
-            for share, _, given in model.components
+            (share * part.coordinates.trace, WhitenedTeacher(part.teacher, part.coordinates.rho, part.teacher_shift))
+            for share, _, part in model.components
         ]
         self.trace = sum((trace for trace, _ in self.parts), np.zeros(L))
         self.dim = max(fields.dim for _, fields in self.parts)
         self.even = all(fields.even for _, fields in self.parts)
         self.centre = model.teacher(np.zeros((L, model.teacher_rank))).ravel()
-        self.blocks: tuple[slice, ...] = (slice(0, L * L), slice(L * L, L * L + 1))
+        self.blocks = (slice(0, L * L), slice(L * L, L * L + 1))
         self._weight = np.tile(self.trace, L) / L
 
     def __call__(self, white: np.ndarray) -> np.ndarray:
@@ -138,7 +135,6 @@ class _BaselineIntegrand:
         return np.append(self.centre + means[:-1], max(error, 0.0))
 
     def rounding(self, results: np.ndarray) -> np.ndarray:
-        """Errors by rounding."""
         largest = np.abs(results[:-1]).max()
         error = np.sqrt(results[-1] * self.trace.max()) * largest + results[-1]
         return AVERAGES.rounding * np.append(np.full(len(results) - 1, largest), error)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.seeds import generator
-from gamp_attention.baselines.gaussian_average import AVERAGES, gaussian_average
+from gamp_attention.baselines.gaussian_average import AVERAGES, Integrand, gaussian_average
 from gamp_attention.baselines.linear import WhitenedTeacher, checked_accuracy
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.labelled import LabelledDataset
@@ -100,7 +100,7 @@ def fit_linear_baseline(
     return LinearFit(W, train_loss, float(values[0]), float(errors[0]), status)
 
 
-class _FreshSentences:
+class _FreshSentences(Integrand):
     """E‖y − W x‖²/(dL) of an instance, in mixtures the mean over patterns of classes."""
 
     def __init__(self, data: Dataset, W: np.ndarray) -> None:
@@ -108,17 +108,11 @@ class _FreshSentences:
         self.parts = [(share, _FreshSentence(data, sources, W)) for share, sources, _ in data.model.components]
         self.dim = max(part.dim for _, part in self.parts)
         self.even = all(part.fields.even for _, part in self.parts)
-        self.blocks: tuple[slice, ...] = (slice(0, 1),)
 
     def __call__(self, white: np.ndarray) -> np.ndarray:
         return sum((share * part(white) for share, part in self.parts), np.zeros((len(white), 1)))
 
-    def results(self, means: np.ndarray) -> np.ndarray:
-        """The test error."""
-        return means
-
     def rounding(self, results: np.ndarray) -> np.ndarray:
-        """Error by rounding."""
         return np.max([part.rounding(results) for _, part in self.parts], axis=0)
 
 
@@ -154,6 +148,5 @@ class _FreshSentence:
         return value[:, None] / len(self.W)
 
     def rounding(self, results: np.ndarray) -> np.ndarray:
-        """Error by rounding."""
         scale = max(self.rest.max(), 0.0) * max(1.0, np.abs(self.W).max()) ** 2
         return AVERAGES.rounding * (results + np.sqrt(np.maximum(results, 0) * scale))

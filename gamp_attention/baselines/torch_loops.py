@@ -40,6 +40,12 @@ def _value_and_norm(function: Risk, Q: "torch.Tensor") -> tuple[float, float]:
     return float(value.detach()), float(Q.grad.norm())
 
 
+def _status(loss: float, norm: float, tol: float, otherwise: Status) -> Status:
+    if not math.isfinite(loss):
+        return Status.NONFINITE
+    return Status.CONVERGED if norm <= tol else otherwise
+
+
 def first_order(
     function: Risk, Q: "torch.Tensor", optimizer: "torch.optim.Optimizer", max_iter: int, tol: float, visit: Visit
 ) -> tuple[Status, int]:
@@ -51,9 +57,7 @@ def first_order(
         if done:
             break
         optimizer.step()
-    if not math.isfinite(loss):
-        return Status.NONFINITE, t
-    return (Status.CONVERGED if norm <= tol else Status.MAX_ITER), t
+    return _status(loss, norm, tol, Status.MAX_ITER), t
 
 
 def proximal_descent(
@@ -74,9 +78,7 @@ def proximal_descent(
             break
         moved, _ = proximal_map(penalty, here / lr - smooth, 1 / lr)
         Q.data.copy_(torch.as_tensor(moved))
-    if not math.isfinite(loss):
-        return Status.NONFINITE, t
-    return (Status.CONVERGED if norm <= tol else Status.MAX_ITER), t
+    return _status(loss, norm, tol, Status.MAX_ITER), t
 
 
 def quasi_newton(
@@ -98,15 +100,8 @@ def quasi_newton(
             tolerance_change=0.0,
             line_search_fn="strong_wolfe",
         )
-
-        def closure(optimizer: "torch.optim.Optimizer" = optimizer) -> "torch.Tensor":
-            optimizer.zero_grad()
-            value = function(Q)
-            value.backward()
-            return value.detach()
-
         before = norm
-        optimizer.step(closure)
+        optimizer.step(lambda: _value_and_norm(function, Q)[0])
         n_iter += max(1, optimizer.state[Q].get("n_iter", 1))
         loss, norm = _value_and_norm(function, Q)
         visit(n_iter, loss, norm, True)
@@ -115,11 +110,7 @@ def quasi_newton(
     if math.isfinite(loss) and norm > tol and n_iter < max_iter:
         n_iter = _gradient_secants(function, Q, max_iter, tol, visit, n_iter)
         loss, norm = _value_and_norm(function, Q)
-    if not math.isfinite(loss):
-        return Status.NONFINITE, n_iter
-    if norm <= tol:
-        return Status.CONVERGED, n_iter
-    return (Status.STALLED if n_iter < max_iter else Status.MAX_ITER), n_iter
+    return _status(loss, norm, tol, Status.STALLED if n_iter < max_iter else Status.MAX_ITER), n_iter
 
 
 def _gradient_secants(function: Risk, Q: "torch.Tensor", max_iter: int, tol: float, visit: Visit, n_iter: int) -> int:

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core.compiled import inline_kernel, is_instance, overload, sample_kernel
-from gamp_attention.losses.attention_rows import attend_row, row_derivatives
-from gamp_attention.losses.attention_scores import score_pullback, scores
+from gamp_attention.losses.attention_kernels import attend_row, fill_scores, pull_back, row_derivatives
 from gamp_attention.losses.dot_product import DotProductAttention
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_derivatives, two_token_value
 
@@ -133,7 +132,7 @@ def _loss_value(loss, p, z, work):
             return two_token_value(loss, p, z)
         L, r = loss.n_tokens, loss.rank
         s = work.s
-        scores(loss.attention, z, L, r, s)
+        fill_scores(loss.attention, z, L, r, s)
         value = 0.0
         for i in range(L):
             attend_row(loss.attention, s, i)
@@ -158,7 +157,7 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
             grad[k] = 0.0
             for m in range(L * r):
                 hess[k, m] = 0.0
-        scores(loss.attention, z, L, r, s)
+        fill_scores(loss.attention, z, L, r, s)
         value = 0.0
         for i in range(L):
             attend_row(loss.attention, s, i)
@@ -170,7 +169,7 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
                 value += s[i, j] * (0.5 * gs - m)
                 slack[j] = gs - m  # ∂φ_i/∂S_ij
             row_derivatives(loss.attention, p, s, i, slack, u, B, GJ)
-            score_pullback(loss.attention, z, L, r, i, u, B, grad, hess, work.fields)
+            pull_back(loss.attention, z, L, r, i, u, B, grad, hess, work.fields)
         return value
 
     return attention_derivatives

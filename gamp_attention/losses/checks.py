@@ -28,29 +28,23 @@ CHECKS = CheckSettings()
 
 
 def check_loss(loss: PointLoss, params: np.ndarray) -> None:
-    """Check a registered loss at random fields for the labels in the first rows of params (n, P).
-
-    Raises
-    ------
-    TypeError : where a method does not compile or returns something else than numbers.
-    ValueError : where it returns NaN, or its derivatives, bounds or symmetries are wrong.
-    """
+    """Check a registered loss at random fields for the labels in the first rows of params (n, P)."""
     name, rng = type(loss.loss).__name__, np.random.default_rng(0)
     k = loss.n_fields
     for p in params[: CHECKS.trials]:
         z, grad, hess = CHECKS.size * rng.standard_normal(k), np.full(k, np.nan), np.full((k, k), np.nan)
-        value = _number(f"{name}.value", attempt(f"{name}.value", _value, loss, p, z))
-        again = _number(f"{name}.derivatives", attempt(f"{name}.derivatives", _derivatives, loss, p, z, grad, hess))
+        value = _number(f"{name}.value", _value, loss, p, z)
+        again = _number(f"{name}.derivatives", _derivatives, loss, p, z, grad, hess)
         if not (np.isfinite(grad).all() and np.isfinite(hess).all()):
             raise ValueError(f"{name}.derivatives: needs to fill grad and hess with finite numbers, left or made NaN")
         _agree(f"{name}.derivatives", "its value", again, value, "value")
         scale = 1 + np.abs(hess).max() + np.abs(grad).max() + abs(value)
         _check_differences(loss, name, p, z, grad, hess, CHECKS.agree * scale)
-        floor = _number(f"{name}.floor", attempt(f"{name}.floor", _floor, loss, p), infinite=True)
+        floor = _number(f"{name}.floor", _floor, loss, p, infinite=True)
         if floor > value + CHECKS.equal * abs(value):
             raise ValueError(f"{name}.floor: needs a lower bound of the loss, got {floor} above its value {value}")
         lowest, radius = np.linalg.eigvalsh(hess)[0], float(np.linalg.norm(z))
-        bound = _number(f"{name}.curvature", attempt(f"{name}.curvature", _curvature, loss, p, radius), infinite=True)
+        bound = _number(f"{name}.curvature", _curvature, loss, p, radius, infinite=True)
         if bound > lowest + CHECKS.agree * scale:
             what = "convex = True" if loss.loss.convex else "curvature"
             raise ValueError(f"{name}: {what} is wrong, an eigenvalue of the Hessian is {lowest} at z = {z}")
@@ -75,13 +69,7 @@ def _check_differences(
 
 
 def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
-    """Check a registered map at random fields.
-
-    Raises
-    ------
-    TypeError : where `attend` does not compile or run.
-    ValueError : where S is not filled with finite numbers, or a trait is wrong.
-    """
+    """Check a registered map at random fields."""
     name, rng = type(attention).__name__, np.random.default_rng(0)
     for _ in range(CHECKS.trials):
         z = CHECKS.size * rng.standard_normal((1, n_tokens, rank))
@@ -93,9 +81,8 @@ def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
         if not np.isfinite(S[0]).all():
             raise ValueError(f"{name}.attend: needs to fill S {S[0].shape[1:]} with finite numbers, left or made NaN")
         if attention.bounded and (S[0].min() < 0 or np.abs(S[0].sum(axis=2) - 1).max() > CHECKS.equal):
-            raise ValueError(
-                f"{name}: bounded = True needs rows that are positive and add to 1, got {S[0][0].tolist()}"
-            )
+            needs = "bounded = True needs rows that are positive and add to 1"
+            raise ValueError(f"{name}: {needs}, got {S[0][0].tolist()}")
         if attention.even:
             _agree(name, "even = True: S[-z]", S[1][0], S[0][0], "S[z]")
         if attention.rotations and attention.parts == 1:
@@ -122,7 +109,8 @@ def _curvature(loss, p, radius):
     return curvature_floor(loss, p, radius)
 
 
-def _number(what: str, value: Any, infinite: bool = False) -> float:
+def _number(what: str, kernel: Any, *arguments: Any, infinite: bool = False) -> float:
+    value = attempt(what, kernel, *arguments)
     if np.ndim(value) or isinstance(value, (tuple, str)) or value is None:
         raise TypeError(f"{what}: needs to return one number, got {type(value).__name__}")
     value = float(value)

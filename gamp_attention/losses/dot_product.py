@@ -1,7 +1,7 @@
 """The attention map S of the student, from local fields z (L, r) to attention matrices (L, L).
 
-A map is a NamedTuple. Compiled code asks it, dispatched on its type, whether it `is_bounded`, and for its scores and
-rows: see `gamp_attention.losses.attention_scores` and `gamp_attention.losses.attention_rows`.
+A map is a NamedTuple. Compiled code asks it, dispatched on its type, whether it `is_bounded`. What it computes is in
+`gamp_attention.losses.attention_kernels` for dot products, in `gamp_attention.losses.user_attention` for users' maps.
 """
 
 from functools import reduce
@@ -25,6 +25,7 @@ class DotProductAttention(NamedTuple):
         the second half keys, eq. (124).
     causal : token i attends only to tokens up to i.
     softmax : rows are normalised by a softmax; if not, attention is linear and the scores are the weights.
+    even, rotations : True, as S[−z] = S[z], and S[z O] = S[z] for every rotation O, the same for queries and keys.
 
     Examples
     --------
@@ -38,16 +39,7 @@ class DotProductAttention(NamedTuple):
     tied: bool = True
     causal: bool = False
     softmax: bool = True
-
-    @property
-    def even(self) -> bool:
-        """S[−z] = S[z]."""
-        return True
-
-    @property
-    def rotations(self) -> bool:
-        """S[z O] = S[z] for every rotation O of the columns, the same one for queries and keys."""
-        return True
+    even = rotations = True  # type: ignore[misc]
 
     @property
     def parts(self) -> int:

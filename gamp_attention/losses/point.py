@@ -15,7 +15,7 @@ and, if it likes,
 - `convex`, `even` (ℓ(−z) = ℓ(z)), `rotations` (ℓ(zO) = ℓ(z)): whether these hold, False if not given. `convex` is
   compiled in, so it is True or False for the class, not a property.
 
-`register_loss` compiles and checks it; then it stands wherever an attention map does.
+Its first use in a model or dataset checks it. It stands wherever an attention map does.
 """
 
 from typing import Any, NamedTuple
@@ -52,51 +52,30 @@ class PointLoss(NamedTuple):
     def torch(self, params: Any, z: Any) -> Any:
         """Losses (n,) of tensors."""
         if not hasattr(self.loss, "torch"):
-            raise TypeError(
-                f"minimize_risk: needs a method torch(self, p, z) of {type(self.loss).__name__}, for descent in torch"
-            )
+            raise TypeError(f"minimize_risk: needs a method torch(self, p, z) of {type(self.loss).__name__}")
         return self.loss.torch(params, z)
-
-
-class PointWork(NamedTuple):
-    """No scratch; a NamedTuple needs a field."""
-
-    nothing: int
-
-
-def _methods(loss: Any) -> dict[str, Any] | None:
-    """Compiled methods of the loss in the numba type of a PointLoss; None for other types."""
-    return LOSSES.methods(loss.types[0]) if is_instance(loss, PointLoss) else None
 
 
 @overload(make_work, counted=True)
 def _make_work(loss):
-    if is_instance(loss, PointLoss):
-        return lambda loss: PointWork(0)
-    return None
+    return (lambda loss: 0) if is_instance(loss, PointLoss) else None  # nothing is needed
 
 
 @overload(loss_value)
 def _loss_value(loss, p, z, work):
-    methods = _methods(loss)
-    if methods is None:
+    if not is_instance(loss, PointLoss):
         return None
-    value = methods["value"]
-
-    def point_value(loss, p, z, work):
-        return value(loss.loss, p, z.reshape((loss.n_tokens, loss.rank)))
-
-    return point_value
+    value = LOSSES.method(loss.types[0], "value")
+    return lambda loss, p, z, work: value(loss.loss, p, z.reshape((loss.n_tokens, loss.rank)))
 
 
 @overload(loss_derivatives)
 def _loss_derivatives(loss, p, z, grad, hess, work):
-    methods = _methods(loss)
-    if methods is None:
+    if not is_instance(loss, PointLoss):
         return None
-    if "derivatives" not in methods:
-        return lambda loss, p, z, grad, hess, work: difference_derivatives(loss, p, z, grad, hess, work)
-    derivatives = methods["derivatives"]
+    derivatives = LOSSES.method(loss.types[0], "derivatives")
+    if derivatives is None:
+        return difference_derivatives
 
     def point_derivatives(loss, p, z, grad, hess, work):
         return derivatives(loss.loss, p, z.reshape((loss.n_tokens, loss.rank)), grad, hess)
@@ -106,23 +85,19 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
 
 @overload(loss_floor)
 def _loss_floor(loss, p, work):
-    methods = _methods(loss)
-    if methods is None:
+    if not is_instance(loss, PointLoss):
         return None
-    if "floor" not in methods:
-        return lambda loss, p, work: -np.inf
-    floor = methods["floor"]
-    return lambda loss, p, work: floor(loss.loss, p)
+    floor = LOSSES.method(loss.types[0], "floor")
+    return (lambda loss, p, work: floor(loss.loss, p)) if floor else (lambda loss, p, work: -np.inf)
 
 
 @overload(curvature_floor)
 def _curvature_floor(loss, p, radius):
-    methods = _methods(loss)
-    if methods is None:
+    if not is_instance(loss, PointLoss):
         return None
     if loss.types[0].instance_class.convex:
         return lambda loss, p, radius: 0.0
-    if "curvature" not in methods:
+    curvature = LOSSES.method(loss.types[0], "curvature")
+    if curvature is None:
         return lambda loss, p, radius: -np.inf
-    curvature = methods["curvature"]
     return lambda loss, p, radius: curvature(loss.loss, p, loss.n_tokens * loss.rank, radius)

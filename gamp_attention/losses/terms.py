@@ -9,16 +9,10 @@ from gamp_attention.losses.attention import pack_attention_parameters
 
 @dataclass(frozen=True, eq=False)
 class RiskTerms:
-    """A risk as a GLM: ℓ_μ(z) + constant_μ summed over samples, with rows of loss parameters.
+    """A risk as a GLM: ℓ_μ(z) + constant_μ summed over samples, with rows of loss parameters."""
 
-    Attributes
-    ----------
-    params : (n, P) labels of each sample; for attention G and M, P = 2 L², see `gamp_attention.losses.attention`.
-    constant : (n,) the part of the loss that does not depend on Q.
-    """
-
-    params: np.ndarray
-    constant: np.ndarray
+    params: np.ndarray  # (n, P) labels of each sample; for attention G and M, P = 2 L², see `AttentionLoss`
+    constant: np.ndarray  # (n,) the part of the loss that does not depend on Q
 
 
 def asymptotic_terms(T: np.ndarray, rho: np.ndarray) -> RiskTerms:

@@ -9,7 +9,7 @@ and, if it likes,
   in, not a property;
 - `even` (S[−z] = S[z]), `rotations` (S[zO] = S[z]), `parts` (weight matrices that Q holds side by side).
 
-Derivatives are central differences. `register_attention` compiles and checks it.
+Derivatives are central differences. Its first use in a model or dataset checks it.
 """
 
 from typing import Any
@@ -62,18 +62,15 @@ def _is_custom(loss: Any) -> bool:
 
 @overload(attend)
 def _attend(attention, z, S):
-    methods = MAPS.methods(attention)
-    if methods is None:
-        return None
-    fill = methods["attend"]
-    return lambda attention, z, S: fill(attention, z, S)
+    fill = MAPS.method(attention, "attend")
+    return fill and (lambda attention, z, S: fill(attention, z, S))
 
 
 @overload(is_bounded)
 def _is_bounded(attention):
-    if MAPS.methods(attention) is None:
+    if MAPS.method(attention, "attend") is None:
         return None
-    bounded = bool(attention.instance_class.bounded)
+    bounded = attention.instance_class.bounded
     return lambda attention: bounded
 
 
@@ -95,9 +92,7 @@ def _loss_value(loss, p, z, work):
 
 @overload(loss_derivatives)
 def _loss_derivatives(loss, p, z, grad, hess, work):
-    if not _is_custom(loss):
-        return None
-    return lambda loss, p, z, grad, hess, work: difference_derivatives(loss, p, z, grad, hess, work)
+    return difference_derivatives if _is_custom(loss) else None
 
 
 @overload(curvature_floor)

@@ -102,29 +102,20 @@ def penalty_prox(penalty, b, a):
 
 @overload(penalty_value)
 def _penalty_value(penalty, x):
-    methods = PENALTIES.methods(penalty)
-    if methods is None:
-        return None
-    value = methods["value"]
-    return lambda penalty, x: value(penalty, x)
+    value = PENALTIES.method(penalty, "value")
+    return value and (lambda penalty, x: value(penalty, x))
 
 
 @overload(penalty_slopes)
 def _penalty_slopes(penalty, x):
-    methods = PENALTIES.methods(penalty)
-    if methods is None:
-        return None
-    slopes = methods["slopes"]
-    return lambda penalty, x: slopes(penalty, x)
+    slopes = PENALTIES.method(penalty, "slopes")
+    return slopes and (lambda penalty, x: slopes(penalty, x))
 
 
 @overload(penalty_prox)
 def _penalty_prox(penalty, b, a):
-    methods = PENALTIES.methods(penalty)
-    if methods is None:
-        return None
-    prox = methods["prox"]
-    return lambda penalty, b, a: prox(penalty, b, a)
+    prox = PENALTIES.method(penalty, "prox")
+    return prox and (lambda penalty, b, a: prox(penalty, b, a))
 
 
 @kernel

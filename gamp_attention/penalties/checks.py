@@ -23,13 +23,7 @@ PROBES = ProbeSettings()
 
 
 def check_penalty(penalty: Any) -> None:
-    """Compile the three methods of a penalty and try them at a few points.
-
-    Raises
-    ------
-    TypeError : where one does not compile.
-    ValueError : where they contradict each other or what the penalty says of itself, or ρ is not convex.
-    """
+    """Compile the three methods of a penalty, and raise where they contradict each other or what it says of itself."""
     name = type(penalty).__name__
     if not hasattr(penalty, "strength"):
         raise check.fail("penalty", penalty, f"a property 'strength' of {name}, the unit of its slopes", TypeError)
@@ -55,14 +49,8 @@ def check_penalty(penalty: Any) -> None:
 def _check_slopes(penalty: Any, strength: float, inside: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
     x, left, right = POINTS[inside], left[inside], right[inside]
     _demand(penalty, "slopes", (left <= right).all(), "left <= right, neither NaN", x, left - right)
-    _demand(
-        penalty,
-        "slopes",
-        (right[:-1] <= left[1:] + PROBES.tolerance * strength).all(),
-        "slopes that increase with x, as ρ is convex",
-        x,
-        left,
-    )
+    increasing = right[:-1] <= left[1:] + PROBES.tolerance * strength
+    _demand(penalty, "slopes", increasing.all(), "slopes that increase with x, as ρ is convex", x, left)
     rho = _evaluated(penalty, values, "value", x, 1)[0]
     for side, slope in ((1, right), (-1, left)):
         moved = _evaluated(penalty, values, "value", x + side * PROBES.step, 1)[0]

@@ -16,6 +16,7 @@ class Ridge(NamedTuple):
     Attributes
     ----------
     lam : λ > 0.
+    strength, convexity : both λ; see `gamp_attention.penalties.base`.
 
     Examples
     --------
@@ -27,16 +28,7 @@ class Ridge(NamedTuple):
 
     lam: float
     even = smooth = quadratic = True  # type: ignore[misc]
-
-    @property
-    def strength(self) -> float:
-        """λ."""
-        return self.lam
-
-    @property
-    def convexity(self) -> float:
-        """λ."""
-        return self.lam
+    strength = convexity = property(lambda self: self.lam)  # type: ignore[misc]
 
     def value(self, x):
         """ρ(x)."""
@@ -59,6 +51,7 @@ class ElasticNet(NamedTuple):
     Attributes
     ----------
     lam, l1 : λ >= 0 and l₁ >= 0, not both zero.
+    strength, convexity : λ + l₁ and λ; see `gamp_attention.penalties.base`.
 
     Examples
     --------
@@ -71,20 +64,9 @@ class ElasticNet(NamedTuple):
     lam: float
     l1: float
 
-    @property
-    def strength(self) -> float:
-        """λ + l₁."""
-        return self.lam + self.l1
-
-    @property
-    def convexity(self) -> float:
-        """λ."""
-        return self.lam
-
-    @property
-    def even(self) -> bool:
-        """ρ(−x) = ρ(x)."""
-        return True
+    even = True  # type: ignore[misc]
+    strength = property(lambda self: self.lam + self.l1)  # type: ignore[misc]
+    convexity = property(lambda self: self.lam)  # type: ignore[misc]
 
     def value(self, x):
         """ρ(x)."""
@@ -108,21 +90,16 @@ class ElasticNet(NamedTuple):
 
 
 def require_penalty(penalty: Any, lam: Any = None) -> Any:
-    """A penalty that can be used, Ridge(lam) if none is given.
-
-    Raises
-    ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
-    """
+    """A penalty that can be used, Ridge(lam) if none is given."""
     if penalty is None:
         penalty = Ridge(lam)
     if type(penalty) is Ridge:
         return Ridge(check.real("lam", penalty.lam, low=0, strict=True))
     if type(penalty) is ElasticNet:
-        checked = ElasticNet(check.real("lam", penalty.lam, low=0), check.real("l1", penalty.l1, low=0))
-        if checked.strength == 0:
+        penalty = ElasticNet(check.real("lam", penalty.lam, low=0), check.real("l1", penalty.l1, low=0))
+        if penalty.strength == 0:
             raise check.fail("penalty", penalty, "λ or l₁ above 0")
-        return checked
+        return penalty
     if type(penalty) not in PENALTIES:
         needs = "a penalty: Ridge(lam), ElasticNet(lam, l1) or a NamedTuple registered by register_penalty"
         raise check.fail("penalty", penalty, needs, TypeError)
@@ -134,12 +111,7 @@ _check_once = lru_cache(typed=True)(check_penalty)  # typed: NamedTuples of equa
 
 
 def with_lam(penalty: Any, lam: Any) -> Any:
-    """The penalty with another λ.
-
-    Raises
-    ------
-    TypeError, ValueError : where it has no field `lam`, or that λ is not allowed.
-    """
+    """The penalty with another λ."""
     if "lam" not in penalty._fields:
         raise check.fail("penalty", penalty, "a field 'lam' to change λ")
     return require_penalty(penalty._replace(lam=check.real("lam", lam, low=0)))
