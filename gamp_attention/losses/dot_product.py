@@ -25,7 +25,6 @@ class DotProductAttention(NamedTuple):
         the second half keys, eq. (124).
     causal : token i attends only to tokens up to i.
     softmax : rows are normalised by a softmax; if not, attention is linear and the scores are the weights.
-    even, rotations : True, as S[−z] = S[z], and S[z O] = S[z] for every rotation O, the same for queries and keys.
 
     Examples
     --------
@@ -39,7 +38,16 @@ class DotProductAttention(NamedTuple):
     tied: bool = True
     causal: bool = False
     softmax: bool = True
-    even = rotations = True  # type: ignore[misc]
+
+    @property
+    def even(self) -> bool:
+        """S[−z] = S[z]."""
+        return True
+
+    @property
+    def rotations(self) -> bool:
+        """S[z O] = S[z] for every rotation O of the columns, the same one for queries and keys."""
+        return True
 
     @property
     def parts(self) -> int:

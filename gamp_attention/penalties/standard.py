@@ -16,7 +16,6 @@ class Ridge(NamedTuple):
     Attributes
     ----------
     lam : λ > 0.
-    strength, convexity : both λ; see `gamp_attention.penalties.base`.
 
     Examples
     --------
@@ -28,7 +27,16 @@ class Ridge(NamedTuple):
 
     lam: float
     even = smooth = quadratic = True  # type: ignore[misc]
-    strength = convexity = property(lambda self: self.lam)  # type: ignore[misc]
+
+    @property
+    def strength(self) -> float:
+        """λ."""
+        return self.lam
+
+    @property
+    def convexity(self) -> float:
+        """λ."""
+        return self.lam
 
     def value(self, x):
         """ρ(x)."""
@@ -51,7 +59,6 @@ class ElasticNet(NamedTuple):
     Attributes
     ----------
     lam, l1 : λ >= 0 and l₁ >= 0, not both zero.
-    strength, convexity : λ + l₁ and λ; see `gamp_attention.penalties.base`.
 
     Examples
     --------
@@ -64,9 +71,20 @@ class ElasticNet(NamedTuple):
     lam: float
     l1: float
 
-    even = True  # type: ignore[misc]
-    strength = property(lambda self: self.lam + self.l1)  # type: ignore[misc]
-    convexity = property(lambda self: self.lam)  # type: ignore[misc]
+    @property
+    def strength(self) -> float:
+        """λ + l₁."""
+        return self.lam + self.l1
+
+    @property
+    def convexity(self) -> float:
+        """λ."""
+        return self.lam
+
+    @property
+    def even(self) -> bool:
+        """ρ(−x) = ρ(x)."""
+        return True
 
     def value(self, x):
         """ρ(x)."""
