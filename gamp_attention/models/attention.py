@@ -73,9 +73,8 @@ def attention_model(
     if coordinates is None:
         sigma = 0.5 if sigma is None else sigma
         sigma = check.deviations("sigma", np.full(L, sigma) if check.ndim("sigma", sigma) == 0 else sigma, (L,))
-        coordinates = coordinate_law(
-            sigma[None] ** 2, None if tau is None else check.array("tau", tau, (L,)), n_tokens=L, teacher_rank=t
-        )
+        tau = None if tau is None else check.array("tau", tau, (L,))
+        coordinates = coordinate_law(sigma[None] ** 2, tau, n_tokens=L, teacher_rank=t)
     elif sigma is not None or tau is not None:
         raise ValueError("sigma, tau: need no value beside coordinates, which have their own; got one")
     elif not isinstance(coordinates, CoordinateLaw):
@@ -87,11 +86,7 @@ def attention_model(
 
 
 def paper_model(
-    omega: float = 0.3,
-    sigma: float = 0.5,
-    lam: float = 0.01,
-    A: Any = ((0.6, 0.4), (0.4, 0.6)),
-    penalty: Any = None,
+    omega: float = 0.3, sigma: float = 0.5, lam: float = 0.01, A: Any = ((0.6, 0.4), (0.4, 0.6)), penalty: Any = None
 ) -> Model:
     """The model of the paper's Section 5: L = 2, r = t = 1, p_1 = −p_2 = 1_d/√d, Q* ~ N(0, I).
 

@@ -124,9 +124,7 @@ def subset_positions(tau: Any, share: float) -> CoordinateClasses:
     ([[2.0, -2.0], [0.0, 0.0]], [0.25, 0.75])
     """
     tau, share = check.array("tau", tau, ("L",)), check.real("share", share, low=0, high=1, strict=True)
-    if share == 1:
-        return CoordinateClasses(tau[None], np.ones(1))
-    return CoordinateClasses(np.stack([tau / np.sqrt(share), np.zeros_like(tau)]), np.array([share, 1 - share]))
+    return _on_share(tau / np.sqrt(share), share)
 
 
 def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -> CoordinateClasses:
@@ -155,9 +153,12 @@ def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -
     """
     share = check.real("share", share, low=0, high=1, strict=True)
     covariance = check.real("variance", variance, low=0) * np.eye(check.integer("teacher_rank", teacher_rank, low=1))
-    if share == 1:
-        return CoordinateClasses(covariance[None], np.ones(1))
-    return CoordinateClasses(np.stack([covariance, np.zeros_like(covariance)]), np.array([share, 1 - share]))
+    return _on_share(covariance, share)
+
+
+def _on_share(value: np.ndarray, share: float) -> CoordinateClasses:
+    values, weight = np.stack([value, np.zeros_like(value)]), np.array([share, 1 - share])
+    return CoordinateClasses(values[weight > 0], weight[weight > 0])
 
 
 def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> CoordinateClasses:

@@ -64,9 +64,8 @@ class CoordinateLaw(Shown):
         for name, values in checked.items():
             object.__setattr__(self, name, values)
         if (self.gamma < 0).any():
-            raise check.fail(
-                "covariance", float(self.gamma.min()), "positive semi-definite Σ_l, eigenvalues of at least 0"
-            )
+            needs = "positive semi-definite Σ_l, eigenvalues of at least 0"
+            raise check.fail("covariance", float(self.gamma.min()), needs)
         if (self.trace <= 0).any():
             raise check.fail("gamma", self.gamma, "a positive trace of every Σ_l")
         _covariances("teacher_cov", self.teacher_cov)
@@ -141,7 +140,6 @@ def coordinate_law(
 
 
 def _covariances(name: str, value: np.ndarray) -> None:
-    if not np.allclose(value, np.swapaxes(value, 1, 2), rtol=1e-10, atol=1e-12) or (
-        np.linalg.eigvalsh(value).min() < -1e-12
-    ):
+    symmetric = np.allclose(value, np.swapaxes(value, 1, 2), rtol=1e-10, atol=1e-12)
+    if not symmetric or np.linalg.eigvalsh(value).min() < -1e-12:
         raise check.fail(name, value, "symmetric positive semi-definite matrices")

@@ -33,12 +33,8 @@ class LabelTask:
     student: Any
     rank: int
     n_noise: int
+    jumps: bool
     attention = False
-
-    @property
-    def jumps(self) -> bool:
-        """The proximal map of a convex loss is continuous."""
-        return not self.student.convex
 
     def check(self, n_tokens: int, teacher_rank: int) -> None:
         """Try the teacher on a few fields, and the loss on its labels."""
@@ -85,28 +81,19 @@ class GLMModel(Model):
     def task(self) -> LabelTask:
         """The student learns labels, and not an attention layer."""
         loss = require_loss(self.student)
-        return LabelTask(self.teacher, loss, self.rank, self.teacher.n_noise(self.n_tokens, self.teacher_rank))
+        n_noise = self.teacher.n_noise(self.n_tokens, self.teacher_rank)
+        return LabelTask(self.teacher, loss, self.rank, n_noise, jumps=not loss.convex)
 
 
 def require_loss(loss: Any) -> Any:
-    """The argument, if it is a loss of labels.
-
-    Raises
-    ------
-    TypeError : if it is not.
-    """
+    """The argument, if it is a loss of labels."""
     if not is_registered_loss(loss):
         raise check.fail("loss", loss, "a loss registered by register_loss", TypeError)
     return loss
 
 
 def check_labels(loss: Any, labels: Any, n: int, n_tokens: int, rank: int) -> np.ndarray:
-    """Labels (n, P) that a registered loss can be evaluated at.
-
-    Raises
-    ------
-    TypeError, ValueError : naming the labels or the loss, what is wrong and what is needed.
-    """
+    """Labels (n, P) that a registered loss can be evaluated at."""
     labels = np.ascontiguousarray(check.array("labels", labels, (n, "P")))
     wanted = {SquaredLoss: n_tokens * rank}.get(type(loss), 1)
     if type(loss) in USUAL and labels.shape[1] != wanted:

@@ -26,16 +26,10 @@ from gamp_attention.models.token_classes import ClassLaw, class_law
 
 @dataclass(frozen=True, eq=False)
 class ShiftedTeacher:
-    """T at fields that have means, as a map of these fields less their means.
-
-    Attributes
-    ----------
-    teacher : T.
-    shift : (L, t) means Q*ᵀμ_l/√d of the teacher's fields.
-    """
+    """T at fields that have means, as a map of these fields less their means."""
 
     teacher: Teacher
-    shift: np.ndarray
+    shift: np.ndarray  # (L, t) means Q*ᵀμ_l/√d of the teacher's fields
 
     @property
     def even(self) -> bool:
@@ -78,36 +72,22 @@ class MixtureModel(Model):
     def given(self, sources: np.ndarray) -> Model:
         """The model of samples whose tokens are drawn from given sources (L,)."""
         law = self.coordinates
-        return Model(
-            ShiftedTeacher(self.teacher, self.teacher_shift[sources]),
-            CoordinateLaw(law.weight, law.gamma[:, sources], law.tau[:, sources], law.teacher_mean, law.teacher_cov),
-            self.penalty,
-            self.rank,
-            self.student,
-        )
+        teacher = ShiftedTeacher(self.teacher, self.teacher_shift[sources])
+        own = CoordinateLaw(law.weight, law.gamma[:, sources], law.tau[:, sources], law.teacher_mean, law.teacher_cov)
+        return Model(teacher, own, self.penalty, self.rank, self.student)
 
     @cached_property
     def components(self) -> tuple[Component, ...]:
         """One component for each pattern of classes."""
-        law = self.classes
-        return tuple(
-            Component(float(share), sources, self.given(sources))
-            for share, sources in zip(law.probability, law.patterns, strict=True)
-        )
+        patterns = zip(self.classes.probability, self.classes.patterns, strict=True)
+        return tuple(Component(float(share), sources, self.given(sources)) for share, sources in patterns)
 
-    def on_coordinates(
-        self, gamma: np.ndarray, tau: np.ndarray, class_means: np.ndarray, pi: np.ndarray
-    ) -> "MixtureModel":
+    def on_coordinates(self, gamma: np.ndarray, tau: np.ndarray, class_means: np.ndarray, pi: np.ndarray) -> Model:
         """The model with the law of given coordinates: γ, √d (p + μ) and √d μ (d, S), and teacher rows (d, t)."""
         S = tau.shape[1]  # coordinates of one class must have class means in common too
         both = law_from_samples(np.tile(gamma, 2), np.concatenate([tau, class_means], axis=1), pi)
-        law = replace(
-            both,
-            gamma=both.gamma[:, :S],
-            tau=both.tau[:, :S],
-            gamma_spread=both.gamma_spread[:S],
-            tau_spread=both.tau_spread[:S],
-        )
+        spreads = {"gamma_spread": both.gamma_spread[:S], "tau_spread": both.tau_spread[:S]}
+        law = replace(both, gamma=both.gamma[:, :S], tau=both.tau[:, :S], **spreads)
         return replace(self, coordinates=law, class_means=both.tau[:, S:])
 
 

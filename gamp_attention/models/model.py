@@ -20,18 +20,11 @@ from gamp_attention.penalties.standard import Ridge, require_penalty
 
 
 class Component(NamedTuple):
-    """A component of a mixture: the samples whose tokens have given classes.
+    """A component of a mixture: the samples whose tokens have given classes."""
 
-    Attributes
-    ----------
-    share : probability of these classes.
-    sources : (L,) the source of each token.
-    model : the problem that these samples are drawn from.
-    """
-
-    share: float
-    sources: np.ndarray
-    model: "Model"
+    share: float  # probability of these classes
+    sources: np.ndarray  # (L,) of each token
+    model: "Model"  # that these samples are drawn from
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,12 +155,7 @@ class Model(Shown):
 
 
 def check_student(student: Any, n_tokens: int, rank: int) -> Any:
-    """The student, if it is a map or loss that does what it says.
-
-    Raises
-    ------
-    TypeError, ValueError : for anything else, a map with a fault, or a rank that is no multiple of its weight matrices.
-    """
+    """The student, if it is a map or loss that does what it says."""
     if is_registered_attention(student):
         check_attention(student, n_tokens, rank)
     elif not isinstance(student, DotProductAttention) and not is_registered_loss(student):
@@ -179,24 +167,14 @@ def check_student(student: Any, n_tokens: int, rank: int) -> Any:
 
 
 def require_model(model: Any) -> Model:
-    """The argument, if it is a Model.
-
-    Raises
-    ------
-    TypeError : if it is not.
-    """
+    """The argument, if it is a Model."""
     if not isinstance(model, Model):
         raise check.fail("model", model, "a gamp_attention.Model", TypeError)
     return model
 
 
 def require_attention(model: Any) -> Model:
-    """The argument, if it is a Model of an attention layer.
-
-    Raises
-    ------
-    TypeError : if it is not.
-    """
+    """The argument, if it is a Model of an attention layer."""
     if not require_model(model).attention:
         raise check.fail("model", type(model).__name__, "an attention model", TypeError)
     return model

@@ -13,12 +13,7 @@ PARAMETERS = ("alpha", "omega", "lam", "sigma")
 
 
 def with_parameter(model: Model, name: str, value: float) -> Model:
-    """The model with ω, λ or the common standard deviation σ of its tokens changed; α is no part of it.
-
-    Raises
-    ------
-    TypeError, ValueError : naming the parameter, what it got and what it needs.
-    """
+    """The model with ω, λ or the common standard deviation σ of its tokens changed; α is no part of it."""
     check.choice("parameter", name, PARAMETERS)
     if name == "omega":
         return replace(model, teacher=replace(softmax_teacher(model), omega=check.real(name, value, low=0, high=1)))
@@ -34,20 +29,14 @@ def with_parameter(model: Model, name: str, value: float) -> Model:
 
 def parameter_value(model: Model, alpha: float, name: str) -> float:
     """The present value of α, ω, λ or σ."""
-    check.choice("parameter", name, PARAMETERS)
     if name == "omega":
         return softmax_teacher(model).omega
     return {"alpha": alpha, "lam": model.lam, "sigma": float(np.sqrt(model.coordinates.gamma.flat[0]))}[name]
 
 
 def softmax_teacher(model: Model) -> SoftmaxTeacher:
-    """The teacher of a model, if it is that of equation (16).
-
-    Raises
-    ------
-    TypeError : where the teacher is another one, without ω and A.
-    """
-    if not isinstance(model.teacher, SoftmaxTeacher):
+    """The teacher of a model, if it is that of equation (16)."""
+    if not has_omega(model):
         raise check.fail("model.teacher", type(model.teacher).__name__, "a SoftmaxTeacher, with ω and A", TypeError)
     return model.teacher
 

@@ -62,7 +62,6 @@ def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None
     _, first, group, counts = np.unique(
         alike.round(12), axis=0, return_index=True, return_inverse=True, return_counts=True
     )
-    gammas, taus = gamma[first], tau[first]
     most = len(counts) if n_classes is None else check.integer("n_classes", n_classes, low=1)
     binned = most < len(counts)
     if binned:
@@ -78,8 +77,7 @@ def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None
         size = np.sqrt((values**2).mean(axis=0))
         return np.sqrt(((values - means[group]) ** 2).mean(axis=0)) / np.maximum(size, 1e-300)
 
-    if binned:
-        gammas, taus = mean(gamma), mean(tau)
+    gammas, taus = (mean(gamma), mean(tau)) if binned else (gamma[first], tau[first])
     pis = mean(pi)
     rest = pi - pis[group]
     return SampledLaw(

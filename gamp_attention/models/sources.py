@@ -18,18 +18,11 @@ class Group(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """What the student sees of the tokens of n samples besides their noise.
+    """What the student sees of the tokens of n samples besides their noise."""
 
-    Attributes
-    ----------
-    positions : (L, d) p_l.
-    means : (S, d) mean of x_l + p_l in each source: the positions for plain data, p_l + μ_{l,k} for mixtures.
-    groups : the samples, in order.
-    """
-
-    positions: np.ndarray
-    means: np.ndarray
-    groups: tuple[Group, ...]
+    positions: np.ndarray  # (L, d) p_l
+    means: np.ndarray  # (S, d) of x_l + p_l in each source: the positions for plain data, p_l + μ_{l,k} for mixtures
+    groups: tuple[Group, ...]  # the samples, in order
 
     @classmethod
     def plain(cls, positions: np.ndarray, n_samples: int) -> "Sources":

@@ -32,25 +32,13 @@ SIZES = StartSizes()
 
 
 def fill_start(
-    weights: np.ndarray,
-    init: str,
-    parts: int,
-    teacher: np.ndarray | None,
-    directions: Callable[[], np.ndarray],
+    weights: np.ndarray, init: str, parts: int, teacher: np.ndarray | None, directions: Callable[[], np.ndarray]
 ) -> np.ndarray:
     """Put the columns of a named start into weights (·, r), and tell which columns (r,) it leaves uninformed.
 
-    Parameters
-    ----------
-    weights : changed in place; any coordinates will do, as those of R^d, or coefficients on positions and teacher.
-    init : one of STARTS.
-    parts : weight matrices of the student, which share the columns.
-    teacher : (·, t) columns of Q*, None where there is none.
-    directions : gives orthogonal columns (·, k) of norm √d that span the positions, leading one first.
-
-    Raises
-    ------
-    TypeError, ValueError : for an unknown name, "semantic" without a teacher, or "positional" without positions.
+    Any coordinates will do, as those of R^d, or coefficients on positions and teacher. The student has `parts` weight
+    matrices; `teacher` (·, t) are the columns of Q*; `directions` gives orthogonal columns (·, k) of norm √d that span
+    the positions, leading one first.
     """
     check.choice("init", init, STARTS)
     columns = np.empty((len(weights), 0))

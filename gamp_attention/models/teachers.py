@@ -16,11 +16,9 @@ class Teacher(Protocol):
     @property
     def even(self) -> bool:
         """T[−u] = T[u]."""
-        ...
 
     def __call__(self, u: np.ndarray) -> np.ndarray:
         """Target attention matrices (..., L, L) of teacher fields u (..., L, t)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,14 +69,7 @@ def probe_fields(n_tokens: int, rank: int) -> np.ndarray:
 
 
 def check_teacher(teacher: Any, n_tokens: int, teacher_rank: int) -> None:
-    """Try a teacher on a few fields.
-
-    Raises
-    ------
-    TypeError, ValueError : where it is not callable, has no boolean `even`, fails, returns another shape or numbers
-        that are not finite, gives another matrix for fields alone than within an array, or says that it is even and is
-        not.
-    """
+    """Try a teacher on a few fields."""
     if not callable(teacher):
         raise check.fail("teacher", teacher, "a callable u (..., L, t) → (..., L, L)", TypeError)
     if not isinstance(getattr(teacher, "even", None), bool | np.bool_):

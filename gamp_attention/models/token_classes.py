@@ -8,6 +8,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.text import Shown
+from gamp_attention.models.coordinate_classes import class_shares
 from gamp_attention.models.sources import Group
 
 
@@ -40,9 +41,7 @@ class ClassLaw(Shown):
     def __post_init__(self) -> None:
         given = check.array("patterns", self.patterns, ("C", "L"))
         object.__setattr__(self, "patterns", given.astype(int))
-        probability = check.array("probability", self.probability, (len(given),))
-        if (probability <= 0).any() or abs(probability.sum() - 1) > 1e-12:
-            raise check.fail("probability", probability, "positive numbers that add to 1")
+        class_shares("probability", self.probability, len(given))
         used = [np.unique(column) for column in self.patterns.T]
         if not np.array_equal(np.sort(np.concatenate(used)), np.arange(self.n_sources)):
             raise check.fail("patterns", given, "the sources 0 to S - 1, each in one column")
@@ -63,11 +62,8 @@ class ClassLaw(Shown):
             return (Group(slice(0, n_samples), self.patterns[0]),)
         ends = np.cumsum(rng.spawn(1)[0].multinomial(n_samples, self.probability))
         starts = np.concatenate([[0], ends[:-1]])
-        return tuple(
-            Group(slice(int(a), int(b)), pattern)
-            for a, b, pattern in zip(starts, ends, self.patterns, strict=True)
-            if a < b
-        )
+        patterns = zip(starts.tolist(), ends.tolist(), self.patterns, strict=True)
+        return tuple(Group(slice(a, b), pattern) for a, b, pattern in patterns if a < b)
 
     @cached_property
     def token(self) -> np.ndarray:
@@ -81,10 +77,6 @@ def class_law(classes: Any) -> tuple[ClassLaw, np.ndarray]:
     """The law of classes with joint probabilities (K_1, …, K_L), and the token and class (S, 2) of each source.
 
     Patterns and sources of probability zero are left out; sources are in order of tokens, then classes.
-
-    Raises
-    ------
-    TypeError, ValueError : naming `classes`, what it got and what it needs.
     """
     L = max(check.ndim("classes", classes), 1)
     table = check.array("classes", classes, tuple(f"K_{l + 1}" for l in range(L)))

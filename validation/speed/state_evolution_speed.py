@@ -15,12 +15,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations.channel import (
-    Channel,
-    average,
-    conjugates,
-    denoise_fields,
-)
+from gamp_attention.state_evolution.equations.channel import Channel, average, conjugates
 from gamp_attention.state_evolution.rules.split import SplitRule
 from validation._tools.report import Verdict, options
 
@@ -65,7 +60,9 @@ def main():
             minimize(objective, omega[i], args=(omega[i], V, T[i], rho), method="BFGS")
         baseline_seconds = (time.perf_counter() - began) / sample_size * len(white) * AVERAGES
 
-        out = denoise_fields(model, o, noise, terms)  # the same rule with exact minima, for its accuracy
+        out = ga.denoise(
+            model.loss, terms.params, noise + o.m, o.V
+        )  # the same rule with exact minima, for its accuracy
         share = (weights * len(weights))[:, None, None]
         weighted = out._replace(g=out.g * share, response=out.response * share[..., None])
         moments = average(y, noise, terms, weighted, o.V)

@@ -10,30 +10,20 @@ from gamp_attention.denoisers.input import initial_variances
 from gamp_attention.models.model import Model
 from gamp_attention.models.starts import SIZES, STARTS, fill_start
 from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.equations.weights import overlaps_of_moments
 
 
 @dataclass(frozen=True, eq=False)
 class StartLaw:
-    """Second moments of (x⁰, τ, π) in each class of coordinates, and the variances V to start with.
+    """Second moments of (x⁰, τ, π) in each class of coordinates, and the variances V to start with."""
 
-    Attributes
-    ----------
-    moments : (K, r + S + t, r + S + t).
-    V : (S, r, r).
-    """
-
-    moments: np.ndarray
-    V: np.ndarray
+    moments: np.ndarray  # (K, r + S + t, r + S + t)
+    V: np.ndarray  # (S, r, r)
 
     def overlaps(self, model: Model) -> Overlaps:
         """The overlaps of the start."""
-        law, r, S = model.coordinates, model.rank, model.n_sources
-        return Overlaps(
-            q=np.einsum("k,kl,kab->lab", law.weight, law.gamma, self.moments[:, :r, :r]),
-            m=np.einsum("k,kal->la", law.weight, self.moments[:, :r, r : r + S]),
-            theta=np.einsum("k,kl,kat->lat", law.weight, law.gamma, self.moments[:, :r, r + S :]),
-            V=self.V,
-        )
+        r = model.rank
+        return overlaps_of_moments(model, self.moments[:, :r, :r], self.moments[:, :r, r:], self.V)
 
 
 def start_law(model: Model, init: Any) -> StartLaw:
@@ -41,10 +31,6 @@ def start_law(model: Model, init: Any) -> StartLaw:
 
     Names as told in `gamp_attention.models.starts`. Overlaps determine the law only where all coordinates are alike, in
     one class.
-
-    Raises
-    ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
     """
     law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
     moments = np.zeros((len(law.weight), r + S + t, r + S + t))
@@ -95,6 +81,5 @@ def _position_coefficients(model: Model) -> np.ndarray:
     order = np.argsort(size)[::-1]
     order = order[size[order] > 1e-12 * max(size.max(), 1e-300)]
     rows = (vectors[:, order] / np.sqrt(size[order])).T
-    signs = np.where(rows @ gram[:, 0] < 0, -1.0, 1.0)
-    rows = signs[:, None] * rows
+    rows = np.where(rows @ gram[:, 0] < 0, -1.0, 1.0)[:, None] * rows
     return np.concatenate([rows, np.zeros((len(rows), model.teacher_rank))], axis=1).T

@@ -16,12 +16,13 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.seeds import generator
 from gamp_attention.damping import Damping
+from gamp_attention.denoisers.output import denoise
 from gamp_attention.models.model import Component, Model, require_model
-from gamp_attention.results import Overlaps
+from gamp_attention.results import Overlaps, stacked
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw, start_law
 from gamp_attention.state_evolution.dynamics.weight_paths import LinearWeights, SampledWeights
-from gamp_attention.state_evolution.equations.channel import Hats, Moments, average, conjugates, denoise_fields
+from gamp_attention.state_evolution.equations.channel import Hats, Moments, average, conjugates
 from gamp_attention.state_evolution.equations.components import restricted, scattered
 from gamp_attention.state_evolution.rules.sobol import points_of
 
@@ -75,9 +76,8 @@ class ComponentPaths:
 
     def __init__(self, component: Component, n_paths: int, n_iter: int, rng: np.random.Generator) -> None:
         self.share, self.sources, self._model = component
-        self._n = n_paths
-        if self.share < 1:
-            self._n = points_of(n_paths, self.share, min_paths(self._model, n_iter))
+        few = min_paths(self._model, n_iter)
+        self._n = points_of(n_paths, self.share, few) if self.share < 1 else n_paths
         self._paths = FieldPaths(self._model, self._n, rng)
         self._g: list[np.ndarray] = []
         self._z: np.ndarray | None = None
@@ -86,7 +86,7 @@ class ComponentPaths:
         """The moments at the next time, given the overlaps and q^{s,t} of all sources with every s <= t."""
         now, paths = restricted(overlaps, self.sources), self._paths
         fields = paths.draw(now, [each[self.sources] for each in covariances])
-        out = denoise_fields(self._model, now, fields, paths.terms, self._z)
+        out = denoise(self._model.loss, paths.terms.params, fields + now.m, now.V, self._z)
         self._z = out.z
         self._g.append(out.g)
         return average(paths.y, fields, paths.terms, out, now.V)
@@ -156,10 +156,7 @@ def trajectory(
     start, rng = start_law(model, init), generator(seed)
     runs = [follow(model, alpha, start, damping, n_iter, n_paths, rng) for _ in range(n_replicas)]
     share = 1 / np.sqrt(n_replicas)
-    stacks = {
-        name: np.array([[state.arrays()[name] for state in states] for states, _ in runs])
-        for name in runs[0][0][0].arrays()
-    }
+    stacks = stacked([Overlaps(**stacked(states)) for states, _ in runs])
     jumps = np.array([[hats.jump_mass for hats in all_hats] for _, all_hats in runs])
     return Trajectory(
         **{name: values.mean(axis=0) for name, values in stacks.items()},

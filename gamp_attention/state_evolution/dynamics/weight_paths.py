@@ -13,7 +13,7 @@ from gamp_attention.state_evolution.dynamics.field_paths import GaussianPath, ha
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
-from gamp_attention.state_evolution.equations.weights import penalised_weights
+from gamp_attention.state_evolution.equations.weights import overlaps_of_moments, penalised_weights
 
 
 class LinearWeights:
@@ -36,14 +36,9 @@ class LinearWeights:
 
     def overlaps(self) -> Overlaps:
         """Overlaps of the latest iterate."""
-        law, r, S = self.model.coordinates, self.model.rank, self.model.n_sources
-        cross = self._x[-1] @ self._gram[:, :, : self._first]
-        return Overlaps(
-            q=self.covariances()[-1],
-            m=np.einsum("k,kal->la", law.weight, cross[:, :, r : r + S]),
-            theta=np.einsum("k,kl,kat->lat", law.weight, law.gamma, cross[:, :, r + S :]),
-            V=self._V,
-        )
+        x = self._x[-1]
+        first = (x @ self._gram[:, :, : self._first])[:, :, self.model.rank :]
+        return overlaps_of_moments(self.model, x @ (self._gram @ np.swapaxes(x, 1, 2)), first, self._V)
 
     def covariances(self) -> list[np.ndarray]:
         """q_l^{s,t} = E[x^s x^tᵀ] weighted by γ_l, for the latest t and every s <= t; entries (S, r, r)."""

@@ -4,7 +4,7 @@ For every token, (ω̃_l, y_l) is centred Gaussian with covariance [[q, θ], [θ
 z = prox(ω; T[y], V), g_l = V_l⁻¹(z_l − ω_l), and the hats are averages of g.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,31 +14,21 @@ from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.symmetry import Symmetry
+from gamp_attention.state_evolution.equations.symmetry import Symmetry, palindrome
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Averages over the channel.
+    """Averages over the channel."""
 
-    Attributes
-    ----------
-    g : (L, r) E[g_l].
-    with_noise, with_teacher : (L, r, r) E[g_l ω̃_lᵀ] and (L, r, t) E[g_l y_lᵀ].
-    gg : (L, r, r) E[g_l g_lᵀ].
-    response : (L, r, r) E[−∂g_l/∂ω_l] of the a.e. derivative.
-    square : (L, L, r², r²) E[(∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)], again a.e.
-    moreau, loss : of the Moreau envelope and of ℓ(z), with the constant of the risk.
-    """
-
-    g: np.ndarray
-    with_noise: np.ndarray
-    with_teacher: np.ndarray
-    gg: np.ndarray
-    response: np.ndarray
-    square: np.ndarray
-    moreau: float
-    loss: float
+    g: np.ndarray  # (L, r) of g_l
+    with_noise: np.ndarray  # (L, r, r) of g_l ω̃_lᵀ
+    with_teacher: np.ndarray  # (L, r, t) of g_l y_lᵀ
+    gg: np.ndarray  # (L, r, r) of g_l g_lᵀ
+    response: np.ndarray  # (L, r, r) of −∂g_l/∂ω_l, the a.e. derivative
+    square: np.ndarray  # (L, L, r², r²) of (∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k), again a.e.
+    moreau: float  # of the Moreau envelope, with the constant of the risk
+    loss: float  # of ℓ(z), with this constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +125,7 @@ class Channel:
     def moments(self, white: np.ndarray, squares: bool) -> Moments:
         """Averages over points of white noise (N, n_white); of products of derivatives only where `squares` says so."""
         y, terms, fields = self._at(white)
-        out = denoise_fields(self._model, self.overlaps, fields, terms, jacobian=squares)
+        out = denoise(self.loss, terms.params, fields + self.overlaps.m, self.overlaps.V, jacobian=squares)
         return average(y, fields, terms, out, self.overlaps.V)
 
     def errors(self, white: np.ndarray) -> np.ndarray:
@@ -146,18 +136,6 @@ class Channel:
     def _at(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms, np.ndarray]:
         y, terms = self.teacher(white[:, : self.n_teacher])
         return y, terms, self.fields(y, white[:, self.n_teacher :].reshape(len(white), *self.shape[:2]))
-
-
-def denoise_fields(
-    model: Model,
-    overlaps: Overlaps,
-    noise: np.ndarray,
-    terms: RiskTerms,
-    start: np.ndarray | None = None,
-    jacobian: bool = False,
-) -> Denoised:
-    """The denoiser at ω = m + ω̃."""
-    return denoise(model.loss, terms.params, noise + overlaps.m, overlaps.V, start, jacobian=jacobian)
 
 
 def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V: np.ndarray) -> Moments:
@@ -185,19 +163,15 @@ def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V
 
 def reversed_mean(moments: Moments) -> Moments:
     """Averages over half of a channel that is the same for tokens reversed, completed to all of it."""
-
-    def even(values: np.ndarray) -> np.ndarray:
-        return 0.5 * (values + values[::-1])
-
-    return Moments(
-        g=0.5 * (moments.g - moments.g[::-1]),
-        with_noise=even(moments.with_noise),
-        with_teacher=even(moments.with_teacher),
-        gg=even(moments.gg),
-        response=even(moments.response),
-        square=0.5 * (moments.square + moments.square[::-1, ::-1]),
-        moreau=moments.moreau,
-        loss=moments.loss,
+    g, square = moments.g, moments.square
+    return replace(
+        moments,
+        g=0.5 * (g - g[::-1]),
+        with_noise=palindrome(moments.with_noise),
+        with_teacher=palindrome(moments.with_teacher),
+        gg=palindrome(moments.gg),
+        response=palindrome(moments.response),
+        square=0.5 * (square + square[::-1, ::-1]),
     )
 
 

@@ -22,18 +22,15 @@ def scattered(components: tuple[Component, ...], moments: list[Moments]) -> Mome
     pairs = list(zip(components, moments, strict=True))
     S = 1 + max(int(component.sources.max()) for component in components)
 
-    def summed(name: str) -> np.ndarray:
-        total = np.zeros((S, *getattr(moments[0], name).shape[1:]))
+    def summed(name: str, axes: int = 1) -> np.ndarray:
+        total = np.zeros((S,) * axes + getattr(moments[0], name).shape[axes:])
         for (share, sources, _), each in pairs:
-            total[sources] += share * getattr(each, name)
+            total[np.ix_(*[sources] * axes)] += share * getattr(each, name)
         return total
 
-    square = np.zeros((S, S, *moments[0].square.shape[2:]))
-    for (share, sources, _), each in pairs:
-        square[np.ix_(sources, sources)] += share * each.square
     return Moments(
         **{name: summed(name) for name in ("g", "with_noise", "with_teacher", "gg", "response")},
-        square=square,
+        square=summed("square", axes=2),
         moreau=sum(component.share * each.moreau for component, each in pairs),
         loss=sum(component.share * each.loss for component, each in pairs),
     )

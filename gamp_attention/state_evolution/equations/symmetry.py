@@ -36,17 +36,18 @@ class Symmetry:
     def impose(self, overlaps: Overlaps) -> Overlaps:
         """Overlaps with these symmetries to the last bit."""
         if self.reversal:
-            overlaps = Overlaps(
-                q=0.5 * (overlaps.q + overlaps.q[::-1]),
-                m=0.5 * (overlaps.m - overlaps.m[::-1]),
-                theta=0.5 * (overlaps.theta + overlaps.theta[::-1]),
-                V=0.5 * (overlaps.V + overlaps.V[::-1]),
-            )
+            odd = 0.5 * (overlaps.m - overlaps.m[::-1])
+            overlaps = Overlaps(palindrome(overlaps.q), odd, palindrome(overlaps.theta), palindrome(overlaps.V))
         if self.m_zero:
             overlaps = replace(overlaps, m=np.zeros_like(overlaps.m))
         if self.theta_zero:
             overlaps = replace(overlaps, theta=np.zeros_like(overlaps.theta))
         return overlaps
+
+
+def palindrome(values: np.ndarray) -> np.ndarray:
+    """The mean of values (L, …) of tokens with those of the tokens reversed."""
+    return 0.5 * (values + values[::-1])
 
 
 def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:
@@ -68,9 +69,4 @@ def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:
     # a little of the identity, for columns that nothing else fixes
     u, _, v = np.linalg.svd(towards + 1e-6 * scale * np.eye(size))
     O = np.kron(np.eye(parts), (u @ v).T)
-    return Overlaps(
-        q=O @ overlaps.q @ O.T,
-        m=overlaps.m @ O.T,
-        theta=O @ overlaps.theta,
-        V=O @ overlaps.V @ O.T,
-    )
+    return Overlaps(O @ overlaps.q @ O.T, overlaps.m @ O.T, O @ overlaps.theta, O @ overlaps.V @ O.T)

@@ -33,21 +33,13 @@ RULE = WeightRule()
 
 
 class WeightAverages(NamedTuple):
-    """Averages in each class of coordinates.
+    """Averages in each class of coordinates."""
 
-    Attributes
-    ----------
-    x, xx : (K, r) E[x] and (K, r, r) E[x xᵀ].
-    response : (K, r, r) E[∂x/∂b].
-    pairs : (K, r², r²) E[(∂x/∂b) ⊗ (∂x/∂b)].
-    penalty : (K,) E[r(x)].
-    """
-
-    x: np.ndarray
-    xx: np.ndarray
-    response: np.ndarray
-    pairs: np.ndarray
-    penalty: np.ndarray
+    x: np.ndarray  # (K, r)
+    xx: np.ndarray  # (K, r, r) of x xᵀ
+    response: np.ndarray  # (K, r, r) of ∂x/∂b
+    pairs: np.ndarray  # (K, r², r²) of (∂x/∂b) ⊗ (∂x/∂b)
+    penalty: np.ndarray  # (K,) of r(x)
 
 
 def weight_averages(penalty: Any, A: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> WeightAverages:
@@ -59,15 +51,12 @@ def weight_averages(penalty: Any, A: np.ndarray, mean: np.ndarray, covariance: n
     return trapezoidal_averages(penalty, A, mean, covariance)
 
 
-def elastic_net_averages(
-    penalty: ElasticNet, A: np.ndarray, mean: np.ndarray, covariance: np.ndarray
-) -> WeightAverages:
+def elastic_net_averages(net: ElasticNet, A: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> WeightAverages:
     """The elastic net with one column, in closed form."""
-    lam, l1 = penalty.lam, penalty.l1
-    scale, C = np.sqrt(covariance[:, 0, 0]), 1 / (lam + A[:, 0, 0])
+    scale, C = np.sqrt(covariance[:, 0, 0]), 1 / (net.lam + A[:, 0, 0])
     tails = []
     for sign in (1, -1):  # of b: x = C (sign b − l₁) sign where sign b > l₁
-        over = sign * mean[:, 0] - l1
+        over = sign * mean[:, 0] - net.l1
         u = over / np.maximum(scale, np.finfo(float).tiny)
         share, density = ndtr(u), np.exp(-0.5 * np.minimum(np.abs(u), 40) ** 2) / np.sqrt(2 * np.pi)
         first = np.maximum(over * share + scale * density, 0.0)
@@ -80,7 +69,7 @@ def elastic_net_averages(
         xx=xx[:, None, None],
         response=response[:, None, None],
         pairs=(C * response)[:, None, None],
-        penalty=0.5 * lam * xx + l1 * (x_up + x_down),
+        penalty=0.5 * net.lam * xx + net.l1 * (x_up + x_down),
     )
 
 
@@ -106,9 +95,8 @@ def _averages(
     penalty: Any, A: np.ndarray, mean: np.ndarray, covariance: np.ndarray, white: np.ndarray, weight: np.ndarray
 ) -> WeightAverages:
     """Averages over b = mean + root · white."""
-    K, r = mean.shape
     found: list[tuple[np.ndarray, ...]] = []
-    for k in range(K):
+    for k in range(len(mean)):
         spectrum, vectors = np.linalg.eigh(covariance[k])
         sizes = np.sqrt(np.maximum(spectrum, 0.0))
         root = vectors * sizes
@@ -119,14 +107,7 @@ def _averages(
             response = (weight[:, None] * x).T @ white @ np.linalg.inv(root)
         else:  # rounding in x is all there would be to divide
             response = np.einsum("n,nab->ab", weight, C)
-        pairs = np.einsum("n,nac,nbd->abcd", weight, C, C, optimize=True).reshape(r * r, r * r)
-        found.append(
-            (
-                weight @ x,
-                (weight[:, None] * x).T @ x,
-                0.5 * (response + response.T),
-                pairs,
-                weight @ rho.reshape(x.shape).sum(1),
-            )
-        )
+        pairs = np.einsum("n,nac,nbd->abcd", weight, C, C, optimize=True).reshape(root.size, root.size)
+        xx, strength = (weight[:, None] * x).T @ x, weight @ rho.reshape(x.shape).sum(1)
+        found.append((weight @ x, xx, 0.5 * (response + response.T), pairs, strength))
     return WeightAverages(*(np.array(each) for each in zip(*found, strict=True)))

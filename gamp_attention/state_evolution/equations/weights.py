@@ -18,29 +18,34 @@ def weights_step(model: Model, hats: Hats, variance: str = "stein") -> tuple[Ove
 
     Eq. :eq:`weights`, :eq:`weights-stein`.
     """
-    law = model.coordinates
-    S, w, gamma = model.n_sources, law.weight, law.gamma
+    law, S = model.coordinates, model.n_sources
     if model.penalty.quadratic:
-        _, C, V = prior_response(gamma.T, model.lam, hats.response(variance), w)
+        _, C, V = prior_response(law.gamma.T, model.lam, hats.response(variance), law.weight)
         H, noise = drift_and_noise(model, hats)
         first = C @ H @ law.moments  # E[x (τ, π)ᵀ]
         second = first @ np.swapaxes(C @ H, 1, 2) + C @ noise @ C
-        penalty = 0.5 * model.lam * float(np.einsum("k,kaa->", w, second))
+        penalty = 0.5 * model.lam * float(np.einsum("k,kaa->", law.weight, second))
     else:
         found = penalised_weights(model, hats, hats.response(variance))
-        V = field_variances(model.penalty, gamma.T, found.response, w)
+        V = field_variances(model.penalty, law.gamma.T, found.response, law.weight)
         H, _ = drift_and_noise(model, hats)
         mean = np.concatenate([law.tau, law.teacher_mean], axis=1)
         first = found.x[:, :, None] * mean[:, None]
         # Stein: E[x πᵀ] = E[x] E[π]ᵀ + E[∂x/∂b] cov(b, π)
         first[:, :, S:] += found.response @ H[:, :, S:] @ law.teacher_cov
-        second, penalty = found.xx, float(w @ found.penalty)
+        second, penalty = found.xx, float(law.weight @ found.penalty)
+    return overlaps_of_moments(model, second, first, V), penalty
+
+
+def overlaps_of_moments(model: Model, second: np.ndarray, first: np.ndarray, V: np.ndarray) -> Overlaps:
+    """Overlaps from E[x xᵀ] (K, r, r) and E[x (τ, π)ᵀ] (K, r, S + t) in each class of coordinates."""
+    law, S = model.coordinates, model.n_sources
     return Overlaps(
-        q=np.einsum("k,kl,kab->lab", w, gamma, second),
-        m=np.einsum("k,kal->la", w, first[:, :, :S]),
-        theta=np.einsum("k,kl,kat->lat", w, gamma, first[:, :, S:]),
+        q=np.einsum("k,kl,kab->lab", law.weight, law.gamma, second),
+        m=np.einsum("k,kal->la", law.weight, first[:, :, :S]),
+        theta=np.einsum("k,kl,kat->lat", law.weight, law.gamma, first[:, :, S:]),
         V=V,
-    ), penalty
+    )
 
 
 def drift_and_noise(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:
@@ -49,10 +54,8 @@ def drift_and_noise(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:
     Eq. :eq:`drift`.
     """
     gamma = model.coordinates.gamma
-    K = len(gamma)
-    H = np.concatenate(
-        [np.broadcast_to(hats.m.T, (K, *hats.m.T.shape)), np.einsum("kl,lrt->krt", gamma, hats.theta)], axis=2
-    )
+    on_positions = np.broadcast_to(hats.m.T, (len(gamma), *hats.m.T.shape))
+    H = np.concatenate([on_positions, np.einsum("kl,lrt->krt", gamma, hats.theta)], axis=2)
     return H, np.einsum("kl,lab->kab", gamma, hats.q)
 
 

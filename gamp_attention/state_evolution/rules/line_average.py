@@ -38,26 +38,16 @@ LINE = LineSettings()
 
 
 class LineMoments(NamedTuple):
-    """Averages over e on each of n lines; those from g to loss converge as fast as z.
+    """Averages over e on each of n lines; those from g to loss converge as fast as z."""
 
-    Attributes
-    ----------
-    g, g_e : (n, L, r) of g and g e.
-    gg : (n, L, r, r) of g_l g_lᵀ.
-    moreau, loss : (n,) of the Moreau envelope and of ℓ(z).
-    response : (n, L, r, r) of the a.e. derivative −∂g_l/∂ω_l.
-    square : (n, L, L, r², r²) of (∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k).
-    work : (n, 3) proximal minimisations, global searches, jumps.
-    """
-
-    g: np.ndarray
-    g_e: np.ndarray
-    gg: np.ndarray
-    moreau: np.ndarray
-    loss: np.ndarray
-    response: np.ndarray
-    square: np.ndarray
-    work: np.ndarray
+    g: np.ndarray  # (n, L, r)
+    g_e: np.ndarray  # (n, L, r) of g e
+    gg: np.ndarray  # (n, L, r, r) of g_l g_lᵀ
+    moreau: np.ndarray  # (n,) of the Moreau envelope
+    loss: np.ndarray  # (n,) of ℓ(z)
+    response: np.ndarray  # (n, L, r, r) of the a.e. derivative −∂g_l/∂ω_l
+    square: np.ndarray  # (n, L, L, r², r²) of (∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)
+    work: np.ndarray  # (n, 3) proximal minimisations, global searches, jumps
 
 
 def line_averages(
@@ -72,33 +62,16 @@ def line_averages(
 ) -> LineMoments:
     """Average over e ~ N(0, 1) at fields c + e u, for n centres c (n, L, r) and one direction u (L, r).
 
-    Parameters
-    ----------
-    params : (n, P) rows of loss parameters.
-    metric : of the variances V, see `gamp_attention.denoisers.newton.make_metric`.
-    grid : ends of the first panels; the average is over their range.
-    tol : (n,) bound on what a panel leaves unresolved of z, weighted by its probability.
+    The average is over the range of `grid`, the ends of the first panels. What a panel leaves unresolved of z, weighted
+    by its probability, is at most tol (n,).
     """
     n, L, r = centres.shape
-    k = L * r
-    out = LineMoments(
-        g=np.zeros((n, L, r)),
-        g_e=np.zeros((n, L, r)),
-        gg=np.zeros((n, L, r, r)),
-        moreau=np.zeros(n),
-        loss=np.zeros(n),
-        response=np.zeros((n, L, r, r)),
-        square=np.zeros((n, L, L, r * r, r * r)),
-        work=np.zeros((n, 3), dtype=np.int64),
-    )
-    flat = np.ascontiguousarray(centres).reshape(n, k)
-    u = np.ascontiguousarray(direction).reshape(k)
-    points = search_points(k)
-
-    def block(first: int, last: int) -> None:
-        _lines(first, last, loss, params, flat, u, metric, grid, nodes, tol, points, out)
-
-    over_blocks(block, n, LINE.block)
+    token, matrix = (n, L, r), (n, L, r, r)
+    shapes = (token, token, matrix, (n,), (n,), matrix, (n, L, L, r * r, r * r))
+    out = LineMoments._make([*map(np.zeros, shapes), np.zeros((n, 3), dtype=np.int64)])
+    c, u = np.ascontiguousarray(centres).reshape(n, L * r), np.ascontiguousarray(direction).reshape(L * r)
+    points = search_points(L * r)
+    over_blocks(lambda a, b: _lines(a, b, loss, params, c, u, metric, grid, nodes, tol, points, out), n, LINE.block)
     return out
 
 

@@ -17,7 +17,7 @@ NodeSet = tuple[np.ndarray, np.ndarray | None]  # points (N, dim) and their weig
 
 
 class Rule(Protocol):
-    """A rule for averages over the channel: `SplitRule` or `SobolRule`."""
+    """A rule for averages over the channel, the base of `SplitRule` and `SobolRule`."""
 
     @property
     def name(self) -> str:
@@ -34,26 +34,31 @@ class Rule(Protocol):
     @property
     def level(self) -> int:
         """The level of accuracy, 0 where there is only one."""
-
-    @property
-    def tol(self) -> float:
-        """What the averages leave unresolved, about."""
+        return 0
 
     @property
     def rough(self) -> float:
         """Residual of a first solution that is good enough."""
+
+    @property
+    def tol(self) -> float:
+        """About what the averages leave unresolved; as much as a first solution may, unless a rule knows better."""
+        return self.rough
 
     def finer(self) -> "Rule | None":
         """The next finer rule, or None if there is none."""
 
     def at_level(self, level: int) -> "Rule":
         """The same at another level, where there are levels."""
+        return self
 
     def for_stability(self) -> "Rule":
         """The rule whose averages are good enough for finite differences."""
+        return self
 
     def for_component(self, number: int, share: float) -> "Rule":
         """The rule for a component of a mixture of given number and share."""
+        return self
 
     def work(self, n_white: int) -> float:
         """About how many proximal problems one average solves, for so many white coordinates."""

@@ -9,7 +9,7 @@ import numpy as np
 from gamp_attention._core.gaussian import gaussian_points
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
 from gamp_attention.state_evolution.rules.lines import FieldLines, mean_moments
-from gamp_attention.state_evolution.rules.rule import NodeSet
+from gamp_attention.state_evolution.rules.rule import NodeSet, Rule
 
 
 def points_of(n: int, share: float, low: int) -> int:
@@ -18,7 +18,7 @@ def points_of(n: int, share: float, low: int) -> int:
 
 
 @dataclass(frozen=True)
-class SobolRule:
+class SobolRule(Rule):
     """Averages over the channel on independent randomised point sets, whose spread is the error.
 
     Works at any number of tokens and columns. The points are redrawn from the seed at every use, so the same
@@ -40,7 +40,6 @@ class SobolRule:
     seed: tuple[int, ...] = (0,)
     max_work: float = np.inf
     deterministic: ClassVar[bool] = False
-    level: ClassVar[int] = 0  # the only one
     squares: ClassVar[bool] = False  # products of derivatives are averaged on request
 
     @property
@@ -52,14 +51,6 @@ class SobolRule:
         """Four times the points, scrambled anew."""
         return replace(self, n_points=4 * self.n_points)
 
-    def at_level(self, level: int) -> "SobolRule":
-        """The rule itself."""
-        return self
-
-    def for_stability(self) -> "SobolRule":
-        """The rule itself."""
-        return self
-
     def for_component(self, number: int, share: float) -> "SobolRule":
         """As many of the points as the share asks for, drawn independently for each component."""
         seed = (*self.seed, number) if number else self.seed
@@ -69,11 +60,6 @@ class SobolRule:
     def rough(self) -> float:
         """Residual of a first solution that is good enough: single points that jump leave about as much."""
         return 1e-3 if self.lines else 20 / self.n_points
-
-    @property
-    def tol(self) -> float:
-        """What the averages leave unresolved, about."""
-        return self.rough
 
     def work(self, n_white: int) -> float:
         """About how many proximal problems one average solves: a hundred on a line."""

@@ -17,14 +17,8 @@ import numpy as np
 
 from gamp_attention.state_evolution.equations.channel import Channel, Moments, reversed_mean
 from gamp_attention.state_evolution.rules.line_track import legendre_nodes
-from gamp_attention.state_evolution.rules.lines import (
-    FieldLines,
-    LineValues,
-    contrast_basis,
-    mean_moments,
-    reach,
-)
-from gamp_attention.state_evolution.rules.rule import NodeSet
+from gamp_attention.state_evolution.rules.lines import FieldLines, LineValues, contrast_basis, mean_moments, reach
+from gamp_attention.state_evolution.rules.rule import NodeSet, Rule
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,7 @@ SPLIT = SplitSettings()
 
 
 @dataclass(frozen=True)
-class SplitRule:
+class SplitRule(Rule):
     """Averages over the channel at one of ten levels of accuracy, each three to ten times finer than the last.
 
     Parameters
@@ -81,10 +75,6 @@ class SplitRule:
     def for_stability(self) -> "SplitRule":
         """The level whose averages are good enough for finite differences, without a bound."""
         return replace(self, level=1, max_work=np.inf)
-
-    def for_component(self, number: int, share: float) -> "SplitRule":
-        """The rule itself."""
-        return self
 
     def work(self, n_white: int) -> float:
         """About how many proximal problems one average solves."""
@@ -153,9 +143,7 @@ class _Averaging:
             values = self._lines(outer, f, density)
             weights = 0.5 * (high - low)[:, None] * self.nodes.weight * density * self.weights[outer][:, None]
             if depth == 0:
-                scale = np.array(
-                    [np.sqrt(np.tensordot(weights.ravel(), values[i] ** 2, 1).max()) for i in SPLIT.tested]
-                )
+                scale = np.sqrt([np.tensordot(weights.ravel(), values[i] ** 2, 1).max() for i in SPLIT.tested])
             done = np.full(len(outer), depth == SPLIT.max_halvings)
             if depth < SPLIT.max_halvings:
                 done = self._unresolved(values, scale, low, high) <= self.allowed[outer]
