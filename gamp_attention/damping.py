@@ -1,6 +1,5 @@
 """The step β_t of message passing, and of state evolution that follows it."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from gamp_attention._core import check
@@ -23,17 +22,16 @@ class Damping:
     """The step β_t: fixed, a sequence (its last entry repeated), or adaptive."""
 
     def __init__(self, damping: Any) -> None:
-        self.adaptive = isinstance(damping, str)
-        if self.adaptive:
+        self._scale, self._shrinks_left = 1.0, 0
+        if isinstance(damping, str):
             check.choice("damping", damping, ("adaptive",))
-            steps: Sequence[float] = [ADAPTIVE.start]
+            self._steps, self._shrinks_left = [ADAPTIVE.start], ADAPTIVE.max_shrinks
         elif check.ndim("damping", damping) == 1 and len(damping) > 0:
-            steps = [check.real(f"damping[{t}]", step, low=0, high=1, strict=True) for t, step in enumerate(damping)]
+            self._steps = [
+                check.real(f"damping[{t}]", step, low=0, high=1, strict=True) for t, step in enumerate(damping)
+            ]
         else:
-            steps = [check.real("damping", damping, low=0, high=1, strict=True)]
-        self._steps = steps
-        self._shrinks_left = ADAPTIVE.max_shrinks if self.adaptive else 0
-        self._scale = 1.0
+            self._steps = [check.real("damping", damping, low=0, high=1, strict=True)]
 
     def __call__(self, t: int) -> float:
         """β_t."""

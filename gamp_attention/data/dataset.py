@@ -7,9 +7,10 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.text import Shown
 from gamp_attention.data.fields import local_fields
+from gamp_attention.data.pass_kernels import Part
 from gamp_attention.data.passes import OutputStep, RiskSums, output_step, sum_risk
-from gamp_attention.data.reduction import Tokens, mean_squares, own_terms, taught_terms
-from gamp_attention.data.stores import as_tokens
+from gamp_attention.data.reduction import mean_squares, own_terms, taught_terms
+from gamp_attention.data.stores import Tokens, as_tokens
 from gamp_attention.losses.dot_product import DotProductAttention
 from gamp_attention.losses.registration import sample_loss
 from gamp_attention.losses.terms import RiskTerms, asymptotic_terms
@@ -82,10 +83,10 @@ class Dataset(Shown):
             raise ValueError(f"outputs: needs shape {(n, L, d)}, got shape {self._outputs.shape}")
         positions = np.ascontiguousarray(check.array("positions", positions, (L, d)))
         self._describe(require_penalty(penalty, lam), rank, spectra, student, Sources.plain(positions, n))
-        self._exact = own_terms(self.tokens, self.positions, self._outputs)
-        if not (np.isfinite(self._exact.params).all() and np.isfinite(self._exact.constant).all()):
+        exact = own_terms(self.tokens, self.positions, self._outputs)
+        if not (np.isfinite(exact.params).all() and np.isfinite(exact.constant).all()):
             raise ValueError(OVERFLOW)
-        self._asymptotic: RiskTerms | None = None
+        self._risks = {"exact": exact}
         self.Q_star: np.ndarray | None = None
         self.targets: np.ndarray | None = None
         self.model: Model | None = None
@@ -106,8 +107,8 @@ class Dataset(Shown):
         sources = Sources.plain(positions, len(tokens)) if sources is None else sources
         self._describe(model.penalty, model.rank, spectra, model.student, sources)
         self.Q_star, self.model = Q_star, model
-        self.targets, self._exact = taught_terms(tokens, positions, model.teacher, Q_star)
-        self._asymptotic = asymptotic_terms(self.targets, self.traces)
+        self.targets, exact = taught_terms(tokens, positions, model.teacher, Q_star)
+        self._risks = {"exact": exact, "asymptotic": asymptotic_terms(self.targets, self.traces)}
         self._outputs = None
         return self
 
@@ -163,12 +164,7 @@ class Dataset(Shown):
         return [(name, getattr(self, name)) for name in names]
 
     def fields(self, Q: Any) -> np.ndarray:
-        """The fields z = (x + p) Q/√d, (n, L, r), of weights Q (d, r); `student` of them is the attention.
-
-        Raises
-        ------
-        TypeError, ValueError : if Q is no such array.
-        """
+        """The fields z = (x + p) Q/√d, (n, L, r), of weights Q (d, r); `student` of them is the attention."""
         return local_fields(self.tokens, self.positions, check.array("Q", Q, (self.dim, "r")))
 
     rows_here = True  # whether D and z of the samples are in this process
@@ -221,11 +217,15 @@ class Dataset(Shown):
 
     def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, hold: bool) -> OutputStep:
         """ω, z and g of all samples in an iteration of message passing; see `gamp_attention.data.passes`."""
-        return output_step(self, risk, Q, D, V, z, hold)
+        return output_step(self._part(risk), risk, Q, D, V, z, hold)
 
     def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
         """A risk at weights Q (d, r), without its penalty."""
-        return sum_risk(self, risk, Q)
+        return sum_risk(self._part(risk), risk, Q)
+
+    def _part(self, risk: str) -> Part:
+        risks = {risk: self.terms(risk)}
+        return Part(self.tokens, self.positions, self.groups, self.n_sources, self.loss, risks)
 
     def terms(self, risk: str) -> RiskTerms:
         """The loss parameters of a risk.
@@ -237,20 +237,13 @@ class Dataset(Shown):
         ValueError : for an unknown risk, or the asymptotic one where the teacher is not known.
         """
         check.choice("risk", risk, RISKS)
-        if risk == "exact":
-            return self._exact
-        if self._asymptotic is None:
+        if risk not in self._risks:
             raise ValueError("risk: needs 'exact' without the teacher's attention matrices, got 'asymptotic'")
-        return self._asymptotic
+        return self._risks[risk]
 
 
 def require_dataset(data: Any) -> Dataset:
-    """The argument, if it is a Dataset.
-
-    Raises
-    ------
-    TypeError : if it is not.
-    """
+    """The argument, if it is a Dataset."""
     if not isinstance(data, Dataset):
         raise check.fail("data", data, "a gamp_attention.Dataset", TypeError)
     return data

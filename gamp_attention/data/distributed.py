@@ -8,33 +8,21 @@ store, D and z from the last copy that this process took of them, once in MAX_AG
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.dataset import Dataset, require_dataset
+from gamp_attention.data.pass_kernels import Part
 from gamp_attention.data.passes import Memory, OutputStep, RiskSums, Sums, next_memory, output_step, sum_risk
 from gamp_attention.data.stores import TokenStore
 from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.sources import Group
 
 MAX_AGE = 25  # iterations that dask would have to repeat at most
-
-
-class Part(NamedTuple):
-    """Consecutive samples of a dataset, on a worker; has what passes over the data ask of one."""
-
-    tokens: np.ndarray
-    positions: np.ndarray
-    groups: tuple[Group, ...]
-    n_sources: int
-    loss: Any
-    risks: dict[str, RiskTerms]
-
-    def terms(self, risk: str) -> RiskTerms:
-        """The loss parameters of a risk."""
-        return self.risks[risk]
+Update = tuple[Memory, np.ndarray, np.ndarray, float]  # rule, V, W and β, that make D of one iteration that of the next
 
 
 class Kept(NamedTuple):
@@ -45,44 +33,23 @@ class Kept(NamedTuple):
     g: np.ndarray
 
 
-class Update(NamedTuple):
-    """What turns D of one iteration into that of the next."""
-
-    rule: Memory
-    V: np.ndarray
-    W: np.ndarray
-    beta: float
-
-
 def _load(store: TokenStore, rows: slice, *others: Any) -> Part:
-    tokens = np.empty((rows.stop - rows.start, *store.shape[1:]), store.dtype)
-    store.fill(rows, tokens)
-    return Part(tokens, *others)
-
-
-def _memory(part: Part, kept: Kept, update: Update) -> np.ndarray:
-    return next_memory(update.rule, part.groups, kept.D, update.V, update.W, kept.g, update.beta)
+    return Part(store.read(rows), *others)
 
 
 def _advance(
     part: Part, kept: Any, update: Update | None, risk: str, Q: np.ndarray, V: np.ndarray, hold: bool
 ) -> tuple[Kept, Sums]:
-    D, z = kept if update is None else (_memory(part, kept[0], update), kept[0].z)
+    D, z = kept if update is None else (_rows(part, kept, update), kept[0].z)
     out = output_step(part, risk, Q, D, V, z, hold)
     assert out.denoised is not None
     return Kept(D, out.z, out.denoised.g), out.sums
 
 
-def _sums(found: tuple[Kept, Sums]) -> Sums:
-    return found[1]
-
-
-def _minimisers(found: tuple[Kept, Sums]) -> np.ndarray:
-    return found[0].z
-
-
-def _next_memory(part: Part, found: tuple[Kept, Sums], update: Update) -> np.ndarray:
-    return _memory(part, found[0], update)
+def _rows(part: Part, found: tuple[Kept, Sums], update: Update | None) -> np.ndarray:
+    """z of an iteration, or D of the next one where there is an update."""
+    kept, _ = found
+    return kept.z if update is None else next_memory(part.groups, kept.D, kept.g, *update)
 
 
 def _risk(part: Part, risk: str, Q: np.ndarray) -> tuple[float, np.ndarray]:
@@ -104,11 +71,8 @@ class Remote:
     update: Update | None = None
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        if self.update is None:
-            parts = self.data.on_all(_minimisers, [(each,) for each in self.found])
-        else:
-            tasks = zip(self.data.parts, self.found, strict=True)
-            parts = self.data.on_all(_next_memory, [(part, each, self.update) for part, each in tasks])
+        tasks = zip(self.data.parts, self.found, strict=True)
+        parts = self.data.on_all(_rows, [(part, each, self.update) for part, each in tasks])
         return np.concatenate(self.data.fetched(parts))
 
 
@@ -143,12 +107,10 @@ class DistributedDataset(Dataset):
     rows_here = False
 
     def __init__(self, data: Dataset, client: Any, n_blocks: int | None = None) -> None:
-        if not isinstance(data, Dataset):
-            raise check.fail("data", data, "a gamp_attention.Dataset", TypeError)
-        if not isinstance(data.tokens, TokenStore):
-            raise check.fail(
-                "data", type(data.tokens).__name__, "tokens that workers can read, in a file or regenerated"
-            )
+        tokens = require_dataset(data).tokens
+        if not isinstance(tokens, TokenStore):
+            needs = "tokens that workers can read, in a file or regenerated"
+            raise check.fail("data", type(tokens).__name__, needs)
         if not (hasattr(client, "submit") and hasattr(client, "gather") and hasattr(client, "nthreads")):
             raise check.fail("client", client, "a distributed.Client", TypeError)
         if n_blocks is None:
@@ -156,10 +118,10 @@ class DistributedDataset(Dataset):
         n_blocks = check.integer("n_blocks", n_blocks, low=1)
         vars(self).update(vars(data))
         self.client = client
-        n, grain = data.n_samples, data.tokens.grain
+        n, grain = data.n_samples, tokens.grain
         edges = [min(n, round(n * k / n_blocks / grain) * grain) for k in range(n_blocks)] + [n]
         self.rows = [slice(a, b) for a, b in pairwise(edges) if a < b]
-        self.parts = self.on_all(_load, [(data.tokens, rows, *self._described(rows)) for rows in self.rows])
+        self.parts = self.on_all(_load, [(tokens, rows, *self._described(rows)) for rows in self.rows])
 
     def _described(self, rows: slice) -> tuple[Any, ...]:
         """What a Part has besides its tokens."""
@@ -168,8 +130,7 @@ class DistributedDataset(Dataset):
             for own, sources in self.groups
             if own.start < rows.stop and own.stop > rows.start
         )
-        known = {"exact": self._exact} | ({} if self._asymptotic is None else {"asymptotic": self._asymptotic})
-        risks = {name: RiskTerms(terms.params[rows], terms.constant[rows]) for name, terms in known.items()}
+        risks = {name: RiskTerms(terms.params[rows], terms.constant[rows]) for name, terms in self._risks.items()}
         return self.positions, groups, self.n_sources, self.loss, risks
 
     def on_all(self, function: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> list[Any]:
@@ -190,11 +151,11 @@ class DistributedDataset(Dataset):
             kept = [(D[rows], None if z is None else z[rows]) for rows in self.rows]
         tasks = zip(self.parts, kept, strict=True)
         found = self.on_all(_advance, [(part, each, update, risk, Q, V, hold) for part, each in tasks])
-        several = self.fetched(self.on_all(_sums, [(each,) for each in found]))
+        several = self.fetched(self.on_all(itemgetter(1), [(each,) for each in found]))
         sums = Sums(*(np.sum(each, axis=0) for each in zip(*several, strict=True)))
 
-        def remember(rule: Memory, V: np.ndarray, W: np.ndarray, beta: float) -> Remote:
-            return Remote(self, found, age + 1, Update(rule, V, W, beta))
+        def remember(*update: Any) -> Remote:
+            return Remote(self, found, age + 1, update)
 
         return OutputStep(sums, Remote(self, found, age + 1), remember)
 

@@ -10,10 +10,8 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import over_blocks
-from gamp_attention.data.stores import FileTokens, TokenStore
+from gamp_attention.data.stores import FileTokens, Tokens, TokenStore
 from gamp_attention.models.sources import Group, Sources
-
-STORAGES = ("memory", "none")
 
 
 class TokenLaw(NamedTuple):
@@ -67,19 +65,15 @@ class RegeneratedTokens(TokenStore):
 
 
 def require_storage(storage: Any) -> str | Path:
-    """The argument `storage`: "memory", "none", or the path of a file that can be written.
-
-    Raises
-    ------
-    TypeError, ValueError : for anything else.
-    """
-    if isinstance(storage, str) and storage in STORAGES:
-        return storage
+    """The argument `storage`: "memory", "none", or the path of a file that can be written."""
+    needs = "'memory', 'none' or the path of an .npy file"
     if not isinstance(storage, str | Path):
-        raise check.fail("storage", storage, "'memory', 'none' or the path of an .npy file", TypeError)
+        raise check.fail("storage", storage, needs, TypeError)
+    if storage in ("memory", "none"):
+        return storage
     path = Path(storage)
     if path.suffix != ".npy":
-        raise check.fail("storage", str(storage), "'memory', 'none' or the path of an .npy file")
+        raise check.fail("storage", str(storage), needs)
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise check.fail("storage", str(storage), "a folder that exists and can be written to")
     return path
@@ -95,7 +89,7 @@ def draw_tokens(
     groups: Callable[[int, np.random.Generator], tuple[Group, ...]],
     dtype: Any = np.float64,
     storage: str | Path = "memory",
-) -> tuple[np.ndarray | TokenStore, Sources]:
+) -> tuple[Tokens, Sources]:
     """Tokens x (n, L, d) of the sources that `groups` draws for them, with covariances and means of these."""
     shape, found = (n_samples, len(positions), d), groups(n_samples, rng)
     sources, shift = Sources(positions, means, found), None

@@ -9,15 +9,15 @@ from functools import partial
 import numpy as np
 
 from gamp_attention._core.compiled import field_kernel, over_blocks
-from gamp_attention.data.stores import TokenStore, token_blocks
+from gamp_attention.data.stores import Tokens, token_blocks
 
 
-def _block(n_rows: int, n_blocks: int = 32) -> int:
-    """Rows of a block."""
-    return max(1, -(-n_rows // n_blocks))
+def _block(n_rows: int) -> int:
+    """Rows of one of 32 blocks."""
+    return max(1, -(-n_rows // 32))
 
 
-def local_fields(tokens: np.ndarray | TokenStore, positions: np.ndarray, Q: np.ndarray) -> np.ndarray:
+def local_fields(tokens: Tokens, positions: np.ndarray, Q: np.ndarray) -> np.ndarray:
     """z_l = (x_l + p_l)·Q/√d for every sample: (n, L, d), (L, d), (d, r) to (n, L, r). Eq. :eq:`fields`."""
     n, L, d = tokens.shape
     columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
@@ -28,7 +28,7 @@ def local_fields(tokens: np.ndarray | TokenStore, positions: np.ndarray, Q: np.n
     return z + positions @ columns.T
 
 
-def back_project(tokens: np.ndarray | TokenStore, positions: np.ndarray, g: np.ndarray) -> np.ndarray:
+def back_project(tokens: Tokens, positions: np.ndarray, g: np.ndarray) -> np.ndarray:
     """Σ_{μ,l} (x_l + p_l) g_lᵀ/√d: (n, L, d), (L, d), (n, L, s) to (d, s)."""
     d, g = tokens.shape[2], np.ascontiguousarray(g)
     total = np.zeros((d, g.shape[2]))
@@ -36,15 +36,9 @@ def back_project(tokens: np.ndarray | TokenStore, positions: np.ndarray, g: np.n
         flat, weights = block.reshape(-1, d), g[rows].reshape(-1, g.shape[2])
         step = _block(len(flat))
         sums = np.zeros((-(-len(flat) // step), weights.shape[1], d))
-
-        task = partial(_add_block, rows=flat, weights=weights, sums=sums, step=step)
-        over_blocks(task, len(flat), step)
+        over_blocks(partial(_accumulate, step=step, rows=flat, weights=weights, sums=sums), len(flat), step)
         total += sums.sum(axis=0).T
     return (total + positions.T @ g.sum(axis=0)) / np.sqrt(d)
-
-
-def _add_block(first: int, last: int, rows: np.ndarray, weights: np.ndarray, sums: np.ndarray, step: int) -> None:
-    _accumulate(first, last, rows, weights, sums[first // step])
 
 
 def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:
@@ -69,7 +63,8 @@ def _project(first, last, rows, columns, z):
 
 
 @field_kernel
-def _accumulate(first, last, rows, weights, total):
+def _accumulate(first, last, step, rows, weights, sums):
+    total = sums[first // step]
     for row in range(first, last):
         for a in range(weights.shape[1]):
             w = weights[row, a]

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.dataset import RISKS, Dataset
 from gamp_attention.data.fields import local_fields
-from gamp_attention.data.stores import TokenStore, as_tokens
+from gamp_attention.data.stores import Tokens, TokenStore, as_tokens
 from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.glm import GLMModel, check_labels, require_loss
 from gamp_attention.models.sources import Sources
@@ -68,11 +68,8 @@ class LabelledDataset(Dataset):
         self._describe(require_penalty(penalty, lam), rank, spectra, require_loss(loss), sources)
         if check.ndim("labels", labels) == 1:
             labels = np.asarray(labels)[:, None]
-        self._label(check_labels(loss, labels, n, L, self.rank))
-
-    def _label(self, labels: np.ndarray) -> None:
-        self.labels = labels
-        self._exact = self._asymptotic = RiskTerms(labels, np.zeros(len(labels)))
+        self.labels = check_labels(loss, labels, n, L, self.rank)
+        self._risks = dict.fromkeys(RISKS, RiskTerms(self.labels, np.zeros(n)))
         self._outputs = self.targets = self.Q_star = self.model = None
 
     @property
@@ -83,7 +80,7 @@ class LabelledDataset(Dataset):
 
 def label_dataset(
     model: GLMModel,
-    tokens: np.ndarray | TokenStore,
+    tokens: Tokens,
     positions: np.ndarray,
     Q_star: np.ndarray,
     spectra: np.ndarray,

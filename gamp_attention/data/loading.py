@@ -7,32 +7,19 @@ import numpy as np
 
 from gamp_attention.data.dataset import Dataset
 
-NEEDED = ("tokens", "outputs", "positions")
-
 
 def load_dataset(path: str | Path, lam: float, rank: int, penalty: Any = None) -> Dataset:
-    """A Dataset from an .npz file with the arrays tokens (n, L, d), outputs (n, L, d) and positions (L, d).
-
-    Raises
-    ------
-    ValueError : naming the file and what is wrong with it.
-    """
-    arrays = _arrays(path, NEEDED)
-    return Dataset(arrays["tokens"], arrays["outputs"], arrays["positions"], lam, rank=rank, penalty=penalty)
+    """A Dataset from an .npz file with the arrays tokens (n, L, d), outputs (n, L, d) and positions (L, d)."""
+    return Dataset(**_arrays(path, ("tokens", "outputs", "positions")), lam=lam, rank=rank, penalty=penalty)
 
 
 def load_weights(path: str | Path) -> np.ndarray:
-    """The array Q of an .npz file, such as `gamp-attention fit` writes.
-
-    Raises
-    ------
-    ValueError : naming the file and what is wrong with it.
-    """
+    """The array Q of an .npz file, such as `gamp-attention fit` writes."""
     return _arrays(path, ("Q",), "init: ")["Q"]
 
 
-def _arrays(path: str | Path, names: tuple[str, ...], argument: str = "") -> dict[str, np.ndarray]:
-    """Some arrays of an .npz file, read without pickles."""
+def _arrays(path: str | Path, names: tuple[str, ...], argument: str = "") -> dict[str, Any]:
+    """Some arrays of an .npz file, or an error that names the file and what is wrong with it."""
     try:
         with open(path, "rb") as file:
             stored = np.load(file, allow_pickle=False)

@@ -6,14 +6,14 @@ overlap. Blocks do not depend on the number of threads and their sums are added 
 """
 
 from math import gcd
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._core.compiled import field_kernel, kernel, over_blocks, sample_kernel
-from gamp_attention.data.stores import TokenStore, token_blocks
+from gamp_attention.data.stores import Tokens, joined, token_blocks
 from gamp_attention.denoisers.newton import make_metric
-from gamp_attention.denoisers.output import Denoised, denoise_sample, empty_answer, joined, make_scratch, unflatten
+from gamp_attention.denoisers.output import Denoised, denoise_sample, empty_answer, make_scratch, unflatten
 from gamp_attention.denoisers.prox import search_points
 from gamp_attention.losses.attention import differentiate
 from gamp_attention.losses.terms import RiskTerms
@@ -31,31 +31,15 @@ class PassSettings(NamedTuple):
 PASS = PassSettings()
 
 
-class PassData(Protocol):
-    """What passes ask of the data: a Dataset, or a part of one."""
+class Part(NamedTuple):
+    """What passes ask of the data: all samples of a dataset, or consecutive ones."""
 
-    @property
-    def tokens(self) -> np.ndarray | TokenStore:
-        """(n, L, d)."""
-
-    @property
-    def positions(self) -> np.ndarray:
-        """(L, d)."""
-
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        """Samples that see the same sources."""
-
-    @property
-    def n_sources(self) -> int:
-        """Sources S."""
-
-    @property
-    def loss(self) -> Any:
-        """The per-sample loss."""
-
-    def terms(self, risk: str) -> RiskTerms:
-        """The loss parameters of a risk."""
+    tokens: Tokens  # (n, L, d)
+    positions: np.ndarray  # (L, d)
+    groups: tuple[Group, ...]
+    n_sources: int
+    loss: Any
+    risks: dict[str, RiskTerms]
 
 
 class Pass(NamedTuple):
@@ -131,7 +115,7 @@ def data_pass(
 
 
 def grouped_pass(
-    data: PassData,
+    data: Part,
     params: np.ndarray,
     Q: np.ndarray,
     D: np.ndarray,
@@ -142,19 +126,11 @@ def grouped_pass(
     """The same over all samples of a dataset, each group with the V (S, r, r) of its sources."""
     parts, sums = [], np.zeros((2, *Q.shape))
     for rows, sources, tokens in token_blocks(data.tokens, data.groups):
-        part = data_pass(
-            tokens, data.positions, Q, D[rows], V[sources], data.loss, params[rows],
-            None if start is None else start[rows], **options,
-        )  # fmt: skip
-        sums += part.force, part.smooth
-        parts.append(part._replace(force=sums[0], smooth=sums[1]))  # of many blocks, one pair is kept
-    if len(parts) == 1:
-        return parts[0]
-    return parts[-1]._replace(
-        omega=np.concatenate([part.omega for part in parts]),
-        denoised=joined([part.denoised for part in parts]),
-        losses=np.concatenate([part.losses for part in parts]),
-    )
+        begin = None if start is None else start[rows]
+        seen = data_pass(tokens, data.positions, Q, D[rows], V[sources], data.loss, params[rows], begin, **options)
+        sums += seen.force, seen.smooth
+        parts.append(seen[:3])
+    return Pass(*map(joined, zip(*parts, strict=True)), *sums)
 
 
 def _strides(n: int, L: int, r: int) -> tuple[int, int]:

@@ -4,11 +4,12 @@ Both read the tokens once. Where several processes hold samples, their sums are 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention.data.pass_kernels import PassData, grouped_pass
+from gamp_attention.data.pass_kernels import Part, grouped_pass
 from gamp_attention.denoisers.output import Denoised
 from gamp_attention.models.sources import Group, summed, weighted
 
@@ -58,26 +59,22 @@ class RiskSums(NamedTuple):
 
 
 def output_step(
-    data: PassData, risk: str, Q: np.ndarray, D: np.ndarray, V: np.ndarray, z: np.ndarray | None, hold: bool
+    data: Part, risk: str, Q: np.ndarray, D: np.ndarray, V: np.ndarray, z: np.ndarray | None, hold: bool
 ) -> OutputStep:
     """ω = X̃Q − D, z = prox(ω; V) and g = V⁻¹(z − ω) of the samples in this process, with the sums over them.
 
     Proximal steps start from the minimisers z of the last iteration, where there are any.
     """
-    terms = data.terms(risk)
+    terms = data.risks[risk]
     seen = grouped_pass(data, terms.params, Q, D, V, z, hold=hold)
     out = seen.denoised
     loss = float(np.sum(seen.losses + terms.constant))
     sums = Sums(loss, seen.force, seen.smooth, summed(data.groups, data.n_sources, out.response))
-
-    def remember(rule: Memory, V: np.ndarray, W: np.ndarray, beta: float) -> np.ndarray:
-        return next_memory(rule, data.groups, D, V, W, out.g, beta)
-
-    return OutputStep(sums, out.z, remember, seen.omega, out)
+    return OutputStep(sums, out.z, partial(next_memory, data.groups, D, out.g), seen.omega, out)
 
 
 def next_memory(
-    rule: Memory, groups: tuple[Group, ...], D: np.ndarray, V: np.ndarray, W: np.ndarray, g: np.ndarray, beta: float
+    groups: tuple[Group, ...], D: np.ndarray, g: np.ndarray, rule: Memory, V: np.ndarray, W: np.ndarray, beta: float
 ) -> np.ndarray:
     """The Onsager memory D of the next iteration by a rule, with V and W of the source of each token."""
     after = rule(D, weighted(groups, V, g), weighted(groups, W, g), beta)
@@ -86,9 +83,9 @@ def next_memory(
     return after
 
 
-def sum_risk(data: PassData, risk: str, Q: np.ndarray) -> RiskSums:
+def sum_risk(data: Part, risk: str, Q: np.ndarray) -> RiskSums:
     """A risk of the samples in this process, in the same pass as message passing makes."""
-    terms, (n, L, _), r = data.terms(risk), data.tokens.shape, Q.shape[1]
+    terms, (n, L, _), r = data.risks[risk], data.tokens.shape, Q.shape[1]
     V = np.tile(np.eye(r), (data.n_sources, 1, 1))
     seen = grouped_pass(data, terms.params, Q, np.zeros((n, L, r)), V, proximal=False)
     return RiskSums(float(np.sum(seen.losses + terms.constant)), seen.smooth, lambda: seen.omega)

@@ -5,53 +5,42 @@ from collections.abc import Callable
 import numpy as np
 
 from gamp_attention.data.fields import local_fields, token_products
-from gamp_attention.data.stores import TokenStore, token_blocks
+from gamp_attention.data.stores import Tokens, joined, token_blocks
 from gamp_attention.losses.attention import pack_attention_parameters
 from gamp_attention.losses.terms import RiskTerms
 
-Tokens = np.ndarray | TokenStore
 
-
-def _terms(positions: np.ndarray, xx: np.ndarray, xp: np.ndarray, M: np.ndarray, norm: np.ndarray) -> RiskTerms:
+def _terms(
+    positions: np.ndarray, xx: np.ndarray, xp: np.ndarray, M: np.ndarray, norm: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Loss parameters from the products x xᵀ, x pᵀ and (x+p) yᵀ (N, L, L) and the squares ‖y‖² (N,), all over d."""
     G = xx + xp + xp.transpose(0, 2, 1) + positions @ positions.T / positions.shape[1]
-    return RiskTerms(pack_attention_parameters(G, M), norm / 2)
-
-
-def joined_terms(parts: list[RiskTerms]) -> RiskTerms:
-    """The terms of consecutive samples."""
-    if len(parts) == 1:
-        return parts[0]
-    return RiskTerms(np.concatenate([part.params for part in parts]), np.concatenate([part.constant for part in parts]))
+    return pack_attention_parameters(G, M), norm / 2
 
 
 def own_terms(tokens: Tokens, positions: np.ndarray, outputs: Tokens) -> RiskTerms:
     """Terms of the exact risk, from tokens and outputs (n, L, d)."""
     d, parts = tokens.shape[2], []
     for rows, _, x in token_blocks(tokens):
-        y = np.empty((rows.stop - rows.start, *outputs.shape[1:]), outputs.dtype)
-        if isinstance(outputs, np.ndarray):
-            y = outputs[rows]
-        else:
-            outputs.fill(rows, y)
+        y = outputs[rows] if isinstance(outputs, np.ndarray) else outputs.read(rows)
         M = (token_products(x, y) + positions @ y.transpose(0, 2, 1)) / d
         norm = np.einsum("nld,nld->n", y, y, dtype=float) / d
         parts.append(_terms(positions, token_products(x, x) / d, _with_positions(x, positions) / d, M, norm))
-    return joined_terms(parts)
+    return RiskTerms(*map(joined, zip(*parts, strict=True)))
 
 
 def taught_terms(
     tokens: Tokens, positions: np.ndarray, teacher: Callable[[np.ndarray], np.ndarray], Q_star: np.ndarray
 ) -> tuple[np.ndarray, RiskTerms]:
     """T[xQ*/√d] (n, L, L) and the exact risk's terms of y = T[xQ*/√d] x, without forming y."""
-    d, targets, parts = tokens.shape[2], [], []
+    d, parts = tokens.shape[2], []
     for _, _, x in token_blocks(tokens):
         T = teacher(local_fields(x, np.zeros_like(positions), Q_star))
         xx, xp = token_products(x, x) / d, _with_positions(x, positions) / d
         M = (xx + xp.transpose(0, 2, 1)) @ T.transpose(0, 2, 1)
-        parts.append(_terms(positions, xx, xp, M, np.einsum("nij,njk,nik->n", T, xx, T)))
-        targets.append(T)
-    return targets[0] if len(targets) == 1 else np.concatenate(targets), joined_terms(parts)
+        parts.append((T, *_terms(positions, xx, xp, M, np.einsum("nij,njk,nik->n", T, xx, T))))
+    targets, params, constant = map(joined, zip(*parts, strict=True))
+    return targets, RiskTerms(params, constant)
 
 
 def _with_positions(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -59,12 +48,7 @@ def _with_positions(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 
 def mean_squares(tokens: Tokens) -> np.ndarray:
-    """Mean squares (L,) of the entries of each token.
-
-    Raises
-    ------
-    ValueError : where a store holds numbers that are not finite.
-    """
+    """Mean squares (L,) of the entries of each token; refuses stores with numbers that are not finite."""
     n, L, d = tokens.shape
     total = np.zeros(L)
     for rows, _, x in token_blocks(tokens):

@@ -11,8 +11,9 @@ from gamp_attention._core import check
 from gamp_attention._core.compiled import kernel, over_blocks
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.fields import back_project, local_fields
+from gamp_attention.data.stores import joined
 from gamp_attention.denoisers.input import input_step
-from gamp_attention.denoisers.output import Denoised, denoise, joined
+from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.losses.attention import differentiate, make_work
 from gamp_attention.models.sources import weighted
 from gamp_attention.penalties.matrix import least_subgradient, penalty_total
@@ -200,23 +201,19 @@ def susceptibility(
     Solves V = W(A), A = −(1/d) Σ ∂g/∂ω with ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹), by damped iteration: for a smooth
     penalty the large-d value of (1/d) Σ_i γ_i (∇²R)⁻¹_ii. NaN where no positive definite solution is found.
     """
-    hessians = at.hessians
-    k = hessians.shape[1]
-    L, S = data.n_tokens, data.n_sources
-    r = k // L
+    from scipy.linalg import block_diag
+
+    hessians, S, r = at.hessians, data.n_sources, data.rank
     V = np.tile(np.eye(r), (S, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
     for _ in range(max_iter):
         inverse, V_hat = np.linalg.inv(V), np.zeros((S, r, r))
         for rows, sources in data.groups:
-            big = np.zeros((k, k))
-            for l, s in enumerate(sources):
-                big[l * r : (l + 1) * r, l * r : (l + 1) * r] = inverse[s]
-            count = rows.stop - rows.start
+            big = block_diag(*inverse[sources])
             try:
                 resolvents = np.linalg.inv(big + hessians[rows])
             except np.linalg.LinAlgError:
                 return np.full((S, r, r), np.nan)
-            full = (count * big - big @ resolvents.sum(axis=0) @ big) / data.dim
+            full = (len(resolvents) * big - big @ resolvents.sum(axis=0) @ big) / data.dim
             for l, s in enumerate(sources):
                 V_hat[s] += full[l * r : (l + 1) * r, l * r : (l + 1) * r]
         W = input_step(data.penalty, data.spectra, V_hat, -at.smooth, Q)[1]

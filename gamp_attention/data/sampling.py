@@ -15,12 +15,7 @@ from gamp_attention.models.model import Model, require_model
 
 
 def checked_size(model: Any, d: Any, alpha: Any) -> tuple[int, float]:
-    """d and α of data that can be drawn from a model.
-
-    Raises
-    ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
-    """
+    """d and α of data that can be drawn from a model."""
     require_model(model)
     d, alpha = check.integer("d", d, low=1), check.real("alpha", alpha, low=0, strict=True)
     if round(alpha * d) < 1:

@@ -11,12 +11,7 @@ from gamp_attention.models.starts import SIZES, fill_start
 
 
 def initial_weights(data: Dataset, init: Any, seed: Any = 0) -> np.ndarray:
-    """Weights (d, r) from an array, or a name as told in `gamp_attention.models.starts`.
-
-    Raises
-    ------
-    TypeError, ValueError : for an unknown name, a wrong shape, or a name that needs what the data lack.
-    """
+    """Weights (d, r) from an array, or a name as told in `gamp_attention.models.starts`."""
     check.fits("rank", data.dim, data.rank)
     random = generator(seed, Stream.STARTS)
     if not isinstance(init, str):

@@ -5,7 +5,7 @@ turn, the next one while the last one is used.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from math import prod
@@ -38,6 +38,12 @@ class TokenStore(ABC):
     def fill(self, rows: slice, out: np.ndarray) -> None:
         """Read samples into an array (rows, L, d) of the dtype; may run in another thread than the last call."""
 
+    def read(self, rows: slice) -> np.ndarray:
+        """Some samples, in memory."""
+        out = np.empty((rows.stop - rows.start, *self.shape[1:]), self.dtype)
+        self.fill(rows, out)
+        return out
+
     @property
     def size(self) -> int:
         """Number of numbers."""
@@ -53,8 +59,7 @@ class TokenStore(ABC):
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         """All of them, in memory."""
-        out = np.empty(self.shape, self.dtype)
-        self.fill(slice(0, len(self)), out)
+        out = self.read(slice(0, len(self)))
         return out if dtype is None else out.astype(dtype, copy=False)
 
 
@@ -100,7 +105,10 @@ class SlicedTokens(TokenStore):
         out[...] = self.source[rows]
 
 
-def as_tokens(name: str, value: Any) -> np.ndarray | TokenStore:
+Tokens = np.ndarray | TokenStore
+
+
+def as_tokens(name: str, value: Any) -> Tokens:
     """An argument of shape (n, L, d) as a finite array, or as a store where it is not in memory.
 
     Memory-mapped arrays, and what has a shape, a dtype and slices but is no array (zarr, h5py), stay where they are;
@@ -122,6 +130,15 @@ def as_tokens(name: str, value: Any) -> np.ndarray | TokenStore:
     return SlicedTokens(value)
 
 
+def joined(parts: Sequence[Any]) -> Any:
+    """Arrays, or named tuples of arrays, of consecutive samples as one."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return type(parts[0])(*map(joined, zip(*parts, strict=True)))
+
+
 class Block(NamedTuple):
     """Samples that are in memory: their rows, the sources (L,) of their tokens, and these (rows, L, d)."""
 
@@ -130,7 +147,7 @@ class Block(NamedTuple):
     tokens: np.ndarray
 
 
-def token_blocks(tokens: np.ndarray | TokenStore, groups: tuple[Group, ...] | None = None) -> Iterator[Block]:
+def token_blocks(tokens: Tokens, groups: tuple[Group, ...] | None = None) -> Iterator[Block]:
     """All samples, in order; a block of a store is good until the next one is asked for.
 
     An array is one block for each group.

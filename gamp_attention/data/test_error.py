@@ -24,24 +24,17 @@ def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: An
     Q : (d, r) weights.
     n_samples : fresh samples, at least 2.
     seed : an integer or a numpy Generator.
-
-    Raises
-    ------
-    TypeError, ValueError : naming the argument; data without a model have no law to draw from.
     """
     if data.model is None or data.Q_star is None:
         raise ValueError("data: needs samples drawn from a model, got own arrays")
     n = check.integer("n_samples", n_samples, low=2)
     Q = check.array("Q", Q, (data.dim, data.rank))
     rng = generator(seed, Stream.TEST_SAMPLES)
-    errors = []
-    together = 500  # samples held at a time
+    law = data.dim, data.positions, data.source_means, data.spectra, data.model.classes.draw
+    errors, together = [], 500  # samples held at a time
     for first in range(0, n, together):
         count = min(together, n - first)
-        tokens, _ = draw_tokens(
-            rng, count, data.dim, data.positions, data.source_means, data.spectra, data.model.classes.draw
-        )
-        tokens = np.asarray(tokens)
+        tokens = np.asarray(draw_tokens(rng, count, *law)[0])
         y = tokens @ data.Q_star / np.sqrt(data.dim)
         z = local_fields(tokens, data.positions, Q)
         errors.append(data.model.task.errors_at(tokens, data.positions, z, y, rng))

@@ -65,9 +65,8 @@ def make_metric(V: np.ndarray) -> Metric:
     V = np.ascontiguousarray(V, dtype=float)
     spectrum = np.linalg.eigvalsh(V)
     if not (np.isfinite(V).all() and spectrum.min() > 0):
-        raise NotPositiveDefinite(
-            f"V must hold symmetric positive definite blocks, got smallest eigenvalue {spectrum.min()}"
-        )
+        least = spectrum.min()
+        raise NotPositiveDefinite(f"V must hold symmetric positive definite blocks, got smallest eigenvalue {least}")
     inverse = np.linalg.inv(V)
     inverse = np.ascontiguousarray(0.5 * (inverse + inverse.transpose(0, 2, 1)))
     root = np.ascontiguousarray(np.linalg.cholesky(V))

@@ -85,11 +85,7 @@ def denoise(
     flat = np.ascontiguousarray(omega, dtype=float).reshape(n, L * r)
     out = empty_answer(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
     points = search_points(L * r)
-
-    def block(first: int, last: int) -> None:
-        _denoise_block(first, last, loss, params, flat, metric, hold, points, out)
-
-    over_blocks(block, n, 128)
+    over_blocks(lambda first, last: _denoise_block(first, last, loss, params, flat, metric, hold, points, out), n, 128)
     return unflatten(out)
 
 
@@ -119,26 +115,16 @@ def empty_answer(start: np.ndarray, r: int, jacobian: bool = False) -> Denoised:
     """What kernels fill for n samples: z, the fields (n, L r) that they start from, and g are flat."""
     n, k = start.shape
     return Denoised(
-        z=np.array(start, dtype=float),
-        g=np.empty((n, k)),
-        response=np.empty((n, k // r, r, r)),
-        jacobian=np.empty((n if jacobian else 0, k, k)),
-        moreau=np.empty(n),
-        loss=np.empty(n),
-        gap=np.empty(n),
+        z=np.array(start, dtype=float), g=np.empty((n, k)), response=np.empty((n, k // r, r, r)),
+        jacobian=np.empty((n if jacobian else 0, k, k)), moreau=np.empty(n), loss=np.empty(n), gap=np.empty(n),
         solved=np.empty(n, dtype=np.bool_),
-    )
+    )  # fmt: skip
 
 
 def unflatten(out: Denoised) -> Denoised:
     """With z and g of shape (n, L, r)."""
     shape = out.response.shape[:3]
     return out._replace(z=out.z.reshape(shape), g=out.g.reshape(shape))
-
-
-def joined(parts: list[Denoised]) -> Denoised:
-    """Answers for consecutive samples as one."""
-    return parts[0] if len(parts) == 1 else Denoised(*(np.concatenate(each) for each in zip(*parts, strict=True)))
 
 
 @kernel

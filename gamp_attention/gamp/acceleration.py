@@ -56,7 +56,8 @@ class Acceleration:
             self._forget()
             assert successor is not None
             return successor
-        move = _scaled(after.Q - state.Q, after.D - state.D)
+        changes = after.Q - state.Q, after.D - state.D
+        move = np.concatenate([change.ravel() / np.sqrt(change.size) for change in changes])  # a root mean square each
         if self._last is not None:
             before, reached = self._last
             self._moves.append(move - before)
@@ -110,8 +111,3 @@ class Acceleration:
         if np.linalg.eigvalsh(V).min() < ACCELERATION.min_variance * np.linalg.eigvalsh(after.V).min():
             V = after.V
         return GampState(Q, V, D, after.z)
-
-
-def _scaled(Q: np.ndarray, D: np.ndarray) -> np.ndarray:
-    """Both as one vector, a root mean square of each."""
-    return np.concatenate([Q.ravel() / np.sqrt(Q.size), D.ravel() / np.sqrt(D.size)])

@@ -1,12 +1,13 @@
 """Checkpoints: a run written to one file, from which it goes on to the same bits.
 
-The file is an .npz archive without pickles, written aside and renamed, so that it is whole or absent; archives carry
+The parts of a run that change on the way have `snapshot`, which gives a tree as `packed` takes it, and `restore`. The
+file is an .npz archive without pickles, written aside and renamed, so that it is whole or absent; archives carry
 checksums. It also holds a digest of the data and options, and is refused where these differ.
 """
 
 import time
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,16 +18,6 @@ from gamp_attention.data.dataset import Dataset
 
 CHECKPOINT_FORMAT = 1
 LENGTH = "#"  # key of the length of a list
-
-
-class Resumable(Protocol):
-    """A part of a run that changes on the way."""
-
-    def snapshot(self) -> dict[str, Any]:
-        """All that has changed, as `packed` takes it."""
-
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go on from a snapshot."""
 
 
 def digest(data: Dataset, *options: Any) -> str:
@@ -56,12 +47,7 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def load(self) -> dict[str, Any] | None:
-        """What was written last, or None where nothing was.
-
-        Raises
-        ------
-        ValueError : for a file that is damaged, is no checkpoint, or is one of other data or options.
-        """
+        """What was written last, or None where nothing was; refuses damaged files, and those of other runs."""
         try:
             with open(self.path, "rb") as file, np.load(file, allow_pickle=False) as archive:
                 found = {name: archive[name] for name in archive.files}

@@ -51,15 +51,9 @@ class GampResult(Ended):
 
 
 def conclude(
-    data: Dataset,
-    risk: str,
-    passing: Status,
-    settling: bool,
-    n_iter: int,
-    record: Recorder,
-    last: GampState,
+    data: Dataset, risk: str, passing: Status, settling: bool, n_iter: int, record: Recorder, last: GampState,
     watch: Watch,
-) -> GampResult:
+) -> GampResult:  # fmt: skip
     """Settle where message passing cycled, verify, and report the best there is."""
     tol = watch.tol
     keep_last = passing is Status.CONVERGED or (tol == 0 and passing is Status.MAX_ITER)
@@ -88,22 +82,11 @@ def conclude(
     if tol > 0 and not status.converged:
         message += _advice(data, risk, status, at.gradient_norm)
     return GampResult(
-        status=status,
-        n_iter=n_iter,
-        residual=at.gradient_norm,
-        history=record.history(),
-        Q=Q,
-        overlaps=overlaps(data, Q, V),
-        train_loss=at.train_loss,
-        gradient_norm=at.gradient_norm,
-        message_passing=passing,
-        n_settle=n_settle,
-        fixed_point=fixed,
-        n_off_global=n_off,
-        n_near_jump=n_near,
-        state=last if data.rows_here else last.fetched(),
-        message=message,
-    )
+        status=status, n_iter=n_iter, residual=at.gradient_norm, history=record.history(), Q=Q,
+        overlaps=overlaps(data, Q, V), train_loss=at.train_loss, gradient_norm=at.gradient_norm,
+        message_passing=passing, n_settle=n_settle, fixed_point=fixed, n_off_global=n_off, n_near_jump=n_near,
+        state=last if data.rows_here else last.fetched(), message=message,
+    )  # fmt: skip
 
 
 def _advice(data: Dataset, risk: str, status: Status, norm: float) -> str:

@@ -14,7 +14,7 @@ from gamp_attention.data.risk import overlaps, risk_at
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.denoisers.newton import NotPositiveDefinite
 from gamp_attention.gamp.acceleration import Acceleration
-from gamp_attention.gamp.checkpoint import Checkpoint, Resumable, digest
+from gamp_attention.gamp.checkpoint import Checkpoint, digest
 from gamp_attention.gamp.memory import averaged_memory
 from gamp_attention.gamp.monitor import StepReport
 from gamp_attention.gamp.result import GampResult, conclude
@@ -104,10 +104,13 @@ def run_gamp(
     hold_after = check.integer("hold_after", hold_after, low=0)
     for name, value in {"accelerate": accelerate, "settling": settling, "raise_on_failure": raise_on_failure}.items():
         check.flag(name, value)
-    for name, called in {"memory": memory, "callback": callback}.items():
-        if called is not None or name == "memory":
-            check.function(name, called)
-    state = initial_state(data, initial_weights(data, init, seed), _variances(V, data))
+    check.function("memory", memory)
+    if callback is not None:
+        check.function("callback", callback)
+    state = initial_state(data, initial_weights(data, init, seed), V)
+    symmetric = np.allclose(state.V, state.V.transpose(0, 2, 1), rtol=1e-12, atol=0)
+    if V is not None and not (symmetric and np.linalg.eigvalsh(state.V).min() > 0):
+        raise check.fail("V", state.V, "symmetric positive definite matrices")
 
     def predicted() -> np.ndarray:
         from gamp_attention.state_evolution.dynamics.trajectory import trajectory
@@ -121,15 +124,18 @@ def run_gamp(
         raise check.fail("accelerate", accelerate, "False for data whose samples are on other workers")
     acceleration = Acceleration() if accelerate else None
     record, watch, status, first = Recorder(), Watch(tol, hold_after, state), Status.MAX_ITER, 0
-    parts: dict[str, Resumable] = {"damping": step, "watch": watch, "record": record}
-    if acceleration is not None:
-        parts["acceleration"] = acceleration
+    parts: dict[str, Any] = {"damping": step, "watch": watch, "record": record}
+    parts |= {} if acceleration is None else {"acceleration": acceleration}
     file = None
     if checkpoint is not None:
         rule = getattr(memory, "__qualname__", type(memory).__qualname__)
         options = risk, state.Q, state.V, damping, tol, hold_after, accelerate, onsager, memory.__module__, rule
         file = Checkpoint(checkpoint, digest(data, *options), checkpoint_every)
-        first, state = _restored(file, parts, state)
+        stored = file.load()
+        if stored is not None:
+            first, state = int(stored["t"]), GampState(**stored["state"])
+            for name, part in parts.items():
+                part.restore(stored[name])
         if first > max_iter:
             raise check.fail("max_iter", max_iter, f"at least {first}, where the checkpoint {file.path} is")
 
@@ -162,22 +168,3 @@ def run_gamp(
         record.step(step(t))
         state = after
     return finish(conclude(data, risk, status, settling, t, record, state, watch), raise_on_failure, "run_gamp")
-
-
-def _restored(file: Checkpoint, parts: dict[str, Resumable], state: GampState) -> tuple[int, GampState]:
-    """Iteration and state to go on from, the parts being restored; 0 and the given state where there is no file."""
-    stored = file.load()
-    if stored is None:
-        return 0, state
-    for name, part in parts.items():
-        part.restore(stored[name])
-    return int(stored["t"]), GampState(**stored["state"])
-
-
-def _variances(V: Any, data: Dataset) -> np.ndarray | None:
-    if V is None:
-        return None
-    V = check.array("V", V, (data.n_sources, data.rank, data.rank))
-    if not np.allclose(V, V.transpose(0, 2, 1), rtol=1e-12, atol=0) or np.linalg.eigvalsh(V).min() <= 0:
-        raise check.fail("V", V, "symmetric positive definite matrices")
-    return V

@@ -6,7 +6,6 @@ the gradient. The end is checked to be a fixed point of GAMP: for a V that is sm
 ω = z − V g holds z = X̃Q.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, hessian_product, risk_at
 from gamp_attention.penalties.matrix import on_kinks, penalty_total, proximal_map
-from gamp_attention.results import Result
+from gamp_attention.results import shown
 
 
 class SettlingSettings(NamedTuple):
@@ -31,20 +30,13 @@ class SettlingSettings(NamedTuple):
 SETTLING = SettlingSettings()
 
 
-@dataclass(frozen=True, eq=False)
-class Settled(Result):
-    """End of the settling phase.
+@shown
+class Settled(NamedTuple):
+    """End of the settling phase."""
 
-    Attributes
-    ----------
-    Q : (d, r) weights.
-    gradient_norm : ‖∇R‖_F/(λ√d) there.
-    n_iter : iterations of L-BFGS or proximal gradient steps, plus Newton steps.
-    """
-
-    Q: np.ndarray
-    gradient_norm: float
-    n_iter: int
+    Q: np.ndarray  # (d, r) weights
+    gradient_norm: float  # ‖∇R‖_F/(λ√d) there
+    n_iter: int  # of L-BFGS or proximal gradient steps, plus Newton steps
 
 
 def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 5000) -> Settled:
@@ -69,7 +61,7 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 
 
 
 def _quasi_newton(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int) -> tuple[np.ndarray, int]:
-    """L-BFGS down to where Newton steps take over: weights and iterations."""
+    """L-BFGS: weights and iterations."""
     from scipy.optimize import minimize
 
     shape = Q.shape
@@ -78,19 +70,9 @@ def _quasi_newton(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter:
         at = risk_at(data, x.reshape(shape), risk)
         return at.train_loss * data.dim, at.gradient.ravel()
 
-    found = minimize(
-        value_and_gradient,
-        Q.ravel(),
-        jac=True,
-        method="L-BFGS-B",
-        options={
-            "maxiter": max_iter,
-            "maxfun": 2 * max_iter,
-            "maxcor": 20,
-            "ftol": 0.0,
-            "gtol": max(tol, SETTLING.handover) * data.penalty.strength * np.sqrt(data.dim / Q.size),
-        },
-    )
+    gtol = tol * data.penalty.strength * np.sqrt(data.dim / Q.size)
+    options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "maxcor": 20, "ftol": 0.0, "gtol": gtol}
+    found = minimize(value_and_gradient, Q.ravel(), jac=True, method="L-BFGS-B", options=options)
     return found.x.reshape(shape), int(found.nit)
 
 

@@ -162,10 +162,5 @@ def gamp_step(
 
     # averages over iterations
     V = (1 - beta) * V + beta * W
-    after = GampState(
-        Q=(1 - beta) * Q + beta * eta,
-        V=V,
-        D=out.remember(memory, V, W, beta),
-        z=out.z,
-    )
+    after = GampState(Q=(1 - beta) * Q + beta * eta, V=V, D=out.remember(memory, V, W, beta), z=out.z)
     return after, StepReport(out.omega, out.denoised, V_hat, W, partial(monitored, data, risk, Q, out.sums))

@@ -60,8 +60,8 @@ class Watch:
 
     def snapshot(self) -> dict[str, Any]:
         """What has changed since the start."""
-        best = {"state": self.best_state.snapshot(), "norm": self.best_norm}
-        return best | {"mark": self._mark, "mark_norm": self._mark_norm}
+        numbers = {"norm": self.best_norm, "mark": self._mark, "mark_norm": self._mark_norm}
+        return {"state": self.best_state.snapshot()} | numbers
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot."""
