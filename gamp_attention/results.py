@@ -16,8 +16,6 @@ SIGNS = {  # of numbers in tables, with the digits they are shown with
     "train_loss": ("ε_t", 6),
     "test_error": ("ε_g", 6),
 }
-
-
 T = TypeVar("T")
 
 
@@ -83,7 +81,7 @@ class Result(Shown):
                 rows.append([f"  {sign}", with_error(float(values[name]), abs(float(errors[name])), digits)])
         if "gradient_norm" in own:
             rows.append(["  ‖∇R‖/λ√d", f"{own['gradient_norm']:.1e}"])
-        return rows + [f"  {own[name]}" for name in ("message",) if own.get(name)]
+        return [*rows, f"  {own['message']}"] if own.get("message") else rows
 
 
 class Ended(Result):

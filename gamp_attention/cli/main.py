@@ -6,12 +6,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from gamp_attention._core.files import write_aside
+from gamp_attention._core.text import plain
 from gamp_attention._version import __version__
 from gamp_attention.cli.grids import add_boundaries, add_sweep
-from gamp_attention.cli.output import check_target, say
+from gamp_attention.cli.output import check_target, chosen, report, say
 from gamp_attention.data.dataset import RISKS
+from gamp_attention.data.fields import local_fields
+from gamp_attention.data.loading import load_dataset, load_weights
+from gamp_attention.experiments.comparison.compare import compare
+from gamp_attention.experiments.comparison.result import Comparison, Interrupted
+from gamp_attention.experiments.figures import plot_comparison
+from gamp_attention.gamp.run import run_gamp
+from gamp_attention.models.attention import paper_model
 from gamp_attention.models.starts import STARTS
+from gamp_attention.penalties.standard import ElasticNet
+from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 from gamp_attention.state_evolution.fixed_points.overlap_map import VARIANCES
+from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 from gamp_attention.state_evolution.rules.choice import RULES
 
 
@@ -36,14 +50,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    compare = commands.add_parser("compare", help="GAMP, state evolution and gradient descent on one instance")
-    _add_model(compare)
-    compare.add_argument("--d", type=int, default=1000, help="dimension of a token (default 1000)")
-    compare.add_argument("--seed", type=int, default=0, help="seed of the instance (default 0)")
-    compare.add_argument("--risk", choices=RISKS, default="asymptotic")
-    compare.add_argument("--gd-steps", type=int, help="steps of plain gradient descent (default: up to 5000)")
-    compare.add_argument("--plot", metavar="FILE", default="compare.png", help="the picture (default compare.png)")
-    compare.set_defaults(run=_compare)
+    comparison = commands.add_parser("compare", help="GAMP, state evolution and gradient descent on one instance")
+    _add_model(comparison)
+    comparison.add_argument("--d", type=int, default=1000, help="dimension of a token (default 1000)")
+    comparison.add_argument("--seed", type=int, default=0, help="seed of the instance (default 0)")
+    comparison.add_argument("--risk", choices=RISKS, default="asymptotic")
+    comparison.add_argument("--gd-steps", type=int, help="steps of plain gradient descent (default: up to 5000)")
+    comparison.add_argument("--plot", metavar="FILE", default="compare.png", help="the picture (default compare.png)")
+    comparison.set_defaults(run=_compare)
 
     fit = commands.add_parser("fit", help="GAMP on your own arrays, with the exact risk")
     fit.add_argument("data", metavar="DATA.npz", help="arrays tokens (n,L,d), outputs (n,L,d), positions (L,d)")
@@ -78,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     path.add_argument("--seed", type=int, default=0, help="seed of the paths (default 0)")
     path.set_defaults(run=_trajectory)
 
-    for command in (compare, fit, solve, path, add_sweep(commands), add_boundaries(commands)):
+    for command in (comparison, fit, solve, path, add_sweep(commands), add_boundaries(commands)):
         command.add_argument("--json", metavar="FILE", help="write the result as JSON; '-' for standard output")
     return parser
 
@@ -95,36 +109,23 @@ def _add_l1(command: argparse.ArgumentParser) -> None:
 
 
 def _penalty(options: argparse.Namespace) -> Any:
-    """The ridge, or the elastic net where --l1 is given."""
-    from gamp_attention.penalties.standard import ElasticNet
-
+    """The elastic net where --l1 is given, else None for the ridge."""
     l1 = getattr(options, "l1", 0.0)
     return ElasticNet(options.lam, l1) if l1 else None
 
 
 def _model(options: argparse.Namespace) -> Any:
-    from gamp_attention.models.attention import paper_model
-
     return paper_model(options.omega, options.sigma, options.lam, penalty=_penalty(options))
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from gamp_attention._core.files import write_json
-    from gamp_attention.experiments.comparison.compare import compare
-    from gamp_attention.experiments.comparison.result import Comparison, Interrupted
-    from gamp_attention.experiments.figures import plot_comparison
-
     def show(result: Comparison) -> None:
-        say(options, str(result))
+        report(options, str(result), result.to_dict())
         plot_comparison(result, options.plot)
         say(options, f"picture: {options.plot}")
-        if options.json:
-            write_json(options.json, result.to_dict())
 
     try:
-        result = compare(
-            _model(options), options.d, options.alpha, options.seed, risk=options.risk, gd_steps=options.gd_steps
-        )
+        result = compare(_model(options), **chosen(options, "d", "alpha", "seed", "risk", "gd_steps"))
     except Interrupted as stopped:
         show(stopped.result)
         raise
@@ -133,32 +134,24 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _fit(options: argparse.Namespace) -> int:
-    import numpy as np
-
-    from gamp_attention._core.files import write_aside, write_json
-    from gamp_attention.data.fields import local_fields
-    from gamp_attention.data.loading import load_dataset, load_weights
-    from gamp_attention.gamp.run import run_gamp
-
     data = load_dataset(options.data, options.lam, options.rank, _penalty(options))
     out = options.out or str(Path(options.data).with_suffix("")) + ".fit.npz"
     check_target("--out", out)
     init = options.init if options.init in STARTS else load_weights(options.init)
     seen: list[Any] = []
 
-    def remember(t: int, state: Any, report: Any) -> None:
-        seen[:] = t, state.Q, report
+    def remember(t: int, state: Any, step: Any) -> None:
+        seen[:] = t, state.Q, step
 
-    names = ("tol", "max_iter", "seed", "checkpoint", "checkpoint_every")
+    wanted = chosen(options, "tol", "max_iter", "seed", "checkpoint", "checkpoint_every")
     try:
-        chosen = {name: getattr(options, name) for name in names}
-        result = run_gamp(data, init, "exact", **chosen, callback=remember)
+        result = run_gamp(data, init, "exact", **wanted, callback=remember)
     except KeyboardInterrupt:
         if not seen:
             raise
-        t, Q, report = seen
-        found = {"Q": Q, "gradient_norm": report.gradient_norm, "status": "interrupted", "n_iter": t}
-        write_aside(out, lambda file: np.savez(file, train_loss=report.train_loss, **found))
+        t, Q, step = seen
+        found = {"Q": Q, "gradient_norm": step.gradient_norm, "status": "interrupted", "n_iter": t}
+        write_aside(out, lambda file: np.savez(file, train_loss=step.train_loss, **found))
         again = f"the weights of iteration {t} are in {out}: --init {out} goes on from there"
         raise KeyboardInterrupt(f"interrupted, {again}") from None
     attention = data.student(local_fields(data.tokens, data.positions, result.Q))
@@ -171,53 +164,26 @@ def _fit(options: argparse.Namespace) -> int:
         "n_iter": result.n_iter,
     }
     write_aside(out, lambda file: np.savez(file, attention=attention, **found))
-    say(
-        options,
+    text = (
         f"{result.message}\ntraining loss {result.train_loss:.8g}, gradient norm {result.gradient_norm:.2g}, "
-        f"{result.n_off_global} of {data.n_samples} samples off their global proximal minimum\nresult: {out}",
+        f"{result.n_off_global} of {data.n_samples} samples off their global proximal minimum\nresult: {out}"
     )
-    if options.json:
-        told = result.to_dict()
-        write_json(options.json, told | told["overlaps"] | {"result": out})
+    told = result.to_dict()
+    report(options, text, told | told["overlaps"] | {"result": out})
     return 0 if result.converged else 1
 
 
 def _solve(options: argparse.Namespace) -> int:
-    from gamp_attention._core.files import write_json
-    from gamp_attention._core.text import plain
-    from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
-
-    result = solve_state_evolution(
-        _model(options),
-        options.alpha,
-        options.init,
-        rtol=options.rtol,
-        rule=options.rule,
-        variance=options.variance,
-        seed=options.seed,
-    )
-    say(options, str(result))
-    if options.json:
-        found = result.to_dict()
-        pairs = ("train_loss", "test_error", "jump_mass", "replicon")  # each written with its error
-        found |= {name: [found[name], found[f"{name}_error"]] for name in pairs}
-        write_json(options.json, found | {"growth": plain(result.stability and result.stability.growth)})
+    wanted = chosen(options, "alpha", "init", "rtol", "rule", "variance", "seed")
+    result = solve_state_evolution(_model(options), **wanted)
+    found = result.to_dict()
+    pairs = ("train_loss", "test_error", "jump_mass", "replicon")  # each written with its error
+    found |= {name: [found[name], found[f"{name}_error"]] for name in pairs}
+    report(options, str(result), found | {"growth": plain(result.stability and result.stability.growth)})
     return 0 if result.converged else 1
 
 
 def _trajectory(options: argparse.Namespace) -> int:
-    from gamp_attention._core.files import write_json
-    from gamp_attention.state_evolution.dynamics.trajectory import trajectory
-
-    path = trajectory(
-        _model(options),
-        options.alpha,
-        options.init,
-        damping=options.damping,
-        n_iter=options.n_iter,
-        seed=options.seed,
-    )
-    say(options, str(path))
-    if options.json:
-        write_json(options.json, path.to_dict())
+    path = trajectory(_model(options), **chosen(options, "alpha", "init", "damping", "n_iter", "seed"))
+    report(options, str(path), path.to_dict())
     return 0

@@ -4,6 +4,10 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
+
+from gamp_attention._core.files import write_json
+from gamp_attention.experiments.figures import require_format
 
 
 def check_target(flag: str, target: str | None) -> None:
@@ -16,15 +20,24 @@ def check_target(flag: str, target: str | None) -> None:
         with tempfile.TemporaryFile(dir=Path(target).parent):
             pass
         if flag == "--plot":
-            from gamp_attention.experiments.figures import require_format
-
             require_format(target)
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{flag}: {target!r} cannot be written: {getattr(error, 'strerror', None) or error}"
-        ) from error
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"{flag}: {target!r} cannot be written: {why}") from error
 
 
 def say(options: argparse.Namespace, text: str) -> None:
     """Print for a reader: to standard error where JSON goes to standard output."""
     print(text, file=sys.stderr if options.json == "-" else sys.stdout)
+
+
+def report(options: argparse.Namespace, text: str, data: dict[str, Any]) -> None:
+    """Say the text, and write the data where --json asks for them."""
+    say(options, text)
+    if options.json:
+        write_json(options.json, data)
+
+
+def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Options that a function takes under the same names."""
+    return {name: getattr(options, name) for name in names}

@@ -195,12 +195,7 @@ def _draw_gradients(axis: Any, branch: "Branch", colour: str) -> None:
 
 
 def require_matplotlib() -> Any:
-    """Import matplotlib.
-
-    Raises
-    ------
-    ImportError : saying how to install it.
-    """
+    """The module matplotlib, or an ImportError that says how to install it."""
     try:
         import matplotlib
     except ImportError as error:
@@ -209,13 +204,7 @@ def require_matplotlib() -> Any:
 
 
 def require_format(path: str | Path) -> str:
-    """The format that the name of a picture asks for.
-
-    Raises
-    ------
-    ImportError : without matplotlib.
-    ValueError : if matplotlib does not write it.
-    """
+    """The format that the name of a picture asks for, one that matplotlib writes."""
     require_matplotlib()
     from matplotlib.backend_bases import FigureCanvasBase
 

@@ -34,17 +34,7 @@ EFFORT = Effort()
 
 @dataclass(frozen=True)
 class Plan:
-    """How a comparison is made; see `gamp_attention.compare`.
-
-    Attributes
-    ----------
-    alpha, seed : of the instance.
-    risk : "asymptotic" or "exact".
-    rtol : accuracy of state evolution.
-    lr, gd_steps : of plain gradient descent.
-    instances : further instances.
-    device : of torch.
-    """
+    """How a comparison is made, named as the arguments of `gamp_attention.compare`."""
 
     alpha: float
     seed: int
@@ -58,7 +48,7 @@ class Plan:
 
 def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan: Plan, progress: Any) -> Branch:
     """Run everything from one start; progress is a bar of EFFORT.solvers steps."""
-    alpha, seed, risk, device = plan.alpha, plan.seed, plan.risk, plan.device
+    alpha, seed, risk = plan.alpha, plan.seed, plan.risk
     quasi_newton = model.penalty.quadratic
 
     def timed(what: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
@@ -70,50 +60,29 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
 
     gamp, gamp_time = timed("GAMP", run_gamp, data, name, risk, damping=damping)
     fixed, fixed_time = timed("state evolution", solve_state_evolution, model, alpha, name, rtol=plan.rtol)
-    predicted, _ = timed(
-        "trajectory", trajectory, data.instance_model(), data.alpha, name, damping=damping, n_iter=EFFORT.followed
-    )
-    plain = {"method": "gd", "lr": plan.lr, "max_iter": plan.gd_steps}
-    descent, descent_time = timed("gradient descent", minimize_risk, data, name, risk, **plain, device=device)
-    best = {"method": "lbfgs"} if quasi_newton else plain
-    quasi, quasi_time = None, np.nan
-    if quasi_newton:
-        quasi, quasi_time = timed("L-BFGS", minimize_risk, data, name, risk, **best, device=device)
+    followed: Any = {"damping": damping, "n_iter": EFFORT.followed}
+    predicted, _ = timed("trajectory", trajectory, data.instance_model(), data.alpha, name, **followed)
+    plain = {"method": "gd", "lr": plan.lr, "max_iter": plan.gd_steps, "device": plan.device}
+    descent, descent_time = timed("gradient descent", minimize_risk, data, name, risk, **plain)
+    best = {"method": "lbfgs", "device": plan.device} if quasi_newton else plain
+    quasi, quasi_time = timed("L-BFGS", minimize_risk, data, name, risk, **best) if quasi_newton else (None, np.nan)
     noise = generator(seed, Stream.PERTURBATIONS).standard_normal(gamp.Q.shape)
     size = EFFORT.perturbation * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
-    returned, returned_time = timed(
-        "descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best, device=device
-    )
+    returned, returned_time = timed("descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best)
     others = [
-        deviation(sample(model, data.dim, alpha, seed + 1 + k), name, risk, damping, seed=seed + 1 + k)[0]
-        for k in range(plan.instances)
+        deviation(sample(model, data.dim, alpha, other), name, risk, damping, seed=other)[0]
+        for other in range(seed + 1, seed + 1 + plan.instances)
     ]
 
     def row(label: str, result: Any, seconds: float) -> Row:
-        error, error_error = sampled_test_error(data, result.Q, n_samples=EFFORT.test_samples, seed=seed)
-        return Row(
-            name=label,
-            status=result.status.value,
-            n_iter=result.n_iter,
-            values=_floats(result.overlaps.scalars()) | {"train_loss": result.train_loss, "test_error": error},
-            errors={"test_error": error_error},
-            gradient_norm=result.gradient_norm,
-            distance=_distance(model, result.Q, gamp.Q),
-            seconds=seconds,
-        )
+        test_error, error = sampled_test_error(data, result.Q, n_samples=EFFORT.test_samples, seed=seed)
+        norms = result.gradient_norm, _distance(model, result.Q, gamp.Q)
+        return _row(label, result, seconds, test_error, {"test_error": error}, norms)
 
+    errors = _floats(fixed.overlaps_error.scalars())
+    errors |= {"train_loss": fixed.train_loss_error, "test_error": fixed.test_error_error}
     rows = [
-        Row(
-            name="state evolution",
-            status=fixed.status.value,
-            n_iter=fixed.n_iter,
-            values=_floats(fixed.overlaps.scalars()) | {"train_loss": fixed.train_loss, "test_error": fixed.test_error},
-            errors=_floats(fixed.overlaps_error.scalars())
-            | {"train_loss": fixed.train_loss_error, "test_error": fixed.test_error_error},
-            gradient_norm=np.nan,
-            distance=np.nan,
-            seconds=fixed_time,
-        ),
+        _row("state evolution", fixed, fixed_time, fixed.test_error, errors, (np.nan, np.nan)),
         row("GAMP", gamp, gamp_time),
         row(f"gradient descent, {descent.n_iter} steps", descent, descent_time),
         *([] if quasi is None else [row("L-BFGS", quasi, quasi_time)]),
@@ -136,6 +105,14 @@ def deviation(
     run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, **options)
     seen, predicted = run.history.scalars(), path.scalars()
     return {key: seen[key] - predicted[key] for key in seen}, path.error.scalars()
+
+
+def _row(
+    label: str, result: Any, seconds: float, test_error: float, errors: dict[str, float], norms: tuple[float, float]
+) -> Row:
+    """The row of a result; the norms are of its gradient, and of its distance from GAMP's weights."""
+    values = _floats(result.overlaps.scalars()) | {"train_loss": result.train_loss, "test_error": test_error}
+    return Row(label, result.status.value, result.n_iter, values, errors, *norms, seconds)
 
 
 def _floats(values: dict[str, np.ndarray]) -> dict[str, float]:

@@ -19,34 +19,16 @@ CELL_FORMAT = 1  # part of every key: to be raised when the same cell gives othe
 
 @dataclass(frozen=True)
 class Cell:
-    """One solver at one point.
+    """One solver at one point."""
 
-    Attributes
-    ----------
-    method : "SE" (state evolution), "GAMP" or "GD" (descent).
-    branch : the start, "semantic", "positional" or "random".
-    alpha, omega, lam, sigma : the point; omega is None where the teacher is not that of eq. (16), and sigma where the
-        tokens have no common variance.
-    d, seed : size and seed of the instance; None for state evolution.
-    """
-
-    method: str
-    branch: str
+    method: str  # "SE" (state evolution), "GAMP" or "GD" (descent)
+    branch: str  # the start
     alpha: float
-    omega: float | None
+    omega: float | None  # None where the teacher is not that of equation (16)
     lam: float
-    sigma: float | None
-    d: int | None
+    sigma: float | None  # None where the tokens have no common variance
+    d: int | None  # size of the instance; None for state evolution, as its seed
     seed: int | None
-
-
-def model_at(model: Model, cell: Cell) -> Model:
-    """The model with the cell's ω, λ and σ."""
-    for name in ("omega", "lam", "sigma"):
-        value = getattr(cell, name)
-        if value is not None:
-            model = with_parameter(model, name, value)
-    return model
 
 
 def grid(
@@ -63,54 +45,40 @@ def grid(
 ) -> list[Cell]:
     """All combinations of the values on the axes, each one value or a sequence of them.
 
-    State evolution has no d and seed: it gives one cell for all of them.
-
-    Parameters
-    ----------
-    model : gives ω, λ and σ where they are not given.
-    alpha, omega, lam, sigma, d, seed, branch, method : the axes.
-
-    Raises
-    ------
-    TypeError, ValueError : naming the axis, what it got and what it needs.
+    The model gives ω, λ and σ where they are not given. State evolution has no d and seed: it gives one cell for all
+    of them.
     """
     require_model(model)
-
-    def own(name: str) -> float:
-        return parameter_value(model, 1.0, name)
 
     def positive(name: str, value: Any) -> float:
         return check.real(name, value, low=0, strict=True)
 
+    def parameter(name: str, given: Any, known: bool, one: Callable[[str, Any], Any]) -> list[Any]:
+        if given is None and not known:
+            return [None]
+        values = _axis(name, parameter_value(model, 1.0, name) if given is None else given, one)
+        with_parameter(model, name, values[0])  # raises where the model has no such parameter
+        return values
+
     alphas = _axis("alpha", alpha, positive)
-    omegas: list[Any] = [None]
-    if omega is not None or has_omega(model):
-        omegas = _axis("omega", own("omega") if omega is None else omega, lambda n, v: check.real(n, v, low=0, high=1))
-        with_parameter(model, "omega", omegas[0])
-    lams = _axis("lam", own("lam") if lam is None else lam, lambda n, v: with_lam(model.penalty, v).lam)
-    sigmas: list[Any] = [None]
-    if sigma is not None or has_common_variance(model):
-        sigmas = _axis("sigma", own("sigma") if sigma is None else sigma, positive)
-        with_parameter(model, "sigma", sigmas[0])
+    omegas = parameter("omega", omega, has_omega(model), lambda n, v: check.real(n, v, low=0, high=1))
+    lams = parameter("lam", lam, True, lambda n, v: with_lam(model.penalty, v).lam)
+    sigmas = parameter("sigma", sigma, has_common_variance(model), positive)
     ds = _axis("d", d, lambda n, v: check.integer(n, v, low=1))
     seeds = _axis("seed", seed, lambda n, v: check.integer(n, v, low=0))
     branches = _axis("branch", branch, lambda n, v: check.choice(n, v, STARTS))
     methods = _axis("method", method, lambda n, v: check.choice(n, v, METHODS))
     if set(methods) != {"SE"} and round(min(alphas) * min(ds)) < 1:
         raise check.fail("alpha", min(alphas), f"at least one sample, alpha * d >= 1 at d = {min(ds)}")
-    cells = []
-    for how, *point, size, number in product(methods, branches, alphas, omegas, lams, sigmas, ds, seeds):
-        cells.append(Cell(how, *point, *((None, None) if how == "SE" else (size, number))))
+    cells = [
+        Cell(how, *point, *((None, None) if how == "SE" else (size, number)))
+        for how, *point, size, number in product(methods, branches, alphas, omegas, lams, sigmas, ds, seeds)
+    ]
     return list(dict.fromkeys(cells))
 
 
 def listed(model: Model, cells: Any, **axes: Any) -> list[Cell]:
-    """Cells from a list of mappings, each a small grid of its own; axes that one lacks are taken from `axes`.
-
-    Raises
-    ------
-    TypeError, ValueError : naming the entry of the list.
-    """
+    """Cells from a list of mappings, each a small grid of its own; axes that one lacks are taken from `axes`."""
     if isinstance(cells, (str, Mapping)) or not isinstance(cells, Iterable):
         raise check.fail("cells", cells, "a list of dicts with some of the keys " + ", ".join(AXES), TypeError)
     found: list[Cell] = []
@@ -132,11 +100,8 @@ def listed(model: Model, cells: Any, **axes: Any) -> list[Cell]:
 def cell_key(cell: Cell, base: str, settings: dict[str, Any], predecessor: str | None) -> str:
     """A short hash of all that determines the numbers of a cell.
 
-    Parameters
-    ----------
-    base : `base_digest` of the model.
-    settings : those that matter to the cell's method.
-    predecessor : key of the cell that it is started from, if any.
+    The model tells by its `base_digest`, the settings by those that the method uses, and the cell that this one is
+    started from by its key.
     """
     described = {"format": CELL_FORMAT, "model": base, "settings": settings, "predecessor": predecessor}
     return short_hash(described | asdict(cell))

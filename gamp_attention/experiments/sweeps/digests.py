@@ -24,14 +24,10 @@ def base_digest(model: Model) -> str:
     return digest(with_parameter(model, "sigma", 1.0) if has_common_variance(model) else model)
 
 
-def canonical(value: Any) -> str:
-    """JSON text of plain finite values, the same for equal values."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
 def short_hash(value: Any) -> str:
-    """24 hexadecimal digits of the canonical text."""
-    return hashes.hash_bytes(canonical(value).encode(), size=12)
+    """24 hexadecimal digits of plain finite values, by their JSON text with sorted keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashes.hash_bytes(text.encode(), size=12)
 
 
 def _described(value: Any) -> Any:

@@ -13,10 +13,11 @@ from gamp_attention.damping import DAMPING
 from gamp_attention.data.dataset import RISKS
 from gamp_attention.data.sampling import sample
 from gamp_attention.data.test_error import sampled_test_error
-from gamp_attention.experiments.sweeps.cells import Cell, cell_key, model_at
+from gamp_attention.experiments.sweeps.cells import Cell, cell_key
 from gamp_attention.experiments.sweeps.digests import base_digest
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.models.model import Model
+from gamp_attention.models.parameters import with_parameter
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.fixed_points.solve import checked_rtol, solve_near
 
@@ -30,25 +31,15 @@ USED = {  # settings that matter to each method
 
 @dataclass(frozen=True)
 class Settings:
-    """What all cells of a sweep share.
+    """What all cells of a sweep share."""
 
-    Attributes
-    ----------
-    rtol : accuracy of state evolution.
-    risk : "exact" or "asymptotic", for message passing and descent.
-    n_test : fresh sentences for the test error.
-    descent : "gd", "adam" or "lbfgs".
-    gd_steps, gamp_steps : bounds on the iterations.
-    tol : bound on the gradient norm.
-    """
-
-    rtol: float = 1e-3
+    rtol: float = 1e-3  # accuracy of state evolution; all below is for message passing and descent
     risk: str = "exact"
-    n_test: int = 1000
+    n_test: int = 1000  # fresh sentences for the test error
     descent: str = "gd"
-    gd_steps: int = 5000
+    gd_steps: int = 5000  # bounds on the iterations
     gamp_steps: int = 500
-    tol: float = 1e-8
+    tol: float = 1e-8  # bound on the gradient norm
 
     def __post_init__(self) -> None:
         plain = {
@@ -65,7 +56,7 @@ class Settings:
 
     def used_by(self, method: str) -> dict[str, Any]:
         """The settings that matter to a method, by name."""
-        return {name: asdict(self)[name] for name in USED[method]}
+        return {name: getattr(self, name) for name in USED[method]}
 
 
 def run_cell(
@@ -73,11 +64,7 @@ def run_cell(
 ) -> dict[str, Any]:
     """The row of a cell: plain numbers, lists and words.
 
-    Parameters
-    ----------
-    model : the base model, whose ω, λ and σ the cell replaces.
-    cell, settings : what to compute.
-    previous_row : the row of the cell before it in a chain, to start state evolution from.
+    The cell replaces the model's ω, λ and σ. State evolution is started from the row before it in a chain, if any.
 
     Returns
     -------
@@ -86,7 +73,9 @@ def run_cell(
     *_error. Numbers that a method does not have are left out. A cell that raises has the status "error".
     """
     try:
-        model = model_at(model, cell)
+        for name in ("omega", "lam", "sigma"):
+            if getattr(cell, name) is not None:
+                model = with_parameter(model, name, getattr(cell, name))
         if cell.method == "SE":
             return _state_evolution(model, cell, settings, previous_row)
         return _finite_size(model, cell, settings)
@@ -105,17 +94,14 @@ def _state_evolution(
 ) -> dict[str, Any]:
     neighbour = row_overlaps(previous_row) if previous_row is not None and previous_row.get("converged") else None
     result, warm = solve_near(model, cell.alpha, cell.branch, neighbour, settings.rtol)
-    jumps, errors, total = result.jump_mass.sum(), result.jump_mass_error.sum(), result.V_hat.sum()
-    return _common(result, result.validity, "predecessor" if warm else "name") | {
+    numbers = ("error", "train_loss_error", "test_error", "test_error_error", "replicon", "replicon_error")
+    total = result.V_hat.sum()
+    row = _common(result, result.validity, "predecessor" if warm else "name")
+    row |= {name: float(getattr(result, name)) for name in numbers}
+    return row | {
         "overlaps_error": _lists(result.overlaps_error),
-        "error": float(result.error),
-        "train_loss_error": float(result.train_loss_error),
-        "test_error": float(result.test_error),
-        "test_error_error": float(result.test_error_error),
-        "jump_share": float(jumps / total),
-        "jump_share_error": float(errors / total),
-        "replicon": float(result.replicon),
-        "replicon_error": float(result.replicon_error),
+        "jump_share": float(result.jump_mass.sum() / total),
+        "jump_share_error": float(result.jump_mass_error.sum() / total),
     }
 
 
@@ -123,21 +109,17 @@ def _finite_size(model: Model, cell: Cell, settings: Settings) -> dict[str, Any]
     assert cell.d is not None
     assert cell.seed is not None
     data = sample(model, cell.d, cell.alpha, cell.seed)
-    seed, tol = cell.seed, settings.tol
+    options: Any = {"tol": settings.tol, "seed": cell.seed}
     if cell.method == "GAMP":
-        damping = DAMPING.get(cell.branch, "adaptive")
-        result: Any = run_gamp(
-            data, cell.branch, settings.risk, damping=damping, tol=tol, max_iter=settings.gamp_steps, seed=seed
-        )
+        options |= {"damping": DAMPING.get(cell.branch, "adaptive"), "max_iter": settings.gamp_steps}
+        result: Any = run_gamp(data, cell.branch, settings.risk, **options)
         message = result.message
     else:
-        steps = settings.gd_steps
+        options |= {"method": settings.descent, "max_iter": settings.gd_steps}
         with few_threads(0):  # sums in torch depend on the number of threads, which a cell must not
-            result = minimize_risk(
-                data, cell.branch, settings.risk, settings.descent, max_iter=steps, tol=tol, seed=seed
-            )
+            result = minimize_risk(data, cell.branch, settings.risk, **options)
         message = f"{settings.descent}: {result.status.value} after {result.n_iter} steps"
-    error, error_error = sampled_test_error(data, result.Q, n_samples=settings.n_test, seed=seed)
+    error, error_error = sampled_test_error(data, result.Q, n_samples=settings.n_test, seed=cell.seed)
     return _common(result, message, "name") | {
         "test_error": error,
         "test_error_error": error_error,
@@ -184,13 +166,8 @@ class CellJob:
 def chains(model: Model, cells: Sequence[Cell], settings: Settings, warm: bool = True) -> list[list[CellJob]]:
     """Cells as chains of jobs; each job is started from the row of the one before it.
 
-    State evolution follows the semantic branch to lower α and the positional one to higher α. All other
+    Where `warm`, state evolution follows the semantic branch to lower α and the positional one to higher α. All other
     cells stand alone: message passing and descent start from their own data, and random starts are drawn anew.
-
-    Parameters
-    ----------
-    model, cells, settings : what to compute; the cells all differ.
-    warm : whether to warm-start at all.
     """
     groups: dict[Cell | tuple[Cell], list[Cell]] = {}
     for cell in cells:

@@ -56,9 +56,7 @@ def run_chains(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
-    RuntimeError : if a worker failed.
-    KeyboardInterrupt : saying how to go on.
+    RuntimeError, KeyboardInterrupt : if a worker failed, or by Ctrl-C; both say how to go on.
     """
     check_workers(executor, threads)
     missing = {job.key for chain in chains for job in chain if store.load(job.key) is None}
@@ -87,11 +85,7 @@ def check_workers(executor: Any, threads: Any) -> None:
 
 
 def run_chain(
-    folder: str,
-    chain: Sequence[Job],
-    threads: int | None,
-    finished: Callable[[], Any] | None = None,
-    run: str = "",
+    folder: str, chain: Sequence[Job], threads: int | None, finished: Callable[[], Any] | None = None, run: str = ""
 ) -> int:
     """Compute and store what the store lacks of one chain; returns how many. `finished` is called after each job.
 

@@ -16,21 +16,13 @@ from gamp_attention._core.files import write_aside
 from gamp_attention._version import __version__
 from gamp_attention.experiments.sweeps.digests import short_hash
 
-NONFINITE = "float"  # a number that JSON has no word for is {"float": "nan"}
+NUMBER = "float"  # a number that JSON has no word for is {"float": "nan"}
 
 
 class Store:
-    """A folder with `sweep.json`, the manifest, and `cells/KEY.json`.
+    """A folder with `sweep.json`, the manifest, and `cells/KEY.json`; `begin` makes it.
 
     Several processes may use one folder at a time.
-
-    Parameters
-    ----------
-    folder : made, with its parents, when `begin` is called.
-
-    Attributes
-    ----------
-    folder : its absolute path.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -42,19 +34,13 @@ class Store:
         self._cells = self.folder / "cells"
 
     def begin(self, manifest: dict[str, Any]) -> None:
-        """Write the manifest, plain data with at least "model", a hash of the model.
-
-        Raises
-        ------
-        ValueError : if the folder is a file, or holds the manifest of another model.
-        """
+        """Write the manifest, plain data with at least "model", a hash of the one model that a folder is for."""
         if self.folder.exists() and not self.folder.is_dir():
             raise check.fail("folder", str(self.folder), "a folder, or a path where there is nothing")
         known = self.manifest()
         if known is not None and known.get("model") != manifest["model"]:
-            raise check.fail(
-                "folder", str(self.folder), "a folder of its own, this one holds the cells of another model"
-            )
+            needs = "a folder of its own, this one holds the cells of another model"
+            raise check.fail("folder", str(self.folder), needs)
         try:
             self._cells.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -66,12 +52,7 @@ class Store:
             write_aside(self.folder / "sweep.json", lambda file: file.write(text.encode() + b"\n"))
 
     def manifest(self) -> dict[str, Any] | None:
-        """The manifest, or None where there is none.
-
-        Raises
-        ------
-        ValueError : if it cannot be read.
-        """
+        """The manifest, or None where there is none."""
         path = self.folder / "sweep.json"
         try:
             found = json.loads(path.read_bytes())
@@ -151,13 +132,13 @@ def _encoded(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_encoded(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return {NONFINITE: str(value)}
+        return {NUMBER: str(value)}
     return value
 
 
 def _decoded(value: Any) -> Any:
     if isinstance(value, dict):
-        if set(value) == {NONFINITE}:
-            return float(value[NONFINITE])
+        if set(value) == {NUMBER}:
+            return float(value[NUMBER])
         return {key: _decoded(item) for key, item in value.items()}
     return [_decoded(item) for item in value] if isinstance(value, list) else value

@@ -1,7 +1,6 @@
 """`sweep`: any grid or list of cells, computed where it is missing and kept in a folder."""
 
 import importlib.util
-import os
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -58,10 +57,7 @@ class Sweep(Result):
         return super().to_dict() | {"counts": self.counts}
 
     def _rows(self) -> Rows:
-        return [
-            f"{len(self.rows)} cells, {self.computed} computed now: {self.counts}",
-            f"cells: {self.folder}",
-        ]
+        return [f"{len(self.rows)} cells, {self.computed} computed now: {self.counts}", f"cells: {self.folder}"]
 
     def dataset(self) -> "xarray.Dataset":
         """The numbers as an xarray Dataset, see `gamp_attention.to_dataset`."""
@@ -147,9 +143,9 @@ def sweep(
         raise check.fail("alpha", alpha, "a number or a sequence of them")
     else:
         wanted = grid(model, alpha=alpha, **axes)
-    if any(cell.method == "GD" for cell in wanted) and importlib.util.find_spec("torch") is None:
-        raise ImportError("method: 'GD' needs torch: pip install 'gamp-attention[torch]'")
     if any(cell.method == "GD" for cell in wanted):
+        if importlib.util.find_spec("torch") is None:
+            raise ImportError("method: 'GD' needs torch: pip install 'gamp-attention[torch]'")
         require_method("descent", settings.descent, model.penalty)
     work, store = chains(model, wanted, settings, warm), Store(folder)
     keys = {job.cell: job.key for chain in work for job in chain}
@@ -159,7 +155,5 @@ def sweep(
     rows = [store.load(keys[cell]) for cell in wanted]
     found = [row for row in rows if row is not None]
     if len(found) < len(rows):
-        raise RuntimeError(
-            f"{len(rows) - len(found)} cells are not in {os.fspath(store.folder)}: do all workers see it?"
-        )
+        raise RuntimeError(f"{len(rows) - len(found)} cells are not in {store.folder}: do all workers see it?")
     return Sweep(store.folder, wanted, found, computed, len(wanted) - computed, about)

@@ -5,7 +5,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,9 +18,8 @@ from gamp_attention.models.starts import STARTS
 if TYPE_CHECKING:
     import xarray
 
-RENAMED = {"method": "solver"}  # `Dataset.sel(method=...)` has another meaning, and would silently select nothing
-OVERLAPS = ("q", "m", "theta", "V")
-WITH_ERROR = (*OVERLAPS, "train_loss", "test_error", "jump_share", "replicon")
+WITH_ERROR = ("q", "m", "theta", "V", "train_loss", "test_error", "jump_share", "replicon")
+NUMBERS = (*(part for name in WITH_ERROR for part in (name, f"{name}_error")), "gradient_norm", "residual")
 MEANING = {
     "q": "trace of QᵀΣ_lQ/d, averaged over tokens",
     "m": "m_1 = Qᵀp_1/√d, or its norm",
@@ -36,23 +35,7 @@ MEANING = {
 }
 
 
-class Result(Protocol):
-    """What a Dataset is made of: parameters and row of every cell, and what all share."""
-
-    @property
-    def parameters(self) -> list[dict[str, Any]]:
-        """The fields of the cells."""
-
-    @property
-    def rows(self) -> "list[dict[str, Any]] | list[dict[str, Any] | None]":
-        """Their rows, None where a cell is missing."""
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """The model's hash as "model", and "settings"."""
-
-
-def to_dataset(source: "Result | Store | str | Path") -> "xarray.Dataset":
+def to_dataset(source: Any) -> "xarray.Dataset":
     """A Dataset of the scalars of all cells, with errors, status and message.
 
     A full grid has a dimension for each axis that varies; state evolution, which has no d and seed, is repeated along
@@ -85,41 +68,31 @@ def to_dataset(source: "Result | Store | str | Path") -> "xarray.Dataset":
     """
     xarray = _needed("xarray")
     if isinstance(source, (Store, str, os.PathLike)):
-        store = source if isinstance(source, Store) else Store(source)
+        store = source if isinstance(source, Store) else Store(os.fspath(source))
         manifest = store.manifest()
         if manifest is None or "cells" not in manifest:
             raise check.fail("source", str(store.folder), "the folder of a sweep, with sweep.json")
-        keys, parameters, about = [cell["key"] for cell in manifest["cells"]], manifest["cells"], manifest
-        rows: list[Any] = [store.load(key) for key in keys]
+        parameters, about = manifest["cells"], manifest
+        rows: list[Any] = [store.load(cell["key"]) for cell in parameters]
     elif not all(hasattr(source, name) for name in ("parameters", "rows", "about")):
         raise check.fail("source", source, "a sweep's result, or its folder", TypeError)
     else:
         parameters, rows, about = source.parameters, list(source.rows), source.about
     dims, coords, places, shape = _layout(parameters)
-    columns: dict[str, list[Any]] = {}
-    for row in rows:
-        for name, value in _numbers(row).items():
-            columns.setdefault(name, []).append(value)
-    found = {}
-    for name, values in columns.items():
-        column = np.array(values)
-        filled = np.full(shape, _empty(name, column), dtype=column.dtype)
+    numbers, found = [_numbers(row) for row in rows], {}
+    for name in _numbers(None):
+        column = np.array([each[name] for each in numbers])
+        filled = np.empty(shape, column.dtype)  # the places cover it
         for place, value in zip(places, column, strict=True):
             filled[place] = value
         meaning = {"long_name": MEANING[name]} if name in MEANING else {}
         found[name] = xarray.Variable(dims, filled, meaning)
-    return xarray.Dataset(found, coords, _attributes(rows, about)).rename(
-        {old: new for old, new in RENAMED.items() if old in coords}
-    )
+    # `Dataset.sel(method=...)` has another meaning, and would silently select nothing
+    return xarray.Dataset(found, coords, _attributes(rows, about)).rename(method="solver")
 
 
 def save(dataset: "xarray.Dataset", path: str | Path) -> None:
-    """Write a Dataset as netCDF, whole or not at all.
-
-    Raises
-    ------
-    ImportError : without h5netcdf and h5py; install gamp-attention[sweep].
-    """
+    """Write a Dataset as netCDF, whole or not at all."""
     require_netcdf()
     path = Path(path)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=path.name, suffix=".part") as aside:
@@ -155,7 +128,8 @@ def _layout(parameters: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[str
         count[tuple(at)] += 1
     if (count == 1).all():
         return dims, fixed | {name: np.array(values[name]) for name in dims}, places, shape
-    along = {name: ("cell", _with_gaps([cell[name] for cell in parameters])) for name in AXES if values[name]}
+    listed = {name: [np.nan if cell[name] is None else cell[name] for cell in parameters] for name in AXES}
+    along = {name: ("cell", np.array(listed[name])) for name in AXES if values[name]}
     return ("cell",), along, list(range(len(parameters))), (len(parameters),)
 
 
@@ -166,44 +140,26 @@ def _values(name: str, parameters: list[dict[str, Any]]) -> list[Any]:
     return sorted(found, key=words[name].index) if name in words else sorted(found)
 
 
-def _with_gaps(values: list[Any]) -> np.ndarray:
-    return np.array([np.nan if value is None else value for value in values] if None in values else values)
-
-
 def _numbers(row: dict[str, Any] | None) -> dict[str, Any]:
     """The variables of one cell."""
-    row = {"status": "missing", "message": ""} if row is None else row
-    found: dict[str, Any] = {"status": row["status"], "message": row["message"]}
-    found["converged"] = bool(row.get("converged", False))
-    found["n_iter"] = int(row.get("n_iter", -1))
-    overlaps, errors = row_overlaps(row), row_overlaps(row, "overlaps_error")
-    values: dict[str, Any] = {} if overlaps is None else dict(overlaps.scalars())
-    if errors is not None:
-        values |= {f"{name}_error": value for name, value in errors.scalars().items()}
-    values = row | values
-    for name in WITH_ERROR:
-        found[name] = float(values.get(name, np.nan))
-        found[f"{name}_error"] = float(values.get(f"{name}_error", np.nan))
-    found["gradient_norm"] = float(values.get("gradient_norm", np.nan))
-    found["residual"] = float(values.get("residual", np.nan))
-    return found
-
-
-def _empty(name: str, column: np.ndarray) -> Any:
-    if column.dtype.kind == "U":
-        return "missing" if name == "status" else ""
-    return {"f": np.nan, "i": -1, "b": False}[column.dtype.kind]
+    row = {"status": "missing", "message": "", "converged": False, "n_iter": -1} | (row or {})
+    values: dict[str, Any] = dict(row)
+    for name, suffix in (("overlaps", ""), ("overlaps_error", "_error")):
+        overlaps = row_overlaps(row, name)
+        if overlaps is not None:
+            values |= {scalar + suffix: value for scalar, value in overlaps.scalars().items()}
+    ending = {name: row[name] for name in ("status", "message", "converged", "n_iter")}
+    return ending | {name: float(values.get(name, np.nan)) for name in NUMBERS}
 
 
 def _attributes(rows: list[Any], about: dict[str, Any]) -> dict[str, str]:
     computed = [row for row in rows if row is not None]
-    versions: dict[str, set[str]] = {}
-    for row in computed:
-        for name, version in row["versions"].items():
-            versions.setdefault(name, set()).add(version)
+    versions: dict[str, list[str]] = {}
+    for name, version in sorted({each for row in computed for each in row["versions"].items()}):
+        versions.setdefault(name, []).append(version)
     return {
         "model": about["model"],
         "settings": json.dumps(about["settings"], sort_keys=True),
-        "versions": json.dumps({name: ", ".join(sorted(found)) for name, found in sorted(versions.items())}),
+        "versions": json.dumps({name: ", ".join(found) for name, found in versions.items()}),
         "commits": ", ".join(sorted({str(row["commit"]) for row in computed})),
     }
