@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.fixed_points.free_energy import direct_loss, free_energy, moreau_loss
+from gamp_attention.state_evolution.fixed_points.free_energy import free_energy, moreau_loss
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.rules.split import SplitRule
 
@@ -36,7 +36,7 @@ def test_three_routes_give_the_training_loss(point):
     F, se, image = point
     routes = (
         moreau_loss(se.overlaps, image.hats, image.penalty),
-        direct_loss(image.hats, image.penalty),
+        image.hats.loss + image.penalty,
         free_energy(F.model, se.overlaps, image.hats),
     )
     for value in routes:

@@ -17,7 +17,7 @@ from gamp_attention.state_evolution.equations.weight_averages import (
     trapezoidal_averages,
 )
 from gamp_attention.state_evolution.equations.weights import weights_step
-from gamp_attention.state_evolution.fixed_points.free_energy import direct_loss, free_energy, moreau_loss
+from gamp_attention.state_evolution.fixed_points.free_energy import free_energy, moreau_loss
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.stability import replicon
 from gamp_attention.state_evolution.rules.split import SplitRule
@@ -174,7 +174,7 @@ def test_fixed_points_predict_message_passing(elastic, branch):
     se = ga.solve_state_evolution(elastic, 1.5, branch, rtol=1e-3, stable=False)
     assert se.converged
     image = OverlapMap(elastic, 1.5, SplitRule(1)).images(se.overlaps)[0]
-    for value in (moreau_loss(se.overlaps, image.hats, image.penalty), direct_loss(image.hats, image.penalty)):
+    for value in (moreau_loss(se.overlaps, image.hats, image.penalty), image.hats.loss + image.penalty):
         assert value == pytest.approx(se.train_loss, rel=3e-3)
     assert free_energy(elastic, se.overlaps, image.hats) == pytest.approx(se.train_loss, rel=3e-3)
     runs = [ga.run_gamp(ga.sample(elastic, 400, 1.5, seed), branch, damping=0.3) for seed in range(8)]

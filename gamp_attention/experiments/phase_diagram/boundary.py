@@ -1,7 +1,5 @@
 """One boundary of one model: its place in α with an error, or in words why there is none."""
 
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +32,3 @@ class Boundary(NamedTuple):
         if not np.isfinite(value + error):
             return cls.none("not found: secants did not converge")
         return cls(float(value), float(error), note if error <= tol else "error above the tolerance")
-
-
-def crossings_of(values: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Neighbouring α between which a function, given as (α, f), changes its sign."""
-    return [(a[0], b[0]) for a, b in pairwise(values) if a[1] * b[1] < 0]

@@ -22,13 +22,7 @@ LINES = (
 
 @dataclass(frozen=True)
 class Search:
-    """Where to look and how well.
-
-    Attributes
-    ----------
-    low, high : range of α.
-    tol : error of α asked for.
-    """
+    """The range of α to look in, and the error of α asked for."""
 
     low: float
     high: float

@@ -156,28 +156,18 @@ def phase_boundaries(
     jobs = [
         DiagramJob(each, name, np.asarray(value).tolist(), search) for each, value in zip(models, values, strict=True)
     ]
-    base = models[0] if name != "A" else _with_matrix(model, np.zeros_like(softmax_teacher(model).A))
-    about = {
-        "model": short_hash(["boundaries", base_digest(base)]),
-        "settings": asdict(search),
-        "format": DIAGRAM_FORMAT,
-    }
+    base = base_digest(models[0] if name != "A" else _with_matrix(model, np.zeros_like(softmax_teacher(model).A)))
+    about = {"model": short_hash(["boundaries", base]), "settings": asdict(search), "format": DIAGRAM_FORMAT}
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
         store = Store(place)
         store.begin(about | {"jobs": [job.parameters | {"key": job.key} for job in jobs]})
         run_chains([[job] for job in jobs], store, executor, threads=threads)
         rows = [store.load(job.key) or {"status": "error", "message": "missing from the folder"} for job in jobs]
-    status = {"converged": Status.CONVERGED, "inaccurate": Status.INACCURATE}
-    return PhaseBoundaries(
-        name,
-        np.array(values, dtype=float),
-        low,
-        high,
-        {line: [_boundary(row, line) for row in rows] for line in LINES},
-        [status.get(row["status"], Status.NONFINITE) for row in rows],
-        [row["message"] for row in rows],
-        rows,
-    )
+    lines = {line: [_boundary(row, line) for row in rows] for line in LINES}
+    ended = {"converged": Status.CONVERGED, "inaccurate": Status.INACCURATE}
+    status = [ended.get(row["status"], Status.NONFINITE) for row in rows]
+    messages = [row["message"] for row in rows]
+    return PhaseBoundaries(name, np.array(values, dtype=float), low, high, lines, status, messages, rows)
 
 
 def _boundary(row: dict[str, Any], line: str) -> Boundary:

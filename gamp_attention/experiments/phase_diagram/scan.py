@@ -1,6 +1,7 @@
 """A branch of state evolution over a range of α: solved at a ladder of values, and at others on request."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -26,51 +27,37 @@ SCAN = ScanSettings()
 
 @dataclass(eq=False)
 class Scan:
-    """Fixed points on one branch of one model, on the coarsest rule.
-
-    Attributes
-    ----------
-    model, branch : the problem, and the name of the branch.
-    found : fixed points by α, where the branch exists.
-    lost : what solving gave instead, by α, where it was not found.
-    """
+    """Fixed points on one branch of one model, on the coarsest rule."""
 
     model: Model
     branch: str
-    found: dict[float, TrackPoint] = field(default_factory=dict)
-    lost: dict[float, StateEvolutionResult] = field(default_factory=dict)
-    _track: BranchTrack | None = None
+    found: dict[float, TrackPoint] = field(default_factory=dict)  # by α, where the branch exists
+    lost: dict[float, StateEvolutionResult] = field(default_factory=dict)  # what was found instead, by α
+    track: BranchTrack = field(init=False)  # through all of `found`, once there is one
 
     def at(self, alpha: float) -> TrackPoint | None:
         """The fixed point at α, from those known or else by name; None where the branch does not exist."""
-        if alpha in self.found:
-            return self.found[alpha]
-        nearest = min([*self.found, *self.lost], key=lambda a: abs(np.log(a / alpha)), default=None)
-        if nearest in self.found and self._follow(alpha):
-            return self.found[alpha]
-        result = solve_state_evolution(
-            self.model, alpha, self.branch, rtol=SCAN.tol, stable=False, max_iter=SCAN.max_iter
-        )
-        if result.converged and self._follow(alpha, result.overlaps):
-            return self.found[alpha]
-        self.lost[alpha] = result
-        return None
+        if alpha not in self.found:
+            nearest = min([*self.found, *self.lost], key=lambda a: abs(np.log(a / alpha)), default=None)
+            if not (nearest in self.found and self._follow(alpha)):
+                self.solve(alpha, self.branch)
+        return self.found.get(alpha)
 
-    def adopt(self, alpha: float, overlaps: Overlaps) -> bool:
-        """Solve from overlaps at an α where solving by name missed the branch; whether it exists there."""
-        result = solve_state_evolution(self.model, alpha, overlaps, rtol=SCAN.tol, stable=False, max_iter=SCAN.max_iter)
-        if not result.converged or not self._follow(alpha, result.overlaps):
-            return False
-        del self.lost[alpha]
-        return True
+    def solve(self, alpha: float, init: Any) -> bool:
+        """Solve from a name or overlaps; whether the branch exists at α."""
+        result = solve_state_evolution(self.model, alpha, init, rtol=SCAN.tol, stable=False, max_iter=SCAN.max_iter)
+        if result.converged and self._follow(alpha, result.overlaps):
+            self.lost.pop(alpha, None)
+            return True
+        self.lost[alpha] = result
+        return False
 
     def approach(self, end: float, alpha: float) -> None:
         """Solve next to an end, where the family that the branch is named after fades like a square root."""
-        assert self._track is not None
         inside = [a for a in self.found if (a - end) * (alpha - end) > 0]
         if alpha in self.found or not inside:
             return
-        family, guess = FAMILY_OF[self.branch], self._track.guess(alpha).arrays()
+        family, guess = FAMILY_OF[self.branch], self.track.guess(alpha).arrays()
         nearest = min(inside, key=lambda a: abs(a - alpha))
         there = self.found[nearest].overlaps.arrays()[family]
         guess[family] = there * np.sqrt((alpha - end) / (nearest - end))
@@ -79,32 +66,24 @@ class Scan:
 
     def trim(self, low: float, high: float) -> None:
         """Forget what was found outside of the range where the branch exists on finer rules; NaN for no limit."""
-        assert self._track is not None
         for alpha in [alpha for alpha in self.found if alpha < low or alpha > high]:
             del self.found[alpha]
-            self._track.known.pop(alpha, None)
+            self.track.known.pop(alpha, None)
 
     def spans(self, alpha: float) -> bool:
         """Whether α lies between values at which the branch was found."""
         return min(self.found, default=np.inf) <= alpha <= max(self.found, default=-np.inf)
 
-    def track(self, tol: float) -> BranchTrack:
-        """The branch between all α at which it was found, for roots to a tolerance."""
-        assert self._track is not None
-        return self._track.within(tol)
-
     def _follow(self, alpha: float, overlaps: Overlaps | None = None) -> bool:
         """Whether the branch exists at α, by a step from what is known, or from overlaps given there."""
-        if self._track is None:
-            assert overlaps is not None
-            curve = curve_of(self.model, alpha, "alpha", overlaps)
-            track = BranchTrack(curve, {alpha: overlaps}, SCAN.tol)
-            self._track = track = track.on(track.coarsest)
-        elif overlaps is not None:
-            self._track.known[alpha] = overlaps
-        point = self._track(alpha, halvings=0)  # beyond its end the branch is not found by small steps either
+        if overlaps is not None:
+            if not hasattr(self, "track"):
+                curve = curve_of(self.model, alpha, "alpha", overlaps)
+                self.track = BranchTrack(replace(curve, rule=curve.rule.at_level(0)), {}, SCAN.tol)
+            self.track.known[alpha] = overlaps
+        point = self.track(alpha, halvings=0)  # beyond its end the branch is not found by small steps either
         if point is None or is_off(self.branch, point.overlaps):
-            self._track.known.pop(alpha, None)
+            self.track.known.pop(alpha, None)
             return False
         self.found[alpha] = point
         return True

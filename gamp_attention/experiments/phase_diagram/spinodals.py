@@ -60,14 +60,12 @@ def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
             scan.at(float(np.sqrt(here * gone)))
             continue
         try:
-            path = continue_branch(
-                scan.model, here, scan.found[here].overlaps, "alpha", gone, stable=False, variance="stein"
-            )
+            path = continue_branch(scan.model, here, scan.found[here].overlaps, to=gone, stable=False)
         except ConvergenceError:
             return Boundary.none(f"not found: between α = {gone:.4g} and {here:.4g}")
         if path.end in ("fold", "vanished"):
             return Boundary.found(path.end_value, path.end_error, tol, path.end)
-        if path.end != "reached" or not scan.adopt(gone, path.at(-1)):
+        if path.end != "reached" or not scan.solve(gone, path.at(-1)):
             return Boundary.none(f"not found: following the branch {path.end} between α = {gone:.4g} and {here:.4g}")
 
 
@@ -85,20 +83,19 @@ def _meeting(scan: Scan, here: float, gone: float, tol: float) -> Boundary | Non
 
 
 def stability_changes(scan: Scan, tol: float) -> tuple[list[tuple[Boundary, bool]], bool]:
-    """Where the branch gains or loses stability against the family that is zero on it.
+    """Where the branch gains or loses stability against the family that is zero on it, and whether it begins stable.
 
-    Returns
-    -------
-    The changes, each with whether the branch is stable above it, and whether the branch is stable at the lowest α.
+    Each change comes with whether the branch is stable above it.
     """
     sector, alphas = ZERO[scan.branch], sorted(scan.found)
+
+    def growths(measure: Growth, at: list[float]) -> list[float]:
+        return [measure(scan.found[alpha].F, scan.found[alpha].overlaps, sector) for alpha in at]
+
     # `family_growth` takes half the work, and mostly is the same
-    measure: Growth = family_growth
-    outer = [alphas[0], alphas[-1]]
-    kept, all_of_them = (_rough_growths(scan, outer, each) for each in (family_growth, sector_growth))
-    if not np.allclose(kept, all_of_them, rtol=SPINODALS.same_growth):
-        measure = sector_growth
-    rough = _rough_growths(scan, alphas, measure)
+    kept, all_of_them = (growths(each, [alphas[0], alphas[-1]]) for each in (family_growth, sector_growth))
+    measure = family_growth if np.allclose(kept, all_of_them, rtol=SPINODALS.same_growth) else sector_growth
+    rough = growths(measure, alphas)
     changes = []
     for (below, a), (above, b) in pairwise(zip(alphas, rough, strict=True)):
         if (a - 1) * (b - 1) < 0:
@@ -107,7 +104,3 @@ def stability_changes(scan: Scan, tol: float) -> tuple[list[tuple[Boundary, bool
             found = crossing(curve, (below, above), ends, sector, measure, tol)
             changes.append((Boundary.found(found.value, found.error, tol, f"in {sector}"), bool(b < 1)))
     return changes, rough[0] < 1
-
-
-def _rough_growths(scan: Scan, alphas: list[float], measure: Growth) -> list[float]:
-    return [measure(scan.found[alpha].F, scan.found[alpha].overlaps, ZERO[scan.branch]) for alpha in alphas]

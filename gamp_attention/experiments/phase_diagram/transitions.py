@@ -1,16 +1,13 @@
 """Where the two branches have equal training loss, and where attention beats the linear baseline."""
 
 from collections.abc import Callable, Sequence
-
-import numpy as np
+from itertools import pairwise
 
 from gamp_attention.baselines.linear import LinearBaseline
-from gamp_attention.experiments.phase_diagram.boundary import Boundary, crossings_of
+from gamp_attention.experiments.phase_diagram.boundary import Boundary
 from gamp_attention.experiments.phase_diagram.scan import Scan
-from gamp_attention.state_evolution.continuation.crossings import Measure, root_on_rules
-from gamp_attention.state_evolution.rules.rule import Rule
-
-Difference = Callable[..., float]  # of a number measured at a fixed point of each branch
+from gamp_attention.state_evolution.continuation.crossings import root_along
+from gamp_attention.state_evolution.continuation.track import TrackPoint
 
 
 def equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
@@ -18,18 +15,20 @@ def equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
 
     Eq. :eq:`boundaries`.
     """
-    values = _on_all((semantic, positional), lambda a, b: b.train_loss - a.train_loss)
+
+    def gap(a: TrackPoint, b: TrackPoint) -> float:
+        return b.train_loss - a.train_loss
+
+    values = _on_all((semantic, positional), gap)
     if not values:
         return Boundary.none("none: there is no α with both branches")
-    brackets = crossings_of(values)
+    brackets = _sign_changes(values)
     if not brackets:
         lower = "semantic" if values[-1][1] > 0 else "positional"
-        return Boundary.none(
-            f"none: the {lower} branch has the lower training loss wherever both exist, "
-            f"from α = {values[0][0]:.4g} to {values[-1][0]:.4g}"
-        )
+        return _none(f"the {lower} branch has the lower training loss wherever both exist", values)
     size = semantic.found[brackets[0][0]].train_loss
-    found, _ = _root((semantic, positional), lambda a, b: b.train_loss - a.train_loss, brackets[0], tol, size)
+    value, error, _ = root_along((semantic.track, positional.track), gap, brackets[0], tol, size)
+    found = Boundary.found(value, error, tol)
     others = f"; {len(brackets) - 1} more at larger α" if len(brackets) > 1 else ""
     return found._replace(note=found.note + others)
 
@@ -39,19 +38,25 @@ def beats_baseline(semantic: Scan, baseline: LinearBaseline, tol: float) -> Boun
     values = _on_all((semantic,), lambda se: baseline.test_error - se.test_error)
     if not values:
         return Boundary.none("none: there is no semantic branch")
-    brackets = crossings_of(values)
+    brackets = _sign_changes(values)
     if not brackets:
         word = "beats" if values[-1][1] > 0 else "does not beat"
-        return Boundary.none(
-            f"none: attention {word} the linear baseline wherever the semantic branch exists, "
-            f"from α = {values[0][0]:.4g} to {values[-1][0]:.4g}"
-        )
+        return _none(f"attention {word} the linear baseline wherever the semantic branch exists", values)
     size = baseline.test_error
-    found, slope = _root((semantic,), lambda se: size - se.test_error, brackets[-1], tol, size)
-    return Boundary.found(found.value, found.error + baseline.test_error_error / abs(slope), tol)
+    value, error, slope = root_along((semantic.track,), lambda se: size - se.test_error, brackets[-1], tol, size)
+    return Boundary.found(value, error + baseline.test_error_error / abs(slope), tol)
 
 
-def _on_all(scans: Sequence[Scan], difference: Difference) -> list[tuple[float, float]]:
+def _none(why: str, values: list[tuple[float, float]]) -> Boundary:
+    return Boundary.none(f"none: {why}, from α = {values[0][0]:.4g} to {values[-1][0]:.4g}")
+
+
+def _sign_changes(values: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Neighbouring α between which a function, given as (α, f), changes its sign."""
+    return [(a[0], b[0]) for a, b in pairwise(values) if a[1] * b[1] < 0]
+
+
+def _on_all(scans: Sequence[Scan], difference: Callable[..., float]) -> list[tuple[float, float]]:
     """(α, difference) for every α at which one branch is known and all exist."""
     for alpha in sorted({alpha for scan in scans for alpha in scan.found}):
         if all(scan.spans(alpha) for scan in scans):
@@ -59,22 +64,3 @@ def _on_all(scans: Sequence[Scan], difference: Difference) -> list[tuple[float, 
                 scan.at(alpha)
     alphas = sorted(set.intersection(*(set(scan.found) for scan in scans)))
     return [(alpha, difference(*(scan.found[alpha] for scan in scans))) for alpha in alphas]
-
-
-def _root(
-    scans: Sequence[Scan], difference: Difference, ends: tuple[float, float], tol: float, size: float
-) -> tuple[Boundary, float]:
-    """Where a difference of numbers of a given size is zero, and its slope there."""
-    tracks = [scan.track(tol) for scan in scans]
-
-    def measure(rule: Rule) -> Measure:
-        here = [track.on(rule) for track in tracks]
-
-        def at(alpha: float) -> float:
-            found = [track(alpha) for track in here]
-            return np.nan if None in found else difference(*found)
-
-        return at
-
-    value, error, slope = root_on_rules(measure, tracks[0].coarsest, ends, tol, size)
-    return Boundary.found(value, error, tol), slope

@@ -1,6 +1,6 @@
 """Roots with errors of something measured along branches, as the growth in a sector minus 1."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -60,18 +60,25 @@ def crossing(
     """
     tol = 5e-4 * curve.unit if tol is None else tol
     track = BranchTrack(curve, dict(zip(ends, overlaps, strict=True)), tol)
+    value, error, _ = root_along([track], lambda at: growth(at.F, at.overlaps, sector) - 1, ends, tol, 1.0)
+    return Crossing(value, error, sector)
+
+
+def root_along(
+    tracks: Sequence[BranchTrack], measured: Callable[..., float], ends: tuple[float, float], tol: float, size: float
+) -> tuple[float, float, float]:
+    """Root of what is measured at one fixed point of each branch; the rest is as for `root_on_rules`."""
 
     def measure(rule: Rule) -> Measure:
-        here = track.on(rule)
+        here = [track.on(rule, tol) for track in tracks]
 
-        def growing(value: float) -> float:
-            found = here(value)
-            return np.nan if found is None else growth(found.F, found.overlaps, sector) - 1
+        def at(value: float) -> float:
+            found = [track(value) for track in here]
+            return np.nan if None in found else measured(*found)
 
-        return growing
+        return at
 
-    value, error, _ = root_on_rules(measure, track.coarsest, ends, tol, 1.0)
-    return Crossing(value, error, sector)
+    return root_on_rules(measure, tracks[0].curve.rule.at_level(0), ends, tol, size)
 
 
 def root_on_rules(
@@ -79,14 +86,8 @@ def root_on_rules(
 ) -> tuple[float, float, float]:
     """Root of a measured function on ever finer rules, its error, infinite where none is found, and the slope.
 
-    Secants on the first rule tell the slope. Finer rules then shift the root, until a shift is within tol.
-
-    Parameters
-    ----------
-    measure : for each rule, the function of the parameter.
-    rule, ends : the first rule, and two values near the root.
-    tol : error of the root asked for.
-    size : of the numbers whose difference the function is; rules resolve it relative to them.
+    Secants from the two ends tell the slope on the first rule. Finer rules then shift the root, until the error is
+    within tol. The function is a difference of numbers of a size, and rules resolve it relative to them.
     """
     coarse = measure(rule)
     value, slope = _secant(coarse, *ends, CROSSING.clear * rule.tol * size)

@@ -10,15 +10,8 @@ from gamp_attention._core.text import Rows, with_error
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.parameters import PARAMETERS, parameter_value
 from gamp_attention.results import SIGNS, Overlaps, Result, cells, spread, stacked
-from gamp_attention.state_evolution.continuation.arclength import (
-    Curve,
-    extremum,
-    fading_family,
-    turned,
-    walk,
-    weights_vanish,
-    where_weights_vanish,
-)
+from gamp_attention.state_evolution.continuation import arclength
+from gamp_attention.state_evolution.continuation.arclength import Curve
 from gamp_attention.state_evolution.continuation.crossings import Crossing, crossing
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.fixed_points.free_energy import stationary_loss
@@ -126,10 +119,10 @@ def continue_branch(
     points, end, family = _walked(curve, start.overlaps, first, to, max_points)
     value, error = np.nan, np.nan
     if end == "fold":
-        value, error, points = extremum(curve, points)
+        value, error, points = arclength.extremum(curve, points)
     elif end == "vanished":
-        value, error = _meeting_point(curve, points, family) if family else where_weights_vanish(curve, points)
-        points = points[:-1]
+        place = _meeting_point(curve, points, family) if family else arclength.where_weights_vanish(curve, points)
+        (value, error), points = place, points[:-1]
     return _path(curve, points, end, to, value, error, stable)
 
 
@@ -146,19 +139,19 @@ def _walked(
     """Points of the branch, how it ends as in `BranchPath`, and the family that fades there, if that is the end."""
     points: list[np.ndarray] = []
     end = "stalled"
-    for u in walk(curve, start, first, to):
+    for u in arclength.walk(curve, start, first, to):
         points.append(u)
-        family = fading_family(curve, points) if len(points) > 2 else None
+        family = arclength.fading_family(curve, points) if len(points) > 2 else None
         if family:
             return points, "vanished", family
-        if len(points) > 2 and turned(points):
+        if len(points) > 2 and arclength.turned(points):
             end = "fold"
             break
         if u[-1] == to / curve.unit:
             return points, "reached", None
         if len(points) >= max_points:
             break
-    if len(points) < max_points and weights_vanish(curve, points):
+    if len(points) < max_points and arclength.weights_vanish(curve, points):
         end = "vanished"
     return points, end, None
 
@@ -175,15 +168,13 @@ def _meeting_point(curve: Curve, points: list[np.ndarray], family: str) -> tuple
 def _path(
     curve: Curve, points: list[np.ndarray], end: str, to: float, value: float, error: float, stable: bool
 ) -> BranchPath:
-    overlaps, losses = [curve.packing.unpack(u[:-1]) for u in points], []
-    growth: dict[str, list[float]] = {name: [] for name in SECTORS}
+    overlaps = [curve.packing.unpack(u[:-1]) for u in points]
+    losses, found = [], []
     for u, x in zip(points, overlaps, strict=True):
         F = curve.map(u)
-        image, _ = F.images(x)
-        losses.append(stationary_loss(F, x, image))
-        found = stability(F, x).growth if stable else dict.fromkeys(SECTORS, np.nan)
-        for name in SECTORS:
-            growth[name].append(found[name])
+        losses.append(stationary_loss(F, x, F.images(x)[0]))
+        found.append(stability(F, x).growth if stable else dict.fromkeys(SECTORS, np.nan))
+    growth = {name: np.array([each[name] for each in found]) for name in SECTORS}
     values = np.array([u[-1] for u in points]) * curve.unit
     if end == "reached":
         values[-1] = to
@@ -193,14 +184,5 @@ def _path(
         for i in range(len(series) - 1)
         if (series[i] - 1) * (series[i + 1] - 1) < 0
     ]
-    return BranchPath(
-        curve.parameter,
-        values,
-        Overlaps(**stacked(overlaps)),
-        np.array(losses),
-        {name: np.array(series) for name, series in growth.items()},
-        end,
-        value,
-        error,
-        sorted(changes),
-    )
+    path, changes = Overlaps(**stacked(overlaps)), sorted(changes)
+    return BranchPath(curve.parameter, values, path, np.array(losses), growth, end, value, error, changes)

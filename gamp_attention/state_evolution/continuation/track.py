@@ -1,7 +1,6 @@
 """Fixed points along a branch as a parameter is varied, each by Newton steps from those known nearby."""
 
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -34,37 +33,18 @@ class TrackSettings:
 TRACK = TrackSettings()
 
 
+@dataclass(frozen=True, eq=False)
 class BranchTrack:
-    """A branch by the fixed points known on it.
+    """A branch by the fixed points known on it."""
 
-    Parameters
-    ----------
-    curve : the equations.
-    known : fixed points by parameter, at least one.
-    tol : error of the parameter that fixed points are to be good enough for.
-    """
+    curve: Curve
+    known: dict[float, Overlaps]  # fixed points by parameter, at least one
+    tol: float  # error of the parameter that fixed points are to be good enough for
+    _jacobian: list[np.ndarray | None] = field(default_factory=lambda: [None])  # of the last point
 
-    def __init__(self, curve: Curve, known: dict[float, Overlaps], tol: float) -> None:
-        self.curve, self.tol = curve, tol
-        self.known = dict(known)  # this and the Jacobian are shared by all rules and tolerances
-        self._jacobian: list[np.ndarray | None] = [None]
-
-    def on(self, rule: Rule) -> "BranchTrack":
-        """The same branch on another rule; what either finds is known to both."""
-        other = copy(self)
-        other.curve = replace(self.curve, rule=rule)
-        return other
-
-    def within(self, tol: float) -> "BranchTrack":
-        """The same branch to another tolerance; what either finds is known to both."""
-        other = copy(self)
-        other.tol = tol
-        return other
-
-    @property
-    def coarsest(self) -> Rule:
-        """The rule to begin with."""
-        return self.curve.rule.at_level(0)
+    def on(self, rule: Rule, tol: float) -> "BranchTrack":
+        """The same branch on another rule and to another tolerance; what either finds is known to both."""
+        return replace(self, curve=replace(self.curve, rule=rule), tol=tol)
 
     def __call__(self, value: float, halvings: int = TRACK.halvings) -> "TrackPoint | None":
         """The fixed point at a value of the parameter, or None where there is none near what is expected there.
@@ -132,23 +112,18 @@ def _elsewhere(guess: Overlaps, found: Overlaps) -> bool:
     return faded or relative_change(guess, found) > TRACK.max_change
 
 
+@dataclass(frozen=True, eq=False)
 class TrackPoint:
-    """A fixed point of a map.
+    """A fixed point of a map."""
 
-    Attributes
-    ----------
-    F, at : the map, and the overlaps that it was last evaluated at.
-    overlaps : the fixed point, one last Newton step from there.
-    """
-
-    def __init__(self, F: OverlapMap, at: Overlaps, overlaps: Overlaps) -> None:
-        self.F, self.at, self.overlaps = F, at, overlaps
+    F: OverlapMap
+    at: Overlaps  # that the map was last evaluated at
+    overlaps: Overlaps  # the fixed point, one last Newton step from there
 
     @cached_property
     def train_loss(self) -> float:
         """Training loss ε_t; as the free energy is stationary, its value before the last step will do."""
-        image, _ = self.F.images(self.at)
-        return stationary_loss(self.F, self.at, image)
+        return stationary_loss(self.F, self.at, self.F.images(self.at)[0])
 
     @cached_property
     def test_error(self) -> float:

@@ -1,4 +1,4 @@
-"""The training loss by three routes, and the free energy, which state evolution makes stationary.
+"""The training loss from the Moreau envelope, and the free energy, which state evolution makes stationary.
 
 With the Moreau envelope M,
 
@@ -33,11 +33,6 @@ def stationary_loss(F: OverlapMap, overlaps: Overlaps, image: Image) -> float:
     if F.variance != "stein":
         return moreau_loss(overlaps, image.hats, image.penalty)
     return free_energy(F.model, overlaps, image.hats)
-
-
-def direct_loss(hats: Hats, penalty: float) -> float:
-    """Training loss as the mean loss at the proximal minimum plus the penalty."""
-    return hats.loss + penalty
 
 
 def free_energy(model: Model, overlaps: Overlaps, hats: Hats, moreau: float | None = None) -> float:

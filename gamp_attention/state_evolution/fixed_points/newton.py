@@ -33,21 +33,13 @@ BROYDEN = BroydenSettings()
 
 @dataclass(frozen=True)
 class Root:
-    """Where the iteration ended.
-
-    Attributes
-    ----------
-    path : overlaps visited.
-    residual : largest relative change of an overlap in a full step; NaN where the map broke down.
-    jacobian : of the map, in the packed overlaps, or None.
-    F : the map.
-    """
+    """Where the iteration of a map ended."""
 
     status: Status
-    path: list[Overlaps]
-    residual: float
+    path: list[Overlaps]  # visited
+    residual: float  # largest relative change of an overlap in a full step; NaN where the map broke down
     packing: Packing
-    jacobian: np.ndarray | None
+    jacobian: np.ndarray | None  # of the map, in the packed overlaps
     F: OverlapMap
 
     @property

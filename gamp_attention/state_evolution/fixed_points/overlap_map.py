@@ -12,7 +12,7 @@ from gamp_attention.state_evolution.equations.channel import Hats, Moments, conj
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.equations.weights import weights_step
-from gamp_attention.state_evolution.rules.rule import Rule, average_channels, work_of
+from gamp_attention.state_evolution.rules.rule import Rule, average_channels
 
 VARIANCES = ("stein", "derivative")
 
@@ -60,17 +60,10 @@ class OverlapMap:
     def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
         hats = conjugates(self.model, self.alpha, overlaps, moments)
         after, penalty = weights_step(self.model, hats, self.variance)
-        if (
-            not self.model.penalty.smooth
-            and not np.abs(after.q).max() > 1e-12 * np.abs(self.model.coordinates.rho).max()
-        ):
+        vanished = not np.abs(after.q).max() > 1e-12 * np.abs(self.model.coordinates.rho).max()
+        if vanished and not self.model.penalty.smooth:
             raise WeightsVanished
         return Image(hats, Symmetry.of(self.model, overlaps).impose(fix_gauge(self.model, after)), penalty)
-
-    @property
-    def work(self) -> float:
-        """About how many proximal problems one evaluation solves."""
-        return work_of(self.rule, self.model)
 
     def finer(self) -> "OverlapMap | None":
         """The map on the next finer rule."""
@@ -111,12 +104,7 @@ def damped(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:
         return (1 - share * slower) * a + share * slower * b
 
     root = between(psd_root(old.q), psd_root(new.q))
-    return Overlaps(
-        q=root @ root,
-        m=between(old.m, new.m, share=0.2),
-        theta=between(old.theta, new.theta),
-        V=between(old.V, new.V),
-    )
+    return Overlaps(root @ root, between(old.m, new.m, 0.2), between(old.theta, new.theta), between(old.V, new.V))
 
 
 def _mean(samples: list[Moments]) -> Moments:

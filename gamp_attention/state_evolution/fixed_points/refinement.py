@@ -1,7 +1,6 @@
 """From a fixed point on a coarse rule to one of stated accuracy, with the errors of all that is reported."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHis
 from gamp_attention.state_evolution.fixed_points.stability import replicon, validity
 from gamp_attention.state_evolution.fixed_points.test_error import predicted_test_error
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
+from gamp_attention.state_evolution.rules.rule import work_of
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
                 raise
             return found
         x, finer = found[0].overlaps, F.finer()
-        if found[0].converged or finer is None or finer.work > max_work:
+        if found[0].converged or finer is None or work_of(finer.rule, F.model) > max_work:
             return found
         coarse, F = F, finer
 
@@ -72,7 +72,11 @@ def _result(root: Root, coarse: OverlapMap, path: list[Overlaps], n_iter: int, r
     image, samples = F.images(x, squares=True)
     if embedded:
         samples = [coarse.images(x)[0]]
-    spread = partial(_spread, embedded)
+
+    def spread(best: np.ndarray | float, values: list[Any]) -> np.ndarray:
+        """Error of the best value, entry by entry, from the value on the coarser rule or from those of replicas."""
+        away = np.asarray(values) - best
+        return REFINEMENT.shift_error * np.abs(away).max(axis=0) if embedded else half_width(away)
 
     here, there = packing.pack(x), packing.pack(image.overlaps)
     best = here + newton_step(J, there - here)
@@ -90,10 +94,9 @@ def _result(root: Root, coarse: OverlapMap, path: list[Overlaps], n_iter: int, r
     # second order in the overlaps, as the free energy is stationary in them; and first order in the average
     train_error = spread(image.hats.moreau, [s.hats.moreau for s in samples]) + error**2 * train_loss
     test_error = float(predicted_test_error(model, overlaps, F.rule).mean())
-    moved = [
-        predicted_test_error(model, packing.unpack(best + move), (coarse if embedded else F).rule) for move in moves
-    ]
-    test_values = [values[replica] for replica, values in enumerate(moved)]
+    rule = (coarse if embedded else F).rule
+    test_values = [predicted_test_error(model, packing.unpack(best + move), rule)[k] for k, move in enumerate(moves)]
+    floor = REFINEMENT.unresolved_loss * unresolved  # of the errors of losses, relative
     V_hat, jump_mass = image.hats.V, image.hats.jump_mass
     rs = replicon(model, image.hats, variance)
     consistent, words = validity(rs, float(jump_mass.sum() / V_hat.sum()))
@@ -106,11 +109,9 @@ def _result(root: Root, coarse: OverlapMap, path: list[Overlaps], n_iter: int, r
         overlaps_error=Overlaps(**{k: np.abs(v) for k, v in packing.unpack(errors).arrays().items()}),
         error=error,
         train_loss=train_loss,
-        train_loss_error=max(float(train_error), REFINEMENT.unresolved_loss * unresolved * train_loss),
+        train_loss_error=max(float(train_error), floor * train_loss),
         test_error=test_error,
-        test_error_error=max(
-            float(spread(test_error, test_values)), REFINEMENT.unresolved_loss * unresolved * test_error
-        ),
+        test_error_error=max(float(spread(test_error, test_values)), floor * test_error),
         jump_mass=jump_mass,
         jump_mass_error=spread(jump_mass, [s.hats.jump_mass for s in samples]),
         V_hat=V_hat,
@@ -122,9 +123,3 @@ def _result(root: Root, coarse: OverlapMap, path: list[Overlaps], n_iter: int, r
         variance=variance,
         rule=F.rule.name,
     )
-
-
-def _spread(embedded: bool, best: np.ndarray | float, values: list[Any]) -> np.ndarray:
-    """Error of the best value, entry by entry, from the value on a coarser rule or from those of replicas."""
-    away = np.asarray(values) - best
-    return REFINEMENT.shift_error * np.abs(away).max(axis=0) if embedded else half_width(away)

@@ -66,14 +66,10 @@ def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_dam
 
 def _ended(F: OverlapMap, path: list[Overlaps], change: float, tol: float) -> Root:
     """Where damped steps ended by themselves."""
-    packing, J = Packing.of(F.model, path[-1]), None
-    if not np.isfinite(change):
-        status = Status.NONFINITE
-    elif change > tol:
-        status = Status.MAX_ITER
-    else:
-        status, J = Status.CONVERGED, F.jacobian(packing, path[-1], BROYDEN.difference)
-    return Root(status, path, change, packing, J, F)
+    packing = Packing.of(F.model, path[-1])
+    if change <= tol:
+        return Root(Status.CONVERGED, path, change, packing, F.jacobian(packing, path[-1], BROYDEN.difference), F)
+    return Root(Status.MAX_ITER if np.isfinite(change) else Status.NONFINITE, path, change, packing, None, F)
 
 
 def _without_fading(F: OverlapMap, path: list[Overlaps], tol: float, looked_at: set[str]) -> Root | None:
@@ -82,7 +78,7 @@ def _without_fading(F: OverlapMap, path: list[Overlaps], tol: float, looked_at: 
         near = None if family in looked_at else neighbour(F, path[-1], family, tol)
         if near is not None:
             looked_at.add(family)
-            root = near.root if near.attracts else beyond(near, path[-1], family, tol)
+            root = near.root if near.growth < 1 else beyond(near, path[-1], family, tol)
             if root is not None:
                 return root
     return None
@@ -105,12 +101,7 @@ class Neighbour:
     """A fixed point without one family of overlaps, and how the family grows there."""
 
     root: Root
-    growth: float
-
-    @property
-    def attracts(self) -> bool:
-        """Whether damped steps bring the family back to zero."""
-        return self.growth < 1
+    growth: float  # below 1, damped steps bring the family back to zero
 
 
 def neighbour(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> Neighbour | None:

@@ -1,8 +1,4 @@
-"""Fixed points of state evolution, equations (7) to (9), to a stated accuracy.
-
-A rule for averages is chosen, and a start. Damped and Newton steps search a fixed point on a coarse rule. It is judged
-by the branch asked for, refined on finer rules, judged again, and reported with its errors.
-"""
+"""Fixed points of state evolution, equations (7) to (9): started, searched, judged, refined and reported."""
 
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -44,15 +40,6 @@ class StartSettings:
 
 
 START = StartSettings()
-
-
-@dataclass(frozen=True)
-class Start:
-    """Overlaps to start from, the damped steps to take first, and the name of the branch that they are on, if any."""
-
-    overlaps: Overlaps
-    n_damped: int
-    branch: str | None
 
 
 def solve_state_evolution(
@@ -120,12 +107,17 @@ def solve_state_evolution(
     check.flag("stable", stable)
     check.flag("raise_on_failure", raise_on_failure)
     F = OverlapMap(model, alpha, first, variance)
-    start = named_start(F, init, seed) if isinstance(init, str) else given_start(model, init)
-    result = solve_from(F, start, rtol, max_iter=max_iter, max_work=max_work, stable=stable)
+    if isinstance(init, str):
+        start, branch, n_damped = named_start(F, init, seed), init, START.relax_named
+    else:
+        start, branch, n_damped = checked_overlaps(model, init), None, START.relax_given
+        if not is_feasible(model, start, slack=0.0):
+            raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
+    result = solve_from(F, start, branch, rtol, n_damped, max_iter=max_iter, max_work=max_work, stable=stable)
     return finish(result, raise_on_failure, "solve_state_evolution")
 
 
-def named_start(F: OverlapMap, name: str, seed: int) -> Start:
+def named_start(F: OverlapMap, name: str, seed: int) -> Overlaps:
     """Where damped GAMP goes from a named start, with what is zero by symmetry exactly zero."""
     rng = generator(seed, Stream.STARTS)
     law = start_law(F.model, name)
@@ -137,29 +129,29 @@ def named_start(F: OverlapMap, name: str, seed: int) -> Start:
     if F.model.even:  # of two mirror images, the one that it started near
         side = {name: np.sign(np.sum(begun.arrays()[name] * end.arrays()[name])) or 1 for name in ("m", "theta")}
         end = replace(end, m=side["m"] * end.m, theta=side["theta"] * end.theta)
-    return Start(end, START.relax_named, name)
-
-
-def given_start(model: Model, init: Any) -> Start:
-    """Overlaps given by the user, checked."""
-    given = checked_overlaps(model, init)
-    if not is_feasible(model, given, slack=0.0):
-        raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
-    return Start(given, START.relax_given, None)
+    return end
 
 
 def solve_from(
-    F: OverlapMap, start: Start, rtol: float, *, max_iter: int = 300, max_work: float = 1e8, stable: bool = False
+    F: OverlapMap,
+    start: Overlaps,
+    branch: str | None,
+    rtol: float,
+    n_damped: int = START.relax_named,
+    *,
+    max_iter: int = 300,
+    max_work: float = 1e8,
+    stable: bool = False,
 ) -> StateEvolutionResult:
-    """The fixed point that a start leads to; LOST where it is not on the branch of the start."""
-    root = fixed_point(F, start.overlaps, F.rule.rough, max_iter, start.n_damped)
+    """The fixed point that a start leads to after some damped steps; LOST where it is not on the branch named."""
+    root = fixed_point(F, start, F.rule.rough, max_iter, n_damped)
     if not root.status.converged:
         return _failed(root)
     try:
-        if is_off(start.branch, root.overlaps):
+        if is_off(branch, root.overlaps):
             return _failed(replace(root, status=Status.LOST))
         result, F = refine(root, rtol, max_work)
-        if is_off(start.branch, result.overlaps):
+        if is_off(branch, result.overlaps):
             return _failed(replace(root, status=Status.LOST, path=[*root.path, result.overlaps]))
         return replace(result, stability=stability(F.on(F.rule.for_stability()), result.overlaps)) if stable else result
     except BREAKDOWNS as error:
@@ -174,14 +166,10 @@ def is_off(branch: str | None, overlaps: Overlaps) -> bool:
 def _failed(root: Root) -> StateEvolutionResult:
     """The result where there is no fixed point of the kind asked for: the last overlaps, if finite, without errors."""
     nothing = Overlaps(**{name: np.full_like(values, np.nan) for name, values in root.overlaps.arrays().items()})
-    of_type = {float: np.nan, np.ndarray: nothing.V}
-    unknown: dict[str, Any] = {
-        each.name: of_type[each.type] for each in fields(StateEvolutionResult) if each.type in of_type
-    }
-    consistent, words = validity(np.nan, np.nan)
-    if root.status is Status.LOST and np.isnan(root.residual):
-        words = "none: all weights go to zero"
-    known = {
+    of_type: dict[Any, Any] = {float: np.nan, np.ndarray: nothing.V}
+    unknown = {each.name: of_type[each.type] for each in fields(StateEvolutionResult) if each.type in of_type}
+    vanished = root.status is Status.LOST and np.isnan(root.residual)
+    known: dict[str, Any] = {
         "status": root.status,
         "n_iter": len(root.path) - 1,
         "residual": root.residual if np.isfinite(root.residual) else np.inf,
@@ -189,8 +177,8 @@ def _failed(root: Root) -> StateEvolutionResult:
         "overlaps": root.overlaps if root.status in (Status.MAX_ITER, Status.LOST) else nothing,
         "overlaps_error": nothing,
         "stability": None,
-        "consistent": consistent,
-        "validity": words,
+        "consistent": False,
+        "validity": "none: all weights go to zero" if vanished else validity(np.nan, np.nan)[1],
         "variance": root.F.variance,
         "rule": root.F.rule.name,
     }
@@ -202,20 +190,15 @@ def solve_near(
 ) -> tuple[StateEvolutionResult, bool]:
     """The fixed point on a named branch, and whether it was found from the overlaps of a neighbour.
 
-    Where that did not converge on the branch, or there is no neighbour, it is solved for by name.
-
-    Parameters
-    ----------
-    model, alpha, branch : the problem, and "semantic", "positional" or "random".
-    near : overlaps of a fixed point on the branch, at another α or for another model; or None.
-    rtol : as for `solve_state_evolution`.
+    The neighbour is at another α or for another model. Where that did not converge on the branch, or there is none, it
+    is solved for by name.
     """
     F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
     if near is not None and is_feasible(model, near):  # they may be on the edge, as of columns that are zero
-        found = solve_from(F, Start(near, START.relax_given, branch), rtol, max_iter=START.max_iter_near)
+        found = solve_from(F, near, branch, rtol, START.relax_given, max_iter=START.max_iter_near)
         if found.converged:
             return found, True
-    return solve_from(F, named_start(F, branch, 0), rtol), False
+    return solve_from(F, named_start(F, branch, 0), branch, rtol), False
 
 
 def checked_rtol(rtol: Any) -> float:

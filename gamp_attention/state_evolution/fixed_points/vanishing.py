@@ -62,16 +62,8 @@ def weights_shrink(model: Model, old: Overlaps, new: Overlaps) -> bool:
     return weights_are_tiny(model, old) and bool(np.abs(new.q).max() < np.abs(old.q).max())
 
 
-@dataclass(frozen=True)
-class ZeroWeights:
-    """Overlaps that stand for zero weights, in the shape that they vanish with, and the growth of q in a full step."""
-
-    overlaps: Overlaps
-    growth: float
-
-
-def zero_weights(F: OverlapMap, overlaps: Overlaps) -> ZeroWeights:
-    """Where damped steps lead from given overlaps while q is held at zero."""
+def zero_weights(F: OverlapMap, overlaps: Overlaps) -> tuple[Overlaps, float]:
+    """Where damped steps from given overlaps lead while q is held at zero, and the growth of q there in a full step."""
     x, growth = _scaled_to_zero(F.model, overlaps), np.inf
     for _ in range(VANISHING.max_steps):
         after = F(x)
@@ -81,7 +73,7 @@ def zero_weights(F: OverlapMap, overlaps: Overlaps) -> ZeroWeights:
         x = new
         if change < VANISHING.settled or growth > VANISHING.repels:
             break
-    return ZeroWeights(x, growth)
+    return x, growth
 
 
 def vanishing_weights(F: OverlapMap, overlaps: Overlaps) -> Overlaps | None:
@@ -89,13 +81,12 @@ def vanishing_weights(F: OverlapMap, overlaps: Overlaps) -> Overlaps | None:
     after = F(overlaps)
     if not weights_shrink(F.model, overlaps, after):
         return None
-    zero = zero_weights(F, overlaps)
+    zero, growth = zero_weights(F, overlaps)
     rate = np.log(np.abs(after.q).max() / np.abs(overlaps.q).max())
-    return zero.overlaps if zero.growth < 1 and rate < VANISHING.steady * np.log(zero.growth) else None
+    return zero if growth < 1 and rate < VANISHING.steady * np.log(growth) else None
 
 
 def _scaled_to_zero(model: Model, overlaps: Overlaps) -> Overlaps:
     share = VANISHING.zero * np.abs(model.coordinates.rho).max() / np.abs(overlaps.q).max()
-    return Overlaps(
-        q=share * overlaps.q, m=np.sqrt(share) * overlaps.m, theta=np.sqrt(share) * overlaps.theta, V=overlaps.V
-    )
+    root = np.sqrt(share)
+    return Overlaps(share * overlaps.q, root * overlaps.m, root * overlaps.theta, overlaps.V)
