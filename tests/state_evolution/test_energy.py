@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from gamp_attention.state_evolution.equations.channel import Channel
 from gamp_attention.state_evolution.fixed_points.free_energy import free_energy, moreau_loss
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.rules.split import SplitRule
@@ -52,7 +53,10 @@ def test_hats_make_the_free_energy_stationary_in_every_overlap(point):
         hat = np.abs(getattr(image.hats, {"m": "m", "q": "V", "theta": "theta", "V": "q"}[family])).max()
         for index in entries(family, values):
             ends = [replace(se.overlaps, **moved(family, values, index, s * step * unit)) for s in (1, -1)]
-            there = [free_energy(F.model, end, image.hats, ALPHA * F.rule.moments(end)[0].moreau) for end in ends]
+            there = [
+                free_energy(F.model, end, image.hats, ALPHA * F.rule.moments(Channel(F.model, end))[0].moreau)
+                for end in ends
+            ]
             slope = (there[0] - there[1]) / (2 * step * unit)
             assert abs(slope) <= 2e-3 * hat + 2e-6, (family, index, slope, hat)
 
