@@ -1,1 +1,15 @@
 """Comparisons, sweeps and phase diagrams, made of the rooms below, and their pictures."""
+
+from gamp_attention.experiments.comparison.compare import compare
+from gamp_attention.experiments.comparison.result import Comparison
+from gamp_attention.experiments.figures import plot_comparison, plot_phase_diagram, plot_trajectory
+from gamp_attention.experiments.phase_diagram.boundary import Boundary
+from gamp_attention.experiments.phase_diagram.phase_boundaries import PhaseBoundaries, phase_boundaries
+from gamp_attention.experiments.sweeps.scheduler import local_pool
+from gamp_attention.experiments.sweeps.sweep import Sweep, sweep
+from gamp_attention.experiments.sweeps.to_xarray import to_dataset
+
+__all__ = [
+    "Boundary", "Comparison", "PhaseBoundaries", "Sweep", "compare", "local_pool", "phase_boundaries",
+    "plot_comparison", "plot_phase_diagram", "plot_trajectory", "sweep", "to_dataset",
+]  # fmt: skip

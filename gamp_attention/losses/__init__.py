@@ -1,1 +1,11 @@
 """Per-sample losses ℓ(z) and the attention maps S that they are made of, in compiled code."""
+
+from gamp_attention.losses.attention import AttentionLoss
+from gamp_attention.losses.dot_product import DotProductAttention
+from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
+from gamp_attention.losses.registration import register_attention, register_loss
+
+__all__ = [
+    "AttentionLoss", "DotProductAttention", "LogisticLoss", "MultinomialLoss", "PhaseRetrievalLoss", "SquaredLoss",
+    "register_attention", "register_loss",
+]  # fmt: skip

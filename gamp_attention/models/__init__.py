@@ -1,1 +1,25 @@
 """The law of a problem: teacher, student, tokens, positions and penalty, at no size yet."""
+
+from gamp_attention.models.attention import attention_model, paper_model
+from gamp_attention.models.coordinate_classes import (
+    CoordinateClasses,
+    power_law_spectrum,
+    sign_positions,
+    sparse_teacher,
+    subset_positions,
+)
+from gamp_attention.models.coordinates import CoordinateLaw, coordinate_law
+from gamp_attention.models.glm import GLMModel, glm_model
+from gamp_attention.models.labels import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
+from gamp_attention.models.mixtures import MixtureModel, mixture_model
+from gamp_attention.models.model import Model
+from gamp_attention.models.sampled_coordinates import SampledLaw, law_from_samples
+from gamp_attention.models.teachers import SoftmaxTeacher
+from gamp_attention.models.token_classes import ClassLaw
+
+__all__ = [
+    "ClassLabels", "ClassLaw", "CoordinateClasses", "CoordinateLaw", "GLMModel", "IntensityLabels", "LinearLabels",
+    "LogisticLabels", "MixtureModel", "Model", "SampledLaw", "SoftmaxTeacher", "attention_model", "coordinate_law",
+    "glm_model", "law_from_samples", "mixture_model", "paper_model", "power_law_spectrum", "sign_positions",
+    "sparse_teacher", "subset_positions",
+]  # fmt: skip

@@ -1,1 +1,6 @@
 """Penalties r(Q): the ridge, the elastic net, and those that users register."""
+
+from gamp_attention.penalties.base import register_penalty
+from gamp_attention.penalties.standard import ElasticNet, Ridge
+
+__all__ = ["ElasticNet", "Ridge", "register_penalty"]
