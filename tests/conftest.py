@@ -1,7 +1,11 @@
 """Hypothesis profiles, cases that several files share, and references written apart from the package's kernels."""
 
 import os
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import numba
 import numpy as np
@@ -19,6 +23,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one owner of the cores at a time
     numba.config.NUMBA_NUM_THREADS = 1
     if torch is not None:
         torch.set_num_threads(1)
+
+ROOT = Path(__file__).parent.parent
 
 _common = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("ci", derandomize=True, **_common)
@@ -114,3 +120,30 @@ def named_error(tmp_path, monkeypatch):
         assert not list(tmp_path.iterdir())
 
     return check
+
+
+@pytest.fixture
+def start():
+    """Starts a process that ends with the test, in the checkout."""
+    started = []
+
+    def run(*command):
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        # in the background of a shell without job control, Ctrl-C is ignored, and children inherit that
+        heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+        started.append(subprocess.Popen([sys.executable, *command], cwd=ROOT, **pipes, **heard))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def interrupted(process):
+    """The last words of a process that is sent SIGINT."""
+    process.send_signal(signal.SIGINT)
+    words = process.communicate(timeout=30)[1]
+    assert process.returncode == 130
+    assert "Traceback" not in words
+    return words

@@ -3,13 +3,13 @@
 import importlib
 import json
 import re
-import signal
 import subprocess
 import sys
 import time
 
 import pytest
 
+from tests.conftest import ROOT, interrupted
 from validation.__main__ import main
 from validation._tools import catalogue
 from validation._tools.trials import origin
@@ -173,26 +173,24 @@ def test_only_what_can_be_drawn_is_drawn(scripts, capfd):
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_an_interrupted_run_says_one_line_and_goes_on(scripts, jobs):
+def test_an_interrupted_run_says_one_line_and_goes_on(scripts, jobs, start):
     scripts(paper=["holds"], speed=["sleeps"])
     code = (
         "import sys; from pathlib import Path; from validation._tools import catalogue\n"
         "catalogue.ROOT = Path(sys.argv[1]); from validation.__main__ import main; sys.exit(main(sys.argv[2:]))"
     )
     words = ["all", "--jobs", jobs, "--out", str(scripts.out)]
-    command = [sys.executable, "-c", code, str(catalogue.ROOT), *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = ["-c", code, str(catalogue.ROOT), *words]
+    process = start(*command)
     ran, finished = scripts.out / "ran", scripts.out / "logs" / "unfinished.json"
     while not (finished.exists() and "holds" in finished.read_text() and "sleeps" in ran.read_text()):
         assert process.poll() is None  # "sleeps" is likely to be at its imports
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    err = interrupted(process)
     assert len(err.strip().splitlines()) == 1
     assert "run the same again" in err
     (scripts.out / "mended").touch()
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "finished before: holds" in done.stdout
     assert sorted(ran.read_text().split()) == ["holds", "sleeps", "sleeps"]
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,37 +15,10 @@ from gamp_attention.cli.main import main
 from gamp_attention.experiments.comparison import compare as comparison
 from gamp_attention.experiments.sweeps.store import Store
 from gamp_attention.gamp import run as message_passing
+from tests.conftest import interrupted
 
-ROOT = Path(__file__).parents[2]
 COMMAND = "import sys; from gamp_attention.cli.main import main; sys.exit(main())"
 CELLS = ["--alpha", "1.0", "--method", "GAMP", "--d", "60", "--seed", *map(str, range(400))]
-
-
-@pytest.fixture
-def start():
-    """Starts a process that ends with the test, in the checkout."""
-    started = []
-
-    def run(*command):
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        # in the background of a shell without job control, Ctrl-C is ignored, and children inherit that
-        heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-        started.append(subprocess.Popen([sys.executable, *command], cwd=ROOT, **pipes, **heard))
-        return started[-1]
-
-    yield run
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def interrupted(process):
-    """The last words of a process that is sent SIGINT."""
-    process.send_signal(signal.SIGINT)
-    words = process.communicate(timeout=30)[1]
-    assert process.returncode == 130
-    assert "Traceback" not in words
-    return words
 
 
 def stops_at(monkeypatch, module, name, number):
