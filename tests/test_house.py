@@ -58,6 +58,7 @@ def test_settings_are_frozen_and_have_a_name_of_their_own():
                 bases = [ast.unparse(each) for each in node.bases]
                 assert bases == ["NamedTuple"] or any("frozen=True" in each for each in decorators), path
     assert len(names) > 20
+    assert [name for name, times in names.items() if times > 1] == []
 
 
 def test_files_are_one_thing():

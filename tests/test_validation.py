@@ -97,7 +97,6 @@ def test_scripts_are_in_step_with_the_package(script):
     assert callable(importlib.import_module(script.module).main)
 
 
-@pytest.mark.xfail(reason="until all have been run anew", strict=False)
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_results_say_when_and_of_which_code_they_are(path):
     found = json.loads(path.read_text())

@@ -77,8 +77,7 @@ def chosen(names: Sequence[str]) -> list[Script]:
 
 def stored(path: Path) -> dict[str, Any]:
     """The numbers of a result, with the day, versions, commit and checks."""
-    older = {"when": "–", "commit": "–", "held": []}  # until all have been run anew
-    return older | json.loads(path.read_text())
+    return json.loads(path.read_text())
 
 
 def listing(folder: Path) -> str:

@@ -17,8 +17,9 @@ import numpy as np
 import scipy
 
 import gamp_attention as ga
+from gamp_attention.experiments.sweeps import store
 from validation._tools.catalogue import ROOT, stored
-from validation._tools.parts import store
+from validation._tools.parts import store as write
 
 FINEST = 1e-5  # error that is told from zero in tables
 
@@ -81,16 +82,12 @@ def plus_minus(value: float, error: float) -> str:
 
 def commit() -> str:
     """The commit that the code is of, with a plus where it has been changed since; "unknown" outside of git."""
-
-    def git(*words: str) -> str:
-        done = subprocess.run(["git", *words], cwd=ROOT.parent, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", "*.py")
-        return git("rev-parse", "--short=10", "HEAD") + "+" * bool(changed)
-    except (OSError, subprocess.CalledProcessError):
+    known = store.commit()
+    if known is None:
         return "unknown"
+    words = ["git", "status", "--porcelain", "--untracked-files=no", "--", "*.py"]
+    changed = subprocess.run(words, cwd=ROOT.parent, capture_output=True, check=True).stdout
+    return known[:10] + "+" * bool(changed)
 
 
 class Verdict:
@@ -120,6 +117,6 @@ class Verdict:
         versions = {module.__name__: module.__version__ for module in (ga, np, scipy, numba)}
         when = f"{datetime.now(UTC):%Y-%m-%d}"
         about = {"versions": versions, "when": when, "commit": self._commit, "held": self.held, "failed": self.failed}
-        store(self.path(".json"), about | numbers)
+        write(self.path(".json"), about | numbers)
         print(f"numbers: {self.path('.json')}; {len(self.failed)} checks failed")
         sys.exit(bool(self.failed))

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from validation._tools import catalogue
 from validation._tools.catalogue import Script
+from validation._tools.parts import store
 from validation._tools.processes import Ended, Interrupted, Task, run_tasks
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
@@ -109,9 +110,7 @@ class Unfinished:
     def keep(self, rows: Any) -> None:
         """Store the rows of this run; none once it is finished."""
         found = self._all() | {self._asked: list(rows)}
-        aside = self._path.with_suffix(".part")
-        aside.write_text(json.dumps({asked: rows for asked, rows in found.items() if rows}, indent=1) + "\n")
-        aside.replace(self._path)
+        store(self._path, {asked: rows for asked, rows in found.items() if rows})
 
     def _all(self) -> dict[str, Any]:
         return json.loads(self._path.read_text()) if self._path.exists() else {}

@@ -18,7 +18,7 @@ from gamp_attention.state_evolution.fixed_points.vanishing import (
 
 
 @dataclass(frozen=True)
-class SearchSettings:
+class RootSearchSettings:
     """When answers of Newton's method are believed."""
 
     reach: tuple[float, float] = (0.05, 10.0)  # distance of the answer: this much, and so many last damped changes
@@ -28,7 +28,7 @@ class SearchSettings:
     min_share: float = 0.3  # of the size expected of a family, under which another fixed point was found
 
 
-SEARCH = SearchSettings()
+ROOT_SEARCH = RootSearchSettings()
 
 
 def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_damped: int = 4) -> Root:
@@ -87,12 +87,12 @@ def _without_fading(F: OverlapMap, path: list[Overlaps], tol: float, looked_at: 
 def _newton_nearby(F: OverlapMap, start: Overlaps, tol: float, change: float) -> Root | None:
     """Newton's answer from a damped iterate, where the last damped steps changed so much; None if not to be trusted."""
     root = newton(F, start, tol)
-    near, changes = SEARCH.reach
+    near, changes = ROOT_SEARCH.reach
     reach = min(BROYDEN.max_step, near + changes * change)
     if not (root.solves(tol) and relative_change(start, root.overlaps) <= reach):
         return None
     _, drift = iterate(F, root.overlaps, 0.0, 2)
-    tolerances, least = SEARCH.drift
+    tolerances, least = ROOT_SEARCH.drift
     return root if drift <= max(tolerances * tol, least) else None
 
 
@@ -119,8 +119,8 @@ def neighbour(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> Nei
         if not (near and root.status.converged):
             return None
         found = Neighbour(root, family_growth(F, root.overlaps, family))
-        clear = SEARCH.clear if last is None else abs(found.growth - last.growth)
-        finer = F.finer() if F.rule.deterministic and F.rule.level < SEARCH.max_level else None
+        clear = ROOT_SEARCH.clear if last is None else abs(found.growth - last.growth)
+        finer = F.finer() if F.rule.deterministic and F.rule.level < ROOT_SEARCH.max_level else None
         if abs(found.growth - 1) > clear or finer is None:
             return found
         x, last, F = root.overlaps, found, finer
@@ -143,5 +143,5 @@ def beyond(near: Neighbour, overlaps: Overlaps, family: str, tol: float) -> Root
     if not is_feasible(F.model, start):
         return None
     root = newton(F, start, tol)
-    kept = SEARCH.min_share * share < family_size(root.overlaps, family) / s < 1
+    kept = ROOT_SEARCH.min_share * share < family_size(root.overlaps, family) / s < 1
     return root if root.status.converged and kept else None
