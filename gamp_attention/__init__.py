@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from gamp_attention._core import interrupts  # noqa: F401 - first: before what takes long to import
 from gamp_attention._version import __version__
 from gamp_attention.baselines import (
     DescentResult,

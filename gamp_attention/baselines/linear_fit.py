@@ -14,7 +14,6 @@ from gamp_attention._core.seeds import generator
 from gamp_attention.baselines.gaussian_average import AVERAGES, Integrand, gaussian_average
 from gamp_attention.baselines.linear import WhitenedTeacher, checked_accuracy
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.labelled import LabelledDataset
 from gamp_attention.results import Ended, Status
 
 
@@ -73,7 +72,7 @@ def fit_linear_baseline(
     >>> fit.weights.shape, 0.0017 < fit.test_error < 0.0023
     ((2, 2), True)
     """
-    if isinstance(require_dataset(data), LabelledDataset):
+    if require_dataset(data).labels is not None:
         raise check.fail("data", data, "samples with outputs, not labels", TypeError)
     lam = check.real("lam", lam, low=0, strict=True)
     rtol, max_points = checked_accuracy(rtol, max_points)

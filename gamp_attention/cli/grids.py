@@ -1,11 +1,12 @@
 """The commands `gamp-attention sweep` and `gamp-attention boundaries`."""
 
 import argparse
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 
+from gamp_attention.cli.cluster import dask_executor
 from gamp_attention.cli.output import chosen, report, say
 from gamp_attention.data.dataset import RISKS
 from gamp_attention.experiments.figures import plot_phase_diagram
@@ -86,21 +87,11 @@ def _add_workers(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dask", metavar="ADDRESS", help="scheduler of a dask cluster that sees the folder")
 
 
-@contextmanager
-def _dask_executor(address: str) -> Any:
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise ImportError("--dask needs dask: pip install distributed") from error
-    with Client(address, timeout=10) as client:
-        yield client.get_executor()
-
-
 def _executor(options: argparse.Namespace) -> AbstractContextManager[Any]:
     if options.dask and options.workers is not None:
         raise ValueError("--workers, --dask: give one of them")
     if options.dask:
-        return _dask_executor(options.dask)
+        return dask_executor(options.dask)
     return nullcontext() if options.workers is None else local_pool(options.workers)
 
 

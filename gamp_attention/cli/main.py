@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core import interrupts
 from gamp_attention._core.files import write_aside
 from gamp_attention._core.text import plain
 from gamp_attention._version import __version__
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     options = _parser().parse_args(arguments)
     try:
+        interrupts.raise_interrupts()
         for name in ("json", "plot", "out"):
             check_target(f"--{name}", getattr(options, name, None))
         return options.run(options)

@@ -168,6 +168,7 @@ class Dataset(Shown):
         return local_fields(self.tokens, self.positions, check.array("Q", Q, (self.dim, "r")))
 
     rows_here = True  # whether D and z of the samples are in this process
+    labels: np.ndarray | None = None  # (n, P) of a generalised linear model
 
     @property
     def n_samples(self) -> int:
@@ -209,7 +210,9 @@ class Dataset(Shown):
 
     @property
     def outputs(self) -> np.ndarray:
-        """Outputs y, of shape (n, L, d), in memory; formed from the targets at each call where a teacher gave them."""
+        """Outputs y (n, L, d), in memory, formed from the targets at each call where a teacher gave them; or labels."""
+        if self.labels is not None:
+            return self.labels
         if self._outputs is not None:
             return np.asarray(self._outputs)
         assert self.targets is not None

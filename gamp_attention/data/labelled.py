@@ -72,11 +72,6 @@ class LabelledDataset(Dataset):
         self._risks = dict.fromkeys(RISKS, RiskTerms(self.labels, np.zeros(n)))
         self._outputs = self.targets = self.Q_star = self.model = None
 
-    @property
-    def outputs(self) -> np.ndarray:
-        """The labels."""
-        return self.labels
-
 
 def label_dataset(
     model: GLMModel,

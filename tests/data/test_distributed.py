@@ -35,7 +35,7 @@ def sentences(model=None, **options):
     ("model", "options"),
     [
         (None, {"damping": 0.5}),
-        (None, {"init": "positional", "risk": "exact"}),
+        (None, {"init": "positional", "risk": "asymptotic"}),
         (MIXTURE, {"damping": 0.5}),
         (ga.glm_model(ga.SquaredLoss(), ga.LinearLabels()), {"damping": 0.5}),
         (ga.paper_model(penalty=ga.ElasticNet(0.01, 0.001)), {"damping": 0.3}),
@@ -61,7 +61,7 @@ def test_settling_works_from_afar(client):
     found = ga.run_gamp(ga.DistributedDataset(data, client), damping=1.0, max_iter=300)
     assert not found.message_passing.converged
     assert found.status is ga.Status.SETTLED
-    assert np.linalg.norm(ga.gradient(data, found.Q, "asymptotic")) < 1.01e-8 * data.lam * np.sqrt(data.dim)
+    assert np.linalg.norm(ga.gradient(data, found.Q)) < 1.01e-8 * data.lam * np.sqrt(data.dim)
 
 
 def test_an_iteration_sends_nothing_of_the_size_of_the_samples(client):
@@ -118,6 +118,17 @@ def test_a_worker_that_is_killed_does_not_change_the_answer(client, at):
     assert killed
     assert found.status is expected.status
     assert abs(found.Q - expected.Q).max() < 1e-10
+
+
+def test_labels_and_outputs_are_those_of_the_dataset(client):
+    for model in (ga.glm_model(ga.LogisticLoss()), None):
+        data = sentences(model)
+        there = ga.DistributedDataset(data, client)
+        assert np.array_equal(there.outputs, data.outputs)
+    labels = ga.DistributedDataset(sentences(ga.glm_model(ga.SquaredLoss())), client)
+    assert np.array_equal(labels.outputs, labels.labels)
+    with pytest.raises(TypeError, match="data: needs samples with outputs, not labels"):
+        ga.fit_linear_baseline(labels)
 
 
 def test_what_cannot_be_distributed_is_named(client):

@@ -1,0 +1,52 @@
+"""Ctrl-C while the command line is being imported ends in one line, whatever library is at work."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import interrupted
+
+SCRIPT = "import sys\nfrom gamp_attention.cli.main import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+HANDLER = "signal.getsignal(signal.SIGINT)"
+
+
+def wait_until_mapped(process, library):
+    """Wait until a process has loaded a compiled module of a library."""
+    maps, began = Path(f"/proc/{process.pid}/maps"), time.monotonic()
+    while library not in maps.read_text():
+        assert process.poll() is None
+        assert time.monotonic() - began < 60
+        time.sleep(0.001)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+@pytest.mark.parametrize("library", ["numpy/_core", "llvmlite", "numba", "scipy/linalg", "scipy/special"])
+@pytest.mark.parametrize("way", ["script", "code"])
+def test_ctrl_c_during_imports_leaves_one_line(start, tmp_path, library, way):
+    path = tmp_path / "gamp-attention"
+    path.write_text(SCRIPT)
+    process = start(*([str(path)] if way == "script" else ["-c", SCRIPT]), "solve")
+    wait_until_mapped(process, library)
+    words = interrupted(process)
+    assert words.startswith("gamp-attention")
+    assert "run the same again" in words
+    assert words.count("\n") == 1
+
+
+def test_once_it_has_begun_the_command_tells(start):
+    wait = "def wait(*_, **__):\n    print('begun', flush=True); time.sleep(60)\n"
+    code = f"import sys, time\nimport gamp_attention.cli.main as module\n{wait}module.solve_state_evolution = wait\n"
+    process = start("-c", f"{code}sys.exit(module.main())  # gamp_attention.cli.main", "solve")
+    assert process.stdout.readline() == "begun\n"
+    assert interrupted(process).startswith("gamp-attention solve: interrupted, nothing written: run the same again")
+
+
+@pytest.mark.parametrize(
+    ("before", "module", "handler"),
+    [("pass", "gamp_attention", "signal.default_int_handler"),
+     ("signal.signal(signal.SIGINT, signal.SIG_IGN)", "gamp_attention.cli.main", "signal.SIG_IGN")],
+)  # fmt: skip
+def test_the_package_alone_and_handlers_of_others_are_left(start, before, module, handler):
+    code = f"import signal\n{before}\nimport {module}\nprint({HANDLER} is {handler})"
+    assert start("-c", code).communicate(timeout=60)[0] == "True\n"
