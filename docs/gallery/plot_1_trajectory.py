@@ -19,7 +19,7 @@ runs: dict[str, list[ga.GampResult]] = {name: [] for name in DAMPING}
 for seed in range(INSTANCES):
     data = ga.sample(model, d=1000, alpha=1.5, seed=seed)
     for name, step in DAMPING.items():
-        runs[name].append(ga.run_gamp(data, name, damping=step, tol=0, max_iter=STEPS))
+        runs[name].append(ga.run_gamp(data, name, "asymptotic", damping=step, tol=0, max_iter=STEPS))
 predicted = {name: ga.trajectory(model, 1.5, name, damping=step, n_iter=STEPS) for name, step in DAMPING.items()}
 
 # %%
@@ -36,6 +36,6 @@ for name in DAMPING:
 path = ga.trajectory(data.instance_model(), 1.5, "positional", damping=0.3, n_iter=STEPS)
 print(f"V at the last iteration, predicted for this instance: {path.V[-1].mean():.3f}")
 for onsager in ("empirical", "state_evolution"):
-    run = ga.run_gamp(data, "positional", damping=0.3, tol=0, max_iter=STEPS, onsager=onsager)
+    run = ga.run_gamp(data, "positional", "asymptotic", damping=0.3, tol=0, max_iter=STEPS, onsager=onsager)
     V = run.history.V[STEPS].mean()
     print(f"{onsager:<16} response: {V:.3f}, {V / path.V[-1].mean() - 1:+.1%}")

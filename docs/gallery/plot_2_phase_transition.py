@@ -29,7 +29,10 @@ for name in ("semantic", "positional"):
         start = se.overlaps
     lines[name].sort(key=lambda row: row[0])
 dots = {
-    name: [[ga.run_gamp(ga.sample(model, 400, alpha, seed), name, damping=0.3) for seed in SEEDS] for alpha in MEASURED]
+    name: [
+        [ga.run_gamp(ga.sample(model, 400, alpha, seed), name, "asymptotic", damping=0.3) for seed in SEEDS]
+        for alpha in MEASURED
+    ]
     for name in lines
 }
 

@@ -98,7 +98,7 @@ def require_device(device: Any) -> None:
 def minimize_risk(
     data: Dataset,
     init: Any = "semantic",
-    risk: str | None = None,
+    risk: str = "exact",
     method: str = "gd",
     *,
     lr: float | None = None,
@@ -116,7 +116,7 @@ def minimize_risk(
     ----------
     data : the samples.
     init : "semantic", "positional", "random", or weights (d, r).
-    risk : "asymptotic" or "exact"; if not given, asymptotic where the teacher is known.
+    risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     method : "gd", "adam" or "lbfgs" (strong Wolfe line search, finished by Barzilai-Borwein steps). With another
         penalty than the ridge only "gd": proximal gradient steps Q ← prox(Q − lr ∇f(Q)), f being the risk without it.
     lr : step; 0.15 for gd, 0.01 for adam and 1 for lbfgs if not given.
@@ -145,8 +145,6 @@ def minimize_risk(
     (True, True)
     """
     require_dataset(data)
-    if risk is None:
-        risk = "exact" if data.model is None else "asymptotic"
     data.terms(risk)
     require_method("method", method, data.penalty)
     lr = check.real("lr", LEARNING_RATES[method] if lr is None else lr, low=0, strict=True)

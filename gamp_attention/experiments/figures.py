@@ -97,7 +97,7 @@ def plot_trajectory(
     --------
     >>> import gamp_attention as ga
     >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
-    >>> run = ga.run_gamp(data, "semantic", damping=0.5, tol=0, max_iter=5)
+    >>> run = ga.run_gamp(data, "semantic", "asymptotic", damping=0.5, tol=0, max_iter=5)
     >>> predicted = ga.trajectory(data.instance_model(), 1.5, "semantic", damping=0.5, n_iter=5, n_paths=256)
     >>> ga.plot_trajectory(predicted, run).shape
     (1, 4)

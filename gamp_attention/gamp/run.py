@@ -28,7 +28,7 @@ Callback = Callable[[int, GampState, StepReport], None]
 def run_gamp(
     data: Dataset,
     init: Any = "semantic",
-    risk: str | None = None,
+    risk: str = "exact",
     *,
     damping: Any = "adaptive",
     tol: float = 1e-8,
@@ -53,7 +53,7 @@ def run_gamp(
     ----------
     data : the samples.
     init : "semantic", "positional", "random", or weights (d, r).
-    risk : "exact", of equation (3), or "asymptotic", of (41); if not given, asymptotic where the teacher is known.
+    risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     damping : the step β in (0, 1], a sequence with one for each iteration, or "adaptive": 0.3 at first, and
         on divergence or a stall back to the best state with a smaller one.
     tol : bound on ‖∇R‖_F/(λ√d). With tol=0 exactly max_iter iterations are run and the last one returned.
@@ -93,8 +93,6 @@ def run_gamp(
     (True, True)
     """
     require_dataset(data)
-    if risk is None:
-        risk = "exact" if data.model is None else "asymptotic"
     data.terms(risk)
     tol = check.real("tol", tol, low=0)
     max_iter = check.integer("max_iter", max_iter, low=1)

@@ -1,5 +1,7 @@
 """Runs of GAMP: statuses, control, fixed points, the pure step."""
 
+from inspect import Parameter, isfunction, signature
+
 import numba
 import numpy as np
 import pytest
@@ -43,6 +45,34 @@ def test_descent_returns_to_the_positional_fixed_point(model):
     assert np.linalg.norm(back.Q - gamp.Q) / np.sqrt(data.dim) < 1e-6
 
 
+@pytest.mark.parametrize("kind", ["planted", "own"])
+def test_one_default_risk(data, kind):
+    """The gradient is zero at the end of a run, both with defaults alone; for planted data, too."""
+    if kind == "own":
+        data = ga.Dataset(data.tokens, data.outputs, data.positions)
+    result = ga.run_gamp(data, data.Q_star if kind == "planted" else "positional")
+    assert result.converged
+    norm = np.linalg.norm(ga.gradient(data, result.Q)) / (data.lam * np.sqrt(data.dim))
+    assert norm == pytest.approx(result.gradient_norm, rel=1e-6)
+    assert norm <= 1e-8
+    assert ga.train_loss(data, result.Q) == result.train_loss
+    descent = ga.minimize_risk(data, result.Q, method="lbfgs")
+    assert descent.n_iter <= 1
+    assert descent.train_loss == pytest.approx(result.train_loss, rel=1e-12)
+
+
+def test_defaults_of_the_risk_show_in_signatures():
+    defaults = {
+        name: signature(getattr(ga, name)).parameters["risk"].default
+        for name in ga.__all__
+        if isfunction(getattr(ga, name)) and "risk" in signature(getattr(ga, name)).parameters
+    }
+    assert defaults.pop("compare") == "asymptotic"
+    assert defaults.pop("gamp_step") is Parameter.empty
+    assert set(defaults) >= {"run_gamp", "minimize_risk", "gradient", "train_loss", "sweep"}
+    assert set(defaults.values()) == {"exact"}
+
+
 def test_undamped_iteration_is_reported_as_it_is(model):
     data = ga.sample(model, 500, 1.5, seed=0)
     result = ga.run_gamp(data, "semantic", damping=1.0, settling=False, max_iter=300)
@@ -62,7 +92,7 @@ def test_settling_finishes_what_message_passing_cannot(model):
     assert result.n_settle > 0
     assert result.fixed_point
     assert "settling: converged" in result.message
-    assert layer_gradient_norm(data, result.Q, "asymptotic") < 1.1e-8
+    assert layer_gradient_norm(data, result.Q, "exact") < 1.1e-8
 
 
 def test_breakdown_is_a_status_and_nothing_hangs(data):
@@ -128,8 +158,10 @@ def test_callback_sees_every_iteration(data):
 def test_naive_memory_does_not_converge(model):
     """With D = V g the gradient stalls where the averaged memory converges, on the positional branch at any size."""
     data = ga.sample(model, 500, 1.5, seed=0)
-    naive = ga.run_gamp(data, "positional", damping=0.3, memory=naive_memory, max_iter=400, settling=False)
-    averaged = ga.run_gamp(data, "positional", damping=0.3, max_iter=400, settling=False)
+    naive = ga.run_gamp(
+        data, "positional", "asymptotic", damping=0.3, memory=naive_memory, max_iter=400, settling=False
+    )
+    averaged = ga.run_gamp(data, "positional", "asymptotic", damping=0.3, max_iter=400, settling=False)
     assert averaged.converged
     assert not naive.converged
     assert naive.gradient_norm > 1e-2

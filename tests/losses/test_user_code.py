@@ -61,7 +61,7 @@ def test_a_map_of_ones_own_has_zero_gradient_by_torch():
     run = ga.run_gamp(data, tol=1e-7)
     assert run.converged
     Q = torch.tensor(run.Q, requires_grad=True)
-    TorchRisk(data, "asymptotic", "cpu")(Q).backward()
+    TorchRisk(data, "exact", "cpu")(Q).backward()
     assert np.linalg.norm(Q.grad.numpy()) / (data.lam * np.sqrt(data.dim)) < 1e-6
 
 

@@ -177,7 +177,7 @@ def test_fixed_points_predict_message_passing(elastic, branch):
     for value in (moreau_loss(se.overlaps, image.hats, image.penalty), image.hats.loss + image.penalty):
         assert value == pytest.approx(se.train_loss, rel=3e-3)
     assert free_energy(elastic, se.overlaps, image.hats) == pytest.approx(se.train_loss, rel=3e-3)
-    runs = [ga.run_gamp(ga.sample(elastic, 400, 1.5, seed), branch, damping=0.3) for seed in range(8)]
+    runs = [ga.run_gamp(ga.sample(elastic, 400, 1.5, seed), branch, "asymptotic", damping=0.3) for seed in range(8)]
     runs = [run for run in runs if run.converged]
     assert len(runs) >= 6
     seen = {key: np.array([abs(run.overlaps.scalars()[key]) for run in runs]) for key in ("q", "m", "theta")}

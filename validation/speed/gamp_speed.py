@@ -28,7 +28,7 @@ small = ga.sample(ga.paper_model(), 50, 1.5, seed=0, dtype=sys.argv[2])
 gamp_step(small, "asymptotic", ga.initial_state(small, small.Q_star), 0.3)
 before = peak()
 data = ga.sample(ga.paper_model(), int(sys.argv[1]), 1.5, seed=0, dtype=sys.argv[2])
-result = ga.run_gamp(data, damping=0.5, accelerate=sys.argv[3] == "1", max_iter=25, tol=0)
+result = ga.run_gamp(data, risk="asymptotic", damping=0.5, accelerate=sys.argv[3] == "1", max_iter=25, tol=0)
 state = result.state
 print((peak() - before) / data.tokens.nbytes, (state.Q.nbytes + 3 * state.D.nbytes) / data.tokens.nbytes)
 """

@@ -86,8 +86,8 @@ def callback(t, state, report):
     norms.append(report.gradient_norm)
     print(f"iteration {t}: {times[-1] - times[-2]:.0f} s, gradient {norms[-1]:.1e}", file=sys.stderr, flush=True)
 
-result = ga.run_gamp(data, damping=0.5, accelerate=True, max_iter=iterations, settling=False, callback=callback,
-                     checkpoint=folder / "large.npz", checkpoint_every=0)
+result = ga.run_gamp(data, risk="asymptotic", damping=0.5, accelerate=True, max_iter=iterations, settling=False,
+                     callback=callback, checkpoint=folder / "large.npz", checkpoint_every=0)
 peak = 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 theta, q = (float(getattr(result.overlaps, name).mean()) for name in ("theta", "q"))
 print(json.dumps({"d": d, "n": data.n_samples, "bytes": data.tokens.nbytes, "peak": peak, "sampling": drawn,
@@ -115,9 +115,9 @@ def distributed(quick):
 
     d = 300 if quick else 2000
     data = ga.sample(ga.paper_model(), d, ALPHA, seed=0, storage="none")
-    ga.run_gamp(data, damping=DAMPING, max_iter=25)  # compiles what a run needs
+    ga.run_gamp(data, risk="asymptotic", damping=DAMPING, max_iter=25)  # compiles what a run needs
     began = time.perf_counter()
-    expected, rows = ga.run_gamp(data, damping=DAMPING), {}
+    expected, rows = ga.run_gamp(data, risk="asymptotic", damping=DAMPING), {}
     alone = time.perf_counter() - began
     options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None, "memory_limit": 0}
     with (
@@ -133,7 +133,7 @@ def distributed(quick):
 
             there = ga.DistributedDataset(data, client)
             began = time.perf_counter()
-            found = ga.run_gamp(there, damping=DAMPING, callback=callback)
+            found = ga.run_gamp(there, risk="asymptotic", damping=DAMPING, callback=callback)
             rows[name] = {
                 "d": d, "status": found.status.value, "n_iter": found.n_iter, "seconds": time.perf_counter() - began,
                 "alone": alone, "distance": float(abs(found.Q - expected.Q).max()),

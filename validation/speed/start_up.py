@@ -48,7 +48,7 @@ def own(name):
     return import_module("docs.examples." + name)
 
 model = eval(sys.argv[1])
-run = ga.run_gamp(ga.sample(model, d=60, alpha=2.0), "semantic", damping=0.3, max_iter=50)
+run = ga.run_gamp(ga.sample(model, d=60, alpha=2.0), "semantic", "asymptotic", damping=0.3, max_iter=50)
 ready = time.time()
 path = ga.trajectory(model, 2.0, "semantic", damping=0.3, n_iter=2, n_paths=256, n_replicas=2)
 found = ga.solve_state_evolution(model, 2.0, path_end := ga.Overlaps(*(v[-1] for v in path.arrays().values()))

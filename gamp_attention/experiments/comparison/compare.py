@@ -42,7 +42,7 @@ def compare(
     ----------
     model : the problem.
     d, alpha, seed : size, sample complexity and seed of the instance.
-    risk : "asymptotic" or "exact".
+    risk : "asymptotic", whose values state evolution predicts up to O(1/√d), or "exact", of equation (3).
     branches : the starts; "semantic", and "positional" where there are positions, if not given.
     damping : the step β of GAMP and of its trajectory; 0.5 on the semantic and 0.3 on other branches if not given.
     rtol : accuracy of state evolution, see `solve_state_evolution`.
