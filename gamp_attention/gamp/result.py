@@ -4,13 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, overlaps, risk_at, susceptibility
+from gamp_attention.gamp.loop import Loop, Plan
 from gamp_attention.gamp.settling import is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
-from gamp_attention.gamp.watch import Watch
 from gamp_attention.penalties.matrix import on_kinks
-from gamp_attention.results import Ended, History, Overlaps, Recorder, Status
+from gamp_attention.results import Ended, History, Overlaps, Status
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +28,11 @@ class GampResult(Ended):
     message_passing : how the message passing phase ended, before any settling.
     n_settle : iterations of the settling phase, 0 if there was none.
     fixed_point : whether Q was verified to be a fixed point of GAMP; None where it did not converge.
+    is_minimum : whether the run converged and no eigenvalue of ∇²R at Q is negative; False for a saddle.
+    lowest_eigenvalue : of ∇²R at Q, with the R of `gamp_attention.gradient`, in directions that no kink of the penalty
+        holds; NaN where it did not converge. Where a common rotation of the columns of Q changes nothing, it is at
+        most 0.
+    n_escapes : saddles that the run has left.
     n_off_global : samples whose held proximal minimum is not the global one.
     n_near_jump : samples with another proximal minimum nearly as low.
     state : the last state of message passing, to go on from.
@@ -44,32 +50,35 @@ class GampResult(Ended):
     message_passing: Status
     n_settle: int
     fixed_point: bool | None
+    is_minimum: bool
+    lowest_eigenvalue: float
+    n_escapes: int
     n_off_global: int
     n_near_jump: int
     state: GampState
     message: str
 
 
-def conclude(
-    data: Dataset, risk: str, passing: Status, settling: bool, n_iter: int, record: Recorder, last: GampState,
-    watch: Watch,
-) -> GampResult:  # fmt: skip
-    """Settle where message passing cycled, verify, and report the best there is."""
-    tol = watch.tol
+def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None = None) -> GampResult:
+    """Settle where message passing cycled, verify, and report the best there is.
+
+    Settling begins at the state of smallest gradient, or at given weights instead.
+    """
+    data, risk, tol, watch, last = plan.data, plan.risk, plan.tol, loop.watch, loop.state
     keep_last = passing is Status.CONVERGED or (tol == 0 and passing is Status.MAX_ITER)
     best = last if keep_last else watch.best_state
-    Q, V, status, n_settle = best.Q, best.V, passing, 0
+    Q, V, status, n_settle = best.Q if start is None else start, best.V, passing, 0
     if tol > 0 and not data.penalty.smooth:
         Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
-    message = f"message passing: {passing.value} after {n_iter} iterations"
+    message = f"message passing: {passing.value} after {loop.t} iterations"
 
     cycles = passing in (Status.STALLED, Status.DIVERGED, Status.NONFINITE)
-    if settling and cycles and np.isfinite(watch.best_norm):
+    if plan.settling and cycles and (start is not None or np.isfinite(watch.best_norm)):
         settled = settle(data, risk, Q, tol)
         n_settle = settled.n_iter
         if settled.gradient_norm <= tol:
             status = Status.SETTLED
-        if settled.gradient_norm < watch.best_norm:
+        if start is not None or settled.gradient_norm < watch.best_norm:
             Q = settled.Q
         message += f"; settling: {'converged' if status.converged else 'stalled'} after {n_settle}"
 
@@ -78,14 +87,19 @@ def conclude(
         settled_V = susceptibility(data, at, Q)
         V = settled_V if np.isfinite(settled_V).all() else V
     fixed = is_fixed_point(data, at, V) if status.converged else None
+    curvature = lowest_curvature(data, at, Q) if status.converged else None
+    if curvature is not None and not curvature.is_minimum:
+        message += f"; a saddle of the risk, lowest eigenvalue {curvature.lowest_eigenvalue:.2g}: escape=True leaves it"
     n_off, n_near = _competing_minima(data, risk, at, V)
     if tol > 0 and not status.converged:
         message += _advice(data, risk, status, at.gradient_norm)
     return GampResult(
-        status=status, n_iter=n_iter, residual=at.gradient_norm, history=record.history(), Q=Q,
+        status=status, n_iter=loop.t, residual=at.gradient_norm, history=loop.record.history(), Q=Q,
         overlaps=overlaps(data, Q, V), train_loss=at.train_loss, gradient_norm=at.gradient_norm,
-        message_passing=passing, n_settle=n_settle, fixed_point=fixed, n_off_global=n_off, n_near_jump=n_near,
-        state=last if data.rows_here else last.fetched(), message=message,
+        message_passing=passing, n_settle=n_settle, fixed_point=fixed,
+        is_minimum=curvature is not None and curvature.is_minimum,
+        lowest_eigenvalue=np.nan if curvature is None else curvature.lowest_eigenvalue, n_escapes=loop.escapes,
+        n_off_global=n_off, n_near_jump=n_near, state=last if data.rows_here else last.fetched(), message=message,
     )  # fmt: skip
 
 

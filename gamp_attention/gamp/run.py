@@ -1,7 +1,6 @@
-"""run_gamp: the loop around the GAMP step, with its statuses, adaptive damping and checkpoints."""
+"""run_gamp: its arguments, and message passing from one start or, after saddles, from several."""
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,19 +9,16 @@ from gamp_attention._core import check
 from gamp_attention.damping import Damping
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
-from gamp_attention.data.risk import overlaps, risk_at
+from gamp_attention.data.risk import overlaps
 from gamp_attention.data.starts import initial_weights
-from gamp_attention.denoisers.newton import NotPositiveDefinite
-from gamp_attention.gamp.acceleration import Acceleration
 from gamp_attention.gamp.checkpoint import Checkpoint, digest
+from gamp_attention.gamp.escape import ESCAPE, way_down
+from gamp_attention.gamp.loop import Callback, Loop, Plan
 from gamp_attention.gamp.memory import averaged_memory
-from gamp_attention.gamp.monitor import StepReport
 from gamp_attention.gamp.result import GampResult, conclude
-from gamp_attention.gamp.step import GampState, gamp_step, initial_state
-from gamp_attention.gamp.watch import WATCH, Watch, responses
-from gamp_attention.results import Recorder, Status, finish
-
-Callback = Callable[[int, GampState, StepReport], None]
+from gamp_attention.gamp.step import initial_state
+from gamp_attention.gamp.watch import WATCH, responses
+from gamp_attention.results import Status, finish
 
 
 def run_gamp(
@@ -32,10 +28,11 @@ def run_gamp(
     *,
     damping: Any = "adaptive",
     tol: float = 1e-8,
-    max_iter: int = 500,
+    max_iter: int = 10000,
     hold_after: int | None = None,
     accelerate: bool = False,
     settling: bool = True,
+    escape: bool = False,
     onsager: Any = "empirical",
     memory: Memory = averaged_memory,
     V: Any = None,
@@ -57,12 +54,15 @@ def run_gamp(
     damping : the step β in (0, 1], a sequence with one for each iteration, or "adaptive": 0.3 at first, and
         on divergence or a stall back to the best state with a smaller one.
     tol : bound on ‖∇R‖_F/(λ√d). With tol=0 exactly max_iter iterations are run and the last one returned.
-    max_iter : bound on iterations of message passing.
+    max_iter : bound on iterations of message passing, where the run then ends without settling. By default, one that
+        runs do not meet.
     hold_after : iteration from which each sample keeps its local proximal minimum; global minima before.
         If not given, 20, or never where tol=0, since state evolution tracks global minima.
     accelerate : extrapolate by Anderson acceleration, with damped iterations wherever that raises the gradient norm.
         The same fixed points in fewer iterations, but the iterates are no longer those that state evolution tracks.
-    settling : finish by descent (see `gamp_attention.gamp.settling`) where message passing cycles.
+    settling : finish by descent (see `gamp_attention.gamp.settling`) as soon as message passing cycles.
+    escape : leave a saddle of the risk along the direction of its lowest curvature, and go on to a minimum; each time
+        takes the place of an iteration, whose damping is NaN in the history.
     onsager : "empirical" response, "state_evolution" (taken from `trajectory` at the same start and damping),
         or an array (T, S, r, r) of responses V̂_t, the last one being repeated; S = L but for mixtures.
     memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.memory`.
@@ -96,11 +96,12 @@ def run_gamp(
     data.terms(risk)
     tol = check.real("tol", tol, low=0)
     max_iter = check.integer("max_iter", max_iter, low=1)
-    step = Damping(damping)
+    Damping(damping)  # checks it
     if hold_after is None:
         hold_after = WATCH.hold_after if tol > 0 else sys.maxsize
     hold_after = check.integer("hold_after", hold_after, low=0)
-    for name, value in {"accelerate": accelerate, "settling": settling, "raise_on_failure": raise_on_failure}.items():
+    flags = {"accelerate": accelerate, "settling": settling, "escape": escape, "raise_on_failure": raise_on_failure}
+    for name, value in flags.items():
         check.flag(name, value)
     check.function("memory", memory)
     if callback is not None:
@@ -120,49 +121,25 @@ def run_gamp(
 
     if accelerate and not data.rows_here:
         raise check.fail("accelerate", accelerate, "False for data whose samples are on other workers")
-    acceleration = Acceleration() if accelerate else None
-    record, watch, status, first = Recorder(), Watch(tol, hold_after, state), Status.MAX_ITER, 0
-    parts: dict[str, Any] = {"damping": step, "watch": watch, "record": record}
-    parts |= {} if acceleration is None else {"acceleration": acceleration}
     file = None
     if checkpoint is not None:
         rule = getattr(memory, "__qualname__", type(memory).__qualname__)
-        options = risk, state.Q, state.V, damping, tol, hold_after, accelerate, onsager, memory.__module__, rule
-        file = Checkpoint(checkpoint, digest(data, *options), checkpoint_every)
-        stored = file.load()
-        if stored is not None:
-            first, state = int(stored["t"]), GampState(**stored["state"])
-            for name, part in parts.items():
-                part.restore(stored[name])
-        if first > max_iter:
-            raise check.fail("max_iter", max_iter, f"at least {first}, where the checkpoint {file.path} is")
+        options = risk, state.Q, state.V, damping, tol, hold_after, accelerate, settling, escape, onsager
+        file = Checkpoint(checkpoint, digest(data, *options, memory.__module__, rule), checkpoint_every)
+    plan = Plan(data, risk, damping, tol, max_iter, hold_after, accelerate, settling, V_hat, memory, callback)
+    loop = Loop(plan, state, file)
+    if loop.t > max_iter:
+        raise check.fail("max_iter", max_iter, f"at least {loop.t}, where the checkpoint {checkpoint} is")
 
-    for t in range(first, max_iter + 1):
-        if file is not None and t > first:
-            file.save({"t": t, "state": state.snapshot()} | {name: part.snapshot() for name, part in parts.items()})
-        try:
-            after, report = gamp_step(data, risk, state, step(t), hold=t >= hold_after, V_hat=V_hat(t), memory=memory)
-        except (np.linalg.LinAlgError, NotPositiveDefinite):
-            after, report = state, None
-        verdict = watch.judge(t, state, report, step(t))
-        seen = risk_at(data, state.Q, risk) if report is None else report
-        record.add(overlaps(data, state.Q, state.V), seen.gradient_norm, seen.train_loss)
-        if callback is not None and report is not None:
-            callback(t, state, report)
-        if verdict is Status.CONVERGED:
-            status = verdict
-            break
-        if t == max_iter:
-            break
-        if verdict is not None:
-            if not step.shrink():
-                status = verdict
-                break
-            after = watch.restart(t)
-            if acceleration is not None:
-                acceleration.restart()
-        elif acceleration is not None and report is not None:
-            after = acceleration(state, after, report.gradient_norm)
-        record.step(step(t))
-        state = after
-    return finish(conclude(data, risk, status, settling, t, record, state, watch), raise_on_failure, "run_gamp")
+    result = _followed(plan, loop)
+    while escape and result.converged and not result.is_minimum and loop.escapes < ESCAPE.most:
+        Q, ceiling = way_down(data, risk, result.Q)
+        loop.leave(initial_state(data, Q, V), ceiling)
+        result = _followed(plan, loop)
+    return finish(result, raise_on_failure, "run_gamp")
+
+
+def _followed(plan: Plan, loop: Loop) -> GampResult:
+    """Where message passing leads, or a descent from its start where it goes back up to the saddle it came from."""
+    result = conclude(plan, loop, loop.run())
+    return result if result.train_loss < loop.ceiling else conclude(plan, loop, Status.STALLED, loop.start)

@@ -1,7 +1,8 @@
 """How a run of GAMP is steered: the judgement of each iteration, and the responses it uses."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +13,14 @@ from gamp_attention.gamp.step import GampState
 from gamp_attention.results import Status
 
 
-class WatchSettings(NamedTuple):
+@dataclass(frozen=True)
+class WatchSettings:
     """When a run is in trouble."""
 
     hold_after: int = 20  # iterations of global minima before branches are held, unless told
-    patience: float = 100  # held iterations, at the first adaptive step, within which the gradient must halve
+    patience: float = 40  # held iterations, at the first adaptive step, that may pass without progress
+    progress: float = 0.5  # of the gradient norm since progress was last made
+    loss_progress: float = 0.99  # the same of the training loss: while it falls, a minimum is still being chosen
     max_growth: float = 1e4  # of the gradient over its best; more is divergence
 
 
@@ -24,49 +28,62 @@ WATCH = WatchSettings()
 
 
 class Watch:
-    """Judges each iteration and keeps the best state, by gradient norm."""
+    """Judges each iteration since a start, and keeps the best state, by gradient norm.
 
-    def __init__(self, tol: float, hold_after: int, start: GampState) -> None:
-        self.tol, self.hold_after = tol, hold_after
+    Attributes
+    ----------
+    best_state, best_norm : the state of smallest gradient norm, and this norm.
+    """
+
+    def __init__(self, tol: float, hold_after: int, settling: bool, start: GampState) -> None:
+        self._tol, self._hold_after, self._settling = tol, hold_after, settling
         self.best_state, self.best_norm = start, np.inf
-        self._mark = 0  # iteration at which the gradient was last halved
-        self._mark_norm = np.inf
+        self._mark = 0  # iteration at which progress was last made
+        self._mark_norm = self._mark_loss = np.inf
 
     def judge(self, t: int, state: GampState, report: StepReport | None, step: float) -> Status | None:
         """CONVERGED, a kind of trouble, or None to go on. A tol of 0 goes on whatever happens, but for a breakdown."""
         if report is None:
             return Status.DIVERGED
-        norm = report.gradient_norm
+        norm, loss = report.gradient_norm, report.train_loss
         if not np.isfinite(norm):
             return Status.NONFINITE
         if norm < self.best_norm:
             self.best_state, self.best_norm = state, norm
-        if self.tol == 0:
+        if self._tol == 0:
             return None
-        if norm <= self.tol:
+        if norm <= self._tol:
             return Status.CONVERGED
         if norm > WATCH.max_growth * max(self.best_norm, 1.0):
             return Status.DIVERGED
-        if t <= self.hold_after or norm <= 0.5 * self._mark_norm:
-            self._mark, self._mark_norm = t, norm
+        if t <= self._hold_after:
+            self._mark, self._mark_norm, self._mark_loss = t, norm, loss
+        elif norm <= WATCH.progress * self._mark_norm or loss <= WATCH.loss_progress * self._mark_loss:
+            self._mark, self._mark_norm, self._mark_loss = t, min(norm, self._mark_norm), min(loss, self._mark_loss)
         elif t - self._mark > WATCH.patience * ADAPTIVE.start / min(step, ADAPTIVE.start):
             return Status.STALLED
         return None
 
+    def worth_a_smaller_step(self, verdict: Status) -> bool:
+        """Whether to go on from the best state with a smaller step: not where a descent ends a cycle sooner."""
+        return not (self._settling and verdict is Status.STALLED)
+
     def restart(self, t: int) -> GampState:
         """Go back to the best state."""
-        self._mark, self._mark_norm = t, self.best_norm
+        self._mark, self._mark_norm, self._mark_loss = t, self.best_norm, np.inf
         return self.best_state
 
     def snapshot(self) -> dict[str, Any]:
         """What has changed since the start."""
         numbers = {"norm": self.best_norm, "mark": self._mark, "mark_norm": self._mark_norm}
+        numbers |= {"mark_loss": self._mark_loss}
         return {"state": self.best_state.snapshot()} | numbers
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot."""
         self.best_state, self.best_norm = GampState(**snapshot["state"]), float(snapshot["norm"])
         self._mark, self._mark_norm = int(snapshot["mark"]), float(snapshot["mark_norm"])
+        self._mark_loss = float(snapshot["mark_loss"])
 
 
 def responses(

@@ -1,0 +1,126 @@
+"""The loop around the GAMP step: adaptive damping, acceleration, callbacks and checkpoints, to a status."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention.damping import Damping
+from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.passes import Memory
+from gamp_attention.data.risk import overlaps, risk_at
+from gamp_attention.denoisers.newton import NotPositiveDefinite
+from gamp_attention.gamp.acceleration import Acceleration
+from gamp_attention.gamp.checkpoint import Checkpoint
+from gamp_attention.gamp.monitor import StepReport
+from gamp_attention.gamp.step import GampState, gamp_step
+from gamp_attention.gamp.watch import Watch
+from gamp_attention.results import Recorder, Status
+
+Callback = Callable[[int, GampState, StepReport], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is the same at every iteration; as in `run_gamp`, but for `V_hat`, a function of the iteration."""
+
+    data: Dataset
+    risk: str
+    damping: Any
+    tol: float
+    max_iter: int
+    hold_after: int
+    accelerate: bool
+    settling: bool
+    V_hat: Callable[[int], np.ndarray | None]
+    memory: Memory
+    callback: Callback | None
+
+
+class Loop:
+    """Message passing from a start, or from where a checkpoint is; and from further starts after it has ended.
+
+    Attributes
+    ----------
+    t : iterations so far, over all starts.
+    state : the last one.
+    watch, record : the judgement of the states since the last start, and the history of all.
+    escapes : further starts so far.
+    start, ceiling : the weights of the last start, and a bound on the training loss that it was chosen for.
+    """
+
+    def __init__(self, plan: Plan, state: GampState, file: Checkpoint | None) -> None:
+        self._plan, self._file = plan, file
+        self.t, self.escapes, self.record = 0, 0, Recorder()
+        self._begin(state, np.inf)
+        stored = file.load() if file is not None else None
+        if stored is not None:
+            self._restore(stored)
+
+    def _begin(self, state: GampState, ceiling: float) -> None:
+        plan = self._plan
+        self.state, self._began, self.start, self.ceiling = state, self.t, state.Q, ceiling
+        self.watch, self._step = Watch(plan.tol, plan.hold_after, plan.settling, state), Damping(plan.damping)
+        self._acceleration = Acceleration() if plan.accelerate else None
+
+    def leave(self, state: GampState, ceiling: float) -> None:
+        """Begin again from another state, which takes the place of an iteration in the history."""
+        self.record.step(np.nan)
+        self.t, self.escapes = self.t + 1, self.escapes + 1
+        self._begin(state, ceiling)
+
+    def run(self) -> Status:
+        """Iterate until the watch says how it has ended."""
+        plan, first = self._plan, self.t
+        while True:
+            t = self.t - self._began
+            if self._file is not None and self.t > first:
+                self._file.save(self._snapshot())
+            beta = self._step(t)
+            after, report = self._next(t, beta)
+            verdict = self.watch.judge(t, self.state, report, beta)
+            seen = risk_at(plan.data, self.state.Q, plan.risk) if report is None else report
+            self.record.add(overlaps(plan.data, self.state.Q, self.state.V), seen.gradient_norm, seen.train_loss)
+            if plan.callback is not None and report is not None:
+                plan.callback(self.t, self.state, report)
+            if verdict is Status.CONVERGED:
+                return verdict
+            if self.t >= plan.max_iter:
+                return Status.MAX_ITER
+            if verdict is not None:
+                if not self.watch.worth_a_smaller_step(verdict) or not self._step.shrink():
+                    return verdict
+                after = self.watch.restart(t)
+                if self._acceleration is not None:
+                    self._acceleration.restart()
+            elif self._acceleration is not None and report is not None:
+                after = self._acceleration(self.state, after, report.gradient_norm)
+            self.record.step(self._step(t))
+            self.t, self.state = self.t + 1, after
+
+    def _next(self, t: int, beta: float) -> tuple[GampState, StepReport | None]:
+        """The next state, and what was seen at this one; nothing where the step breaks down."""
+        plan = self._plan
+        try:
+            return gamp_step(
+                plan.data, plan.risk, self.state, beta, hold=t >= plan.hold_after, V_hat=plan.V_hat(t),
+                memory=plan.memory,
+            )  # fmt: skip
+        except (np.linalg.LinAlgError, NotPositiveDefinite):
+            return self.state, None
+
+    def _parts(self) -> dict[str, Any]:
+        parts: dict[str, Any] = {"damping": self._step, "watch": self.watch, "record": self.record}
+        return parts if self._acceleration is None else parts | {"acceleration": self._acceleration}
+
+    def _snapshot(self) -> dict[str, Any]:
+        numbers = {"t": self.t, "began": self._began, "escapes": self.escapes, "ceiling": self.ceiling}
+        own = numbers | {"start": self.start, "state": self.state.snapshot()}
+        return own | {name: part.snapshot() for name, part in self._parts().items()}
+
+    def _restore(self, stored: dict[str, Any]) -> None:
+        self.t, self._began, self.escapes = (int(stored[name]) for name in ("t", "began", "escapes"))
+        self.start, self.ceiling, self.state = stored["start"], float(stored["ceiling"]), GampState(**stored["state"])
+        for name, part in self._parts().items():
+            part.restore(stored[name])

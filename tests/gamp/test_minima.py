@@ -1,0 +1,126 @@
+"""Minima and saddles: the lowest eigenvalue of the Hessian, against dense ones, and the way down from a saddle."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.data.curvature import lowest_curvature
+from gamp_attention.data.risk import risk_at
+from gamp_attention.gamp.escape import way_down
+from tests.conftest import layer_gradient_norm
+
+
+def hessian(data, Q, risk, step=1e-5):
+    """∇²R by central differences of the gradient, (d r, d r)."""
+    rows = []
+    for unit in np.eye(Q.size):
+        shift = step * unit.reshape(Q.shape)
+        rows.append((ga.gradient(data, Q + shift, risk) - ga.gradient(data, Q - shift, risk)).ravel() / (2 * step))
+    return np.array(rows)
+
+
+MODELS = {
+    "paper": ga.paper_model(),
+    "two columns": ga.attention_model(2, 2, 2, omega=0.2, lam=0.05),
+    "untied keys": ga.attention_model(2, 4, 2, student=ga.DotProductAttention(tied=False), lam=0.05),
+    "labels": ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.1),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("d", [30, 60])  # all eigenvalues at once, and Lanczos iterations
+def test_lowest_eigenvalue_is_that_of_finite_differences(name, d):
+    data = ga.sample(MODELS[name], d // data_rank(MODELS[name]), 2.0, seed=3)
+    found = ga.run_gamp(data, "semantic", "exact")
+    values = np.linalg.eigvalsh(hessian(data, found.Q, "exact"))
+    assert found.converged
+    assert found.lowest_eigenvalue == pytest.approx(values[0], rel=2e-2, abs=1e-4 * data.lam)
+    assert found.is_minimum == (values[0] > -1e-4 * data.lam)
+
+
+def data_rank(model):
+    return model.rank
+
+
+def test_common_rotations_are_flat_and_no_saddle():
+    data = ga.sample(MODELS["two columns"], 60, 2.0, seed=3)
+    found = ga.run_gamp(data, "semantic", "exact")
+    turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
+    along = (found.Q @ turn) / np.linalg.norm(found.Q @ turn)
+    eps = 1e-5
+    moved = ga.gradient(data, found.Q + eps * along, "exact") - ga.gradient(data, found.Q - eps * along, "exact")
+    assert np.linalg.norm(moved) / (2 * eps) < 1e-5 * data.lam
+    assert found.is_minimum
+    assert abs(found.lowest_eigenvalue) < 1e-6 * data.lam
+
+
+@pytest.mark.parametrize("risk", ["exact", "asymptotic"])
+def test_zero_weights_are_a_saddle_and_are_left(data, risk):
+    zeros = np.zeros_like(data.Q_star)
+    saddle = ga.run_gamp(data, zeros, risk)
+    assert saddle.converged
+    assert saddle.n_iter == 0
+    assert not saddle.is_minimum
+    assert saddle.lowest_eigenvalue < -data.lam
+    assert "saddle" in saddle.message
+    found = ga.run_gamp(data, zeros, risk, escape=True)
+    assert found.converged
+    assert found.is_minimum
+    assert found.n_escapes >= 1
+    assert found.train_loss < saddle.train_loss
+    assert layer_gradient_norm(data, found.Q, risk) < 1.1e-8
+    assert len(found.history.q) == found.n_iter + 1
+    assert np.isnan(found.history.damping).sum() == found.n_escapes
+    assert np.linalg.eigvalsh(hessian(data, found.Q, risk))[0] > 0
+
+
+def test_the_way_down_lowers_the_risk_and_a_minimum_has_none(data):
+    zeros = np.zeros_like(data.Q_star)
+    start = risk_at(data, zeros, "exact")
+    Q, loss = way_down(data, "exact", zeros)
+    assert loss == pytest.approx(ga.train_loss(data, Q, "exact"), rel=1e-12)
+    assert loss < start.train_loss
+    minimum = ga.run_gamp(data, "semantic", "exact")
+    Q, loss = way_down(data, "exact", minimum.Q)
+    assert np.array_equal(Q, minimum.Q) or loss < minimum.train_loss  # a far valley, never a worse point
+
+
+def test_weights_that_a_kink_holds_do_not_count():
+    data = ga.sample(ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)), 60, 2.0, seed=0)
+    found = ga.run_gamp(data, "semantic", "exact")
+    free = found.Q.ravel() != 0
+    assert found.converged
+    assert 0 < free.sum() < free.size
+    values = np.linalg.eigvalsh(hessian(data, found.Q, "exact", 1e-7)[np.ix_(free, free)])
+    assert found.lowest_eigenvalue == pytest.approx(values[0], rel=2e-2)
+    heavy = ga.sample(ga.paper_model(penalty=ga.ElasticNet(0.01, 100.0)), 60, 2.0, seed=0)
+    nothing = ga.run_gamp(heavy, "semantic", "exact")
+    assert not nothing.Q.any()
+    assert nothing.is_minimum
+    assert nothing.lowest_eigenvalue == np.inf
+
+
+def test_a_run_that_leaves_a_saddle_goes_on_from_a_checkpoint(data, tmp_path):
+    zeros, path = np.zeros_like(data.Q_star), tmp_path / "run.npz"
+    whole = ga.run_gamp(data, zeros, "exact", escape=True)
+
+    def cut(t, state, report):
+        if t == 12:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        ga.run_gamp(data, zeros, "exact", escape=True, checkpoint=path, checkpoint_every=0, callback=cut)
+    resumed = ga.run_gamp(data, zeros, "exact", escape=True, checkpoint=path, checkpoint_every=0)
+    assert np.array_equal(resumed.Q, whole.Q)
+    assert np.array_equal(resumed.history.q, whole.history.q)
+    assert resumed.n_escapes == whole.n_escapes
+    assert resumed.message == whole.message
+
+
+def test_curvature_says_where_it_goes_down(data):
+    zeros = np.zeros_like(data.Q_star)
+    found = lowest_curvature(data, risk_at(data, zeros, "exact"), zeros)
+    assert np.linalg.norm(found.direction) == pytest.approx(1, rel=1e-9)
+    step = 1e-3
+    change = ga.train_loss(data, step * found.direction) - ga.train_loss(data, zeros)
+    assert change * data.dim == pytest.approx(0.5 * step**2 * found.lowest_eigenvalue, rel=1e-2)

@@ -1,0 +1,143 @@
+"""Random instances of every model family of the manual, for runs with default settings."""
+
+import numpy as np
+
+import gamp_attention as ga
+from docs.examples.sigmoid_attention import SigmoidAttention
+
+SIZES, ALPHAS, LAMBDAS, SIGMAS = (50, 1000), (0.3, 4.0), (1e-3, 1.0), (0.3, 1.5)
+NOISES = (0.03, 1.0)
+MAX_ENTRIES = 1e7  # of the tokens; d is smaller where there would be more
+RISKS = {"exact": 2, "asymptotic": 1}  # how often, where both are defined
+
+
+def log_uniform(rng, low, high):
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+
+def numbers(rng):
+    """σ and λ that all families have."""
+    return {"sigma": float(rng.uniform(*SIGMAS)), "lam": log_uniform(rng, *LAMBDAS)}
+
+
+def mixing(rng, L=2):
+    """A random positional matrix: rows that sum to one, or anything."""
+    A = rng.dirichlet(np.ones(L), size=L) if rng.random() < 0.5 else rng.normal(size=(L, L))
+    return A.tolist()
+
+
+def paper(rng):
+    return ga.paper_model(omega=float(rng.uniform(0, 0.9)), A=mixing(rng), **numbers(rng))
+
+
+def larger(rng):
+    L = int(rng.integers(2, 6))
+    r = int(rng.integers(1, 3))
+    return ga.attention_model(L, r, int(rng.integers(1, r + 1)), **numbers(rng))
+
+
+def other_map(rng):
+    student = ga.DotProductAttention(temperature=log_uniform(rng, 0.5, 2), causal=bool(rng.integers(2)))
+    return ga.attention_model(int(rng.integers(2, 4)), student=student, **numbers(rng))
+
+
+def untied(rng):
+    student = ga.DotProductAttention(tied=False, causal=bool(rng.integers(2)))
+    return ga.attention_model(2, 2, 1, student=student, **numbers(rng))
+
+
+def linear(rng):
+    tau = (1.0, 1.0) if rng.random() < 0.5 else (1.0, -1.0)
+    return ga.attention_model(student=ga.DotProductAttention(softmax=False), tau=tau, **numbers(rng))
+
+
+def sigmoid(rng):
+    return ga.attention_model(student=SigmoidAttention(log_uniform(rng, 0.5, 3)), **numbers(rng))
+
+
+def mixture(rng):
+    means = rng.normal(size=(2, 2)) * rng.uniform(0.1, 0.5)
+    law = rng.dirichlet(np.ones(4)).reshape(2, 2)
+    sigma = rng.uniform(*SIGMAS, size=(2, 2))
+    return ga.mixture_model(law.tolist(), means.tolist(), sigma=sigma.tolist(), lam=numbers(rng)["lam"])
+
+
+def coordinates(rng):
+    laws = (
+        ga.coordinate_law(ga.power_law_spectrum(float(rng.uniform(0.3, 1.5)), 8)),
+        ga.coordinate_law([[0.1, 0.5], [0.4, 0.2], [0.25, 0.05]]),
+        ga.coordinate_law(teacher=ga.sparse_teacher(0.2, variance=5.0)),
+        ga.coordinate_law(tau=ga.sign_positions(2)),
+    )
+    return ga.attention_model(coordinates=laws[rng.integers(len(laws))], lam=numbers(rng)["lam"])
+
+
+def kinks(rng):
+    """The lasso and the elastic net."""
+    l2 = 0.0 if rng.random() < 0.5 else log_uniform(rng, *LAMBDAS)
+    return ga.paper_model(
+        omega=float(rng.uniform(0, 0.6)), sigma=numbers(rng)["sigma"],
+        penalty=ga.ElasticNet(l2, log_uniform(rng, 1e-3, 0.1)),
+    )  # fmt: skip
+
+
+def labels(rng):
+    """The GLM losses, with noisy labels."""
+    own = numbers(rng)
+    choice = rng.integers(4)
+    if choice == 0:
+        return ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=float(rng.uniform(0, 1))), **own)
+    if choice == 1:
+        return ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(temperature=float(rng.uniform(0, 2))), **own)
+    if choice == 2:
+        return ga.glm_model(ga.MultinomialLoss(), rank=3, **own)
+    return ga.glm_model(ga.PhaseRetrievalLoss(), ga.IntensityLabels(noise=float(rng.uniform(0, 1))), **own)
+
+
+def noisy(where):
+    """The paper's model as own arrays, with Gaussian noise on the scores or on the outputs."""
+
+    def make(rng, d, alpha):
+        clean, noise = ga.sample(paper(rng), d, alpha, rng), log_uniform(rng, *NOISES)
+        n, L, _ = clean.tokens.shape
+        if where == "scores":
+            outputs = clean.outputs + noise * rng.standard_normal((n, L, L)) @ clean.tokens
+        else:
+            outputs = clean.outputs + noise * rng.standard_normal(clean.outputs.shape)
+        own = ga.Dataset(clean.tokens, outputs, clean.positions, lam=clean.penalty.strength)
+        return own, clean.Q_star
+
+    return make
+
+
+FAMILIES = {
+    "paper": paper,
+    "more tokens and columns": larger,
+    "causal, other temperatures": other_map,
+    "untied keys": untied,
+    "linear attention": linear,
+    "sigmoid attention": sigmoid,
+    "mixtures": mixture,
+    "other coordinate laws": coordinates,
+    "lasso, elastic net": kinks,
+    "labels": labels,
+    "noisy scores": noisy("scores"),
+    "noisy outputs": noisy("outputs"),
+}
+
+
+def instance(family, seed):
+    """Data, start and risk of one run."""
+    rng = np.random.default_rng([seed, list(FAMILIES).index(family)])
+    d, alpha = round(log_uniform(rng, *SIZES)), float(rng.uniform(*ALPHAS))
+    start = ("semantic", "positional", "random")[rng.integers(3)]
+    if family.startswith("noisy"):
+        data, Q_star = FAMILIES[family](rng, d, alpha)
+        return data, Q_star if start == "semantic" else start, "exact"
+    model = FAMILIES[family](rng)
+    d = min(d, int(np.sqrt(MAX_ENTRIES / (alpha * model.n_tokens))))
+    data = ga.sample(model, d, alpha, rng)
+    risk = str(rng.choice(list(RISKS), p=np.array(list(RISKS.values())) / sum(RISKS.values())))
+    if start == "positional" and not data.positions.any():
+        start = "random"
+    return data, start, risk if len(data._risks) > 1 else "exact"
