@@ -71,6 +71,9 @@ def gamp():
         message_passing=ga.Status.STALLED,
         n_settle=3,
         fixed_point=True,
+        is_minimum=True,
+        lowest_eigenvalue=0.003,
+        n_escapes=0,
         n_off_global=0,
         n_near_jump=1,
         state=state(),
@@ -87,6 +90,8 @@ def descent():
     """A long descent."""
     overlaps = ga.Overlaps(**arrays() | {"V": np.full((L, R, R), np.nan)})
     return ga.DescentResult(
+        is_minimum=True,
+        lowest_eigenvalue=0.003,
         ga.Status.MAX_ITER, T, 1e-3, history(), np.arange(T), np.ones((D, R)), overlaps, 0.1, gradient_norm=1e-3
     )
 

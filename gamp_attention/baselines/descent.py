@@ -8,6 +8,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention.baselines.torch_loops import few_threads, first_order, proximal_descent, quasi_newton
+from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import gradient_norm, overlaps, risk_at, susceptibility
 from gamp_attention.data.starts import initial_weights
@@ -31,6 +32,7 @@ class DescentResult(Ended):
     Q : (d, r) the last weights; those of the start where they are not finite.
     overlaps : of Q, with V from the Hessians of the samples; NaN where there is no such V.
     train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at Q.
+    is_minimum, lowest_eigenvalue : as for `run_gamp`; False and NaN where it did not converge.
     """
 
     status: Status
@@ -42,6 +44,8 @@ class DescentResult(Ended):
     overlaps: Overlaps
     train_loss: float
     gradient_norm: float
+    is_minimum: bool
+    lowest_eigenvalue: float
 
 
 class TorchRisk:
@@ -183,6 +187,7 @@ def minimize_risk(
         end = start
     at = risk_at(data, end, risk)
     norm = gradient_norm(data, at.gradient)
+    curvature = lowest_curvature(data, at, end) if status.converged else None
     result = DescentResult(
         status=status,
         n_iter=n_iter,
@@ -193,5 +198,7 @@ def minimize_risk(
         overlaps=overlaps(data, end, susceptibility(data, at, end)),
         train_loss=at.train_loss,
         gradient_norm=norm,
+        is_minimum=curvature is not None and curvature.is_minimum,
+        lowest_eigenvalue=math.nan if curvature is None else curvature.lowest_eigenvalue,
     )
     return finish(result, raise_on_failure, f"minimize_risk ({method})")

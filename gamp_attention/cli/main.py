@@ -69,7 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_l1(fit)
     fit.add_argument("--seed", type=int, default=0, help="seed of the start (default 0)")
     fit.add_argument("--tol", type=float, default=1e-8, help="bound on the gradient norm (default 1e-8)")
-    fit.add_argument("--max-iter", type=int, default=2000)
+    fit.add_argument("--max-iter", type=int, default=10000, help="bound on iterations (default 10000, not met)")
+    fit.add_argument("--escape", action="store_true", help="leave a saddle of the risk, to a minimum")
     fit.add_argument("--out", metavar="FILE.npz", help="result file (default DATA.fit.npz)")
     fit.add_argument("--checkpoint", metavar="FILE", help="written now and then, and gone on from if it exists")
     fit.add_argument("--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds between (default 60)")
@@ -145,7 +146,7 @@ def _fit(options: argparse.Namespace) -> int:
     def remember(t: int, state: Any, step: Any) -> None:
         seen[:] = t, state.Q, step
 
-    wanted = chosen(options, "tol", "max_iter", "seed", "checkpoint", "checkpoint_every")
+    wanted = chosen(options, "tol", "max_iter", "escape", "seed", "checkpoint", "checkpoint_every")
     try:
         result = run_gamp(data, init, "exact", **wanted, callback=remember)
     except KeyboardInterrupt:
@@ -164,10 +165,13 @@ def _fit(options: argparse.Namespace) -> int:
         "gradient_norm": result.gradient_norm,
         "status": result.status.value,
         "n_iter": result.n_iter,
+        "is_minimum": result.is_minimum,
+        "lowest_eigenvalue": result.lowest_eigenvalue,
     }
     write_aside(out, lambda file: np.savez(file, attention=attention, **found))
     text = (
         f"{result.message}\ntraining loss {result.train_loss:.8g}, gradient norm {result.gradient_norm:.2g}, "
+        f"lowest eigenvalue of the Hessian {result.lowest_eigenvalue:.2g}, "
         f"{result.n_off_global} of {data.n_samples} samples off their global proximal minimum\nresult: {out}"
     )
     told = result.to_dict()

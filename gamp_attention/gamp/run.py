@@ -142,4 +142,5 @@ def run_gamp(
 def _followed(plan: Plan, loop: Loop) -> GampResult:
     """Where message passing leads, or a descent from its start where it goes back up to the saddle it came from."""
     result = conclude(plan, loop, loop.run())
-    return result if result.train_loss < loop.ceiling else conclude(plan, loop, Status.STALLED, loop.start)
+    returned = loop.escapes > 0 and not result.train_loss < loop.ceiling
+    return conclude(plan, loop, Status.STALLED, loop.start) if returned else result
