@@ -90,9 +90,17 @@ def descent():
     """A long descent."""
     overlaps = ga.Overlaps(**arrays() | {"V": np.full((L, R, R), np.nan)})
     return ga.DescentResult(
-        is_minimum=True,
-        lowest_eigenvalue=0.003,
-        ga.Status.MAX_ITER, T, 1e-3, history(), np.arange(T), np.ones((D, R)), overlaps, 0.1, gradient_norm=1e-3
+        ga.Status.MAX_ITER,
+        T,
+        1e-3,
+        history(),
+        np.arange(T),
+        np.ones((D, R)),
+        overlaps,
+        0.1,
+        gradient_norm=1e-3,
+        is_minimum=False,
+        lowest_eigenvalue=np.nan,
     )
 
 
