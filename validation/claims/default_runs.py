@@ -1,9 +1,10 @@
 """Whether a run of message passing with default settings ends with a solution, on any plain problem.
 
-Instances are random: every family of models of the manual (the paper's, more tokens and columns, causal, untied, linear
-and own attention, mixtures, other laws of coordinates, lasso and elastic net, the losses of labels), and own arrays with
-noise on the scores, y = (T + s N(0, 1)) x, or on the outputs. d is from 50 to 1000, α from .3 to 4, λ from 1e-3 to 1,
-with starts from the teacher, the positions, and at random. Nothing but data, start and risk is given to `run_gamp`.
+Instances are random: every family of models of the manual (the paper's, more tokens and columns, causal, untied,
+linear and own attention, mixtures, other laws of coordinates, lasso and elastic net, the losses of labels), and own
+arrays with noise on the scores, y = (T + s N(0, 1)) x, or on the outputs. d is from 50 to 1000, α from .3 to 4, λ from
+1e-3 to 1, with starts from the teacher, the positions, and at random. Nothing but data, start and risk is given to
+`run_gamp`.
 
 Every answer is judged apart from its own report: the gradient is computed anew, and for a third of the instances of at
 most 150 weights the lowest eigenvalue comes from the dense Hessian, by differences of the gradient.
