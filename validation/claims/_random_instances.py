@@ -8,7 +8,7 @@ from docs.examples.sigmoid_attention import SigmoidAttention
 SIZES, ALPHAS, LAMBDAS, SIGMAS = (50, 1000), (0.3, 4.0), (1e-3, 1.0), (0.3, 1.5)
 NOISES = (0.03, 1.0)
 MAX_ENTRIES = 1e7  # of the tokens; d is smaller where there would be more
-MAX_SLOW = {"more tokens and columns": 1e6, "sigmoid attention": 2e5}  # the same where a proximal step takes long
+MAX_SLOW = {"more tokens and columns": 2e5, "sigmoid attention": 2e5}  # the same where a proximal step takes long
 RISKS = {"exact": 2, "asymptotic": 1}  # how often, where both are defined
 
 
