@@ -122,7 +122,7 @@ class Overlaps(Result):
     >>> import gamp_attention as ga
     >>> one = np.ones((2, 1, 1))
     >>> start = ga.Overlaps(q=0.1 * one, m=np.zeros((2, 1)), theta=0.1 * one, V=10 * one)
-    >>> ga.solve_state_evolution(ga.paper_model(), 1.5, start, rtol=1e-2, stable=False).converged
+    >>> ga.solve_state_evolution(ga.paper_model(), 1.5, start, rtol=1e-2, stability=False).converged
     True
     """
 

@@ -76,7 +76,7 @@ CASES = {
     "se init unknown": (lambda d, m: ga.solve_state_evolution(m, 1, "x"), "init"),
     "se accuracy beyond doubles": (lambda d, m: ga.solve_state_evolution(m, 1, rtol=1e-14), "rtol"),
     "se rule unknown": (lambda d, m: ga.solve_state_evolution(m, 1, rule="gauss"), "rule"),
-    "se variance unknown": (lambda d, m: ga.solve_state_evolution(m, 1, variance="both"), "variance"),
+    "se response unknown": (lambda d, m: ga.solve_state_evolution(m, 1, response="both"), "response"),
     "se start beyond its teacher": (lambda d, m: ga.solve_state_evolution(m, 1, SINGULAR), "init.*positive definite"),
     "split rule in many dimensions": (
         lambda d, m: ga.solve_state_evolution(ga.attention_model(4), 1, rule="split"),
@@ -161,7 +161,7 @@ CASES = {
     ),
     "se work": (lambda d, m: ga.solve_state_evolution(m, 1, max_work=np.nan), "max_work"),
     "se seed a generator": (lambda d, m: ga.solve_state_evolution(m, 1, seed=np.random.default_rng(0)), "seed"),
-    "se stable a word": (lambda d, m: ga.solve_state_evolution(m, 1, stable="no"), "stable.*'no'"),
+    "se stability a word": (lambda d, m: ga.solve_state_evolution(m, 1, stability="no"), "stability.*'no'"),
     "trajectory of no iteration": (lambda d, m: ga.trajectory(m, 1, n_iter=0), "n_iter"),
     "trajectory of one replica": (lambda d, m: ga.trajectory(m, 1, n_replicas=1), "n_replicas"),
     "trajectory of odd paths": (lambda d, m: ga.trajectory(m, 1, n_paths=4097), "n_paths.*even"),

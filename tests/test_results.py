@@ -34,7 +34,7 @@ def state_evolution():
         history=StateEvolutionHistory(**arrays(12)),
         overlaps=ga.Overlaps(**arrays()),
         overlaps_error=ga.Overlaps(**{name: 1e-3 * value for name, value in arrays().items()}),
-        error=1e-3,
+        relative_error=1e-3,
         train_loss=0.1,
         train_loss_error=1e-4,
         test_error=0.2,
@@ -47,7 +47,7 @@ def state_evolution():
         stability=stability,
         consistent=True,
         validity="consistent, jumps make 0.1 % of V̂",
-        variance="stein",
+        response="stein",
         rule="split",
     )
 
@@ -301,7 +301,7 @@ def test_every_public_class_is_among_these():
         if is_dataclass(getattr(ga, name)) or issubclass(getattr(ga, name), (tuple, ga.Dataset))
     }
     assert data <= {*RESULTS, *OTHERS}
-    assert classes - data == {"ConvergenceError", "Status"}
+    assert classes - data == {"ConvergenceError", "KinkWarning", "Status"}
 
 
 def test_a_known_error_stands_beside_its_number():

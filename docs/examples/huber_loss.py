@@ -25,7 +25,7 @@ def main() -> None:
     """GAMP against state evolution with the new loss."""
     model = ga.glm_model(PseudoHuber(0.5), ga.LinearLabels(noise=0.3), lam=0.1)
     run = ga.run_gamp(ga.sample(model, d=300, alpha=2.0, seed=0), init="random")
-    theory = ga.solve_state_evolution(model, alpha=2.0, init="random", stable=False, rtol=5e-3)
+    theory = ga.solve_state_evolution(model, alpha=2.0, init="random", stability=False, rtol=5e-3)
     for name, found in (("GAMP", run), ("theory", theory)):
         q, theta = found.overlaps.q[0, 0, 0], found.overlaps.theta[0, 0, 0]
         print(f"{name} {found.status.value}: q = {q:.3f}, θ = {theta:.3f}")

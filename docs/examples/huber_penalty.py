@@ -41,7 +41,7 @@ def main() -> None:
     """GAMP against state evolution with the new penalty."""
     model = ga.paper_model(penalty=Huber(lam=0.02, knee=0.2))
     run = ga.run_gamp(ga.sample(model, d=300, alpha=1.5, seed=0), "semantic", risk="asymptotic")
-    theory = ga.solve_state_evolution(model, alpha=1.5, init="semantic", stable=False)
+    theory = ga.solve_state_evolution(model, alpha=1.5, init="semantic", stability=False)
     for name, found in (("GAMP", run), ("theory", theory)):
         q, theta = found.overlaps.q[0, 0, 0], found.overlaps.theta[0, 0, 0]
         print(f"{name} {found.status.value}: q = {q:.3f}, θ = {theta:.3f}")

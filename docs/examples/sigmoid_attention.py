@@ -31,7 +31,7 @@ def main() -> None:
     """GAMP against state evolution with the new map."""
     model = ga.attention_model(student=SigmoidAttention(2.0), lam=0.02)
     run = ga.run_gamp(ga.sample(model, d=300, alpha=3.0, seed=0), init="semantic", risk="asymptotic")
-    theory = ga.solve_state_evolution(model, alpha=3.0, init="semantic", stable=False, rtol=5e-3)
+    theory = ga.solve_state_evolution(model, alpha=3.0, init="semantic", stability=False, rtol=5e-3)
     for name, found in (("GAMP", run), ("theory", theory)):
         q, theta = found.overlaps.q[0, 0, 0], found.overlaps.theta[0, 0, 0]
         print(f"{name} {found.status.value}: q = {q:.3f}, θ = {theta:.3f}")

@@ -24,7 +24,7 @@ lines = {}
 for name in ("semantic", "positional"):
     start, lines[name] = name, []
     for alpha in ALPHAS[::-1] if name == "semantic" else ALPHAS:
-        se = ga.solve_state_evolution(model, alpha, start, rtol=2e-3, stable=False)
+        se = ga.solve_state_evolution(model, alpha, start, rtol=2e-3, stability=False)
         lines[name].append((alpha, se.train_loss, se.overlaps.scalars()))
         start = se.overlaps
     lines[name].sort(key=lambda row: row[0])

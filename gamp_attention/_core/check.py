@@ -71,6 +71,11 @@ def fits(name: str, *shape: int) -> None:
         raise ValueError(f"{name}: needs arrays that fit into memory, got shape {shape}, {held}")
 
 
+def plain(value: Any) -> Any:
+    """What is given for an array; tensors of torch without their gradients, in the memory of this process."""
+    return value.detach().cpu() if hasattr(value, "detach") and hasattr(value, "cpu") else value
+
+
 def ndim(name: str, value: Any) -> int:
     """The number of axes of what stands for an array."""
     try:
@@ -90,17 +95,17 @@ def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
 def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool = False) -> np.ndarray:
     """A finite float array of a given shape; letters stand for any size of at least one.
 
-    `single` leaves arrays of single precision as they are.
+    `single` leaves arrays of single precision as they are. Tensors are used as they are now, without their gradients.
     """
     wanted = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
     try:
-        result = np.asarray(value)
+        result = np.asarray(plain(value))
         if result.dtype.kind not in "biuf" or np.ma.is_masked(value):
             raise TypeError("not real numbers")
         if not (single and result.dtype == np.float32):
             with np.errstate(over="ignore"):  # of longer floats; infinities are refused below
                 result = result.astype(np.float64, copy=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         got = type(value).__name__
         if isinstance(value, np.ndarray):
             got = "an array with masked entries" if np.ma.is_masked(value) else f"an array of {value.dtype}"

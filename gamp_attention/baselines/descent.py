@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
 from gamp_attention.baselines.torch_loops import few_threads, first_order, proximal_descent, quasi_newton
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset, require_dataset
@@ -99,6 +100,7 @@ def require_device(device: Any) -> None:
         raise check.fail("device", device, f"a device that torch can compute on ({reason})") from None
 
 
+@quiet
 def minimize_risk(
     data: Dataset,
     init: Any = "semantic",

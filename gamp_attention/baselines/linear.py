@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
 from gamp_attention._core.seeds import generator
 from gamp_attention.baselines.gaussian_average import AVERAGES, Integrand, gaussian_average
 from gamp_attention.models.model import Model, require_attention
@@ -36,6 +37,7 @@ class LinearBaseline(Ended):
     status: Status
 
 
+@quiet
 def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: Any = 0) -> LinearBaseline:
     """Asymptotic weights and test error of the linear layer y = W x trained on the same task.
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
 from gamp_attention._core.seeds import generator
 from gamp_attention.baselines.gaussian_average import AVERAGES, Integrand, gaussian_average
 from gamp_attention.baselines.linear import WhitenedTeacher, checked_accuracy
@@ -38,6 +39,7 @@ class LinearFit(Ended):
     status: Status
 
 
+@quiet
 def fit_linear_baseline(
     data: Dataset, lam: float = 1e-4, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: Any = 0
 ) -> LinearFit:

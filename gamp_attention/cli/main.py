@@ -25,7 +25,7 @@ from gamp_attention.models.attention import paper_model
 from gamp_attention.models.starts import STARTS
 from gamp_attention.penalties.standard import ElasticNet
 from gamp_attention.state_evolution.dynamics.trajectory import trajectory
-from gamp_attention.state_evolution.fixed_points.overlap_map import VARIANCES
+from gamp_attention.state_evolution.fixed_points.overlap_map import RESPONSES
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 from gamp_attention.state_evolution.rules.choice import RULES
 
@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     solve.add_argument("--init", choices=STARTS, default="semantic")
     solve.add_argument("--rtol", type=float, help="relative error of the overlaps asked for (default 1e-4)")
     solve.add_argument("--rule", choices=RULES, default="auto")
-    solve.add_argument("--variance", choices=VARIANCES, default="stein", help="form of V̂")
+    solve.add_argument("--response", "--variance", choices=RESPONSES, default="stein", help="form of V̂")
     solve.add_argument("--seed", type=int, default=0, help="seed of randomised points (default 0)")
     solve.set_defaults(run=_solve)
 
@@ -180,7 +180,7 @@ def _fit(options: argparse.Namespace) -> int:
 
 
 def _solve(options: argparse.Namespace) -> int:
-    wanted = chosen(options, "alpha", "init", "rtol", "rule", "variance", "seed")
+    wanted = chosen(options, "alpha", "init", "rtol", "rule", "response", "seed")
     result = solve_state_evolution(_model(options), **wanted)
     found = result.to_dict()
     pairs = ("train_loss", "test_error", "jump_mass", "replicon")  # each written with its error

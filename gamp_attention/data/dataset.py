@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
 from gamp_attention._core.text import Shown
 from gamp_attention.data.fields import local_fields
 from gamp_attention.data.pass_kernels import Part
@@ -64,6 +65,7 @@ class Dataset(Shown):
     (2.0, True)
     """
 
+    @quiet
     def __init__(
         self,
         tokens: Any,

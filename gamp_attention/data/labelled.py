@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
 from gamp_attention.data.dataset import RISKS, Dataset
 from gamp_attention.data.fields import local_fields
 from gamp_attention.data.stores import Tokens, TokenStore, as_tokens
@@ -47,6 +48,7 @@ class LabelledDataset(Dataset):
     True
     """
 
+    @quiet
     def __init__(
         self,
         tokens: Any,
@@ -60,14 +62,14 @@ class LabelledDataset(Dataset):
         penalty: Any = None,
     ) -> None:
         if not isinstance(tokens, TokenStore) and check.ndim("tokens", tokens) == 2:
-            tokens = np.asarray(tokens)[:, None]
+            tokens = np.asarray(check.plain(tokens))[:, None]
         self.tokens = as_tokens("tokens", tokens)
         n, L, d = self.tokens.shape
         positions = np.zeros((L, d)) if positions is None else check.array("positions", positions, (L, d))
         sources = Sources.plain(np.ascontiguousarray(positions), n)
         self._describe(require_penalty(penalty, lam), rank, spectra, require_loss(loss), sources)
         if check.ndim("labels", labels) == 1:
-            labels = np.asarray(labels)[:, None]
+            labels = np.asarray(check.plain(labels))[:, None]
         self.labels = check_labels(loss, labels, n, L, self.rank)
         self._risks = dict.fromkeys(RISKS, RiskTerms(self.labels, np.zeros(n)))
         self._outputs = self.targets = self.Q_star = self.model = None

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gamp_attention._core import check
+from gamp_attention._core.read_only import read_only
 from gamp_attention.data.pass_kernels import Part, grouped_pass
 from gamp_attention.denoisers.output import Denoised
 from gamp_attention.models.sources import Group, summed, weighted
@@ -77,10 +79,11 @@ def next_memory(
     groups: tuple[Group, ...], D: np.ndarray, g: np.ndarray, rule: Memory, V: np.ndarray, W: np.ndarray, beta: float
 ) -> np.ndarray:
     """The Onsager memory D of the next iteration by a rule, with V and W of the source of each token."""
-    after = rule(D, weighted(groups, V, g), weighted(groups, W, g), beta)
+    after = check.plain(rule(read_only(D), weighted(groups, V, g), weighted(groups, W, g), beta))
     if np.shape(after) != D.shape:
         raise ValueError(f"memory: needs to return shape {D.shape}, got shape {np.shape(after)}")
-    return after
+    after = np.asarray(after, dtype=float)
+    return after if after.flags.writeable else after.copy()
 
 
 def sum_risk(data: Part, risk: str, Q: np.ndarray) -> RiskSums:

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import kernel, over_blocks
+from gamp_attention._core.overflow import quiet
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.fields import back_project, local_fields
 from gamp_attention.data.stores import joined
@@ -18,6 +19,8 @@ from gamp_attention.losses.attention import differentiate, make_work
 from gamp_attention.models.sources import weighted
 from gamp_attention.penalties.matrix import least_subgradient, penalty_total
 from gamp_attention.results import Overlaps
+
+T = TypeVar("T", np.ndarray, float)
 
 
 @kernel
@@ -116,6 +119,7 @@ def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: An
     return curvature * P + back_project(data.tokens, data.positions, v)
 
 
+@quiet
 def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
     """Gradient of the un-normalised risk R of equation (3), or of its asymptotic form, equation (41).
 
@@ -145,10 +149,11 @@ def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
     True
     """
     require_dataset(data).terms(risk)
-    Q = check.array("Q", Q, (data.dim, data.rank))
-    return risk_at(data, Q, risk).gradient
+    found = risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).gradient
+    return _within_range(Q, found)
 
 
+@quiet
 def train_loss(data: Dataset, Q: Any, risk: str = "exact") -> float:
     """Training loss ε_t = R/d of equation (3), or of its asymptotic form, equation (41).
 
@@ -177,7 +182,13 @@ def train_loss(data: Dataset, Q: Any, risk: str = "exact") -> float:
     True
     """
     require_dataset(data).terms(risk)
-    return risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).train_loss
+    return _within_range(Q, risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).train_loss)
+
+
+def _within_range(Q: Any, value: T) -> T:
+    if not np.isfinite(value).all():
+        raise check.fail("Q", np.asarray(Q), "weights at which the risk is within the range of doubles")
+    return value
 
 
 def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:

@@ -6,6 +6,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.gaussian import psd_root
+from gamp_attention._core.overflow import quiet
 from gamp_attention._core.seeds import generator
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.drawing import draw_tokens, require_storage
@@ -18,11 +19,12 @@ def checked_size(model: Any, d: Any, alpha: Any) -> tuple[int, float]:
     """d and α of data that can be drawn from a model."""
     require_model(model)
     d, alpha = check.integer("d", d, low=1), check.real("alpha", alpha, low=0, strict=True)
-    if round(alpha * d) < 1:
-        raise check.fail("alpha", alpha, f"at least one sample, alpha * d >= 1 at d = {d}")
+    if not 1 <= np.round(alpha * d) <= check.MAX_INTEGER:
+        raise check.fail("alpha", alpha, f"at least one sample and a number of them, 1 <= alpha * d, at d = {d}")
     return d, alpha
 
 
+@quiet
 def sample(
     model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.float64, storage: Any = "memory"
 ) -> Dataset:

@@ -26,6 +26,7 @@ class NewtonSettings(NamedTuple):
     loiter: int = 30  # once in so many steps, a point where the Hessian is not definite is left as a saddle is
     max_shift: float = 1e300  # of the Hessian: more than any finite one asks for
     last_step: float = 1e-10  # relative step after which a further one, quadratically smaller, is not worth its cost
+    short: float = 1e-6  # of a Newton step; two in a row that are shorter are stuck, as on a kink
     merge: float = 0.3  # a step that lands this much nearer to a known minimum belongs to it
     max_minima: int = 16  # that a global search remembers
 
@@ -186,7 +187,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
     The Hessian is shifted until it is positive definite, the step halved until the objective falls enough.
     Stops as `merged` once a Newton step heads for one of the first n_known of ws.minima.
     """
-    k = z.shape[0]
+    k, was_short = z.shape[0], False
     value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
     for number in range(NEWTON.max_iter):
         size, scale = 0.0, 0.0
@@ -242,8 +243,9 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
             if trial <= value - 1e-4 * t * slope + rounding:
                 break
             t *= 0.5
-            if t < 1e-12:
+            if t < 1e-12 or (was_short and t < NEWTON.short):
                 return value, END.failed
+        was_short = t < NEWTON.short
         if slope <= rounding:  # the objective no longer tells steps apart: stop when the gradient no longer falls
             after = 0.0
             for i in range(k):

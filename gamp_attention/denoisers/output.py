@@ -6,6 +6,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import kernel, over_blocks, sample_kernel
+from gamp_attention._core.overflow import quiet
 from gamp_attention.denoisers.newton import END, cholesky_solve, make_metric, make_workspace, minimise_from
 from gamp_attention.denoisers.prox import factor_hessian, minimise_globally, search_points
 from gamp_attention.losses.attention import AttentionLoss
@@ -38,6 +39,7 @@ class Denoised(NamedTuple):
     solved: np.ndarray
 
 
+@quiet
 def denoise(
     loss: Any,
     params: np.ndarray,
@@ -86,6 +88,7 @@ def denoise(
     out = empty_answer(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
     points = search_points(L * r)
     over_blocks(lambda first, last: _denoise_block(first, last, loss, params, flat, metric, hold, points, out), n, 128)
+    out.solved[:] &= np.isfinite(out.moreau) & np.isfinite(out.g).all(axis=1)
     return unflatten(out)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core.read_only import read_only
 from gamp_attention.damping import Damping
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import Memory
@@ -83,7 +84,7 @@ class Loop:
             seen = risk_at(plan.data, self.state.Q, plan.risk) if report is None else report
             self.record.add(overlaps(plan.data, self.state.Q, self.state.V), seen.gradient_norm, seen.train_loss)
             if plan.callback is not None and report is not None:
-                plan.callback(self.t, self.state, report)
+                plan.callback(self.t, read_only(self.state), read_only(report))
             if verdict is Status.CONVERGED:
                 return verdict
             if self.t >= plan.max_iter:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
 from gamp_attention.damping import Damping
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
@@ -21,6 +22,7 @@ from gamp_attention.gamp.watch import WATCH, responses
 from gamp_attention.results import Status, finish
 
 
+@quiet
 def run_gamp(
     data: Dataset,
     init: Any = "semantic",
@@ -68,7 +70,7 @@ def run_gamp(
     memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.memory`.
     V : (S, r, r) variances to start with; tr Σ_l/(2dλ) if not given.
     seed : for the random part of a start.
-    callback : called with (iteration, state, report) at every iteration.
+    callback : called with (iteration, state, report) at every iteration; their arrays are read-only.
     checkpoint : path of a file that message passing is written to now and then, and goes on from where it exists: the
         same iterations, to the last bit. max_iter may have grown since; all else must be the same.
     checkpoint_every : least seconds between two writes.

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
 from gamp_attention._core.text import Shown
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
@@ -103,6 +104,7 @@ def _check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None) -> 
             raise check.fail(name, f"shape {np.shape(array)}", f"shape {shape}")
 
 
+@quiet
 def gamp_step(
     data: Dataset,
     risk: str,
@@ -149,6 +151,7 @@ def gamp_step(
     require_dataset(data).terms(risk)
     beta = check.real("damping", damping, low=0, high=1, strict=True)
     _check_shapes(data, state, V_hat)
+    V_hat = None if V_hat is None else check.array("V_hat", V_hat, np.shape(V_hat))
     Q, V, D, z = state.Q, state.V, state.D, state.z
 
     # output step, in one pass over the tokens: ω = X̃Q − D, z = prox(ω; V), g = V⁻¹(z − ω), V̂ = −(1/d) Σ ∂g/∂ω

@@ -3,9 +3,10 @@
 from gamp_attention.losses.attention import AttentionLoss
 from gamp_attention.losses.dot_product import DotProductAttention
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
+from gamp_attention.losses.kinks import KinkWarning
 from gamp_attention.losses.registration import register_attention, register_loss
 
 __all__ = [
-    "AttentionLoss", "DotProductAttention", "LogisticLoss", "MultinomialLoss", "PhaseRetrievalLoss", "SquaredLoss",
-    "register_attention", "register_loss",
+    "AttentionLoss", "DotProductAttention", "KinkWarning", "LogisticLoss", "MultinomialLoss", "PhaseRetrievalLoss",
+    "SquaredLoss", "register_attention", "register_loss",
 ]  # fmt: skip

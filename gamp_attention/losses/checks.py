@@ -9,6 +9,7 @@ from gamp_attention._core.compiled import kernel
 from gamp_attention._core.user_code import attempt
 from gamp_attention.losses.attention import loss_derivatives, loss_value, make_work
 from gamp_attention.losses.bounds import curvature_floor, loss_floor
+from gamp_attention.losses.kinks import warn_of_kinks
 from gamp_attention.losses.point import PointLoss
 from gamp_attention.losses.user_attention import attend_all
 
@@ -87,6 +88,7 @@ def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
             _agree(name, "even = True: S[-z]", S[1][0], S[0][0], "S[z]")
         if attention.rotations and attention.parts == 1:
             _agree(name, "rotations = True: S[zO]", S[2][0], S[0][0], "S[z]")
+    warn_of_kinks(attention, n_tokens, rank)
 
 
 @kernel

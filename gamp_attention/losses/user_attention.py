@@ -7,9 +7,11 @@ and, if it likes,
 - `torch(self, z)`: attention matrices (n, L, L) of a tensor of fields (n, L, r), for `minimize_risk`;
 - `bounded`: rows of S are positive and add to 1, which saves searches; True or False for the class, as it is compiled
   in, not a property;
-- `even` (S[−z] = S[z]), `rotations` (S[zO] = S[z]), `parts` (weight matrices that Q holds side by side).
+- `even` (S[−z] = S[z]), `rotations` (S[zO] = S[z]), `parts` (weight matrices that Q holds side by side);
+- `smooth`, False for a map that is known to have kinks.
 
-Derivatives are central differences. Its first use in a model or dataset checks it.
+Derivatives are central differences. Its first use in a model or dataset checks it, and warns with a `KinkWarning` where
+its slope jumps.
 """
 
 from typing import Any
@@ -26,7 +28,7 @@ from gamp_attention.losses.numeric_derivatives import difference_derivatives
 MAPS = Registry(
     "register_attention",
     needed=("attend(self, z, S)",),
-    traits={"bounded": False, "even": False, "rotations": False, "parts": 1},
+    traits={"bounded": False, "even": False, "rotations": False, "smooth": True, "parts": 1},
     compiled_in=("bounded",),
 )
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import MAX_ROOT, quiet, squarable
 from gamp_attention.results import shown
 
 
@@ -30,6 +31,7 @@ class CoordinateClasses(NamedTuple):
     weight: np.ndarray
 
 
+@quiet
 def power_law_spectrum(
     exponent: float, n_classes: int = 16, *, weight: Any = None, variance: float = 0.25
 ) -> CoordinateClasses:
@@ -60,7 +62,7 @@ def power_law_spectrum(
     [0.3333, 0.1667]
     """
     exponent = check.real("exponent", exponent, low=0)
-    variance = check.real("variance", variance, low=0, strict=True)
+    variance = check.real("variance", variance, low=0, high=MAX_ROOT, strict=True)
     K = check.integer("n_classes", n_classes, low=1) if weight is None else np.size(weight)
     check.fits("n_classes", K)
     weight = np.full(K, 1 / K) if weight is None else class_shares("weight", weight, K)
@@ -93,7 +95,7 @@ def sign_positions(n_tokens: int = 2, size: float = 1.0) -> CoordinateClasses:
     >>> ga.sign_positions(2).values.tolist()
     [[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]
     """
-    L, size = check.integer("n_tokens", n_tokens, low=1), check.real("size", size, low=0)
+    L, size = check.integer("n_tokens", n_tokens, low=1), check.real("size", size, low=0, high=MAX_ROOT)
     max_tokens = 10  # of 1024 classes
     if max_tokens < L:
         raise check.fail("n_tokens", L, f"at most {max_tokens}, for 2^L classes of coordinates")
@@ -152,7 +154,9 @@ def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -
     ([[[1.0]], [[0.0]]], [0.1, 0.9])
     """
     share = check.real("share", share, low=0, high=1, strict=True)
-    covariance = check.real("variance", variance, low=0) * np.eye(check.integer("teacher_rank", teacher_rank, low=1))
+    t = check.integer("teacher_rank", teacher_rank, low=1)
+    check.fits("teacher_rank", t, t)
+    covariance = check.real("variance", variance, low=0, high=MAX_ROOT) * np.eye(t)
     return _on_share(covariance, share)
 
 
@@ -169,7 +173,7 @@ def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> Coordinate
     ndim = check.ndim(name, given)
     single = weight is None and ndim == len(shapes[0])
     shape = next((shape for shape in shapes if ndim == len(shape) + 1), shapes[0])
-    values = check.array(name, given, shape if single else ("K", *shape))
+    values = squarable(name, given, shape if single else ("K", *shape))
     values = values[None] if single else values
     K = len(values)
     return CoordinateClasses(values, np.full(K, 1 / K) if weight is None else class_shares(f"{name}.weight", weight, K))

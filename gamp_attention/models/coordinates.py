@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet, squarable
 from gamp_attention._core.text import Shown
 from gamp_attention.models.coordinate_classes import class_shares, value_classes
 
@@ -50,22 +51,22 @@ class CoordinateLaw(Shown):
     teacher_mean: np.ndarray
     teacher_cov: np.ndarray
 
+    @quiet
     def __post_init__(self) -> None:
-        gamma = check.array("gamma", self.gamma, ("K", "L"))
+        gamma = squarable("gamma", self.gamma, ("K", "L"))
         K, L = gamma.shape
-        mean = check.array("teacher_mean", self.teacher_mean, (K, "t"))
+        mean = squarable("teacher_mean", self.teacher_mean, (K, "t"))
         checked = {
             "gamma": gamma,
             "teacher_mean": mean,
             "weight": class_shares("weight", self.weight, K),
-            "tau": check.array("tau", self.tau, (K, L)),
-            "teacher_cov": check.array("teacher_cov", self.teacher_cov, (K, mean.shape[1], mean.shape[1])),
+            "tau": squarable("tau", self.tau, (K, L)),
+            "teacher_cov": squarable("teacher_cov", self.teacher_cov, (K, mean.shape[1], mean.shape[1])),
         }
         for name, values in checked.items():
             object.__setattr__(self, name, values)
         if (self.gamma < 0).any():
-            needs = "positive semi-definite Σ_l, eigenvalues of at least 0"
-            raise check.fail("covariance", float(self.gamma.min()), needs)
+            raise check.fail("gamma", float(self.gamma.min()), "eigenvalues, at least 0, of positive semi-definite Σ_l")
         if (self.trace <= 0).any():
             raise check.fail("gamma", self.gamma, "a positive trace of every Σ_l")
         _covariances("teacher_cov", self.teacher_cov)
@@ -123,7 +124,11 @@ def coordinate_law(
     """
     L = check.integer("n_tokens", n_tokens, low=1)
     t = check.integer("teacher_rank", teacher_rank, low=1)
+    check.fits("n_tokens, teacher_rank", max(L, t), t)
     gamma = value_classes("spectra", spectra, (), (L,))
+    if not (gamma.values >= 0).all() or not gamma.values.any(axis=0).all():
+        needs = "eigenvalues, at least 0, of positive semi-definite Σ_l, and a positive trace of each"
+        raise check.fail("spectra", gamma.values, needs)
     gamma = gamma._replace(values=np.broadcast_to(gamma.values.reshape(len(gamma.values), -1), (len(gamma.values), L)))
     tau = value_classes("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
     cov = value_classes("teacher", np.eye(t) if teacher is None else teacher, (t, t))

@@ -58,7 +58,9 @@ class Model(Shown):
     def __post_init__(self) -> None:
         if not isinstance(self.coordinates, CoordinateLaw):
             raise check.fail("coordinates", self.coordinates, "a CoordinateLaw", TypeError)
-        given = self.penalty if isinstance(self.penalty, tuple) else Ridge(self.penalty)
+        given = self.penalty
+        if not isinstance(given, tuple):
+            given = Ridge(check.real("penalty", given, low=0, strict=True))
         object.__setattr__(self, "penalty", require_penalty(given))
         object.__setattr__(self, "rank", check.integer("rank", self.rank, low=1))
         object.__setattr__(self, "student", check_student(self.student, self.n_tokens, self.rank))

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet, squarable
 from gamp_attention.models.coordinates import CoordinateLaw
 
 
@@ -25,6 +26,7 @@ class SampledLaw(CoordinateLaw):
     tau_spread: np.ndarray
 
 
+@quiet
 def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None) -> SampledLaw:
     """The law ν of equation (5) of d given coordinates, as of an instance of data.
 
@@ -55,9 +57,13 @@ def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None
     >>> law.weight.tolist(), law.tau.tolist()
     ([0.25, 0.75], [[-1.0, 1.0], [1.0, -1.0]])
     """
-    gamma = check.array("gamma", gamma, ("d", "L"))
-    tau = check.array("tau", tau, gamma.shape)
-    pi = check.array("pi", pi, (len(gamma), "t"))
+    gamma = squarable("gamma", gamma, ("d", "L"))
+    tau = squarable("tau", tau, gamma.shape)
+    pi = squarable("pi", pi, (len(gamma), "t"))
+    if (gamma < 0).any() or not gamma.any(axis=0).all():
+        raise check.fail(
+            "gamma", gamma, "eigenvalues, at least 0, of positive semi-definite Σ_l, and a positive trace of each"
+        )
     alike = np.column_stack([gamma, tau, pi.any(axis=1)])
     _, first, group, counts = np.unique(
         alike.round(12), axis=0, return_index=True, return_inverse=True, return_counts=True

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import squarable
 from gamp_attention._core.text import Shown
 from gamp_attention.losses.dot_product import DotProductAttention, checked_attention
 
@@ -47,7 +48,7 @@ class SoftmaxTeacher(Shown):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "omega", check.real("omega", self.omega, low=0, high=1))
-        A = check.array("A", self.A, ("L", "L"))
+        A = squarable("A", self.A, ("L", "L"))
         if len(A) != A.shape[1]:
             raise check.fail("A", f"shape {A.shape}", "a square matrix")
         object.__setattr__(self, "A", A)

@@ -40,6 +40,8 @@ class ClassLaw(Shown):
 
     def __post_init__(self) -> None:
         given = check.array("patterns", self.patterns, ("C", "L"))
+        if not (np.isin(given, np.arange(given.size)).all()):
+            raise check.fail("patterns", given, "the sources 0 to S - 1, each in one column")
         object.__setattr__(self, "patterns", given.astype(int))
         class_shares("probability", self.probability, len(given))
         used = [np.unique(column) for column in self.patterns.T]

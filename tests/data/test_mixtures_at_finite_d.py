@@ -65,7 +65,7 @@ def test_a_teacher_that_sees_the_means_is_followed_too(mixture):
 def test_fixed_points_agree_at_finite_d():
     """Within 4 standard errors over instances, whose teachers differ, and 1/(4√d); m vanishes by symmetry."""
     model = ga.mixture_model([[0.6, 0], [0, 0.4]], MEANS, sigma=[[0.45, 0.55], [0.5, 0.4]])
-    se = ga.solve_state_evolution(model, 1.5, rtol=1e-2, stable=False)
+    se = ga.solve_state_evolution(model, 1.5, rtol=1e-2, stability=False)
     assert se.converged
     assert se.consistent
     assert not se.overlaps.m.any()
@@ -87,7 +87,7 @@ def test_a_comparison_has_an_entry_for_each_source(monkeypatch):
     """With few steps and paths of state evolution, whose numbers are not at stake here."""
 
     def few_steps(model, alpha, name, rtol):
-        return ga.solve_state_evolution(model, alpha, name, rule="sobol", max_iter=1, stable=False)
+        return ga.solve_state_evolution(model, alpha, name, rule="sobol", max_iter=1, stability=False)
 
     def few_paths(*args, **options):
         return ga.trajectory(*args, **options | {"n_paths": 512, "n_replicas": 2})

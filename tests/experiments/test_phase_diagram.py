@@ -60,11 +60,13 @@ def test_boundaries_of_the_paper(model, found):
     baseline = ga.linear_baseline(model)
     for side in (-1, 1):
         losses = [
-            ga.solve_state_evolution(model, found.alpha_c[0] + 2e-3 * side, branch, rtol=1e-4, stable=False).train_loss
+            ga.solve_state_evolution(
+                model, found.alpha_c[0] + 2e-3 * side, branch, rtol=1e-4, stability=False
+            ).train_loss
             for branch in ("positional", "semantic")
         ]
         assert (losses[0] - losses[1]) * side > 0
-        se = ga.solve_state_evolution(model, found.alpha_l[0] + 2e-3 * side, "semantic", rtol=1e-4, stable=False)
+        se = ga.solve_state_evolution(model, found.alpha_l[0] + 2e-3 * side, "semantic", rtol=1e-4, stability=False)
         assert (baseline.test_error - se.test_error) * side > 0
 
 
@@ -101,7 +103,7 @@ def test_end_of_a_branch_and_of_its_stability(model):
         scan.at(alpha)
     assert sorted(scan.found) == [0.8, 0.9]
     assert scan.at(0.8).train_loss == pytest.approx(
-        ga.solve_state_evolution(model, 0.8, rtol=1e-4, stable=False).train_loss, rel=2e-3
+        ga.solve_state_evolution(model, 0.8, rtol=1e-4, stability=False).train_loss, rel=2e-3
     )
     first, last = existence(scan, 0.65, 0.9, 1e-3)
     assert first.error <= 1e-3

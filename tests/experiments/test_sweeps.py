@@ -18,7 +18,7 @@ from tests.conftest import CELLS, QUICK
 def test_rows_are_what_the_solvers_give(model, tiny_sweep):
     rows = {(r["method"], r["branch"], r["alpha"], r["seed"]): r for r in tiny_sweep.rows}
     assert len(rows) == CELLS
-    se = ga.solve_state_evolution(model, 1.5, "semantic", rtol=1e-2, stable=False)
+    se = ga.solve_state_evolution(model, 1.5, "semantic", rtol=1e-2, stability=False)
     row = rows["SE", "semantic", 1.5, None]
     assert row["start"] == "name"
     assert row["overlaps"] == {name: value.tolist() for name, value in se.overlaps.arrays().items()}

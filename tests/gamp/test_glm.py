@@ -74,7 +74,7 @@ def test_ridge_state_evolution_is_marchenko_pastur(alpha):
     """V, q, θ of ridge regression with noisy labels from the resolvent of the Wishart matrix, to 1e-8."""
     noise = 0.5
     model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise), lam=LAM)
-    found = ga.solve_state_evolution(model, alpha, "random", rtol=1e-9, stable=False)
+    found = ga.solve_state_evolution(model, alpha, "random", rtol=1e-9, stability=False)
     assert found.converged
     # V = tr (XᵀX/d + λ)⁻¹/d solves V (λ + α/(1 + V)) = 1
     V = brentq(lambda v: v * (LAM + alpha / (1 + v)) - 1, 1e-12, 1 / LAM, xtol=1e-15)
@@ -108,7 +108,7 @@ def test_gamp_on_glms_is_where_state_evolution_says(name):
         found = ga.run_gamp(data, init)
         assert found.converged
         assert found.fixed_point
-        here = ga.solve_state_evolution(data.instance_model(), data.alpha, init, rtol=1e-2, stable=False)
+        here = ga.solve_state_evolution(data.instance_model(), data.alpha, init, rtol=1e-2, stability=False)
         assert here.converged
         gaps.append([np.trace(a - b, axis1=-2, axis2=-1).sum() / np.trace(b, axis1=-2, axis2=-1).sum() for a, b in zip(
             (found.overlaps.q, found.overlaps.theta, found.overlaps.V),

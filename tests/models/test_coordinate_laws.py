@@ -68,7 +68,7 @@ def test_two_identical_classes_equal_one():
     )  # fmt: skip
     models = [ga.attention_model(coordinates=law) for law in (one, two)]
     for init in ("semantic", "positional"):
-        a, b = (ga.solve_state_evolution(model, 1.5, init, rtol=1e-2, stable=False) for model in models)
+        a, b = (ga.solve_state_evolution(model, 1.5, init, rtol=1e-2, stability=False) for model in models)
         assert np.allclose(a.overlaps.q, b.overlaps.q, rtol=1e-10)
         assert np.allclose(a.overlaps.m, b.overlaps.m, rtol=1e-10)
         assert a.train_loss == pytest.approx(b.train_loss, rel=1e-10)
@@ -193,7 +193,7 @@ CASES = {
     "no classes": (lambda: ga.power_law_spectrum(1, 0), "n_classes.*>= 1"),
     "shares beyond one": (lambda: ga.power_law_spectrum(1, weight=[0.5, 0.6]), "weight.*add to 1"),
     "negative eigenvalue": (lambda: ga.coordinate_law([0.1, -0.1]), "semi-definite"),
-    "a token without variance": (lambda: ga.coordinate_law([[0.1, 0.0]]), "gamma.*positive trace"),
+    "a token without variance": (lambda: ga.coordinate_law([[0.1, 0.0]]), "spectra.*positive trace"),
     "spectra of too many tokens": (lambda: ga.coordinate_law([[0.1, 0.2, 0.3]]), r"spectra.*\(K, 2\)"),
     "positions of too few tokens": (lambda: ga.coordinate_law(tau=[1.0]), r"tau.*\(2,\)"),
     "too many signs": (lambda: ga.sign_positions(30), "n_tokens.*at most"),

@@ -51,7 +51,7 @@ def test_one_class_is_the_plain_model(model):
 
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
 def test_one_class_has_the_plain_fixed_point(model, branch):
-    one, two = (ga.solve_state_evolution(each, 1.5, branch, rtol=1e-2, stable=False) for each in (model, single()))
+    one, two = (ga.solve_state_evolution(each, 1.5, branch, rtol=1e-2, stability=False) for each in (model, single()))
     assert np.allclose(vector(one.overlaps), vector(two.overlaps), rtol=1e-12)
     assert one.test_error == pytest.approx(two.test_error, rel=1e-12)
     assert one.replicon == pytest.approx(two.replicon, rel=1e-12)

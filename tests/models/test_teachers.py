@@ -20,7 +20,7 @@ def test_own_teacher_gives_what_the_built_in_one_does(model):
     own = ga.attention_model(teacher=OwnTeacher())
     one, two = (ga.run_gamp(ga.sample(each, 60, 1.5, 0), "semantic", tol=0, max_iter=10) for each in (model, own))
     assert np.allclose(one.Q, two.Q, atol=1e-10)
-    one, two = (ga.solve_state_evolution(each, 1.5, rtol=1e-2, stable=False) for each in (model, own))
+    one, two = (ga.solve_state_evolution(each, 1.5, rtol=1e-2, stability=False) for each in (model, own))
     assert np.allclose(one.overlaps.q, two.overlaps.q, rtol=1e-8)
     one, two = (ga.linear_baseline(each) for each in (model, own))
     assert np.allclose(one.weights, two.weights, atol=1e-8)
@@ -43,7 +43,7 @@ def test_a_causal_mask_forbids_reversing_tokens(which):
     model = ga.attention_model(student=causal) if which == "student" else ga.attention_model(teacher=teacher)
     assert ga.paper_model().reversible
     assert not model.reversible
-    se = ga.solve_state_evolution(model, 3.0, "positional", rtol=1e-2, stable=False)
+    se = ga.solve_state_evolution(model, 3.0, "positional", rtol=1e-2, stability=False)
     path = ga.trajectory(model, 3.0, "positional", damping=0.3, n_iter=35, n_paths=2048, n_replicas=3)
     assert se.converged
     assert not np.array_equal(se.V_hat[0], se.V_hat[1])

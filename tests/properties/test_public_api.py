@@ -71,7 +71,7 @@ def test_descent_ends_finite_and_says_how(data):
 @examples(6)
 @given(models(("law", "labels")), st.floats(-2, 2), st.sampled_from(["semantic", "random"]))
 def test_state_evolution_is_finite_or_says_why_not(model, exponent, init):
-    budget = {"rtol": 0.1, "max_iter": 3, "max_work": 1e4, "stable": False}
+    budget = {"rtol": 0.1, "max_iter": 3, "max_work": 1e4, "stability": False}
     result = ga.solve_state_evolution(model, 10**exponent, init, **budget)
     found = result.train_loss, result.test_error, *result.overlaps.arrays().values()
     assert is_finite(*found) or result.status in (

@@ -86,15 +86,15 @@ def test_semantic_branch_is_followed_to_where_it_vanishes(model):
         near = ga.solve_state_evolution(model, change.value + side * 0.01, "semantic", rtol=1e-3)
         assert near.stability.stable is (side > 0)
     assert np.all(np.diff(path.values) < 0)
-    above = ga.solve_state_evolution(model, path.end_value + 0.03, "semantic", rtol=1e-2, stable=False)
-    below = ga.solve_state_evolution(model, path.end_value - 0.03, "semantic", rtol=1e-2, stable=False)
+    above = ga.solve_state_evolution(model, path.end_value + 0.03, "semantic", rtol=1e-2, stability=False)
+    below = ga.solve_state_evolution(model, path.end_value - 0.03, "semantic", rtol=1e-2, stability=False)
     assert above.converged
     assert below.status is ga.Status.LOST
 
 
 def test_a_branch_that_fades_slowly_is_lost(model):
     """Just below the end of the semantic branch θ shrinks by 1 % a step: that is neither convergence nor failure."""
-    se = ga.solve_state_evolution(model, 0.71, "semantic", rtol=1e-3, stable=False)
+    se = ga.solve_state_evolution(model, 0.71, "semantic", rtol=1e-3, stability=False)
     assert se.status is ga.Status.LOST
     assert not se.overlaps.theta.any()
     assert se.n_iter < 100
@@ -102,17 +102,17 @@ def test_a_branch_that_fades_slowly_is_lost(model):
 
 @pytest.mark.parametrize(("parameter", "to"), [("omega", 0.35), ("lam", 0.015), ("sigma", 0.51)])
 def test_continuation_ends_where_solving_does(model, parameter, to):
-    path = ga.continue_branch(model, 1.5, "positional", parameter, to, stable=False)
+    path = ga.continue_branch(model, 1.5, "positional", parameter, to, stability=False)
     assert path.end == "reached"
     assert path.values[-1] == to
     there = ga.paper_model(**({"omega": 0.3} | {parameter: to}))
-    se = ga.solve_state_evolution(there, 1.5, "positional", rtol=1e-3, stable=False)
+    se = ga.solve_state_evolution(there, 1.5, "positional", rtol=1e-3, stability=False)
     assert path.overlaps.q[-1] == pytest.approx(se.overlaps.q, rel=2e-3)
     assert path.train_loss[-1] == pytest.approx(se.train_loss, rel=2e-3)
 
 
 def test_continuation_reaches_a_share_of_zero():
-    path = ga.continue_branch(ga.paper_model(0.02), 1.5, "semantic", "omega", 0.0, stable=False)
+    path = ga.continue_branch(ga.paper_model(0.02), 1.5, "semantic", "omega", 0.0, stability=False)
     assert path.end == "reached"
     assert path.values[-1] == 0
 
@@ -125,7 +125,7 @@ def test_all_branches_are_listed(model):
     losses = [se.train_loss for se in found.solutions]
     assert losses == sorted(losses)
     assert "no" in str(found)
-    lost = ga.branches(model, 0.6, ("random", "semantic"), rtol=1e-2, stable=False)
+    lost = ga.branches(model, 0.6, ("random", "semantic"), rtol=1e-2, stability=False)
     assert lost.missing == {"semantic": "the solution found from random"}
 
 

@@ -171,7 +171,7 @@ def elastic():
 
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
 def test_fixed_points_predict_message_passing(elastic, branch):
-    se = ga.solve_state_evolution(elastic, 1.5, branch, rtol=1e-3, stable=False)
+    se = ga.solve_state_evolution(elastic, 1.5, branch, rtol=1e-3, stability=False)
     assert se.converged
     image = OverlapMap(elastic, 1.5, SplitRule(1)).images(se.overlaps)[0]
     for value in (moreau_loss(se.overlaps, image.hats, image.penalty), image.hats.loss + image.penalty):

@@ -35,10 +35,10 @@ def test_both_branches_have_the_expected_values(branch):
 
 def test_errors_cover_a_finer_run(branch, model):
     se = branch[1]
-    assert se.error <= 1e-4
-    fine = ga.solve_state_evolution(model, 1.5, se.overlaps, rtol=3e-6, stable=False)
+    assert se.relative_error <= 1e-4
+    fine = ga.solve_state_evolution(model, 1.5, se.overlaps, rtol=3e-6, stability=False)
     assert fine.converged
-    assert fine.error <= 3e-6
+    assert fine.relative_error <= 3e-6
     for key in ("q", "m", "theta", "V"):
         away = np.abs(getattr(se.overlaps, key) - getattr(fine.overlaps, key))
         assert np.all(away <= getattr(se.overlaps_error, key) + getattr(fine.overlaps_error, key)), key
@@ -69,7 +69,7 @@ def test_symmetries_are_exact(branch):
 
 def test_history_starts_at_the_start(model):
     start = ga.Overlaps(np.full((2, 1, 1), 0.09), np.zeros((2, 1)), np.full((2, 1, 1), 0.13), np.full((2, 1, 1), 16.0))
-    se = ga.solve_state_evolution(model, 1.5, start, rtol=1e-2, stable=False)
+    se = ga.solve_state_evolution(model, 1.5, start, rtol=1e-2, stability=False)
     assert se.converged
     assert np.array_equal(se.history.q[0], start.q)
 
@@ -84,14 +84,14 @@ def test_too_few_iterations_are_reported(model):
 
 
 def test_a_budget_that_is_too_small_is_reported(model):
-    se = ga.solve_state_evolution(model, 1.5, rtol=1e-8, max_work=3e5, stable=False)
+    se = ga.solve_state_evolution(model, 1.5, rtol=1e-8, max_work=3e5, stability=False)
     assert se.status is ga.Status.INACCURATE
-    assert 1e-8 < se.error < 1e-2
+    assert 1e-8 < se.relative_error < 1e-2
 
 
 def test_a_branch_that_does_not_exist_is_lost(model):
     """At α = .6 there is no semantic branch: it ends at .719."""
-    se = ga.solve_state_evolution(model, 0.6, "semantic", stable=False)
+    se = ga.solve_state_evolution(model, 0.6, "semantic", stability=False)
     assert se.status is ga.Status.LOST
     assert np.abs(se.overlaps.theta).max() < 1e-3
 
@@ -122,28 +122,30 @@ def test_tiny_weights_are_not_taken_for_none():
 
 @pytest.mark.parametrize("alpha", [0.2, 3.0, 10.0])
 def test_large_and_small_sample_complexities_are_solved(model, alpha):
-    se = ga.solve_state_evolution(model, alpha, "positional", rtol=1e-2, stable=False)
+    se = ga.solve_state_evolution(model, alpha, "positional", rtol=1e-2, stability=False)
     assert se.converged
     assert se.overlaps.m[0, 0] > 0.1
 
 
 def test_vanishing_penalty_has_a_clear_status():
     """λ = 1e-8: the semantic branch exists, with θ² near ρ q; nothing is NaN without a status."""
-    se = ga.solve_state_evolution(ga.paper_model(0.3, lam=1e-8), 1.5, "semantic", rtol=1e-2, stable=False)
+    se = ga.solve_state_evolution(ga.paper_model(0.3, lam=1e-8), 1.5, "semantic", rtol=1e-2, stability=False)
     assert se.converged
     assert se.overlaps.theta[0, 0, 0] ** 2 / (0.25 * se.overlaps.q[0, 0, 0]) > 0.9
 
 
 def test_same_seed_same_result(model):
-    one, two = (ga.solve_state_evolution(model, 1.0, rtol=5e-2, rule="sobol", stable=False, seed=4) for _ in range(2))
+    one, two = (
+        ga.solve_state_evolution(model, 1.0, rtol=5e-2, rule="sobol", stability=False, seed=4) for _ in range(2)
+    )
     assert np.array_equal(one.overlaps.q, two.overlaps.q)
 
 
-@pytest.mark.parametrize("variance", ["stein", "derivative"])
-def test_either_variance_solves_its_own_equations(model, variance):
+@pytest.mark.parametrize("response", ["stein", "derivative"])
+def test_either_response_solves_its_own_equations(model, response):
     """The two fixed points of the positional branch, measured by an independent prototype."""
-    se = ga.solve_state_evolution(model, 1.5, "positional", rtol=1e-3, variance=variance, stable=False)
-    q, m, V = (0.0494, 0.2549, 13.58) if variance == "stein" else (0.0464, 0.2569, 12.71)
+    se = ga.solve_state_evolution(model, 1.5, "positional", rtol=1e-3, response=response, stability=False)
+    q, m, V = (0.0494, 0.2549, 13.58) if response == "stein" else (0.0464, 0.2569, 12.71)
     assert se.overlaps.q[0, 0, 0] == pytest.approx(q, rel=2e-3)
     assert se.overlaps.m[0, 0] == pytest.approx(m, rel=2e-3)
     assert se.overlaps.V[0, 0, 0] == pytest.approx(V, rel=2e-3)
@@ -152,9 +154,9 @@ def test_either_variance_solves_its_own_equations(model, variance):
 def test_no_average_solves_more_proximal_problems_than_max_work(model):
     """Below what the coarsest average needs there is no solution; a little above it is kept, with its error."""
     assert ga.solve_state_evolution(model, 1.5, max_work=1e4).status is ga.Status.MAX_ITER
-    se = ga.solve_state_evolution(model, 1.5, rtol=1e-4, max_work=1e5, stable=False)
+    se = ga.solve_state_evolution(model, 1.5, rtol=1e-4, max_work=1e5, stability=False)
     assert se.status is ga.Status.INACCURATE
-    assert 1e-4 < se.error < 0.1
+    assert 1e-4 < se.relative_error < 0.1
 
 
 def test_weights_of_zero_stay_zero(model):
@@ -172,7 +174,7 @@ def test_more_tokens_and_columns_agree_with_finite_d():
         (ga.attention_model(3, 1, 1, omega=0.3), 1.5, 500, 4),
         (ga.attention_model(2, 2, 2, omega=0.2), 2.0, 400, 4),
     ):
-        se = ga.solve_state_evolution(model, alpha, "semantic", rtol=5e-2, stable=False)
+        se = ga.solve_state_evolution(model, alpha, "semantic", rtol=5e-2, stability=False)
         assert se.converged
         assert se.rule == "sobol"
         runs = [
@@ -216,7 +218,10 @@ def test_tokens_reversed_are_overlaps_reversed():
     A, sigma, tau = np.array([[0.3, 0.7], [0.8, 0.2]]), np.array([0.5, 0.4]), np.array([1.0, -0.5])
     here, there = (
         ga.solve_state_evolution(
-            ga.attention_model(sigma=sigma[::step], tau=tau[::step], A=A[::step, ::step]), 1.5, rtol=1e-2, stable=False
+            ga.attention_model(sigma=sigma[::step], tau=tau[::step], A=A[::step, ::step]),
+            1.5,
+            rtol=1e-2,
+            stability=False,
         )
         for step in (1, -1)
     )

@@ -57,7 +57,7 @@ def test_state_evolution_response_by_name(model):
 
 def test_trajectory_converges_to_the_fixed_point(model):
     path = ga.trajectory(model, 1.5, "semantic", damping=0.5, n_iter=30, n_paths=2048)
-    se = ga.solve_state_evolution(model, 1.5, "semantic", stable=False)
+    se = ga.solve_state_evolution(model, 1.5, "semantic", stability=False)
     for key in ("q", "theta"):
         gap = abs(path.scalars()[key][-1] - se.overlaps.scalars()[key])
         assert gap <= 4 * np.hypot(path.error.scalars()[key][-1], se.overlaps_error.scalars()[key])

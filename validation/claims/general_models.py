@@ -112,7 +112,7 @@ def cell(row: Row, d: int, seeds: int) -> dict[str, Any]:
     begin = row.init
     if begin == "both":  # a mean of overlaps is feasible for the mean teacher; those of one instance may not be
         begin = ga.Overlaps(*(np.mean(part, axis=0) for part in zip(*(run["path_end"] for run in runs), strict=True)))
-    se = ga.solve_state_evolution(model, alpha, begin, rtol=row.rtol, max_work=MAX_WORK, stable=False)
+    se = ga.solve_state_evolution(model, alpha, begin, rtol=row.rtol, max_work=MAX_WORK, stability=False)
     expected = {key: float(value) for key, value in invariants(se.overlaps).items()}
     expected_error = {key: float(value) for key, value in errors_of(se.overlaps_error, expected).items()}
     fixed, followed = {}, {}
@@ -134,7 +134,7 @@ def cell(row: Row, d: int, seeds: int) -> dict[str, Any]:
         "message_passing": [run["message_passing"] for run in runs], "n_iter": [run["n_iter"] for run in runs],
         "n_settle": [run["n_settle"] for run in runs], "off_global": [run["off_global"] for run in runs],
         "layer_gradient_norm": [run["layer_gradient_norm"] for run in runs],
-        "se_status": se.status.value, "se_error": se.error, "rule": se.rule, "replicon": se.replicon,
+        "se_status": se.status.value, "se_error": se.relative_error, "rule": se.rule, "replicon": se.replicon,
         "jump_share": float(se.jump_mass.sum() / se.V_hat.sum()), "consistent": se.consistent, "validity": se.validity,
         "jumps_followed": np.mean([run["jumps"] for run in runs]),
         "fixed": fixed, "followed": followed, "gamp_seconds": gamp_seconds,

@@ -49,17 +49,17 @@ def numbers(se):
 
 def one(number, model, alpha, branch):
     began = time.perf_counter()
-    split = ga.solve_state_evolution(model, alpha, branch, rtol=ASKED[number % 2], max_iter=60, stable=False)
+    split = ga.solve_state_evolution(model, alpha, branch, rtol=ASKED[number % 2], max_iter=60, stability=False)
     seconds = time.perf_counter() - began
     row = {"problem": number, "branch": branch, "alpha": alpha, "status": split.status.value, "seconds": seconds}
     if not split.converged:
         return row
     fine = ga.solve_state_evolution(
-        model, alpha, split.overlaps, rtol=FINER * ASKED[number % 2], max_work=MAX_NODES, stable=False
+        model, alpha, split.overlaps, rtol=FINER * ASKED[number % 2], max_work=MAX_NODES, stability=False
     )
     seed = 2 * number + (branch == "positional")
     points = ga.solve_state_evolution(
-        model, alpha, split.overlaps, rule="sobol", rtol=2e-2, max_work=MAX_POINTS, stable=False, seed=seed
+        model, alpha, split.overlaps, rule="sobol", rtol=2e-2, max_work=MAX_POINTS, stability=False, seed=seed
     )
     (a, a_error), (f, f_error), (b, b_error) = numbers(split), numbers(fine), numbers(points)
     known = np.abs(f) > 0
@@ -68,7 +68,7 @@ def one(number, model, alpha, branch):
         "split": ((a - f)[known] / (a_error + f_error)[known]).tolist(),
         "sobol": ((b - f)[known] / (b_error + f_error)[known]).tolist(),
         "between": ((a - b)[known] / (a_error + b_error)[known]).tolist(),
-        "error": (split.error, fine.error, points.error),
+        "error": (split.relative_error, fine.relative_error, points.relative_error),
     }
 
 

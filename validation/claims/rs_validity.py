@@ -57,11 +57,11 @@ def collect(found, path):
 def predictions(quick):
     table = {}
     for alpha in (1.5,) if quick else ALPHAS:
-        for variance in ("stein", "derivative"):
+        for response in ("stein", "derivative"):
             se = ga.solve_state_evolution(
-                ga.paper_model(0.3), alpha, "positional", variance=variance, rtol=1e-4, stable=False
+                ga.paper_model(0.3), alpha, "positional", response=response, rtol=1e-4, stability=False
             )
-            table[alpha, variance] = {key: abs(float(v)) for key, v in se.overlaps.scalars().items()} | {
+            table[alpha, response] = {key: abs(float(v)) for key, v in se.overlaps.scalars().items()} | {
                 "train_loss": se.train_loss,
                 "jump_share": float(se.jump_mass.sum() / se.V_hat.sum()),
             }

@@ -28,7 +28,7 @@ def main():
     model, numbers = ga.paper_model(0.3), {}
     sizes = {200: 12, 400: 12} if found.quick else {500: 32, 1000: 24, 2000: 12, 4000: 6}
     for branch, expected in EXPECTED.items():
-        se = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-4, stable=False)
+        se = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-4, stability=False)
         value = se.overlaps.scalars() | {"train_loss": se.train_loss}
         error = {k: abs(v) for k, v in se.overlaps_error.scalars().items()} | {"train_loss": se.train_loss_error}
         for key, target in expected.items():

@@ -56,7 +56,7 @@ def errors(raw):
 def derivative(alpha, raw):
     """The fixed point with the derivative's V̂, started from Stein's."""
     se = ga.solve_state_evolution(
-        ga.paper_model(OMEGA), alpha, row_overlaps(raw), rtol=1e-3, variance="derivative", stable=False
+        ga.paper_model(OMEGA), alpha, row_overlaps(raw), rtol=1e-3, response="derivative", stability=False
     )
     if not se.converged:
         return {}

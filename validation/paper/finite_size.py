@@ -31,12 +31,12 @@ def limits():
     """State evolution by branch and form of V̂."""
     found = {}
     for branch in land.BRANCHES:
-        for variance in ("stein", "derivative"):
+        for response in ("stein", "derivative"):
             se = ga.solve_state_evolution(
-                ga.paper_model(OMEGA), ALPHA, branch, rtol=1e-3, variance=variance, stable=False
+                ga.paper_model(OMEGA), ALPHA, branch, rtol=1e-3, response=response, stability=False
             )
             value, error = se.overlaps.scalars(), se.overlaps_error.scalars()
-            found[f"{branch} {variance}"] = {k: (float(value[k]), float(error[k])) for k in ("q", "m", "theta")} | {
+            found[f"{branch} {response}"] = {k: (float(value[k]), float(error[k])) for k in ("q", "m", "theta")} | {
                 "train_loss": (se.train_loss, se.train_loss_error), "test_error": (se.test_error, se.test_error_error)
             }  # fmt: skip
     return found

@@ -64,7 +64,7 @@ def above(row):
 
 def one_minimum(alpha, omega, branch):
     """Whether state evolution has the branch, with replica symmetry consistent."""
-    se = ga.solve_state_evolution(ga.paper_model(omega), alpha, branch, rtol=1e-3, stable=False)
+    se = ga.solve_state_evolution(ga.paper_model(omega), alpha, branch, rtol=1e-3, stability=False)
     return {"status": se.status.value, "validity": se.validity, "one": bool(se.converged and se.consistent)}
 
 

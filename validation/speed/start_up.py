@@ -52,7 +52,7 @@ run = ga.run_gamp(ga.sample(model, d=60, alpha=2.0), "semantic", "asymptotic", d
 ready = time.time()
 path = ga.trajectory(model, 2.0, "semantic", damping=0.3, n_iter=2, n_paths=256, n_replicas=2)
 found = ga.solve_state_evolution(model, 2.0, path_end := ga.Overlaps(*(v[-1] for v in path.arrays().values()))
-    if len(model.coordinates.weight) == 1 else "semantic", rtol=0.1, max_work=1e4, max_iter=3, stable=False)
+    if len(model.coordinates.weight) == 1 else "semantic", rtol=0.1, max_work=1e4, max_iter=3, stability=False)
 print(sum(e.is_start for _, e in recorder.buffer), ready)
 """
 

@@ -8,6 +8,7 @@ import numpy as np
 from tqdm import tqdm
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
 from gamp_attention.baselines.descent import LEARNING_RATES, require_device
 from gamp_attention.baselines.linear import linear_baseline
 from gamp_attention.damping import DAMPING
@@ -21,6 +22,7 @@ from gamp_attention.models.teachers import SoftmaxTeacher
 from gamp_attention.state_evolution.fixed_points.solve import checked_rtol
 
 
+@quiet
 def compare(
     model: Model,
     d: int = 1000,

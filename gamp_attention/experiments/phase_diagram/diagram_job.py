@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gamp_attention._core.overflow import quiet
 from gamp_attention.baselines.linear import linear_baseline
 from gamp_attention.experiments.phase_diagram.boundary import Boundary
 from gamp_attention.experiments.phase_diagram.scan import Scan
@@ -48,6 +49,7 @@ class DiagramJob:
         """What is varied, its value, and the search."""
         return {"parameter": self.name, "value": self.value, **asdict(self.search)}
 
+    @quiet
     def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
         """Every line as [value, error, note], and the points that were solved on the way."""
         try:

@@ -45,7 +45,7 @@ class Scan:
 
     def solve(self, alpha: float, init: Any) -> bool:
         """Solve from a name or overlaps; whether the branch exists at α."""
-        result = solve_state_evolution(self.model, alpha, init, rtol=SCAN.tol, stable=False, max_iter=SCAN.max_iter)
+        result = solve_state_evolution(self.model, alpha, init, rtol=SCAN.tol, stability=False, max_iter=SCAN.max_iter)
         if result.converged and self._follow(alpha, result.overlaps):
             self.lost.pop(alpha, None)
             return True

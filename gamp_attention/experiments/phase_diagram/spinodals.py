@@ -60,7 +60,7 @@ def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
             scan.at(float(np.sqrt(here * gone)))
             continue
         try:
-            path = continue_branch(scan.model, here, scan.found[here].overlaps, to=gone, stable=False)
+            path = continue_branch(scan.model, here, scan.found[here].overlaps, to=gone, stability=False)
         except ConvergenceError:
             return Boundary.none(f"not found: between α = {gone:.4g} and {here:.4g}")
         if path.end in ("fold", "vanished"):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
 from gamp_attention.baselines.descent import METHODS, minimize_risk
 from gamp_attention.baselines.torch_loops import few_threads
 from gamp_attention.damping import DAMPING
@@ -59,6 +60,7 @@ class Settings:
         return {name: getattr(self, name) for name in USED[method]}
 
 
+@quiet
 def run_cell(
     model: Model, cell: Cell, settings: Settings, previous_row: dict[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def _state_evolution(
 ) -> dict[str, Any]:
     neighbour = row_overlaps(previous_row) if previous_row is not None and previous_row.get("converged") else None
     result, warm = solve_near(model, cell.alpha, cell.branch, neighbour, settings.rtol)
-    numbers = ("error", "train_loss_error", "test_error", "test_error_error", "replicon", "replicon_error")
+    numbers = ("relative_error", "train_loss_error", "test_error", "test_error_error", "replicon", "replicon_error")
     total = result.V_hat.sum()
     row = _common(result, result.validity, "predecessor" if warm else "name")
     row |= {name: float(getattr(result, name)) for name in numbers}

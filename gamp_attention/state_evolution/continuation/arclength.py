@@ -42,7 +42,7 @@ class Curve:
     alpha: float
     parameter: str
     rule: Rule
-    variance: str
+    response: str
     packing: Packing
     unit: float
 
@@ -51,7 +51,7 @@ class Curve:
         p = u[-1] * self.unit
         model = with_parameter(self.model, self.parameter, p)
         alpha = p if self.parameter == "alpha" else self.alpha
-        return OverlapMap(model, alpha, self.rule, self.variance)
+        return OverlapMap(model, alpha, self.rule, self.response)
 
     def residual(self, u: np.ndarray) -> np.ndarray:
         """F(x; p) − x."""

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
+from gamp_attention._core.renamed import renamed
 from gamp_attention._core.text import Rows
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.starts import STARTS
@@ -63,14 +65,16 @@ class Branches(Result):
         return rows + [f"{name}: {why}" for name, why in self.missing.items()]
 
 
+@renamed(stable="stability", variance="response")
+@quiet
 def branches(
     model: Model,
     alpha: float,
     starts: Any = STARTS,
     *,
     rtol: float | None = None,
-    variance: str = "stein",
-    stable: bool = True,
+    response: str = "stein",
+    stability: bool = True,
     seed: int = 0,
 ) -> Branches:
     """List the fixed points of state evolution found from named or given starts, and from mixtures of them.
@@ -84,7 +88,7 @@ def branches(
     ----------
     model, alpha : the problem.
     starts : names or Overlaps, as for `solve_state_evolution`.
-    rtol, variance, stable, seed : as for `solve_state_evolution`.
+    rtol, response, stability, seed : as for `solve_state_evolution`.
 
     Returns
     -------
@@ -98,7 +102,7 @@ def branches(
     --------
     >>> import gamp_attention as ga
     >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
-    >>> found = ga.branches(model, 1.5, ["semantic", "random"], stable=False)
+    >>> found = ga.branches(model, 1.5, ["semantic", "random"], stability=False)
     >>> found.names, found.missing
     (['semantic'], {'random': 'the solution found from semantic'})
     """
@@ -107,7 +111,7 @@ def branches(
         starts = (starts,)
     if not isinstance(starts, tuple | list) or not starts:
         raise check.fail("starts", starts, "a list of names or Overlaps", TypeError)
-    solve = partial(solve_state_evolution, model, alpha, rtol=rtol, variance=variance, stable=stable, seed=seed)
+    solve = partial(solve_state_evolution, model, alpha, rtol=rtol, response=response, stability=stability, seed=seed)
     found: list[tuple[str, StateEvolutionResult]] = []
     missing: dict[str, str] = {}
     for number, start in enumerate(starts):
@@ -115,13 +119,13 @@ def branches(
         se = solve(start)
         if se.status is Status.LOST:  # what was found instead is a solution too
             se = solve(se.overlaps)
-        if not (np.isfinite(se.overlaps.q).all() and np.isfinite(se.error)):
+        if not (np.isfinite(se.overlaps.q).all() and np.isfinite(se.relative_error)):
             missing[name] = se.status.value
         elif twin := _name_of(se.overlaps, found):
             missing[name] = f"the solution found from {twin}"
         else:
             found.append((name, se))
-    F = OverlapMap(model, float(alpha), first_rule("auto", model, (seed,)), variance)
+    F = OverlapMap(model, float(alpha), first_rule("auto", model, (seed,)), response)
     for i, (one, a) in enumerate(list(found)):
         for other, b in found[i + 1 :]:
             for share in CATALOGUE.mixtures:

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
+from gamp_attention._core.renamed import renamed
 from gamp_attention._core.text import Rows, with_error
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.parameters import PARAMETERS, parameter_value
@@ -15,7 +17,7 @@ from gamp_attention.state_evolution.continuation.arclength import Curve
 from gamp_attention.state_evolution.continuation.crossings import Crossing, crossing
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.fixed_points.free_energy import stationary_loss
-from gamp_attention.state_evolution.fixed_points.overlap_map import VARIANCES
+from gamp_attention.state_evolution.fixed_points.overlap_map import RESPONSES
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 from gamp_attention.state_evolution.fixed_points.stability import SECTORS, family_growth, stability
 from gamp_attention.state_evolution.rules.choice import prefers_split
@@ -66,6 +68,8 @@ class BranchPath(Result):
         return [[self.parameter, *(SIGNS[name][0] for name in found)], *points, *notes]
 
 
+@renamed(stable="stability", variance="response")
+@quiet
 def continue_branch(
     model: Model,
     alpha: float,
@@ -73,8 +77,8 @@ def continue_branch(
     parameter: str = "alpha",
     to: float = 0.1,
     *,
-    variance: str = "stein",
-    stable: bool = True,
+    response: str = "stein",
+    stability: bool = True,
     max_points: int = 200,
 ) -> BranchPath:
     """Follow a branch of fixed points in a parameter, by pseudo-arclength with step control.
@@ -87,8 +91,8 @@ def continue_branch(
     init : "semantic", "positional", "random" or Overlaps, as for `solve_state_evolution`.
     parameter : "alpha", "omega", "lam" or "sigma".
     to : the value to go to.
-    variance : "stein" or "derivative".
-    stable : find the stability of every point.
+    response : form of V̂, "stein" or "derivative".
+    stability : find the stability of every point.
     max_points : bound on the points.
 
     Returns
@@ -103,19 +107,21 @@ def continue_branch(
     Examples
     --------
     >>> import gamp_attention as ga
-    >>> path = ga.continue_branch(ga.paper_model(), 1.5, "semantic", to=1.45, stable=False)
+    >>> path = ga.continue_branch(ga.paper_model(), 1.5, "semantic", to=1.45, stability=False)
     >>> path.end, path.values[-1].round(6).item()
     ('reached', 1.45)
     """
     require_model(model)
     check.choice("parameter", parameter, PARAMETERS)
-    check.choice("variance", variance, VARIANCES)
+    check.choice("response", response, RESPONSES)
     to = check.real("to", to, low=0, strict=parameter != "omega", high=1 if parameter == "omega" else np.inf)
     max_points = check.integer("max_points", max_points, low=3)
-    check.flag("stable", stable)
-    start = solve_state_evolution(model, alpha, init, rtol=1e-3, variance=variance, stable=False, raise_on_failure=True)
+    check.flag("stability", stability)
+    start = solve_state_evolution(
+        model, alpha, init, rtol=1e-3, response=response, stability=False, raise_on_failure=True
+    )
     first = parameter_value(model, alpha, parameter)
-    curve = curve_of(model, alpha, parameter, start.overlaps, variance)
+    curve = curve_of(model, alpha, parameter, start.overlaps, response)
     points, end, family = _walked(curve, start.overlaps, first, to, max_points)
     value, error = np.nan, np.nan
     if end == "fold":
@@ -123,14 +129,14 @@ def continue_branch(
     elif end == "vanished":
         place = _meeting_point(curve, points, family) if family else arclength.where_weights_vanish(curve, points)
         (value, error), points = place, points[:-1]
-    return _path(curve, points, end, to, value, error, stable)
+    return _path(curve, points, end, to, value, error, stability)
 
 
-def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, variance: str = "stein") -> Curve:
+def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, response: str = "stein") -> Curve:
     """The equations of branches like given overlaps, on a rule that is cheap enough to follow them."""
     rule = SplitRule(level=1) if prefers_split(model) else SobolRule(1024, lines=True)
     unit = max(parameter_value(model, alpha, parameter), 0.05)
-    return Curve(model, alpha, parameter, rule, variance, Packing.of(model, like), unit)
+    return Curve(model, alpha, parameter, rule, response, Packing.of(model, like), unit)
 
 
 def _walked(

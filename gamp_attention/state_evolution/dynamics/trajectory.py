@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
 from gamp_attention._core.seeds import generator
 from gamp_attention.damping import Damping
 from gamp_attention.denoisers.output import denoise
@@ -101,6 +102,7 @@ def min_paths(model: Model, n_iter: int) -> int:
     return 4 * model.n_tokens * (model.teacher_rank + model.rank * (n_iter + 1))
 
 
+@quiet
 def trajectory(
     model: Model,
     alpha: float,
@@ -152,6 +154,8 @@ def trajectory(
     enough = min_paths(model, n_iter)
     if n_paths % 2 or n_paths < enough:
         raise check.fail("n_paths", n_paths, f"an even number of at least {enough} for {n_iter} iterations")
+    check.fits("n_paths, n_iter", n_paths, enough // 4)
+    check.fits("n_replicas, n_iter", n_replicas, n_iter + 1, 4 * model.n_sources * model.rank)
     Damping(damping)
     start, rng = start_law(model, init), generator(seed)
     runs = [follow(model, alpha, start, damping, n_iter, n_paths, rng) for _ in range(n_replicas)]

@@ -57,9 +57,9 @@ class Hats:
         """V̂_Stein − V̂_derivative: what the jumps of the proximal map contribute. Eq. :eq:`jump-mass`."""
         return self.V - self.V_derivative
 
-    def response(self, variance: str) -> np.ndarray:
+    def response(self, form: str) -> np.ndarray:
         """V̂ in one of the two forms, "stein" or "derivative"."""
-        return self.V if variance == "stein" else self.V_derivative
+        return self.V if form == "stein" else self.V_derivative
 
 
 def teacher_size(model: Model) -> int:

@@ -13,20 +13,20 @@ from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weight_averages import WeightAverages, weight_averages
 
 
-def weights_step(model: Model, hats: Hats, variance: str = "stein") -> tuple[Overlaps, float]:
-    """New overlaps, and E[r(x)], the penalty per coordinate, with V̂ in the form that `variance` names.
+def weights_step(model: Model, hats: Hats, response: str = "stein") -> tuple[Overlaps, float]:
+    """New overlaps, and E[r(x)], the penalty per coordinate, with V̂ in the form that `response` names.
 
     Eq. :eq:`weights`, :eq:`weights-stein`.
     """
     law, S = model.coordinates, model.n_sources
     if model.penalty.quadratic:
-        _, C, V = prior_response(law.gamma.T, model.lam, hats.response(variance), law.weight)
+        _, C, V = prior_response(law.gamma.T, model.lam, hats.response(response), law.weight)
         H, noise = drift_and_noise(model, hats)
         first = C @ H @ law.moments  # E[x (τ, π)ᵀ]
         second = first @ np.swapaxes(C @ H, 1, 2) + C @ noise @ C
         penalty = 0.5 * model.lam * float(np.einsum("k,kaa->", law.weight, second))
     else:
-        found = penalised_weights(model, hats, hats.response(variance))
+        found = penalised_weights(model, hats, hats.response(response))
         V = field_variances(model.penalty, law.gamma.T, found.response, law.weight)
         H, _ = drift_and_noise(model, hats)
         mean = np.concatenate([law.tau, law.teacher_mean], axis=1)

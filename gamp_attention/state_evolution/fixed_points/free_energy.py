@@ -30,7 +30,7 @@ def stationary_loss(F: OverlapMap, overlaps: Overlaps, image: Image) -> float:
 
     That is the free energy. With the derivative's V̂ this is not stationary, and the Moreau form serves.
     """
-    if F.variance != "stein":
+    if F.response != "stein":
         return moreau_loss(overlaps, image.hats, image.penalty)
     return free_energy(F.model, overlaps, image.hats)
 

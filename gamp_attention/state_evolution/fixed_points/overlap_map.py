@@ -14,7 +14,7 @@ from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.equations.weights import weights_step
 from gamp_attention.state_evolution.rules.rule import Rule, average_channels
 
-VARIANCES = ("stein", "derivative")
+RESPONSES = ("stein", "derivative")
 
 
 class WeightsVanished(ArithmeticError):
@@ -32,12 +32,12 @@ class Image:
 
 @dataclass(frozen=True)
 class OverlapMap:
-    """Overlaps to overlaps, with V̂ in the form that `variance` names."""
+    """Overlaps to overlaps, with V̂ in the form that `response` names."""
 
     model: Model
     alpha: float
     rule: Rule
-    variance: str = "stein"
+    response: str = "stein"
     _last: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def images(self, overlaps: Overlaps, squares: bool = False) -> tuple[Image, list[Image]]:
@@ -59,7 +59,7 @@ class OverlapMap:
 
     def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
         hats = conjugates(self.model, self.alpha, overlaps, moments)
-        after, penalty = weights_step(self.model, hats, self.variance)
+        after, penalty = weights_step(self.model, hats, self.response)
         vanished = not np.abs(after.q).max() > 1e-12 * np.abs(self.model.coordinates.rho).max()
         if vanished and not self.model.penalty.smooth:
             raise WeightsVanished

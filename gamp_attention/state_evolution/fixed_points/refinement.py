@@ -45,7 +45,7 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     else:
         coarse = F.on(F.rule.at_level(F.rule.level - 1))
     while True:
-        expected = REFINEMENT.first_error if found is None else found[0].error
+        expected = REFINEMENT.first_error if found is None else found[0].relative_error
         enough = max(REFINEMENT.residual * rtol, REFINEMENT.step_error * expected, 1e-12)
         try:
             last = newton(F, x, enough, jacobian=J, packing=root.packing)
@@ -68,7 +68,7 @@ def _result(root: Root, coarse: OverlapMap, path: list[Overlaps], n_iter: int, r
     """
     F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
     assert J is not None
-    model, variance, embedded = F.model, F.variance, F.rule.deterministic
+    model, response, embedded = F.model, F.response, F.rule.deterministic
     image, samples = F.images(x, squares=True)
     if embedded:
         samples = [coarse.images(x)[0]]
@@ -98,7 +98,7 @@ def _result(root: Root, coarse: OverlapMap, path: list[Overlaps], n_iter: int, r
     test_values = [predicted_test_error(model, packing.unpack(best + move), rule)[k] for k, move in enumerate(moves)]
     floor = REFINEMENT.unresolved_loss * unresolved  # of the errors of losses, relative
     V_hat, jump_mass = image.hats.V, image.hats.jump_mass
-    rs = replicon(model, image.hats, variance)
+    rs = replicon(model, image.hats, response)
     consistent, words = validity(rs, float(jump_mass.sum() / V_hat.sum()))
     return StateEvolutionResult(
         status=Status.CONVERGED if solved else Status.INACCURATE,
@@ -107,7 +107,7 @@ def _result(root: Root, coarse: OverlapMap, path: list[Overlaps], n_iter: int, r
         history=StateEvolutionHistory(**stacked([*path, overlaps])),
         overlaps=overlaps,
         overlaps_error=Overlaps(**{k: np.abs(v) for k, v in packing.unpack(errors).arrays().items()}),
-        error=error,
+        relative_error=error,
         train_loss=train_loss,
         train_loss_error=max(float(train_error), floor * train_loss),
         test_error=test_error,
@@ -116,10 +116,10 @@ def _result(root: Root, coarse: OverlapMap, path: list[Overlaps], n_iter: int, r
         jump_mass_error=spread(jump_mass, [s.hats.jump_mass for s in samples]),
         V_hat=V_hat,
         replicon=rs,
-        replicon_error=float(spread(rs, [replicon(model, s.hats, variance) for s in samples])),
+        replicon_error=float(spread(rs, [replicon(model, s.hats, response) for s in samples])),
         stability=None,
         consistent=consistent,
         validity=words,
-        variance=variance,
+        response=response,
         rule=F.rule.name,
     )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gamp_attention._core.renamed import say_renamed
 from gamp_attention._core.text import Rows
 from gamp_attention.results import Ended, Overlaps, Status
 from gamp_attention.state_evolution.fixed_points.stability import Stability
@@ -24,13 +25,13 @@ class StateEvolutionResult(Ended):
         change of an overlap in a full step.
     overlaps, train_loss, test_error : of equations (7), (14) and (10).
     overlaps_error, train_loss_error, test_error_error : their errors.
-    error : the largest relative error of an overlap; for m and θ in units of √q.
+    relative_error : the largest relative error of an overlap; for m and θ in units of √q.
     jump_mass, jump_mass_error : (L, r, r) what jumps of the proximal map add to V̂: V̂_Stein − V̂_derivative.
     V_hat : (L, r, r) V̂ in Stein's form.
     replicon, replicon_error : replica symmetry is stable where this is below 1 and the proximal map does not jump.
     stability : eigenvalues of the overlap map by sector, or None where not asked for.
     consistent, validity : whether the replica-symmetric prediction is consistent, and why, in words.
-    variance, rule : the form of V̂ that was solved with, and the rule that averaged ("split", "lines" or "sobol").
+    response, rule : the form of V̂ that was solved with, and the rule that averaged ("split", "lines" or "sobol").
     """
 
     status: Status
@@ -39,7 +40,7 @@ class StateEvolutionResult(Ended):
     history: StateEvolutionHistory
     overlaps: Overlaps
     overlaps_error: Overlaps
-    error: float
+    relative_error: float
     train_loss: float
     train_loss_error: float
     test_error: float
@@ -52,8 +53,20 @@ class StateEvolutionResult(Ended):
     stability: Stability | None
     consistent: bool
     validity: str
-    variance: str
+    response: str
     rule: str
+
+    @property
+    def error(self) -> float:
+        """Former name of `relative_error`."""
+        say_renamed("StateEvolutionResult.error", "relative_error")
+        return self.relative_error
+
+    @property
+    def variance(self) -> str:
+        """Former name of `response`."""
+        say_renamed("StateEvolutionResult.variance", "response")
+        return self.response
 
     def _rows(self) -> Rows:
         rows = super()._rows()

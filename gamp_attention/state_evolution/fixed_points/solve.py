@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
+from gamp_attention._core.renamed import renamed
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Overlaps, Status, finish, stacked
@@ -14,7 +16,7 @@ from gamp_attention.state_evolution.dynamics.trajectory import follow
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import is_feasible
 from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, Root, breakdown
-from gamp_attention.state_evolution.fixed_points.overlap_map import VARIANCES, OverlapMap
+from gamp_attention.state_evolution.fixed_points.overlap_map import RESPONSES, OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import refine
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHistory, StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.search import fixed_point
@@ -42,6 +44,8 @@ class StartSettings:
 START = StartSettings()
 
 
+@renamed(stable="stability", variance="response")
+@quiet
 def solve_state_evolution(
     model: Model,
     alpha: float,
@@ -49,10 +53,10 @@ def solve_state_evolution(
     *,
     rtol: float | None = None,
     rule: str = "auto",
-    variance: str = "stein",
+    response: str = "stein",
     max_iter: int = 300,
     max_work: float = 1e8,
-    stable: bool = True,
+    stability: bool = True,
     seed: int = 0,
     raise_on_failure: bool = False,
 ) -> StateEvolutionResult:
@@ -71,10 +75,10 @@ def solve_state_evolution(
     rtol : relative error of the overlaps asked for, at least 1e-10; 1e-4 if not given, 2e-3 where the rule is random.
     rule : "split", a product rule cut where the proximal map jumps (L (r + t) <= 6); "lines", randomised lines cut
         there; "sobol", randomised points; "auto" for "split" up to L (r + t) = 4, then "sobol".
-    variance : "stein" counts the jumps of the proximal map in V̂, "derivative" averages the a.e. derivative.
+    response : form of V̂: "stein" counts the jumps of the proximal map, "derivative" averages the a.e. derivative.
     max_iter : bound on the iterations.
     max_work : bound on the proximal problems of one average, at least 1e4.
-    stable : also find the stability of the solution.
+    stability : also find the stability of the solution.
     seed : of the randomised points.
     raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
 
@@ -102,18 +106,18 @@ def solve_state_evolution(
     max_work = check.real("max_work", max_work, low=1e4)
     first = first_rule(rule, model, (check.integer("seed", seed, low=0),), max_work)
     rtol = checked_rtol(rtol if rtol is not None else 1e-4 if first.deterministic else 2e-3)
-    check.choice("variance", variance, VARIANCES)
+    check.choice("response", response, RESPONSES)
     max_iter = check.integer("max_iter", max_iter, low=1)
-    check.flag("stable", stable)
+    check.flag("stability", stability)
     check.flag("raise_on_failure", raise_on_failure)
-    F = OverlapMap(model, alpha, first, variance)
+    F = OverlapMap(model, alpha, first, response)
     if isinstance(init, str):
         start, branch, n_damped = named_start(F, init, seed), init, START.relax_named
     else:
         start, branch, n_damped = checked_overlaps(model, init), None, START.relax_given
         if not is_feasible(model, start, slack=0.0):
             raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
-    result = solve_from(F, start, branch, rtol, n_damped, max_iter=max_iter, max_work=max_work, stable=stable)
+    result = solve_from(F, start, branch, rtol, n_damped, max_iter=max_iter, max_work=max_work, stable=stability)
     return finish(result, raise_on_failure, "solve_state_evolution")
 
 
@@ -179,7 +183,7 @@ def _failed(root: Root) -> StateEvolutionResult:
         "stability": None,
         "consistent": False,
         "validity": "none: all weights go to zero" if vanished else validity(np.nan, np.nan)[1],
-        "variance": root.F.variance,
+        "response": root.F.response,
         "rule": root.F.rule.name,
     }
     return StateEvolutionResult(**unknown | known)

@@ -100,7 +100,7 @@ def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
     return F.jacobian(Packing(at, (sector,)), at, STABILITY.difference, odd=True)
 
 
-def replicon(model: Model, hats: Hats, variance: str) -> float:
+def replicon(model: Model, hats: Hats, response: str) -> float:
     """Spectral radius of K; replica symmetry is stable where it is below 1.
 
     Eq. :eq:`replicon`.
@@ -110,7 +110,7 @@ def replicon(model: Model, hats: Hats, variance: str) -> float:
     """
     law = model.coordinates
     L, r = hats.m.shape
-    CC = response_pairs(model, hats, hats.response(variance))
+    CC = response_pairs(model, hats, hats.response(response))
     weights = np.einsum("k,kl,km,kab->lmab", law.weight, law.gamma, law.gamma, CC)
     K = np.einsum("lmab,mnbc->lanc", weights, hats.square).reshape(L * r * r, L * r * r)
     return float(np.abs(np.linalg.eigvals(K)).max()) if np.isfinite(K).all() else np.nan

@@ -16,7 +16,7 @@ def point(architecture, omega, alpha, branch):
     which = ARCHITECTURES[architecture]
     model = which.model(omega)
     init = mixed_start(model, alpha) if branch == "mixed" else branch
-    se = ga.solve_state_evolution(model, alpha, init, rtol=which.rtol, max_work=MAX_WORK, stable=False)
+    se = ga.solve_state_evolution(model, alpha, init, rtol=which.rtol, max_work=MAX_WORK, stability=False)
     order, error = orders(model, se.overlaps), orders(model, se.overlaps_error)
     return {
         "status": se.status.value, "solved": se.status.value in ("converged", "inaccurate"),

@@ -1,0 +1,73 @@
+"""Tensors of torch that require gradients are used as they are now."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+
+torch = pytest.importorskip("torch")
+
+
+def tensor(values, **options):
+    return torch.tensor(np.asarray(values), requires_grad=True, **options)
+
+
+@pytest.fixture(scope="module")
+def arrays(data):
+    return {"tokens": data.tokens[:60], "outputs": data.outputs[:60], "positions": data.positions}
+
+
+def test_datasets_of_tensors(arrays):
+    own = ga.Dataset(**arrays, lam=0.1)
+    for name in arrays:
+        for wrapped in (tensor(arrays[name]), torch.nn.Parameter(torch.tensor(arrays[name])), 1 * tensor(arrays[name])):
+            again = ga.Dataset(**arrays | {name: wrapped}, lam=0.1)
+            assert np.array_equal(getattr(again, name), getattr(own, name))
+    single = ga.Dataset(tensor(arrays["tokens"], dtype=torch.float32), arrays["outputs"], arrays["positions"])
+    assert single.tokens.dtype == np.float32
+
+
+def test_labels_that_are_tensors():
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((40, 10)), np.sign(rng.standard_normal(40))
+    one, two = ga.LabelledDataset(x, y, ga.LogisticLoss()), ga.LabelledDataset(tensor(x), tensor(y), ga.LogisticLoss())
+    assert np.array_equal(one.tokens, two.tokens)
+    assert np.array_equal(one.labels, two.labels)
+
+
+def test_weights_and_starts_that_are_tensors(data):
+    Q = tensor(data.Q_star)
+    assert np.array_equal(ga.gradient(data, Q), ga.gradient(data, data.Q_star))
+    assert ga.train_loss(data, Q) == ga.train_loss(data, data.Q_star)
+    assert np.array_equal(data.fields(Q), data.fields(data.Q_star))
+    options = {"tol": 0, "max_iter": 3}
+    V = 2 * np.ones((2, 1, 1))
+    one, two = ga.run_gamp(data, data.Q_star, V=V, **options), ga.run_gamp(data, Q, V=tensor(V), **options)
+    assert np.array_equal(one.Q, two.Q)
+    one, two = (ga.minimize_risk(data, start, **options) for start in (data.Q_star, Q))
+    assert np.array_equal(one.Q, two.Q)
+    assert Q.grad is None
+
+
+def test_tensors_in_a_callback_and_from_a_memory_rule(data):
+    seen = []
+
+    def callback(t, state, report):
+        weights = torch.tensor(state.Q, requires_grad=True)
+        (weights**2).sum().backward()
+        seen.append(float(weights.grad.abs().max()))
+
+    def memory(D, Vg, Wg, beta):
+        return (1 - beta) * torch.tensor(D, requires_grad=True) + beta * torch.tensor(Wg)
+
+    options = {"damping": 0.5, "tol": 0, "max_iter": 3}
+    plain = ga.run_gamp(data, **options)
+    watched = ga.run_gamp(data, **options, callback=callback, memory=memory)
+    assert len(seen) == 4
+    assert np.allclose(watched.Q, plain.Q, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("bad", [torch.ones(3, 3, dtype=torch.complex64), torch.ones(2, 2).to_sparse()])
+def test_tensors_that_are_no_arrays_of_numbers_are_named(data, bad):
+    with pytest.raises(TypeError, match="Q: needs a real array of shape"):
+        ga.gradient(data, bad)

@@ -1,0 +1,68 @@
+"""What callbacks and memory rules are given cannot be written to, and looking changes nothing."""
+
+from dataclasses import is_dataclass
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention._core.read_only import read_only
+
+OPTIONS = {"damping": 0.5, "tol": 0, "max_iter": 4}
+
+
+def arrays(value):
+    """All arrays within dataclasses and tuples."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from arrays(each)
+    elif is_dataclass(value):
+        for each in vars(value).values():
+            yield from arrays(each)
+
+
+@pytest.mark.parametrize("accelerate", [False, True])
+def test_arrays_of_callbacks_are_read_only_and_change_nothing(data, accelerate):
+    refused = []
+
+    def callback(t, state, report):
+        assert report.gradient_norm > 0
+        found = [*arrays(state), *arrays(report)]
+        assert len(found) >= 12
+        for each in found:
+            with pytest.raises(ValueError, match="read-only"):
+                each[...] = 0
+            refused.append(t)
+
+    plain = ga.run_gamp(data, **OPTIONS, accelerate=accelerate)
+    watched = ga.run_gamp(data, **OPTIONS, accelerate=accelerate, callback=callback)
+    assert set(refused) == {0, 1, 2, 3, 4}
+    assert np.array_equal(plain.Q, watched.Q)
+    assert np.array_equal(plain.state.D, watched.state.D)
+    assert plain.state.D.flags.writeable
+
+
+def test_a_memory_rule_cannot_change_the_state_it_is_given(data):
+    def careless(D, Vg, Wg, beta):
+        D *= 1 - beta
+        return D + beta * Wg
+
+    with pytest.raises(ValueError, match="read-only"):
+        ga.run_gamp(data, **OPTIONS, memory=careless)
+    kept = ga.run_gamp(data, **OPTIONS, memory=lambda D, Vg, Wg, beta: D)
+    assert not kept.state.D.any()
+    assert kept.state.D.flags.writeable
+
+
+def test_penalties_with_kinks_are_watched_too():
+    data = ga.sample(ga.paper_model(penalty=ga.ElasticNet(0.01, 0.005)), 60, 1.5, seed=0)
+    norms = []
+    run = ga.run_gamp(data, **OPTIONS, callback=lambda t, state, report: norms.append(report.gradient_norm))
+    assert norms == run.history.gradient_norm.tolist()
+
+
+def test_what_holds_no_arrays_is_left():
+    for value in (3, "word", None, (1, 2), [np.ones(2)]):
+        assert read_only(value) is value

@@ -1,0 +1,97 @@
+"""Attention maps with kinks: seen where they are first used, and run to a status in reasonable time."""
+
+import time
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from docs.examples.sigmoid_attention import SigmoidAttention
+
+
+@ga.register_attention
+class ReluRows(NamedTuple):
+    """Rows of relu + ε, normalised."""
+
+    eps: float = 0.1
+    even = bounded = rotations = True
+
+    def attend(self, z, S):
+        for i in range(z.shape[0]):
+            total = 0.0
+            for j in range(z.shape[0]):
+                S[i, j] = max(np.sum(z[i] * z[j]), 0.0) + self.eps
+                total += S[i, j]
+            for j in range(z.shape[0]):
+                S[i, j] /= total
+
+
+@ga.register_attention
+class KnownKinks(NamedTuple):
+    """The same, which says that it has kinks."""
+
+    eps: float = 0.1
+    even = bounded = rotations = True
+    smooth = False
+    attend = ReluRows.attend
+
+
+@ga.register_attention
+class Clipped(NamedTuple):
+    """Linear attention that is cut off far from zero."""
+
+    even = rotations = True
+
+    def attend(self, z, S):
+        for i in range(z.shape[0]):
+            for j in range(z.shape[0]):
+                S[i, j] = min(max(np.sum(z[i] * z[j]), -2.0), 2.0)
+
+
+@ga.register_attention
+class Hardest(NamedTuple):
+    """All attention goes to the token of largest score: S itself jumps."""
+
+    even = bounded = rotations = True
+
+    def attend(self, z, S):
+        S[:] = 0.0
+        for i in range(z.shape[0]):
+            best = 0
+            for j in range(z.shape[0]):
+                if np.sum(z[i] * z[j]) > np.sum(z[i] * z[best]):
+                    best = j
+            S[i, best] = 1.0
+
+
+@pytest.mark.parametrize("student", [ReluRows(), ReluRows(0.3), Clipped(), Hardest()])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_kinks_are_told_when_a_map_is_first_used(student, rank):
+    with pytest.warns(ga.KinkWarning, match=f"{type(student).__name__}.attend has kinks: its slope jumps by"):
+        ga.attention_model(2, rank, 1, student=student)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # once
+        ga.attention_model(2, rank, 1, student=student)
+
+
+@pytest.mark.parametrize("student", [KnownKinks(), SigmoidAttention(), SigmoidAttention(30.0), SigmoidAttention(1e-3)])
+def test_smooth_maps_and_known_kinks_are_not_told(student):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for L, r in ((2, 1), (4, 2), (1, 1)):
+            ga.attention_model(L, r, 1, student=student)
+
+
+@pytest.mark.parametrize("init", ["semantic", "random"])
+def test_a_run_with_kinks_ends_soon_and_says_how(init):
+    data = ga.sample(ga.attention_model(student=KnownKinks(), lam=0.01), 200, 1.5, seed=0)
+    ga.run_gamp(data, init, max_iter=2)  # compiles
+    began = time.process_time()
+    result = ga.run_gamp(data, init)
+    assert time.process_time() - began < 10
+    norm = np.linalg.norm(ga.gradient(data, result.Q)) / (data.lam * np.sqrt(data.dim))
+    assert norm == pytest.approx(result.gradient_norm, rel=1e-6, abs=1e-12)
+    assert result.converged == (norm <= 1e-8)
+    assert result.converged or "goes on from these weights" in result.message

@@ -1,0 +1,83 @@
+"""Numbers of any size in every argument of every public function: an answer that is true, or an error that names it."""
+
+import inspect
+
+import pytest
+
+import gamp_attention as ga
+from validation._tools.calls import ELSEWHERE, GIVEN, LINES, extremes, slots
+from validation._tools.judges import judged
+from validation._tools.patience import Patient
+
+SIZES = ("0", "-1", "1e-300", "1e-30", "1e30", "1e160", "1e300", "-1e300", "float('nan')", "float('inf')", "10**18")
+PATIENCE = 1.0  # seconds of the processor
+SLOW = {"branches", "compare", "continue_branch", "phase_boundaries", "sweep"}  # at full size in `random_calls`
+
+
+def wants_a_number(parameter):
+    """Whether a parameter has a number for its default, or says that it takes one."""
+    default, said = parameter.default, str(parameter.annotation).split(" | ")
+    return (isinstance(default, int | float) and not isinstance(default, bool)) or bool({"int", "float"} & set(said))
+
+
+def test_everything_public_has_a_call():
+    assert set(LINES) | GIVEN | ELSEWHERE == set(ga.__all__)
+    assert not (set(LINES) & (GIVEN | ELSEWHERE))
+
+
+@pytest.mark.parametrize("name", sorted(LINES))
+def test_every_numeric_argument_has_a_place_in_the_call(name):
+    known = {slot.name for slot in slots(LINES[name]) if slot.kind in ("number", "array")}
+    if inspect.isfunction(getattr(ga, name)):
+        missing = {
+            p.name for p in inspect.signature(getattr(ga, name)).parameters.values() if wants_a_number(p)
+        } - known
+        assert missing - {"checkpoint_every", "damping"} == set()
+
+
+def test_calls_are_valid():
+    from tempfile import TemporaryDirectory
+
+    from validation._tools.calls import problems
+    from validation._tools.judges import Watched
+
+    with TemporaryDirectory() as folder:
+        names = problems(folder) | {"ga": Watched()}
+        for name, line in LINES.items():
+            if name not in SLOW:
+                assert judged(line, names)["outcome"] == "answered", line
+
+
+@pytest.fixture(scope="module")
+def patient():
+    process = Patient()
+    yield process
+    process.end()
+
+
+@pytest.mark.parametrize("name", sorted(set(LINES) - SLOW))
+def test_numbers_of_any_size_are_answered_or_refused(name, patient):
+    line = LINES[name]
+    wrong = []
+    for slot in slots(line):
+        for other in extremes(slot, line, SIZES):
+            found = patient(other, PATIENCE, line)
+            if found["faults"]:
+                wrong.append((other, found["faults"], found["told"], found["warned"]))
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("ga.paper_model(omega='one')", None),
+        ("np.zeros(3)[7]", "raised"),
+        ("np.float64(1e300) * 1e300", "warned"),
+        ("np.full(3, np.nan)", "nan"),
+        ("np.sum([sum(range(10**5)) for _ in range(10**5)])", "late"),
+    ],
+)
+def test_the_judge_sees_faults(line, fault, patient):
+    found = patient(line, 0.5)["faults"]
+    assert fault is None or fault in found
+    assert (fault is None) == (found == [])

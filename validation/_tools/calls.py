@@ -1,0 +1,277 @@
+"""A valid call of everything public that can be called, as a line of Python whose arguments can be replaced by others.
+
+Names in capitals are small problems and arrays, made in `problems`.
+"""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gamp_attention as ga
+
+MODELS = {
+    "PAPER": "ga.paper_model(lam=0.1)",
+    "SHARP": "ga.paper_model()",
+    "NET": "ga.paper_model(penalty=ga.ElasticNet(0.05, 0.02))",
+    "LASSO": "ga.paper_model(penalty=ga.ElasticNet(0.0, 0.02))",
+    "LARGER": "ga.attention_model(3, 2, 1, lam=0.1)",
+    "UNTIED": "ga.attention_model(2, 2, 1, lam=0.1, student=ga.DotProductAttention(tied=False))",
+    "LINEAR": "ga.attention_model(2, 1, 1, lam=0.5, student=ga.DotProductAttention(softmax=False))",
+    "CAUSAL": "ga.attention_model(2, 1, 1, lam=0.1, student=ga.DotProductAttention(2.0, causal=True))",
+    "CLASSES": "ga.mixture_model([[0.4, 0.15], [0.1, 0.35]], [[0.5, -0.7], [0.3, -0.2]], lam=0.1)",
+    "SPECTRUM": "ga.attention_model(coordinates=ga.coordinate_law(ga.power_law_spectrum(1.0, 3)), lam=0.1)",
+    "SQUARED": "ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3), lam=0.1)",
+    "LOGISTIC": "ga.glm_model(ga.LogisticLoss(), lam=0.1)",
+    "MULTINOMIAL": "ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.1)",
+    "PHASE": "ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.1)",
+    "OWN_LOSS": "ga.glm_model(PseudoHuber(0.5), ga.LinearLabels(0.3), lam=0.1)",
+    "OWN_MAP": "ga.attention_model(student=SigmoidAttention(2.0), lam=0.1)",
+    "OWN_PENALTY": "ga.paper_model(penalty=Huber(0.05, 0.2))",
+}
+ATTENTION = ("PAPER", "SHARP", "NET", "LASSO", "LARGER", "UNTIED", "LINEAR", "CAUSAL", "CLASSES", "SPECTRUM", "OWN_MAP")
+START = "ga.Overlaps(q=PAIR, m=FLAT, theta=PAIR, V=WIDE)"
+
+ARRAYS = {
+    "X": "RNG.standard_normal((12, 2, 8)) / 2",
+    "Y": "RNG.standard_normal((12, 2, 8)) / 2",
+    "P": "np.outer([1.0, -1.0], np.full(8, 8**-0.5))",
+    "PLUS_MINUS": "np.tile([1.0, -1.0], 6)",
+    "SPECTRA": "np.full((2, 1), 0.25)",
+    "SQUARE": "np.array([[0.6, 0.4], [0.4, 0.6]])",
+    "SHARES": "np.array([[0.4, 0.15], [0.1, 0.35]])",
+    "HALVES": "np.array([0.5, 0.5])",
+    "COLUMN": "np.zeros((2, 1))",
+    "PAIR": "np.full((2, 1, 1), 0.1)",
+    "FLAT": "np.full((2, 1), 0.1)",
+    "WIDE": "np.full((2, 1, 1), 1.25)",
+    "TAU": "np.array([1.0, -1.0])",
+    "ONE": "np.array([0.3])",
+    "WEIGHTS": "0.3 * RNG.standard_normal((8, 1))",
+    "SPECTRUM_ROWS": "np.repeat([[0.2, 0.3], [0.4, 0.1]], 4, axis=0)",
+    "OMEGA": "0.3 * RNG.standard_normal((12, 2, 1))",
+    "PARAMS": "DATA.terms('exact').params",
+}
+THINGS = {
+    "DATA": "ga.sample(PAPER, d=8, alpha=1.5, seed=0)",
+    "OWN_DATA": "ga.Dataset(X, Y, P, lam=0.1)",
+    "OWN_LABELS": "ga.LabelledDataset(X, PLUS_MINUS, ga.LogisticLoss(), lam=0.1)",
+    "LOSS": "DATA.loss",
+    "STATE": "ga.initial_state(DATA, WEIGHTS)",
+    "TEACHER": "ga.SoftmaxTeacher(0.3, SQUARE)",
+    "LAW": "ga.coordinate_law()",
+}
+
+# every keyword of a function is there, but for those that take no value in a call of this size
+LINES = {
+    "ClassLaw": "ga.ClassLaw(patterns=[[0, 2], [1, 3]], probability=HALVES)",
+    "CoordinateClasses": "ga.coordinate_law(ga.CoordinateClasses(values=HALVES, weight=HALVES))",
+    "CoordinateLaw": (
+        "ga.CoordinateLaw(weight=HALVES, gamma=SQUARE, tau=SQUARE, teacher_mean=COLUMN, teacher_cov=PAIR)"
+    ),
+    "ClassLabels": "ga.glm_model(ga.MultinomialLoss(), ga.ClassLabels(), rank=2)",
+    "Dataset": (
+        "ga.Dataset(tokens=X, outputs=Y, positions=P, lam=0.1, rank=1, spectra=SPECTRA, student=None, penalty=None)"
+    ),
+    "DotProductAttention": (
+        "ga.attention_model(student=ga.DotProductAttention(temperature=1.0, tied=True, causal=False, softmax=True))"
+    ),
+    "ElasticNet": "ga.paper_model(penalty=ga.ElasticNet(lam=0.1, l1=0.1))",
+    "IntensityLabels": "ga.sample(ga.glm_model(ga.PhaseRetrievalLoss(), ga.IntensityLabels(noise=0.1)), 8, 1.5)",
+    "LabelledDataset": (
+        "ga.LabelledDataset(tokens=X, labels=PLUS_MINUS, loss=ga.LogisticLoss(), lam=0.1, rank=1, positions=P, "
+        "spectra=SPECTRA, penalty=None)"
+    ),
+    "LinearLabels": "ga.sample(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.1)), 8, 1.5)",
+    "LogisticLabels": "ga.sample(ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(temperature=0.5)), 8, 1.5)",
+    "LogisticLoss": "ga.glm_model(ga.LogisticLoss())",
+    "MultinomialLoss": "ga.glm_model(ga.MultinomialLoss(), rank=2)",
+    "PhaseRetrievalLoss": "ga.glm_model(ga.PhaseRetrievalLoss())",
+    "Ridge": "ga.paper_model(penalty=ga.Ridge(lam=0.1))",
+    "SoftmaxTeacher": "ga.attention_model(teacher=ga.SoftmaxTeacher(omega=0.3, A=SQUARE))",
+    "SquaredLoss": "ga.glm_model(ga.SquaredLoss())",
+    "Model": "ga.Model(teacher=TEACHER, coordinates=LAW, penalty=0.1, rank=1, student=ga.DotProductAttention())",
+    "Overlaps": f"ga.solve_state_evolution(PAPER, 1.5, init={START}, rtol=0.1, max_work=1e4, max_iter=5)",
+    "attention_model": (
+        "ga.attention_model(n_tokens=2, rank=1, teacher_rank=1, omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, tau=TAU, "
+        "student=None, teacher=None, coordinates=None, penalty=None)"
+    ),
+    "branches": (
+        "ga.branches(SHARP, alpha=1.5, starts=('semantic',), rtol=0.1, response='stein', stability=False, seed=0)"
+    ),
+    "compare": (
+        "ga.compare(SQUARED, d=10, alpha=1.5, seed=0, risk='asymptotic', branches=None, damping=0.3, rtol=0.1, lr=0.1, "
+        "gd_steps=3, instances=2, device='cpu')"
+    ),
+    "continue_branch": (
+        "ga.continue_branch(SHARP, alpha=1.5, init='semantic', parameter='alpha', to=1.45, response='stein', "
+        "stability=False, max_points=3)"
+    ),
+    "coordinate_law": "ga.coordinate_law(spectra=0.25, tau=TAU, teacher=None, n_tokens=2, teacher_rank=1)",
+    "denoise": "ga.denoise(LOSS, params=PARAMS, omega=OMEGA, V=WIDE, start=OMEGA, hold=False, jacobian=True)",
+    "fit_linear_baseline": "ga.fit_linear_baseline(DATA, lam=0.1, rtol=1e-3, max_points=10000, seed=0)",
+    "gamp_step": "ga.gamp_step(DATA, 'exact', STATE, damping=0.5, hold=False, V_hat=WIDE)",
+    "glm_model": (
+        "ga.glm_model(ga.SquaredLoss(), labels=None, n_tokens=1, rank=1, teacher_rank=1, sigma=1.0, lam=0.1, tau=ONE, "
+        "penalty=None)"
+    ),
+    "AttentionLoss": (
+        "ga.denoise(ga.AttentionLoss(ga.DotProductAttention(), n_tokens=2, rank=1), params=PARAMS, omega=OMEGA, V=WIDE)"
+    ),
+    "GampState": "ga.gamp_step(DATA, 'exact', ga.GampState(Q=WEIGHTS, V=WIDE, D=OMEGA, z=OMEGA), damping=0.5)",
+    "gradient": "ga.gradient(DATA, Q=WEIGHTS, risk='exact')",
+    "initial_state": "ga.initial_state(DATA, Q=WEIGHTS, V=WIDE)",
+    "law_from_samples": "ga.law_from_samples(gamma=SPECTRUM_ROWS, tau=SPECTRUM_ROWS, pi=WEIGHTS, n_classes=3)",
+    "linear_baseline": "ga.linear_baseline(PAPER, rtol=1e-3, max_points=10000, seed=0)",
+    "local_pool": "ga.local_pool(workers=1).shutdown()",
+    "minimize_risk": (
+        "ga.minimize_risk(DATA, init=WEIGHTS, risk='exact', method='gd', lr=0.15, max_iter=5, tol=1e-8, device='cpu', "
+        "seed=0)"
+    ),
+    "mixture_model": (
+        "ga.mixture_model(classes=SHARES, means=SQUARE, rank=1, teacher_rank=1, omega=0.3, sigma=0.5, lam=0.1, "
+        "A=SQUARE, tau=TAU, teacher_mean=ONE, student=None, teacher=None, penalty=None)"
+    ),
+    "paper_model": "ga.paper_model(omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, penalty=None)",
+    "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, threads=1)",
+    "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, weight=None, variance=0.25)",
+    "run_gamp": (
+        "ga.run_gamp(DATA, init=WEIGHTS, risk='exact', damping=0.3, tol=1e-8, max_iter=60, hold_after=20, "
+        "accelerate=False, settling=True, onsager='empirical', V=WIDE, seed=0)"
+    ),
+    "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64', storage='memory')",
+    "sign_positions": "ga.sign_positions(n_tokens=2, size=1.0)",
+    "solve_state_evolution": (
+        "ga.solve_state_evolution(SHARP, alpha=1.5, init='semantic', rtol=0.1, rule='auto', response='stein', "
+        "max_iter=10, max_work=1e4, stability=False, seed=0)"
+    ),
+    "sparse_teacher": "ga.sparse_teacher(share=0.5, teacher_rank=1, variance=1.0)",
+    "subset_positions": "ga.subset_positions(tau=TAU, share=0.5)",
+    "sweep": (
+        "ga.sweep(PAPER, FOLDER, alpha=1.5, omega=0.3, lam=0.1, sigma=0.5, d=10, seed=0, branch='random', "
+        "method='GAMP', rtol=0.1, risk='exact', n_test=10, descent='gd', gd_steps=3, gamp_steps=20, tol=1e-8, "
+        "warm=True, threads=1)"
+    ),
+    "train_loss": "ga.train_loss(DATA, Q=WEIGHTS, risk='exact')",
+    "trajectory": (
+        "ga.trajectory(PAPER, alpha=1.5, init='semantic', damping=0.5, n_iter=3, n_paths=128, n_replicas=2, seed=0)"
+    ),
+}
+# what is done with a problem whose parameters passed their checks
+USES = (
+    "ga.run_gamp(ga.sample({model}, 8, 1.5), 'random', max_iter=60)",
+    "ga.solve_state_evolution({model}, 1.5, rtol=0.1, max_work=1e4, max_iter=5, stability=False)",
+    "ga.trajectory({model}, 1.5, n_iter=3, n_paths=128, n_replicas=2)",
+)
+BUILDERS = (
+    "attention_model",
+    "paper_model",
+    "mixture_model",
+    "glm_model",
+    "ElasticNet",
+    "Ridge",
+    "DotProductAttention",
+)
+
+
+# results and their parts, which users are given; and what takes no number and no array
+GIVEN = {
+    "Boundary", "BranchPath", "Branches", "Comparison", "ConvergenceError", "Denoised", "DescentResult", "GLMModel",
+    "GampResult", "History", "KinkWarning", "LinearBaseline", "LinearFit", "MixtureModel", "PhaseBoundaries",
+    "SampledLaw", "Stability", "StateEvolutionResult", "Status", "Sweep", "Trajectory", "__version__",
+}  # fmt: skip
+ELSEWHERE = {  # tried by tests of their own: they draw, register classes, or need a cluster
+    "DistributedDataset", "plot_comparison", "plot_phase_diagram", "plot_trajectory", "register_attention",
+    "register_loss", "register_penalty", "to_dataset",
+}  # fmt: skip
+
+
+def problems(folder: str) -> dict[str, Any]:
+    """All names that lines use; the folder is for what a line writes."""
+    import torch
+
+    from docs.examples.huber_loss import PseudoHuber
+    from docs.examples.huber_penalty import Huber
+    from docs.examples.sigmoid_attention import SigmoidAttention
+
+    names: dict[str, Any] = {"ga": ga, "np": np, "RNG": np.random.default_rng(0), "FOLDER": folder}
+    names |= {"scaled": scaled, "frozen": frozen, "torch": torch}
+    names |= {each.__name__: each for each in (PseudoHuber, Huber, SigmoidAttention)}
+    for made in (MODELS, {name: text for name, text in ARRAYS.items() if name != "PARAMS"}, THINGS, ARRAYS):
+        for name, text in made.items():
+            if name not in names:
+                names[name] = eval(text, names)
+    names["SAMPLES"] = {model: ga.sample(names[model], d=8, alpha=1.5, seed=0) for model in MODELS}
+    return names
+
+
+def frozen(values: Any) -> np.ndarray:
+    """An array that cannot be written to."""
+    found = np.array(values)
+    found.flags.writeable = False
+    return found
+
+
+def scaled(size: float, values: Any) -> np.ndarray:
+    """An array times a number, without a warning."""
+    with np.errstate(all="ignore"):
+        return size * np.asarray(values)
+
+
+# arguments whose larger numbers ask for more work, and those of them that would take long and are right to
+EFFORT = {
+    "alpha", "d", "gamp_steps", "gd_steps", "instances", "max_iter", "max_points", "max_work", "n_paths", "n_replicas",
+    "n_test", "rtol", "threads", "workers",
+}  # fmt: skip
+LONG = ("1e5", "10**5", "10**6")
+
+
+class Slot(NamedTuple):
+    """An argument of a line that another can take the place of."""
+
+    number: int  # among the keywords of the line
+    name: str
+    kind: str  # "number", "array", "flag", "word" or "other"
+    text: str
+
+
+@cache
+def slots(line: str) -> tuple[Slot, ...]:
+    """The keyword arguments of all calls in a line."""
+    found = []
+    for number, keyword in enumerate(_keywords(ast.parse(line))):
+        text = ast.unparse(keyword.value)
+        found.append(Slot(number, str(keyword.arg), _kind(keyword.value), text))
+    return tuple(found)
+
+
+def _keywords(tree: ast.AST) -> list[ast.keyword]:
+    return [node for node in ast.walk(tree) if isinstance(node, ast.keyword)]
+
+
+def _kind(value: ast.expr) -> str:
+    if isinstance(value, ast.Name):
+        return "array" if value.id in ARRAYS else "other"
+    if isinstance(value, ast.List | ast.Tuple) and {_kind(each) for each in value.elts} in ({"number"}, {"array"}):
+        return "array"
+    found = value.value if isinstance(value, ast.Constant) else None
+    kinds = {bool: "flag", int: "number", float: "number", str: "word"}
+    return kinds.get(type(found), "other")
+
+
+def replaced(line: str, number: int, text: str) -> str:
+    """The line with another text for one of its keyword arguments."""
+    tree = ast.parse(line)
+    _keywords(tree)[number].value = ast.parse(text, mode="eval").body
+    return ast.unparse(tree)
+
+
+def extremes(slot: Slot, line: str, sizes: tuple[str, ...]) -> Iterator[str]:
+    """The line with numbers of all sizes in the place of one, or with arrays scaled by them."""
+    for size in sizes:
+        if slot.kind == "number" and not (slot.name in EFFORT and size in LONG):
+            yield replaced(line, slot.number, size)
+        elif slot.kind == "array" and "**" not in size:
+            yield replaced(line, slot.number, f"scaled({size}, {slot.text})")

@@ -1,0 +1,174 @@
+"""What came of a call: an answer that is true, an error that says what is wrong, or neither."""
+
+import inspect
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.baselines.descent import TorchRisk
+from gamp_attention.state_evolution.equations.units import relative_change
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.rules.choice import first_rule
+from validation._tools.calls import slots
+
+SLACK = 1.01  # of a tolerance
+ROUNDING = 1e-12  # of a gradient, in units of what it is the sum of
+MOVES = 10  # of rtol, by which a fixed point may move when it is iterated
+
+
+class Watched:
+    """The package, which remembers the arguments of the solver that was called last."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, dict[str, Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(ga, name)
+        if name not in ("run_gamp", "minimize_risk", "solve_state_evolution", "branches", "compare"):
+            return found
+
+        def called(*args: Any, **options: Any) -> Any:
+            try:
+                bound = inspect.signature(found).bind(*args, **options)
+                bound.apply_defaults()
+                self.last[name] = bound.arguments
+            except TypeError:
+                pass
+            return found(*args, **options)
+
+        return called
+
+
+def judged(line: str, names: dict[str, Any]) -> dict[str, Any]:
+    """The outcome of a line: answered, refused (by an error that names what is wrong), or "raised", with what is wrong.
+
+    "faults" lists what should not be: false, nan, raised, warned.
+    """
+    watched = names["ga"]
+    watched.last.clear()
+    row: dict[str, Any] = {"outcome": "answered", "status": None, "told": None, "faults": []}
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        try:
+            found = eval(line, names)
+        except ga.ConvergenceError as error:
+            found, row["told"] = error.result, str(error)
+        except Exception as error:
+            row["told"] = f"{type(error).__name__}: {error}"
+            row["outcome"] = "refused" if is_named(error, line) else "raised"
+            row["faults"] += ["raised"] * (row["outcome"] == "raised")
+            found = None
+    row["warned"] = sorted({f"{each.category.__name__}: {each.message}"[:200] for each in seen})
+    row["faults"] += ["warned"] * bool(row["warned"])
+    if row["outcome"] == "answered":
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for each in _parts(found):
+                status = getattr(each, "status", None)
+                row["status"] = getattr(status, "value", row["status"])
+                row["faults"] += [fault for fault in _faults(each, watched) if fault not in row["faults"]]
+    return row
+
+
+def is_named(error: Exception, line: str) -> bool:
+    """Whether an error names an argument, what it needs and what it got."""
+    words = str(error)
+    known = {slot.name for slot in slots(line)} | {
+        name for each in ga.__all__ if f"{each}(" in line and callable(getattr(ga, each))
+        for name in inspect.signature(getattr(ga, each)).parameters
+    }  # fmt: skip
+    told = isinstance(error, ValueError | TypeError) and ("need" in words or "must" in words) and "got" in words
+    return told and any(name in words for name in known)
+
+
+def _parts(found: Any) -> Iterable[Any]:
+    """Results within results."""
+    if isinstance(found, ga.Branches):
+        return found.solutions
+    if isinstance(found, ga.Comparison):
+        return [part for each in found.branches for part in (each.gamp, each.fixed_point, each.descent, each.returned)]
+    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], ga.GampState):
+        seen = found[1]  # what is not finite is told by the report of the step
+        return found if seen.denoised.solved.all() and finite([seen.gradient_norm]) else []
+    if isinstance(found, tuple) and not hasattr(found, "_fields"):
+        return found
+    return [found]
+
+
+def _faults(found: Any, watched: Watched) -> list[str]:
+    if isinstance(found, ga.GampResult | ga.DescentResult):
+        return _of_descent(found, watched.last.get("run_gamp") or watched.last.get("minimize_risk"))
+    if isinstance(found, ga.StateEvolutionResult):
+        return _of_fixed_point(found, watched.last.get("solve_state_evolution") or watched.last.get("branches"))
+    if isinstance(found, ga.Sweep):
+        numbers = [value for row in found.rows if row.get("converged") for value in row.values()]
+        return [] if finite([each for each in numbers if isinstance(each, float)]) else ["nan"]
+    if isinstance(found, ga.Denoised):
+        good = found.solved
+        return [] if finite([found.z[good], found.g[good], found.loss[good], found.moreau[good]]) else ["nan"]
+    if isinstance(found, ga.LinearFit):
+        return [] if finite([found.weights, found.train_loss]) or not found.converged else ["nan"]
+    if isinstance(found, ga.LinearBaseline):
+        known = finite([found.weights, found.weights_error, found.test_error, found.test_error_error])
+        return [] if known or not found.converged else ["nan"]
+    if isinstance(found, ga.Trajectory):
+        return [] if finite([*found.arrays().values(), *found.error.arrays().values()]) else ["nan"]
+    if isinstance(found, ga.BranchPath):
+        return [] if finite([found.values, *found.overlaps.arrays().values()]) else ["nan"]
+    if isinstance(found, ga.GampState):
+        return [] if finite([found.Q, found.V, np.asarray(found.D)]) else ["nan"]
+    if isinstance(found, np.ndarray | float):
+        return [] if finite([found]) else ["nan"]
+    return []
+
+
+def finite(values: Iterable[Any]) -> bool:
+    """Whether all numbers are finite."""
+    return all(np.isfinite(value).all() for value in values)
+
+
+def _of_descent(found: Any, arguments: Any) -> list[str]:
+    faults = []
+    if not finite([found.Q]) or (found.converged and not finite([found.train_loss, found.gradient_norm])):
+        faults.append("nan")
+    if found.converged and arguments:
+        norm, rounding = torch_norm(arguments["data"], found.Q, arguments["risk"])
+        if not norm <= SLACK * arguments["tol"] + rounding:
+            faults.append("false")
+    return faults
+
+
+def torch_norm(data: ga.Dataset, Q: np.ndarray, risk: str) -> tuple[float, float]:
+    """The norm of the (least sub)gradient by torch, where it knows the penalty, and how much of it may be rounding."""
+    import torch
+
+    there = torch.tensor(Q, requires_grad=True)
+    TorchRisk(data, risk, "cpu")(there).backward()
+    smooth, penalty = there.grad.numpy(), data.penalty
+    if isinstance(penalty, ga.ElasticNet):
+        smooth = smooth + penalty.lam * Q
+        off = np.sign(smooth) * np.maximum(np.abs(smooth) - penalty.l1, 0)
+        smooth = np.where(Q != 0, smooth + penalty.l1 * np.sign(Q), off)
+    elif not penalty.quadratic:
+        smooth = ga.gradient(data, Q, risk)
+    unit = penalty.strength * np.sqrt(data.dim)
+    tokens = np.asarray(data.tokens)
+    largest = np.sqrt(np.mean(tokens**2)) * data.n_samples**0.5 + np.linalg.norm(data.positions)
+    size = largest * np.abs(data.terms(risk).params).max() * (1 + np.abs(Q).max() * largest) + unit * np.abs(Q).max()
+    return float(np.linalg.norm(smooth)) / unit, ROUNDING * float(size) / unit
+
+
+def _of_fixed_point(found: ga.StateEvolutionResult, arguments: Any) -> list[str]:
+    if not found.converged:
+        return []
+    if not finite([found.train_loss, found.test_error, *found.overlaps.arrays().values()]):
+        return ["nan"]
+    if not arguments:
+        return []
+    model = arguments["model"]
+    F = OverlapMap(model, float(arguments["alpha"]), first_rule("auto", model, (0,)), found.response)
+    rtol = arguments["rtol"] or 2e-3
+    return [] if relative_change(F(found.overlaps), found.overlaps) < MOVES * rtol else ["false"]

@@ -1,0 +1,160 @@
+"""Random valid and invalid calls through the whole public API, each with a budget of time.
+
+A call is a line of Python: a valid call of a public function or class on a random problem of any family (attention of
+several kinds, mixtures, generalised linear models, other penalties, own arrays, losses and maps), in which none, one or
+two arguments, picked at random, are replaced by others: numbers near their own, numbers from 1e-300 to 1e300, NaN,
+infinities and integers of hundreds of digits, words, None, arrays of other shapes, types and sizes, tensors, objects.
+Or a solver is called on a problem one of whose parameters is replaced so, wherever that passed the checks.
+
+Every call is judged apart from its own report. "False" counts results that say converged although the gradient, by
+torch, is not within the tolerance, or although state evolution moves on when it is iterated once more. "NaN" counts
+results with numbers that are not finite while no status says so. "Unnamed" counts exceptions other than a ValueError or
+TypeError that names an argument, what it needs and what it got; "late" calls over their time on the processor; "warned"
+calls that let a warning of another library out. "Refused" are errors that name what is wrong.
+
+Criterion: none of these.
+"""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from validation._tools.calls import ATTENTION, BUILDERS, EFFORT, LINES, MODELS, OWN, USES, Slot, replaced, slots
+from validation._tools.patience import Patient
+from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.trials import run_trials
+
+BLOCK, BLOCKS, QUICK_BLOCK, QUICK_BLOCKS = 50, 100, 60, 2
+LIMIT, LIMITS = 5.0, {"phase_boundaries": 90.0, "compare": 60.0, "branches": 30.0, "continue_branch": 30.0}  # seconds
+RARE = {**dict.fromkeys(LIMITS, 0.1), "phase_boundaries": 0.02}  # how often, beside others: they take long
+SHARE_OF_USES, SHARE_AS_THEY_ARE, SHARE_OF_TWO = 0.35, 0.15, 0.2
+POWERS = (-300, -160, -60, -20, -8, -3, 3, 8, 20, 60, 160, 300)
+NUMBERS = (
+    *(f"{sign}1e{power}" for sign in ("", "-") for power in POWERS), "0", "-1", "1", "2", "3", "0.5", "float('nan')",
+    "float('inf')", "-float('inf')", "10**18", "2**63", "10**400", "-10**400", "np.float32(0.3)", "np.int64(2)",
+)  # fmt: skip
+OTHERS = (
+    "None", "True", "False", "'word'", "''", "b'x'", "[]", "()", "{}", "[1, [2]]", "1j", "object()", "len", "float",
+    "np.ones(0)", "np.ones((2, 2, 2))", "np.ones((2, 1))", "np.array(['a'])", "np.array([None])", "np.array(0.5)",
+    "np.ma.masked_array([1.0, 2.0], [True, False])", "range(3)", "'semantic'", "'positional'", "'random'", "PAPER",
+    "DATA", "X", "np.random.default_rng(0)", "[float('nan')]", "torch.ones(2, requires_grad=True)",
+)  # fmt: skip
+ARRAYS = (
+    "{0}[..., None]", "{0}[:1]", "{0}.tolist()", "{0} * 1j", "{0}.astype(np.float32)", "{0}.astype(object)", "{0}.T",
+    "frozen({0})", "np.asfortranarray({0})", "torch.tensor({0}, requires_grad=True)", "np.zeros_like({0})",
+    "np.where(np.arange({0}.size).reshape({0}.shape) == 0, np.nan, {0})", "scaled(1e-8, {0})", "scaled(30, {0})",
+)  # fmt: skip
+
+
+def near(slot: Slot, rng: np.random.Generator) -> str:
+    """A number like the one that is there."""
+    value, most = float(slot.text), 0.5 if slot.name in EFFORT else 2.0
+    other = value * 10 ** rng.uniform(-2, most)
+    return str(round(other)) if slot.text.lstrip("-").isdigit() else f"{other:.3g}"
+
+
+def other(slot: Slot, rng: np.random.Generator) -> str:
+    """Something for the place of an argument."""
+    draw = rng.random()
+    if draw < 0.15:
+        return str(rng.choice(OTHERS))
+    if slot.kind == "number":
+        wild = [text for text in NUMBERS if not (slot.name in EFFORT and text in ("1e8", "1000", "1e3"))]
+        return near(slot, rng) if draw < 0.5 else str(rng.choice(wild))
+    if slot.kind == "array":
+        text = f"np.asarray({slot.text})"
+        return f"scaled({rng.choice(NUMBERS[:24])}, {text})" if draw < 0.5 else str(rng.choice(ARRAYS)).format(text)
+    if slot.kind == "flag":
+        return str(rng.choice(["True", "False"]))
+    return str(rng.choice(OTHERS))
+
+
+def drawn(rng: np.random.Generator) -> tuple[str, str, str]:
+    """A name, a random line of it, and the line that compiles what it needs."""
+    if rng.random() < SHARE_OF_USES:
+        name = str(rng.choice(BUILDERS))
+        use, made = str(rng.choice(USES)), LINES[name]
+        return name, use.format(model=changed(made, rng)), use.format(model=made)
+    names = sorted(LINES)
+    weight = np.array([RARE.get(name, 1.0) for name in names])
+    name = str(rng.choice(names, p=weight / weight.sum()))
+    line = LINES[name]
+    family = str(rng.choice(ATTENTION if name in LIMITS or name == "sweep" else list(MODELS)))
+    if name in ("run_gamp", "minimize_risk", "gradient", "train_loss", "fit_linear_baseline") and rng.random() < 0.7:
+        data = rng.choice([*OWN, *(f"SAMPLES['{model}']" for model in MODELS)])
+        line = line.replace("DATA", str(data)).replace("init=WEIGHTS", "init='random'").replace("V=WIDE", "V=None")
+    elif name not in ("compare", "Overlaps") and rng.random() < 0.7:
+        line = line.replace("(SHARP", f"({family}").replace("(PAPER", f"({family}")
+    return name, changed(line, rng), line
+
+
+def changed(line: str, rng: np.random.Generator) -> str:
+    """A line with none, one or two arguments replaced."""
+    draw = rng.random()
+    times = 0 if draw < SHARE_AS_THEY_ARE else 1 + (draw > 1 - SHARE_OF_TWO)
+    for _ in range(times):
+        places = slots(line)
+        if places:
+            slot = places[rng.integers(len(places))]
+            line = replaced(line, slot.number, other(slot, rng))
+    return line
+
+
+def block(seed: int, size: int) -> dict[str, Any]:
+    """Random calls, in a process of their own that is begun anew where one is late."""
+    rng, patient, rows = np.random.default_rng([seed, 19]), Patient(), []
+    try:
+        for _ in range(size):
+            name, line, warm = drawn(rng)
+            rows.append({"name": name} | patient(line, LIMITS.get(name, LIMIT), warm))
+    finally:
+        patient.end()
+    return {"calls": rows}
+
+
+COLUMNS = ("calls", "answered", "converged", "refused", "false", "NaN", "unnamed", "late", "warned", "longest")
+FAULTS = {"false": "false", "NaN": "nan", "unnamed": "raised", "late": "late", "warned": "warned"}
+
+
+def counts(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Numbers of the columns."""
+    seen = Counter(row["outcome"] for row in rows)
+    found = {"calls": len(rows), "answered": seen["answered"], "refused": seen["refused"]}
+    found["converged"] = sum(row["status"] in ("converged", "settled") for row in rows)
+    found |= {column: sum(fault in row["faults"] for row in rows) for column, fault in FAULTS.items()}
+    found["longest"] = max((row["seconds"] for row in rows), default=0.0)
+    return {column: found[column] for column in COLUMNS}
+
+
+def markdown(table: dict[str, dict[str, Any]]) -> str:
+    lines = ["| call | " + " | ".join(COLUMNS) + " |", "|" + "---|" * (len(COLUMNS) + 1)]
+    for name, row in table.items():
+        lines.append(f"| {name} | " + " | ".join(str(row[c]) for c in COLUMNS[:-1]) + f" | {row['longest']:.1f} s |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    found = options(__doc__ or "", workers=True, blocks={"type": int, "help": "blocks of calls", "default": None})
+    verdict = Verdict("random_calls", found)
+    number, size = (QUICK_BLOCKS, QUICK_BLOCK) if found.quick else (found.blocks or BLOCKS, BLOCK)
+    with pool(found) as executor:
+        asked = [{"seed": seed, "size": size} for seed in range(number)]
+        blocks = run_trials(folder(found, verdict.name), block, asked, executor)
+    rows = [row for each in blocks for row in each["calls"]]
+    names = sorted({row["name"] for row in rows})
+    table = {f"`{name}`": counts([row for row in rows if row["name"] == name]) for name in names}
+    table["all"] = counts(rows)
+    print(markdown(table))
+    faulty = [row for row in rows if row["faults"]]
+    for row in faulty:
+        print(", ".join(row["faults"]), "|", row["line"], "|", row["told"] or row["warned"] or row["status"])
+    verdict.check(len(blocks) == number, f"{len(blocks)} of {number} blocks ended")
+    for column in FAULTS:
+        verdict.check(table["all"][column] == 0, f"{table['all'][column]} of {len(rows)} calls {column}")
+    verdict.path(".md").write_text(markdown(table))
+    verdict.end({"table": table, "faulty": faulty})
+
+
+if __name__ == "__main__":
+    main()
