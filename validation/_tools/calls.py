@@ -34,6 +34,7 @@ MODELS = {
 ATTENTION = ("PAPER", "SHARP", "NET", "LASSO", "LARGER", "UNTIED", "LINEAR", "CAUSAL", "CLASSES", "SPECTRUM", "OWN_MAP")
 START = "ga.Overlaps(q=PAIR, m=FLAT, theta=PAIR, V=WIDE)"
 
+OWN = ("OWN_DATA", "OWN_LABELS")  # of the user's arrays
 ARRAYS = {
     "X": "RNG.standard_normal((12, 2, 8)) / 2",
     "Y": "RNG.standard_normal((12, 2, 8)) / 2",
