@@ -1,0 +1,74 @@
+"""With default settings a run ends with a solution: cycles are recognised when they begin, and settled."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from tests.conftest import layer_gradient_norm
+
+
+def noisy_scores(d, alpha, s, lam, seed):
+    """Own arrays, y = (T + s N(0, 1)) x, and the teacher behind them."""
+    rng = np.random.default_rng(seed)
+    clean = ga.sample(ga.paper_model(lam=lam), d, alpha, rng)
+    outputs = (clean.targets + s * rng.standard_normal(clean.targets.shape)) @ clean.tokens
+    return ga.Dataset(clean.tokens, outputs, clean.positions, lam=lam), clean.Q_star
+
+
+def solved(data, start, risk="exact"):
+    found = ga.run_gamp(data, start, risk)
+    assert found.converged, found.message
+    assert found.fixed_point
+    assert found.n_iter < 500
+    norm = np.linalg.norm(ga.gradient(data, found.Q, risk)) / (data.penalty.strength * np.sqrt(data.dim))
+    assert norm < 1.1e-8
+    if data.penalty.quadratic:
+        assert layer_gradient_norm(data, found.Q, risk) < 1.1e-8
+    return found
+
+
+@pytest.mark.parametrize("d", [60, 130, 300])
+@pytest.mark.parametrize("seed", range(3))
+def test_small_positional_runs_end_with_a_solution(d, seed):
+    solved(ga.sample(ga.paper_model(), d, 1.5, seed=seed), "positional", "asymptotic")
+
+
+@pytest.mark.parametrize(("s", "lam"), [(0.3, 0.001), (0.3, 0.03), (0.6, 0.01), (0.6, 0.3)])
+@pytest.mark.parametrize("start", ["teacher", "positional", "random"])
+def test_noisy_scores_end_with_a_solution(s, lam, start):
+    data, Q_star = noisy_scores(150, 1.0, s, lam, seed=1)
+    solved(data, Q_star if start == "teacher" else start)
+
+
+MODELS = {
+    "untied keys": ga.attention_model(2, 2, 1, student=ga.DotProductAttention(tied=False)),
+    "lasso": ga.paper_model(penalty=ga.ElasticNet(0.0, 0.005)),
+    "linear attention": ga.attention_model(student=ga.DotProductAttention(softmax=False)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_other_models_end_with_a_solution(name):
+    solved(ga.sample(MODELS[name], 120, 1.5, seed=0), "semantic")
+
+
+def test_a_cycle_is_recognised_when_it_begins():
+    """The gradient of this run does not come below 1e-2 however long it goes on."""
+    data = ga.sample(MODELS["linear attention"], 120, 1.5, seed=0)
+    alone = ga.run_gamp(data, "semantic", settling=False, max_iter=1000)
+    assert not alone.converged
+    assert alone.gradient_norm > 1e-2
+    found = solved(data, "semantic")
+    assert found.message_passing is ga.Status.STALLED
+    assert found.status is ga.Status.SETTLED
+    assert found.n_iter < 250
+
+
+def test_a_given_bound_ends_the_run_without_settling():
+    data = ga.sample(MODELS["linear attention"], 120, 1.5, seed=0)
+    found = ga.run_gamp(data, "semantic", max_iter=30)
+    assert found.status is ga.Status.MAX_ITER
+    assert found.n_iter == 30
+    assert found.n_settle == 0
+    assert not found.is_minimum
+    assert np.isnan(found.lowest_eigenvalue)
