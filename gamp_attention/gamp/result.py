@@ -62,19 +62,19 @@ class GampResult(Ended):
 def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None = None) -> GampResult:
     """Settle where message passing cycled, verify, and report the best there is.
 
-    Settling begins at the state of smallest gradient, or at given weights instead.
+    Settling begins at the weights of lowest training loss, or at given ones instead.
     """
     data, risk, tol, watch, last = plan.data, plan.risk, plan.tol, loop.watch, loop.state
     keep_last = passing is Status.CONVERGED or (tol == 0 and passing is Status.MAX_ITER)
     best = last if keep_last else watch.best_state
-    Q, V, status, n_settle = best.Q if start is None else start, best.V, passing, 0
+    Q, V, status, n_settle = best.Q, best.V, passing, 0
     if tol > 0 and not data.penalty.smooth:
         Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
     message = f"message passing: {passing.value} after {loop.t} iterations"
 
     cycles = passing in (Status.STALLED, Status.DIVERGED, Status.NONFINITE)
-    if plan.settling and cycles and (start is not None or np.isfinite(watch.best_norm)):
-        settled = settle(data, risk, Q, tol)
+    if plan.settling and cycles and (start is not None or np.isfinite(watch.lowest_loss)):
+        settled = settle(data, risk, watch.lowest_Q if start is None else start, tol)
         n_settle = settled.n_iter
         if settled.gradient_norm <= tol:
             status = Status.SETTLED

@@ -33,11 +33,13 @@ class Watch:
     Attributes
     ----------
     best_state, best_norm : the state of smallest gradient norm, and this norm.
+    lowest_Q, lowest_loss : the weights of lowest training loss, and this loss.
     """
 
     def __init__(self, tol: float, hold_after: int, settling: bool, start: GampState) -> None:
         self._tol, self._hold_after, self._settling = tol, hold_after, settling
         self.best_state, self.best_norm = start, np.inf
+        self.lowest_Q, self.lowest_loss = start.Q, np.inf
         self._mark = 0  # iteration at which progress was last made
         self._mark_norm = self._mark_loss = np.inf
 
@@ -50,6 +52,8 @@ class Watch:
             return Status.NONFINITE
         if norm < self.best_norm:
             self.best_state, self.best_norm = state, norm
+        if loss < self.lowest_loss:
+            self.lowest_Q, self.lowest_loss = state.Q, loss
         if self._tol == 0:
             return None
         if norm <= self._tol:
@@ -75,15 +79,16 @@ class Watch:
 
     def snapshot(self) -> dict[str, Any]:
         """What has changed since the start."""
-        numbers = {"norm": self.best_norm, "mark": self._mark, "mark_norm": self._mark_norm}
-        numbers |= {"mark_loss": self._mark_loss}
-        return {"state": self.best_state.snapshot()} | numbers
+        best = {"state": self.best_state.snapshot(), "norm": self.best_norm}
+        lowest = {"lowest_Q": self.lowest_Q, "lowest_loss": self.lowest_loss}
+        return best | lowest | {"mark": self._mark, "mark_norm": self._mark_norm, "mark_loss": self._mark_loss}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Go on from a snapshot."""
         self.best_state, self.best_norm = GampState(**snapshot["state"]), float(snapshot["norm"])
         self._mark, self._mark_norm = int(snapshot["mark"]), float(snapshot["mark_norm"])
         self._mark_loss = float(snapshot["mark_loss"])
+        self.lowest_Q, self.lowest_loss = snapshot["lowest_Q"], float(snapshot["lowest_loss"])
 
 
 def responses(
