@@ -1,0 +1,60 @@
+"""Jumps of the proximal map: why their mass in V̂ is negative, and what a result says of them."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.losses.attention import pack_attention_parameters
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.rules.sobol import SobolRule
+from tests.conftest import CLASSES, MEANS
+
+MODELS = {
+    "paper": ga.paper_model(0.3),
+    "matrix": ga.paper_model(0.5, A=[[5, -3], [2, 4]]),
+    "power law": ga.attention_model(coordinates=ga.coordinate_law(ga.power_law_spectrum(1.0, 4))),
+    "three tokens": ga.attention_model(3),
+    "two columns": ga.attention_model(2, 2, 1),
+    "untied": ga.attention_model(2, 2, 1, student=ga.DotProductAttention(tied=False)),
+    "mixture": ga.mixture_model(CLASSES, MEANS),
+}
+
+
+@pytest.mark.parametrize(("L", "r"), [(2, 1), (3, 1), (2, 2)])
+def test_g_jumps_forward(L, r):
+    """V⁻¹z is the gradient of a convex function of ω, so that z and g jump along the direction in which ω moves."""
+    rng = np.random.default_rng([L, r])
+    T = np.linalg.matrix_power(rng.dirichlet(np.ones(L), L), 2) * 0.3 + 0.7 * np.eye(L)
+    params = pack_attention_parameters(0.25 * np.eye(L)[None], 0.25 * T.T[None])
+    loss = ga.AttentionLoss(ga.DotProductAttention(), L, r)
+    root = rng.normal(size=(L, r, r))
+    V = 15 * np.eye(r) + 3 * root @ root.transpose(0, 2, 1)
+    jumps = []
+    for _ in range(30):
+        direction = rng.normal(size=(L, r))
+        steps = np.linspace(-0.7, 0.7, 201)[:, None, None]
+        omega = 0.2 * rng.normal(size=(L, r)) + steps * direction
+        out = ga.denoise(loss, np.tile(params, (len(omega), 1)), omega, V)
+        forward = np.einsum("nlr,lr->n", np.diff(out.g, axis=0), direction)
+        change = np.abs(np.diff(out.z, axis=0)).max(axis=(1, 2))
+        jumps += forward[change > 0.3].tolist()
+    assert len(jumps) >= 20
+    assert min(jumps) > 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_jump_mass_is_negative(name):
+    """No eigenvalue of a token's jump mass is above zero by more than four standard errors, and its trace is below."""
+    model = MODELS[name]
+    rng, S, r, t = np.random.default_rng(1), len(model.coordinates.rho), model.rank, model.teacher_rank
+    root = 0.1 * rng.normal(size=(S, r, r))
+    at = ga.Overlaps(
+        0.04 * np.eye(r) + root @ root.transpose(0, 2, 1), 0.1 * rng.normal(size=(S, r)),
+        0.02 * rng.normal(size=(S, r, t)), np.tile(15 * np.eye(r), (S, 1, 1)),
+    )  # fmt: skip
+    image, samples = OverlapMap(model, 1.5, SobolRule(4096, 8, seed=(3,))).images(at)
+    masses = np.array([sample.hats.jump_mass for sample in samples])
+    error, traces = masses.std(axis=0, ddof=1).max() / np.sqrt(8), np.trace(masses.sum(axis=1), axis1=1, axis2=2)
+    mass = image.hats.jump_mass
+    assert np.linalg.eigvalsh((mass + mass.transpose(0, 2, 1)) / 2).max() <= 4 * error
+    assert traces.mean() < -4 * traces.std(ddof=1) / np.sqrt(8)
