@@ -6,6 +6,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.losses.attention import pack_attention_parameters
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.fixed_points.stability import STABILITY, jump_shift, validity
 from gamp_attention.state_evolution.rules.sobol import SobolRule
 from tests.conftest import CLASSES, MEANS
 
@@ -58,3 +59,38 @@ def test_the_jump_mass_is_negative(name):
     mass = image.hats.jump_mass
     assert np.linalg.eigvalsh((mass + mass.transpose(0, 2, 1)) / 2).max() <= 4 * error
     assert traces.mean() < -4 * traces.std(ddof=1) / np.sqrt(8)
+
+
+def test_words_say_what_to_expect_of_minima():
+    """Of V alone, where the map jumps, and of Stein's form, on which it was measured."""
+    expected = f"; expect V of minima about {100 * 0.05 * STABILITY.gap_per_shift:.2g} % lower"
+    assert validity(0.7, -0.12, -0.05)[1].endswith(expected)
+    assert validity(1.2, -0.12, -0.05)[1].endswith(expected)
+    assert "expect" not in validity(0.7, -0.12)[1] + validity(0.7, -0.005, -0.002)[1] + validity(np.nan, np.nan)[1]
+    assert "jump mass -2500 % of V̂" in validity(0.7, -24.97, -0.2)[1]
+
+
+def test_results_expect_what_the_shift_says(model):
+    """For one class of coordinates V = σ²/(λ + σ² Σ_l V̂_l): the shift is a ratio of these."""
+    stein, other = (
+        ga.solve_state_evolution(model, 1.0, "positional", response=form, rtol=1e-2, stability=False)
+        for form in ("stein", "derivative")
+    )
+    V_hat, response = stein.V_hat.sum(), (stein.V_hat - stein.jump_mass).sum()
+    shift = (0.01 + 0.25 * V_hat) / (0.01 + 0.25 * response) - 1
+    assert stein.validity.endswith(f"; expect V of minima about {-100 * STABILITY.gap_per_shift * shift:.2g} % lower")
+    assert "minima" not in other.validity
+
+
+def test_the_shift_of_a_penalty_with_a_kink_comes_from_its_weights(model):
+    """Without the kink it is the ridge's; with it another."""
+    found = []
+    for l1 in (None, 1e-9, 2e-3):
+        mine = model if l1 is None else ga.paper_model(0.3, penalty=ga.ElasticNet(0.01, l1))
+        at = ga.Overlaps(np.full((2, 1, 1), 0.05), np.array([[0.25], [-0.25]]), np.zeros((2, 1, 1)),
+                         np.full((2, 1, 1), 14.0))  # fmt: skip
+        found.append(jump_shift(mine, OverlapMap(mine, 1.5, SobolRule(1024, 4)).images(at)[0].hats))
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+    assert found[0] < -0.02
+    assert found[2] < -0.01
+    assert found[2] != pytest.approx(found[0], rel=1e-3)

@@ -88,13 +88,9 @@ class Branch(Result):
     def _notes(self) -> list[str]:
         """What the numbers alone do not tell."""
         gamp, fixed = self.gamp, self.fixed_point
-        share = float(np.trace(fixed.jump_mass.mean(axis=0)) / np.trace(fixed.V_hat.mean(axis=0)))
         notes = [f"  GAMP {gamp.message}; {gamp.n_off_global} samples off their global proximal minimum."]
-        if abs(share) > 0.03:
-            notes.append(
-                f"  The proximal map jumps: jump mass {share:+.0%} of V̂. State evolution is an approximation here, "
-                "of a few per cent."
-            )
+        if not fixed.consistent:
+            notes.append(f"  State evolution is {fixed.validity}.")
         if self.quasi_newton is None:
             return notes
         gap = self.quasi_newton.train_loss - gamp.train_loss

@@ -37,7 +37,7 @@ class Trajectory(Overlaps):
     q, m, theta, V : with an axis of time (T + 1) in front.
     error : standard errors of the four, over replicas.
     V_hat : (T, L, r, r) responses V̂_t in Stein's form, which `run_gamp(onsager=...)` accepts.
-    jump_mass : (T, L, r, r) V̂_Stein − V̂_derivative.
+    jump_mass : (T, L, r, r) V̂_Stein − V̂_derivative, at most 0 but for numerical errors.
     jump_mass_error : its standard error.
     """
 

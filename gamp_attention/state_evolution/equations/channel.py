@@ -54,7 +54,10 @@ class Hats:
 
     @property
     def jump_mass(self) -> np.ndarray:
-        """V̂_Stein − V̂_derivative: what the jumps of the proximal map contribute. Eq. :eq:`jump-mass`."""
+        """V̂_Stein − V̂_derivative: what the jumps of the proximal map contribute. Eq. :eq:`jump-mass`.
+
+        No eigenvalue is positive, as g jumps along the direction in which ω moves.
+        """
         return self.V - self.V_derivative
 
     def response(self, form: str) -> np.ndarray:

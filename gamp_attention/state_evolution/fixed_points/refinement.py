@@ -11,7 +11,7 @@ from gamp_attention.state_evolution.fixed_points.free_energy import stationary_l
 from gamp_attention.state_evolution.fixed_points.newton import Root, newton, newton_step
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHistory, StateEvolutionResult
-from gamp_attention.state_evolution.fixed_points.stability import replicon, validity
+from gamp_attention.state_evolution.fixed_points.stability import jump_shift, replicon, validity
 from gamp_attention.state_evolution.fixed_points.test_error import predicted_test_error
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 from gamp_attention.state_evolution.rules.rule import work_of
@@ -99,7 +99,8 @@ def _result(root: Root, coarse: OverlapMap, path: list[Overlaps], n_iter: int, r
     floor = REFINEMENT.unresolved_loss * unresolved  # of the errors of losses, relative
     V_hat, jump_mass = image.hats.V, image.hats.jump_mass
     rs = replicon(model, image.hats, response)
-    consistent, words = validity(rs, float(jump_mass.sum() / V_hat.sum()))
+    shift = jump_shift(model, image.hats) if response == "stein" else np.nan
+    consistent, words = validity(rs, float(jump_mass.sum() / V_hat.sum()), shift)
     return StateEvolutionResult(
         status=Status.CONVERGED if solved else Status.INACCURATE,
         n_iter=n_iter,

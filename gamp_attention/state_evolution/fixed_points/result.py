@@ -26,11 +26,13 @@ class StateEvolutionResult(Ended):
     overlaps, train_loss, test_error : of equations (7), (14) and (10).
     overlaps_error, train_loss_error, test_error_error : their errors.
     relative_error : the largest relative error of an overlap; for m and θ in units of √q.
-    jump_mass, jump_mass_error : (L, r, r) what jumps of the proximal map add to V̂: V̂_Stein − V̂_derivative.
+    jump_mass, jump_mass_error : (L, r, r) what jumps of the proximal map add to V̂: V̂_Stein − V̂_derivative. Negative:
+        g jumps along the direction in which ω moves, and V̂ is −α E[∂g/∂ω].
     V_hat : (L, r, r) V̂ in Stein's form.
     replicon, replicon_error : replica symmetry is stable where this is below 1 and the proximal map does not jump.
     stability : eigenvalues of the overlap map by sector, or None where not asked for.
-    consistent, validity : whether the replica-symmetric prediction is consistent, and why, in words.
+    consistent, validity : whether the replica-symmetric prediction is consistent, and why, in words; where the proximal
+        map jumps, with how much lower V of minima is to be expected.
     response, rule : the form of V̂ that was solved with, and the rule that averaged ("split", "lines" or "sobol").
     """
 

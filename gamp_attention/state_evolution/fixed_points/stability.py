@@ -10,7 +10,7 @@ from gamp_attention.results import Overlaps, Result
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.units import Packing
-from gamp_attention.state_evolution.equations.weights import response_pairs
+from gamp_attention.state_evolution.equations.weights import response_pairs, weights_step
 from gamp_attention.state_evolution.fixed_points.newton import BROYDEN
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 
@@ -23,6 +23,7 @@ class StabilitySettings:
 
     difference: float = 1e-2  # of finite differences, in units of the overlaps: small for them, large for noise
     negligible_jumps: float = 1e-2  # jump mass, relative to V̂, up to which the prediction is called consistent
+    gap_per_shift: float = 1.35  # of V at minima of finite d, in units of `jump_shift`: measured by jump_gaps
 
 
 STABILITY = StabilitySettings()
@@ -116,13 +117,35 @@ def replicon(model: Model, hats: Hats, response: str) -> float:
     return float(np.abs(np.linalg.eigvals(K)).max()) if np.isfinite(K).all() else np.nan
 
 
-def validity(replicon: float, jump_share: float) -> tuple[bool, str]:
-    """Whether the replica-symmetric prediction is consistent, and why, in words; `jump_share` is relative to V̂."""
+def jump_shift(model: Model, hats: Hats) -> float:
+    """Relative change of the trace of V, averaged over tokens, when the weights are given V̂_derivative for V̂_Stein.
+
+    Eq. :eq:`jump-shift`.
+
+    At Stein's fixed point it predicts by how much V of minima at finite d differs, see `validity`.
+    """
+    stein, derivative = (np.trace(weights_step(model, hats, form)[0].V.sum(axis=0)) for form in ("stein", "derivative"))
+    return float(derivative / stein - 1)
+
+
+def validity(replicon: float, jump_share: float, shift: float = np.nan) -> tuple[bool, str]:
+    """Whether the replica-symmetric prediction is consistent, and why, in words.
+
+    Parameters
+    ----------
+    replicon : of `replicon`.
+    jump_share : jump mass relative to V̂, at most 0 but for numerical errors, as g jumps forward.
+    shift : of `jump_shift` at a fixed point of Stein's form; what to expect of V is not said without it.
+    """
     if not np.isfinite(replicon + jump_share):
         return False, "unknown: there is no fixed point"
-    jumps = f"jump mass {100 * jump_share:.2g} % of V̂"
+    jumps = f"jump mass {float(f'{100 * jump_share:.2g}'):g} % of V̂"
+    jumping = abs(jump_share) > STABILITY.negligible_jumps
+    gap = STABILITY.gap_per_shift * shift
+    expected = f"; expect V of minima about {-100 * gap:.2g} % lower" if jumping and -1 < gap < 0 else ""
     if not replicon < 1:
-        return False, f"inconsistent: the replicon eigenvalue {replicon:.3g} is not below 1 ({jumps})"
-    if abs(jump_share) > STABILITY.negligible_jumps:
-        return False, f"approximate because the proximal map jumps ({jumps}; replicon {replicon:.3g} without them)"
+        return False, f"inconsistent: the replicon eigenvalue {replicon:.3g} is not below 1 ({jumps}){expected}"
+    if jumping:
+        words = f"({jumps}; replicon {replicon:.3g} without them){expected}"
+        return False, f"approximate because the proximal map jumps {words}"
     return True, f"consistent (replicon {replicon:.3g}, {jumps})"
