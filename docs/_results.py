@@ -30,6 +30,12 @@ def substitutions() -> dict[str, str]:
         "jump_percent": f"{100 * abs(jumps):.0f} %",
         "pass_ratio": number(speed["iteration"]["float64"]["held"], 2),
     }
+    gaps = stored("jump_gaps")
+    for name, key in (("scatter", "shift"), ("mass_scatter", "jump mass"), ("forms_scatter", "forms")):
+        factor, spread = gaps["fits"][key]
+        found[f"jump_{name}"] = f"{100 * spread / factor:.0f} %"
+    found |= {"jump_models": str(gaps["fits"]["models"]), "jump_factor": number(gaps["fits"]["shift"][0])}
+    found |= {f"jump_largest_{key}": f"{-100 * low:.0f} %" for key, low in gaps["fits"]["largest"].items()}
     times = stored("state_evolution_speed")
     found |= {"split_rough": number(times["semantic 0.0001"]["seconds"], 2)}
     found |= {"split_fine": number(times["semantic 1e-08"]["seconds"], 2)}

@@ -68,10 +68,12 @@ def draw(parts, path):
                     color=COLOURS[part["branch"]], mfc="none" if part["held_out"] else None,
                 )  # fmt: skip
             axis.axhline(0, color=DARK, lw=0.6)
-            axis.set(xlabel=label, ylabel=f"V of minima at d = {d} less Stein's, %, ± 2 s.e.")
+            axis.set(xlabel=label, ylabel=f"gap of V at d = {d}, %, ± 2 s.e.")
         ends = np.array([100 * min(part["shift"] for part in shown), 0])
         factor = STABILITY.gap_per_shift
         axes[0, 0].plot(ends, factor * ends, color=DARK, lw=1, label=f"{factor} × shift")
-        axes[0, 0].legend(frameon=False)
+        axes[0, 0].legend(frameon=False, loc="upper left")
         axes[0, 2].set_xscale("symlog", linthresh=5)
+        axes[0, 2].set(xlim=(-4000, 2), xticks=(-1000, -100, -10, 0), xticklabels=("−1000", "−100", "−10", "0"))
+        axes[0, 2].minorticks_off()
         axes[0, 0].figure.suptitle("Open squares: models chosen after the factor was measured")

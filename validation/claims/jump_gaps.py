@@ -135,6 +135,11 @@ def excess(part, within):
     return abs(gap - expected) / (within * abs(expected) + 3 * error)
 
 
+def told(bad):
+    """Names after a count, where there are any."""
+    return f", not for {'; '.join(bad)}" if bad else ""
+
+
 def judge(verdict, parts, quick):
     """The criterion, for one row of gaps for each model, d and method."""
     jumping = [part for part in parts if abs(part["jump_share"]) > STABILITY.negligible_jumps]
@@ -153,12 +158,12 @@ def judge(verdict, parts, quick):
     for words, group in groups.items():
         if group:
             bad = [part["name"] for part in group if not excess(part, QUICK_WITHIN if quick else WITHIN) <= 1]
-            verdict.check(not bad, f"{words}: V is as predicted in {len(group) - len(bad)} of {len(group)} {bad or ''}")
+            verdict.check(not bad, f"{words}: V is as predicted in {len(group) - len(bad)} of {len(group)}{told(bad)}")
     smooth = [part for part in parts if part not in jumping]
     bad = [p["name"] for p in smooth if not abs(p["gaps"]["V"][0]) <= 3 * p["gaps"]["V"][1] + 1 / p["d"]]
     if quick:
         return {}
-    verdict.check(not bad, f"without jumps V has no gap in {len(smooth) - len(bad)} of {len(smooth)} {bad or ''}")
+    verdict.check(not bad, f"without jumps V has no gap in {len(smooth) - len(bad)} of {len(smooth)}{told(bad)}")
     numbers = {"shift": [p["shift"] for p in main], "forms": [p["forms"]["V"] for p in main]}
     numbers |= {"jump mass": [p["jump_share"] for p in main]}
     fits = {name: scattered(values, [part["gaps"]["V"] for part in main]) for name, values in numbers.items()}
@@ -175,7 +180,8 @@ def judge(verdict, parts, quick):
         ]
         words = "between both fixed points" if key == "q" else "Stein's"
         verdict.check(sum(a > 3 for a in away) == 0, f"{key} is {words} in all, to {max(away):.1f} standard errors")
-    return fits | {"largest": {key: min(part["gaps"][key][0] for part in main) for key in ("V", "q")}}
+    largest = {key: min(part["gaps"][key][0] for part in main) for key in ("V", "q")}
+    return fits | {"models": len(main), "largest": largest}
 
 
 def main():

@@ -89,7 +89,7 @@ class Branch(Result):
         """What the numbers alone do not tell."""
         gamp, fixed = self.gamp, self.fixed_point
         notes = [f"  GAMP {gamp.message}; {gamp.n_off_global} samples off their global proximal minimum."]
-        if not fixed.consistent:
+        if not fixed.consistent and np.isfinite(fixed.replicon):
             notes.append(f"  State evolution is {fixed.validity}.")
         if self.quasi_newton is None:
             return notes
