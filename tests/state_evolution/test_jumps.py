@@ -39,7 +39,7 @@ def test_g_jumps_forward(L, r):
         forward = np.einsum("nlr,lr->n", np.diff(out.g, axis=0), direction)
         change = np.abs(np.diff(out.z, axis=0)).max(axis=(1, 2))
         jumps += forward[change > 0.3].tolist()
-    assert len(jumps) >= 20
+    assert len(jumps) >= 10
     assert min(jumps) > 0
 
 
@@ -51,7 +51,7 @@ def test_the_jump_mass_is_negative(name):
     root = 0.1 * rng.normal(size=(S, r, r))
     at = ga.Overlaps(
         0.04 * np.eye(r) + root @ root.transpose(0, 2, 1), 0.1 * rng.normal(size=(S, r)),
-        0.02 * rng.normal(size=(S, r, t)), np.tile(15 * np.eye(r), (S, 1, 1)),
+        0.02 * rng.normal(size=(S, r, t)), np.tile(40 * np.eye(r), (S, 1, 1)),
     )  # fmt: skip
     image, samples = OverlapMap(model, 1.5, SobolRule(4096, 8, seed=(3,))).images(at)
     masses = np.array([sample.hats.jump_mass for sample in samples])
@@ -82,15 +82,14 @@ def test_results_expect_what_the_shift_says(model):
     assert "minima" not in other.validity
 
 
-def test_the_shift_of_a_penalty_with_a_kink_comes_from_its_weights(model):
-    """Without the kink it is the ridge's; with it another."""
-    found = []
-    for l1 in (None, 1e-9, 2e-3):
-        mine = model if l1 is None else ga.paper_model(0.3, penalty=ga.ElasticNet(0.01, l1))
-        at = ga.Overlaps(np.full((2, 1, 1), 0.05), np.array([[0.25], [-0.25]]), np.zeros((2, 1, 1)),
-                         np.full((2, 1, 1), 14.0))  # fmt: skip
-        found.append(jump_shift(mine, OverlapMap(mine, 1.5, SobolRule(1024, 4)).images(at)[0].hats))
-    assert found[1] == pytest.approx(found[0], rel=1e-4)
-    assert found[0] < -0.02
-    assert found[2] < -0.01
-    assert found[2] != pytest.approx(found[0], rel=1e-3)
+def test_a_kink_of_the_penalty_leaves_the_shift(model):
+    """With one class of coordinates: the share of weights that are not zero does not depend on V̂, and cancels."""
+    at = ga.Overlaps(
+        np.full((2, 1, 1), 0.05), np.array([[0.25], [-0.25]]), np.zeros((2, 1, 1)), np.full((2, 1, 1), 14.0)
+    )
+    kinked = ga.paper_model(0.3, penalty=ga.ElasticNet(0.01, 2e-3))
+    images = [OverlapMap(each, 1.5, SobolRule(1024, 4)).images(at)[0] for each in (model, kinked)]
+    assert images[1].overlaps.V.mean() < 0.9 * images[0].overlaps.V.mean()
+    ridge, other = (jump_shift(each, image.hats) for each, image in zip((model, kinked), images, strict=True))
+    assert ridge < -0.02
+    assert other == pytest.approx(ridge, rel=1e-9)
