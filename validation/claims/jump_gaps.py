@@ -41,7 +41,7 @@ def prediction(name, rtol):
     for form in FORMS:
         se = ga.solve_state_evolution(row.model, row.alpha, row.branch, response=form, rtol=rtol, stability=False)
         found[form] = {
-            "status": se.status.value, "error": se.error, **se.overlaps.arrays(), "train_loss": se.train_loss,
+            "status": se.status.value, "error": se.relative_error, **se.overlaps.arrays(), "train_loss": se.train_loss,
             "test_error": se.test_error, "V_hat": se.V_hat, "jump_mass": se.jump_mass, "replicon": se.replicon,
             "jump_mass_error": se.jump_mass_error, "validity": se.validity,
         }  # fmt: skip
