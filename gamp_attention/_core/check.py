@@ -120,6 +120,14 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
     return result
 
 
+def shaped(name: str, value: Any, shape: tuple[int | str, ...]) -> None:
+    """Raise unless a value is an array of real numbers, finite or not, of a given shape: for arrays of inner loops."""
+    if np.shape(value) != shape:
+        raise fail(name, f"shape {np.shape(value)}", f"shape {shape}")
+    if hasattr(value, "detach") or (isinstance(value, np.ndarray) and value.dtype.kind not in "biuf"):
+        raise fail(name, f"{type(value).__name__} of {value.dtype}", "an array of real numbers", TypeError)
+
+
 def deviations(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:
     """Positive standard deviations, whose squares are positive and finite too."""
     found = array(name, value, shape)

@@ -101,8 +101,8 @@ def _checked_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> t
     width = 2 * L * L if isinstance(loss, AttentionLoss) else np.shape(params)[-1] if np.ndim(params) == 2 else "P"
     wanted = {"params": (n, width), "omega": (n, L, r), "V": (L, r, r), "start": (n, L, r)}
     for (name, shape), given in zip(wanted.items(), (params, omega, V, start), strict=True):
-        if np.shape(given) != shape and not (name == "start" and start is None):
-            raise check.fail(name, f"shape {np.shape(given)}", f"shape {shape}")
+        if not (name == "start" and start is None):
+            check.shaped(name, given, shape)
     return n, L, r
 
 

@@ -99,9 +99,10 @@ def _check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None) -> 
     for (name, shape), array in [*zip(wanted.items(), given, strict=True), (("V_hat", (S, r, r)), V_hat)]:
         if array is None and name in ("state.z", "V_hat"):
             continue
-        remote = hasattr(array, "__array__") and not isinstance(array, np.ndarray)  # held by workers
-        if not remote and np.shape(array) != shape:
-            raise check.fail(name, f"shape {np.shape(array)}", f"shape {shape}")
+        remote = hasattr(array, "__array__") and not isinstance(array, np.ndarray)  # held by workers, or a tensor
+        remote = remote and not hasattr(array, "detach")
+        if not remote:
+            check.shaped(name, array, shape)
 
 
 @quiet

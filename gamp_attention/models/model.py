@@ -14,7 +14,7 @@ from gamp_attention.losses.registration import is_registered_attention, is_regis
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.sampled_coordinates import law_from_samples
 from gamp_attention.models.tasks import AttentionTask, Task
-from gamp_attention.models.teachers import is_reversible
+from gamp_attention.models.teachers import SoftmaxTeacher, is_reversible
 from gamp_attention.models.token_classes import ClassLaw
 from gamp_attention.penalties.standard import Ridge, require_penalty
 
@@ -64,6 +64,10 @@ class Model(Shown):
         object.__setattr__(self, "penalty", require_penalty(given))
         object.__setattr__(self, "rank", check.integer("rank", self.rank, low=1))
         object.__setattr__(self, "student", check_student(self.student, self.n_tokens, self.rank))
+        labels = is_registered_loss(self.student) and not isinstance(self.teacher, SoftmaxTeacher)
+        if labels and not (callable(self.teacher) and hasattr(self.teacher, "n_noise")):
+            needs = "a teacher of labels, such as LinearLabels(), with `even` and `n_noise`"
+            raise check.fail("labels", self.teacher, needs, TypeError)
         self.task.check(self.n_tokens, self.teacher_rank)
 
     @cached_property

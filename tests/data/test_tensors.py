@@ -67,6 +67,15 @@ def test_tensors_in_a_callback_and_from_a_memory_rule(data):
     assert np.allclose(watched.Q, plain.Q, rtol=1e-12, atol=1e-14)
 
 
+def test_states_of_tensors_and_complex_numbers_are_named(data):
+    state = ga.initial_state(data, data.Q_star)
+    for bad in (tensor(state.D), 1j * state.D):
+        with pytest.raises(TypeError, match=r"state.D: needs an array of real numbers"):
+            ga.gamp_step(data, "exact", ga.GampState(state.Q, state.V, bad), 0.5)
+    with pytest.raises(TypeError, match=r"omega: needs an array of real numbers, got .*complex128"):
+        ga.denoise(data.loss, data.terms("exact").params, 1j * state.D, state.V)
+
+
 @pytest.mark.parametrize("bad", [torch.ones(3, 3, dtype=torch.complex64), torch.ones(2, 2).to_sparse()])
 def test_tensors_that_are_no_arrays_of_numbers_are_named(data, bad):
     with pytest.raises(TypeError, match="Q: needs a real array of shape"):

@@ -25,6 +25,10 @@ CASES = {
     "omega above 1": (lambda: ga.paper_model(omega=1.2), "omega.*<= 1.*1.2"),
     "omega below 0": (lambda: ga.paper_model(omega=-0.1), "omega"),
     "omega not a number": (lambda: ga.paper_model(omega="x"), "omega.*'x'"),
+    "labels no teacher": (
+        lambda: ga.glm_model(ga.SquaredLoss(), np.array(0.5)),
+        "labels.*teacher of labels.*got array",
+    ),
     "lambda zero": (lambda: ga.paper_model(lam=0), "lam.*> 0.*0"),
     "lambda negative": (lambda: ga.paper_model(lam=-1), "lam.*> 0"),
     "lambda NaN": (lambda: ga.paper_model(lam=np.nan), "lam.*finite"),

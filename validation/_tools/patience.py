@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 WARMING = 600  # seconds for lines that compile what others need
-WAITING = 30
+AGAIN, WAITING = 20, 30
 
 
 class Patient:
@@ -27,13 +27,13 @@ class Patient:
     def __call__(self, line: str, limit: float, warm: str | None = None) -> dict[str, Any]:
         """The outcome of a line, as `judges.judged` tells it, with the seconds taken; "late" beyond the limit.
 
-        What `warm` compiles is not counted.
+        What `warm` compiles is not counted, nor what the line compiles itself: what is late has a second try after it.
         """
-        if warm is not None:
-            known = self._ask("warm", warm, WARMING)
-            if known is None:
-                raise RuntimeError(f"{warm}: not answered within {WARMING} s")
+        if warm is not None and self._ask("warm", warm, WARMING) is None:
+            raise RuntimeError(f"{warm}: not answered within {WARMING} s")
         found = self._ask("judge", line, limit)
+        if found is None and self._ask("warm", line, AGAIN * limit) is not None:
+            found = self._ask("judge", line, limit)
         late = {"outcome": "late", "status": None, "told": None, "faults": ["late"], "warned": [], "seconds": limit}
         return {"line": line} | (found or late)
 
