@@ -13,7 +13,7 @@ import numpy as np
 from gamp_attention._core.compiled import field_kernel, kernel, over_blocks, sample_kernel
 from gamp_attention.data.stores import Tokens, joined, token_blocks
 from gamp_attention.denoisers.newton import make_metric
-from gamp_attention.denoisers.output import Denoised, denoise_sample, empty_answer, make_scratch, unflatten
+from gamp_attention.denoisers.output import Denoised, denoise_sample, empty_answer, finished, make_scratch
 from gamp_attention.denoisers.prox import search_points
 from gamp_attention.losses.attention import differentiate
 from gamp_attention.losses.terms import RiskTerms
@@ -110,7 +110,7 @@ def data_pass(
 
     over_blocks(task, n, block)
     both = (sums.sum(axis=0).T + positions.T @ totals.sum(axis=0)) / np.sqrt(d)
-    denoised = unflatten(out)
+    denoised = finished(out)
     return Pass(omega.reshape(n, L, r), denoised, losses, both[:, :r], both[:, r:])
 
 

@@ -88,8 +88,7 @@ def denoise(
     out = empty_answer(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
     points = search_points(L * r)
     over_blocks(lambda first, last: _denoise_block(first, last, loss, params, flat, metric, hold, points, out), n, 128)
-    out.solved[:] &= np.isfinite(out.moreau) & np.isfinite(out.g).all(axis=1)
-    return unflatten(out)
+    return finished(out)
 
 
 def _checked_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> tuple[int, int, int]:
@@ -124,10 +123,11 @@ def empty_answer(start: np.ndarray, r: int, jacobian: bool = False) -> Denoised:
     )  # fmt: skip
 
 
-def unflatten(out: Denoised) -> Denoised:
-    """With z and g of shape (n, L, r)."""
+def finished(out: Denoised) -> Denoised:
+    """With z and g of shape (n, L, r), and samples that have no finite answer as not solved."""
     shape = out.response.shape[:3]
-    return out._replace(z=out.z.reshape(shape), g=out.g.reshape(shape))
+    solved = out.solved & np.isfinite(out.moreau) & np.isfinite(out.g).all(axis=1)
+    return out._replace(z=out.z.reshape(shape), g=out.g.reshape(shape), solved=solved)
 
 
 @kernel

@@ -272,7 +272,7 @@ def replaced(line: str, number: int, text: str) -> str:
 def extremes(slot: Slot, line: str, sizes: tuple[str, ...]) -> Iterator[str]:
     """The line with numbers of all sizes in the place of one, or with arrays scaled by them."""
     for size in sizes:
-        long = (slot.name in EFFORT and size in LONG) or (slot.name == "max_work" and float(size) > 1e4)
+        long = (slot.name in EFFORT and size in LONG) or (slot.name == "max_work" and eval(size) > 1e4)
         if slot.kind == "number" and not long:
             yield replaced(line, slot.number, size)
         elif slot.kind == "array" and "**" not in size:
