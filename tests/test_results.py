@@ -42,6 +42,7 @@ def state_evolution():
         jump_mass=np.ones((L, R, R)),
         jump_mass_error=np.ones((L, R, R)),
         V_hat=np.ones((L, R, R)),
+        V_hat_error=np.ones((L, R, R)),
         replicon=0.5,
         replicon_error=1e-2,
         stability=stability,

@@ -52,7 +52,7 @@ class OverlapMap:
     def _moments(self, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
         """The rule's averages; the last ones are kept, as solvers ask for them again."""
         last = self._last
-        if last.get("at") is not overlaps or (squares and not last["squares"] and not self.rule.squares):
+        if last.get("at") is not overlaps or (squares and not last["squares"]):
             moments = average_channels(self.rule, self.model, overlaps, squares)
             last.update(at=overlaps, squares=squares, moments=moments)
         return last["moments"]
@@ -81,16 +81,34 @@ class OverlapMap:
 
         Differences are one-sided unless `central`. With `odd`, the map is odd in what is packed, and zero at zero.
         """
-        x = packing.pack(at)
+        x, hats = packing.pack(at), []
 
         def value(shift: np.ndarray) -> np.ndarray:
-            return packing.pack(self(packing.unpack(x + shift)))
+            there = packing.unpack(x + shift)
+            image = self._image(there, _mean(self._moments(there)))
+            hats.append(_responses(image.hats))
+            return packing.pack(image.overlaps)
 
         shifts = step * np.eye(len(x))
         if central:
             return np.stack([(value(shift) - value(-shift)) / (2 * step) for shift in shifts], axis=1)
-        base = 0 * x if odd else packing.pack(self(at))
-        return np.stack([(value(shift) - base) / step for shift in shifts], axis=1)
+        if odd:
+            return np.stack([value(shift) / step for shift in shifts], axis=1)
+        base = value(0 * x)
+        J = np.stack([(value(shift) - base) / step for shift in shifts], axis=1)
+        self._last["slopes"] = packing, np.stack([(each - hats[0]) / step for each in hats[1:]], axis=-1)
+        return J
+
+    def response_slopes(self, packing: Packing, at: Overlaps, step: float) -> np.ndarray:
+        """Derivative of V̂ in both forms (2, L, r, r, k) in the packed overlaps, if it can be from the last Jacobian's."""
+        if self._last.get("slopes", (None,))[0] is not packing:
+            self.jacobian(packing, at, step)
+        return self._last["slopes"][1]
+
+
+def _responses(hats: Hats) -> np.ndarray:
+    """V̂ in both forms, (2, L, r, r)."""
+    return np.stack([hats.V, hats.V_derivative])
 
 
 def damped(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:

@@ -1,36 +1,51 @@
 """From a fixed point on a coarse rule to one of stated accuracy, with the errors of all that is reported."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gamp_attention._core.spread import half_width
 from gamp_attention.results import Overlaps, Status, stacked
-from gamp_attention.state_evolution.fixed_points.free_energy import stationary_loss
-from gamp_attention.state_evolution.fixed_points.newton import Root, newton, newton_step
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.fixed_points.errors import LOSSES, Point, errors_of, point_of, response_slopes, units_of
+from gamp_attention.state_evolution.fixed_points.newton import Root, newton
+from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHistory, StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.stability import jump_shift, replicon, validity
-from gamp_attention.state_evolution.fixed_points.test_error import predicted_test_error
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 from gamp_attention.state_evolution.rules.rule import work_of
 
 
 @dataclass(frozen=True)
 class RefinementSettings:
-    """How far fixed points are solved, and what errors are believed."""
+    """How far fixed points are solved, and how well they are judged."""
 
     residual: float = 0.5  # before one last Newton step, in units of the accuracy asked for
-    step_error: float = 0.1  # of that step, in units of itself
+    step_error: float = 0.1  # the same in units of the error on the last rule
     first_error: float = 1e-2  # to expect of the first rule
     shift_error: float = 0.5  # of what a rule gives, in units of its difference from the coarser one
-    floor: float = 0.3  # least error of an entry in units of the worst, as entries can agree by accident
-    unresolved: float = 1.0  # least error of an overlap in units of what the split rule leaves unresolved
-    unresolved_loss: float = 0.3  # the same for a loss
+    # jump mass and replicon judge a prediction and are no part of it; squares of a derivative that diverges where jumps
+    # begin converge like square roots, and so does what is asked of them: so many √rtol, but at most `judged_worst`
+    judged: tuple[float, float] = (1.0, 10.0)
+    judged_worst: float = 0.1
+    judged_shift: float = 1.5  # their error in units of the difference from the coarser rule
 
 
 REFINEMENT = RefinementSettings()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Jump mass and replicon with their errors."""
+
+    jump_mass: np.ndarray
+    jump_mass_error: np.ndarray
+    replicon: float
+    replicon_error: float
+
+    def within(self, rtol: float, V_hat: np.ndarray) -> bool:
+        """Whether they are as accurate as is asked for."""
+        asked = np.minimum(np.array(REFINEMENT.judged) * np.sqrt(rtol), REFINEMENT.judged_worst)
+        return bool(self.jump_mass_error.max() <= asked[0] * np.abs(V_hat).max() and self.replicon_error <= asked[1])
 
 
 def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResult, OverlapMap]:
@@ -38,89 +53,104 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
 
     Eq. :eq:`errors`.
     """
-    F, J, x, n_iter = root.F, root.jacobian, root.overlaps, len(root.path) - 1
-    found: tuple[StateEvolutionResult, OverlapMap] | None = None
-    if F.rule.deterministic and F.rule.level == 0:  # errors are differences from a coarser rule
-        coarse, F = F, F.on(F.rule.at_level(1))
-    else:
-        coarse = F.on(F.rule.at_level(F.rule.level - 1))
-    while True:
-        expected = REFINEMENT.first_error if found is None else found[0].relative_error
-        enough = max(REFINEMENT.residual * rtol, REFINEMENT.step_error * expected, 1e-12)
+    F, J, n_iter, slopes = root.F, root.jacobian, len(root.path) - 1, response_slopes(root)
+    points = [point_of(root, slopes, rtol)] if F.rule.deterministic else []  # whose errors are differences
+    x, finer = (points[0].overlaps, F.finer()) if points else (root.overlaps, F)
+    error, begun = REFINEMENT.first_error, len(points)
+    while finer is not None and (len(points) == begun or work_of(finer.rule, F.model) <= max_work):
+        enough = max(REFINEMENT.residual * rtol, REFINEMENT.step_error * error, 1e-12)
         try:
-            last = newton(F, x, enough, jacobian=J, packing=root.packing)
-            J, n_iter = last.jacobian, n_iter + len(last.path) - 1
-            found = _result(last, coarse, root.path, n_iter, rtol), F
+            last = newton(finer, x, enough, jacobian=J, packing=root.packing)
+            points.append(point_of(last, slopes, rtol))
         except WorkExceeded:
-            if found is None:
+            if len(points) == begun:
                 raise
-            return found
-        x, finer = found[0].overlaps, F.finer()
-        if found[0].converged or finer is None or work_of(finer.rule, F.model) > max_work:
-            return found
-        coarse, F = F, finer
+            break
+        J, n_iter = last.jacobian, n_iter + len(last.path) - 1
+        errors = errors_of(points)
+        error = float((errors / (units_of(points[-1]) + 1e-300)).max())
+        x, finer = points[-1].overlaps, finer.finer()
+        if points[-1].residual <= rtol and error <= rtol * (1 + 1e-9):
+            break
+    judged = _judged(points, slopes, errors, rtol, max_work)
+    return _result(points[-1], errors, error, judged, root.path, n_iter, rtol), points[-1].root.F
 
 
-def _result(root: Root, coarse: OverlapMap, path: list[Overlaps], n_iter: int, rtol: float) -> StateEvolutionResult:
-    """The solution by one last Newton step, with errors from a coarser map or from replicas.
+def _judged(points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: float, max_work: float) -> Judgement:
+    """Jump mass and replicon at the last point, on rules as fine as they need.
 
-    The path leads to the first rule's solution; n_iter counts all iterations.
+    They have levels of their own: what decides on their accuracy, places where jumps begin, leaves overlaps unmoved.
     """
-    F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
-    assert J is not None
-    model, response, embedded = F.model, F.response, F.rule.deterministic
-    image, samples = F.images(x, squares=True)
-    if embedded:
-        samples = [coarse.images(x)[0]]
+    last = points[-1]
+    F, best = last.root.F, last.overlaps
+    moved = np.abs(slopes[0] - slopes[1]) @ errors[: len(last.best)]
+    if not F.rule.deterministic:
+        _, samples = F.images(last.root.overlaps, squares=True)
+        values = [_pair(F, each) for each in samples]
+        jumps, rs = np.array([v[0] for v in values]), np.array([v[1] for v in values])
+        jump, here = _pair(F, last.image)
+        step = last.best - last.root.packing.pack(last.root.overlaps)
+        return Judgement(
+            jump + (slopes[0] - slopes[1]) @ step, half_width(jumps) + moved, here, float(half_width(rs))
+        )
+    found, before, level = None, None, 0
+    while level <= max(last.root.F.rule.level, 1):
+        finer = F.on(F.rule.at_level(level))
+        if found is not None and work_of(finer.rule, F.model) > max_work:
+            break
+        try:
+            jump, rs = _pair(F, finer.images(best, squares=True)[0])
+        except WorkExceeded:
+            break
+        if before is not None:
+            away = REFINEMENT.judged_shift * np.abs(jump - before[0]) + moved
+            unsure = REFINEMENT.judged_shift * abs(rs - before[1])
+            found = Judgement(jump, np.maximum(away, finer.rule.tol * np.abs(jump)), rs, max(unsure, finer.rule.tol))
+            if found.within(rtol, last.image.hats.V):
+                break
+        before, level = (jump, rs), level + 1
+    if found is None:
+        unknown = np.full(last.image.hats.V.shape, np.nan)
+        return Judgement(*((unknown, unknown, np.nan, np.nan) if before is None else (before[0], unknown, before[1], np.nan)))
+    return found
 
-    def spread(best: np.ndarray | float, values: list[Any]) -> np.ndarray:
-        """Error of the best value, entry by entry, from the value on the coarser rule or from those of replicas."""
-        away = np.asarray(values) - best
-        return REFINEMENT.shift_error * np.abs(away).max(axis=0) if embedded else half_width(away)
 
-    here, there = packing.pack(x), packing.pack(image.overlaps)
-    best = here + newton_step(J, there - here)
-    moves = [newton_step(J, packing.pack(sample.overlaps) - there) for sample in samples]
-    unresolved = F.rule.tol if embedded else 0.0
-    size = np.minimum(np.abs(best), 1)
-    errors = spread(0.0, moves) + REFINEMENT.step_error * np.abs(best - here)
-    errors = np.maximum(errors, REFINEMENT.unresolved * unresolved * size)
-    errors = np.maximum(errors, REFINEMENT.floor * errors.max() * size)
-    overlaps, error = packing.unpack(best), float(errors.max())
-    residual = float(np.abs(there - here).max())
-    solved = residual <= rtol and error <= rtol * (1 + 1e-9)
+def _pair(F: OverlapMap, image: Image) -> tuple[np.ndarray, float]:
+    return image.hats.jump_mass, replicon(F.model, image.hats, F.response)
 
-    train_loss = stationary_loss(F, x, image)
-    # second order in the overlaps, as the free energy is stationary in them; and first order in the average
-    train_error = spread(image.hats.moreau, [s.hats.moreau for s in samples]) + error**2 * train_loss
-    test_error = float(predicted_test_error(model, overlaps, F.rule).mean())
-    rule = (coarse if embedded else F).rule
-    test_values = [predicted_test_error(model, packing.unpack(best + move), rule)[k] for k, move in enumerate(moves)]
-    floor = REFINEMENT.unresolved_loss * unresolved  # of the errors of losses, relative
-    V_hat, jump_mass = image.hats.V, image.hats.jump_mass
-    rs = replicon(model, image.hats, response)
-    shift = jump_shift(model, image.hats) if response == "stein" else np.nan
-    consistent, words = validity(rs, float(jump_mass.sum() / V_hat.sum()), shift)
+
+def _result(
+    point: Point, errors: np.ndarray, error: float, judged: Judgement, path: list[Overlaps], n_iter: int, rtol: float
+) -> StateEvolutionResult:
+    """The solution; the path leads to the first rule's, n_iter counts all iterations."""
+    F, packing, k = point.root.F, point.root.packing, len(point.best)
+    V_hat = point.numbers[k + LOSSES :].reshape(point.image.hats.V.shape)
+    hats = replace(point.image.hats, V=V_hat, V_derivative=V_hat - judged.jump_mass)
+    known = F.response == "stein" and np.isfinite(judged.jump_mass).all()
+    shift = jump_shift(F.model, hats) if known else np.nan
+    consistent, words = validity(judged.replicon, float(judged.jump_mass.sum() / V_hat.sum()), shift)
+    solved = point.residual <= rtol and error <= rtol * (1 + 1e-9) and judged.within(rtol, V_hat)
     return StateEvolutionResult(
         status=Status.CONVERGED if solved else Status.INACCURATE,
         n_iter=n_iter,
-        residual=residual,
-        history=StateEvolutionHistory(**stacked([*path, overlaps])),
-        overlaps=overlaps,
-        overlaps_error=Overlaps(**{k: np.abs(v) for k, v in packing.unpack(errors).arrays().items()}),
+        residual=point.residual,
+        history=StateEvolutionHistory(**stacked([*path, point.overlaps])),
+        overlaps=point.overlaps,
+        overlaps_error=Overlaps(**{name: np.abs(v) for name, v in packing.unpack(errors[:k]).arrays().items()}),
         relative_error=error,
-        train_loss=train_loss,
-        train_loss_error=max(float(train_error), floor * train_loss),
-        test_error=test_error,
-        test_error_error=max(float(spread(test_error, test_values)), floor * test_error),
-        jump_mass=jump_mass,
-        jump_mass_error=spread(jump_mass, [s.hats.jump_mass for s in samples]),
+        train_loss=float(point.numbers[k]),
+        train_loss_error=float(errors[k]),
+        test_error=float(point.numbers[k + 1]),
+        test_error_error=float(errors[k + 1]),
+        jump_mass=judged.jump_mass,
+        jump_mass_error=judged.jump_mass_error,
         V_hat=V_hat,
-        replicon=rs,
-        replicon_error=float(spread(rs, [replicon(model, s.hats, response) for s in samples])),
+        V_hat_error=errors[k + LOSSES :].reshape(V_hat.shape),
+        replicon=judged.replicon,
+        replicon_error=judged.replicon_error,
         stability=None,
         consistent=consistent,
         validity=words,
-        response=response,
+        response=F.response,
         rule=F.rule.name,
     )

@@ -25,11 +25,13 @@ class StateEvolutionResult(Ended):
         change of an overlap in a full step.
     overlaps, train_loss, test_error : of equations (7), (14) and (10).
     overlaps_error, train_loss_error, test_error_error : their errors.
-    relative_error : the largest relative error of an overlap; for m and θ in units of √q.
+    relative_error : the largest relative error of an overlap, of V̂ and of the losses; for m and θ in units of √q.
     jump_mass, jump_mass_error : (L, r, r) what jumps of the proximal map add to V̂: V̂_Stein − V̂_derivative. Negative:
         g jumps along the direction in which ω moves, and V̂ is −α E[∂g/∂ω].
-    V_hat : (L, r, r) V̂ in Stein's form.
+    V_hat, V_hat_error : (L, r, r) V̂ in Stein's form, and its error.
     replicon, replicon_error : replica symmetry is stable where this is below 1 and the proximal map does not jump.
+        Where there is no fixed point on the branch asked for, the replicon at the last overlaps.
+    message : what became of the branch asked for, where it is lost.
     stability : eigenvalues of the overlap map by sector, or None where not asked for.
     consistent, validity : whether the replica-symmetric prediction is consistent, and why, in words; where the proximal
         map jumps, with how much lower V of minima is to be expected.
@@ -50,6 +52,7 @@ class StateEvolutionResult(Ended):
     jump_mass: np.ndarray
     jump_mass_error: np.ndarray
     V_hat: np.ndarray
+    V_hat_error: np.ndarray
     replicon: float
     replicon_error: float
     stability: Stability | None
@@ -57,6 +60,7 @@ class StateEvolutionResult(Ended):
     validity: str
     response: str
     rule: str
+    message: str = ""
 
     @property
     def error(self) -> float:

@@ -20,8 +20,8 @@ from gamp_attention.state_evolution.fixed_points.overlap_map import RESPONSES, O
 from gamp_attention.state_evolution.fixed_points.refinement import refine
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHistory, StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.search import fixed_point
-from gamp_attention.state_evolution.fixed_points.stability import stability, validity
-from gamp_attention.state_evolution.fixed_points.vanishing import has_faded
+from gamp_attention.state_evolution.fixed_points.stability import replicon, stability, validity
+from gamp_attention.state_evolution.fixed_points.vanishing import VANISHING, has_faded, last_with
 from gamp_attention.state_evolution.rules.choice import first_rule
 
 FAMILY_OF = {"semantic": "theta", "positional": "m"}  # the family that a branch is named after
@@ -64,7 +64,7 @@ def solve_state_evolution(
 
     Eq. :eq:`conjugates`, :eq:`weights`, :eq:`training-loss`, :eq:`test-error`.
 
-    The averages over the channel are refined until the error they cause in every overlap is within rtol. What is zero
+    The averages over the channel are refined until the errors of all that is reported are within rtol. What is zero
     by symmetry, m or θ, stays exactly zero, whether the solution is stable there or not.
 
     Parameters
@@ -72,7 +72,9 @@ def solve_state_evolution(
     model : the problem.
     alpha : sample complexity, > 0.
     init : "semantic", "positional" or "random", followed for some steps of damped GAMP; or Overlaps to start from.
-    rtol : relative error of the overlaps asked for, at least 1e-10; 1e-4 if not given, 2e-3 where the rule is random.
+    rtol : relative error asked for of the overlaps, V̂ and both losses, in units of √q for m and θ; at least 1e-10; 1e-4
+        if not given, 2e-3 where the rule is random. Of the jump mass, in units of V̂, √rtol is asked, of the replicon,
+        whose threshold is 1, 10√rtol, at most .1 of either, as these converge like square roots.
     rule : "split", a product rule cut where the proximal map jumps (L (r + t) <= 6); "lines", randomised lines cut
         there; "sobol", randomised points; "auto" for "split" up to L (r + t) = 4, then "sobol".
     response : form of V̂: "stein" counts the jumps of the proximal map, "derivative" averages the a.e. derivative.
@@ -87,7 +89,8 @@ def solve_state_evolution(
     StateEvolutionResult
         With status INACCURATE where the budget did not allow rtol, and MAX_ITER where it allowed no solution. With LOST
         where a named branch does not exist: then the overlaps are roughly those of the solution found instead, without
-        errors or losses. Where all weights go to zero they are tiny, and `validity` says so.
+        errors or losses, and `replicon` and `message` tell whether replica symmetry is unstable where the branch is
+        lost, so that it may go on at finite d. Where all weights go to zero they are tiny, and `validity` says so.
 
     Raises
     ------
@@ -112,28 +115,36 @@ def solve_state_evolution(
     check.flag("raise_on_failure", raise_on_failure)
     F = OverlapMap(model, alpha, first, response)
     if isinstance(init, str):
-        start, branch, n_damped = named_start(F, init, seed), init, START.relax_named
+        path = path_from(F, init, seed)
+        start, branch, n_damped = path[-1], init, START.relax_named
     else:
         start, branch, n_damped = checked_overlaps(model, init), None, START.relax_given
         if not is_feasible(model, start, slack=0.0):
             raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
     result = solve_from(F, start, branch, rtol, n_damped, max_iter=max_iter, max_work=max_work, stable=stability)
+    if branch in FAMILY_OF and result.status is Status.LOST and result.overlaps.q.max() > VANISHING.tiny:
+        result = where_lost(result, F, branch, path)
     return finish(result, raise_on_failure, "solve_state_evolution")
 
 
 def named_start(F: OverlapMap, name: str, seed: int) -> Overlaps:
     """Where damped GAMP goes from a named start, with what is zero by symmetry exactly zero."""
+    return path_from(F, name, seed)[-1]
+
+
+def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
+    """Overlaps of damped GAMP from a named start; in the last ones what is zero by symmetry is exactly zero."""
     rng = generator(seed, Stream.STARTS)
     law = start_law(F.model, name)
     slower = min(max(1.0, F.alpha / START.easy), START.max_slower)  # the mean direction overshoots in proportion to α
     n_steps = int(START.n_steps * min(slower, 2))  # its cost grows with the square
-    end = follow(F.model, F.alpha, law, START.damping / slower, n_steps, START.n_points, rng)[0][-1]
+    path = follow(F.model, F.alpha, law, START.damping / slower, n_steps, START.n_points, rng)[0]
     begun = law.overlaps(F.model)
-    end = Symmetry.of(F.model, begun).impose(fix_gauge(F.model, end))
+    end = Symmetry.of(F.model, begun).impose(fix_gauge(F.model, path[-1]))
     if F.model.even:  # of two mirror images, the one that it started near
         side = {name: np.sign(np.sum(begun.arrays()[name] * end.arrays()[name])) or 1 for name in ("m", "theta")}
         end = replace(end, m=side["m"] * end.m, theta=side["theta"] * end.theta)
-    return end
+    return [*path[:-1], end]
 
 
 def solve_from(
@@ -165,6 +176,26 @@ def solve_from(
 def is_off(branch: str | None, overlaps: Overlaps) -> bool:
     """Whether the family that a branch is named after has faded."""
     return branch in FAMILY_OF and has_faded(overlaps, FAMILY_OF[branch])
+
+
+def where_lost(result: StateEvolutionResult, F: OverlapMap, branch: str, path: list[Overlaps]) -> StateEvolutionResult:
+    """A LOST result with the replicon at the last overlaps on the branch, and in words what that means."""
+    history, family = result.history.arrays(), FAMILY_OF[branch]
+    later = [Overlaps(*(history[name][k] for name in history)) for k in range(len(history["q"]))]
+    there = last_with(path + later, family)
+    begun = Symmetry.of(F.model, start_law(F.model, branch).overlaps(F.model))
+    at = begun.impose(fix_gauge(F.model, there))
+    try:
+        value = replicon(F.model, F.images(at, squares=True)[0].hats, F.response)
+    except BREAKDOWNS:
+        value = np.nan
+    told = f"damped steps lose {family} on the {branch} branch; where it last is half as large, the replicon is {value:.3g}"
+    if value < 1:
+        return replace(result, replicon=value, message=told)
+    told += ", not below 1: replica symmetry, which all of this assumes, is unstable there. At finite d the branch may go on,"
+    told += " without a fixed point here: run_gamp and minimize_risk follow it"
+    words = f"inconsistent: the replicon eigenvalue {value:.3g} is not below 1 where the branch is lost"
+    return replace(result, replicon=value, message=told, validity=words)
 
 
 def _failed(root: Root) -> StateEvolutionResult:

@@ -18,6 +18,7 @@ class VanishingSettings:
     surely: float = 0.2  # a family that falls and is below this fades
     perhaps: float = 0.7  # one that falls and is below this fades if its rate of decay is steady
     steady: float = 0.7  # share of a rate that is left; less where the decay is to another size than zero
+    kept: float = 0.5  # share of its largest size that a family still has on its branch
     min_path: int = 5  # overlaps that tell a rate
     tiny: float = 1e-3  # q below which weights may be vanishing
     zero: float = 1e-8  # q that stands for zero: the map is linear there
@@ -45,6 +46,12 @@ def fading_families(path: list[Overlaps]) -> list[str]:
         if size[-1] < VANISHING.surely or rate[-1] > VANISHING.steady * rate[len(rate) // 2]:
             found.append(family)
     return found
+
+
+def last_with(path: list[Overlaps], family: str) -> Overlaps:
+    """The last overlaps of a path in which a family is at least half as large as it once was."""
+    size = np.array([family_size(x, family) for x in path])
+    return path[int(np.flatnonzero(size >= VANISHING.kept * size.max())[-1])]
 
 
 def has_faded(overlaps: Overlaps, family: str) -> bool:

@@ -23,6 +23,7 @@ from gamp_attention.state_evolution.rules.line_track import (
     find_tie,
     follow_panel,
     unresolved,
+    unresolved_square,
 )
 
 
@@ -47,6 +48,7 @@ class LineMoments(NamedTuple):
     loss: np.ndarray  # (n,) of ℓ(z)
     response: np.ndarray  # (n, L, r, r) of the a.e. derivative −∂g_l/∂ω_l
     square: np.ndarray  # (n, L, L, r², r²) of (∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)
+    jump: np.ndarray  # (n,) least square of a jump of z, inf where there is none
     work: np.ndarray  # (n, 3) proximal minimisations, global searches, jumps
 
 
@@ -59,19 +61,20 @@ def line_averages(
     grid: np.ndarray,
     nodes: Nodes,
     tol: np.ndarray,
+    tol_square: np.ndarray,
 ) -> LineMoments:
     """Average over e ~ N(0, 1) at fields c + e u, for n centres c (n, L, r) and one direction u (L, r).
 
-    The average is over the range of `grid`, the ends of the first panels. What a panel leaves unresolved of z, weighted
-    by its probability, is at most tol (n,).
+    The average is over the range of `grid`, the ends of the first panels. What a panel leaves unresolved, weighted by its
+    probability, is at most tol (n,) of z and tol_square (n,) of ‖V ∂g/∂ω‖².
     """
     n, L, r = centres.shape
     token, matrix = (n, L, r), (n, L, r, r)
     shapes = (token, token, matrix, (n,), (n,), matrix, (n, L, L, r * r, r * r))
-    out = LineMoments._make([*map(np.zeros, shapes), np.zeros((n, 3), dtype=np.int64)])
+    out = LineMoments._make([*map(np.zeros, shapes), np.full(n, np.inf), np.zeros((n, 3), dtype=np.int64)])
     c, u = np.ascontiguousarray(centres).reshape(n, L * r), np.ascontiguousarray(direction).reshape(L * r)
     points = search_points(L * r)
-    over_blocks(lambda a, b: _lines(a, b, loss, params, c, u, metric, grid, nodes, tol, points, out), n, LINE.block)
+    over_blocks(lambda a, b: _lines(a, b, loss, params, c, u, metric, grid, nodes, (tol, tol_square), points, out), n, LINE.block)
     return out
 
 
@@ -84,7 +87,8 @@ def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, poin
         np.empty((LINE.max_panels, 2)), np.empty((LINE.max_panels, 2, k)), np.empty(LINE.max_panels, dtype=np.int64),
     )  # fmt: skip
     for line in range(first, last):
-        _line(loss, params[line], centres[line], u, metric, grid, nodes, tol[line], points, out, line, track, ws)
+        enough = (tol[0][line], tol[1][line])
+        _line(loss, params[line], centres[line], u, metric, grid, nodes, enough, points, out, line, track, ws)
 
 
 @kernel
@@ -113,6 +117,10 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
         if splittable and are_apart(track.now, track.at_ends[top, 1]):
             cut = find_tie(loss, p, c, u, metric, track, top, work, ws)
             work[2] += 1
+            size = 0.0
+            for i in range(u.shape[0]):
+                size += (track.right[i] - track.left[i]) ** 2
+            out.jump[line] = min(out.jump[line], size)
             # a third minimum may be lower than the two that tie
             track.now[:] = track.left
             field_at(c, cut, u, track.omega)
@@ -123,7 +131,9 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
                 track.right[:] = track.now
             cut_panel(track, top, cut, 4)
             waiting += 1
-        elif splittable and unresolved(nodes, track, a, b) > tol:
+        elif splittable and (
+            unresolved(nodes, track, a, b) > tol[0] or unresolved_square(metric, nodes, track, a, b) > tol[1]
+        ):
             cut = 0.5 * (a + b)
             field_at(c, cut, u, track.omega)
             track.now[:] = track.z[nodes.x.shape[0] // 2]

@@ -185,3 +185,23 @@ def unresolved(nodes, track, a, b):
             worst = max(worst, abs(coefficient))
     nearest = max(a, -b, 0.0)
     return worst * NORMAL * np.exp(-0.5 * nearest * nearest) * min(b - a, 1.0)
+
+
+@inline_kernel
+def unresolved_square(metric, nodes, track, a, b):
+    """Largest of the last Legendre coefficients of ‖∂g/∂ω‖² on a panel, weighted by its probability, in units of V⁻².
+
+    Next to where a jump begins the derivative is large on a panel over which z hardly changes.
+    """
+    k, worst = track.z.shape[1], 0.0
+    for s in range(nodes.tail.shape[0]):
+        coefficient = 0.0
+        for m in range(nodes.x.shape[0]):
+            square = 0.0
+            for i in range(k):
+                for j in range(k):
+                    square += track.slope[m, i, j] ** 2
+            coefficient += nodes.tail[s, m] * square
+        worst = max(worst, abs(coefficient))
+    nearest = max(a, -b, 0.0)
+    return worst / metric.smallest**2 * NORMAL * np.exp(-0.5 * nearest * nearest) * (b - a)

@@ -43,6 +43,7 @@ class FieldLines:
         (L, r, _), overlaps = channel.shape, channel.overlaps
         self._channel, self._left = channel, max_work
         self._metric = make_metric(overlaps.V)
+        self.square_unit = self._metric.smallest**2  # of products of ∂g/∂ω: V⁻²
         student = contrast_basis(L, r)
         self._across = student[:, 1:]
         self._direction = np.einsum("lab,lb->la", channel.root, student[:, 0].reshape(L, r))
@@ -52,23 +53,25 @@ class FieldLines:
         # of fields; not less, or rounding looks like structure where all weights are zero
         self._size = max(size, 1e-10 * np.sqrt(overlaps.V.max()))
 
-    def averages(self, teacher: np.ndarray, student: np.ndarray, tol: np.ndarray) -> LineValues:
-        """The moments of the channel on n lines, one row each.
+    def averages(
+        self, teacher: np.ndarray, student: np.ndarray, tol: np.ndarray, tol_square: np.ndarray
+    ) -> tuple[LineValues, np.ndarray, np.ndarray]:
+        """The moments of the channel on n lines, one row each; the number of jumps on each, and the least square of one.
 
         Arguments are white coordinates of the teacher (n, n_teacher) and of the student across the lines
-        (n, L r − 1), and the tolerance (n,) relative to the size of fields.
+        (n, L r − 1), and the tolerances (n,), relative to the size of fields, and of squares of V ∂g/∂ω.
         """
         channel = self._channel
         y, terms = channel.teacher(teacher)
         noise = channel.fields(y, (student @ self._across.T).reshape(len(teacher), *channel.shape[:2]))
         out = line_averages(
             channel.loss, terms.params, noise + channel.overlaps.m, self._direction, self._metric, self._grid,
-            self._nodes, self._size * tol,
+            self._nodes, self._size * tol, tol_square,
         )  # fmt: skip
         self._left -= out.work[:, :2].sum()
         if self._left < 0:
             raise WorkExceeded
-        return (
+        values = (
             out.g,
             out.g[..., :, None] * noise[..., None, :] + out.g_e[..., :, None] * self._direction[..., None, :],
             out.g[..., :, None] * y[..., None, :],
@@ -78,6 +81,7 @@ class FieldLines:
             out.moreau + terms.constant,
             out.loss + terms.constant,
         )
+        return values, out.work[:, 2], out.jump
 
 
 def mean_moments(weights: np.ndarray, values: LineValues) -> Moments:

@@ -13,8 +13,6 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Channel, Moments, n_white
 from gamp_attention.state_evolution.equations.components import restricted, scattered
 
-NodeSet = tuple[np.ndarray, np.ndarray | None]  # points (N, dim) and their weights, equal ones if None
-
 
 class Rule(Protocol):
     """A rule for averages over the channel, the base of `SplitRule` and `SobolRule`."""
@@ -26,10 +24,6 @@ class Rule(Protocol):
     @property
     def deterministic(self) -> bool:
         """Whether its error is told by its levels; if not, by the spread of independent replicas."""
-
-    @property
-    def squares(self) -> bool:
-        """Whether products of derivatives are always averaged, or only on request."""
 
     @property
     def level(self) -> int:
@@ -66,8 +60,9 @@ class Rule(Protocol):
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """The averages of each replica."""
 
-    def smooth_nodes(self, n_white: int) -> Iterator[NodeSet]:
-        """Nodes for a function of the fields that does not jump, of each replica."""
+    def point_sets(self, n_white: int) -> Iterator[np.ndarray]:
+        """The points (N, n_white) of each replica, where the rule is random."""
+        raise NotImplementedError
 
 
 def each_component(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator[tuple[float, Rule, Channel]]:

@@ -9,7 +9,7 @@ import numpy as np
 from gamp_attention._core.gaussian import gaussian_points
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
 from gamp_attention.state_evolution.rules.lines import FieldLines, mean_moments
-from gamp_attention.state_evolution.rules.rule import NodeSet, Rule
+from gamp_attention.state_evolution.rules.rule import Rule
 
 
 def points_of(n: int, share: float, low: int) -> int:
@@ -40,7 +40,6 @@ class SobolRule(Rule):
     seed: tuple[int, ...] = (0,)
     max_work: float = np.inf
     deterministic: ClassVar[bool] = False
-    squares: ClassVar[bool] = False  # products of derivatives are averaged on request
 
     @property
     def name(self) -> str:
@@ -69,11 +68,11 @@ class SobolRule(Rule):
         """The averages of each replica; those of products of derivatives only where `squares` asks for them."""
         if self.lines:
             return [self._on_lines(channel, replica) for replica in range(self.n_replicas)]
-        return [channel.moments(white, squares) for white, _ in self.smooth_nodes(channel.n_white)]
+        return [channel.moments(white, squares) for white in self.point_sets(channel.n_white)]
 
-    def smooth_nodes(self, n_white: int) -> Iterator[NodeSet]:
+    def point_sets(self, n_white: int) -> Iterator[np.ndarray]:
         """The point set of each replica."""
-        return ((self._points(n_white, replica), None) for replica in range(self.n_replicas))
+        return (self._points(n_white, replica) for replica in range(self.n_replicas))
 
     def _points(self, dim: int, replica: int) -> np.ndarray:
         return gaussian_points(self.n_points, dim, np.random.default_rng([*self.seed, self.n_points, replica]))
@@ -84,5 +83,5 @@ class SobolRule(Rule):
             n, white = n // 2, white[: n // 2]
         split, tol = channel.n_teacher, 1.0 / self.n_points
         lines = FieldLines(channel, tol, n_nodes=10, max_work=self.max_work)
-        values = lines.averages(white[:, :split], white[:, split:], np.full(n, tol))
+        values, _, _ = lines.averages(white[:, :split], white[:, split:], np.full(n, tol), np.full(n, tol))
         return mean_moments(np.full(n, 1 / n), values)

@@ -8,7 +8,6 @@ The white coordinates of the channel are treated in three ways:
 - in all others what is left is smooth, and has Gauss-Hermite nodes.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
@@ -18,7 +17,8 @@ import numpy as np
 from gamp_attention.state_evolution.equations.channel import Channel, Moments, reversed_mean
 from gamp_attention.state_evolution.rules.line_track import legendre_nodes
 from gamp_attention.state_evolution.rules.lines import FieldLines, LineValues, contrast_basis, mean_moments, reach
-from gamp_attention.state_evolution.rules.rule import NodeSet, Rule
+from gamp_attention.state_evolution.rules.panels import Panels
+from gamp_attention.state_evolution.rules.rule import Rule
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,23 @@ class SplitSettings:
     max_fields: int = 6  # white coordinates, L (r + t), that a product rule is offered for
     max_halvings: int = 12  # of a panel across lines
     # Gauss-Hermite nodes of each outer coordinate; even: none lies on a plane of symmetry
-    outer_nodes: tuple[int, ...] = (4, 8, 12, 14, 18, 22, 26, 30, 34, 38)
+    # each half as many again, so that two levels never agree for want of a difference
+    outer_nodes: tuple[int, ...] = (4, 8, 12, 18, 26, 34, 42, 50, 58, 66)
+    outer_squares: tuple[int, ...] = (4, 6, 10, 14, 20, 26, 32, 38, 44, 50)  # the same where squares are averaged
     panel_nodes: tuple[int, ...] = (10, 10, 12, 12, 12, 12, 14, 14, 16, 16)  # Gauss-Legendre
-    smooth_nodes: tuple[int, ...] = (10, 14, 18, 22, 26, 30, 34, 38, 42, 46)  # for what does not jump, each coordinate
-    max_smooth: float = 4e6  # of these, altogether
     finer_lines: float = 1e-2  # tolerance of lines in that of the panels across, or these are halved for nothing
     coarsest: float = 1e-2  # tolerance anywhere
     rare: float = 1e-2  # least probability, relative to the mean, that tolerances are scaled by
     left_out: float = 0.02  # weight of outer nodes that are left out, in units of the tolerance
     tested: tuple[int, ...] = (0, 3)  # which line averages must be resolved: of g and of g gᵀ
+    squared: int = 5  # and, in units of V⁻², those of squares of the derivative
+    squares: float = 1.0  # their tolerance in the square root of that of the others
+    secants: int = 5  # to where a jump begins
+    ahead: float = 0.05  # of the last point there, where the next is taken on the side of the jump
 
 
 SPLIT = SplitSettings()
+Lines = tuple[LineValues, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,6 @@ class SplitRule(Rule):
     max_work: float = np.inf
     name: ClassVar[str] = "split"
     deterministic: ClassVar[bool] = True  # errors are those of levels, not of random points
-    squares: ClassVar[bool] = True  # products of derivatives are always averaged
     rough: ClassVar[float] = 1e-4  # residual of a first solution that is good enough
 
     @property
@@ -82,12 +86,7 @@ class SplitRule(Rule):
 
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """The averages, as a list of one."""
-        return [_Averaging(self, channel).run()]
-
-    def smooth_nodes(self, n_white: int) -> Iterator[NodeSet]:
-        """A product rule as fine as this one for a function that does not jump."""
-        n = min(SPLIT.smooth_nodes[self.level], int(SPLIT.max_smooth ** (1 / n_white)))
-        yield outer_nodes(n, n_white, 0.1 * self.tol)
+        return [_Averaging(self, channel, squares).run()]
 
 
 @lru_cache(maxsize=8)
@@ -107,14 +106,16 @@ def outer_nodes(n: int, dim: int, left_out: float) -> tuple[np.ndarray, np.ndarr
 class _Averaging:
     """One evaluation of the rule."""
 
-    def __init__(self, rule: SplitRule, channel: Channel) -> None:
+    def __init__(self, rule: SplitRule, channel: Channel, squares: bool) -> None:
         L, r, t = channel.shape
+        self.squares = squares
         n = SPLIT.panel_nodes[rule.level]
         self.range, self.nodes = reach(rule.tol), legendre_nodes(n)
         self.lines = FieldLines(channel, rule.tol, n, rule.max_work)
         teacher = contrast_basis(L, t)
         self.along, self.teacher = teacher[:, 0], teacher[:, 1:]
-        points, weights = outer_nodes(SPLIT.outer_nodes[rule.level], L * (r + t) - 2, SPLIT.left_out * rule.tol)
+        number = (SPLIT.outer_squares if squares else SPLIT.outer_nodes)[rule.level]
+        points, weights = outer_nodes(number, L * (r + t) - 2, SPLIT.left_out * rule.tol)
         self.symmetry = symmetry = channel.symmetry
         kept = np.ones(len(points), dtype=bool)  # one node of every set of mirror images
         pair = symmetry.reversal and (L, r, t) == (2, 1, 1)  # reversal changes the sign of both outer coordinates
@@ -130,49 +131,95 @@ class _Averaging:
         self.allowed = np.minimum(rule.tol / np.clip(share, SPLIT.rare, 1), SPLIT.coarsest)
 
     def run(self) -> Moments:
-        """Sum over panels in f, halved until the line averages are resolved."""
+        """Sum over panels in f, cut where jumps begin and halved until the line averages are resolved."""
         ends = np.linspace(0, self.range, 3) if self.half else np.linspace(-self.range, self.range, 4)
-        outer = np.repeat(np.arange(len(self.weights)), len(ends) - 1)
-        low, high = np.tile(ends[:-1], len(self.weights)), np.tile(ends[1:], len(self.weights))
+        panels = Panels.between(ends, len(self.weights))
         kept_weights: list[np.ndarray] = []
         kept_values: list[LineValues] = []
-        scale = np.ones(2)
+        scale = np.ones(len(SPLIT.tested))
         for depth in range(SPLIT.max_halvings + 1):
-            f = low[:, None] + 0.5 * (high - low)[:, None] * (1 + self.nodes.x)
-            density = np.exp(-0.5 * f**2) / np.sqrt(2 * np.pi)
-            values = self._lines(outer, f, density)
-            weights = 0.5 * (high - low)[:, None] * self.nodes.weight * density * self.weights[outer][:, None]
+            f, measure = panels.at(self.nodes)
+            values, number, size = self._lines(panels.outer, f, panels.slope(self.nodes))
+            weights = measure * _density(f) * self.weights[panels.outer][:, None]
             if depth == 0:
                 scale = np.sqrt([np.tensordot(weights.ravel(), values[i] ** 2, 1).max() for i in SPLIT.tested])
-            done = np.full(len(outer), depth == SPLIT.max_halvings)
+            done = np.full(len(f), depth == SPLIT.max_halvings)
             if depth < SPLIT.max_halvings:
-                done = self._unresolved(values, scale, low, high) <= self.allowed[outer]
+                done = self._unresolved(values, scale, panels) <= self.allowed[panels.outer]
             accepted = np.repeat(done, f.shape[1])
             kept_weights.append(weights[done].ravel())
             kept_values.append(tuple(v[accepted] for v in values))
             if done.all():
                 break
-            outer = np.repeat(outer[~done], 2)
-            low, middle, high = low[~done], 0.5 * (low + high)[~done], high[~done]
-            low, high = np.stack([low, middle], axis=1).ravel(), np.stack([middle, high], axis=1).ravel()
+            panels, places = panels.chosen(~done), np.full(sum(~done), np.nan)
+            if self.squares:
+                places = self._places(panels, f[~done], number[~done], size[~done])
+            panels = panels.parts(places)
         moments = mean_moments(
             (1 + self.half) * np.concatenate(kept_weights),
             tuple(np.concatenate(columns) for columns in zip(*kept_values, strict=True)),
         )
         return reversed_mean(moments) if self.symmetry.reversal else moments
 
-    def _lines(self, outer: np.ndarray, f: np.ndarray, density: np.ndarray) -> LineValues:
-        """Line averages at the nodes f of panels."""
+    def _lines(self, outer: np.ndarray, f: np.ndarray, slope: np.ndarray) -> Lines:
+        """Line averages at some f (panels, nodes) that have so much weight; number and size of jumps, at each f."""
+        density = _density(f)
         allowed = np.minimum(self.allowed[outer][:, None] / np.maximum(2.5 * density, SPLIT.rare), SPLIT.coarsest)
+        squares = SPLIT.squares * np.sqrt(allowed) / np.maximum(slope, SPLIT.rare) if self.squares else 0 * f + np.inf
         each = np.repeat(outer, f.shape[1])
         teacher = np.outer(f.ravel(), self.along) + self.outer_teacher[each] @ self.teacher.T
-        return self.lines.averages(teacher, self.outer_student[each], SPLIT.finer_lines * allowed.ravel())
+        values, number, size = self.lines.averages(
+            teacher, self.outer_student[each], SPLIT.finer_lines * allowed.ravel(), squares.ravel()
+        )
+        return values, number.reshape(f.shape), size.reshape(f.shape)
 
-    def _unresolved(self, values: LineValues, scale: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-        """Largest of the last Legendre coefficients of g and g gᵀ on each panel, relative and weighted."""
-        worst = np.zeros(len(low))
-        for i, size in zip(SPLIT.tested, scale, strict=True):
-            v = values[i].reshape(len(low), len(self.nodes.x), -1) / (size + 1e-300)
-            worst = np.maximum(worst, np.abs(np.einsum("sm,pmi->psi", self.nodes.tail, v)).max(axis=(1, 2)))
-        nearest = np.maximum(np.maximum(low, -high), 0)
-        return worst * np.exp(-0.5 * nearest**2) / np.sqrt(2 * np.pi) * np.minimum(high - low, 1)
+    def _places(self, panels: Panels, f: np.ndarray, number: np.ndarray, size: np.ndarray) -> np.ndarray:
+        """Where on each panel a jump begins, NaN where none does.
+
+        Its square goes to zero there like the distance: secants come near in a few steps.
+        """
+        where = np.full(len(f), np.nan)
+        changed = np.diff(number, axis=1) != 0
+        found = np.flatnonzero((panels.side == 0) & changed.any(axis=1))
+        without = np.argmax(changed[found], axis=1)
+        towards = np.where(number[found, without] < number[found, without + 1], 1, -1)
+        without = np.where(towards > 0, without, without + 1)  # the node next to the place where there is no jump
+        near = without + towards
+        far = np.clip(near + towards, 0, f.shape[1] - 1)
+        barred, points = f[found, without], [(f[found, k], size[found, k]) for k in (far, near)]
+        for step in range(SPLIT.secants):
+            (x, u), (y, v) = points
+            with np.errstate(all="ignore"):
+                place = y - v * (y - x) / (v - u)
+            inside = (place - barred) * (place - y) < 0
+            place = np.where(inside, place, 0.5 * (barred + y))
+            if step == SPLIT.secants - 1 or not len(found):
+                break
+            ahead = place + SPLIT.ahead * (y - place)
+            _, counted, least = self._lines(panels.outer[found], ahead[:, None], np.ones((len(found), 1)))
+            jumps = counted[:, 0] > number[found, without]
+            barred = np.where(jumps, barred, ahead)
+            points = [tuple(np.where(jumps, new, old) for new, old in zip(*pair, strict=True))
+                      for pair in (((y, v), (x, u)), ((ahead, least[:, 0]), (y, v)))]
+        where[found] = place if len(found) else []
+        return where
+
+    def _unresolved(self, values: LineValues, scale: np.ndarray, panels: Panels) -> np.ndarray:
+        """Largest of the last Legendre coefficients of g, g gᵀ and squares on each panel, relative and weighted."""
+        low, high = panels.ends()
+        weight = _density(np.maximum(np.maximum(low, -high), 0)) * np.minimum(high - low, 1)
+
+        def left(values: np.ndarray, size: float) -> np.ndarray:
+            v = values.reshape(len(low), len(self.nodes.x), -1) / (size + 1e-300)
+            return weight * np.abs(np.einsum("sm,pmi->psi", self.nodes.tail, v)).max(axis=(1, 2))
+
+        worst = np.max([left(values[i], size) for i, size in zip(SPLIT.tested, scale, strict=True)], axis=0)
+        if not self.squares:
+            return worst
+        squares = values[SPLIT.squared].reshape(*panels.slope(self.nodes).shape, -1) * panels.slope(self.nodes)[..., None]
+        return np.maximum(worst, (left(squares, self.lines.square_unit) / SPLIT.squares) ** 2)
+
+
+def _density(f: np.ndarray) -> np.ndarray:
+    """That of the standard Gaussian."""
+    return np.exp(-0.5 * f**2) / np.sqrt(2 * np.pi)

@@ -1,0 +1,131 @@
+"""Numbers of a fixed point on one rule, and their errors from those on other rules or from replicas."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from gamp_attention._core.spread import half_width
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.fixed_points.free_energy import stationary_loss
+from gamp_attention.state_evolution.fixed_points.newton import BROYDEN, Root, newton_step
+from gamp_attention.state_evolution.fixed_points.overlap_map import Image
+from gamp_attention.state_evolution.fixed_points.test_error import by_series, predicted_test_error
+
+LOSSES = 2  # numbers between overlaps and V̂
+
+
+@dataclass(frozen=True)
+class ErrorSettings:
+    """What errors are believed."""
+
+    shift: float = 1.0  # of what a rule gives, in units of its difference from the coarser one: next ones are .02 to .8
+    memory: float = 0.05  # of the difference before that one, as two rules can agree by accident
+    floor: float = 0.3  # least error of a number in units of the worst, for the same reason
+    floor_loss: float = 0.1  # the same for a loss
+    step: float = 0.1  # of the last Newton step, in units of itself
+    unresolved: float = 1.0  # least error of an overlap in units of what the split rule leaves unresolved
+    unresolved_loss: float = 0.3  # the same for a loss
+
+
+ERRORS = ErrorSettings()
+
+
+@dataclass(frozen=True)
+class Point:
+    """A fixed point of one map, one Newton step from where the map was last evaluated.
+
+    Attributes
+    ----------
+    root : the solution before that step.
+    image : of its overlaps.
+    best : packed overlaps after it.
+    numbers : `best`, ε_t, ε_g and V̂, as one vector.
+    uncertain : errors of these by the step and by the grids of ε_g.
+    replicas : the numbers of each replica (R, n), none where the rule is not random.
+    """
+
+    root: Root
+    image: Image
+    best: np.ndarray
+    numbers: np.ndarray
+    uncertain: np.ndarray
+    replicas: np.ndarray
+
+    @property
+    def overlaps(self) -> Overlaps:
+        """The fixed point."""
+        return self.root.packing.unpack(self.best)
+
+    @property
+    def residual(self) -> float:
+        """Largest change of an overlap in a full step, before the last one."""
+        return self.root.residual
+
+
+def point_of(root: Root, slopes: np.ndarray, rtol: float) -> Point:
+    """Numbers of a root; `slopes` (2, L, r, r, k) are derivatives of V̂ in both forms."""
+    F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
+    assert J is not None
+    random = not F.rule.deterministic
+    image, samples = F.images(x, squares=random)
+    here, there = packing.pack(x), packing.pack(image.overlaps)
+    step = newton_step(J, there - here)
+    best = here + step
+    overlaps = packing.unpack(best)
+    train = stationary_loss(F, x, image)
+    shift = slopes[0] @ step
+    if random:
+        tests = predicted_test_error(F.model, overlaps, F.rule)
+        test, test_error = float(tests.mean()), 0.0
+    else:
+        test, test_error = by_series(F.model, overlaps, rtol)
+    replicas = []
+    for k, sample in enumerate(samples if random else []):
+        move = newton_step(J, packing.pack(sample.overlaps) - there)
+        own = predicted_test_error(F.model, packing.unpack(best + move), F.rule)[k]
+        V_hat = sample.hats.V + shift + slopes[0] @ move
+        own_loss = train + sample.hats.moreau - image.hats.moreau
+        replicas.append(np.concatenate([best + move, [own_loss, own], V_hat.ravel()]))
+    # without Stein's form the loss is not stationary
+    first_order = ERRORS.step if F.response == "stein" else 1.0
+    moved = float(np.abs(step).max())
+    loose = [train * moved * (moved + (first_order if F.response != "stein" else 0.0)), test_error + ERRORS.step * test * moved]
+    return Point(
+        root, image, best,
+        np.concatenate([best, [train, test], (image.hats.V + shift).ravel()]),
+        np.concatenate([ERRORS.step * np.abs(step), loose, ERRORS.step * np.abs(shift).ravel()]),
+        np.array(replicas),
+    )  # fmt: skip
+
+
+def units_of(point: Point) -> np.ndarray:
+    """What the errors of numbers are relative to: overlaps are packed in units, losses by themselves, V̂ by its largest."""
+    k = len(point.best)
+    losses, V_hat = np.abs(point.numbers[k : k + LOSSES]), np.abs(point.numbers[k + LOSSES :])
+    return np.concatenate([np.ones(k), losses, np.full(len(V_hat), V_hat.max(initial=0.0))])
+
+
+def errors_of(points: list[Point]) -> np.ndarray:
+    """Errors of the last point's numbers, from its replicas or from the points on coarser rules."""
+    last, units = points[-1], units_of(points[-1])
+    if len(last.replicas):
+        error = half_width(last.replicas - last.numbers)
+        unresolved = 0.0
+    else:
+        away = [np.abs(a.numbers - b.numbers) for a, b in pairwise(points[-3:])]
+        error = ERRORS.shift * np.max([ERRORS.memory ** (len(away) - 1 - k) * each for k, each in enumerate(away)], axis=0)
+        unresolved = last.root.F.rule.tol
+    error = error + last.uncertain
+    k = len(last.best)
+    loss = np.zeros(len(units), dtype=bool)
+    loss[k : k + LOSSES] = True
+    size = np.minimum(np.abs(last.numbers), units)
+    error = np.maximum(error, np.where(loss, ERRORS.unresolved_loss, ERRORS.unresolved) * unresolved * size)
+    worst = float((error[:k]).max())
+    return np.maximum(error, np.where(loss, ERRORS.floor_loss, ERRORS.floor) * worst * size)
+
+
+def response_slopes(root: Root) -> np.ndarray:
+    """Derivatives of V̂ in both forms in the packed overlaps of a root, (2, L, r, r, k)."""
+    return root.F.response_slopes(root.packing, root.overlaps, BROYDEN.difference)
