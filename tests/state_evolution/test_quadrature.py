@@ -6,11 +6,16 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from gamp_attention._core.spread import half_width
 from gamp_attention.denoisers.newton import make_metric
 from gamp_attention.losses.terms import asymptotic_terms
 from gamp_attention.state_evolution.equations.channel import Channel
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.fixed_points.stability import replicon
+from gamp_attention.state_evolution.fixed_points.test_error import by_series, predicted_test_error
 from gamp_attention.state_evolution.rules.line_average import line_averages
 from gamp_attention.state_evolution.rules.line_track import legendre_nodes
+from gamp_attention.state_evolution.rules.panels import Panels
 from gamp_attention.state_evolution.rules.sobol import SobolRule
 from gamp_attention.state_evolution.rules.split import SplitRule
 
@@ -34,8 +39,9 @@ def test_line_averages_are_those_of_a_dense_grid(model):
     V = np.full((2, 1, 1), 14.0)
     found = line_averages(
         model.loss, terms.params, centres, u, make_metric(V), np.linspace(-7, 7, 5), legendre_nodes(12),
-        np.full(24, 1e-9),
+        np.full(24, 1e-9), np.full(24, 1e-6),
     )  # fmt: skip
+    assert np.array_equal(np.isfinite(found.jump), found.work[:, 2] > 0)
     assert found.work[:, 2].max() == 1  # some lines jump, some do not
     assert found.work[:, 2].min() == 0
     e = np.linspace(-7, 7, 40_001)
@@ -97,3 +103,36 @@ def test_levels_converge(model):
     assert away[0] < 1e-2
     assert away[2] < 3e-5
     assert away[2] < away[0] / 5
+
+
+def test_where_jumps_begin_squares_of_the_derivative_converge(model):
+    """They diverge like a square root there; the replicon wandered between .5 and 1.6 from level to level."""
+    F = OverlapMap(model, 1.5, SplitRule())
+    found = [replicon(model, F.on(SplitRule(k)).images(POSITIONAL, squares=True)[0].hats, "stein") for k in (1, 2)]
+    assert abs(found[0] - 0.532) < 0.05
+    assert abs(found[1] - 0.532) < 0.02
+
+
+def test_panels_are_cut_where_a_jump_begins():
+    """Panels on both sides of 1/3 integrate |f − 1/3|^(−1/2) to rounding, and halves of them still do."""
+    nodes, whole = legendre_nodes(10), Panels.between(np.array([0.0, 1.0]), 1)
+    parts = whole.parts(np.array([1 / 3]))
+    for panels in (parts, parts.parts(np.full(2, np.nan))):
+        f, weight = panels.at(nodes)
+        exact = 2 * (np.sqrt(1 / 3) + np.sqrt(2 / 3))
+        assert np.sum(weight * np.abs(f - 1 / 3) ** -0.5) == pytest.approx(
+            exact, rel=1e-12 if panels is parts else 1e-3
+        )
+        low, high = panels.ends()
+        assert np.sum(high - low) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1.5])
+@pytest.mark.parametrize("family", ["semantic", "positional"])
+def test_the_series_of_the_test_error_is_its_average_over_random_points(sigma, family):
+    at, model = SEMANTIC if family == "semantic" else POSITIONAL, ga.paper_model(0.3, sigma=sigma)
+    at = replace(at, q=9 * at.q, theta=7 * at.theta) if sigma > 1 else at
+    value, error = by_series(model, at, 1e-6)
+    assert error <= 1e-7 * value
+    points = predicted_test_error(model, at, SobolRule(2**13, 8, seed=(1,)))
+    assert abs(points.mean() - value) <= half_width(points) + 1e-6 * value

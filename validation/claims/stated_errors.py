@@ -43,7 +43,7 @@ KINDS = ("q", "m", "theta", "V", "train_loss", "test_error", "V_hat", "jump_mass
 
 
 def problem(number):
-    """A random model, its sample complexity, a branch and an accuracy; two of three are the same for tokens reversed."""
+    """A random model, α, a branch and an accuracy; two of three models are the same for tokens reversed."""
     rng = np.random.default_rng([77, number])
     a, b = rng.uniform(0.3, 0.95, 2)
     if number % 3:
@@ -68,13 +68,21 @@ def one(number):
     F = OverlapMap(model, alpha, SplitRule(max_work=ROUGH))
     root = fixed_point(F, named_start(F, branch, 0), F.rule.rough, MAX_ITER, START.relax_named)
     if not root.status.converged or is_off(branch, root.overlaps):
-        return row | {"status": root.status.value if not root.status.converged else "lost", "seconds": time.perf_counter() - began}
+        return row | {
+            "status": root.status.value if not root.status.converged else "lost",
+            "seconds": time.perf_counter() - began,
+        }
     root = replace(root, F=F.on(SplitRule(max_work=MAX_WORK)))
     try:
         se, finest = refine(root, rtol, MAX_WORK)
     except WorkExceeded:
         return row | {"status": "max_iter", "seconds": time.perf_counter() - began}
-    row |= {"status": se.status.value, "seconds": time.perf_counter() - began, "error": se.relative_error, "level": finest.rule.level}
+    row |= {
+        "status": se.status.value,
+        "seconds": time.perf_counter() - began,
+        "error": se.relative_error,
+        "level": finest.rule.level,
+    }
     packing, slopes, points = root.packing, response_slopes(root), []
     x, J = se.overlaps, root.jacobian
     try:
@@ -104,7 +112,9 @@ def compared(se, points, finest, packing):
     pairs = [("train_loss", k), ("test_error", k + 1)]
     for kind, at in pairs:
         error = getattr(se, f"{kind}_error")
-        ratios[kind], known[kind] = (np.array([abs(v - fine.numbers[at])]) / error for v in (getattr(se, kind), before.numbers[at]))
+        ratios[kind], known[kind] = (
+            np.array([abs(v - fine.numbers[at])]) / error for v in (getattr(se, kind), before.numbers[at])
+        )
     V_hat, other = (p.numbers[k + LOSSES :] for p in (fine, before))
     ratios["V_hat"], known["V_hat"] = (np.abs(v - V_hat) / se.V_hat_error.ravel() for v in (se.V_hat.ravel(), other))
     try:
@@ -118,7 +128,11 @@ def compared(se, points, finest, packing):
         )
     except WorkExceeded:
         pass
-    return {"ratios": {k: v.tolist() for k, v in ratios.items()}, "known": {k: v.tolist() for k, v in known.items()}, "reference": points[-1].root.F.rule.level}
+    return {
+        "ratios": {k: v.tolist() for k, v in ratios.items()},
+        "known": {k: v.tolist() for k, v in known.items()},
+        "reference": points[-1].root.F.rule.level,
+    }
 
 
 def beside(number, fine, rtol):
@@ -139,7 +153,11 @@ def table_of(rows):
     for rtol in ASKED:
         mine = [row for row in rows if row["rtol"] == rtol and row.get("ratios")]
         for kind in KINDS:
-            pairs = [(r, n) for row in mine for r, n in zip(row["ratios"].get(kind, []), row["known"].get(kind, []), strict=True)]
+            pairs = [
+                (r, n)
+                for row in mine
+                for r, n in zip(row["ratios"].get(kind, []), row["known"].get(kind, []), strict=True)
+            ]
             sure = np.array([r for r, n in pairs if n <= 1 or r <= 1])
             table[f"{rtol:g}", kind] = {
                 "numbers": len(sure), "unsure": len(pairs) - len(sure),
@@ -152,10 +170,15 @@ def table_of(rows):
 def markdown(table):
     """A row for each kind of number, a column for each accuracy: the share, and in brackets the largest ratio."""
     names = {"theta": "θ", "train_loss": "ε_t", "test_error": "ε_g", "V_hat": "V̂", "jump_mass": "jump mass"}
-    lines = ["| within the stated error | " + " | ".join(f"{r:g}" for r in ASKED) + " |", "|" + "---|" * (1 + len(ASKED))]
+    lines = [
+        "| within the stated error | " + " | ".join(f"{r:g}" for r in ASKED) + " |",
+        "|" + "---|" * (1 + len(ASKED)),
+    ]
     for kind in KINDS:
         cells = [table[f"{rtol:g}", kind] for rtol in ASKED]
-        words = [f"{100 * c['share']:.1f} % of {c['numbers']} ({c['largest']:.1f})" if c["numbers"] else "–" for c in cells]
+        words = [
+            f"{100 * c['share']:.1f} % of {c['numbers']} ({c['largest']:.1f})" if c["numbers"] else "–" for c in cells
+        ]
         lines.append(f"| {names.get(kind, kind)} | " + " | ".join(words) + " |")
     return "\n".join(lines) + "\n"
 
@@ -180,12 +203,16 @@ def main():
             fine, f"rtol {rtol}, {kind}: {100 * cell['share']:.1f} % of {cell['numbers']} within the stated error, "
             f"at most {cell['largest']:.1f} times; {cell['unsure']} known too little"
         )  # fmt: skip
-    loose = [row["number"] for row in judged_rows if row["status"] == "converged" and row["error"] > row["rtol"] * 1.001]
+    loose = [
+        row["number"] for row in judged_rows if row["status"] == "converged" and row["error"] > row["rtol"] * 1.001
+    ]
     verdict.check(not loose, f"converged means within rtol; not: {loose}")
     beside_all = np.concatenate([row["beside"] for row in judged_rows if row.get("beside")] or [np.zeros(0)])
     if len(beside_all):
         share = float(np.mean(beside_all <= 1))
-        verdict.check(share >= AGREE, f"randomised points agree with the reference in {100 * share:.1f} % of {len(beside_all)}")
+        verdict.check(
+            share >= AGREE, f"randomised points agree with the reference in {100 * share:.1f} % of {len(beside_all)}"
+        )
     verdict.path(".md").write_text(markdown(table))
     verdict.end({"table": {f"{r} {k}": v for (r, k), v in table.items()}, "statuses": ended, "rows": rows})
 

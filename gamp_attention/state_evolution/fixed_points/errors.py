@@ -90,7 +90,10 @@ def point_of(root: Root, slopes: np.ndarray, rtol: float) -> Point:
     # without Stein's form the loss is not stationary
     first_order = ERRORS.step if F.response == "stein" else 1.0
     moved = float(np.abs(step).max())
-    loose = [train * moved * (moved + (first_order if F.response != "stein" else 0.0)), test_error + ERRORS.step * test * moved]
+    loose = [
+        train * moved * (moved + (first_order if F.response != "stein" else 0.0)),
+        test_error + ERRORS.step * test * moved,
+    ]
     return Point(
         root, image, best,
         np.concatenate([best, [train, test], (image.hats.V + shift).ravel()]),
@@ -100,7 +103,7 @@ def point_of(root: Root, slopes: np.ndarray, rtol: float) -> Point:
 
 
 def units_of(point: Point) -> np.ndarray:
-    """What the errors of numbers are relative to: overlaps are packed in units, losses by themselves, V̂ by its largest."""
+    """What errors are relative to: overlaps are packed in units, losses go by themselves, V̂ by its largest."""
     k = len(point.best)
     losses, V_hat = np.abs(point.numbers[k : k + LOSSES]), np.abs(point.numbers[k + LOSSES :])
     return np.concatenate([np.ones(k), losses, np.full(len(V_hat), V_hat.max(initial=0.0))])
@@ -114,7 +117,9 @@ def errors_of(points: list[Point]) -> np.ndarray:
         unresolved = 0.0
     else:
         away = [np.abs(a.numbers - b.numbers) for a, b in pairwise(points[-3:])]
-        error = ERRORS.shift * np.max([ERRORS.memory ** (len(away) - 1 - k) * each for k, each in enumerate(away)], axis=0)
+        error = ERRORS.shift * np.max(
+            [ERRORS.memory ** (len(away) - 1 - k) * each for k, each in enumerate(away)], axis=0
+        )
         unresolved = last.root.F.rule.tol
     error = error + last.uncertain
     k = len(last.best)

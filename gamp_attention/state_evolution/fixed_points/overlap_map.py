@@ -100,7 +100,7 @@ class OverlapMap:
         return J
 
     def response_slopes(self, packing: Packing, at: Overlaps, step: float) -> np.ndarray:
-        """Derivative of V̂ in both forms (2, L, r, r, k) in the packed overlaps, if it can be from the last Jacobian's."""
+        """Derivative of V̂ in both forms (2, L, r, r, k) in the packed overlaps, that came with the last Jacobian."""
         if self._last.get("slopes", (None,))[0] is not packing:
             self.jacobian(packing, at, step)
         return self._last["slopes"][1]

@@ -6,7 +6,14 @@ import numpy as np
 
 from gamp_attention._core.spread import half_width
 from gamp_attention.results import Overlaps, Status, stacked
-from gamp_attention.state_evolution.fixed_points.errors import LOSSES, Point, errors_of, point_of, response_slopes, units_of
+from gamp_attention.state_evolution.fixed_points.errors import (
+    LOSSES,
+    Point,
+    errors_of,
+    point_of,
+    response_slopes,
+    units_of,
+)
 from gamp_attention.state_evolution.fixed_points.newton import Root, newton
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHistory, StateEvolutionResult
@@ -88,11 +95,10 @@ def _judged(points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: f
         _, samples = F.images(last.root.overlaps, squares=True)
         values = [_pair(F, each) for each in samples]
         jumps, rs = np.array([v[0] for v in values]), np.array([v[1] for v in values])
-        jump, here = _pair(F, last.image)
+        mean_jump, here = _pair(F, last.image)
         step = last.best - last.root.packing.pack(last.root.overlaps)
-        return Judgement(
-            jump + (slopes[0] - slopes[1]) @ step, half_width(jumps) + moved, here, float(half_width(rs))
-        )
+        shifted = mean_jump + (slopes[0] - slopes[1]) @ step
+        return Judgement(shifted, half_width(jumps) + moved, here, float(half_width(rs)))
     found, before, level = None, None, 0
     while level <= max(last.root.F.rule.level, 1):
         finer = F.on(F.rule.at_level(level))
@@ -111,7 +117,9 @@ def _judged(points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: f
         before, level = (jump, rs), level + 1
     if found is None:
         unknown = np.full(last.image.hats.V.shape, np.nan)
-        return Judgement(*((unknown, unknown, np.nan, np.nan) if before is None else (before[0], unknown, before[1], np.nan)))
+        return Judgement(
+            *((unknown, unknown, np.nan, np.nan) if before is None else (before[0], unknown, before[1], np.nan))
+        )
     return found
 
 

@@ -189,11 +189,13 @@ def where_lost(result: StateEvolutionResult, F: OverlapMap, branch: str, path: l
         value = replicon(F.model, F.images(at, squares=True)[0].hats, F.response)
     except BREAKDOWNS:
         value = np.nan
-    told = f"damped steps lose {family} on the {branch} branch; where it last is half as large, the replicon is {value:.3g}"
+    told = f"damped steps lose {family}; where it last is half as large, the replicon is {value:.3g}"
     if value < 1:
         return replace(result, replicon=value, message=told)
-    told += ", not below 1: replica symmetry, which all of this assumes, is unstable there. At finite d the branch may go on,"
-    told += " without a fixed point here: run_gamp and minimize_risk follow it"
+    told += (
+        ", not below 1: replica symmetry, which all of this assumes, is unstable there. At finite d the branch may go "
+        "on, without a fixed point here: run_gamp and minimize_risk follow it"
+    )
     words = f"inconsistent: the replicon eigenvalue {value:.3g} is not below 1 where the branch is lost"
     return replace(result, replicon=value, message=told, validity=words)
 

@@ -8,8 +8,10 @@ coordinates in which each field is correlated with one of the other side, by c, 
 with the coefficients of either by sums over a fine grid of its own, whose error is exponentially small in its spacing.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -70,7 +72,8 @@ def by_series(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, flo
 
 def _error(model: Model, overlaps: Overlaps, nodes: float) -> float:
     """The test error of one component."""
-    task, rho = model.task, psd_root(model.coordinates.rho)
+    task: Any = model.task  # an AttentionTask
+    rho = psd_root(model.coordinates.rho)
     root = psd_root(overlaps.q)
     correlation = np.linalg.pinv(root, hermitian=True) @ overlaps.theta @ np.linalg.pinv(rho, hermitian=True)
     student, c, teacher = np.linalg.svd(correlation)
@@ -89,7 +92,9 @@ def _error(model: Model, overlaps: Overlaps, nodes: float) -> float:
     return float(trace @ (S2 - 2 * both + T2)) / L
 
 
-def _coefficients(function, root: np.ndarray, pairs: int, nodes: float) -> tuple[np.ndarray, np.ndarray]:
+def _coefficients(
+    function: Callable[[np.ndarray], np.ndarray], root: np.ndarray, pairs: int, nodes: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Hermite coefficients (N, …, N, L, L) of a function of fields root·a in the first `pairs` of a_l for each token.
 
     Also the mean of its squares (L,), over rows.

@@ -65,8 +65,8 @@ def line_averages(
 ) -> LineMoments:
     """Average over e ~ N(0, 1) at fields c + e u, for n centres c (n, L, r) and one direction u (L, r).
 
-    The average is over the range of `grid`, the ends of the first panels. What a panel leaves unresolved, weighted by its
-    probability, is at most tol (n,) of z and tol_square (n,) of ‖V ∂g/∂ω‖².
+    The average is over the range of `grid`, the ends of the first panels. What a panel leaves unresolved, weighted
+    by its probability, is at most tol (n,) of z and tol_square (n,) of ‖V ∂g/∂ω‖².
     """
     n, L, r = centres.shape
     token, matrix = (n, L, r), (n, L, r, r)
@@ -74,7 +74,11 @@ def line_averages(
     out = LineMoments._make([*map(np.zeros, shapes), np.full(n, np.inf), np.zeros((n, 3), dtype=np.int64)])
     c, u = np.ascontiguousarray(centres).reshape(n, L * r), np.ascontiguousarray(direction).reshape(L * r)
     points = search_points(L * r)
-    over_blocks(lambda a, b: _lines(a, b, loss, params, c, u, metric, grid, nodes, (tol, tol_square), points, out), n, LINE.block)
+    over_blocks(
+        lambda a, b: _lines(a, b, loss, params, c, u, metric, grid, nodes, (tol, tol_square), points, out),
+        n,
+        LINE.block,
+    )
     return out
 
 

@@ -56,7 +56,7 @@ class FieldLines:
     def averages(
         self, teacher: np.ndarray, student: np.ndarray, tol: np.ndarray, tol_square: np.ndarray
     ) -> tuple[LineValues, np.ndarray, np.ndarray]:
-        """The moments of the channel on n lines, one row each; the number of jumps on each, and the least square of one.
+        """The moments of the channel on n lines, one row each; on each the number of jumps, and the least square.
 
         Arguments are white coordinates of the teacher (n, n_teacher) and of the student across the lines
         (n, L r − 1), and the tolerances (n,), relative to the size of fields, and of squares of V ∂g/∂ω.

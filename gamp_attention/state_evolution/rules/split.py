@@ -199,8 +199,10 @@ class _Averaging:
             _, counted, least = self._lines(panels.outer[found], ahead[:, None], np.ones((len(found), 1)))
             jumps = counted[:, 0] > number[found, without]
             barred = np.where(jumps, barred, ahead)
-            points = [tuple(np.where(jumps, new, old) for new, old in zip(*pair, strict=True))
-                      for pair in (((y, v), (x, u)), ((ahead, least[:, 0]), (y, v)))]
+            points = [
+                tuple(np.where(jumps, new, old) for new, old in zip(*pair, strict=True))
+                for pair in (((y, v), (x, u)), ((ahead, least[:, 0]), (y, v)))
+            ]
         where[found] = place if len(found) else []
         return where
 
@@ -216,7 +218,9 @@ class _Averaging:
         worst = np.max([left(values[i], size) for i, size in zip(SPLIT.tested, scale, strict=True)], axis=0)
         if not self.squares:
             return worst
-        squares = values[SPLIT.squared].reshape(*panels.slope(self.nodes).shape, -1) * panels.slope(self.nodes)[..., None]
+        squares = (
+            values[SPLIT.squared].reshape(*panels.slope(self.nodes).shape, -1) * panels.slope(self.nodes)[..., None]
+        )
         return np.maximum(worst, (left(squares, self.lines.square_unit) / SPLIT.squares) ** 2)
 
 
