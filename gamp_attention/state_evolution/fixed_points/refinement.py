@@ -94,11 +94,11 @@ def _judged(points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: f
     if not F.rule.deterministic:
         _, samples = F.images(last.root.overlaps, squares=True)
         values = [_pair(F, each) for each in samples]
-        jumps, rs = np.array([v[0] for v in values]), np.array([v[1] for v in values])
+        jumps, replicons = (np.array(each) for each in zip(*values, strict=True))
         mean_jump, here = _pair(F, last.image)
         step = last.best - last.root.packing.pack(last.root.overlaps)
         shifted = mean_jump + (slopes[0] - slopes[1]) @ step
-        return Judgement(shifted, half_width(jumps) + moved, here, float(half_width(rs)))
+        return Judgement(shifted, half_width(jumps) + moved, here, float(half_width(replicons)))
     found, before, level = None, None, 0
     while level <= max(last.root.F.rule.level, 1):
         finer = F.on(F.rule.at_level(level))
