@@ -24,7 +24,7 @@ class ErrorSettings:
     floor: float = 0.3  # least error of a number in units of the worst, for the same reason
     floor_loss: float = 0.1  # the same for a loss
     step: float = 0.1  # of the last Newton step, in units of itself
-    unresolved: float = 1.0  # least error of an overlap in units of what the split rule leaves unresolved
+    unresolved: float = 0.95  # least error of an overlap in units of what the split rule leaves unresolved
     unresolved_loss: float = 0.3  # the same for a loss
 
 
