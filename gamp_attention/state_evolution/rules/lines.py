@@ -43,7 +43,7 @@ class FieldLines:
         (L, r, _), overlaps = channel.shape, channel.overlaps
         self._channel, self._left = channel, max_work
         self._metric = make_metric(overlaps.V)
-        self.square_unit = self._metric.smallest**2  # of products of ∂g/∂ω: V⁻²
+        self.square_unit = min(self._metric.smallest, 1e150) ** 2  # of products of ∂g/∂ω: V⁻², if that is a number
         student = contrast_basis(L, r)
         self._across = student[:, 1:]
         self._direction = np.einsum("lab,lb->la", channel.root, student[:, 0].reshape(L, r))
