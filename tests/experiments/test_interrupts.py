@@ -14,7 +14,7 @@ import gamp_attention as ga
 from gamp_attention.cli.main import main
 from gamp_attention.experiments.comparison import compare as comparison
 from gamp_attention.experiments.sweeps.store import Store
-from gamp_attention.gamp import run as message_passing
+from gamp_attention.gamp import loop as message_passing
 from tests.conftest import interrupted
 
 COMMAND = "import sys; from gamp_attention.cli.main import main; sys.exit(main())"

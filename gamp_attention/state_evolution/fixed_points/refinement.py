@@ -34,6 +34,7 @@ class RefinementSettings:
     # begin converge like square roots, and so does what is asked of them: so many √rtol, but at most `judged_worst`
     judged: tuple[float, float] = (1.0, 10.0)
     judged_worst: float = 0.1
+    judged_levels: int = 4  # of the split rule that they may take where that is not reached on fewer
     judged_shift: float = 1.5  # their error in units of the difference from the coarser rule
 
 
@@ -100,7 +101,7 @@ def _judged(points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: f
         shifted = mean_jump + (slopes[0] - slopes[1]) @ step
         return Judgement(shifted, half_width(jumps) + moved, here, float(half_width(replicons)))
     found, before, level = None, None, 0
-    while level <= max(last.root.F.rule.level, 1):
+    while level <= max(last.root.F.rule.level, REFINEMENT.judged_levels):
         finer = F.on(F.rule.at_level(level))
         if found is not None and work_of(finer.rule, F.model) > max_work:
             break
