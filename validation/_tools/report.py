@@ -80,6 +80,16 @@ def plus_minus(value: float, error: float) -> str:
     return f"{value:.{decimals}f} ± {error:.{decimals}f}"
 
 
+def counts_table(table: dict[str, dict[str, Any]], last: str, what: str = "instances") -> str:
+    """A table in Markdown of rows of counts, by name; the last column, which is no count, has a format of its own."""
+    columns = [*next(iter(table.values()))]
+    lines = [f"| {what} | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1)]
+    for name, row in table.items():
+        *counts, measure = row.values()
+        lines.append(f"| {name} | " + " | ".join(map(str, counts)) + f" | {last.format(measure)} |")
+    return "\n".join(lines) + "\n"
+
+
 def commit() -> str:
     """The commit that the code is of, with a plus where it has been changed since; "unknown" outside of git."""
     known = store.commit()

@@ -19,7 +19,7 @@ from collections import Counter
 import numpy as np
 
 import gamp_attention as ga
-from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.trials import run_trials
 from validation.claims._random_instances import FAMILIES, instance
 
@@ -78,13 +78,6 @@ def disagrees(row):
     return dense is not None and abs(dense) > FLAT and row["is_minimum"] != (dense > 0)
 
 
-def markdown(table):
-    lines = ["| instances | " + " | ".join(COLUMNS) + " |", "|" + "---|" * (len(COLUMNS) + 1)]
-    for name, row in table.items():
-        lines.append(f"| {name} | " + " | ".join(str(row[c]) for c in COLUMNS[:-1]) + f" | {row['seconds']:.2f} |")
-    return "\n".join(lines) + "\n"
-
-
 def main():
     found = options(__doc__, workers=True)
     verdict = Verdict("default_runs", found)
@@ -97,7 +90,7 @@ def main():
         mine = [row for row in rows if row["start"] == start]
         table |= {f"start: {start}": counts(mine)} if mine else {}
     table["all"] = counts(rows)
-    print(markdown(table))
+    print(counts_table(table, "{:.2f}"))
     verdict.check(len(rows) == len(plan), f"{len(rows)} of {len(plan)} runs ended")
     solved = 1 - table["all"]["neither"] / len(rows)
     verdict.check(solved >= SOLVED, f"{100 * solved:.2f} % converged or settled, at least {100 * SOLVED:.1f} %")
@@ -110,7 +103,7 @@ def main():
     dense = [row for row in rows if row["dense"] is not None]
     wrong = sum(map(disagrees, dense))
     verdict.check(wrong == 0, f"{wrong} of {len(dense)} dense Hessians disagree on minima")
-    verdict.path(".md").write_text(markdown(table))
+    verdict.path(".md").write_text(counts_table(table, "{:.2f}"))
     verdict.end({"table": table, "rows": rows})
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from validation._tools.calls import ATTENTION, BUILDERS, EFFORT, LINES, MODELS, OWN, USES, Slot, replaced, slots
 from validation._tools.patience import Patient
-from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.trials import run_trials
 
 BLOCK, BLOCKS, QUICK_BLOCK, QUICK_BLOCKS = 25, 200, 25, 2
@@ -125,13 +125,6 @@ def counts(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {column: found[column] for column in COLUMNS}
 
 
-def markdown(table: dict[str, dict[str, Any]]) -> str:
-    lines = ["| call | " + " | ".join(COLUMNS) + " |", "|" + "---|" * (len(COLUMNS) + 1)]
-    for name, row in table.items():
-        lines.append(f"| {name} | " + " | ".join(str(row[c]) for c in COLUMNS[:-1]) + f" | {row['longest']:.1f} s |")
-    return "\n".join(lines) + "\n"
-
-
 def main() -> None:
     found = options(__doc__ or "", workers=True, blocks={"type": int, "help": "blocks of calls", "default": None})
     verdict = Verdict("random_calls", found)
@@ -143,14 +136,14 @@ def main() -> None:
     names = sorted({row["name"] for row in rows})
     table = {f"`{name}`": counts([row for row in rows if row["name"] == name]) for name in names}
     table["all"] = counts(rows)
-    print(markdown(table))
+    print(counts_table(table, "{:.1f} s", "call"))
     faulty = [row for row in rows if row["faults"]]
     for row in faulty:
         print(", ".join(row["faults"]), "|", row["line"], "|", row["told"] or row["warned"] or row["status"])
     verdict.check(len(blocks) == number, f"{len(blocks)} of {number} blocks ended")
     for column in FAULTS:
         verdict.check(table["all"][column] == 0, f"{table['all'][column]} of {len(rows)} calls {column}")
-    verdict.path(".md").write_text(markdown(table))
+    verdict.path(".md").write_text(counts_table(table, "{:.1f} s", "call"))
     verdict.end({"table": table, "faulty": faulty})
 
 

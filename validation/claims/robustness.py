@@ -22,7 +22,7 @@ import gamp_attention as ga
 from gamp_attention.state_evolution.equations.units import relative_change
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.rules.choice import first_rule
-from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.trials import run_trials
 
 TOL, RTOL = 1e-8, 1e-2
@@ -172,13 +172,6 @@ def counts(rows):
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def markdown(table):
-    lines = ["| instances | " + " | ".join(COLUMNS) + " |", "|" + "---|" * (len(COLUMNS) + 1)]
-    for name, row in table.items():
-        lines.append(f"| {name} | " + " | ".join(str(row[c]) for c in COLUMNS[:-1]) + f" | {row['longest']:.1f} s |")
-    return "\n".join(lines) + "\n"
-
-
 def main():
     found = options(__doc__, workers=True)
     verdict = Verdict("robustness", found)
@@ -193,7 +186,7 @@ def main():
     table = {kind: counts([row for row in rows if row["kind"] == kind]) for kind in KINDS if many[kind]}
     table["all of message passing"] = counts(rows)
     table["state evolution at extremes"] = counts(se)
-    print(markdown(table))
+    print(counts_table(table, "{:.1f} s"))
     verdict.check(
         len(rows) + len(se) == len(runs) + points, f"{len(rows) + len(se)} of {len(runs) + points} runs ended"
     )
@@ -202,7 +195,7 @@ def main():
         for column in ("false", "NaN", "raised"):
             verdict.check(row[column] == 0, f"{name}: {row[column]} of {row['runs']} {column}")
         verdict.check(row["longest"] <= LONGEST, f"{name}: longest {row['longest']:.0f} s")
-    verdict.path(".md").write_text(markdown(table))
+    verdict.path(".md").write_text(counts_table(table, "{:.1f} s"))
     verdict.end({"table": table, "rows": rows + se})
 
 

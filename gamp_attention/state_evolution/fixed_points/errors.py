@@ -87,13 +87,8 @@ def point_of(root: Root, slopes: np.ndarray, rtol: float) -> Point:
         V_hat = sample.hats.V + shift + slopes[0] @ move
         own_loss = train + sample.hats.moreau - image.hats.moreau
         replicas.append(np.concatenate([best + move, [own_loss, own], V_hat.ravel()]))
-    # without Stein's form the loss is not stationary
-    first_order = ERRORS.step if F.response == "stein" else 1.0
-    moved = float(np.abs(step).max())
-    loose = [
-        train * moved * (moved + (first_order if F.response != "stein" else 0.0)),
-        test_error + ERRORS.step * test * moved,
-    ]
+    moved, first_order = float(np.abs(step).max()), float(F.response != "stein")  # with Stein's form ε_t is stationary
+    loose = [train * moved * (moved + first_order), test_error + ERRORS.step * test * moved]
     return Point(
         root, image, best,
         np.concatenate([best, [train, test], (image.hats.V + shift).ravel()]),
