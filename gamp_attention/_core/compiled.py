@@ -11,33 +11,36 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any
 
-from numba import config, extending, njit
+from numba import config, extending
 from numba.core import types
 
-from gamp_attention._core.kernel_cache import KernelCache
+from gamp_attention._core.kernels import Kernel
+
+COMMON: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}  # nothing but kernels and Python calls them
+INLINED: dict[str, Any] = {**COMMON, "forceinline": True, "no_cpython_wrapper": True}  # only kernels
 
 
 def kernel(function: Callable[..., Any], counted: bool = True, **options: Any) -> Any:
-    """Compile a function when it is called, or take it from the disk.
+    """Compile a function when it is called, or take it from the disk. Other kernels call it through its address.
 
     `counted`: references to arrays are counted, as allocating any inside needs. Counts are atomic, and threads wait for
     each other at those of shared arrays: what runs once a sample does without.
     """
-    dispatcher = njit(**{"error_model": "numpy", "nogil": True, "_nrt": counted, **options})(function)
-    dispatcher._cache = KernelCache(function)
-    return dispatcher
+    made = Kernel(function, targetoptions={**COMMON, "nopython": True, "nogil": True, "_nrt": counted, **options})
+    made.enable_caching()
+    return made
 
 
 sample_kernel = partial(kernel, counted=False)
 # reassociation for the long dot products over the data alone; the small algebra stays strict
 field_kernel = partial(kernel, counted=False, fastmath={"reassoc", "contract", "nsz"})
-inline_kernel = extending.register_jitable(error_model="numpy", forceinline=True, _nrt=False)
-user_kernel = extending.register_jitable(error_model="numpy", forceinline=True, _nrt=True)  # it may allocate
+inline_kernel = extending.register_jitable(**INLINED, _nrt=False)
+user_kernel = extending.register_jitable(**INLINED, _nrt=True)  # it may allocate
 
 
 def overload(function: Any, counted: bool = False) -> Any:
     """Code of a function for one type, chosen when a kernel is compiled; `counted` as for `kernel`."""
-    options: Any = {"error_model": "numpy", "forceinline": True, "_nrt": counted}
+    options: Any = {**INLINED, "_nrt": counted}
     return extending.overload(function, jit_options=options)
 
 

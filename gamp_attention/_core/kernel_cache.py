@@ -18,7 +18,7 @@ from gamp_attention._core.hashes import hash_bytes
 
 PACKAGE = Path(__file__).parent.parent
 # in files with kernels, with classes or settings that kernels read, and with the compile options
-COMPILED = (b"gamp_attention._core.compiled import", b"(NamedTuple)", b"njit(")
+COMPILED = (b"gamp_attention._core.compiled import", b"(NamedTuple)", b"from numba.core")
 
 
 class KernelCache(FunctionCache):
@@ -44,7 +44,7 @@ class KernelCache(FunctionCache):
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         _, magic, code = super()._index_key(sig, codegen)
-        return str(sig), magic, code, tuple(_of_class(cls) for cls in user_classes(sig))
+        return key_of_types(sig), magic, code
 
 
 @lru_cache
@@ -65,6 +65,11 @@ def user_classes(sig: Any) -> list[type]:
             if not cls.__module__.startswith("gamp_attention."):
                 found.append(cls)
     return found
+
+
+def key_of_types(sig: Any) -> tuple[Any, ...] | None:
+    """What tells types apart in every process, with the sources of users' classes; None where there are none."""
+    return (str(sig), *map(_of_class, user_classes(sig))) if is_known(sig) else None
 
 
 def is_known(sig: Any) -> bool:

@@ -108,7 +108,7 @@ def into_kernels(module, tree):
     """Modules of the package that go into kernels, as far as one of them tells: itself, and where it imports from."""
     nodes = list(ast.walk(tree))
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-    if any(node.module == "gamp_attention._core.compiled" or "njit" in ast.unparse(node) for node in imports):
+    if any(node.module == "gamp_attention._core.compiled" or node.module.startswith("numba.core") for node in imports):
         yield module
     if any(ast.unparse(base).endswith("NamedTuple") for node in nodes for base in getattr(node, "bases", ())):
         yield module

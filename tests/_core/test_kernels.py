@@ -1,0 +1,182 @@
+"""Kernels that call each other through addresses: compiled once each, kept on the disk, with nothing stale."""
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+from numba.core import types
+
+from gamp_attention._core import kernels
+from gamp_attention._core.compiled import inline_kernel, kernel
+from tests._core.test_compile_cache import counted
+
+BELOW = """
+from gamp_attention._core.compiled import inline_kernel, kernel
+
+@kernel
+def lowest(x):
+    if x < 0:
+        raise ValueError("below zero")
+    return 3 * x
+
+@inline_kernel
+def inlined(x):
+    return lowest(x) + 1
+"""
+ABOVE = """
+from gamp_attention._core.compiled import kernel
+from below import inlined
+
+@kernel
+def middle(x):
+    return inlined(x)
+
+@kernel
+def highest(x):
+    return middle(x) + 10 * middle(1.0)
+"""
+WITHIN = """
+from above import highest, kernel
+
+def make(factor):
+    @kernel
+    def inner(x):
+        return factor * x
+
+    @kernel
+    def outer(x):
+        return inner(x) + highest(x)
+
+    return outer
+"""
+CALL = "from above import highest\nshow(highest(2.0))"
+RAISE = """
+from above import highest
+try:
+    highest(-2.0)
+except ValueError as error:
+    assert str(error) == "below zero", error
+    show(1)
+"""
+
+
+@kernel
+def cubed(x):
+    if x < 0:
+        raise ValueError("below zero")
+    return x**3
+
+
+@inline_kernel
+def wrapped(x):
+    return cubed(x)
+
+
+@kernel
+def sum_of_cubes(x):
+    return wrapped(x) + cubed(2) + cubed(3)
+
+
+@pytest.fixture
+def tower(tmp_path):
+    """Kernels above each other in two files."""
+    (tmp_path / "below.py").write_text(BELOW)
+    (tmp_path / "above.py").write_text(ABOVE)
+    return tmp_path
+
+
+def files(folder, name):
+    return [path for path in (folder / "cache").rglob(f"*{name}*") if path.suffix in (".nbi", ".nbc")]
+
+
+def test_a_caller_declares_its_callees_without_their_code():
+    assert sum_of_cubes(4) == 64 + 8 + 27
+    assert [args for args in cubed.overloads] == [(types.int64,)]  # numbers written out are no types of their own
+    text = sum_of_cubes.inspect_llvm((types.int64,))
+    (symbol,) = set(re.findall(r'declare [^@\n]*@"?(cubed\.\w+)', text))
+    assert symbol in kernels._LOADED
+    assert not re.search(r"define [^@\n]*@[^(\n]*cubed(?!s)", text.replace("sum_of_cubes", ""))
+
+
+def test_exceptions_of_callees_reach_python():
+    for _ in range(2):
+        with pytest.raises(ValueError, match="below zero"):
+            sum_of_cubes(-1.0)
+
+
+def test_kernels_made_within_functions_are_compiled_in_every_process(tower):
+    (tower / "within.py").write_text(WITHIN)
+    script = "from within import make\nfirst, second = make(3.0), make(4.0)\nshow(second(2.0) + 100 * first(2.0))"
+    compiled, value = counted(script, tower)
+    assert (compiled, value) == (8, 55 + 100 * 53)
+    assert counted(script, tower) == (2, value)  # those that call one that is only known in its own process
+
+
+def test_a_kernel_is_pickled_and_called():
+    found = pickle.loads(pickle.dumps(sum_of_cubes))
+    assert found(1) == 36
+
+
+def test_a_second_process_compiles_nothing(tower):
+    compiled, value = counted(CALL, tower)
+    assert compiled == 4  # each once, the inlined one too
+    assert value == 47
+    assert counted(CALL, tower) == (0, 47)
+    assert counted(RAISE, tower) == (0, 1)
+
+
+def test_exceptions_when_all_is_new(tower):
+    assert counted(RAISE, tower) == (4, 1)
+    assert counted(RAISE, tower) == (0, 1)
+
+
+def test_a_callee_that_is_lost_from_the_disk_is_compiled_before_its_caller_is_loaded(tower):
+    counted(CALL, tower)
+    found = files(tower, "lowest")
+    assert len(found) == 2
+    for path in found:
+        path.unlink()
+    assert counted(CALL, tower) == (1, 47)
+    assert counted(CALL, tower) == (0, 47)
+
+
+def test_a_damaged_callee_is_compiled_again(tower):
+    counted(CALL, tower)
+    for path in files(tower, "lowest"):
+        path.write_bytes(path.read_bytes()[:100])
+    assert counted(CALL, tower) == (1, 47)
+
+
+def test_an_edited_callee_is_what_its_callers_call(tower):
+    counted(CALL, tower)
+    (tower / "below.py").write_text(BELOW.replace("3 * x", "4 * x"))
+    _, value = counted(CALL, tower)
+    assert value == 9 + 10 * 5
+
+
+def test_a_caller_is_compiled_again_where_its_callee_returns_another_type(tower):
+    counted(CALL, tower)
+    (tower / "below.py").write_text(BELOW.replace("3 * x", "(3 * x, x)").replace("lowest(x) + 1", "lowest(x)[0] + 1"))
+    compiled, value = counted(CALL, tower)
+    assert (compiled, value) == (3, 47)  # the kernel on top calls what is as it was
+    assert counted(CALL, tower) == (0, 47)
+
+
+def test_arrays_and_tuples_pass_through():
+    @kernel
+    def fill(arrays, number):
+        for each in arrays:
+            each[:] = number
+        return arrays[0].sum(), len(arrays)
+
+    @kernel
+    def run(arrays):
+        total, count = fill(arrays, 2.0)
+        return total * count, arrays[1]
+
+    arrays = np.zeros(3), np.zeros(4)
+    total, second = run(arrays)
+    assert total == 12
+    assert second is arrays[1] or np.shares_memory(second, arrays[1])
+    assert second.tolist() == [2.0] * 4
