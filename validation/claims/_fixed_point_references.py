@@ -23,10 +23,10 @@ from gamp_attention.state_evolution.rules.split import SplitRule
 ASKED = (1e-2, 1e-3, 1e-4, 1e-5)
 BRANCHES = ("semantic", "positional")
 DRAWS = 40  # until a branch exists
-WORK = 3e6  # proximal problems of an average
+WORK = 1.2e6  # proximal problems of an average
 FIRST, LAST = 1, 6  # levels of the reference
-SETTLED = 0.01  # change from the level before, in units of the accuracy, that is fine enough
-JUDGED = (1, 2, 3, 4)  # levels of jump mass and replicon
+SETTLED = 0.05  # change from the level before, in units of the accuracy, that is fine enough
+JUDGED = (1, 2, 3)  # levels of jump mass and replicon
 POINTS, REPLICAS = 2**14, 8  # randomised points
 CHECKED = 1e-3  # accuracy from which on randomised points can tell
 

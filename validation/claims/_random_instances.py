@@ -140,4 +140,13 @@ def instance(family, seed):
     risk = str(rng.choice(list(RISKS), p=np.array(list(RISKS.values())) / sum(RISKS.values())))
     if start == "positional" and not data.positions.any():
         start = "random"
-    return data, start, risk if len(data._risks) > 1 else "exact"
+    return data, start, risk if has_asymptotic_risk(data) else "exact"
+
+
+def has_asymptotic_risk(data):
+    """Whether there is one beside the exact risk."""
+    try:
+        data.terms("asymptotic")
+    except ValueError:
+        return False
+    return True
