@@ -1,7 +1,7 @@
 """Random fixed points of state evolution, each solved finer than it will be asked for, to judge stated errors by.
 
 The paper's model with random ω, α, A, σ from .2 to 2 and λ from 1e-3 to 1, both branches. A problem whose branch does
-not exist is drawn again. The split rule goes on level by level, until the last change of every number is a small part
+not exist, or is not found within a few iterations, is drawn again. The split rule goes on level by level, until the last change of every number is a small part
 of the accuracy that the problem is for, or an average would take too many proximal problems; how far the last level
 moved each number is kept beside it.
 """
@@ -22,7 +22,8 @@ from gamp_attention.state_evolution.rules.split import SplitRule
 
 ASKED = (1e-2, 1e-3, 1e-4, 1e-5)
 BRANCHES = ("semantic", "positional")
-DRAWS = 40  # until a branch exists
+DRAWS = 40  # until a branch exists and is found
+MAX_ITER = 12  # of the search for it
 WORK = 1.2e6  # proximal problems of an average
 FIRST, LAST = 1, 6  # levels of the reference
 SETTLED = 0.05  # change from the level before, in units of the accuracy, that is fine enough
@@ -52,7 +53,9 @@ def reference(number: int) -> dict[str, Any]:
     ended = []
     for attempt in range(DRAWS):
         model, alpha, branch, rtol, numbers = problem(number, attempt)
-        found = ga.solve_state_evolution(model, alpha, branch, rtol=1e-2, max_work=WORK, stability=False)
+        found = ga.solve_state_evolution(
+            model, alpha, branch, rtol=1e-2, max_iter=MAX_ITER, max_work=WORK / 4, stability=False
+        )
         ended.append(found.status.value)
         if found.status in (ga.Status.CONVERGED, ga.Status.INACCURATE):
             break

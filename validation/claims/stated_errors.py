@@ -20,7 +20,7 @@ import numpy as np
 import gamp_attention as ga
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.trials import run_trials
-from validation.claims._fixed_point_references import ASKED, problem, reference
+from validation.claims._fixed_point_references import ASKED, MAX_ITER, problem, reference
 
 PROBLEMS, QUICK = 200, 6
 MAX_WORK = 3e5  # proximal problems of an average, fewer than the references may take
@@ -35,7 +35,9 @@ def answer(number, attempt):
     """Numbers and errors as the public function states them."""
     model, alpha, branch, rtol, _ = problem(number, attempt)
     began = time.process_time()
-    se = ga.solve_state_evolution(model, alpha, branch, rtol=rtol, max_work=MAX_WORK, stability=False)
+    se = ga.solve_state_evolution(
+        model, alpha, branch, rtol=rtol, max_iter=MAX_ITER, max_work=MAX_WORK, stability=False
+    )
     row = {"rtol": rtol, "status": se.status.value, "seconds": time.process_time() - began}
     if se.status not in SOLVED:
         return row
