@@ -9,26 +9,33 @@ arrays with noise on the scores, y = (T + s N(0, 1)) x, or on the outputs. d is 
 Every answer is judged apart from its own report: the gradient is computed anew, and for a third of the instances of at
 most 150 weights the lowest eigenvalue comes from the dense Hessian, by differences of the gradient.
 
+With --base PATH the first instances are also run by another checkout of the package, at the same time.
+
 Criterion: at least 99.5 % end converged or settled, in every family at least 97 %; no answer is false; no run meets the
-bound on iterations; and `is_minimum` agrees with the dense Hessian wherever that was computed.
+bound on iterations; `is_minimum` agrees with the dense Hessian wherever that was computed; and the median time of runs
+is at most 1.05 times that of the other checkout.
 """
 
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 
 import gamp_attention as ga
+from validation._tools.checkouts import BASE, side_by_side
 from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.trials import run_trials
 from validation.claims._random_instances import FAMILIES, instance
 
 SEEDS = 84  # of each of the twelve families
 MOST_DENSE, EVERY = 150, 3  # weights up to which, and seeds of which, the dense Hessian is computed
+SCRIPT = Path(__file__).with_name("_default_times.py")
 STEP = 1e-5  # of its differences
 FLAT = 1e-3  # eigenvalues nearer to zero, in λ, have no sign that differences could tell
 SLACK = 1.01  # of the tolerance, for rounding in the second computation
 SOLVED, SOLVED_EACH = 0.995, 0.97
+TIMED, SLOWER = 5, 1.05  # seeds of each family, and the ratio of median times that noise may make of 1
 
 
 def dense_lowest(data, Q, risk):
@@ -78,8 +85,21 @@ def disagrees(row):
     return dense is not None and abs(dense) > FLAT and row["is_minimum"] != (dense > 0)
 
 
+def times_beside(base, verdict):
+    """Statuses and median times of the same runs by another checkout and by this one."""
+    told = {}
+    for name, rows in zip(("base", "here"), side_by_side(base, SCRIPT, TIMED), strict=True):
+        statuses = Counter(row["status"] for row in rows)
+        seconds = [row["seconds"] for row in rows]
+        told[name] = {"runs": len(rows), "statuses": dict(statuses), "median": float(np.median(seconds))}
+        told[name] |= {"all": float(np.sum(seconds)), "iterations": float(np.median([row["n_iter"] for row in rows]))}
+    ratio = told["here"]["median"] / told["base"]["median"]
+    verdict.check(ratio <= SLOWER, f"{ratio:.2f} of the median time of {base}, at most {SLOWER}: {told}")
+    return told
+
+
 def main():
-    found = options(__doc__, workers=True)
+    found = options(__doc__, workers=True, base=BASE)
     verdict = Verdict("default_runs", found)
     seeds = 1 if found.quick else SEEDS
     plan = [{"family": family, "seed": seed} for seed in range(seeds) for family in FAMILIES]
@@ -103,8 +123,9 @@ def main():
     dense = [row for row in rows if row["dense"] is not None]
     wrong = sum(map(disagrees, dense))
     verdict.check(wrong == 0, f"{wrong} of {len(dense)} dense Hessians disagree on minima")
+    beside = times_beside(found.base, verdict) if found.base else None
     verdict.path(".md").write_text(counts_table(table, "{:.2f}"))
-    verdict.end({"table": table, "rows": rows})
+    verdict.end({"table": table, "rows": rows, "beside": beside})
 
 
 if __name__ == "__main__":
