@@ -1,8 +1,9 @@
 """One pass over the tokens: fields, proximal step, and both X̃ᵀg and X̃ᵀ∇ℓ, while the rows are in cache.
 
 X is read once and nothing of its size is formed. A block of samples belongs to one thread, which goes through it in
-strides of a few rows: it projects a stride while it adds up the one before, so that waiting for memory and arithmetic
-overlap. Blocks do not depend on the number of threads and their sums are added in order, so results do not either.
+strides of a few rows: it projects and adds up a stride that is in its cache already, and asks for the next one
+meanwhile, so that waiting for memory and arithmetic overlap. Blocks do not depend on the number of threads and their
+sums are added in order, so results do not either.
 """
 
 from math import gcd
@@ -10,7 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.compiled import field_kernel, kernel, over_blocks, sample_kernel
+from gamp_attention._core.compiled import kernel, over_blocks, sample_kernel
+from gamp_attention._core.prefetch import CACHE_LINE, prefetch
+from gamp_attention.data.row_kernels import ROWS, add_up, project
 from gamp_attention.data.stores import Tokens, joined, token_blocks
 from gamp_attention.denoisers.newton import make_metric
 from gamp_attention.denoisers.output import Denoised, denoise_sample, empty_answer, finished, make_scratch
@@ -23,7 +26,6 @@ from gamp_attention.models.sources import Group
 class PassSettings(NamedTuple):
     """How samples are dealt out."""
 
-    rows: int = 4  # that one loop projects and adds up together
     max_blocks: int = 32  # whose sums cost memory traffic, too
     max_share: float = 0.025  # of the tokens' size, for the sums of all blocks
 
@@ -135,7 +137,7 @@ def grouped_pass(
 
 def _strides(n: int, L: int, r: int) -> tuple[int, int]:
     """Samples of a stride, whose rows fill whole loops, and of a block: whole strides, few enough for their sums."""
-    stride = PASS.rows // gcd(PASS.rows, L)
+    stride = ROWS.rows // gcd(ROWS.rows, L)
     n_blocks = max(1, min(PASS.max_blocks, int(PASS.max_share * n * L / (2 * r))))
     return stride, stride * -(-n // (stride * n_blocks))
 
@@ -156,17 +158,19 @@ def _pass_in_strides(
     first, last, stride, rows, columns, shift, loss, work, params, metric, hold, points, proximal, fresh,
     omega, out, losses, sums, totals,
 ):  # fmt: skip
-    scratch, grad, hess, fields, projections, weights = work  # weights: g and ∇ℓ of rows still to be added up
+    scratch, grad, hess, fields, projections, weights = work  # weights: g and ∇ℓ of rows
     k, r = shift.shape[0], columns.shape[0]
     L = k // r
-    old = 0
-    for begin in range(first, last + stride, stride):  # the last turn only adds up
-        new = (begin - first) * L if begin < last else old
-        for at in range(0, stride * L, PASS.rows):
-            _project_and_add(new + at, old + at, at, rows, columns, projections, weights, sums)
-        old = new
-        if begin >= last:
-            break
+    for begin in range(first, last, stride):
+        here = (begin - first) * L
+        ahead = here + stride * L if begin + stride < last else here
+        for at in range(0, stride * L, ROWS.rows):
+            project(here + at, ahead + at, at, rows, columns, projections)
+        for mu in range(begin + stride, min(begin + 2 * stride, last)):
+            for i in range(0, params.shape[1], CACHE_LINE // 8):
+                prefetch(params, mu, i)
+            prefetch(omega, mu, 0)
+            prefetch(out.z, mu, 0)
         for row in range(weights.shape[0]):
             for a in range(2 * r):
                 weights[row, a] = 0.0
@@ -187,25 +191,5 @@ def _pass_in_strides(
                     weights[(mu - begin) * L + l, r + a] = slope
                     totals[l, a] += g
                     totals[l, r + a] += slope
-
-
-@field_kernel
-def _project_and_add(new, old, at, rows, columns, fields, weights, sums):
-    """Fields of four rows from `new` on, while those from `old` on are added to the sums with their weights."""
-    r, d = columns.shape
-    x0, x1, x2, x3 = rows[new], rows[new + 1], rows[new + 2], rows[new + 3]
-    y0, y1, y2, y3 = rows[old], rows[old + 1], rows[old + 2], rows[old + 3]
-    for a in range(r):
-        column, force, smooth = columns[a], sums[a], sums[r + a]
-        g0, g1, g2, g3 = weights[at, a], weights[at + 1, a], weights[at + 2, a], weights[at + 3, a]
-        b = r + a
-        s0, s1, s2, s3 = weights[at, b], weights[at + 1, b], weights[at + 2, b], weights[at + 3, b]
-        z0, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
-        for i in range(d):
-            z0 += x0[i] * column[i]
-            z1 += x1[i] * column[i]
-            z2 += x2[i] * column[i]
-            z3 += x3[i] * column[i]
-            force[i] += (g0 * y0[i] + g1 * y1[i]) + (g2 * y2[i] + g3 * y3[i])
-            smooth[i] += (s0 * y0[i] + s1 * y1[i]) + (s2 * y2[i] + s3 * y3[i])
-        fields[at, a], fields[at + 1, a], fields[at + 2, a], fields[at + 3, a] = z0, z1, z2, z3
+        for at in range(0, stride * L, ROWS.rows):
+            add_up(here + at, ahead + at, at, rows, weights, sums)

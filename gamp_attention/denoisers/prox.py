@@ -22,7 +22,7 @@ from gamp_attention.denoisers.newton import (
     objective,
     objective_derivatives,
 )
-from gamp_attention.losses.bounds import curvature_floor, loss_floor
+from gamp_attention.losses.bounds import curvature_floor_near, loss_floor
 
 
 class SearchSettings(NamedTuple):
@@ -68,11 +68,8 @@ def is_unique(loss, p, omega, metric, value, ws):
     Returns that answer and the radius of the ellipsoid in units of V^{1/2}.
     """
     radius = np.sqrt(max(0.0, 2.0 * (value - loss_floor(loss, p, ws.loss))))
-    norm = 0.0
-    for i in range(omega.shape[0]):
-        norm += omega[i] * omega[i]
-    reach = np.sqrt(norm) + radius / np.sqrt(metric.smallest)
-    return curvature_floor(loss, p, reach) + metric.smallest > 0.0, radius
+    reach = radius / np.sqrt(metric.smallest)
+    return curvature_floor_near(loss, p, omega, reach) + metric.smallest > 0.0, radius
 
 
 @inline_kernel

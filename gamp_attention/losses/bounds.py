@@ -3,7 +3,8 @@
 Compiled code asks a loss for two things, dispatched on its type; one that has no such bound returns -inf:
 
 - `loss_floor(loss, p, work)`, a lower bound of ℓ over all z;
-- `curvature_floor(loss, p, radius)`, a lower bound of the smallest Hessian eigenvalue on ‖z‖ ≤ radius.
+- `curvature_floor(loss, p, radius)`, a lower bound of the smallest Hessian eigenvalue on ‖z‖ ≤ radius;
+- `curvature_floor_near(loss, p, center, reach)`, the same on ‖z − center‖ ≤ reach.
 """
 
 import numpy as np
@@ -11,6 +12,8 @@ import numpy as np
 from gamp_attention._core.compiled import inline_kernel, is_instance, overload
 from gamp_attention.losses.attention import AttentionLoss
 from gamp_attention.losses.dot_product import DotProductAttention, is_bounded
+from gamp_attention.losses.two_token_bounds import two_token_floor
+from gamp_attention.losses.two_tokens import is_two_tokens
 
 
 def loss_floor(loss, p, work):
@@ -21,6 +24,11 @@ def loss_floor(loss, p, work):
 def curvature_floor(loss, p, radius):
     """A lower bound of the spectrum of ∇²ℓ on a ball. Compiled code only."""
     raise NotImplementedError("curvature_floor() is dispatched by numba on the type of the loss")
+
+
+def curvature_floor_near(loss, p, center, reach):
+    """A lower bound of the spectrum of ∇²ℓ on a ball around a point. Compiled code only."""
+    raise NotImplementedError("curvature_floor_near() is dispatched by numba on the type of the loss")
 
 
 @overload(loss_floor)
@@ -127,3 +135,23 @@ def _curvature_floor(loss, p, radius):
         return -D * share * (b * np.sqrt(0.5 * L) + 2.0 * b * b * radius * radius)
 
     return attention_curvature
+
+
+@overload(curvature_floor_near)
+def _curvature_floor_near(loss, p, center, reach):
+    def near_two_tokens(loss, p, center, reach):
+        if is_two_tokens(loss):
+            return two_token_floor(loss, p, center, reach)
+        return curvature_floor(loss, p, _norm(center) + reach)
+
+    if is_instance(loss, AttentionLoss) and is_instance(loss.types[0], DotProductAttention):
+        return near_two_tokens
+    return lambda loss, p, center, reach: curvature_floor(loss, p, _norm(center) + reach)
+
+
+@inline_kernel
+def _norm(x):
+    total = 0.0
+    for i in range(x.shape[0]):
+        total += x[i] * x[i]
+    return np.sqrt(total)

@@ -1,0 +1,67 @@
+"""The loops over coordinates that passes over the tokens are made of: fields of four rows, and sums of four rows.
+
+A processor reads memory and computes at the same time only where it knows early what it will read. So both loops go
+through coordinates in strips, and before each strip ask for a part of rows that are ahead.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gamp_attention._core.compiled import field_kernel
+from gamp_attention._core.prefetch import CACHE_LINE, prefetch
+
+
+class RowSettings(NamedTuple):
+    """What one turn of a loop does."""
+
+    rows: int = 4  # that one loop projects or adds up
+    strip: int = 8  # cache lines of a row between two requests for memory
+    early: int = 2  # of these, asked for of the rows ahead while projecting; the others while adding up
+
+
+ROWS = RowSettings()
+
+
+@field_kernel
+def project(first, ahead, at, rows, columns, fields):
+    """Fields (at.., a) of four rows from `first` on, along each of the columns (r, d)."""
+    r, d = columns.shape
+    x0, x1, x2, x3 = rows[first], rows[first + 1], rows[first + 2], rows[first + 3]
+    d, line = np.uint64(d), np.uint64(CACHE_LINE // rows.itemsize)  # unsigned, as Python's negative indices cost
+    strip, early = np.uint64(ROWS.strip) * line, np.uint64(ROWS.early) * line
+    for a in range(r):
+        column = columns[a]
+        z0, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
+        for begin in range(np.uint64(0), d, strip):
+            if a == 0:
+                for i in range(begin, begin + early, line):
+                    for row in range(ahead, ahead + ROWS.rows):
+                        prefetch(rows, row, i)
+            for i in range(begin, min(begin + strip, d)):
+                z0 += x0[i] * column[i]
+                z1 += x1[i] * column[i]
+                z2 += x2[i] * column[i]
+                z3 += x3[i] * column[i]
+        fields[at, a], fields[at + 1, a], fields[at + 2, a], fields[at + 3, a] = z0, z1, z2, z3
+
+
+@field_kernel
+def add_up(first, ahead, at, rows, weights, sums):
+    """Add four rows from `first` on to each of the sums (s, d), with their weights (at.., s); s is even."""
+    x0, x1, x2, x3 = rows[first], rows[first + 1], rows[first + 2], rows[first + 3]
+    d, line = np.uint64(sums.shape[1]), np.uint64(CACHE_LINE // rows.itemsize)
+    strip, early = np.uint64(ROWS.strip) * line, np.uint64(ROWS.early) * line
+    for a in range(0, sums.shape[0], 2):
+        b = a + 1
+        one, other = sums[a], sums[b]
+        v0, v1, v2, v3 = weights[at, a], weights[at + 1, a], weights[at + 2, a], weights[at + 3, a]
+        w0, w1, w2, w3 = weights[at, b], weights[at + 1, b], weights[at + 2, b], weights[at + 3, b]
+        for begin in range(np.uint64(0), d, strip):
+            if a == 0:
+                for i in range(begin + early, begin + strip, line):
+                    for row in range(ahead, ahead + ROWS.rows):
+                        prefetch(rows, row, i)
+            for i in range(begin, min(begin + strip, d)):
+                one[i] += (v0 * x0[i] + v1 * x1[i]) + (v2 * x2[i] + v3 * x3[i])
+                other[i] += (w0 * x0[i] + w1 * x1[i]) + (w2 * x2[i] + w3 * x3[i])
