@@ -1,7 +1,7 @@
 """Random fixed points of state evolution, each solved finer than it will be asked for, to judge stated errors by.
 
 The paper's model with random ω, α, A, σ from .2 to 2 and λ from 1e-3 to 1, both branches. A problem whose branch does
-not exist, or is not found within a few iterations, is drawn again. The split rule goes on level by level, until the last
+not exist, or is not found in a few iterations, is drawn again. The split rule goes on level by level, until the last
 change of every number is a small part of the accuracy that the problem is for, or an average would take too many
 proximal problems; how far the last level moved each number is kept beside it.
 """
