@@ -143,6 +143,10 @@ CASES = {
         r"state.D.*\(5, 2, 1\).*\(4, 2, 1\)",
     ),
     "step of other weights": (lambda d, m: ga.gamp_step(d, "exact", state(dim=6), 0.5), "state.Q"),
+    "step that holds perhaps": (
+        lambda d, m: ga.gamp_step(d, "exact", state(), 0.5, hold=np.array([None])),
+        "hold.*True",
+    ),
     "step too large": (lambda d, m: ga.gamp_step(d, "exact", state(), 2.0), "damping.*<= 1"),
     "step with another response": (lambda d, m: ga.gamp_step(d, "exact", state(), 0.5, V_hat=np.ones(3)), "V_hat"),
     "denoiser of no loss": (lambda d, m: ga.denoise(None, *PROXIMAL), "loss"),
@@ -151,6 +155,7 @@ CASES = {
         r"params.*\(4, 8\)",
     ),
     "denoiser of other variances": (lambda d, m: ga.denoise(d.loss, *PROXIMAL[:2], np.ones((1, 1, 1))), "V: "),
+    "denoiser from ragged rows": (lambda d, m: ga.denoise(d.loss, *PROXIMAL, [1, [2]]), "start.*equal lengths"),
     "denoiser from elsewhere": (lambda d, m: ga.denoise(d.loss, *PROXIMAL, np.ones(3)), "start"),
     "se model": (lambda d, m: ga.solve_state_evolution(None, 1), "model.*None"),
     "se init an array": (lambda d, m: ga.solve_state_evolution(m, 1, np.ones((3, 1))), "init.*Overlaps"),

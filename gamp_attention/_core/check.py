@@ -122,7 +122,7 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
 
 def shaped(name: str, value: Any, shape: tuple[int | str, ...]) -> None:
     """Raise unless a value is an array of real numbers, finite or not, of a given shape: for arrays of inner loops."""
-    if np.shape(value) != shape:
+    if ndim(name, value) != len(shape) or np.shape(value) != shape:
         raise fail(name, f"shape {np.shape(value)}", f"shape {shape}")
     if hasattr(value, "detach") or (isinstance(value, np.ndarray) and value.dtype.kind not in "biuf"):
         raise fail(name, f"{type(value).__name__} of {value.dtype}", "an array of real numbers", TypeError)

@@ -96,8 +96,9 @@ def _checked_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> t
     if not hasattr(loss, "n_tokens") or not hasattr(loss, "rank"):
         raise check.fail("loss", loss, "the loss of a model or dataset", TypeError)
     L, r = loss.n_tokens, loss.rank
-    n = len(omega) if np.ndim(omega) else 0
-    width = 2 * L * L if isinstance(loss, AttentionLoss) else np.shape(params)[-1] if np.ndim(params) == 2 else "P"
+    n = len(omega) if check.ndim("omega", omega) else 0
+    rows = check.ndim("params", params) == 2
+    width = 2 * L * L if isinstance(loss, AttentionLoss) else np.shape(params)[-1] if rows else "P"
     wanted = {"params": (n, width), "omega": (n, L, r), "V": (L, r, r), "start": (n, L, r)}
     for (name, shape), given in zip(wanted.items(), (params, omega, V, start), strict=True):
         if not (name == "start" and start is None):

@@ -151,6 +151,7 @@ def gamp_step(
     """
     require_dataset(data).terms(risk)
     beta = check.real("damping", damping, low=0, high=1, strict=True)
+    check.flag("hold", hold)
     _check_shapes(data, state, V_hat)
     V_hat = None if V_hat is None else check.array("V_hat", V_hat, np.shape(V_hat))
     Q, V, D, z = state.Q, state.V, state.D, state.z

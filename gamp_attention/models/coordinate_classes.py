@@ -63,7 +63,7 @@ def power_law_spectrum(
     """
     exponent = check.real("exponent", exponent, low=0)
     variance = check.real("variance", variance, low=0, high=MAX_ROOT, strict=True)
-    K = check.integer("n_classes", n_classes, low=1) if weight is None else np.size(weight)
+    K = check.integer("n_classes", n_classes, low=1) if weight is None else len(check.array("weight", weight, ("K",)))
     check.fits("n_classes", K)
     weight = np.full(K, 1 / K) if weight is None else class_shares("weight", weight, K)
     with np.errstate(over="ignore"):
