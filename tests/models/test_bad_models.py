@@ -93,7 +93,7 @@ CASES = {
     ),
     "teacher covariance": (lambda: ga.coordinate_law(teacher=[[-1.0]]), "teacher.*semi-definite"),
     "exponent negative": (lambda: ga.power_law_spectrum(-1), "exponent"),
-    "ragged shares": (lambda: ga.power_law_spectrum(weight=[1, [2]]), "weight.*real array"),
+    "ragged shares": (lambda: ga.power_law_spectrum(1.0, weight=[1, [2]]), "weight.*real array"),
     "exponent that overflows": (lambda: ga.power_law_spectrum(1e6), "exponent.*range of doubles"),
     "signs of many tokens": (lambda: ga.sign_positions(40), "n_tokens.*at most 10"),
     "share zero": (lambda: ga.subset_positions([1, -1], 0), "share.*> 0"),
