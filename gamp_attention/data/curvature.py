@@ -15,13 +15,15 @@ from gamp_attention.penalties.matrix import on_kinks
 class CurvatureSettings:
     """How far the eigenvalue is computed, λ being the strength of the penalty."""
 
-    rough: float = 0.1  # residual of the first answer, relative: its error is the square of that
+    rough: float = 0.02  # residual of the first answer, relative: its error is the square of that
     fine: float = 1e-4  # the same where the sign is not clear yet
     clear: float = 0.05  # distance from zero, in λ, at which the sign is clear
     flat: float = 1e-5  # eigenvalues not further below zero, in λ, are no way down
     shift: float = 0.1  # of the spectrum, in λ, as the accuracy is relative and zero is among the answers
     small: int = 40  # up to so many weights all eigenvalues are computed
-    restarts: int = 50  # of the Lanczos iterations, twenty products each
+    least: int = 20  # products before an answer is looked at
+    vectors: int = 80  # of the Lanczos iterations, which then begin again
+    restarts: int = 50  # of those, twenty products each
 
 
 CURVATURE = CurvatureSettings()
@@ -90,8 +92,10 @@ def _lowest(product: Callable[[np.ndarray], np.ndarray], n: int, strength: float
         matrix = np.stack([product(unit) for unit in np.eye(n)])
         values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
         return float(values[0]), vectors[:, 0]
-    start = np.random.default_rng(0).standard_normal(n)
-    tol, shift, value = CURVATURE.rough, CURVATURE.shift * strength, 0.0
+    value, start, found = _lanczos(product, np.random.default_rng(0).standard_normal(n), strength)
+    if found:
+        return value, start
+    tol, shift = CURVATURE.rough, CURVATURE.shift * strength
     while True:
         operator = LinearOperator((n, n), matvec=lambda x: product(x) + shift * x, dtype=float)  # noqa: B023
         try:
@@ -103,3 +107,30 @@ def _lowest(product: Callable[[np.ndarray], np.ndarray], n: int, strength: float
         if tol == CURVATURE.fine or abs(value) > CURVATURE.clear * strength:
             return value, start
         tol = CURVATURE.fine
+
+
+def _lanczos(
+    product: Callable[[np.ndarray], np.ndarray], start: np.ndarray, strength: float
+) -> tuple[float, np.ndarray, bool]:
+    """The lowest Ritz value and vector in a Krylov space that grows, and whether it is accurate enough.
+
+    All vectors are kept and orthogonalised, so no product is lost to a restart.
+    """
+    basis, shift = [start / np.linalg.norm(start)], CURVATURE.shift * strength
+    diagonal, beside = list[float](), list[float]()
+    while True:
+        image = product(basis[-1])
+        diagonal.append(float(image @ basis[-1]))
+        known = np.array(basis)
+        for _ in range(2):
+            image = image - known.T @ (known @ image)
+        size, k = float(np.linalg.norm(image)), len(basis)
+        values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
+        value, weights = float(values[0]), vectors[:, 0]
+        tol = CURVATURE.rough if abs(value) > CURVATURE.clear * strength else CURVATURE.fine
+        accurate = k >= CURVATURE.least and size * abs(weights[-1]) <= tol * abs(value + shift)
+        whole = size <= np.finfo(float).eps * np.abs(values).max()  # the space does not grow any more
+        if accurate or whole or k == min(CURVATURE.vectors, len(start)):
+            return value, known.T @ weights, accurate or whole
+        beside.append(size)
+        basis.append(image / size)

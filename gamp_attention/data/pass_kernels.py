@@ -6,31 +6,21 @@ meanwhile, so that waiting for memory and arithmetic overlap. Blocks do not depe
 sums are added in order, so results do not either.
 """
 
-from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.compiled import kernel, over_blocks, sample_kernel
+from gamp_attention._core.compiled import kernel, sample_kernel
 from gamp_attention._core.prefetch import CACHE_LINE, prefetch
-from gamp_attention.data.row_kernels import ROWS, add_up, project
+from gamp_attention.data.row_kernels import add_up, project
 from gamp_attention.data.stores import Tokens, joined, token_blocks
+from gamp_attention.data.strides import over_strides, strides
 from gamp_attention.denoisers.newton import make_metric
 from gamp_attention.denoisers.output import Denoised, denoise_sample, empty_answer, finished, make_scratch
 from gamp_attention.denoisers.prox import search_points
 from gamp_attention.losses.attention import differentiate
 from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.sources import Group
-
-
-class PassSettings(NamedTuple):
-    """How samples are dealt out."""
-
-    max_blocks: int = 32  # whose sums cost memory traffic, too
-    max_share: float = 0.025  # of the tokens' size, for the sums of all blocks
-
-
-PASS = PassSettings()
 
 
 class Part(NamedTuple):
@@ -95,22 +85,16 @@ def data_pass(
     omega, losses = np.array(D, dtype=float).reshape(n, L * r), np.empty(n)
     out = empty_answer(omega if start is None else start.reshape(n, L * r), r)
     out.g[:] = 0.0
-    stride, block = _strides(n, L, r)
+    stride, block = strides(n, L, 2 * r)
     # sums over the rows of a block of x g, x ∇ℓ; and over the samples of g_l, ∇ℓ_l
     sums, totals = np.zeros((-(-n // block), 2 * r, d)), np.zeros((-(-n // block), L, 2 * r))
     problem = loss, params, make_metric(V), hold, search_points(L * r), proximal
-    rows, fresh = tokens.reshape(n * L, d), start is None
-    whole = n - n % stride
-    rest = np.zeros((stride * L, d), dtype=tokens.dtype)  # the samples after the last whole stride
-    rest[: len(rows) - whole * L] = rows[whole * L :]
+    fresh = start is None
 
-    def task(first: int, last: int) -> None:
-        b = first // block
-        for begin, end, here in ((first, min(last, whole), rows[first * L :]), (max(first, whole), last, rest)):
-            if begin < end:
-                _pass(begin, end, stride, here, columns, shift, *problem, fresh, omega, out, losses, sums[b], totals[b])
+    def work(first: int, last: int, b: int, rows: np.ndarray) -> None:
+        _pass(first, last, stride, rows, columns, shift, *problem, fresh, omega, out, losses, sums[b], totals[b])
 
-    over_blocks(task, n, block)
+    over_strides(tokens, stride, block, work)
     both = (sums.sum(axis=0).T + positions.T @ totals.sum(axis=0)) / np.sqrt(d)
     denoised = finished(out)
     return Pass(omega.reshape(n, L, r), denoised, losses, both[:, :r], both[:, r:])
@@ -135,13 +119,6 @@ def grouped_pass(
     return Pass(*map(joined, zip(*parts, strict=True)), *sums)
 
 
-def _strides(n: int, L: int, r: int) -> tuple[int, int]:
-    """Samples of a stride, whose rows fill whole loops, and of a block: whole strides, few enough for their sums."""
-    stride = ROWS.rows // gcd(ROWS.rows, L)
-    n_blocks = max(1, min(PASS.max_blocks, int(PASS.max_share * n * L / (2 * r))))
-    return stride, stride * -(-n // (stride * n_blocks))
-
-
 @kernel
 def _pass(first, last, stride, rows, columns, shift, loss, *others):
     """Allocate the scratch of one thread, and go through samples whose rows are given from the first one on."""
@@ -164,8 +141,7 @@ def _pass_in_strides(
     for begin in range(first, last, stride):
         here = (begin - first) * L
         ahead = here + stride * L if begin + stride < last else here
-        for at in range(0, stride * L, ROWS.rows):
-            project(here + at, ahead + at, at, rows, columns, projections)
+        project(here, ahead, rows, columns, projections)
         for mu in range(begin + stride, min(begin + 2 * stride, last)):
             for i in range(0, params.shape[1], CACHE_LINE // 8):
                 prefetch(params, mu, i)
@@ -191,5 +167,4 @@ def _pass_in_strides(
                     weights[(mu - begin) * L + l, r + a] = slope
                     totals[l, a] += g
                     totals[l, r + a] += slope
-        for at in range(0, stride * L, ROWS.rows):
-            add_up(here + at, ahead + at, at, rows, weights, sums)
+        add_up(here, ahead, rows, weights, sums)

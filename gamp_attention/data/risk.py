@@ -11,7 +11,7 @@ from gamp_attention._core import check
 from gamp_attention._core.compiled import kernel, over_blocks
 from gamp_attention._core.overflow import quiet
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.fields import back_project, local_fields
+from gamp_attention.data.hessian_pass import hessian_pass
 from gamp_attention.data.stores import joined
 from gamp_attention.denoisers.input import input_step
 from gamp_attention.denoisers.output import Denoised, denoise
@@ -113,10 +113,7 @@ def denoise_at(data: Dataset, at: RiskAtPoint, V: np.ndarray, *, hold: bool = Fa
 
 def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: Any) -> np.ndarray:
     """∇²R applied to P (d, r), at the point `at`; the penalty's curvature is a number or an array like P."""
-    n, L, r = at.z.shape
-    u = local_fields(data.tokens, data.positions, P).reshape(n, L * r)
-    v = np.einsum("nij,nj->ni", at.hessians, u).reshape(n, L, r)
-    return curvature * P + back_project(data.tokens, data.positions, v)
+    return curvature * P + hessian_pass(data.tokens, data.positions, at.hessians, P)
 
 
 @quiet
