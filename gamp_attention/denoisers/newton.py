@@ -8,30 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core.compiled import inline_kernel, kernel, sample_kernel
+from gamp_attention.denoisers.newton_settings import END, NEWTON
+from gamp_attention.denoisers.two_token_newton import minimise_in_numbers
 from gamp_attention.losses.attention import differentiate, loss_value, make_work
-
-
-class NewtonEnd(NamedTuple):
-    """How a minimisation ended."""
-
-    failed: int = 0
-    solved: int = 1
-    merged: int = 2  # on its way to a minimum that is known
-
-
-class NewtonSettings(NamedTuple):
-    """Settings of the local minimisation."""
-
-    max_iter: int = 200
-    loiter: int = 30  # once in so many steps, a point where the Hessian is not definite is left as a saddle is
-    max_shift: float = 1e300  # of the Hessian: more than any finite one asks for
-    last_step: float = 1e-10  # relative step after which a further one, quadratically smaller, is not worth its cost
-    short: float = 1e-6  # of a Newton step; two in a row that are shorter are stuck, as on a kink
-    merge: float = 0.3  # a step that lands this much nearer to a known minimum belongs to it
-    max_minima: int = 16  # that a global search remembers
-
-
-END, NEWTON = NewtonEnd(), NewtonSettings()
 
 
 class NotPositiveDefinite(ValueError):
@@ -187,6 +166,9 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
     The Hessian is shifted until it is positive definite, the step halved until the objective falls enough.
     Stops as `merged` once a Newton step heads for one of the first n_known of ws.minima.
     """
+    value, end = minimise_in_numbers(loss, p, omega, metric, z, ws, n_known)
+    if end != END.unfinished:
+        return value, end
     k, was_short = z.shape[0], False
     value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
     for number in range(NEWTON.max_iter):
@@ -197,7 +179,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
         if not np.isfinite(size):
             return value, END.failed
         definite = cholesky(ws.hess, 0.0, ws.chol)
-        if size <= 1e-14 * metric.largest * scale or size < 1e-300:
+        if size <= NEWTON.least * metric.largest * scale or size < 1e-300:
             if definite or not descend_from_saddle(loss, p, omega, metric, z, value, ws):
                 return value, END.solved
             value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
@@ -208,7 +190,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
             value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
             continue
         shifted = not definite
-        shift = 0.05 * metric.smallest
+        shift = NEWTON.shift * metric.smallest
         while not definite and shift < NEWTON.max_shift:
             definite = cholesky(ws.hess, shift, ws.chol)
             shift *= 3.0
@@ -240,7 +222,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
             for i in range(k):
                 z[i] = ws.start[i] - t * ws.step[i]
             trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
-            if trial <= value - 1e-4 * t * slope + rounding:
+            if trial <= value - NEWTON.enough * t * slope + rounding:
                 break
             t *= 0.5
             if t < 1e-12 or (was_short and t < NEWTON.short):

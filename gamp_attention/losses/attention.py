@@ -75,6 +75,11 @@ class AttentionWork(NamedTuple):
     fields: np.ndarray  # (L r,)
 
 
+def is_dot_product_loss(numba_type: Any) -> bool:
+    """Whether a numba type is an AttentionLoss of dot products; used to choose an overload."""
+    return is_instance(numba_type, AttentionLoss) and is_instance(numba_type.types[0], DotProductAttention)
+
+
 def make_work(loss):
     """Scratch for the other functions. Compiled code only."""
     raise NotImplementedError("make_work() is dispatched by numba on the type of the loss")
@@ -124,7 +129,7 @@ def _make_work(loss):
 
 @overload(loss_value)
 def _loss_value(loss, p, z, work):
-    if not is_instance(loss, AttentionLoss) or not is_instance(loss.types[0], DotProductAttention):
+    if not is_dot_product_loss(loss):
         return None
 
     def attention_value(loss, p, z, work):
@@ -144,7 +149,7 @@ def _loss_value(loss, p, z, work):
 
 @overload(loss_derivatives)
 def _loss_derivatives(loss, p, z, grad, hess, work):
-    if not is_instance(loss, AttentionLoss) or not is_instance(loss.types[0], DotProductAttention):
+    if not is_dot_product_loss(loss):
         return None
 
     def attention_derivatives(loss, p, z, grad, hess, work):

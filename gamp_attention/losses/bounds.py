@@ -10,8 +10,8 @@ Compiled code asks a loss for two things, dispatched on its type; one that has n
 import numpy as np
 
 from gamp_attention._core.compiled import inline_kernel, is_instance, overload
-from gamp_attention.losses.attention import AttentionLoss
-from gamp_attention.losses.dot_product import DotProductAttention, is_bounded
+from gamp_attention.losses.attention import AttentionLoss, is_dot_product_loss
+from gamp_attention.losses.dot_product import is_bounded
 from gamp_attention.losses.two_token_bounds import two_token_floor
 from gamp_attention.losses.two_tokens import is_two_tokens
 
@@ -109,7 +109,7 @@ def _quadratic_floor(L, p, chol, x):
 
 @overload(curvature_floor)
 def _curvature_floor(loss, p, radius):
-    if not is_instance(loss, AttentionLoss) or not is_instance(loss.types[0], DotProductAttention):
+    if not is_dot_product_loss(loss):
         return None
 
     def attention_curvature(loss, p, radius):
@@ -144,7 +144,7 @@ def _curvature_floor_near(loss, p, center, reach):
             return two_token_floor(loss, p, center, reach)
         return curvature_floor(loss, p, _norm(center) + reach)
 
-    if is_instance(loss, AttentionLoss) and is_instance(loss.types[0], DotProductAttention):
+    if is_dot_product_loss(loss):
         return near_two_tokens
     return lambda loss, p, center, reach: curvature_floor(loss, p, _norm(center) + reach)
 

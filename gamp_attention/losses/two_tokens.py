@@ -35,20 +35,29 @@ def two_token_value(loss, p, z):
 
 
 @inline_kernel
-def two_token_derivatives(loss, p, z, grad, hess):
-    """ℓ(z), filling its gradient (2,) and Hessian (2, 2)."""
-    b, x, y = 1.0 / loss.attention.temperature, z[0], z[1]
+def two_token_expansion(loss, p, x, y):
+    """ℓ(x, y), its gradient, and the entries 11, 12 and 22 of its Hessian."""
+    b = 1.0 / loss.attention.temperature
     kappa = p[0] - p[1] - p[2] + p[3]
     value1, v1, odd1, delta1 = _row(p, 0, b * x * (y - x))
     value2, v2, odd2, delta2 = _row(p, 1, b * y * (y - x))
     u1, c1 = b * v1 * delta1, b * b * v1 * (odd1 * delta1 + v1 * kappa)
     u2, c2 = b * v2 * delta2, b * b * v2 * (odd2 * delta2 + v2 * kappa)
     slope1, slope2 = y - 2.0 * x, 2.0 * y - x  # ∂t_1/∂x and ∂t_2/∂y; the others are x and −y
-    grad[0] = u1 * slope1 - u2 * y
-    grad[1] = u1 * x + u2 * slope2
-    hess[0, 0] = c1 * slope1 * slope1 + c2 * y * y - 2.0 * u1
-    hess[1, 1] = c1 * x * x + c2 * slope2 * slope2 + 2.0 * u2
-    cross = c1 * slope1 * x - c2 * y * slope2 + u1 - u2
+    return (
+        value1 + value2,
+        u1 * slope1 - u2 * y,
+        u1 * x + u2 * slope2,
+        c1 * slope1 * slope1 + c2 * y * y - 2.0 * u1,
+        c1 * slope1 * x - c2 * y * slope2 + u1 - u2,
+        c1 * x * x + c2 * slope2 * slope2 + 2.0 * u2,
+    )
+
+
+@inline_kernel
+def two_token_derivatives(loss, p, z, grad, hess):
+    """ℓ(z), filling its gradient (2,) and Hessian (2, 2)."""
+    value, grad[0], grad[1], hess[0, 0], cross, hess[1, 1] = two_token_expansion(loss, p, z[0], z[1])
     hess[0, 1] = cross
     hess[1, 0] = cross
-    return value1 + value2
+    return value

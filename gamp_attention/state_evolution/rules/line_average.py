@@ -12,7 +12,6 @@ import numpy as np
 from gamp_attention._core.compiled import kernel, over_blocks
 from gamp_attention.denoisers.newton import Metric, make_workspace
 from gamp_attention.denoisers.prox import minimise_globally, search_points
-from gamp_attention.losses.attention import loss_value
 from gamp_attention.state_evolution.rules.line_track import (
     NORMAL,
     Nodes,
@@ -20,6 +19,7 @@ from gamp_attention.state_evolution.rules.line_track import (
     are_apart,
     cut_panel,
     field_at,
+    fill_slopes,
     find_tie,
     follow_panel,
     unresolved,
@@ -87,7 +87,8 @@ def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, poin
     k, n = u.shape[0], nodes.x.shape[0]
     ws = make_workspace(loss, k)
     track = Track(
-        np.empty((n, k)), np.empty(n), np.empty((n, k, k)), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
+        np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty((n, k, k)), np.empty((n, k, k)),
+        np.empty(k), np.empty(k), np.empty(k), np.empty(k),
         np.empty((LINE.max_panels, 2)), np.empty((LINE.max_panels, 2, k)), np.empty(LINE.max_panels, dtype=np.int64),
     )  # fmt: skip
     for line in range(first, last):
@@ -116,7 +117,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
         top = waiting - 1
         a, b = track.ends[top]
         splittable = track.depth[top] < LINE.max_depth and waiting < LINE.max_panels - 1
-        follow_panel(loss, p, c, u, metric, nodes, track, top, ws)
+        follow_panel(loss, p, c, u, metric, nodes, track, top, tol[0], ws)
         work[0] += nodes.x.shape[0] + 1
         if splittable and are_apart(track.now, track.at_ends[top, 1]):
             cut = find_tie(loss, p, c, u, metric, track, top, work, ws)
@@ -136,7 +137,8 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
             cut_panel(track, top, cut, 4)
             waiting += 1
         elif splittable and (
-            unresolved(nodes, track, a, b) > tol[0] or unresolved_square(metric, nodes, track, a, b) > tol[1]
+            unresolved(nodes, track, a, b) > tol[0]
+            or (tol[1] < np.inf and unresolved_square(metric, nodes, track, a, b, ws) > tol[1])
         ):
             cut = 0.5 * (a + b)
             field_at(c, cut, u, track.omega)
@@ -148,18 +150,19 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
             cut_panel(track, top, cut, 1)
             waiting += 1
         else:
-            _add(loss, p, c, u, metric, nodes, track, a, b, out, line, ws)
+            _add(c, u, metric, nodes, track, a, b, out, line, ws)
             waiting -= 1
 
 
 @kernel
-def _add(loss, p, c, u, metric, nodes, track, a, b, out, line, ws):
+def _add(c, u, metric, nodes, track, a, b, out, line, ws):
     """Add a panel's share of every average."""
+    fill_slopes(metric, nodes, track, ws)
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     for m in range(nodes.x.shape[0]):
         e = a + 0.5 * (b - a) * (1.0 + nodes.x[m])
         weight = 0.5 * (b - a) * nodes.weight[m] * NORMAL * np.exp(-0.5 * e * e)
-        z, slope, g = track.z[m], track.slope[m], track.now
+        z, slope, g, quadratic = track.z[m], track.slope[m], track.now, 0.0
         for l in range(L):
             for s in range(r):
                 acc = 0.0
@@ -167,6 +170,7 @@ def _add(loss, p, c, u, metric, nodes, track, a, b, out, line, ws):
                     i = l * r + d
                     acc += metric.inverse[l, s, d] * (z[i] - c[i] - e * u[i])
                 g[l * r + s] = acc
+                quadratic += 0.5 * acc * (z[l * r + s] - c[l * r + s] - e * u[l * r + s])
         for l in range(L):
             for s in range(r):
                 out.g[line, l, s] += weight * g[l * r + s]
@@ -181,4 +185,4 @@ def _add(loss, p, c, u, metric, nodes, track, a, b, out, line, ws):
                             weight * slope[l * r + s // r, j * r + d // r] * slope[l * r + s % r, j * r + d % r]
                         )
         out.moreau[line] += weight * track.value[m]
-        out.loss[line] += weight * loss_value(loss, p, z, ws.loss)
+        out.loss[line] += weight * (track.value[m] - quadratic)

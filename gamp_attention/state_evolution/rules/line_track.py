@@ -12,6 +12,7 @@ import numpy as np
 from gamp_attention._core.compiled import inline_kernel, kernel
 from gamp_attention.denoisers.newton import assign, cholesky_solve, minimise_from
 from gamp_attention.denoisers.prox import SEARCH, factor_hessian
+from gamp_attention.state_evolution.rules.line_steps import STEPS, predict, rate_at, settle
 
 NORMAL = 1 / np.sqrt(2 * np.pi)
 
@@ -38,6 +39,8 @@ class Track(NamedTuple):
 
     z: np.ndarray  # (nodes, k)
     value: np.ndarray
+    rate: np.ndarray  # (nodes, k), ∂z/∂e
+    chol: np.ndarray  # (nodes, k, k), lower factor of V⁻¹ + H
     slope: np.ndarray  # (nodes, k, k), V⁻¹ − V⁻¹ ∂z/∂ω
     omega: np.ndarray
     now: np.ndarray
@@ -79,47 +82,64 @@ def cut_panel(track, top, cut, deeper):
 
 
 @kernel
-def follow_panel(loss, p, c, u, metric, nodes, track, top, ws):
+def follow_panel(loss, p, c, u, metric, nodes, track, top, tol, ws):
     """Follow the minimum of a panel's left end to its nodes, and to its right end, where track.now is left."""
-    k, L, r = u.shape[0], metric.inverse.shape[0], metric.inverse.shape[1]
+    n, k, z = nodes.x.shape[0], u.shape[0], track.now
     a, b = track.ends[top]
-    z = track.now
-    z[:] = track.at_ends[top, 0]
-    e = a
-    for m in range(nodes.x.shape[0]):
-        ahead = a + 0.5 * (b - a) * (1.0 + nodes.x[m])
+    assign(z, track.at_ends[top, 0])
+    e, before = a, a
+    for m in range(n + 1):
+        ahead = a + 0.5 * (b - a) * (1.0 + nodes.x[m]) if m < n else b
         if m > 0:
-            for i in range(k):
-                z[i] += (ahead - e) * ws.step[i]
-        e = ahead
+            predict(track, m, e, ahead, before)
+        before, e = e, ahead
         field_at(c, e, u, track.omega)
-        track.value[m], _ = minimise_from(loss, p, track.omega, metric, z, ws, 0)
-        track.z[m] = z
-        factor_hessian(metric, ws)
+        value, fast = settle(loss, p, track.omega, metric, z, tol, ws)
+        if not fast:
+            assign(z, track.at_ends[top, 0])
+            if m > 0:
+                for i in range(k):
+                    z[i] = track.z[m - 1, i] + (e - before) * track.rate[m - 1, i]
+            value, _ = minimise_from(loss, p, track.omega, metric, z, ws, 0)
+            factor_hessian(metric, ws)
+        if m < n:
+            track.value[m] = value
+            assign(track.z[m], z)
+            for i in range(k):
+                assign(track.chol[m, i], ws.chol[i])
+            rate_at(metric, u, ws.chol, track.rate[m])
+
+
+@kernel
+def fill_slopes(metric, nodes, track, ws):
+    """Fill V⁻¹ − V⁻¹ ∂z/∂ω at the nodes of the last panel that was followed."""
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    k = L * r
+    for m in range(nodes.x.shape[0]):
         slope = track.slope[m]
         for l in range(L):
             for d in range(r):
                 ws.step[:] = 0.0
                 for s in range(r):
                     ws.step[l * r + s] = metric.inverse[l, s, d]
-                cholesky_solve(ws.chol, ws.step)
+                cholesky_solve(track.chol[m], ws.step)
                 for i in range(k):
                     first = i // r * r
                     acc = metric.inverse[l, i - first, d] if first == l * r else 0.0
                     for s in range(r):
                         acc -= metric.inverse[i // r, i - first, s] * ws.step[first + s]
                     slope[i, l * r + d] = acc
-        for l in range(L):  # ∂z/∂e = (V⁻¹ + H)⁻¹ V⁻¹ u, to start the next node with
-            for s in range(r):
-                acc = 0.0
-                for d in range(r):
-                    acc += metric.inverse[l, s, d] * u[l * r + d]
-                ws.step[l * r + s] = acc
-        cholesky_solve(ws.chol, ws.step)
-    for i in range(k):
-        z[i] += (b - e) * ws.step[i]
-    field_at(c, b, u, track.omega)
-    minimise_from(loss, p, track.omega, metric, z, ws, 0)
+
+
+@kernel
+def settled(loss, p, metric, track, z, ws):
+    """The value of the minimum next to z, at the fields in track.omega; z is left there."""
+    assign(track.now, z)
+    value, fast = settle(loss, p, track.omega, metric, z, 0.0, ws)
+    if not fast:
+        assign(z, track.now)
+        value, _ = minimise_from(loss, p, track.omega, metric, z, ws, 0)
+    return value
 
 
 @kernel
@@ -136,8 +156,8 @@ def find_tie(loss, p, c, u, metric, track, top, work, ws):
     x = 0.5 * (low + high)
     for _ in range(100):
         field_at(c, x, u, track.omega)
-        value_left, _ = minimise_from(loss, p, track.omega, metric, left, ws, 0)
-        value_right, _ = minimise_from(loss, p, track.omega, metric, right, ws, 0)
+        value_left = settled(loss, p, metric, track, left, ws)
+        value_right = settled(loss, p, metric, track, right, ws)
         work[0] += 2
         if not are_apart(left, right):  # one of the two does not reach x: the other is the lower here
             to_left, to_right = 0.0, 0.0
@@ -165,7 +185,8 @@ def find_tie(loss, p, c, u, metric, track, top, work, ws):
                 for d in range(r):
                     rate -= (right[l * r + s] - left[l * r + s]) * metric.inverse[l, s, d] * u[l * r + d]
         step = -gap / rate if rate != 0.0 else np.inf
-        if abs(step) < 1e-13 or high - low < 1e-13:
+        if abs(step) < STEPS.tie or high - low < 1e-13:
+            x += step if low < x + step < high else 0.0
             break
         x += step
         if not low < x < high:
@@ -188,11 +209,12 @@ def unresolved(nodes, track, a, b):
 
 
 @inline_kernel
-def unresolved_square(metric, nodes, track, a, b):
+def unresolved_square(metric, nodes, track, a, b, ws):
     """Largest of the last Legendre coefficients of ‖∂g/∂ω‖² on a panel, weighted by its probability, in units of V⁻².
 
     Next to where a jump begins the derivative is large on a panel over which z hardly changes.
     """
+    fill_slopes(metric, nodes, track, ws)
     k, worst = track.z.shape[1], 0.0
     for s in range(nodes.tail.shape[0]):
         coefficient = 0.0
