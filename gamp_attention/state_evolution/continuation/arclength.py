@@ -92,6 +92,10 @@ def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[
             found = _correct(curve, ahead, fixed, J)
         else:
             found = _correct(curve, ahead, tangent, J)
+            if found is not None and (found[0][-1] - goal) * (u[-1] - goal) < 0:  # the correction went past it
+                ahead = u + (goal - u[-1]) / (found[0][-1] - u[-1]) * (found[0] - u)
+                ahead[-1] = goal
+                found = _correct(curve, ahead, fixed, J)
         if found is not None:
             there, J_there, corrections = found
             moved = there - u

@@ -185,24 +185,22 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments)
 
     What vanishes by symmetry is exactly zero.
     """
-    L, r, _ = overlaps.q.shape
-    rho, theta = model.coordinates.rho, overlaps.theta
+    r, rho, theta = overlaps.q.shape[1], model.coordinates.rho, overlaps.theta
     symmetry = Symmetry.of(model, overlaps)
     with_noise = alpha * moments.with_noise
     with_teacher = np.zeros_like(theta) if symmetry.theta_zero else alpha * moments.with_teacher
     derivative = alpha * moments.response
-    V_hat, theta_hat = np.empty((L, r, r)), np.empty(theta.shape)
-    for l in range(L):
-        covariance = np.block([[overlaps.q[l], theta[l]], [theta[l].T, rho[l]]])
-        inverse_rho = np.linalg.pinv(rho[l], hermitian=True)
-        rest = overlaps.q[l] - theta[l] @ inverse_rho @ theta[l].T
-        # where the teacher explains all of q, Stein's form is 0/0
-        if model.task.jumps and np.linalg.eigvalsh(rest).min() > 1e-9 * np.linalg.eigvalsh(overlaps.q[l]).max():
-            both = np.concatenate([with_noise[l], with_teacher[l]], axis=1) @ np.linalg.pinv(covariance, hermitian=True)
-            V_hat[l], theta_hat[l] = -both[:, :r], both[:, r:]
-        else:  # without jumps the derivative is exact; and only it tells V̂ and θ̂ apart where ω̃ is a function of y
-            V_hat[l] = derivative[l]
-            theta_hat[l] = (with_teacher[l] + derivative[l] @ theta[l]) @ inverse_rho
+    inverse_rho = np.linalg.pinv(rho, hermitian=True)
+    # without jumps the derivative is exact; and only it tells V̂ and θ̂ apart where ω̃ is a function of y
+    V_hat, theta_hat = derivative, (with_teacher + derivative @ theta) @ inverse_rho
+    rest = overlaps.q - theta @ inverse_rho @ np.swapaxes(theta, 1, 2)
+    # where the teacher explains all of q, Stein's form is 0/0
+    known = np.linalg.eigvalsh(rest).min(axis=1) > 1e-9 * np.linalg.eigvalsh(overlaps.q).max(axis=1)
+    if model.task.jumps and known.any():
+        covariance = np.block([[overlaps.q, theta], [np.swapaxes(theta, 1, 2), rho]])
+        both = np.concatenate([with_noise, with_teacher], axis=2) @ np.linalg.pinv(covariance, hermitian=True)
+        V_hat = np.where(known[:, None, None], -both[:, :, :r], V_hat)
+        theta_hat = np.where(known[:, None, None], both[:, :, r:], theta_hat)
     return Hats(
         m=np.zeros_like(overlaps.m) if symmetry.m_zero else alpha * moments.g,
         q=alpha * moments.gg,

@@ -89,8 +89,12 @@ def newton(
     n_steps: int = BROYDEN.max_steps,
     jacobian: np.ndarray | None = None,
     packing: Packing | None = None,
+    reach: float = np.inf,
 ) -> Root:
-    """Guarded Newton steps with Broyden updates of a Jacobian; ends STALLED where no step reduces the residual."""
+    """Guarded Newton steps with Broyden updates of a Jacobian.
+
+    Ends STALLED where no step reduces the residual, or the overlaps have changed by more than `reach`, relatively.
+    """
     packing = packing or Packing.of(F.model, start)
     x, J = packing.pack(start), jacobian
     fresh = J is None
@@ -114,6 +118,8 @@ def newton(
         J, fresh = J - np.outer(error, moved) / (moved @ moved), False
         x, rest = x + moved, after
         path.append(there)
+        if relative_change(start, there) > reach:
+            return Root(Status.STALLED, path, float(np.abs(rest).max()), packing, J, F)
         if max(BROYDEN.slow * size, tol) < np.abs(rest).max():
             J, fresh = F.jacobian(packing, there, BROYDEN.difference), True
     return Root(Status.MAX_ITER, path, float(np.abs(rest).max()), packing, J, F)

@@ -17,6 +17,16 @@ from gamp_attention.state_evolution.rules.rule import Rule, average_channels
 RESPONSES = ("stein", "derivative")
 
 
+@dataclass(frozen=True)
+class MapSettings:
+    """What a map remembers."""
+
+    kept: int = 8  # overlaps whose averages are kept
+
+
+MAP = MapSettings()
+
+
 class WeightsVanished(ArithmeticError):
     """The penalty takes all weights to zero, where overlaps have no scale."""
 
@@ -38,7 +48,8 @@ class OverlapMap:
     alpha: float
     rule: Rule
     response: str = "stein"
-    _last: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    _recent: list[tuple[Overlaps, bool, list[Moments]]] = field(default_factory=list, compare=False, repr=False)
+    _slopes: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def images(self, overlaps: Overlaps, squares: bool = False) -> tuple[Image, list[Image]]:
         """One full step with the mean of the rule's averages, and with each replica's own."""
@@ -50,12 +61,14 @@ class OverlapMap:
         return self._image(overlaps, _mean(self._moments(overlaps))).overlaps
 
     def _moments(self, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
-        """The rule's averages; the last ones are kept, as solvers ask for them again."""
-        last = self._last
-        if last.get("at") is not overlaps or (squares and not last["squares"]):
-            moments = average_channels(self.rule, self.model, overlaps, squares)
-            last.update(at=overlaps, squares=squares, moments=moments)
-        return last["moments"]
+        """The rule's averages; those of a few overlaps are kept, as solvers ask for them again."""
+        for at, with_squares, moments in self._recent:
+            if at is overlaps and (with_squares or not squares):
+                return moments
+        moments = average_channels(self.rule, self.model, overlaps, squares)
+        self._recent.append((overlaps, squares, moments))
+        del self._recent[: -MAP.kept]
+        return moments
 
     def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
         hats = conjugates(self.model, self.alpha, overlaps, moments)
@@ -72,7 +85,7 @@ class OverlapMap:
 
     def on(self, rule: Rule) -> "OverlapMap":
         """The map on another rule."""
-        return replace(self, rule=rule, _last={})
+        return replace(self, rule=rule, _recent=[], _slopes={})
 
     def jacobian(
         self, packing: Packing, at: Overlaps, step: float, *, central: bool = False, odd: bool = False
@@ -84,7 +97,7 @@ class OverlapMap:
         x, hats = packing.pack(at), []
 
         def value(shift: np.ndarray) -> np.ndarray:
-            there = packing.unpack(x + shift)
+            there = packing.unpack(x + shift) if shift.any() else at
             image = self._image(there, _mean(self._moments(there)))
             hats.append(_responses(image.hats))
             return packing.pack(image.overlaps)
@@ -96,14 +109,14 @@ class OverlapMap:
             return np.stack([value(shift) / step for shift in shifts], axis=1)
         base = value(0 * x)
         J = np.stack([(value(shift) - base) / step for shift in shifts], axis=1)
-        self._last["slopes"] = packing, np.stack([(each - hats[0]) / step for each in hats[1:]], axis=-1)
+        self._slopes["last"] = packing, np.stack([(each - hats[0]) / step for each in hats[1:]], axis=-1)
         return J
 
     def response_slopes(self, packing: Packing, at: Overlaps, step: float) -> np.ndarray:
         """Derivative of V̂ in both forms (2, L, r, r, k) in the packed overlaps, that came with the last Jacobian."""
-        if self._last.get("slopes", (None,))[0] is not packing:
+        if self._slopes.get("last", (None,))[0] is not packing:
             self.jacobian(packing, at, step)
-        return self._last["slopes"][1]
+        return self._slopes["last"][1]
 
 
 def _responses(hats: Hats) -> np.ndarray:

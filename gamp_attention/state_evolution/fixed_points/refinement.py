@@ -35,6 +35,7 @@ class RefinementSettings:
     judged: tuple[float, float] = (1.0, 10.0)
     judged_worst: float = 0.1
     judged_levels: int = 4  # of the split rule that they may take where that is not reached on fewer
+    plain: float = 1e-2  # jump mass, relative to V̂, under which there are as good as no jumps
     judged_shift: float = 1.5  # their error in units of the difference from the coarser rule
 
 
@@ -101,6 +102,12 @@ def _judged(points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: f
         shifted = mean_jump + (slopes[0] - slopes[1]) @ step
         return Judgement(shifted, half_width(jumps) + moved, here, float(half_width(replicons)))
     found, before, level = None, None, 0
+
+    def judgement(jump: np.ndarray, rs: float, other: tuple[np.ndarray, float], tol: float) -> Judgement:
+        away = REFINEMENT.judged_shift * np.abs(jump - other[0]) + moved
+        unsure = REFINEMENT.judged_shift * abs(rs - other[1])
+        return Judgement(jump, np.maximum(away, tol * np.abs(jump)), rs, max(unsure, tol))
+
     while level <= max(last.root.F.rule.level, REFINEMENT.judged_levels):
         finer = F.on(F.rule.at_level(level))
         if found is not None and work_of(finer.rule, F.model) > max_work:
@@ -110,11 +117,13 @@ def _judged(points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: f
         except WorkExceeded:
             break
         if before is not None:
-            away = REFINEMENT.judged_shift * np.abs(jump - before[0]) + moved
-            unsure = REFINEMENT.judged_shift * abs(rs - before[1])
-            found = Judgement(jump, np.maximum(away, finer.rule.tol * np.abs(jump)), rs, max(unsure, finer.rule.tol))
-            if found.within(rtol, last.image.hats.V):
-                break
+            found = judgement(jump, rs, before, finer.rule.tol)
+        elif np.abs(jump).max() < REFINEMENT.plain * np.abs(last.image.hats.V).max():
+            # without jumps the last point's panels resolve squares as well
+            best_jump, best_rs = _pair(F, last.image)
+            found = judgement(best_jump, best_rs, (jump, rs), F.rule.tol)
+        if found is not None and found.within(rtol, last.image.hats.V):
+            break
         before, level = (jump, rs), level + 1
     if found is None:
         unknown = np.full(last.image.hats.V.shape, np.nan)

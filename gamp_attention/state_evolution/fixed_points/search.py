@@ -23,6 +23,8 @@ class RootSearchSettings:
 
     reach: tuple[float, float] = (0.05, 10.0)  # distance of the answer: this much, and so many last damped changes
     drift: tuple[float, float] = (30.0, 1e-6)  # from the answer by damped steps: in tolerances, or absolute if larger
+    astray: float = 1.2  # units of the largest Newton step from which none comes back to a neighbour
+    kept: float = 0.8  # share of m and θ left at an answer, from which on they do not fade
     clear: float = 0.05  # distance of a growth from 1 that the first rule resolves
     max_level: int = 2  # of the split rule, up to which a growth near 1 is resolved
     min_share: float = 0.3  # of the size expected of a family, under which another fixed point was found
@@ -53,12 +55,13 @@ def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_dam
             if zero is not None:
                 path.append(zero)
                 raise WeightsVanished
-            root = _without_fading(F, latest, tol, looked_at)
-            if root is not None:
-                return replace(root, path=path + root.path)
-            root = _newton_nearby(F, path[-1], tol, change)
-            if root is not None:
-                return replace(root, status=Status.CONVERGED, path=path + root.path[1:])
+            near = _newton_nearby(F, path[-1], tol, change)
+            if near is None or not _keeps(path[-1], near):
+                root = _without_fading(F, latest, tol, looked_at)
+                if root is not None:
+                    return replace(root, path=path + root.path)
+            if near is not None:
+                return replace(near, status=Status.CONVERGED, path=path + near.path[1:])
             n_damped = min(2 * n_damped + 4, max_iter)
     except BREAKDOWNS as error:
         return Root(breakdown(error), path, np.nan, Packing.of(F.model, path[-1]), None, F)
@@ -96,6 +99,15 @@ def _newton_nearby(F: OverlapMap, start: Overlaps, tol: float, change: float) ->
     return root if drift <= max(tolerances * tol, least) else None
 
 
+def _keeps(start: Overlaps, root: Root) -> bool:
+    """Whether a fixed point clearly attracts damped steps, and m and θ are hardly smaller there than at a start."""
+    assert root.jacobian is not None
+    kept = all(
+        family_size(root.overlaps, name) >= ROOT_SEARCH.kept * family_size(start, name) for name in ("m", "theta")
+    )
+    return kept and bool(np.linalg.eigvals(root.jacobian).real.max() < 1 - ROOT_SEARCH.clear)
+
+
 @dataclass(frozen=True)
 class Neighbour:
     """A fixed point without one family of overlaps, and how the family grows there."""
@@ -112,9 +124,10 @@ def neighbour(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> Nei
     x = overlaps.without(family)
     last = None
     while True:
-        root = newton(F, x, tol)
+        tiny = weights_are_tiny(F.model, x)  # which may change much
+        root = newton(F, x, tol, reach=np.inf if tiny else ROOT_SEARCH.astray * BROYDEN.max_step)
         near = relative_change(x, root.overlaps) <= BROYDEN.max_step or (
-            weights_are_tiny(F.model, x) and weights_are_tiny(F.model, root.overlaps)
+            tiny and weights_are_tiny(F.model, root.overlaps)
         )
         if not (near and root.status.converged):
             return None

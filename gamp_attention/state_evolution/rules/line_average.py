@@ -88,7 +88,7 @@ def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, poin
     ws = make_workspace(loss, k)
     track = Track(
         np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty((n, k, k)), np.empty((n, k, k)),
-        np.empty(k), np.empty(k), np.empty(k), np.empty(k),
+        np.empty((n, k)), np.empty(n), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
         np.empty((LINE.max_panels, 2)), np.empty((LINE.max_panels, 2, k)), np.empty(LINE.max_panels, dtype=np.int64),
     )  # fmt: skip
     for line in range(first, last):
@@ -158,31 +158,49 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
 def _add(c, u, metric, nodes, track, a, b, out, line, ws):
     """Add a panel's share of every average."""
     fill_slopes(metric, nodes, track, ws)
-    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
-    for m in range(nodes.x.shape[0]):
-        e = a + 0.5 * (b - a) * (1.0 + nodes.x[m])
-        weight = 0.5 * (b - a) * nodes.weight[m] * NORMAL * np.exp(-0.5 * e * e)
-        z, slope, g, quadratic = track.z[m], track.slope[m], track.now, 0.0
+    L, r, n = metric.inverse.shape[0], metric.inverse.shape[1], nodes.x.shape[0]
+    moreau, quadratic, middle, half = 0.0, 0.0, 0.5 * (a + b), 0.5 * (b - a)
+    for m in range(n):
+        e = middle + half * nodes.x[m]
+        weight = half * nodes.weight[m] * NORMAL * np.exp(-0.5 * e * e)
+        track.weight[m] = weight
+        moreau += weight * track.value[m]
         for l in range(L):
             for s in range(r):
                 acc = 0.0
                 for d in range(r):
                     i = l * r + d
-                    acc += metric.inverse[l, s, d] * (z[i] - c[i] - e * u[i])
-                g[l * r + s] = acc
-                quadratic += 0.5 * acc * (z[l * r + s] - c[l * r + s] - e * u[l * r + s])
-        for l in range(L):
-            for s in range(r):
-                out.g[line, l, s] += weight * g[l * r + s]
-                out.g_e[line, l, s] += weight * e * g[l * r + s]
-                for d in range(r):
-                    out.gg[line, l, s, d] += weight * g[l * r + s] * g[l * r + d]
-                    out.response[line, l, s, d] += weight * slope[l * r + s, l * r + d]
-            for j in range(L):
-                for s in range(r * r):
-                    for d in range(r * r):
-                        out.square[line, l, j, s, d] += (
-                            weight * slope[l * r + s // r, j * r + d // r] * slope[l * r + s % r, j * r + d % r]
+                    acc += metric.inverse[l, s, d] * (track.z[m, i] - c[i] - e * u[i])
+                i = l * r + s
+                track.g[m, i] = acc
+                quadratic += 0.5 * weight * acc * (track.z[m, i] - c[i] - e * u[i])
+    out.moreau[line] += moreau
+    out.loss[line] += moreau - quadratic
+    for l in range(L):
+        for s in range(r):
+            mean, with_e = 0.0, 0.0
+            for m in range(n):
+                share = track.weight[m] * track.g[m, l * r + s]
+                mean += share
+                with_e += share * (middle + half * nodes.x[m])
+            out.g[line, l, s] += mean
+            out.g_e[line, l, s] += with_e
+            for d in range(r):
+                product, response = 0.0, 0.0
+                for m in range(n):
+                    product += track.weight[m] * track.g[m, l * r + s] * track.g[m, l * r + d]
+                    response += track.weight[m] * track.slope[m, l * r + s, l * r + d]
+                out.gg[line, l, s, d] += product
+                out.response[line, l, s, d] += response
+        for j in range(L):
+            for s in range(r * r):
+                for d in range(r * r):
+                    square = 0.0
+                    for m in range(n):
+                        slope = track.slope[m]
+                        square += (
+                            track.weight[m]
+                            * slope[l * r + s // r, j * r + d // r]
+                            * slope[l * r + s % r, j * r + d % r]
                         )
-        out.moreau[line] += weight * track.value[m]
-        out.loss[line] += weight * (track.value[m] - quadratic)
+                    out.square[line, l, j, s, d] += square

@@ -42,6 +42,8 @@ class Track(NamedTuple):
     rate: np.ndarray  # (nodes, k), ∂z/∂e
     chol: np.ndarray  # (nodes, k, k), lower factor of V⁻¹ + H
     slope: np.ndarray  # (nodes, k, k), V⁻¹ − V⁻¹ ∂z/∂ω
+    g: np.ndarray  # (nodes, k)
+    weight: np.ndarray
     omega: np.ndarray
     now: np.ndarray
     left: np.ndarray
@@ -115,6 +117,17 @@ def fill_slopes(metric, nodes, track, ws):
     """Fill V⁻¹ − V⁻¹ ∂z/∂ω at the nodes of the last panel that was followed."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     k = L * r
+    if k == 2 and r == 1:  # in numbers
+        one, two = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
+        for m in range(nodes.x.shape[0]):
+            slope, last = track.slope[m], 1.0 / track.chol[m, 1, 1]
+            first = 1.0 / track.chol[m, 0, 0]
+            across = track.chol[m, 1, 0] * first * last
+            slope[0, 0] = one - one * one * (first * first + across * across)
+            slope[0, 1] = one * two * across * last
+            slope[1, 0] = slope[0, 1]
+            slope[1, 1] = two - two * two * last * last
+        return
     for m in range(nodes.x.shape[0]):
         slope = track.slope[m]
         for l in range(L):

@@ -47,7 +47,7 @@ class FieldLines:
         student = contrast_basis(L, r)
         self._across = student[:, 1:]
         self._direction = np.einsum("lab,lb->la", channel.root, student[:, 0].reshape(L, r))
-        self._grid = np.linspace(-reach(tol), reach(tol), 5)  # ends of panels, before any is cut
+        self._grid = np.linspace(-reach(tol), reach(tol), 3)  # ends of panels, before any is cut
         self._nodes = legendre_nodes(n_nodes)
         size = np.sqrt(np.abs(overlaps.q).max()) + np.abs(overlaps.m).max()
         # of fields; not less, or rounding looks like structure where all weights are zero

@@ -26,6 +26,7 @@ class SplitSettings:
     """Settings of the split rule; those of levels have one entry for each level."""
 
     max_fields: int = 6  # white coordinates, L (r + t), that a product rule is offered for
+    unresolved: tuple[float, float] = (1.0, 2.0)  # by panels, in units of a level's tolerance: first two levels, others
     max_halvings: int = 12  # of a panel across lines
     # Gauss-Hermite nodes of each outer coordinate; even: none lies on a plane of symmetry
     # each half as many again, so that two levels never agree for want of a difference
@@ -128,7 +129,8 @@ class _Averaging:
         self.outer_student, self.outer_teacher = points[kept, : L * r - 1], points[kept, L * r - 1 :]
         # rare nodes may be less exact, so that all contribute alike to the error
         share = self.weights * len(self.weights)
-        self.allowed = np.minimum(rule.tol / np.clip(share, SPLIT.rare, 1), SPLIT.coarsest)
+        allowed = SPLIT.unresolved[rule.level > 1] * rule.tol
+        self.allowed = np.minimum(allowed / np.clip(share, SPLIT.rare, 1), SPLIT.coarsest)
 
     def run(self) -> Moments:
         """Sum over panels in f, cut where jumps begin and halved until the line averages are resolved."""
