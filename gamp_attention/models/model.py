@@ -14,7 +14,7 @@ from gamp_attention.losses.registration import is_registered_attention, is_regis
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.sampled_coordinates import law_from_samples
 from gamp_attention.models.tasks import AttentionTask, Task
-from gamp_attention.models.teachers import SoftmaxTeacher, is_reversible
+from gamp_attention.models.teachers import SoftmaxTeacher, keeps_order
 from gamp_attention.models.token_classes import ClassLaw
 from gamp_attention.penalties.standard import Ridge, require_penalty
 
@@ -148,11 +148,24 @@ class Model(Shown):
 
         Not looked for in mixtures and generalised linear models.
         """
-        law, L = self.coordinates, self.n_tokens
-        if not (self.attention and self.even) or law.teacher_mean.any() or self.n_sources > L:
+        return np.array_equal(self.coordinates.tau, -self.coordinates.tau[:, ::-1]) and self._keeps(
+            np.arange(self.n_tokens)[::-1]
+        )
+
+    @cached_property
+    def exchangeable(self) -> bool:
+        """Whether three tokens or more, in any order, are the same problem but for their positions."""
+        tokens = np.arange(self.n_tokens)
+        swapped = np.concatenate([tokens[1::-1], tokens[2:]])
+        return len(tokens) > 2 and self._keeps(swapped) and self._keeps(np.roll(tokens, 1))
+
+    def _keeps(self, order: np.ndarray) -> bool:
+        law = self.coordinates
+        if not (self.attention and self.even) or law.teacher_mean.any() or self.n_sources > self.n_tokens:
             return False
-        alike = np.array_equal(law.gamma, law.gamma[:, ::-1]) and np.array_equal(law.tau, -law.tau[:, ::-1])
-        return alike and is_reversible(self.student, L, self.rank) and is_reversible(self.teacher, L, self.teacher_rank)
+        parts = (self.student, self.rank), (self.teacher, self.teacher_rank)
+        alike = np.array_equal(law.gamma, law.gamma[:, order])
+        return alike and all(keeps_order(part, rank, order) for part, rank in parts)
 
     @property
     def loss(self) -> Any:

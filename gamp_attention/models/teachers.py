@@ -94,7 +94,7 @@ def _tried(teacher: Any, u: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return check.array(f"teacher(u) for u of shape {u.shape}", found, shape)
 
 
-def is_reversible(attention: Any, n_tokens: int, rank: int) -> bool:
-    """Whether fields in reverse order give the matrix with rows and columns in reverse order."""
-    u = probe_fields(n_tokens, rank)
-    return bool(np.allclose(attention(u[:, ::-1]), attention(u)[:, ::-1, ::-1], rtol=1e-12, atol=1e-13))
+def keeps_order(attention: Any, rank: int, order: np.ndarray) -> bool:
+    """Whether fields in another order give the matrix with rows and columns in that order."""
+    u = probe_fields(len(order), rank)
+    return bool(np.allclose(attention(u[:, order]), attention(u)[:, order][:, :, order], rtol=1e-12, atol=1e-13))

@@ -90,3 +90,25 @@ def test_variance_must_be_positive_definite():
     loss, params = problem(POSITIVE)
     with pytest.raises(ValueError, match="positive definite"):
         ga.denoise(loss, params, np.zeros((1, 2, 1)), np.array([[[1.0]], [[-1.0]]]))
+
+
+@pytest.mark.parametrize("V", [0.1, 3.0, 16.0, 400.0])
+def test_two_tokens_have_the_minimum_of_a_dense_grid(V):
+    """Their Newton steps are written apart from the general ones, in numbers instead of arrays."""
+    rng = np.random.default_rng(3)
+    n = 300
+    T = rng.dirichlet(np.ones(2), size=(n, 2))
+    loss, params = problem(T, n)
+    omega = rng.normal(size=(n, 2, 1)) * rng.choice([0.1, 0.5, 2.0], size=(n, 1, 1))
+    out = ga.denoise(loss, params, omega, np.full((2, 1, 1), V))
+    assert out.solved.all()
+    grid = np.linspace(-1, 1, 401) * (np.abs(omega).max() + 2 * np.sqrt(V))
+    x, y = np.meshgrid(grid, grid, indexing="ij")
+    z = np.stack([x, y], axis=-1)
+    scores = z[..., :, None] * z[..., None, :]
+    S = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    S /= S.sum(axis=-1, keepdims=True)
+    for i in range(0, n, 10):
+        value = 0.25 * ((0.5 * S - T[i]) * S).sum(axis=(-1, -2)) + 0.5 * ((z - omega[i, :, 0]) ** 2).sum(axis=-1) / V
+        assert out.moreau[i] <= value.min() + 1e-12
+        assert out.moreau[i] >= value.min() - 20 * (grid[1] - grid[0]) ** 2 * (1 + 1 / V)

@@ -14,7 +14,7 @@ from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.symmetry import Symmetry, palindrome
+from gamp_attention.state_evolution.equations.symmetry import Symmetry, exchanged, palindrome
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +175,22 @@ def reversed_mean(moments: Moments) -> Moments:
         gg=palindrome(moments.gg),
         response=palindrome(moments.response),
         square=0.5 * (square + square[::-1, ::-1]),
+    )
+
+
+def exchanged_mean(moments: Moments) -> Moments:
+    """Averages over a channel that is the same for tokens in any order, with the noise of all of them shared."""
+    square, L = moments.square, len(moments.g)
+    own, other = np.eye(L)[:, :, None, None], (1 - np.eye(L))[:, :, None, None]
+    both = own * (own * square).sum(axis=(0, 1)) / L + other * (other * square).sum(axis=(0, 1)) / (L * (L - 1))
+    return replace(
+        moments,
+        g=exchanged(moments.g),
+        with_noise=exchanged(moments.with_noise),
+        with_teacher=exchanged(moments.with_teacher),
+        gg=exchanged(moments.gg),
+        response=exchanged(moments.response),
+        square=both,
     )
 
 

@@ -17,20 +17,25 @@ class Symmetry:
     m_zero : all fields may change sign together, as m = 0; then E[g] = 0.
     theta_zero : the teacher's fields may change sign by themselves, as θ = 0; then E[g yᵀ] = 0.
     reversal : tokens may be reversed, with all fields changing sign: m_l = −m_{L+1−l}, the others are palindromes.
+    exchange : three tokens or more may be put in any order: m = 0, the others are the same for all.
     """
 
     m_zero: bool
     theta_zero: bool
     reversal: bool
+    exchange: bool = False
 
     @classmethod
     def of(cls, model: Model, overlaps: Overlaps) -> "Symmetry":
         """The symmetries of a model that given overlaps have exactly."""
-        palindromes = all(np.array_equal(v, v[::-1]) for v in (overlaps.q, overlaps.theta, overlaps.V))
+        others = overlaps.q, overlaps.theta, overlaps.V
+        palindromes = all(np.array_equal(v, v[::-1]) for v in others)
+        m_zero = model.even and not overlaps.m.any()
         return cls(
-            model.even and not overlaps.m.any(),
+            m_zero,
             model.even and not overlaps.theta.any(),
             model.reversible and palindromes and np.array_equal(overlaps.m, -overlaps.m[::-1]),
+            m_zero and model.exchangeable and all((v == v[:1]).all() for v in others),
         )
 
     def impose(self, overlaps: Overlaps) -> Overlaps:
@@ -38,6 +43,9 @@ class Symmetry:
         if self.reversal:
             odd = 0.5 * (overlaps.m - overlaps.m[::-1])
             overlaps = Overlaps(palindrome(overlaps.q), odd, palindrome(overlaps.theta), palindrome(overlaps.V))
+        if self.exchange:
+            same = {name: exchanged(overlaps.arrays()[name]) for name in ("q", "theta", "V")}
+            overlaps = replace(overlaps, **same)
         if self.m_zero:
             overlaps = replace(overlaps, m=np.zeros_like(overlaps.m))
         if self.theta_zero:
@@ -48,6 +56,11 @@ class Symmetry:
 def palindrome(values: np.ndarray) -> np.ndarray:
     """The mean of values (L, …) of tokens with those of the tokens reversed."""
     return 0.5 * (values + values[::-1])
+
+
+def exchanged(values: np.ndarray) -> np.ndarray:
+    """The mean of values (L, …) over tokens, for each of them."""
+    return np.repeat(values.mean(axis=0, keepdims=True), len(values), axis=0)
 
 
 def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:

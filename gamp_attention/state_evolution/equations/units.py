@@ -47,25 +47,28 @@ class Packing:
     like : overlaps that set the units and what the left-out families hold.
     names : the families that are free.
     reversal : whether only the first half of the tokens is free.
+    exchange : whether only the first token is.
     """
 
     like: Overlaps
     names: tuple[str, ...]
     reversal: bool = False
+    exchange: bool = False
 
     @classmethod
     def of(cls, model: Model, like: Overlaps) -> "Packing":
         """Packing of what the symmetries of a solution leave free."""
         symmetry = Symmetry.of(model, like)
         fixed = {"m": symmetry.m_zero, "theta": symmetry.theta_zero}
-        return cls(like, tuple(name for name in NAMES if not fixed.get(name, False)), symmetry.reversal)
+        names = tuple(name for name in NAMES if not fixed.get(name, False))
+        return cls(like, names, symmetry.reversal, symmetry.exchange)
 
     def _free(self, name: str) -> tuple[np.ndarray, ...]:
         """Indices of the free entries of a family."""
         values = self.like.arrays()[name]
         L = values.shape[0]
         kept = np.zeros(values.shape, dtype=bool)
-        kept[: (L + 1) // 2 if self.reversal else L] = True
+        kept[: 1 if self.exchange else (L + 1) // 2 if self.reversal else L] = True
         if self.reversal and L % 2 and name == "m":
             kept[L // 2] = False
         if name in ("q", "V"):
@@ -86,7 +89,9 @@ class Packing:
             values[free] = vector[first : first + count] * size[name]
             if name in ("q", "V"):
                 values[free[0], free[2], free[1]] = values[free]
-            if self.reversal:
+            if self.exchange:
+                values[1:] = values[0]
+            elif self.reversal:
                 half = len(values) // 2
                 values[len(values) - half :] = (-1 if name == "m" else 1) * values[:half][::-1]
             found[name] = values

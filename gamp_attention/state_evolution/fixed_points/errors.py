@@ -68,7 +68,7 @@ def point_of(root: Root, slopes: np.ndarray, rtol: float) -> Point:
     F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
     assert J is not None
     random = not F.rule.deterministic
-    image, samples = F.images(x, squares=random)
+    image, samples = F.images(x)
     here, there = packing.pack(x), packing.pack(image.overlaps)
     step = newton_step(J, there - here)
     best = here + step
@@ -83,7 +83,7 @@ def point_of(root: Root, slopes: np.ndarray, rtol: float) -> Point:
     replicas = []
     for k, sample in enumerate(samples if random else []):
         move = newton_step(J, packing.pack(sample.overlaps) - there)
-        own = predicted_test_error(F.model, packing.unpack(best + move), F.rule)[k]
+        own = predicted_test_error(F.model, packing.unpack(best + move), F.rule, k)[0]
         V_hat = sample.hats.V + shift + slopes[0] @ move
         own_loss = train + sample.hats.moreau - image.hats.moreau
         replicas.append(np.concatenate([best + move, [own_loss, own], V_hat.ravel()]))

@@ -94,13 +94,7 @@ def _judged(points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: f
     F, best = last.root.F, last.overlaps
     moved = np.abs(slopes[0] - slopes[1]) @ errors[: len(last.best)]
     if not F.rule.deterministic:
-        _, samples = F.images(last.root.overlaps, squares=True)
-        values = [_pair(F, each) for each in samples]
-        jumps, replicons = (np.array(each) for each in zip(*values, strict=True))
-        mean_jump, here = _pair(F, last.image)
-        step = last.best - last.root.packing.pack(last.root.overlaps)
-        shifted = mean_jump + (slopes[0] - slopes[1]) @ step
-        return Judgement(shifted, half_width(jumps) + moved, here, float(half_width(replicons)))
+        return _judged_by_replicas(last, slopes, moved, rtol)
     found, before, level = None, None, 0
 
     def judgement(jump: np.ndarray, rs: float, other: tuple[np.ndarray, float], tol: float) -> Judgement:
@@ -131,6 +125,24 @@ def _judged(points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: f
             *((unknown, unknown, np.nan, np.nan) if before is None else (before[0], unknown, before[1], np.nan))
         )
     return found
+
+
+def _judged_by_replicas(last: Point, slopes: np.ndarray, moved: np.ndarray, rtol: float) -> Judgement:
+    """Jump mass and replicon with errors from replicas, the replicon on as few points as will do."""
+    F, at = last.root.F, last.root.overlaps
+    jumps = np.array([each.hats.jump_mass for each in F.images(at)[1]])
+    step = last.best - last.root.packing.pack(at)
+    jump = last.image.hats.jump_mass + (slopes[0] - slopes[1]) @ step
+    G: OverlapMap | None = F.on(F.rule.for_stability())
+    while True:
+        if G is None or G.rule.work(1) >= F.rule.work(1):
+            G = F
+        image, samples = G.images(at, squares=True)
+        unsure = half_width(np.array([_pair(F, each)[1] for each in samples]))
+        found = Judgement(jump, half_width(jumps) + moved, _pair(F, image)[1], float(unsure))
+        if G is F or found.within(rtol, last.image.hats.V):
+            return found
+        G = G.finer()
 
 
 def _pair(F: OverlapMap, image: Image) -> tuple[np.ndarray, float]:

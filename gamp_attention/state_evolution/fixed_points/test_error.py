@@ -38,15 +38,15 @@ class SeriesSettings:
 SERIES = SeriesSettings()
 
 
-def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule) -> np.ndarray:
-    """Test error ε_g, (1,) or one for each replica of a random rule (R,).
+def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule, replica: int | None = None) -> np.ndarray:
+    """Test error ε_g, (1,), or one for each replica of a random rule (R,), or of one of them (1,).
 
     Eq. :eq:`test-error`.
     """
     if rule.deterministic:
         return np.array([by_series(model, overlaps, SERIES.accuracy * rule.tol)[0]])
     parts = [
-        share * np.array([channel.errors(points).mean() for points in part.point_sets(channel.n_white)])
+        share * np.array([channel.errors(points).mean() for points in part.point_sets(channel.n_white, replica)])
         for share, part, channel in each_component(rule, model, overlaps)
     ]
     return np.sum(parts, axis=0)

@@ -60,8 +60,8 @@ class Rule(Protocol):
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """The averages of each replica."""
 
-    def point_sets(self, n_white: int) -> Iterator[np.ndarray]:
-        """The points (N, n_white) of each replica, where the rule is random."""
+    def point_sets(self, n_white: int, replica: int | None = None) -> Iterator[np.ndarray]:
+        """The points (N, n_white) of each replica, or of one of them, where the rule is random."""
         return iter(())
 
 

@@ -7,9 +7,20 @@ from typing import ClassVar
 import numpy as np
 
 from gamp_attention._core.gaussian import gaussian_points
-from gamp_attention.state_evolution.equations.channel import Channel, Moments
+from gamp_attention.state_evolution.equations.channel import Channel, Moments, exchanged_mean
 from gamp_attention.state_evolution.rules.lines import FieldLines, mean_moments
 from gamp_attention.state_evolution.rules.rule import Rule
+
+
+@dataclass(frozen=True)
+class SobolSettings:
+    """Numbers of points that are enough for less than the overlaps."""
+
+    stability: int = 4096
+    stability_lines: int = 256
+
+
+SOBOL = SobolSettings()
 
 
 def points_of(n: int, share: float, low: int) -> int:
@@ -50,6 +61,10 @@ class SobolRule(Rule):
         """Four times the points, scrambled anew."""
         return replace(self, n_points=4 * self.n_points)
 
+    def for_stability(self) -> "SobolRule":
+        """No more points than the first rule has: differences on the same points hardly see their noise."""
+        return replace(self, n_points=min(self.n_points, SOBOL.stability_lines if self.lines else SOBOL.stability))
+
     def for_component(self, number: int, share: float) -> "SobolRule":
         """As many of the points as the share asks for, drawn independently for each component."""
         seed = (*self.seed, number) if number else self.seed
@@ -67,12 +82,14 @@ class SobolRule(Rule):
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """The averages of each replica; those of products of derivatives only where `squares` asks for them."""
         if self.lines:
-            return [self._on_lines(channel, replica) for replica in range(self.n_replicas)]
-        return [channel.moments(white, squares) for white in self.point_sets(channel.n_white)]
+            found = [self._on_lines(channel, replica) for replica in range(self.n_replicas)]
+        else:
+            found = [channel.moments(white, squares) for white in self.point_sets(channel.n_white)]
+        return [exchanged_mean(each) for each in found] if channel.symmetry.exchange else found
 
-    def point_sets(self, n_white: int) -> Iterator[np.ndarray]:
-        """The point set of each replica."""
-        return (self._points(n_white, replica) for replica in range(self.n_replicas))
+    def point_sets(self, n_white: int, replica: int | None = None) -> Iterator[np.ndarray]:
+        """The point set of each replica, or of one of them."""
+        return (self._points(n_white, each) for each in (range(self.n_replicas) if replica is None else [replica]))
 
     def _points(self, dim: int, replica: int) -> np.ndarray:
         return gaussian_points(self.n_points, dim, np.random.default_rng([*self.seed, self.n_points, replica]))
