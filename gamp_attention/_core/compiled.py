@@ -20,18 +20,21 @@ COMMON: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}  # n
 INLINED: dict[str, Any] = {**COMMON, "forceinline": True, "no_cpython_wrapper": True}  # only kernels
 
 
-def kernel(function: Callable[..., Any], counted: bool = True, **options: Any) -> Any:
-    """Compile a function when it is called, or take it from the disk. Other kernels call it through its address.
+def kernel(function: Callable[..., Any], counted: bool = True, inner: bool = False, **options: Any) -> Any:
+    """Compile a function when it is called, or take it from the disk. Kernels call each other through addresses.
 
     `counted`: references to arrays are counted, as allocating any inside needs. Counts are atomic, and threads wait for
     each other at those of shared arrays: what runs once a sample does without.
+    `inner`: only kernels call it, so that nothing is compiled that takes its arguments from Python.
     """
-    made = Kernel(function, targetoptions={**COMMON, "nopython": True, "nogil": True, "_nrt": counted, **options})
+    own = {"nopython": True, "nogil": True, "_nrt": counted, "no_cpython_wrapper": inner}
+    made = Kernel(function, targetoptions={**COMMON, **own, **options})
     made.enable_caching()
     return made
 
 
-sample_kernel = partial(kernel, counted=False)
+inner_kernel = partial(kernel, inner=True)
+sample_kernel = partial(kernel, counted=False, inner=True)
 # reassociation for the long dot products over the data alone; the small algebra stays strict
 field_kernel = partial(kernel, counted=False, fastmath={"reassoc", "contract", "nsz"})
 inline_kernel = extending.register_jitable(**INLINED, _nrt=False)

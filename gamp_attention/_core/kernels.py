@@ -13,13 +13,12 @@ from uuid import uuid4
 from llvmlite import binding
 from numba.core import types
 from numba.core.funcdesc import ExternalFunctionDescriptor
-from numba.core.imputils import user_function
 from numba.core.registry import CPUDispatcher
 
 from gamp_attention._core.hashes import hash_bytes
 from gamp_attention._core.kernel_cache import KernelCache, key_of_types
 
-_LOADED: dict[str, list[Any]] = {}  # compiled code by symbol; all of it stays, as others may hold the address
+_LOADED: list[Any] = []  # all compiled code stays, as others may hold its address
 
 
 class Callee(NamedTuple):
@@ -32,18 +31,26 @@ class Callee(NamedTuple):
 
     def __call__(self) -> None:
         """Load or compile it, if that has not been done."""
-        if self.symbol in _LOADED:
+        if self.symbol in _CALLEES:
             return
         kernel: Any = import_module(self.module)
         for part in self.name.split("."):
             kernel = getattr(kernel, part)
         kernel.compile(self.args)
-        if self.symbol not in _LOADED:
+        if self.symbol not in _CALLEES:
             raise LookupError(f"{self.name} is not what it was when its caller was compiled")
 
 
+_CALLEES: dict[str, Callee] = {}  # what is loaded, by symbol
+
+
 class Kernel(CPUDispatcher):
-    """A compiled function that others call through its address."""
+    """A compiled function that kernels call through its address, and Python, but for inner ones."""
+
+    @property
+    def inner(self) -> bool:
+        """Whether there is no code that takes the arguments from Python."""
+        return bool(self.targetoptions.get("no_cpython_wrapper"))
 
     def enable_caching(self) -> None:
         """Keep what is compiled on the disk."""
@@ -56,20 +63,25 @@ class Kernel(CPUDispatcher):
 
     def add_overload(self, compiled: Any) -> None:
         """Let what was just compiled or loaded be called by Python, and by kernels through its address."""
-        super().add_overload(compiled)
         function, args = compiled.fndesc, compiled.signature.args
-        callee = Callee(self.py_func.__module__, self.py_func.__qualname__, args, self._symbol(compiled.signature))
-        binding.add_symbol(callee.symbol, compiled.library.get_pointer_to_function(function.llvm_func_name))
-        _LOADED.setdefault(callee.symbol, []).append(compiled)
-        outside = user_function(ExternalFunctionDescriptor(callee.symbol, function.restype, function.argtypes), ())
-
-        def call(context: Any, *others: Any) -> Any:
-            context.active_code_library._reload_init.add(callee)
-            return outside(context, *others)
-
-        call.signature, call.libs = outside.signature, ()  # type: ignore[attr-defined]
+        if self.inner:
+            self.overloads[args] = compiled
+        else:
+            super().add_overload(compiled)
+        declared = [each.name for each in compiled.library._final_module.functions if each.is_declaration]
+        compiled.reload_init.extend(_CALLEES[name] for name in declared if name in _CALLEES)  # numba calls these
+        symbol = self._symbol(compiled.signature)
+        binding.add_symbol(symbol, compiled.library.get_pointer_to_function(function.llvm_func_name))
+        _CALLEES[symbol] = Callee(self.py_func.__module__, self.py_func.__qualname__, args, symbol)
+        _LOADED.append(compiled)
+        outside = ExternalFunctionDescriptor(symbol, function.restype, function.argtypes)
         self.targetctx.remove_user_function(compiled.entry_point)  # which would copy the code
-        self.targetctx._defns[compiled.entry_point].append(call, call.signature)  # type: ignore[attr-defined]
+        self.targetctx.insert_user_function(compiled.entry_point, outside)
+
+    def _compile_for_args(self, *args: Any, **kws: Any) -> Any:
+        if self.inner:
+            raise TypeError(f"{self.py_func.__qualname__}: is called by kernels only, got arguments from Python")
+        return super()._compile_for_args(*args, **kws)  # type: ignore[misc]
 
     def _symbol(self, signature: Any) -> str:
         """A name of the code for some types, the same in every process that can load it from the disk."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.compiled import inline_kernel, kernel, sample_kernel
+from gamp_attention._core.compiled import inline_kernel, inner_kernel, sample_kernel
 from gamp_attention.denoisers.newton_settings import END, NEWTON
 from gamp_attention.denoisers.two_token_newton import minimise_in_numbers
 from gamp_attention.losses.attention import differentiate, loss_value, make_work
@@ -53,7 +53,7 @@ def make_metric(V: np.ndarray) -> Metric:
     return Metric(inverse, root, float(1.0 / spectrum.max()), float(1.0 / spectrum.min()))
 
 
-@kernel
+@inner_kernel
 def make_workspace(loss, n_fields):
     """Allocate the scratch of one thread."""
     k, minima = n_fields, np.empty((NEWTON.max_minima, n_fields))
@@ -136,15 +136,17 @@ def objective_derivatives(loss, p, omega, metric, z, grad, hess, work):
     return value
 
 
-@kernel
+@inner_kernel
 def descend_from_saddle(loss, p, omega, metric, z, value, ws):
     """At a stationary point, step along the most negative curvature until the objective falls.
 
     False where no negative curvature is left.
     """
     k = z.shape[0]
-    if not np.isfinite(ws.hess).all():
-        return False
+    for i in range(k):
+        for j in range(k):
+            if not np.isfinite(ws.hess[i, j]):
+                return False
     spectrum, vectors = np.linalg.eigh(ws.hess)
     if spectrum[0] > -1e-10 * max(abs(spectrum[k - 1]), metric.smallest):
         return False
@@ -153,7 +155,7 @@ def descend_from_saddle(loss, p, omega, metric, z, value, ws):
         for i in range(k):
             ws.trial[i] = z[i] + t * vectors[i, 0]
         if objective(loss, p, omega, metric, ws.trial, ws.loss) < value:
-            z[:] = ws.trial
+            assign(z, ws.trial)
             return True
         t *= 0.5
     return False

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.compiled import kernel, over_blocks, sample_kernel
+from gamp_attention._core.compiled import inner_kernel, kernel, over_blocks, sample_kernel
 from gamp_attention._core.overflow import quiet
 from gamp_attention.denoisers.newton import END, cholesky_solve, make_metric, make_workspace, minimise_from
 from gamp_attention.denoisers.prox import factor_hessian, minimise_globally, search_points
@@ -131,7 +131,7 @@ def finished(out: Denoised) -> Denoised:
     return out._replace(z=out.z.reshape(shape), g=out.g.reshape(shape), solved=solved)
 
 
-@kernel
+@inner_kernel
 def make_scratch(loss, k):
     """Allocate the scratch of one thread."""
     return Scratch(make_workspace(loss, k), np.empty((k, k)), np.empty((k, k)))

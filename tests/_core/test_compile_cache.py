@@ -49,7 +49,7 @@ values(ga.Ridge(1.0), np.ones(1), out)
 show(out[0])
 """
 COMPILERS = {  # decorators of functions and classes whose code goes into kernels
-    "kernel", "sample_kernel", "field_kernel", "inline_kernel", "user_kernel", "overload",
+    "kernel", "inner_kernel", "sample_kernel", "field_kernel", "inline_kernel", "user_kernel", "overload",
     "register_loss", "register_attention", "register_penalty",
 }  # fmt: skip
 

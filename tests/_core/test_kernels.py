@@ -8,7 +8,7 @@ import pytest
 from numba.core import types
 
 from gamp_attention._core import kernels
-from gamp_attention._core.compiled import inline_kernel, kernel
+from gamp_attention._core.compiled import inline_kernel, inner_kernel, kernel
 from tests._core.test_compile_cache import counted
 
 BELOW = """
@@ -25,10 +25,10 @@ def inlined(x):
     return lowest(x) + 1
 """
 ABOVE = """
-from gamp_attention._core.compiled import kernel
+from gamp_attention._core.compiled import inner_kernel, kernel
 from below import inlined
 
-@kernel
+@inner_kernel
 def middle(x):
     return inlined(x)
 
@@ -78,6 +78,16 @@ def sum_of_cubes(x):
     return wrapped(x) + cubed(2) + cubed(3)
 
 
+@inner_kernel
+def doubled(x):
+    return 2 * x
+
+
+@kernel
+def doubled_twice(x):
+    return doubled(doubled(x))
+
+
 @pytest.fixture
 def tower(tmp_path):
     """Kernels above each other in two files."""
@@ -95,8 +105,15 @@ def test_a_caller_declares_its_callees_without_their_code():
     assert [args for args in cubed.overloads] == [(types.int64,)]  # numbers written out are no types of their own
     text = sum_of_cubes.inspect_llvm((types.int64,))
     (symbol,) = set(re.findall(r'declare [^@\n]*@"?(cubed\.\w+)', text))
-    assert symbol in kernels._LOADED
+    assert symbol in kernels._CALLEES
     assert not re.search(r"define [^@\n]*@[^(\n]*cubed(?!s)", text.replace("sum_of_cubes", ""))
+
+
+def test_an_inner_kernel_cannot_be_called_from_python():
+    for _ in range(2):  # before and after it is compiled
+        with pytest.raises(TypeError, match="doubled: is called by kernels only"):
+            doubled(1)
+        assert doubled_twice(1) == 4
 
 
 def test_exceptions_of_callees_reach_python():

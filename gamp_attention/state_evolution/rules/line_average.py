@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.compiled import kernel, over_blocks
-from gamp_attention.denoisers.newton import Metric, make_workspace
+from gamp_attention._core.compiled import kernel, over_blocks, sample_kernel
+from gamp_attention.denoisers.newton import Metric, assign, make_workspace
 from gamp_attention.denoisers.prox import minimise_globally, search_points
 from gamp_attention.state_evolution.rules.line_track import (
     NORMAL,
@@ -96,23 +96,23 @@ def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, poin
         _line(loss, params[line], centres[line], u, metric, grid, nodes, enough, points, out, line, track, ws)
 
 
-@kernel
+@sample_kernel
 def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws):
     waiting = 0
     work = out.work[line]
     for j in range(grid.shape[0] - 1, -1, -1):  # the leftmost panel ends on top of the stack
         field_at(c, grid[j], u, track.omega)
-        track.now[:] = track.omega
+        assign(track.now, track.omega)
         minimise_globally(loss, p, track.omega, metric, track.now, points, ws)
         work[1] += 1
         if j < grid.shape[0] - 1:
             track.ends[waiting, 0] = grid[j]
-            track.at_ends[waiting, 0] = track.now
+            assign(track.at_ends[waiting, 0], track.now)
             track.depth[waiting] = 0
             waiting += 1
         if j > 0:
             track.ends[waiting, 1] = grid[j]
-            track.at_ends[waiting, 1] = track.now
+            assign(track.at_ends[waiting, 1], track.now)
     while waiting > 0:
         top = waiting - 1
         a, b = track.ends[top]
@@ -127,13 +127,13 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
                 size += (track.right[i] - track.left[i]) ** 2
             out.jump[line] = min(out.jump[line], size)
             # a third minimum may be lower than the two that tie
-            track.now[:] = track.left
+            assign(track.now, track.left)
             field_at(c, cut, u, track.omega)
             minimise_globally(loss, p, track.omega, metric, track.now, points, ws)
             work[1] += 1
             if are_apart(track.now, track.left) and are_apart(track.now, track.right):
-                track.left[:] = track.now
-                track.right[:] = track.now
+                assign(track.left, track.now)
+                assign(track.right, track.now)
             cut_panel(track, top, cut, 4)
             waiting += 1
         elif splittable and (
@@ -142,11 +142,11 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
         ):
             cut = 0.5 * (a + b)
             field_at(c, cut, u, track.omega)
-            track.now[:] = track.z[nodes.x.shape[0] // 2]
+            assign(track.now, track.z[nodes.x.shape[0] // 2])
             minimise_globally(loss, p, track.omega, metric, track.now, points, ws)
             work[1] += 1
-            track.left[:] = track.now
-            track.right[:] = track.now
+            assign(track.left, track.now)
+            assign(track.right, track.now)
             cut_panel(track, top, cut, 1)
             waiting += 1
         else:
@@ -154,7 +154,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
             waiting -= 1
 
 
-@kernel
+@sample_kernel
 def _add(c, u, metric, nodes, track, a, b, out, line, ws):
     """Add a panel's share of every average."""
     fill_slopes(metric, nodes, track, ws)

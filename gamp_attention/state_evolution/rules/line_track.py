@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.compiled import inline_kernel, kernel
+from gamp_attention._core.compiled import inline_kernel, sample_kernel
 from gamp_attention.denoisers.newton import assign, cholesky_solve, minimise_from
 from gamp_attention.denoisers.prox import SEARCH, factor_hessian
 from gamp_attention.state_evolution.rules.line_steps import STEPS, predict, rate_at, settle
@@ -83,7 +83,7 @@ def cut_panel(track, top, cut, deeper):
     track.depth[top + 1] = track.depth[top]
 
 
-@kernel
+@sample_kernel
 def follow_panel(loss, p, c, u, metric, nodes, track, top, tol, ws):
     """Follow the minimum of a panel's left end to its nodes, and to its right end, where track.now is left."""
     n, k, z = nodes.x.shape[0], u.shape[0], track.now
@@ -112,7 +112,7 @@ def follow_panel(loss, p, c, u, metric, nodes, track, top, tol, ws):
             rate_at(metric, u, ws.chol, track.rate[m])
 
 
-@kernel
+@sample_kernel
 def fill_slopes(metric, nodes, track, ws):
     """Fill V⁻¹ − V⁻¹ ∂z/∂ω at the nodes of the last panel that was followed."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
@@ -132,7 +132,8 @@ def fill_slopes(metric, nodes, track, ws):
         slope = track.slope[m]
         for l in range(L):
             for d in range(r):
-                ws.step[:] = 0.0
+                for i in range(k):
+                    ws.step[i] = 0.0
                 for s in range(r):
                     ws.step[l * r + s] = metric.inverse[l, s, d]
                 cholesky_solve(track.chol[m], ws.step)
@@ -144,7 +145,7 @@ def fill_slopes(metric, nodes, track, ws):
                     slope[i, l * r + d] = acc
 
 
-@kernel
+@sample_kernel
 def settled(loss, p, metric, track, z, ws):
     """The value of the minimum next to z, at the fields in track.omega; z is left there."""
     assign(track.now, z)
@@ -155,7 +156,7 @@ def settled(loss, p, metric, track, z, ws):
     return value
 
 
-@kernel
+@sample_kernel
 def find_tie(loss, p, c, u, metric, track, top, work, ws):
     """Where the minima of the two ends of a panel tie; track.left and track.right are left there.
 
@@ -164,8 +165,8 @@ def find_tie(loss, p, c, u, metric, track, top, work, ws):
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     low, high = track.ends[top]
     left, right = track.left, track.right
-    left[:] = track.at_ends[top, 0]
-    right[:] = track.at_ends[top, 1]
+    assign(left, track.at_ends[top, 0])
+    assign(right, track.at_ends[top, 1])
     x = 0.5 * (low + high)
     for _ in range(100):
         field_at(c, x, u, track.omega)
@@ -179,10 +180,10 @@ def find_tie(loss, p, c, u, metric, track, top, work, ws):
                 to_right += (left[i] - track.at_ends[top, 1, i]) ** 2
             if to_left < to_right:
                 low = x
-                right[:] = track.at_ends[top, 1]
+                assign(right, track.at_ends[top, 1])
             else:
                 high = x
-                left[:] = track.at_ends[top, 0]
+                assign(left, track.at_ends[top, 0])
             x = 0.5 * (low + high)
             if high - low < 1e-10:
                 break
