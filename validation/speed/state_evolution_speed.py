@@ -7,9 +7,13 @@ with our own denoiser at all of its nodes.
 
 Criterion: at equal or better accuracy the split rule is at least 500 times faster, both branches, one run, one
 machine, after compilation.
+
+With --base PATH whole solutions, a column of the phase diagram, its boundaries and three tokens are timed in another
+checkout of the package, side by side. Beside db457ef no ratio of CPU times may be above those in `LIMITS`.
 """
 
 import time
+from pathlib import Path
 
 import numpy as np
 from scipy.optimize import minimize
@@ -17,9 +21,12 @@ from scipy.optimize import minimize
 import gamp_attention as ga
 from gamp_attention.state_evolution.equations.channel import Channel, average, conjugates
 from gamp_attention.state_evolution.rules.split import SplitRule
+from validation._tools.checkouts import BASE, side_by_side
 from validation._tools.report import Verdict, options
 
 NODES, AVERAGES = 12, 4
+SCRIPT = Path(__file__).with_name("_state_evolution_times.py")
+LIMITS = {"semantic 1e-4": 0.37, "positional 1e-4": 0.37, "diagram": 0.36, "boundaries": 0.4, "three tokens": 0.04}
 
 
 def baseline_nodes():
@@ -39,7 +46,7 @@ def objective(z, omega, V, T, rho):
 
 
 def main():
-    found = options(__doc__)
+    found = options(__doc__, base=BASE)
     verdict = Verdict("state_evolution_speed", found)
     model, alpha, numbers = ga.paper_model(0.3), 1.5, {}
     rng = np.random.default_rng(0)
@@ -101,7 +108,20 @@ def main():
             "baseline_error": rough_error, "error": our_error,
         }  # fmt: skip
     reached(verdict, model, alpha, numbers, found.quick)
+    if found.base:
+        numbers["beside"] = beside(verdict, found.base, found.quick)
     verdict.end(numbers)
+
+
+def beside(verdict, base, quick):
+    """CPU seconds in another checkout and in this one."""
+    rows = {}
+    for old, new in zip(*side_by_side(base, SCRIPT, *["quick"] * quick), strict=True):
+        name, ratio = old["name"], new["seconds"] / old["seconds"]
+        rows[name] = {"base": old, "here": new, "ratio": ratio}
+        told = f"{name}: {new['seconds']:.2f} s against {old['seconds']:.2f} s, {ratio:.2f} of the time"
+        verdict.check(ratio <= LIMITS[name], f"{told}, at most {LIMITS[name]}")
+    return rows
 
 
 def reached(verdict, model, alpha, numbers, quick):
