@@ -22,6 +22,7 @@ class AccelerationSettings(NamedTuple):
     pause: int = 5  # damped iterations after the first refusal, and as many more after each other one
     min_variance: float = 0.1  # of the extrapolated V, in units of the damped one; else V is not extrapolated
     regularisation: float = 1e-14  # of the least squares, relative
+    late: float = 0.03  # gradient norm below which a run extrapolates that was not told to: not where it may cycle
 
 
 ACCELERATION = AccelerationSettings()
@@ -30,14 +31,18 @@ ACCELERATION = AccelerationSettings()
 class Acceleration:
     """Extrapolates from the last iterations; falls back to damped ones where the gradient norm rises.
 
+    Parameters
+    ----------
+    warm_up : damped iterations before the first extrapolation.
+
     Attributes
     ----------
     n_refused : extrapolations taken back.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, warm_up: int = ACCELERATION.warm_up) -> None:
         self.n_refused = 0
-        self._wait = ACCELERATION.warm_up
+        self._wait = warm_up
         self._forget()
 
     def _forget(self) -> None:
@@ -95,6 +100,8 @@ class Acceleration:
         self._successor = GampState(**snapshot["successor"]) if "successor" in snapshot else None
 
     def _extrapolated(self, after: GampState, move: np.ndarray) -> GampState:
+        if not self._moves:
+            return after
         moves = np.array(self._moves)
         gram = moves @ moves.T
         scale = np.sqrt(np.diag(gram))

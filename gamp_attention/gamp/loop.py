@@ -12,19 +12,24 @@ from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import overlaps, risk_at
 from gamp_attention.denoisers.newton import NotPositiveDefinite
-from gamp_attention.gamp.acceleration import Acceleration
+from gamp_attention.gamp.acceleration import ACCELERATION, Acceleration
 from gamp_attention.gamp.checkpoint import Checkpoint
 from gamp_attention.gamp.monitor import StepReport
 from gamp_attention.gamp.step import GampState, gamp_step
 from gamp_attention.gamp.watch import Watch
 from gamp_attention.results import Recorder, Status
 
+LATE = "late"
 Callback = Callable[[int, GampState, StepReport], None]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is the same at every iteration; as in `run_gamp`, but for `V_hat`, a function of the iteration."""
+    """What is the same at every iteration, as in `run_gamp`.
+
+    But for `V_hat`, a function of the iteration, and `accelerate`, which may be LATE: steps then grow near the end, and
+    extrapolation waits for held minima and a small gradient.
+    """
 
     data: Dataset
     risk: str
@@ -32,7 +37,7 @@ class Plan:
     tol: float
     max_iter: int
     hold_after: int
-    accelerate: bool
+    accelerate: bool | str
     settling: bool
     V_hat: Callable[[int], np.ndarray | None]
     memory: Memory
@@ -62,8 +67,10 @@ class Loop:
     def _begin(self, state: GampState, ceiling: float) -> None:
         plan = self._plan
         self.state, self._began, self.start, self.ceiling = state, self.t, state.Q, ceiling
-        self.watch, self._step = Watch(plan.tol, plan.hold_after, plan.settling, state), Damping(plan.damping)
-        self._acceleration = Acceleration() if plan.accelerate else None
+        self.watch = Watch(plan.tol, plan.hold_after, plan.settling, state)
+        late = plan.accelerate == LATE
+        self._step = Damping(plan.damping, grows=late)
+        self._acceleration = Acceleration(0 if late else ACCELERATION.warm_up) if plan.accelerate else None
 
     def leave(self, state: GampState, ceiling: float) -> None:
         """Begin again from another state, which takes the place of an iteration in the history."""
@@ -95,10 +102,16 @@ class Loop:
                 after = self.watch.restart(t)
                 if self._acceleration is not None:
                     self._acceleration.restart()
-            elif self._acceleration is not None and report is not None:
+            elif self._acceleration is not None and report is not None and self._extrapolates(t, report):
                 after = self._acceleration(self.state, after, report.gradient_norm)
             self.record.step(self._step(t))
+            if self._step.follow(seen.gradient_norm) and self._acceleration is not None:
+                self._acceleration.restart()
             self.t, self.state = self.t + 1, after
+
+    def _extrapolates(self, t: int, report: StepReport) -> bool:
+        late = t >= self._plan.hold_after and report.gradient_norm < ACCELERATION.late
+        return late or self._plan.accelerate != LATE
 
     def _next(self, t: int, beta: float) -> tuple[GampState, StepReport | None]:
         """The next state, and what was seen at this one; nothing where the step breaks down."""

@@ -14,7 +14,7 @@ from gamp_attention.data.risk import overlaps
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.gamp.checkpoint import Checkpoint, digest
 from gamp_attention.gamp.escape import ESCAPE, way_down
-from gamp_attention.gamp.loop import Callback, Loop, Plan
+from gamp_attention.gamp.loop import LATE, Callback, Loop, Plan
 from gamp_attention.gamp.memory import averaged_memory
 from gamp_attention.gamp.result import GampResult, conclude
 from gamp_attention.gamp.step import initial_state
@@ -32,7 +32,7 @@ def run_gamp(
     tol: float = 1e-8,
     max_iter: int = 10000,
     hold_after: int | None = None,
-    accelerate: bool = False,
+    accelerate: bool | None = None,
     settling: bool = True,
     escape: bool = False,
     onsager: Any = "empirical",
@@ -54,14 +54,17 @@ def run_gamp(
     init : "semantic", "positional", "random", or weights (d, r).
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     damping : the step β in (0, 1], a sequence with one for each iteration, or "adaptive": 0.3 at first, and
-        on divergence or a stall back to the best state with a smaller one.
+        on divergence or a stall back to the best state with a smaller one; see also `accelerate`.
     tol : bound on ‖∇R‖_F/(λ√d). With tol=0 exactly max_iter iterations are run and the last one returned.
     max_iter : bound on iterations of message passing, where the run then ends without settling. By default, one that
         runs do not meet.
     hold_after : iteration from which each sample keeps its local proximal minimum; global minima before.
         If not given, 20, or never where tol=0, since state evolution tracks global minima.
     accelerate : extrapolate by Anderson acceleration, with damped iterations wherever that raises the gradient norm.
-        The same fixed points in fewer iterations, but the iterates are no longer those that state evolution tracks.
+        The same fixed points in fewer iterations, but the iterates are no longer those that state evolution tracks. If
+        not given, runs to a tolerance by adaptive damping take a longer step once the gradient norm is below 0.1, and
+        extrapolate below 0.03 once minima are held, so that they mostly end in the same ones as without. Not where
+        `onsager` or `memory` is given, nor for samples on other workers.
     settling : finish by descent (see `gamp_attention.gamp.settling`) as soon as message passing cycles.
     escape : leave a saddle of the risk along the direction of its lowest curvature, and go on to a minimum; each time
         takes the place of an iteration, whose damping is NaN in the history.
@@ -102,7 +105,9 @@ def run_gamp(
     if hold_after is None:
         hold_after = WATCH.hold_after if tol > 0 else sys.maxsize
     hold_after = check.integer("hold_after", hold_after, low=0)
-    flags = {"accelerate": accelerate, "settling": settling, "escape": escape, "raise_on_failure": raise_on_failure}
+    flags = {"settling": settling, "escape": escape, "raise_on_failure": raise_on_failure}
+    if accelerate is not None:
+        flags["accelerate"] = accelerate
     for name, value in flags.items():
         check.flag(name, value)
     check.function("memory", memory)
@@ -119,6 +124,9 @@ def run_gamp(
         start = init if isinstance(init, str) and V is None else overlaps(data, state.Q, state.V)
         return trajectory(data.instance_model(), data.alpha, start, damping=damping, n_iter=min(max_iter, 40)).V_hat
 
+    plain = isinstance(onsager, str) and onsager == "empirical" and memory is averaged_memory and data.rows_here
+    by_default = LATE if plain and isinstance(damping, str) and tol > 0 else False
+    mode = by_default if accelerate is None else accelerate
     V_hat = responses(onsager, data.n_sources, data.rank, predicted)
 
     if accelerate and not data.rows_here:
@@ -126,9 +134,9 @@ def run_gamp(
     file = None
     if checkpoint is not None:
         rule = getattr(memory, "__qualname__", type(memory).__qualname__)
-        options = risk, state.Q, state.V, damping, tol, hold_after, accelerate, settling, escape, onsager
+        options = risk, state.Q, state.V, damping, tol, hold_after, mode, settling, escape, onsager
         file = Checkpoint(checkpoint, digest(data, *options, memory.__module__, rule), checkpoint_every)
-    plan = Plan(data, risk, damping, tol, max_iter, hold_after, accelerate, settling, V_hat, memory, callback)
+    plan = Plan(data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, memory, callback)
     loop = Loop(plan, state, file)
     if loop.t > max_iter:
         raise check.fail("max_iter", max_iter, f"at least {loop.t}, where the checkpoint {checkpoint} is")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from gamp_attention.damping import ADAPTIVE, Damping
 from gamp_attention.data.risk import risk_at
 from gamp_attention.gamp.acceleration import ACCELERATION, Acceleration
 from gamp_attention.gamp.step import GampState
@@ -21,6 +22,47 @@ def test_same_fixed_point_in_fewer_iterations(model, risk):
         assert faster.n_iter < 0.7 * damped.n_iter
         assert np.linalg.norm(faster.Q - damped.Q) / np.sqrt(data.dim) < 1e-8
         assert np.allclose(faster.state.D, np.einsum("lab,nlb->nla", faster.state.V, faster_g(data, faster, risk)))
+
+
+@pytest.mark.parametrize(("branch", "d"), [("semantic", 300), ("positional", 1000)])
+def test_by_default_the_same_minimum_in_half_of_the_iterations(model, branch, d):
+    data = ga.sample(model, d, 1.5, seed=1)
+    damped, found = (ga.run_gamp(data, branch, "asymptotic", accelerate=each) for each in (False, None))
+    assert found.converged
+    assert found.fixed_point
+    assert found.n_iter < 0.6 * damped.n_iter
+    assert np.linalg.norm(found.Q - damped.Q) / np.sqrt(data.dim) < 1e-6
+    assert found.history.damping[0] == ADAPTIVE.start
+    assert ADAPTIVE.long in found.history.damping
+
+
+def test_a_run_that_cycles_is_left_alone():
+    """Extrapolation in a cycle ends in higher minima."""
+    model = ga.attention_model(student=ga.DotProductAttention(softmax=False))
+    data = ga.sample(model, 120, 1.5, seed=0)
+    damped, found = (ga.run_gamp(data, "semantic", accelerate=each) for each in (False, None))
+    assert damped.status is ga.Status.SETTLED
+    assert found.train_loss <= damped.train_loss * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"damping": 0.3, "max_iter": 40}, {"tol": 0, "max_iter": 30}, {"onsager": "state_evolution", "max_iter": 30}],
+)
+def test_what_follows_state_evolution_is_damped_alone(data, options):
+    found, damped = ga.run_gamp(data, "semantic", **options), ga.run_gamp(data, "semantic", accelerate=False, **options)
+    assert np.array_equal(found.Q, damped.Q)
+    assert np.array_equal(found.history.gradient_norm, damped.history.gradient_norm)
+
+
+def test_a_longer_step_is_given_up_for_good():
+    step = Damping("adaptive", grows=True)
+    seen = [(step.follow(norm), step(0)) for norm in (1.0, 0.05, 0.2, 0.4, 0.05)]
+    assert [changed for changed, _ in seen] == [False, True, False, True, False]
+    assert [beta for _, beta in seen] == [ADAPTIVE.start, ADAPTIVE.long, ADAPTIVE.long, ADAPTIVE.start, ADAPTIVE.start]
+    fixed = Damping("adaptive")
+    assert not fixed.follow(0.0)
+    assert fixed(0) == ADAPTIVE.start
 
 
 def faster_g(data, result, risk):

@@ -47,7 +47,8 @@ def same(one, other):
 
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
 @pytest.mark.parametrize(
-    "options", [{"damping": 0.4}, {"accelerate": True}, {"tol": 0, "max_iter": 40}, {"damping": 0.9, "init": "random"}]
+    "options",
+    [{}, {"damping": 0.4}, {"accelerate": True}, {"tol": 0, "max_iter": 40}, {"damping": 0.9, "init": "random"}],
 )
 def test_resumed_runs_are_those_that_were_never_cut(sentences, branch, options, tmp_path):
     options = {"init": branch, **options}

@@ -2,14 +2,21 @@
 
 import time
 
+import numba
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.fields import back_project, local_fields
+from gamp_attention._core.compiled import field_kernel
+from gamp_attention.data.risk import risk_at
+from gamp_attention.data.row_kernels import ROWS, add_up, project
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.gamp.step import GampState, gamp_step
 
 ALPHA, PAUSE = 1.5, 0.03
+# on one thread the time of the processor, so that what else the machine does counts less
+clock = time.process_time if numba.config.NUMBA_NUM_THREADS == 1 else time.perf_counter
+SHORT, LONG, RUNS = 10, 40, 3  # iterations of two runs, whose difference is measured, and how often
+IN_CACHE = 16  # rows
 
 
 def alternate(tasks, repeats):
@@ -18,10 +25,10 @@ def alternate(tasks, repeats):
     for turn in range(repeats + 1):
         for name, task in tasks.items():
             time.sleep(PAUSE)
-            began = time.perf_counter()
+            began = clock()
             task()
             if turn:
-                seconds[name].append(time.perf_counter() - began)
+                seconds[name].append(clock() - began)
     return {name: (float(np.median(values)), min(values)) for name, values in seconds.items()}
 
 
@@ -47,15 +54,47 @@ def iteration(quick):
                 "held": lambda data=data, state=state: gamp_step(data, "asymptotic", state, 0.3, hold=True),
                 "global": lambda data=data, state=state: gamp_step(data, "asymptotic", state, 0.3),
                 "prox": lambda data=data, state=state: prox(data, state),
-                "fields": lambda data=data, state=state: local_fields(data.tokens, data.positions, state.Q),
-                "sums": lambda data=data, state=state: back_project(data.tokens, data.positions, state.D),
+                "risk": lambda data=data, state=state: risk_at(data, state.Q, "asymptotic"),
+                "stream": lambda X=X: np.dot(X.ravel(), X.ravel()),
+                "loops": lambda X=X, state=state: loops(X, state.Q, 1),
+                "cached": lambda X=X, state=state: loops(X[:IN_CACHE], state.Q, len(X) // IN_CACHE),
             },
             repeats,
         )
         median, least = seconds["product"]
+        run = min(of_a_run(data) for _ in range(RUNS))
+        bandwidth = X.nbytes / seconds["stream"][1]
         rows[dtype] = {"d": d, **{name: s / median for name, (s, _) in seconds.items()}, "seconds": seconds}
-        rows[dtype]["least"] = {name: s / least for name, (_, s) in seconds.items()}
+        rows[dtype]["least"] = {name: s / least for name, (_, s) in seconds.items()} | {"run": run / least}
+        rows[dtype] |= {"bandwidth": bandwidth, "flops": 6 * X.size / seconds["cached"][1]}
     return rows
+
+
+def of_a_run(data):
+    """Seconds of an iteration, from two runs of `run_gamp` that differ in their number alone."""
+    times = []
+    for n_iter in (SHORT, LONG):
+        began = clock()
+        ga.run_gamp(data, "semantic", "asymptotic", damping=0.3, max_iter=n_iter)
+        times.append(clock() - began)
+    return (times[1] - times[0]) / (LONG - SHORT)
+
+
+def loops(X, Q, repeats):
+    """The loops of a pass by themselves: fields of all rows along Q, and two sums of the rows."""
+    columns, sums = np.ascontiguousarray(Q.T, dtype=float), np.zeros((2 * Q.shape[1], len(Q)))
+    _loops(repeats, X, columns, np.zeros((ROWS.rows, len(columns))), np.ones((ROWS.rows, len(sums))), sums)
+
+
+@field_kernel
+def _loops(repeats, rows, columns, fields, weights, sums):
+    last = rows.shape[0] - rows.shape[0] % ROWS.rows - ROWS.rows
+    for _ in range(repeats):
+        for first in range(0, last + 1, ROWS.rows):
+            ahead = min(first + ROWS.rows, last)
+            project(first, ahead, rows, columns, fields)
+            weights[0, 0] = fields[0, 0]
+            add_up(first, ahead, rows, weights, sums)
 
 
 def prox(data, state):
