@@ -79,9 +79,9 @@ class Remote:
 class DistributedDataset(Dataset):
     """A dataset whose tokens are held by the workers of a dask cluster, for `run_gamp` without acceleration.
 
-    Results are those of the dataset itself with `accelerate=False`, but for the order of sums. The workers read the tokens
-    from where they are, so files must be seen by all of them. `onsager`, `memory`, settling and checkpoints work as ever;
-    settling, and the curvature at the end, read the tokens in this process.
+    Results are those of the dataset itself with `accelerate=False`, but for the order of sums. The workers read the
+    tokens from where they are, so files must be seen by all of them. `onsager`, `memory`, settling and checkpoints work
+    as ever; settling, and the curvature at the end, read the tokens in this process.
 
     Parameters
     ----------
