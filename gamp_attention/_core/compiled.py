@@ -14,10 +14,13 @@ from typing import Any
 from numba import config, extending
 from numba.core import types
 
+from gamp_attention._core.inlined import InlinedCompiler
 from gamp_attention._core.kernels import Kernel
 
 COMMON: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}  # nothing but kernels and Python calls them
-INLINED: dict[str, Any] = {**COMMON, "forceinline": True, "no_cpython_wrapper": True}  # only kernels
+INLINED: dict[str, Any] = {  # only kernels
+    **COMMON, "forceinline": True, "no_cpython_wrapper": True, "pipeline_class": InlinedCompiler,
+}  # fmt: skip
 
 
 def kernel(function: Callable[..., Any], counted: bool = True, inner: bool = False, **options: Any) -> Any:

@@ -16,6 +16,7 @@ from numba.core.funcdesc import ExternalFunctionDescriptor
 from numba.core.registry import CPUDispatcher
 
 from gamp_attention._core.hashes import hash_bytes
+from gamp_attention._core.inlined import set_environments
 from gamp_attention._core.kernel_cache import KernelCache, key_of_types
 
 _LOADED: list[Any] = []  # all compiled code stays, as others may hold its address
@@ -73,7 +74,7 @@ class Kernel(CPUDispatcher):
         symbol = self._symbol(compiled.signature)
         binding.add_symbol(symbol, compiled.library.get_pointer_to_function(function.llvm_func_name))
         _CALLEES[symbol] = Callee(self.py_func.__module__, self.py_func.__qualname__, args, symbol)
-        _LOADED.append(compiled)
+        _LOADED.append((compiled, set_environments(compiled.library)))
         outside = ExternalFunctionDescriptor(symbol, function.restype, function.argtypes)
         self.targetctx.remove_user_function(compiled.entry_point)  # which would copy the code
         self.targetctx.insert_user_function(compiled.entry_point, outside)

@@ -12,7 +12,7 @@ from gamp_attention._core.compiled import inline_kernel, inner_kernel, kernel
 from tests._core.test_compile_cache import counted
 
 BELOW = """
-from gamp_attention._core.compiled import inline_kernel, kernel
+from gamp_attention._core.compiled import kernel, user_kernel
 
 @kernel
 def lowest(x):
@@ -20,8 +20,10 @@ def lowest(x):
         raise ValueError("below zero")
     return 3 * x
 
-@inline_kernel
+@user_kernel
 def inlined(x):
+    if x > 100:
+        raise ValueError("above", x)
     return lowest(x) + 1
 """
 ABOVE = """
@@ -58,6 +60,13 @@ try:
 except ValueError as error:
     assert str(error) == "below zero", error
     show(1)
+"""
+RAISE_INLINED = """
+from above import highest
+try:
+    highest(200.0)
+except ValueError as error:
+    show(error.args[1])
 """
 
 
@@ -146,6 +155,11 @@ def test_a_second_process_compiles_nothing(tower):
 def test_exceptions_when_all_is_new(tower):
     assert counted(RAISE, tower) == (4, 1)
     assert counted(RAISE, tower) == (0, 1)
+
+
+def test_exceptions_of_inlined_code_hold_what_they_were_given(tower):
+    assert counted(RAISE_INLINED, tower) == (4, 200)
+    assert counted(RAISE_INLINED, tower) == (0, 200)
 
 
 def test_a_callee_that_is_lost_from_the_disk_is_compiled_before_its_caller_is_loaded(tower):
