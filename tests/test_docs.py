@@ -54,8 +54,8 @@ def resolved(name):
 
 
 def labels_in_theory():
-    """Labels of all equations of the two pages."""
-    pages = "".join((ROOT / "docs" / page).read_text() for page in ("theory.md", "state_evolution.md"))
+    """Labels of all equations of the pages on theory."""
+    pages = "".join((ROOT / "docs" / page).read_text() for page in ("theory.md", "state_evolution.md", "dynamics.md"))
     return re.findall(r"^ *\$\$ \(([\w-]+)\)$", pages, re.MULTILINE)
 
 

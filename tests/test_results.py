@@ -108,9 +108,9 @@ def descent():
 def trajectory():
     """A prediction."""
     hats = np.ones((20, L, R, R))
-    return ga.Trajectory(
-        **arrays(21), error=ga.Overlaps(**arrays(21)), V_hat=hats, jump_mass=hats, jump_mass_error=hats
-    )
+    losses = dict.fromkeys(("train_loss", "train_loss_error", "test_error", "test_error_error"), np.ones(21))
+    responses = dict.fromkeys(("V_hat", "jump_mass", "jump_mass_error"), hats)
+    return ga.Trajectory(**arrays(21), error=ga.Overlaps(**arrays(21)), **losses, **responses)
 
 
 def baseline():
@@ -127,7 +127,7 @@ def row():
 def branch():
     """A branch of a comparison."""
     spread = {name: np.ones((3, 21)) for name in ("q", "m", "theta", "V")}
-    ends = gamp(), trajectory(), state_evolution(), descent(), descent(), descent()
+    ends = gamp(), trajectory(), trajectory(), state_evolution(), descent(), descent(), descent()
     return Branch("semantic", *ends, spread, [row()] * 5)
 
 

@@ -14,6 +14,7 @@ class Stream(IntEnum):
     STARTS = 1
     TEST_SAMPLES = 2
     PERTURBATIONS = 3
+    MINIBATCHES = 4
 
 
 def generator(seed: Any, stream: Stream | None = None) -> np.random.Generator:

@@ -8,18 +8,37 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.overflow import quiet
-from gamp_attention.baselines.torch_loops import few_threads, first_order, proximal_descent, quasi_newton
+from gamp_attention._core.seeds import Stream, generator
+from gamp_attention.baselines.torch_loops import (
+    few_threads,
+    first_order,
+    minibatch_descent,
+    proximal_descent,
+    quasi_newton,
+)
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import gradient_norm, overlaps, risk_at, susceptibility
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.results import Ended, History, Overlaps, Recorder, Status, finish
+from gamp_attention.state_evolution.dynamics.methods import DESCENTS, descent_method
 
 if TYPE_CHECKING:
     import torch
 
-METHODS = ("gd", "adam", "lbfgs")
-LEARNING_RATES = {"gd": 0.15, "adam": 0.01, "lbfgs": 1.0}  # the first two as in the paper
+METHODS = (*DESCENTS, "adam", "lbfgs")
+LEARNING_RATES = dict.fromkeys(DESCENTS, 0.15) | {"adam": 0.01, "lbfgs": 1.0}  # those of gd and Adam as in the paper
+
+
+@dataclass(frozen=True)
+class RecordSettings:
+    """Which steps of a descent are recorded."""
+
+    first: int = 40  # all of so many
+    later: int = 100  # about so many of all
+
+
+RECORD = RecordSettings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,18 +89,23 @@ class TorchRisk:
         self._ridge = data.penalty.lam if data.penalty.quadratic else 0.0
         self._root = math.sqrt(data.dim)
 
-    def __call__(self, Q: "torch.Tensor") -> "torch.Tensor":
-        """R(Q)."""
-        z = (self._tokens @ Q + self._positions @ Q) / self._root
-        fit = self._loss.torch(self._params, z).sum()
+    def __call__(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
+        """R(Q); from some rows of the data, its estimate but for the constants."""
+        tokens, params = (v if rows is None else v[rows] for v in (self._tokens, self._params))
+        z = (tokens @ Q + self._positions @ Q) / self._root
+        fit = self._loss.torch(params, z).sum() * (len(self._tokens) / len(tokens))
         return fit + self._constant + 0.5 * self._ridge * (Q**2).sum()
+
+    def __len__(self) -> int:
+        """Samples."""
+        return len(self._tokens)
 
 
 def require_method(name: str, method: Any, penalty: Any) -> None:
     """Raise unless the argument `name` is a method of descent that works with the penalty."""
-    options = METHODS if penalty.quadratic else ("gd",)
+    options = METHODS if penalty.quadratic else ("gd", "sgd")
     if method in METHODS and method not in options:
-        raise check.fail(name, method, f"'gd' for {type(penalty).__name__}, as the others need the ridge penalty")
+        raise check.fail(name, method, f"'gd' or 'sgd' for {type(penalty).__name__}, as the others need the ridge")
     check.choice(name, method, options)
 
 
@@ -107,14 +131,16 @@ def minimize_risk(
     risk: str = "exact",
     method: str = "gd",
     *,
-    lr: float | None = None,
+    lr: Any = None,
+    momentum: float = 0.9,
+    batch: float = 0.1,
     max_iter: int = 5000,
     tol: float = 1e-8,
     device: str = "cpu",
     seed: Any = 0,
     raise_on_failure: bool = False,
 ) -> DescentResult:
-    """Minimise the training risk with torch: full-batch gradient descent as in the paper, Adam or L-BFGS.
+    """Minimise the training risk with torch: full-batch gradient descent as in the paper, and other methods.
 
     Eq. :eq:`risk`.
 
@@ -123,13 +149,18 @@ def minimize_risk(
     data : the samples.
     init : "semantic", "positional", "random", or weights (d, r).
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
-    method : "gd", "adam" or "lbfgs" (strong Wolfe line search, finished by Barzilai-Borwein steps). With another
-        penalty than the ridge only "gd": proximal gradient steps Q ← prox(Q − lr ∇f(Q)), f being the risk without it.
-    lr : step; 0.15 for gd, 0.01 for adam and 1 for lbfgs if not given.
+    method : "gd", "momentum" (heavy ball), "nesterov", "sgd" (minibatches drawn anew at every step), which `trajectory`
+        predicts; "adam"; or "lbfgs" (strong Wolfe line search, finished by Barzilai-Borwein steps). With another
+        penalty than the ridge "gd" and "sgd": proximal steps Q ← prox(Q − lr ∇f(Q)), f being the risk without it.
+    lr : step, for all but adam and lbfgs also a sequence of them, its last being repeated; 0.15, 0.01 for adam and 1
+        for lbfgs if not given.
+    momentum : μ in [0, 1) of "momentum" and "nesterov".
+    batch : share of the data in (0, 1] that "sgd" draws at every step. Its gradient norm is looked at where the history
+        is recorded.
     max_iter : bound on the steps.
     tol : bound on ‖∇R‖_F/(λ√d).
     device : name of a torch device, e.g. "cpu" or "cuda".
-    seed : for the random part of a start.
+    seed : for the random part of a start, and for minibatches.
     raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
 
     Returns
@@ -153,7 +184,10 @@ def minimize_risk(
     require_dataset(data)
     data.terms(risk)
     require_method("method", method, data.penalty)
-    lr = check.real("lr", LEARNING_RATES[method] if lr is None else lr, low=0, strict=True)
+    lr = LEARNING_RATES[method] if lr is None else lr
+    if method not in DESCENTS:
+        lr = check.real("lr", lr, low=0, strict=True)
+    steps = descent_method(method, lr, momentum, batch)
     max_iter, tol = check.integer("max_iter", max_iter, low=1), check.real("tol", tol, low=0)
     check.flag("raise_on_failure", raise_on_failure)
     start = initial_weights(data, init, seed)
@@ -165,25 +199,34 @@ def minimize_risk(
 
     function = TorchRisk(data, risk, device)
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
-    size, every = data.penalty.strength * math.sqrt(data.dim), max(1, max_iter // 100)  # about 100 history entries
+    size, every = data.penalty.strength * math.sqrt(data.dim), max(1, max_iter // RECORD.later)
     record, iterations = Recorder(), list[int]()
     no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
 
     def visit(t: int, value: float, norm: float, always: bool) -> None:
-        if t % every == 0 or always:
+        if t <= RECORD.first or t % every == 0 or always:
             if iterations:
-                record.step(lr)
+                record.step(steps.lr(t - 1))
             iterations.append(t)
             record.add(overlaps(data, Q.detach().cpu().numpy(), no_V), norm / size, value / data.dim)
 
     with few_threads(data.tokens.size):
         if method == "lbfgs":
             status, n_iter = quasi_newton(function, Q, lr, max_iter, tol * size, visit)
+        elif method == "sgd":
+            rng = generator(seed, Stream.MINIBATCHES)
+            penalty = None if data.penalty.quadratic else data.penalty
+            seen = RECORD.first, every
+            status, n_iter = minibatch_descent(function, Q, penalty, steps, rng, max_iter, tol * size, seen, visit)
         elif not data.penalty.quadratic:
-            status, n_iter = proximal_descent(function, Q, data.penalty, lr, max_iter, tol * size, visit)
+            status, n_iter = proximal_descent(function, Q, data.penalty, steps.lr, max_iter, tol * size, visit)
+        elif method == "adam":
+            optimizer: torch.optim.Optimizer = torch.optim.Adam([Q], lr=lr)
+            status, n_iter = first_order(function, Q, optimizer, None, max_iter, tol * size, visit)
         else:
-            optimizer = torch.optim.Adam([Q], lr=lr) if method == "adam" else torch.optim.SGD([Q], lr=lr)
-            status, n_iter = first_order(function, Q, optimizer, max_iter, tol * size, visit)
+            moving = {"momentum": steps.momentum, "nesterov": steps.nesterov}
+            optimizer = torch.optim.SGD([Q], lr=steps.lr(0), **moving)  # type: ignore[arg-type]
+            status, n_iter = first_order(function, Q, optimizer, steps.lr, max_iter, tol * size, visit)
     end = Q.detach().cpu().numpy().copy()
     if not np.isfinite(end).all():
         end = start

@@ -122,6 +122,7 @@ class _BaselineIntegrand(Integrand):
         self.centre = model.teacher(np.zeros((L, model.teacher_rank))).ravel()
         self.blocks = (slice(0, L * L), slice(L * L, L * L + 1))
         self._weight = np.tile(self.trace, L) / L
+        self._noise = model.score_noise**2 * float(self.trace.sum())
 
     def __call__(self, white: np.ndarray) -> np.ndarray:
         L, total = len(self.trace), np.zeros((len(white), len(self.centre) + 1))
@@ -134,7 +135,7 @@ class _BaselineIntegrand(Integrand):
     def results(self, means: np.ndarray) -> np.ndarray:
         """Ŵ, flat, and ε_lin."""
         error = means[-1] - self._weight @ means[:-1] ** 2
-        return np.append(self.centre + means[:-1], max(error, 0.0))
+        return np.append(self.centre + means[:-1], max(error, 0.0) + self._noise)
 
     def rounding(self, results: np.ndarray) -> np.ndarray:
         largest = np.abs(results[:-1]).max()

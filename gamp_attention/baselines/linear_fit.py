@@ -140,13 +140,14 @@ class _FreshSentence:
         if mu.any():
             kappa, self.token = np.concatenate([kappa, mu]), np.append(fields.token, np.arange(len(mu)))
         self.overlap = kappa @ kappa.T / d
+        self._noise = data.model.score_noise**2 * float(full.mean(axis=1).sum() + np.sum(mu**2) / d)
 
     def __call__(self, white: np.ndarray) -> np.ndarray:
         difference = self.fields.targets(white) - self.W
         white = np.concatenate([white[:, : self.dim], np.ones((len(white), len(self.token) - self.dim))], axis=1)
         along = difference[:, :, self.token] * white[:, None, :]
         value = np.sum((along @ self.overlap) * along, axis=(1, 2)) + (difference**2 @ self.rest).sum(axis=1)
-        return value[:, None] / len(self.W)
+        return value[:, None] / len(self.W) + self._noise
 
     def rounding(self, results: np.ndarray) -> np.ndarray:
         scale = max(self.rest.max(), 0.0) * max(1.0, np.abs(self.W).max()) ** 2

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 Risk = Callable[["torch.Tensor"], "torch.Tensor"]
+Steps = Callable[[int], float]  # size of each step
 Visit = Callable[[int, float, float, bool], None]  # step, risk, gradient norm, whether to record it in any case
 
 
@@ -47,38 +49,83 @@ def _status(loss: float, norm: float, tol: float, otherwise: Status) -> Status:
 
 
 def first_order(
-    function: Risk, Q: "torch.Tensor", optimizer: "torch.optim.Optimizer", max_iter: int, tol: float, visit: Visit
-) -> tuple[Status, int]:
-    """Steps of a torch optimizer until the gradient norm is at most tol."""
+    function: Risk, Q: "torch.Tensor", optimizer: "torch.optim.Optimizer", lr: Steps | None, max_iter: int, tol: float,
+    visit: Visit,
+) -> tuple[Status, int]:  # fmt: skip
+    """Steps of a torch optimizer, with sizes of their own if given, until the gradient norm is at most tol."""
     for t in range(max_iter + 1):
         loss, norm = _value_and_norm(function, Q)
         done = norm <= tol or t == max_iter or not math.isfinite(loss)
         visit(t, loss, norm, done)
         if done:
             break
+        if lr is not None:
+            optimizer.param_groups[0]["lr"] = lr(t)
         optimizer.step()
     return _status(loss, norm, tol, Status.MAX_ITER), t
 
 
 def proximal_descent(
-    function: Risk, Q: "torch.Tensor", penalty: Any, lr: float, max_iter: int, tol: float, visit: Visit
+    function: Risk, Q: "torch.Tensor", penalty: Any, lr: Steps, max_iter: int, tol: float, visit: Visit
 ) -> tuple[Status, int]:
     """Proximal gradient steps Q ← prox(Q − lr ∇f), until the least subgradient is at most tol."""
-    import torch
-
     for t in range(max_iter + 1):
-        value, _ = _value_and_norm(function, Q)
-        assert Q.grad is not None
-        here, smooth = Q.detach().cpu().numpy(), Q.grad.cpu().numpy()
-        loss = value + penalty_total(penalty, here)
-        norm = float(np.linalg.norm(least_subgradient(penalty, here, smooth)))
+        loss, norm = _value_and_subgradient(function, Q, penalty)
         done = norm <= tol or t == max_iter or not math.isfinite(loss)
         visit(t, loss, norm, done)
         if done:
             break
-        moved, _ = proximal_map(penalty, here / lr - smooth, 1 / lr)
-        Q.data.copy_(torch.as_tensor(moved))
+        _proximal_step(Q, penalty, lr(t))
     return _status(loss, norm, tol, Status.MAX_ITER), t
+
+
+def minibatch_descent(
+    function: Any, Q: "torch.Tensor", penalty: Any, method: Any, rng: np.random.Generator, max_iter: int, tol: float,
+    seen: tuple[int, int], visit: Visit,
+) -> tuple[Status, int]:  # fmt: skip
+    """Steps along gradients of shares of the data drawn anew at every step; proximal ones where there is a penalty.
+
+    The whole risk is looked at in so many first steps, and then every so many.
+    """
+    import torch
+
+    n = len(function)
+    size = max(1, round(method.batch * n))
+    for t in range(max_iter + 1):
+        if t <= seen[0] or t % seen[1] == 0 or t == max_iter:
+            loss, norm = (
+                _value_and_norm(function, Q) if penalty is None else _value_and_subgradient(function, Q, penalty)
+            )
+            done = norm <= tol or t == max_iter or not math.isfinite(loss)
+            visit(t, loss, norm, True)
+            if done:
+                break
+        rows = torch.as_tensor(rng.choice(n, size, replace=False))
+        _value_and_norm(partial(function, rows=rows), Q)
+        assert Q.grad is not None
+        if penalty is None:
+            Q.data.sub_(method.lr(t) * Q.grad)
+        else:
+            _proximal_step(Q, penalty, method.lr(t))
+    return _status(loss, norm, tol, Status.MAX_ITER), t
+
+
+def _value_and_subgradient(function: Risk, Q: "torch.Tensor", penalty: Any) -> tuple[float, float]:
+    """The risk with its penalty and the norm of the least subgradient; the gradient without it is left in Q.grad."""
+    value, _ = _value_and_norm(function, Q)
+    assert Q.grad is not None
+    here, smooth = Q.detach().cpu().numpy(), Q.grad.cpu().numpy()
+    norm = float(np.linalg.norm(least_subgradient(penalty, here, smooth)))
+    return value + penalty_total(penalty, here), norm
+
+
+def _proximal_step(Q: "torch.Tensor", penalty: Any, lr: float) -> None:
+    """Q ← prox(Q − lr ∇f), with the gradient in Q.grad."""
+    import torch
+
+    assert Q.grad is not None
+    moved, _ = proximal_map(penalty, Q.detach().cpu().numpy() / lr - Q.grad.cpu().numpy(), 1 / lr)
+    Q.data.copy_(torch.as_tensor(moved))
 
 
 def quasi_newton(

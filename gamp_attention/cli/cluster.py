@@ -50,6 +50,8 @@ def require_listener(address: str) -> None:
         try:
             socket.create_connection((host, port), timeout=CLUSTER.reach).close()
             heard[0] = ""
+        except TimeoutError:
+            pass  # as when nothing is heard at all
         except OSError as error:
             heard[0] = error.strerror or str(error)
 

@@ -24,6 +24,7 @@ from gamp_attention.gamp.run import run_gamp
 from gamp_attention.models.attention import paper_model
 from gamp_attention.models.starts import STARTS
 from gamp_attention.penalties.standard import ElasticNet
+from gamp_attention.state_evolution.dynamics.methods import DESCENTS
 from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 from gamp_attention.state_evolution.fixed_points.overlap_map import RESPONSES
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
@@ -57,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     comparison.add_argument("--d", type=int, default=1000, help="dimension of a token (default 1000)")
     comparison.add_argument("--seed", type=int, default=0, help="seed of the instance (default 0)")
     comparison.add_argument("--risk", choices=RISKS, default="asymptotic")
-    comparison.add_argument("--gd-steps", type=int, help="steps of plain gradient descent (default: up to 5000)")
+    comparison.add_argument("--gd-steps", type=int, help="steps of plain gradient descent")
     comparison.add_argument("--plot", metavar="FILE", default="compare.png", help="the picture (default compare.png)")
     comparison.set_defaults(run=_compare)
 
@@ -86,11 +87,13 @@ def _parser() -> argparse.ArgumentParser:
     solve.add_argument("--seed", type=int, default=0, help="seed of randomised points (default 0)")
     solve.set_defaults(run=_solve)
 
-    path = commands.add_parser("trajectory", help="state evolution of damped GAMP at every iteration")
+    path = commands.add_parser("trajectory", help="every iteration of damped GAMP or of gradient descent, for large d")
     _add_model(path)
     _add_l1(path)
     path.add_argument("--init", choices=STARTS, default="semantic")
-    path.add_argument("--damping", type=float, default=0.5, help="step β (default 0.5)")
+    path.add_argument("--method", choices=("gamp", *DESCENTS), default="gamp", help="(default gamp)")
+    path.add_argument("--damping", type=float, default=0.5, help="step β of GAMP (default 0.5)")
+    path.add_argument("--lr", type=float, default=0.15, help="step of descents (default 0.15)")
     path.add_argument("--n-iter", type=int, default=20, help="iterations (default 20)")
     path.add_argument("--seed", type=int, default=0, help="seed of the paths (default 0)")
     path.set_defaults(run=_trajectory)
@@ -105,6 +108,7 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--omega", type=float, default=0.3, help="positional share of the task (default 0.3)")
     command.add_argument("--sigma", type=float, default=0.5, help="standard deviation of tokens (default 0.5)")
     command.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
+    command.add_argument("--score-noise", type=float, default=0.0, help="s of targets (T + s N)x (default 0)")
 
 
 def _add_l1(command: argparse.ArgumentParser) -> None:
@@ -118,7 +122,8 @@ def _penalty(options: argparse.Namespace) -> Any:
 
 
 def _model(options: argparse.Namespace) -> Any:
-    return paper_model(options.omega, options.sigma, options.lam, penalty=_penalty(options))
+    noise = options.score_noise
+    return paper_model(options.omega, options.sigma, options.lam, penalty=_penalty(options), score_noise=noise)
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -190,6 +195,6 @@ def _solve(options: argparse.Namespace) -> int:
 
 
 def _trajectory(options: argparse.Namespace) -> int:
-    path = trajectory(_model(options), **chosen(options, "alpha", "init", "damping", "n_iter", "seed"))
+    path = trajectory(_model(options), **chosen(options, "alpha", "init", "method", "damping", "lr", "n_iter", "seed"))
     report(options, str(path), path.to_dict())
     return 0

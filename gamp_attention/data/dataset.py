@@ -102,14 +102,15 @@ class Dataset(Shown):
         Q_star: np.ndarray,
         spectra: np.ndarray,
         sources: Sources | None = None,
+        noise: np.ndarray | None = None,
     ) -> "Dataset":
-        """Samples labelled by a teacher, y = T[xQ*/√d] x; outputs are formed only when asked for."""
+        """Samples labelled by a teacher, y = (T[xQ*/√d] + noise) x; outputs are formed only when asked for."""
         self = cls.__new__(cls)
         self.tokens = tokens
         sources = Sources.plain(positions, len(tokens)) if sources is None else sources
         self._describe(model.penalty, model.rank, spectra, model.student, sources)
         self.Q_star, self.model = Q_star, model
-        self.targets, exact = taught_terms(tokens, positions, model.teacher, Q_star)
+        self.targets, exact = taught_terms(tokens, positions, model.teacher, Q_star, noise)
         self._risks = {"exact": exact, "asymptotic": asymptotic_terms(self.targets, self.traces)}
         self._outputs = None
         return self

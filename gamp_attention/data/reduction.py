@@ -30,12 +30,14 @@ def own_terms(tokens: Tokens, positions: np.ndarray, outputs: Tokens) -> RiskTer
 
 
 def taught_terms(
-    tokens: Tokens, positions: np.ndarray, teacher: Callable[[np.ndarray], np.ndarray], Q_star: np.ndarray
-) -> tuple[np.ndarray, RiskTerms]:
-    """T[xQ*/√d] (n, L, L) and the exact risk's terms of y = T[xQ*/√d] x, without forming y."""
+    tokens: Tokens, positions: np.ndarray, teacher: Callable[[np.ndarray], np.ndarray], Q_star: np.ndarray,
+    noise: np.ndarray | None = None,
+) -> tuple[np.ndarray, RiskTerms]:  # fmt: skip
+    """T[xQ*/√d] + noise (n, L, L) and the exact risk's terms of y = (T[xQ*/√d] + noise) x, without forming y."""
     d, parts = tokens.shape[2], []
-    for _, _, x in token_blocks(tokens):
+    for rows, _, x in token_blocks(tokens):
         T = teacher(local_fields(x, np.zeros_like(positions), Q_star))
+        T = T if noise is None else T + noise[rows]
         xx, xp = token_products(x, x) / d, _with_positions(x, positions) / d
         M = (xx + xp.transpose(0, 2, 1)) @ T.transpose(0, 2, 1)
         parts.append((T, *_terms(positions, xx, xp, M, np.einsum("nij,njk,nik->n", T, xx, T))))

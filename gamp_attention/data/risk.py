@@ -8,35 +8,18 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.compiled import kernel, over_blocks
 from gamp_attention._core.overflow import quiet
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.hessian_pass import hessian_pass
 from gamp_attention.data.stores import joined
 from gamp_attention.denoisers.input import input_step
 from gamp_attention.denoisers.output import Denoised, denoise
-from gamp_attention.losses.attention import differentiate, make_work
+from gamp_attention.losses.derivatives import sample_derivatives
 from gamp_attention.models.sources import weighted
 from gamp_attention.penalties.matrix import least_subgradient, penalty_total
 from gamp_attention.results import Overlaps
 
 T = TypeVar("T", np.ndarray, float)
-
-
-@kernel
-def _derivatives(first, last, loss, params, z, value, grad, hess):
-    work = make_work(loss)
-    for mu in range(first, last):
-        value[mu] = differentiate(loss, params[mu], z[mu], grad[mu], hess[mu], work)
-
-
-def sample_derivatives(loss: Any, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """ℓ (n,), ∇ℓ (n, L, r) and ∇²ℓ (n, L r, L r) at fields z (n, L, r)."""
-    n, L, r = z.shape
-    flat = np.ascontiguousarray(z).reshape(n, L * r)
-    value, grad, hess = np.empty(n), np.empty((n, L * r)), np.empty((n, L * r, L * r))
-    over_blocks(lambda first, last: _derivatives(first, last, loss, params, flat, value, grad, hess), n, 1024)
-    return value, grad.reshape(n, L, r), hess
 
 
 @dataclass(frozen=True, eq=False)

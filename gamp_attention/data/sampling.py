@@ -44,7 +44,7 @@ def sample(
 
     Returns
     -------
-    Dataset with Q_star (d, t) and targets (n, L, L).
+    Dataset with Q_star (d, t) and targets (n, L, L), score noise included.
 
     Raises
     ------
@@ -76,7 +76,10 @@ def sample(
     tokens, sources = draw_tokens(rng, n, d, positions, means, spectra, model.classes.draw, _precision(dtype), where)
     if isinstance(model, GLMModel):
         return label_dataset(model, tokens, positions, Q_star, spectra, rng)
-    return Dataset.from_teacher(model, tokens, positions, Q_star, spectra, sources)
+    noise = None
+    if model.score_noise:
+        noise = model.score_noise * rng.standard_normal((n, model.n_tokens, model.n_tokens))
+    return Dataset.from_teacher(model, tokens, positions, Q_star, spectra, sources, noise)
 
 
 def _precision(dtype: Any) -> np.dtype:

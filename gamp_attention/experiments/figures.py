@@ -157,11 +157,13 @@ def plot_phase_diagram(boundaries: "PhaseBoundaries", path: str | Path | None = 
     return axes
 
 
-def _draw_prediction(axis: Any, predicted: Trajectory, key: str, label: str = "state evolution") -> None:
+def _draw_prediction(
+    axis: Any, predicted: Trajectory, key: str, label: str = "state evolution", color: str = DARK
+) -> None:
     values, error = predicted.scalars()[key], predicted.error.scalars()[key]
-    axis.plot(values, color=DARK, lw=1.5, label=label)
-    band = values - 2 * error, values + 2 * error
-    axis.fill_between(np.arange(len(values)), *band, color=DARK, alpha=0.3, lw=0, label="its sampling error, 2 s.e.")
+    axis.plot(values, color=color, lw=1.5, label=label)
+    band, told = (values - 2 * error, values + 2 * error), "its sampling error, 2 s.e." if color == DARK else None
+    axis.fill_between(np.arange(len(values)), *band, color=color, alpha=0.3, lw=0, label=told)
     axis.set(title=LABELS[key], xlabel="iteration")
     axis.margins(y=0.15)
 
@@ -175,6 +177,11 @@ def _draw_branch(row: Any, branch: "Branch", label: str) -> None:
         axis.fill_between(time, *band, color=colour, alpha=0.2, lw=0, label="spread of other instances around theirs")
         _draw_prediction(axis, branch.predicted, key, "state evolution of this instance")
         axis.plot(seen[key][: len(time)], "o", ms=4, color=colour, label=label)
+        if key != "V":  # which descents have none of
+            _draw_prediction(axis, branch.predicted_descent, key, "theory of gradient descent on it", GREY)
+            early = branch.descent.iterations < len(time)
+            steps, values = branch.descent.iterations[early], branch.descent.history.scalars()[key][early]
+            axis.plot(steps, values, "o", ms=4, mfc="white", color=GREY, label="gradient descent")
         ends = {end.name: end.values[key] for end in branch.rows}
         limit = "fixed point of state evolution, d → ∞"
         axis.axhline(ends["state evolution"], color=GREY, lw=0.8, ls="--", label=limit)

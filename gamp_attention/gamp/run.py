@@ -36,6 +36,7 @@ def run_gamp(
     settling: bool = True,
     escape: bool = False,
     onsager: Any = "empirical",
+    empirical_after: int | None = None,
     memory: Memory = averaged_memory,
     V: Any = None,
     seed: Any = 0,
@@ -70,6 +71,9 @@ def run_gamp(
         takes the place of an iteration, whose damping is NaN in the history.
     onsager : "empirical" response, "state_evolution" (taken from `trajectory` at the same start and damping),
         or an array (T, S, r, r) of responses V̂_t, the last one being repeated; S = L but for mixtures.
+    empirical_after : iteration from which the response is the empirical one, whatever `onsager` is before; if not
+        given, never. Where proximal maps jump, only the predicted one is what state evolution tracks, and only with the
+        empirical one does the gradient go to zero.
     memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.memory`.
     V : (S, r, r) variances to start with; tr Σ_l/(2dλ) if not given.
     seed : for the random part of a start.
@@ -105,6 +109,8 @@ def run_gamp(
     if hold_after is None:
         hold_after = WATCH.hold_after if tol > 0 else sys.maxsize
     hold_after = check.integer("hold_after", hold_after, low=0)
+    if empirical_after is not None:
+        empirical_after = check.integer("empirical_after", empirical_after, low=0)
     flags = {"settling": settling, "escape": escape, "raise_on_failure": raise_on_failure}
     if accelerate is not None:
         flags["accelerate"] = accelerate
@@ -127,7 +133,7 @@ def run_gamp(
     plain = isinstance(onsager, str) and onsager == "empirical" and memory is averaged_memory and data.rows_here
     by_default = LATE if plain and isinstance(damping, str) and tol > 0 else False
     mode = by_default if accelerate is None else accelerate
-    V_hat = responses(onsager, data.n_sources, data.rank, predicted)
+    V_hat = responses(onsager, empirical_after, data.n_sources, data.rank, predicted)
 
     if accelerate and not data.rows_here:
         raise check.fail("accelerate", accelerate, "False for data whose samples are on other workers")
@@ -135,6 +141,7 @@ def run_gamp(
     if checkpoint is not None:
         rule = getattr(memory, "__qualname__", type(memory).__qualname__)
         options = risk, state.Q, state.V, damping, tol, hold_after, mode, settling, escape, onsager
+        options += () if empirical_after is None else (empirical_after,)  # type: ignore[assignment]
         file = Checkpoint(checkpoint, digest(data, *options, memory.__module__, rule), checkpoint_every)
     plan = Plan(data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, memory, callback)
     loop = Loop(plan, state, file)

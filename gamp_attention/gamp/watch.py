@@ -1,5 +1,6 @@
 """How a run of GAMP is steered: the judgement of each iteration, and the responses it uses."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +93,7 @@ class Watch:
 
 
 def responses(
-    onsager: Any, n_sources: int, r: int, predicted: Callable[[], np.ndarray]
+    onsager: Any, empirical_after: int | None, n_sources: int, r: int, predicted: Callable[[], np.ndarray]
 ) -> Callable[[int], np.ndarray | None]:
     """The response V̂_t to use at iteration t, None for the empirical one; see `run_gamp`."""
     if isinstance(onsager, str):
@@ -100,4 +101,5 @@ def responses(
             return lambda t: None
         onsager = predicted()
     table = check.array("onsager", onsager, ("T", n_sources, r, r))
-    return lambda t: table[min(t, len(table) - 1)]
+    last = math.inf if empirical_after is None else empirical_after
+    return lambda t: table[min(t, len(table) - 1)] if t < last else None

@@ -26,6 +26,7 @@ def attention_model(
     teacher: Teacher | None = None,
     coordinates: CoordinateLaw | None = None,
     penalty: Any = None,
+    score_noise: float = 0.0,
 ) -> Model:
     """Model with isotropic tokens, Gaussian teacher weights and positions along one direction, or a law of its own.
 
@@ -41,6 +42,7 @@ def attention_model(
     teacher : another target map T than that of eq. (16), which ω and A belong to.
     coordinates : the law ν of covariances, positions and teacher weights, in place of sigma and tau.
     penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
+    score_noise : s of targets y = (T[u] + s N)x with white noise N (L, L) of each sample.
 
     Returns
     -------
@@ -82,12 +84,14 @@ def attention_model(
     elif (coordinates.gamma.shape[1], coordinates.teacher_mean.shape[1]) != (L, t):
         found = f"L = {coordinates.gamma.shape[1]}, t = {coordinates.teacher_mean.shape[1]}"
         raise check.fail("coordinates", found, f"a law of L = {L} tokens and t = {t} teacher columns")
-    return Model(teacher, coordinates, penalty, r, DotProductAttention() if student is None else student)
+    student = DotProductAttention() if student is None else student
+    return Model(teacher, coordinates, penalty, r, student, score_noise=score_noise)
 
 
 def paper_model(
-    omega: float = 0.3, sigma: float = 0.5, lam: float = 0.01, A: Any = ((0.6, 0.4), (0.4, 0.6)), penalty: Any = None
-) -> Model:
+    omega: float = 0.3, sigma: float = 0.5, lam: float = 0.01, A: Any = ((0.6, 0.4), (0.4, 0.6)), penalty: Any = None,
+    score_noise: float = 0.0,
+) -> Model:  # fmt: skip
     """The model of the paper's Section 5: L = 2, r = t = 1, p_1 = −p_2 = 1_d/√d, Q* ~ N(0, I).
 
     Parameters
@@ -97,6 +101,7 @@ def paper_model(
     lam : ridge λ > 0; not used where a penalty is given.
     A : (2, 2) positional part of the target.
     penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
+    score_noise : s of targets y = (T[u] + s N)x with white noise N (2, 2) of each sample.
 
     Returns
     -------
@@ -114,4 +119,4 @@ def paper_model(
     (2, 1, [[[0.25]], [[0.25]]])
     """
     sigma = check.real("sigma", sigma, low=0, strict=True)
-    return attention_model(2, 1, 1, omega=omega, sigma=sigma, lam=lam, A=A, penalty=penalty)
+    return attention_model(2, 1, 1, omega=omega, sigma=sigma, lam=lam, A=A, penalty=penalty, score_noise=score_noise)

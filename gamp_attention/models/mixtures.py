@@ -74,7 +74,7 @@ class MixtureModel(Model):
         law = self.coordinates
         teacher = ShiftedTeacher(self.teacher, self.teacher_shift[sources])
         own = CoordinateLaw(law.weight, law.gamma[:, sources], law.tau[:, sources], law.teacher_mean, law.teacher_cov)
-        return Model(teacher, own, self.penalty, self.rank, self.student)
+        return Model(teacher, own, self.penalty, self.rank, self.student, score_noise=self.score_noise)
 
     @cached_property
     def components(self) -> tuple[Component, ...]:
@@ -106,6 +106,7 @@ def mixture_model(
     student: DotProductAttention | None = None,
     teacher: Teacher | None = None,
     penalty: Any = None,
+    score_noise: float = 0.0,
 ) -> MixtureModel:
     """Model whose tokens are Gaussian mixtures, Appendix C.10: x_l | c_l = k ~ N(μ_{l,k}, σ_{l,k}² I).
 
@@ -123,7 +124,7 @@ def mixture_model(
     tau : (L,) or (J, L) positions as for `coordinate_law`; evenly spaced from 1 to −1, the same in all coordinates, if
         not given. Classes of coordinates of positions and of means are independent.
     teacher_mean : (t,) mean of the rows of Q*, beside their covariance 1; zero if not given.
-    student, teacher, penalty : as for `attention_model`.
+    student, teacher, penalty, score_noise : as for `attention_model`.
 
     Returns
     -------
@@ -165,5 +166,6 @@ def mixture_model(
         teacher_cov=np.tile(np.eye(t), (len(j), 1, 1)),
     )
     return MixtureModel(
-        plain.teacher, coordinates, plain.penalty, plain.rank, plain.student, classes=law, class_means=class_means
-    )
+        plain.teacher, coordinates, plain.penalty, plain.rank, plain.student, score_noise=score_noise,
+        classes=law, class_means=class_means,
+    )  # fmt: skip

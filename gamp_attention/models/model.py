@@ -39,6 +39,7 @@ class Model(Shown):
     penalty : r(Q) of eq. (3): `Ridge`, `ElasticNet` or one's own; a number stands for Ridge(λ).
     rank : columns r of the student's Q.
     student : attention map S, eq. (2).
+    score_noise : s of the targets y = (T[u] + s N)x, N being white (L, L) noise of each sample.
 
     Examples
     --------
@@ -54,6 +55,7 @@ class Model(Shown):
     penalty: Any
     rank: int
     student: Any = field(default_factory=DotProductAttention)
+    score_noise: float = field(default=0.0, kw_only=True, metadata={"later": True})
 
     def __post_init__(self) -> None:
         if not isinstance(self.coordinates, CoordinateLaw):
@@ -68,12 +70,16 @@ class Model(Shown):
         if labels and not (callable(self.teacher) and hasattr(self.teacher, "n_noise")):
             needs = "a teacher of labels, such as LinearLabels(), with `even` and `n_noise`"
             raise check.fail("labels", self.teacher, needs, TypeError)
+        noise = check.real("score_noise", self.score_noise, low=0)
+        if noise and not self.attention:
+            raise check.fail("score_noise", noise, "0 for labels, which have noise of their own")
+        object.__setattr__(self, "score_noise", noise)
         self.task.check(self.n_tokens, self.teacher_rank)
 
     @cached_property
     def task(self) -> Task:
         """What the student learns from the teacher, and how well."""
-        return AttentionTask(self.teacher, self.student, self.coordinates.trace)
+        return AttentionTask(self.teacher, self.student, self.coordinates.trace, self.score_noise)
 
     @property
     def attention(self) -> bool:

@@ -41,31 +41,51 @@ class Task(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class AttentionTask:
-    """An attention layer learns the outputs of another, T[y] x."""
+    """An attention layer learns the outputs of another, T[y] x, or (T[y] + s N) x with white noise N (L, L)."""
 
     teacher: Teacher
     student: Any
     trace: np.ndarray  # (L,) of tr Σ_l/d
+    noise: float = 0.0  # s
     attention = True
     jumps = True
-    n_noise = 0
+
+    @property
+    def n_noise(self) -> int:
+        """One for each entry of the target, if there is noise."""
+        return len(self.trace) ** 2 if self.noise else 0
 
     def check(self, n_tokens: int, teacher_rank: int) -> None:
         """Try the teacher on a few fields."""
         check_teacher(self.teacher, n_tokens, teacher_rank)
 
     def terms(self, y: np.ndarray, noise: np.ndarray) -> RiskTerms:
-        """Loss parameters of the asymptotic risk, with targets T[y]."""
-        return asymptotic_terms(self.teacher(y), self.trace[None])
+        """Loss parameters of the asymptotic risk, with targets T[y] + s N.
+
+        N is turned with the sign of y, so that mirror images of all white coordinates have the same target.
+        """
+        targets = self.teacher(y)
+        if self.noise:
+            turned = np.where(y[:, 0, 0] < 0, -self.noise, self.noise)
+            targets = targets + turned[:, None, None] * noise.reshape(targets.shape)
+        return asymptotic_terms(targets, self.trace[None])
 
     def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
-        """(1/L) Tr[(S − T) ρ (S − T)ᵀ] of each sample, equation (10)."""
+        """(1/L) Tr[(S − T) ρ (S − T)ᵀ] of each sample, equation (10), averaged over its noise."""
         difference = self.student(z) - self.teacher(y)
-        return np.einsum("nij,j->n", difference**2, self.trace) / len(self.trace)
+        return np.einsum("nij,j->n", difference**2, self.trace) / len(self.trace) + self.noise_error
+
+    @property
+    def noise_error(self) -> float:
+        """What noise adds to any test error, s² Σ_l tr Σ_l/d."""
+        return self.noise**2 * float(self.trace.sum())
 
     def errors_at(
         self, tokens: np.ndarray, positions: np.ndarray, z: np.ndarray, y: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
         """‖y − f_Q(x)‖_F²/(dL) of each sample, equation (4)."""
-        difference = self.teacher(y) @ tokens - self.student(z) @ (tokens + positions)
+        targets = self.teacher(y)
+        if self.noise:
+            targets = targets + self.noise * rng.standard_normal(targets.shape)
+        difference = targets @ tokens - self.student(z) @ (tokens + positions)
         return np.einsum("nld,nld->n", difference, difference) / tokens[0].size

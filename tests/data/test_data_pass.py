@@ -10,7 +10,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.data.fields import back_project, local_fields
 from gamp_attention.data.pass_kernels import data_pass
-from gamp_attention.data.risk import sample_derivatives
+from gamp_attention.losses.derivatives import sample_derivatives
 
 
 class Mean(NamedTuple):

@@ -21,7 +21,7 @@ def test_rows_hold_every_solver(comparison):
         assert [row.name for row in branch.rows] == [
             "state evolution",
             "GAMP",
-            "gradient descent, 50 steps",
+            "gradient descent, 50 steps of 3",
             "L-BFGS",
             "L-BFGS from GAMP + noise",
         ]

@@ -11,8 +11,8 @@ import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
 from docs.examples.sigmoid_attention import SigmoidAttention
 from gamp_attention._core.kernel_cache import COMPILED, is_known, user_classes
-from gamp_attention.data.risk import sample_derivatives
 from gamp_attention.losses.checks import check_loss
+from gamp_attention.losses.derivatives import sample_derivatives
 from gamp_attention.losses.registration import sample_loss
 
 

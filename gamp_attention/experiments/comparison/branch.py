@@ -8,8 +8,10 @@ import numpy as np
 
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.baselines.descent import minimize_risk
+from gamp_attention.baselines.stable_step import stable_step
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.sampling import sample
+from gamp_attention.data.starts import initial_weights
 from gamp_attention.data.test_error import sampled_test_error
 from gamp_attention.experiments.comparison.result import Branch, Row
 from gamp_attention.gamp.run import run_gamp
@@ -25,8 +27,10 @@ class Effort:
     followed: int = 20  # iterations of the trajectory, after which it hardly moves
     test_samples: int = 4000  # for test errors within about a per cent
     perturbation: float = 1e-3  # of GAMP's weights before descent from there, small enough to stay in the same valley
-    descent_work: float = 1.6e10  # n L d × steps of plain gradient descent: 5000 steps at d = 1000, α = 1.5
-    solvers: int = 6  # of a branch at most, for the progress bar
+    training_time: float = 750.0  # of gradient descent, steps times their size: 5000 steps of .15, as in the paper
+    descent_work: float = 1.6e10  # n L d × steps of it at most
+    replicas: int = 4  # of the descent's prediction
+    solvers: int = 7  # of a branch at most, for the progress bar
 
 
 EFFORT = Effort()
@@ -40,8 +44,8 @@ class Plan:
     seed: int
     risk: str
     rtol: float | None
-    lr: float
-    gd_steps: int
+    lr: float | None
+    gd_steps: int | None
     instances: int
     device: str
 
@@ -58,11 +62,17 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
         progress.update()
         return result, time.perf_counter() - began
 
-    gamp, gamp_time = timed("GAMP", run_gamp, data, name, risk, damping=damping)
+    followed: Any = {"n_iter": EFFORT.followed}
+    instance = data.instance_model(), data.alpha, name
+    predicted, _ = timed("trajectory", trajectory, *instance, damping=damping, **followed)
+    tracked: Any = {"onsager": predicted.V_hat, "empirical_after": EFFORT.followed}
+    gamp, gamp_time = timed("GAMP", run_gamp, data, name, risk, damping=damping, hold_after=EFFORT.followed, **tracked)
     fixed, fixed_time = timed("state evolution", solve_state_evolution, model, alpha, name, rtol=plan.rtol)
-    followed: Any = {"damping": damping, "n_iter": EFFORT.followed}
-    predicted, _ = timed("trajectory", trajectory, data.instance_model(), data.alpha, name, **followed)
-    plain = {"method": "gd", "lr": plan.lr, "max_iter": plan.gd_steps, "device": plan.device}
+    lr = stable_step(data, initial_weights(data, name, 0), risk) if plan.lr is None else plan.lr
+    plain: Any = {"method": "gd", "lr": lr}
+    followed |= {"n_replicas": EFFORT.replicas}
+    predicted_descent, _ = timed("its trajectory", trajectory, *instance, **plain, **followed)
+    plain |= {"max_iter": plan.gd_steps or _steps(data, lr), "device": plan.device}
     descent, descent_time = timed("gradient descent", minimize_risk, data, name, risk, **plain)
     best = {"method": "lbfgs", "device": plan.device} if quasi_newton else plain
     quasi, quasi_time = timed("L-BFGS", minimize_risk, data, name, risk, **best) if quasi_newton else (None, np.nan)
@@ -70,7 +80,7 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     size = EFFORT.perturbation * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
     returned, returned_time = timed("descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best)
     others = [
-        deviation(sample(model, data.dim, alpha, other), name, risk, damping, seed=other)[0]
+        deviation(sample(model, data.dim, alpha, other), name, risk, damping, seed=other, onsager="state_evolution")[0]
         for other in range(seed + 1, seed + 1 + plan.instances)
     ]
 
@@ -84,12 +94,18 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     rows = [
         _row("state evolution", fixed, fixed_time, fixed.test_error, errors, (np.nan, np.nan)),
         row("GAMP", gamp, gamp_time),
-        row(f"gradient descent, {descent.n_iter} steps", descent, descent_time),
+        row(f"gradient descent, {descent.n_iter} steps of {lr:g}", descent, descent_time),
         *([] if quasi is None else [row("L-BFGS", quasi, quasi_time)]),
         row(f"{'L-BFGS' if quasi_newton else 'descent'} from GAMP + noise", returned, returned_time),
     ]
     spread = {key: np.array([other[key] for other in others]) for key in others[0]}
-    return Branch(name, gamp, predicted, fixed, descent, quasi, returned, spread, rows)
+    return Branch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, returned, spread, rows)
+
+
+def _steps(data: Dataset, lr: float) -> int:
+    """Steps of gradient descent that make the paper's training time, if these are affordable."""
+    affordable = EFFORT.descent_work / data.tokens.size
+    return max(1, int(min(np.ceil(EFFORT.training_time / lr), max(affordable, 200))))
 
 
 def deviation(

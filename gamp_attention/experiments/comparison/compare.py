@@ -4,12 +4,11 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 
 from gamp_attention._core import check
 from gamp_attention._core.overflow import quiet
-from gamp_attention.baselines.descent import LEARNING_RATES, require_device
+from gamp_attention.baselines.descent import require_device
 from gamp_attention.baselines.linear import linear_baseline
 from gamp_attention.damping import DAMPING
 from gamp_attention.data.dataset import RISKS
@@ -48,9 +47,9 @@ def compare(
     branches : the starts; "semantic", and "positional" where there are positions, if not given.
     damping : the step β of GAMP and of its trajectory; 0.5 on the semantic and 0.3 on other branches if not given.
     rtol : accuracy of state evolution, see `solve_state_evolution`.
-    lr : step of gradient descent; the paper's 0.15 if not given.
-    gd_steps : steps of plain gradient descent from the informed start; as many of the paper's 5000 as are
-        affordable if not given.
+    lr : step of gradient descent; if not given, what the curvature at the start allows, to one digit.
+    gd_steps : steps of plain gradient descent from the informed start; if not given, as many as make the paper's
+        training time, 5000 steps of 0.15, if these are affordable.
     instances : further instances, whose deviations from their predictions show how much one fluctuates.
     device : torch device of the descents.
 
@@ -89,7 +88,8 @@ def compare(
     steps = {name: DAMPING.get(name, DAMPING["positional"]) for name in names}
     if damping is not None:
         steps = dict.fromkeys(names, check.real("damping", damping, low=0, high=1, strict=True))
-    lr = LEARNING_RATES["gd"] if lr is None else check.real("lr", lr, low=0, strict=True)
+    if lr is not None:
+        check.real("lr", lr, low=0, strict=True)
     if rtol is not None:
         checked_rtol(rtol)
     if gd_steps is not None:
@@ -98,8 +98,6 @@ def compare(
     require_device(device)
     began = time.perf_counter()
     data = sample(model, d, alpha, seed)
-    if gd_steps is None:
-        gd_steps = int(np.clip(EFFORT.descent_work / data.tokens.size, 200, 5000))
     plan = Plan(alpha, seed, risk, rtol, lr, gd_steps, instances, device)
     with tqdm(total=len(names) * EFFORT.solvers, disable=None, leave=False) as progress:
         found: list[Branch] = []

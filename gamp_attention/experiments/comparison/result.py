@@ -53,9 +53,10 @@ class Branch(Result):
 
     Attributes
     ----------
-    gamp, predicted, fixed_point, descent, quasi_newton, returned : GAMP; its predicted trajectory and the fixed
-        point of state evolution; gradient descent and L-BFGS from the informed start; L-BFGS from GAMP's
-        weights, perturbed. Without L-BFGS for other penalties than the ridge: None, and proximal steps.
+    gamp, predicted, predicted_descent, fixed_point, descent, quasi_newton, returned : GAMP, whose first iterations take
+        predicted responses; the predicted trajectories of it and of gradient descent, and the fixed point of state
+        evolution; gradient descent and L-BFGS from the informed start; L-BFGS from GAMP's weights, perturbed. Without
+        L-BFGS for other penalties than the ridge: None, and proximal steps.
     instances : how far other instances deviate from their own predictions, each scalar (instances, T + 1).
     rows : the lines of the table.
     """
@@ -63,6 +64,7 @@ class Branch(Result):
     name: str
     gamp: GampResult
     predicted: Trajectory
+    predicted_descent: Trajectory
     fixed_point: StateEvolutionResult
     descent: DescentResult
     quasi_newton: DescentResult | None

@@ -1,7 +1,7 @@
 """Hashes that tell models apart, and all that is plain data, the same in every process."""
 
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,8 @@ def short_hash(value: Any) -> str:
 def _described(value: Any) -> Any:
     """Plain data that hold all that a model holds."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {"type": type(value).__qualname__} | {f.name: _described(getattr(value, f.name)) for f in fields(value)}
+        told = {f.name: getattr(value, f.name) for f in fields(value) if not _is_unused(f, value)}
+        return {"type": type(value).__qualname__} | {name: _described(each) for name, each in told.items()}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {"type": type(value).__qualname__} | {name: _described(v) for name, v in value._asdict().items()}
     if isinstance(value, np.ndarray):
@@ -45,3 +46,8 @@ def _described(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_described(v) for v in value]
     raise check.fail("model", value, "fields that are numbers, words, arrays or dataclasses of them", TypeError)
+
+
+def _is_unused(f: Field[Any], value: Any) -> bool:
+    """Whether a field came later than stored cells, and has the value that they were made with."""
+    return bool(f.metadata.get("later")) and getattr(value, f.name) == f.default

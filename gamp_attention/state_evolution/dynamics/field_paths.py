@@ -4,9 +4,10 @@ import numpy as np
 from scipy.special import ndtri
 
 from gamp_attention._core.gaussian import psd_root, sobol, symmetrise
-from gamp_attention.models.model import Model
+from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
+from gamp_attention.state_evolution.rules.sobol import points_of
 
 
 def half_normals(n: int, dim: int, rng: np.random.Generator) -> np.ndarray:
@@ -47,13 +48,26 @@ class FieldPaths:
         self._of_token = [GaussianPath(white[:, l * t : (l + 1) * t], roots[l]) for l in range(L)]
         self.y, self.terms = fields_and_terms(model, white)
 
-    def draw(self, overlaps: Overlaps, covariances: list[np.ndarray]) -> np.ndarray:
+    def draw(
+        self, overlaps: Overlaps, covariances: list[np.ndarray], rng: np.random.Generator | None = None
+    ) -> np.ndarray:
         """ω̃^t (n, L, r) with the given covariances with earlier ones, its own being the last."""
         L, r = self.model.n_tokens, self.model.rank
-        fresh = symmetrise(half_normals(self.n, L * r, self._rng), self._white)
+        fresh = symmetrise(half_normals(self.n, L * r, rng or self._rng), self._white)
         self._white = np.concatenate([self._white, fresh], axis=1)
         fields = np.empty((self.n, L, r))
         for l, path in enumerate(self._of_token):
             with_past = np.concatenate([overlaps.theta[l], *[c[l].T for c in covariances[:-1]]], axis=1)
             fields[:, l] = path.draw(fresh[:, l * r : (l + 1) * r], with_past, covariances[-1][l])
         return fields
+
+
+def min_paths(model: Model, n_iter: int) -> int:
+    """Paths that the covariances between all times can be told with."""
+    return 4 * model.n_tokens * (model.teacher_rank + model.rank * (n_iter + 1))
+
+
+def component_paths(component: Component, n_paths: int, n_iter: int) -> int:
+    """The paths of a component: its share of all, where that is enough."""
+    few = min_paths(component.model, n_iter)
+    return points_of(n_paths, component.share, few) if component.share < 1 else n_paths

@@ -1,12 +1,4 @@
-"""State evolution at all times: the law of every iterate of damped GAMP, not only of its fixed points.
-
-The weights depend on the start, the positions, the teacher and the Gaussian noises ζ_s of the iterations,
-
-    x^{t+1} = (1−β) x^t + β η(h_t + ζ_t, A_t),   cov(ζ_s, ζ_t) = Σ_l γ_l q̂_l^{s,t},
-
-(`weight_paths`), which gives the overlaps q^{s,t} between any two times. The fields ω̃^0, ω̃^1, … and y are sampled
-as paths with those covariances (`field_paths`).
-"""
+"""State evolution at all times: the law of every iterate of message passing or of gradient descent."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,89 +9,42 @@ from gamp_attention._core import check
 from gamp_attention._core.overflow import quiet
 from gamp_attention._core.seeds import generator
 from gamp_attention.damping import Damping
-from gamp_attention.denoisers.output import denoise
-from gamp_attention.models.model import Component, Model, require_model
+from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Overlaps, stacked
-from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths
+from gamp_attention.state_evolution.dynamics.descent import follow_descent
+from gamp_attention.state_evolution.dynamics.field_paths import component_paths, min_paths
+from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses, follow
+from gamp_attention.state_evolution.dynamics.methods import DESCENTS, descent_method
+from gamp_attention.state_evolution.dynamics.path_responses import bytes_per_path
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw, start_law
-from gamp_attention.state_evolution.dynamics.weight_paths import LinearWeights, SampledWeights
-from gamp_attention.state_evolution.equations.channel import Hats, Moments, average, conjugates
-from gamp_attention.state_evolution.equations.components import restricted, scattered
-from gamp_attention.state_evolution.rules.sobol import points_of
 
 
 @dataclass(frozen=True, eq=False)
 class Trajectory(Overlaps):
-    """Overlaps predicted at every iteration, entry 0 being the start: means over independent replicas.
+    """Overlaps and losses predicted at every iteration, entry 0 being the start: means over independent replicas.
 
     Attributes
     ----------
-    q, m, theta, V : with an axis of time (T + 1) in front.
+    q, m, theta, V : with an axis of time (T + 1) in front; V is NaN for descents.
     error : standard errors of the four, over replicas.
-    V_hat : (T, L, r, r) responses V̂_t in Stein's form, which `run_gamp(onsager=...)` accepts.
+    train_loss, test_error : (T + 1,) ε_t and ε_g.
+    train_loss_error, test_error_error : their standard errors.
+    V_hat : (T, L, r, r) responses V̂_t in Stein's form, which `run_gamp(onsager=...)` accepts; none for descents, and so
+        with the next two.
     jump_mass : (T, L, r, r) V̂_Stein − V̂_derivative, at most 0 but for numerical errors.
     jump_mass_error : its standard error.
+    method : "gamp", or the name of a descent.
     """
 
     error: Overlaps
+    train_loss: np.ndarray
+    train_loss_error: np.ndarray
+    test_error: np.ndarray
+    test_error_error: np.ndarray
     V_hat: np.ndarray
     jump_mass: np.ndarray
     jump_mass_error: np.ndarray
-
-
-def follow(
-    model: Model, alpha: float, start: StartLaw, damping: Any, n_iter: int, n_paths: int, rng: np.random.Generator
-) -> tuple[list[Overlaps], list[Hats]]:
-    """Overlaps at every iteration, and hats at all but the last, on one set of sampled paths."""
-    step = Damping(damping)
-    weights: LinearWeights | SampledWeights
-    if model.penalty.quadratic:
-        weights = LinearWeights(model, start, n_iter)
-    else:
-        weights = SampledWeights(model, start, n_iter, 4 * n_paths, rng)  # more coordinates than paths: they are cheap
-    paths = [ComponentPaths(component, n_paths, n_iter, rng) for component in model.components]
-    states, all_hats = [weights.overlaps()], []
-    for t in range(n_iter):
-        now, q = states[-1], weights.covariances()
-        here = conjugates(model, alpha, now, scattered(model.components, [path.advance(now, q) for path in paths]))
-        q_hats = [np.zeros_like(now.q) for _ in range(t + 1)]
-        for path in paths:
-            for q_hat, block in zip(q_hats, path.q_hats(alpha), strict=True):
-                q_hat[path.sources] += path.share * block
-        weights.step(here, q_hats, step(t))
-        states.append(weights.overlaps())
-        all_hats.append(here)
-    return states, all_hats
-
-
-class ComponentPaths:
-    """Paths of the fields in one component of a mixture, and the denoiser's answers to them."""
-
-    def __init__(self, component: Component, n_paths: int, n_iter: int, rng: np.random.Generator) -> None:
-        self.share, self.sources, self._model = component
-        few = min_paths(self._model, n_iter)
-        self._n = points_of(n_paths, self.share, few) if self.share < 1 else n_paths
-        self._paths = FieldPaths(self._model, self._n, rng)
-        self._g: list[np.ndarray] = []
-        self._z: np.ndarray | None = None
-
-    def advance(self, overlaps: Overlaps, covariances: list[np.ndarray]) -> Moments:
-        """The moments at the next time, given the overlaps and q^{s,t} of all sources with every s <= t."""
-        now, paths = restricted(overlaps, self.sources), self._paths
-        fields = paths.draw(now, [each[self.sources] for each in covariances])
-        out = denoise(self._model.loss, paths.terms.params, fields + now.m, now.V, self._z)
-        self._z = out.z
-        self._g.append(out.g)
-        return average(paths.y, fields, paths.terms, out, now.V)
-
-    def q_hats(self, alpha: float) -> list[np.ndarray]:
-        """α E[g^s g^tᵀ] (L, r, r) for the latest t and every s <= t."""
-        return [alpha * np.einsum("nla,nlb->lab", each, self._g[-1]) / self._n for each in self._g]
-
-
-def min_paths(model: Model, n_iter: int) -> int:
-    """Paths that the covariances between all times can be told with."""
-    return 4 * model.n_tokens * (model.teacher_rank + model.rank * (n_iter + 1))
+    method: str = "gamp"
 
 
 @quiet
@@ -108,27 +53,39 @@ def trajectory(
     alpha: float,
     init: Any = "semantic",
     *,
+    method: str = "gamp",
     damping: Any = 0.5,
+    lr: Any = 0.15,
+    momentum: float = 0.9,
+    batch: float = 0.1,
     n_iter: int = 20,
     n_paths: int = 4096,
     n_replicas: int = 8,
+    max_memory: float = 4e9,
     seed: Any = 0,
 ) -> Trajectory:
-    """Predict the overlaps of damped GAMP at every iteration, in the limit d → ∞.
+    """Predict overlaps and losses of damped GAMP or of gradient descent at every iteration, in the limit d → ∞.
 
-    Eq. :eq:`iterates`.
+    Eq. :eq:`iterates` for message passing; :eq:`descent-fields` for descents, where no landscape and no symmetry of
+    replicas is assumed. Descents are those of `minimize_risk`, on the asymptotic risk.
 
     Parameters
     ----------
     model : the problem.
     alpha : sample complexity, > 0.
-    init : "semantic", "positional", "random", or the Overlaps of the start (V included).
+    init : "semantic", "positional", "random", or the Overlaps of the start (V included, which descents do not use).
+    method : "gamp"; "gd", "momentum" (heavy ball), "nesterov"; or "sgd", with minibatches drawn anew at every step.
     damping : the step β of GAMP in (0, 1], or a sequence with one for each iteration, its last entry being repeated;
         "adaptive" stands for the first step of adaptive damping, 0.3.
+    lr : the step of descents, Q ← Q − lr ∇R(Q), or a sequence of them, with another penalty than the ridge Q ←
+        prox(Q − lr ∇f(Q)), which has no momentum.
+    momentum : μ in [0, 1), for "momentum" and "nesterov".
+    batch : share of the data in (0, 1] that "sgd" draws at every step.
     n_iter : iterations to follow.
     n_paths : sampled paths of each replica, even; in mixtures each pattern of classes has its share of them, if that is
         enough.
     n_replicas : independent replicas, at least 2; their spread gives the standard errors.
+    max_memory : bytes that the paths of descents may take: 2 (T + 1)(T + 2)(L r)² a path.
     seed : an integer or a numpy Generator.
 
     Returns
@@ -145,6 +102,9 @@ def trajectory(
     >>> path = ga.trajectory(ga.paper_model(), alpha=1.5, init="semantic", damping=0.5, n_iter=5, n_paths=512)
     >>> path.q.shape, path.V_hat.shape
     ((6, 2, 1, 1), (5, 2, 1, 1))
+    >>> descent = ga.trajectory(ga.paper_model(), 1.5, method="gd", lr=1.0, n_iter=5, n_paths=512)
+    >>> bool((np.diff(descent.train_loss) < 0).all())
+    True
     """
     require_model(model)
     alpha = check.real("alpha", alpha, low=0, strict=True)
@@ -156,16 +116,59 @@ def trajectory(
         raise check.fail("n_paths", n_paths, f"an even number of at least {enough} for {n_iter} iterations")
     check.fits("n_paths, n_iter", n_paths, enough // 4)
     check.fits("n_replicas, n_iter", n_replicas, n_iter + 1, 4 * model.n_sources * model.rank)
-    Damping(damping)
-    start, rng = start_law(model, init), generator(seed)
-    runs = [follow(model, alpha, start, damping, n_iter, n_paths, rng) for _ in range(n_replicas)]
-    share = 1 / np.sqrt(n_replicas)
-    stacks = stacked([Overlaps(**stacked(states)) for states, _ in runs])
+    check.choice("method", method, ("gamp", *DESCENTS))
+    rng = generator(seed)
+    if method == "gamp":
+        Damping(damping)
+        return _messages(model, alpha, start_law(model, init), damping, n_iter, n_paths, n_replicas, rng)
+    descent = descent_method(method, lr, momentum, batch)
+    if descent.momentum and not model.penalty.quadratic:
+        needs = f"'gd' or 'sgd' for {type(model.penalty).__name__}, as proximal steps have no momentum"
+        raise check.fail("method", method, needs)
+    _require_memory(model, n_iter, n_paths, max_memory)
+    start = start_law(model, init)
+    runs = [follow_descent(model, alpha, start, descent, n_iter, n_paths, rng) for _ in range(n_replicas)]
+    none = np.zeros((0, *start.V.shape))
+    means = _means([states for states, _ in runs], [losses for _, losses in runs])
+    unknown = np.full((n_iter + 1, *start.V.shape), np.nan)
+    means["V"], means["error"] = unknown, Overlaps(**means["error"].arrays() | {"V": unknown})
+    return Trajectory(**means, V_hat=none, jump_mass=none, jump_mass_error=none, method=method)
+
+
+def _messages(
+    model: Model, alpha: float, start: StartLaw, damping: Any, n_iter: int, n_paths: int, n_replicas: int,
+    rng: np.random.Generator,
+) -> Trajectory:  # fmt: skip
+    """That of GAMP."""
+    losses: list[list[MeanLosses]] = [[] for _ in range(n_replicas)]
+    runs = [follow(model, alpha, start, damping, n_iter, n_paths, rng, each) for each in losses]
     jumps = np.array([[hats.jump_mass for hats in all_hats] for _, all_hats in runs])
     return Trajectory(
-        **{name: values.mean(axis=0) for name, values in stacks.items()},
-        error=Overlaps(**{name: values.std(axis=0, ddof=1) * share for name, values in stacks.items()}),
+        **_means([states for states, _ in runs], losses),
         V_hat=np.array([[hats.V for hats in all_hats] for _, all_hats in runs]).mean(axis=0),
         jump_mass=jumps.mean(axis=0),
-        jump_mass_error=jumps.std(axis=0, ddof=1) * share,
+        jump_mass_error=jumps.std(axis=0, ddof=1) / np.sqrt(n_replicas),
     )
+
+
+def _means(states: list[list[Overlaps]], losses: list[list[MeanLosses]]) -> dict[str, Any]:
+    """Means over replicas with their standard errors."""
+    stacks, share = stacked([Overlaps(**stacked(each)) for each in states]), 1 / np.sqrt(len(states))
+    errors = {name: values.std(axis=0, ddof=1) * share for name, values in stacks.items()}
+    found: dict[str, Any] = {name: values.mean(axis=0) for name, values in stacks.items()}
+    found["error"] = Overlaps(**errors)
+    for name, values in zip(("train_loss", "test_error"), np.moveaxis(np.array(losses), 2, 0), strict=True):
+        found |= {name: values.mean(axis=0), f"{name}_error": values.std(axis=0, ddof=1) * share}
+    return found
+
+
+def _require_memory(model: Model, n_iter: int, n_paths: int, max_memory: Any) -> None:
+    """Raise where derivatives along the paths take more memory than they may."""
+    max_memory = check.real("max_memory", max_memory, low=0, strict=True)
+    paths = sum(component_paths(each, n_paths, n_iter) for each in model.components)
+    needed = paths * bytes_per_path(n_iter + 1, model.n_tokens * model.rank)
+    if not model.penalty.quadratic:
+        needed += 4 * n_paths * bytes_per_path(n_iter, model.rank)
+    if needed > max_memory:
+        what = f"at least {needed:.2g} bytes for {n_iter} steps of {paths} paths, or fewer of either"
+        raise check.fail("max_memory", max_memory, what)

@@ -8,8 +8,12 @@ import numpy as np
 from gamp_attention._core.gaussian import psd_root, symmetrise
 from gamp_attention.denoisers.input import denoise_weights, field_variances, precisions, prior_response
 from gamp_attention.models.model import Model
+from gamp_attention.penalties.matrix import penalty_total, proximal_map
 from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces
 from gamp_attention.state_evolution.dynamics.field_paths import GaussianPath, half_normals
+from gamp_attention.state_evolution.dynamics.methods import DescentMethod
+from gamp_attention.state_evolution.dynamics.path_responses import PathResponses
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
@@ -31,7 +35,7 @@ class LinearWeights:
         self._first = first
         x = np.zeros((K, r, self._gram.shape[1]))
         x[:, :, :r] = np.eye(r)
-        self._x = [x]
+        self._x, self._velocity = [x], np.zeros_like(x)
         self._V = start.V
 
     def overlaps(self) -> Overlaps:
@@ -48,21 +52,51 @@ class LinearWeights:
 
     def step(self, hats: Hats, q_hats: list[np.ndarray], damping: float) -> None:
         """One damped iteration, given the hats and q̂^{s,t} with every earlier time s <= t."""
-        law, r, S = self.model.coordinates, self.model.rank, self.model.n_sources
-        t = len(q_hats) - 1
-        here = slice(self._first + r * t, self._first + r * (t + 1))
-        for s, q_hat in enumerate(q_hats):
-            there = slice(self._first + r * s, self._first + r * (s + 1))
-            block = np.einsum("kl,lab->kab", law.gamma, q_hat)
-            self._gram[:, there, here] = block
-            self._gram[:, here, there] = np.swapaxes(block, 1, 2)
+        law = self.model.coordinates
+        b = self._drift(hats.m, hats.theta, q_hats)
         _, C, W = prior_response(law.gamma.T, self.model.lam, hats.V, law.weight)
-        b = np.zeros_like(self._x[-1])
-        b[:, :, r : r + S] = hats.m.T
-        b[:, :, r + S : self._first] = np.einsum("kl,lrt->krt", law.gamma, hats.theta)
-        b[:, :, here] = np.eye(r)
         self._x.append((1 - damping) * self._x[-1] + damping * C @ b)
-        self._V = (1 - damping) * self._V + damping * W
+        self.W, self._V = W, (1 - damping) * self._V + damping * W
+
+    def descend(self, forces: DescentForces, method: DescentMethod) -> None:
+        """One step of gradient descent: −∇R is the drift and Σ_s A(t, s) x^s − λ x^t. Eq. :eq:`descent-weights`."""
+        t = len(self._x) - 1
+        slope = self.model.lam * self._x[-1] - self._drift(forces.m, forces.theta, list(forces.q))
+        for s, A in enumerate(np.einsum("kl,slab->skab", self.model.coordinates.gamma, forces.response)):
+            slope -= A @ self._x[s]
+        self._velocity = method.momentum * self._velocity + slope
+        move = slope + method.momentum * self._velocity if method.nesterov else self._velocity
+        self._x.append(self._x[-1] - method.lr(t) * move)
+
+    def _drift(self, m_hat: np.ndarray, theta_hat: np.ndarray, q_hats: list[np.ndarray]) -> np.ndarray:
+        """Coefficients of b = m̂ τ + θ̂ π + ζ_t, whose covariances with earlier ζ_s are noted."""
+        law, r, S = self.model.coordinates, self.model.rank, self.model.n_sources
+        here = self._noise(len(q_hats) - 1)
+        for s, q_hat in enumerate(q_hats):
+            block = np.einsum("kl,lab->kab", law.gamma, q_hat)
+            self._gram[:, self._noise(s), here] = block
+            self._gram[:, here, self._noise(s)] = np.swapaxes(block, 1, 2)
+        b = np.zeros_like(self._x[-1])
+        b[:, :, r : r + S] = m_hat.T
+        b[:, :, r + S : self._first] = np.einsum("kl,lrt->krt", law.gamma, theta_hat)
+        b[:, :, here] = np.eye(r)
+        return b
+
+    def _noise(self, t: int) -> slice:
+        """The columns of ζ_t."""
+        return slice(self._first + self.model.rank * t, self._first + self.model.rank * (t + 1))
+
+    def memory(self) -> np.ndarray:
+        """R(t, s) = E[∂x^t/∂ζ^s] weighted by γ_l, for the latest t and every s < t, (t, S, r, r)."""
+        law, r, t = self.model.coordinates, self.model.rank, len(self._x) - 1
+        own = self._x[-1][:, :, self._first : self._first + r * t].reshape(len(law.weight), r, t, r)
+        return np.einsum("k,kl,katb->tlab", law.weight, law.gamma, own)
+
+    def penalty(self) -> float:
+        """E[r(x)] per coordinate."""
+        x = self._x[-1]
+        second = np.einsum("kac,kcd,kad->k", x, self._gram, x, optimize=True)
+        return 0.5 * self.model.lam * float(self.model.coordinates.weight @ second)
 
 
 class SampledWeights:
@@ -99,6 +133,8 @@ class SampledWeights:
         self._x = [np.concatenate(x)]
         self._V = start.V
         self._symmetry = replace(Symmetry.of(model, start.overlaps(model)), reversal=False)
+        self._n_iter, self._responses = n_iter, list[PathResponses]()
+        self._memory = np.zeros((0, len(sizes), r, r))
 
     def overlaps(self) -> Overlaps:
         """Overlaps of the latest iterate; what vanishes by symmetry is exactly zero."""
@@ -119,18 +155,62 @@ class SampledWeights:
 
     def step(self, hats: Hats, q_hats: list[np.ndarray], damping: float) -> None:
         """One damped iteration, given the hats and q̂^{s,t} with every earlier time s <= t."""
-        law, r = self.model.coordinates, self.model.rank
-        penalty, x = self.model.penalty, self._x[-1]
+        law, penalty, x = self.model.coordinates, self.model.penalty, self._x[-1]
         A = precisions(penalty, law.gamma.T, hats.V)
         after = np.empty_like(x)
         for k, part in enumerate(self._parts):
-            blocks = [np.einsum("l,lab->ab", law.gamma[k], q_hat) for q_hat in q_hats]
-            fresh = symmetrise(half_normals(len(part), r, self._rng), self._white[k])
-            self._white[k] = np.concatenate([self._white[k], fresh], axis=1)
-            with_past = np.concatenate([np.zeros((r, 0)), *[block.T for block in blocks[:-1]]], axis=1)
-            noise = self._paths[k].draw(fresh, with_past, blocks[-1])
-            H = np.concatenate([hats.m.T, np.einsum("l,lrt->rt", law.gamma[k], hats.theta)], axis=1)
-            after[part], _ = denoise_weights(penalty, self._known[part] @ H.T + noise, A[k : k + 1])
+            b = self._drift(k, hats.m, hats.theta, q_hats)
+            after[part], _ = denoise_weights(penalty, b, A[k : k + 1])
         self._x.append((1 - damping) * x + damping * after)
         response = penalised_weights(self.model, hats, hats.V).response
-        self._V = (1 - damping) * self._V + damping * field_variances(penalty, law.gamma.T, response, law.weight)
+        self.W = field_variances(penalty, law.gamma.T, response, law.weight)
+        self._V = (1 - damping) * self._V + damping * self.W
+
+    def descend(self, forces: DescentForces, method: DescentMethod) -> None:
+        """One proximal step x ← prox(x + η (b + Σ_s A(t, s) x^s)). Eq. :eq:`descent-weights`."""
+        t, x, r = len(self._x) - 1, self._x[-1], self.model.rank
+        lr, after = method.lr(t), np.empty_like(x)
+        if not self._responses:
+            self._responses = [PathResponses(len(part), self._n_iter, 1, r) for part in self._parts]
+        memory = np.zeros((t + 1, len(self._parts), r, r))
+        for k, part in enumerate(self._parts):
+            A = np.einsum("l,slab->sab", self.model.coordinates.gamma[k], forces.response)
+            force = self._drift(k, forces.m, forces.theta, list(forces.q))
+            force += np.einsum("sab,snb->na", A, np.array([each[part] for each in self._x]))
+            after[part], slope = proximal_map(self.model.penalty, x[part] / lr + force, 1 / lr)
+            kept = lr * A[1:] + np.concatenate([np.zeros((max(t - 1, 0), r, r)), np.eye(r)[None]])[:t]
+            own = self._responses[k].advance(kept[:, None], slope[:, :, None] / lr * np.eye(r), lr)
+            memory[:, k] = own[:, 0]
+        self._memory = memory
+        self._x.append(after)
+
+    def _drift(self, k: int, m_hat: np.ndarray, theta_hat: np.ndarray, q_hats: list[np.ndarray]) -> np.ndarray:
+        """Samples of b = m̂ τ + θ̂ π + ζ_t in class k, ζ_t having given covariances with earlier ones."""
+        law, r = self.model.coordinates, self.model.rank
+        blocks = [np.einsum("l,lab->ab", law.gamma[k], q_hat) for q_hat in q_hats]
+        fresh = symmetrise(half_normals(len(self._parts[k]), r, self._rng), self._white[k])
+        self._white[k] = np.concatenate([self._white[k], fresh], axis=1)
+        with_past = np.concatenate([np.zeros((r, 0)), *[block.T for block in blocks[:-1]]], axis=1)
+        noise = self._paths[k].draw(fresh, with_past, blocks[-1])
+        H = np.concatenate([m_hat.T, np.einsum("l,lrt->rt", law.gamma[k], theta_hat)], axis=1)
+        return self._known[self._parts[k]] @ H.T + noise
+
+    def memory(self) -> np.ndarray:
+        """R(t, s) = E[∂x^t/∂ζ^s] weighted by γ_l, for the latest t and every s < t, (t, S, r, r)."""
+        law = self.model.coordinates
+        return np.einsum("k,kl,skab->slab", law.weight, law.gamma, self._memory)
+
+    def penalty(self) -> float:
+        """E[r(x)] per coordinate."""
+        values = [penalty_total(self.model.penalty, self._x[-1][part]) / len(part) for part in self._parts]
+        return float(self.model.coordinates.weight @ values)
+
+
+Weights = LinearWeights | SampledWeights
+
+
+def weights_of(model: Model, start: StartLaw, n_iter: int, n_paths: int, rng: np.random.Generator) -> Weights:
+    """The weights of a model; samples of them are more than paths of the fields, as they are cheap."""
+    if model.penalty.quadratic:
+        return LinearWeights(model, start, n_iter)
+    return SampledWeights(model, start, n_iter, 4 * n_paths, rng)

@@ -11,8 +11,8 @@ from gamp_attention._core.renamed import renamed
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Overlaps, Status, finish, stacked
+from gamp_attention.state_evolution.dynamics.message_paths import follow
 from gamp_attention.state_evolution.dynamics.start_law import checked_overlaps, start_law
-from gamp_attention.state_evolution.dynamics.trajectory import follow
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import is_feasible
 from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, Root, breakdown

@@ -1,0 +1,41 @@
+"""
+When to stop training on noisy data
+===================================
+
+With noise in the targets the fixed point of state evolution no longer tells where training ends, but
+``trajectory(..., method="gd")`` still predicts every step of it: here the test error along gradient descent, for two
+penalties, and how far one instance is from it.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import gamp_attention as ga
+
+NOISE, ALPHA, STEPS = 0.3, 2.0, 60
+
+# %%
+# Targets are y = (T[u] + s N)x. What noise adds to any test error, s² Σ tr Σ/d, is taken off below. Gradient descent
+# starts from the positions, as it would without a teacher to start from, and takes steps of 2.
+figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+for lam, colour in ((0.01, "#0072B2"), (0.1, "#D55E00")):
+    model = ga.paper_model(omega=0.3, lam=lam, score_noise=NOISE)
+    path = ga.trajectory(model, ALPHA, "positional", method="gd", lr=2.0, n_iter=STEPS, n_paths=1024, n_replicas=2)
+    more = model.task.noise_error
+    best = int(np.argmin(path.test_error))
+    print(f"λ = {lam}: least test error {path.test_error[best] - more:.5f} at step {best}")
+    for axis, values, errors in (
+        (axes[0], path.train_loss - path.train_loss[0], path.train_loss_error),
+        (axes[1], path.test_error - more, path.test_error_error),
+    ):
+        axis.plot(values, color=colour, label=f"λ = {lam}")
+        axis.fill_between(np.arange(STEPS + 1), values - 2 * errors, values + 2 * errors, color=colour, alpha=0.3, lw=0)
+    axes[1].plot(best, path.test_error[best] - more, "v", color=colour)
+
+    # one instance at d = 600, beside it; its noise moves all losses alike, so they are told from the start on
+    data = ga.sample(model, d=600, alpha=ALPHA, seed=0)
+    run = ga.minimize_risk(data, "positional", "asymptotic", "gd", lr=2.0, max_iter=STEPS, tol=0)
+    axes[0].plot(run.iterations, run.history.train_loss - run.history.train_loss[0], "o", ms=3, color=colour)
+axes[0].set(title="training loss, less that of the start", xlabel="step")
+axes[1].set(title="test error without the noise's own", xlabel="step")
+axes[0].legend(frameon=False)

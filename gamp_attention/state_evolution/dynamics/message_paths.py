@@ -1,0 +1,116 @@
+"""Damped GAMP at all times: the law of every iterate, not only of its fixed points.
+
+The weights depend on the start, the positions, the teacher and the Gaussian noises ζ_s of the iterations,
+
+    x^{t+1} = (1−β) x^t + β η(h_t + ζ_t, A_t),   cov(ζ_s, ζ_t) = Σ_l γ_l q̂_l^{s,t},
+
+(`weight_paths`), which gives the overlaps q^{s,t} between any two times. The fields ω̃^0, ω̃^1, … and y are sampled
+as paths with those covariances (`field_paths`).
+"""
+
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention.damping import Damping
+from gamp_attention.denoisers.output import denoise
+from gamp_attention.losses.derivatives import sample_derivatives
+from gamp_attention.models.model import Component, Model
+from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, component_paths
+from gamp_attention.state_evolution.dynamics.start_law import StartLaw
+from gamp_attention.state_evolution.dynamics.weight_paths import Weights, weights_of
+from gamp_attention.state_evolution.equations.channel import Hats, Moments, average, conjugates
+from gamp_attention.state_evolution.equations.components import restricted, scattered
+
+
+class MeanLosses(NamedTuple):
+    """ε_t and ε_g at one time."""
+
+    train: float
+    test: float
+
+
+def follow(
+    model: Model, alpha: float, start: StartLaw, damping: Any, n_iter: int, n_paths: int, rng: np.random.Generator,
+    losses: list[MeanLosses] | None = None,
+) -> tuple[list[Overlaps], list[Hats]]:  # fmt: skip
+    """Overlaps at every iteration, and hats at all but the last, on one set of sampled paths.
+
+    Losses at every iteration are added to the list, where one is given.
+    """
+    step = Damping(damping)
+    weights = weights_of(model, start, n_iter, n_paths, rng)
+    paths = [MessagePaths(component, n_paths, n_iter, rng) for component in model.components]
+    states, all_hats = [weights.overlaps()], []
+    for t in range(n_iter):
+        now, q = states[-1], weights.covariances()
+        moments = scattered(model.components, [path.advance(now, q) for path in paths])
+        here = conjugates(model, alpha, now, moments)
+        q_hats = [np.zeros_like(now.q) for _ in range(t + 1)]
+        for path in paths:
+            for q_hat, block in zip(q_hats, path.q_hats(alpha), strict=True):
+                q_hat[path.sources] += path.share * block
+        if losses is not None:
+            losses.append(_losses(alpha, weights, paths))
+        weights.step(here, q_hats, step(t))
+        for path in paths:
+            path.remember(weights.W, step(t))
+        states.append(weights.overlaps())
+        all_hats.append(here)
+    if losses is not None:
+        for path in paths:
+            path.draw(states[-1], weights.covariances(), deepcopy(rng))  # which leaves the rng as it is
+        losses.append(_losses(alpha, weights, paths))
+    return states, all_hats
+
+
+class MessagePaths:
+    """Paths of the fields in one component of a mixture, and the denoiser's answers to them."""
+
+    def __init__(self, component: Component, n_paths: int, n_iter: int, rng: np.random.Generator) -> None:
+        self.share, self.sources, self._model = component
+        self._n = component_paths(component, n_paths, n_iter)
+        self._paths = FieldPaths(self._model, self._n, rng)
+        self._g: list[np.ndarray] = []
+        self._z: np.ndarray | None = None
+        self._D = np.zeros((self._n, self._model.n_tokens, self._model.rank))
+
+    def draw(
+        self, overlaps: Overlaps, covariances: list[np.ndarray], rng: np.random.Generator | None = None
+    ) -> Overlaps:
+        """Draw ω̃ at the next time, given q^{s,t} of all sources with every s <= t; returns the tokens' overlaps."""
+        now = restricted(overlaps, self.sources)
+        self._noise = self._paths.draw(now, [each[self.sources] for each in covariances], rng)
+        self._fields = self._noise + now.m
+        return now
+
+    def advance(self, overlaps: Overlaps, covariances: list[np.ndarray]) -> Moments:
+        """The moments at the next time, given the overlaps and q^{s,t} of all sources with every s <= t."""
+        now, paths = self.draw(overlaps, covariances), self._paths
+        out = denoise(self._model.loss, paths.terms.params, self._fields, now.V, self._z)
+        self._z = out.z
+        self._g.append(out.g)
+        return average(paths.y, self._noise, paths.terms, out, now.V)
+
+    def q_hats(self, alpha: float) -> list[np.ndarray]:
+        """α E[g^s g^tᵀ] (L, r, r) for the latest t and every s <= t."""
+        return [alpha * np.einsum("nla,nlb->lab", each, self._g[-1]) / self._n for each in self._g]
+
+    def remember(self, W: np.ndarray, damping: float) -> None:
+        """Average the memory D, by which the fields of the data differ from ω."""
+        self._D = (1 - damping) * self._D + damping * np.einsum("lab,nlb->nla", W[self.sources], self._g[-1])
+
+    def losses(self) -> MeanLosses:
+        """E[ℓ + constant] at the fields ω + D of the data, and the test error at those of new samples."""
+        model, terms = self._model, self._paths.terms
+        value, _, _ = sample_derivatives(model.loss, terms.params, self._fields + self._D)
+        errors = model.task.errors(self._fields, self._paths.y, terms)
+        return MeanLosses(float(np.mean(value + terms.constant)), float(np.mean(errors)))
+
+
+def _losses(alpha: float, weights: Weights, paths: list[MessagePaths]) -> MeanLosses:
+    means = [path.losses() for path in paths]
+    train, test = (sum(path.share * each[k] for path, each in zip(paths, means, strict=True)) for k in range(2))
+    return MeanLosses(alpha * train + weights.penalty(), test)

@@ -1,0 +1,116 @@
+"""Derivatives of a process with memory along its paths, in every Gaussian that it was given.
+
+Along a path, J(t, s) = ∂z^t/∂ω^s and F(t, s) = ∂f^t/∂ω^s are k × k matrices,
+
+    J(t, s) = c δ_{ts} + Σ_{s≤u<t} R(t, u) F(u, s),   F(t, s) = S^t J(t, s),
+
+where S^t is of that path and R(t, u), which acts on each of the blocks alone, is the same for all. Only averages of F
+are asked for, but all of it has to be kept: 4 bytes a number, T² k²/2 numbers a path.
+"""
+
+import numpy as np
+
+from gamp_attention._core.compiled import field_kernel, kernel, over_blocks
+
+LANES = 64  # paths that are gone through together, side by side in memory
+
+
+def bytes_per_path(n_times: int, k: int) -> int:
+    """Memory that a path takes."""
+    return 2 * n_times * (n_times + 1) * k * k
+
+
+class PathResponses:
+    """The derivatives of n paths at up to `n_times` times, in single precision; averages are in double.
+
+    Eq. :eq:`path-responses`.
+
+    Parameters
+    ----------
+    n : paths.
+    n_times : how often `advance` may be called.
+    blocks, size : k = blocks · size; the memory acts on each block of so many numbers alone.
+    """
+
+    def __init__(self, n: int, n_times: int, blocks: int, size: int) -> None:
+        self._n, self._n_times, self._shape, self._t = n, n_times, (blocks, size), 0
+        k = blocks * size
+        self._kept = np.zeros((-(-n // LANES), n_times * (n_times + 1) // 2, k, k, LANES), dtype=np.float32)
+
+    def advance(self, memory: np.ndarray, slopes: np.ndarray, seed: float = 1.0) -> np.ndarray:
+        """The means over paths of the blocks of F(t, s), (t + 1, blocks, size, size), at the next time t.
+
+        memory : (t, blocks, size, size), R(t, u) of every u < t.
+        slopes : (n, k, k), S^t of each path.
+        seed : c.
+        """
+        t, (blocks, size), k = self._t, self._shape, slopes.shape[1]
+        here = np.zeros((len(self._kept), LANES, k, k), dtype=np.float32)
+        here.reshape(-1, k, k)[: self._n] = slopes
+        here = np.ascontiguousarray(here.transpose(0, 2, 3, 1))
+        sums = np.zeros((len(self._kept), t + 1, blocks, size, size))
+        weights = np.ascontiguousarray(memory, dtype=np.float32).reshape(t, blocks, size, size)
+
+        def task(first: int, last: int) -> None:
+            for b in range(first, last):
+                _advance(t, self._n_times, np.float32(seed), weights, here[b], self._kept[b], sums[b])
+
+        over_blocks(task, len(self._kept), 1)
+        self._t += 1
+        return sums.sum(axis=0) / self._n
+
+
+@kernel
+def _advance(t, n_times, seed, memory, slopes, kept, sums):
+    """F(t, s) of LANES paths for every s, kept at the place of (s, t), and their sums."""
+    blocks, size = sums.shape[1], sums.shape[2]
+    k, lanes = blocks * size, slopes.shape[2]
+    J, F = np.empty((k, k, lanes), np.float32), np.empty((k, k, lanes), np.float32)
+    for s in range(t + 1):
+        first = s * n_times - s * (s - 1) // 2
+        J[:] = np.float32(0)
+        if s == t:
+            for i in range(k):
+                J[i, i] = seed
+        else:
+            _add_memory(memory[s:], kept[first : first + t - s], J)
+        _multiply(slopes, J, F)
+        kept[first + t - s] = F
+        for l in range(blocks):
+            for a in range(size):
+                for b in range(size):
+                    total = 0.0
+                    for p in range(lanes):
+                        total += F[l * size + a, l * size + b, p]
+                    sums[s, l, a, b] += total
+
+
+@field_kernel
+def _add_memory(memory, kept, J):
+    """J += Σ_u R(u) F(u)."""
+    blocks, size = memory.shape[1], memory.shape[2]
+    k, lanes = J.shape[0], J.shape[2]
+    for u in range(kept.shape[0]):
+        for l in range(blocks):
+            for a in range(size):
+                for b in range(size):
+                    weight = memory[u, l, a, b]
+                    for j in range(k):
+                        target, source = J[l * size + a, j], kept[u, l * size + b, j]
+                        for p in range(lanes):
+                            target[p] += weight * source[p]
+
+
+@field_kernel
+def _multiply(slopes, J, F):
+    """F = S J."""
+    k, lanes = J.shape[0], J.shape[2]
+    for i in range(k):
+        for j in range(k):
+            target = F[i, j]
+            for p in range(lanes):
+                target[p] = np.float32(0)
+            for m in range(k):
+                left, right = slopes[i, m], J[m, j]
+                for p in range(lanes):
+                    target[p] += left[p] * right[p]

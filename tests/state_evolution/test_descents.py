@@ -1,0 +1,213 @@
+"""Predicted gradient descent against brute force, a closed form and descents at finite d."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.state_evolution.dynamics.descent_paths import DescentPaths
+from gamp_attention.state_evolution.dynamics.path_responses import PathResponses
+
+SIZE, SEEDS, STEPS = 300, 8, 8
+SETTINGS = {
+    "gd": {"lr": 1.5},
+    "momentum": {"lr": 0.6, "momentum": 0.7},
+    "nesterov": {"lr": [1.0, 0.6], "momentum": 0.7},
+    "sgd": {"lr": 1.0, "batch": 0.3},
+}
+
+
+def deviations(model, name, method, alpha=1.5, **options):
+    """Largest mean deviation of descents from the prediction for their instance, in standard errors."""
+    gaps, errors = [], []
+    for seed in range(SEEDS):
+        data = ga.sample(model, SIZE, alpha, 700 + seed)
+        path = ga.trajectory(
+            data.instance_model(),
+            alpha,
+            name,
+            method=method,
+            n_iter=STEPS,
+            n_paths=512,
+            n_replicas=2,
+            seed=seed,
+            **options,
+        )
+        risk = "asymptotic" if model.attention else "exact"
+        run = ga.minimize_risk(data, name, risk, method, max_iter=STEPS, tol=0, seed=seed, **options).history
+        seen = [run.scalars()[key] for key in ("q", "m", "theta")] + [run.train_loss]
+        told = [path.scalars()[key] for key in ("q", "m", "theta")] + [path.train_loss]
+        error = [path.error.scalars()[key] for key in ("q", "m", "theta")] + [path.train_loss_error]
+        gaps.append(np.array(seen) - np.array(told))
+        errors.append(error)
+    both = np.sqrt((np.var(gaps, axis=0, ddof=1) + np.mean(np.square(errors), axis=0)) / SEEDS)
+    return float((np.abs(np.mean(gaps, axis=0)) / np.where(both > 1e-9, both, np.inf)).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), [("positional", "gd"), ("positional", "sgd"), *(("semantic", method) for method in SETTINGS)]
+)
+def test_descents_follow_their_theory(model, name, method):
+    assert deviations(model, name, method, **SETTINGS[method]) <= 4.5
+
+
+OTHERS = {
+    "score noise": (lambda: ga.paper_model(score_noise=0.3), "semantic"),
+    "elastic net": (lambda: ga.paper_model(penalty=ga.ElasticNet(0.01, 0.02)), "semantic"),
+    "three tokens, two columns": (lambda: ga.attention_model(3, 2, 1), "semantic"),
+    "mixture": (lambda: ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], [[0.5, -0.5], [0.5, -0.5]]), "semantic"),
+    "logistic": (lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1), "random"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_models_follow_their_theory(name):
+    make, start = OTHERS[name]
+    assert deviations(make(), start, "gd", lr=1.0) <= 4.5
+
+
+def test_without_memory_the_same_check_fails(model, monkeypatch):
+    """Companion of the checks above: fields that forget what descent did to them are elsewhere."""
+    with_memory = DescentPaths.advance
+
+    def forgetful(self, alpha, overlaps, covariances, memory):
+        return with_memory(self, alpha, overlaps, covariances, 0 * memory)
+
+    monkeypatch.setattr(DescentPaths, "advance", forgetful)
+    assert deviations(model, "semantic", "gd", lr=1.5) > 4.5
+
+
+def test_responses_equal_their_recursion():
+    rng, n, T, (blocks, size) = np.random.default_rng(0), 70, 5, (2, 2)
+    k, found = blocks * size, {}
+    memory, slopes = rng.normal(size=(T, T, blocks, size, size)), rng.normal(size=(T, n, k, k))
+    responses = PathResponses(n, T, blocks, size)
+    for t in range(T):
+        means = responses.advance(memory[t, :t], slopes[t], seed=0.5)
+        for s in range(t + 1):
+            J = 0.5 * np.tile(np.eye(k), (n, 1, 1)) if s == t else np.zeros((n, k, k))
+            for u in range(s, t):
+                for l in range(blocks):
+                    own = slice(l * size, (l + 1) * size)
+                    J[:, own] += memory[t, u, l] @ found[u, s][:, own]
+            found[t, s] = slopes[t] @ J
+            wanted = [found[t, s][:, own, own].mean(0) for own in (slice(0, 2), slice(2, 4))]
+            assert np.allclose(means[s], wanted, rtol=2e-4, atol=2e-4 * np.abs(wanted).max())
+
+
+def test_responses_are_derivatives_of_the_path_map(model):
+    """Γ(t, s) against finite differences: the field at one time is moved, and the path gone through again."""
+    steps, shift = 3, 1e-4
+    component, start = model.components[0], ga.trajectory(model, 1.5, n_iter=1, n_paths=64, n_replicas=2)
+    now = ga.Overlaps(start.q[0], start.m[0], start.theta[0], start.V[0])
+    covariances = [0.9 ** abs(s - steps) * now.q for s in range(steps)] + [now.q]
+    memory = np.random.default_rng(1).uniform(0.5, 2, (steps + 1, steps, 2, 1, 1))
+
+    def forces(moved=None, by=0.0, token=0):
+        """E[f^t] of each step, with the fields of one token moved at one of them; and the responses."""
+        paths = DescentPaths(component, 256, steps, 1.0, np.random.default_rng(0))
+        draw, times = paths._paths.draw, iter(range(steps + 1))
+
+        def drawn(*given):
+            fields = draw(*given)
+            fields[:, token] += by * (next(times) == moved)
+            return fields
+
+        paths._paths.draw = drawn
+        rows = [paths.advance(1.5, now, covariances[steps - t :], memory[t, :t]) for t in range(steps + 1)]
+        return [row.m for row in rows], [row.response for row in rows]
+
+    _, responses = forces()
+    for s in range(steps):
+        for token in range(2):
+            (up, _), (down, _) = forces(s, shift, token), forces(s, -shift, token)
+            for t in range(s, steps + 1):
+                difference = (up[t] - down[t])[token, 0] / (2 * shift)
+                assert responses[t][s, token, 0, 0] == pytest.approx(difference, rel=1e-3, abs=1e-5)
+
+
+def test_ridge_regression_follows_the_marchenko_pastur_law():
+    """Squared loss, one token: every direction of the data shrinks by a factor a step, given its eigenvalue."""
+    alpha, sigma, lam, lr, noise, steps = 1.7, 0.8, 0.3, 0.5, 0.4, 8
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=noise), sigma=sigma, lam=lam)
+    rho, q0 = sigma**2, 0.1
+    one = np.ones((1, 1, 1))
+    start = ga.Overlaps(q=q0 * one, m=np.zeros((1, 1)), theta=0 * one, V=one)
+    path = ga.trajectory(model, alpha, start, method="gd", lr=lr, n_iter=steps, n_paths=4096)
+    ratio = 1 / alpha  # the eigenvalues of X̃ᵀX̃ are σ²α times those of a Marchenko-Pastur law of this ratio
+    rounding = 1e-6  # responses are kept in single precision
+    low, high = (1 - np.sqrt(ratio)) ** 2, (1 + np.sqrt(ratio)) ** 2
+    angle, weight = np.polynomial.legendre.leggauss(400)
+    x = low + (high - low) * np.sin(np.pi / 4 * (angle + 1)) ** 2
+    weight = weight * np.sqrt((high - x) * (x - low)) / (2 * np.pi * ratio * x) * np.pi / 4
+    weight *= (high - low) * np.sin(np.pi / 2 * (angle + 1))
+    assert weight.sum() == pytest.approx(1, abs=1e-9)
+    h = sigma**2 * alpha * x
+    for t in range(steps + 1):
+        kept = (1 - lr * (h + lam)) ** t
+        learnt = (1 - kept) / (h + lam)
+        q = weight @ (kept**2 * q0 + sigma**2 * ((h * learnt) ** 2 + noise**2 * h * learnt**2))
+        theta = sigma**2 * weight @ (h * learnt)
+        assert abs(path.q[t, 0, 0, 0] - q) <= 4 * path.error.q[t, 0, 0, 0] + rounding * q
+        assert abs(path.theta[t, 0, 0, 0] - theta) <= 4 * path.error.theta[t, 0, 0, 0] + rounding
+        error = 0.5 * (rho - 2 * theta + q + noise**2)
+        assert abs(path.test_error[t] - error) <= 5 * path.test_error_error[t] + rounding * error
+
+
+def test_plain_descent_is_a_case_of_the_others(model):
+    def q(method, **options):
+        return ga.trajectory(model, 1.5, method=method, n_iter=4, n_paths=128, n_replicas=2, **options).q
+
+    plain = q("gd", lr=1.0)
+    for method, options in {"momentum": {"momentum": 0}, "nesterov": {"momentum": 0}, "sgd": {"batch": 1}}.items():
+        assert np.array_equal(plain, q(method, lr=1.0, **options))
+    assert np.array_equal(plain, q("gd", lr=[1.0, 1.0]))
+    assert not np.array_equal(plain, q("gd", lr=[1.0, 0.5]))
+
+
+def test_minibatches_at_finite_d_have_their_seed(data):
+    def end(**options):
+        return ga.minimize_risk(data, method="sgd", max_iter=5, tol=0, **options).Q
+
+    assert np.array_equal(end(seed=1), end(seed=1))
+    assert not np.array_equal(end(seed=1), end(seed=2))
+    whole = ga.minimize_risk(data, method="gd", max_iter=5, tol=0).Q
+    assert np.allclose(end(batch=1.0), whole, rtol=1e-12, atol=1e-14)
+
+
+def test_losses_of_message_passing_are_predicted(model):
+    data = ga.sample(model, 2000, 1.5, seed=3)
+    path = ga.trajectory(data.instance_model(), 1.5, "semantic", damping=0.5, n_iter=8, n_paths=2048)
+    run = ga.run_gamp(data, "semantic", "asymptotic", damping=0.5, tol=0, max_iter=8)
+    assert np.allclose(run.history.train_loss, path.train_loss, rtol=0.06)
+    assert path.train_loss_error.max() < 0.01 * path.train_loss.min()
+    se = ga.solve_state_evolution(model, 1.5, rtol=1e-3, stability=False)
+    assert path.test_error[-1] == pytest.approx(se.test_error, rel=0.2)
+
+
+def test_descents_have_no_variances(model):
+    path = ga.trajectory(model, 1.5, method="gd", n_iter=2, n_paths=64, n_replicas=2)
+    assert np.isnan(path.V).all()
+    assert path.V_hat.shape == (0, 2, 1, 1)
+    assert path.method == "gd"
+    assert "nan" not in str(path)
+
+
+BAD = {
+    "an unknown method": ({"method": "adam"}, "method"),
+    "a step of zero": ({"method": "gd", "lr": 0}, "lr"),
+    "one step of zero": ({"method": "gd", "lr": [1.0, 0.0]}, r"lr\[1\]"),
+    "momentum of one": ({"method": "momentum", "momentum": 1}, "momentum"),
+    "no batch": ({"method": "sgd", "batch": 0}, "batch"),
+    "too little memory": ({"method": "gd", "max_memory": 1e3}, "max_memory.*at least"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_descents_are_named_errors(name, model, named_error):
+    options, pattern = BAD[name]
+    named_error(lambda: ga.trajectory(model, 1.5, **options), pattern)
+
+
+def test_momentum_needs_the_ridge(named_error):
+    model = ga.paper_model(penalty=ga.ElasticNet(0.01, 0.01))
+    named_error(lambda: ga.trajectory(model, 1.5, method="momentum"), "method.*ElasticNet")
