@@ -28,8 +28,11 @@ def substitutions() -> dict[str, str]:
     speed, jumps = stored("gamp_speed"), stored("rs_validity")["predictions"]["1.5 stein"]["jump_share"]
     found = {
         "jump_percent": f"{100 * abs(jumps):.0f} %",
-        "pass_ratio": number(speed["iteration"]["float64"]["held"], 2),
     }
+    for end, dtype in (("", "float64"), ("_single", "float32")):
+        row = speed["iteration"][dtype]
+        found |= {f"{part}{end}": f"{row['least'][part]:.2f}" for part in ("stream", "cached", "loops", "prox")}
+    found["bandwidth"] = number(speed["iteration"]["float64"]["bandwidth"] / 1e9, 2)
     gaps = stored("jump_gaps")
     for name, key in (("scatter", "shift"), ("mass_scatter", "jump mass"), ("forms_scatter", "forms")):
         factor, spread = gaps["fits"][key]
