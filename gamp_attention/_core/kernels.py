@@ -6,6 +6,7 @@ only its symbol, whose address has to be known before the caller runs. It is: th
 the disk the caller has a `Callee` that is called before it is loaded.
 """
 
+import gc
 from importlib import import_module
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -56,6 +57,16 @@ class Kernel(CPUDispatcher):
     def enable_caching(self) -> None:
         """Keep what is compiled on the disk."""
         self._cache = KernelCache(self.py_func)
+
+    def compile(self, sig: Any) -> Any:
+        """Compile for types of arguments, or load; collections of garbage wait, as they took a seventh of the time."""
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return super().compile(sig)
+        finally:
+            if collects:
+                gc.enable()
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """The signature of a call by a kernel; a number written out there is like any other."""

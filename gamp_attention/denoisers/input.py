@@ -73,7 +73,8 @@ def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndar
     """η (K, r) and C (K, r, r) for b (K, r) and A (K, r, r) or (1, r, r), any penalty. Eq. :eq:`input-denoiser`."""
     b = np.ascontiguousarray(b, dtype=float)
     eta, C = np.empty(b.shape), np.empty((*b.shape, b.shape[1]))
-    _denoise_coordinates(penalty, b, np.ascontiguousarray(A), eta, C)
+    denoise = _denoise_numbers if b.shape[1] == 1 else _denoise_coordinates  # which takes long to compile
+    denoise(penalty, b, np.ascontiguousarray(A), eta, C)
     return eta, C
 
 
@@ -142,13 +143,15 @@ def _linearise(A, slope, system):
 
 
 @kernel
+def _denoise_numbers(penalty, b, A, eta, C):
+    for i in range(b.shape[0]):
+        eta[i, 0], C[i, 0, 0] = penalty_prox(penalty, b[i, 0], A[i if A.shape[0] > 1 else 0, 0, 0])
+
+
+@kernel
 def _denoise_coordinates(penalty, b, A, eta, C):
     """Cyclic coordinate descent with the scalar prox, sped up by Newton steps; then C by implicit differentiation."""
     n, r = b.shape
-    if r == 1:
-        for i in range(n):
-            eta[i, 0], C[i, 0, 0] = penalty_prox(penalty, b[i, 0], A[i if A.shape[0] > 1 else 0, 0, 0])
-        return
     slope, rest, trial = np.empty(r), np.empty(r), np.empty(r)
     system = np.empty((r, r))
     for i in range(n):

@@ -4,8 +4,13 @@ Every model runs in two processes, one after the other, with an empty cache fold
 trajectory, a fixed point of state evolution. numba reports what it compiles. Seconds go from the start of the process
 to the end of message passing.
 
+With --base PATH, comparisons of several models run in one process, and at the same time in one of another checkout,
+each with an empty cache: processor time of compilation, whose ratio is about the same whatever else the machine does.
+The checkout that issue 20 starts from is db457ef.
+
 Criterion: the second process compiles nothing, whatever the model, also with a user's losses, maps and penalties. The
-package is imported within a second, the best of a few times.
+package is imported within a second, the best of a few times. A first comparison compiles for at most .3 of the time
+that it does in the other checkout; that of another attention model, or with another penalty, for at most 3 s.
 """
 
 import subprocess
@@ -13,10 +18,12 @@ import sys
 import tempfile
 import time
 from os import environ
+from pathlib import Path
 
 from tqdm import tqdm
 
 from validation._tools.catalogue import ROOT
+from validation._tools.checkouts import BASE, side_by_side
 from validation._tools.report import Verdict, options
 
 QUICK = ("paper", "own loss")
@@ -70,6 +77,25 @@ def start(model, folder):
     return int(compiled), float(ready) - began
 
 
+def compile_times(base, verdict, lines):
+    """What comparisons compile here and in another checkout; adds a table to lines of Markdown."""
+    before, now = side_by_side(base, Path(__file__).with_name("_compile_times.py"))
+    lines += [
+        "",
+        "| comparison | compiled in the other checkout | functions | here | functions |",
+        "|---|---|---|---|---|",
+    ]
+    for old, new in zip(before, now, strict=True):
+        old_cells, new_cells = (f"{row['seconds']:.1f} s | {row['functions']}" for row in (old, new))
+        lines.append(f"| {new['model']} | {old_cells} | {new_cells} |")
+    ratio = now[0]["seconds"] / before[0]["seconds"]
+    verdict.check(ratio <= 0.3, f"a first comparison compiles for {ratio:.2f} of the time of {base}, at most 0.3")
+    for row in now:
+        if row["model"] in ("another attention model", "another penalty"):
+            verdict.check(row["seconds"] <= 3, f"{row['model']}: compiled for {row['seconds']:.1f} s, at most 3")
+    return {"base": before, "here": now}
+
+
 def import_seconds(times=5):
     """Seconds that the import of the package adds to a process that does nothing, the best of a few times."""
     least = []
@@ -84,7 +110,7 @@ def import_seconds(times=5):
 
 
 def main():
-    found = options(__doc__)
+    found = options(__doc__, base=BASE)
     verdict, rows = Verdict("start_up", found), {}
     for name in tqdm([name for name in RUNS if name in QUICK or not found.quick], desc="models", disable=None):
         with tempfile.TemporaryDirectory() as folder:
@@ -102,10 +128,11 @@ def main():
         lines.append(
             f"| {name} | {row['first']:.1f} s | {row['compiled']} | {row['second']:.1f} s | {row['compiled_again']} |"
         )
+    beside = compile_times(found.base, verdict, lines) if found.base else None
     verdict.path(".md").write_text("\n".join(lines) + "\n")
     seconds = import_seconds()
     verdict.check(seconds < 1, f"the package is imported in {seconds:.2f} s")
-    verdict.end({"rows": rows, "import seconds": seconds})
+    verdict.end({"rows": rows, "import seconds": seconds, "compared": beside})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,45 @@
+"""What each of several comparisons compiles, one after the other in a process, as lines of JSON; for `start_up`."""
+
+import json
+import sys
+import time
+
+from numba.core import event
+
+import gamp_attention as ga
+
+
+class Compilation(event.Listener):
+    """Processor time between the beginning and the end of the outermost compilations, and how many functions."""
+
+    def __init__(self):
+        self.depth, self.began, self.seconds, self.functions = 0, 0.0, 0.0, 0
+
+    def on_start(self, event):
+        if self.depth == 0:
+            self.began = time.process_time()
+        self.depth += 1
+        self.functions += 1
+
+    def on_end(self, event):
+        self.depth -= 1
+        if self.depth == 0:
+            self.seconds += time.process_time() - self.began
+
+
+MODELS = {
+    "first": lambda: ga.paper_model(),
+    "another attention model": lambda: ga.attention_model(student=ga.DotProductAttention(0.5, causal=True)),
+    "another penalty": lambda: ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)),
+    "first generalised linear model": lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1),
+    "another loss": lambda: ga.glm_model(ga.PhaseRetrievalLoss(), ga.LinearLabels(), lam=0.1),
+}
+recorder = Compilation()
+event.register("numba:compile", recorder)
+for name in sys.argv[1:] or MODELS:
+    before = recorder.seconds, recorder.functions
+    began = time.process_time()
+    ga.compare(MODELS[name](), d=60, alpha=2.0, rtol=0.1, gd_steps=20, instances=2, branches=["semantic"])
+    compiled, functions = recorder.seconds - before[0], recorder.functions - before[1]
+    row = {"model": name, "seconds": compiled, "functions": functions, "process": time.process_time() - began}
+    print(json.dumps(row), flush=True)
