@@ -174,7 +174,7 @@ def test_a_penalty_of_ones_own_has_zero_gradient_by_torch():
     rest = smooth + penalty.lam * np.clip(Q, -penalty.knee, penalty.knee)
     assert np.linalg.norm(rest) / (penalty.lam * np.sqrt(data.dim)) < 1.1e-8
     assert (np.abs(Q) > penalty.knee).any()
-    with pytest.raises(ValueError, match="method: needs 'gd' for Huber"):
+    with pytest.raises(ValueError, match="method: needs 'gd' or 'sgd' for Huber"):
         ga.minimize_risk(data, "semantic", method="lbfgs")
     descent = ga.minimize_risk(data, Q, "exact", tol=1e-7)
     assert descent.n_iter <= 1

@@ -97,7 +97,7 @@ LINES = {
     "Overlaps": f"ga.solve_state_evolution(PAPER, 1.5, init={START}, rtol=0.1, max_work=1e4, max_iter=5)",
     "attention_model": (
         "ga.attention_model(n_tokens=2, rank=1, teacher_rank=1, omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, tau=TAU, "
-        "student=None, teacher=None, coordinates=None, penalty=None)"
+        "student=None, teacher=None, coordinates=None, penalty=None, score_noise=0.1)"
     ),
     "branches": (
         "ga.branches(SHARP, alpha=1.5, starts=('semantic',), rtol=0.1, response='stein', stability=False, seed=0)"
@@ -128,19 +128,19 @@ LINES = {
     "linear_baseline": "ga.linear_baseline(PAPER, rtol=1e-3, max_points=10000, seed=0)",
     "local_pool": "ga.local_pool(workers=1).shutdown()",
     "minimize_risk": (
-        "ga.minimize_risk(DATA, init=WEIGHTS, risk='exact', method='gd', lr=0.15, max_iter=5, tol=1e-8, device='cpu', "
-        "seed=0)"
+        "ga.minimize_risk(DATA, init=WEIGHTS, risk='exact', method='sgd', lr=0.15, momentum=0.9, batch=0.5, "
+        "max_iter=5, tol=1e-8, device='cpu', seed=0)"
     ),
     "mixture_model": (
         "ga.mixture_model(classes=SHARES, means=SQUARE, rank=1, teacher_rank=1, omega=0.3, sigma=0.5, lam=0.1, "
-        "A=SQUARE, tau=TAU, teacher_mean=ONE, student=None, teacher=None, penalty=None)"
+        "A=SQUARE, tau=TAU, teacher_mean=ONE, student=None, teacher=None, penalty=None, score_noise=0.1)"
     ),
-    "paper_model": "ga.paper_model(omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, penalty=None)",
+    "paper_model": "ga.paper_model(omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, penalty=None, score_noise=0.1)",
     "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, threads=1)",
     "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, weight=None, variance=0.25)",
     "run_gamp": (
         "ga.run_gamp(DATA, init=WEIGHTS, risk='exact', damping=0.3, tol=1e-8, max_iter=60, hold_after=20, "
-        "accelerate=False, settling=True, onsager='empirical', V=WIDE, seed=0)"
+        "accelerate=False, settling=True, onsager='empirical', empirical_after=5, V=WIDE, seed=0)"
     ),
     "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64', storage='memory')",
     "sign_positions": "ga.sign_positions(n_tokens=2, size=1.0)",
@@ -157,7 +157,8 @@ LINES = {
     ),
     "train_loss": "ga.train_loss(DATA, Q=WEIGHTS, risk='exact')",
     "trajectory": (
-        "ga.trajectory(PAPER, alpha=1.5, init='semantic', damping=0.5, n_iter=3, n_paths=128, n_replicas=2, seed=0)"
+        "ga.trajectory(PAPER, alpha=1.5, init='semantic', method='sgd', damping=0.5, lr=0.15, momentum=0.9, batch=0.5, "
+        "n_iter=3, n_paths=128, n_replicas=2, max_memory=1e9, seed=0)"
     ),
 }
 # what is done with a problem whose parameters passed their checks
