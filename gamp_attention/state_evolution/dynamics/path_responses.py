@@ -65,9 +65,10 @@ def _advance(t, n_times, seed, memory, slopes, kept, sums):
     """F(t, s) of LANES paths for every s, kept at the place of (s, t), and their sums."""
     blocks, size = sums.shape[1], sums.shape[2]
     k, lanes = blocks * size, slopes.shape[2]
-    J, F = np.empty((k, k, lanes), np.float32), np.empty((k, k, lanes), np.float32)
+    J = np.empty((k, k, lanes), np.float32)
     for s in range(t + 1):
         first = s * n_times - s * (s - 1) // 2
+        F = kept[first + t - s]
         J[:] = np.float32(0)
         if s == t:
             for i in range(k):
@@ -75,7 +76,6 @@ def _advance(t, n_times, seed, memory, slopes, kept, sums):
         else:
             _add_memory(memory[s:], kept[first : first + t - s], J)
         _multiply(slopes, J, F)
-        kept[first + t - s] = F
         for l in range(blocks):
             for a in range(size):
                 for b in range(size):
