@@ -157,8 +157,8 @@ LINES = {
     ),
     "train_loss": "ga.train_loss(DATA, Q=WEIGHTS, risk='exact')",
     "trajectory": (
-        "ga.trajectory(PAPER, alpha=1.5, init='semantic', method='gamp', damping=0.5, lr=0.15, momentum=0.9, batch=0.5, "
-        "n_iter=3, n_paths=128, n_replicas=2, max_memory=1e9, seed=0)"
+        "ga.trajectory(PAPER, alpha=1.5, init='semantic', method='gamp', damping=0.5, lr=0.15, momentum=0.9, "
+        "batch=0.5, n_iter=3, n_paths=128, n_replicas=2, max_memory=1e9, seed=0)"
     ),
 }
 # what is done with a problem whose parameters passed their checks
