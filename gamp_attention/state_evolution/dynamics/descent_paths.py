@@ -1,6 +1,6 @@
 """Fields of gradient descent, which remember what they did: z^t = m^t + ω̃^t + Σ_{s<t} R(t, s) f^s, f = −∇ℓ(z)."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from gamp_attention.state_evolution.dynamics.path_responses import PathResponses
 from gamp_attention.state_evolution.equations.components import restricted
 
 
-class DescentForces(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class DescentForces:
     """What the fields at time t do to the weights; sums over the components of a mixture, by source.
 
     Attributes

@@ -9,7 +9,8 @@ as paths with those covariances (`field_paths`).
 """
 
 from copy import deepcopy
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,8 @@ from gamp_attention.state_evolution.equations.channel import Hats, Moments, aver
 from gamp_attention.state_evolution.equations.components import restricted, scattered
 
 
-class MeanLosses(NamedTuple):
+@dataclass(frozen=True)
+class MeanLosses:
     """ε_t and ε_g at one time."""
 
     train: float
@@ -55,8 +57,9 @@ def follow(
         if losses is not None:
             losses.append(_losses(alpha, weights, paths))
         weights.step(here, q_hats, step(t))
-        for path in paths:
-            path.remember(weights.W, step(t))
+        if losses is not None:
+            for path in paths:
+                path.remember(weights.W, step(t))
         states.append(weights.overlaps())
         all_hats.append(here)
     if losses is not None:
@@ -111,6 +114,6 @@ class MessagePaths:
 
 
 def _losses(alpha: float, weights: Weights, paths: list[MessagePaths]) -> MeanLosses:
-    means = [path.losses() for path in paths]
-    train, test = (sum(path.share * each[k] for path, each in zip(paths, means, strict=True)) for k in range(2))
+    means = [(path.share, path.losses()) for path in paths]
+    train, test = sum(share * each.train for share, each in means), sum(share * each.test for share, each in means)
     return MeanLosses(alpha * train + weights.penalty(), test)

@@ -157,7 +157,8 @@ def _means(states: list[list[Overlaps]], losses: list[list[MeanLosses]]) -> dict
     errors = {name: values.std(axis=0, ddof=1) * share for name, values in stacks.items()}
     found: dict[str, Any] = {name: values.mean(axis=0) for name, values in stacks.items()}
     found["error"] = Overlaps(**errors)
-    for name, values in zip(("train_loss", "test_error"), np.moveaxis(np.array(losses), 2, 0), strict=True):
+    measured = [np.array([[getattr(each, name) for each in run] for run in losses]) for name in ("train", "test")]
+    for name, values in zip(("train_loss", "test_error"), measured, strict=True):
         found |= {name: values.mean(axis=0), f"{name}_error": values.std(axis=0, ddof=1) * share}
     return found
 
