@@ -3,27 +3,21 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gamp_attention._core import interrupts
-from gamp_attention._core.files import write_aside
 from gamp_attention._core.text import plain
 from gamp_attention._version import __version__
+from gamp_attention.cli.fit import add_fit
 from gamp_attention.cli.grids import add_boundaries, add_sweep
+from gamp_attention.cli.options import add_l1, chosen_penalty
 from gamp_attention.cli.output import check_target, chosen, report, say
 from gamp_attention.data.dataset import RISKS
-from gamp_attention.data.fields import local_fields
-from gamp_attention.data.loading import load_dataset, load_weights
 from gamp_attention.experiments.comparison.compare import compare
 from gamp_attention.experiments.comparison.result import Comparison, Interrupted
 from gamp_attention.experiments.figures import plot_comparison
-from gamp_attention.gamp.run import run_gamp
 from gamp_attention.models.attention import paper_model
 from gamp_attention.models.starts import STARTS
-from gamp_attention.penalties.standard import ElasticNet
 from gamp_attention.state_evolution.dynamics.methods import DESCENTS
 from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 from gamp_attention.state_evolution.fixed_points.overlap_map import RESPONSES
@@ -62,24 +56,11 @@ def _parser() -> argparse.ArgumentParser:
     comparison.add_argument("--plot", metavar="FILE", default="compare.png", help="the picture (default compare.png)")
     comparison.set_defaults(run=_compare)
 
-    fit = commands.add_parser("fit", help="GAMP on your own arrays, with the exact risk")
-    fit.add_argument("data", metavar="DATA.npz", help="arrays tokens (n,L,d), outputs (n,L,d), positions (L,d)")
-    fit.add_argument("--init", default="random", help="random (default), positional, or an .npz file with weights Q")
-    fit.add_argument("--rank", type=int, default=1, help="columns of Q (default 1)")
-    fit.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
-    _add_l1(fit)
-    fit.add_argument("--seed", type=int, default=0, help="seed of the start (default 0)")
-    fit.add_argument("--tol", type=float, default=1e-8, help="bound on the gradient norm (default 1e-8)")
-    fit.add_argument("--max-iter", type=int, default=10000, help="bound on iterations (default 10000, not met)")
-    fit.add_argument("--escape", action="store_true", help="leave a saddle of the risk, to a minimum")
-    fit.add_argument("--out", metavar="FILE.npz", help="result file (default DATA.fit.npz)")
-    fit.add_argument("--checkpoint", metavar="FILE", help="written now and then, and gone on from if it exists")
-    fit.add_argument("--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds between (default 60)")
-    fit.set_defaults(run=_fit)
+    fit = add_fit(commands)
 
     solve = commands.add_parser("solve", help="a fixed point of state evolution")
     _add_model(solve)
-    _add_l1(solve)
+    add_l1(solve)
     solve.add_argument("--init", choices=STARTS, default="semantic")
     solve.add_argument("--rtol", type=float, help="relative error of the overlaps asked for (default 1e-4)")
     solve.add_argument("--rule", choices=RULES, default="auto")
@@ -89,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 
     path = commands.add_parser("trajectory", help="every iteration of damped GAMP or of gradient descent, for large d")
     _add_model(path)
-    _add_l1(path)
+    add_l1(path)
     path.add_argument("--init", choices=STARTS, default="semantic")
     path.add_argument("--method", choices=("gamp", *DESCENTS), default="gamp", help="(default gamp)")
     path.add_argument("--damping", type=float, default=0.5, help="step β of GAMP (default 0.5)")
@@ -111,19 +92,9 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--score-noise", type=float, default=0.0, help="s of targets (T + s N)x (default 0)")
 
 
-def _add_l1(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--l1", type=float, default=0.0, help="l1 penalty besides (default 0)")
-
-
-def _penalty(options: argparse.Namespace) -> Any:
-    """The elastic net where --l1 is given, else None for the ridge."""
-    l1 = getattr(options, "l1", 0.0)
-    return ElasticNet(options.lam, l1) if l1 else None
-
-
 def _model(options: argparse.Namespace) -> Any:
     noise = options.score_noise
-    return paper_model(options.omega, options.sigma, options.lam, penalty=_penalty(options), score_noise=noise)
+    return paper_model(options.omega, options.sigma, options.lam, penalty=chosen_penalty(options), score_noise=noise)
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -138,49 +109,6 @@ def _compare(options: argparse.Namespace) -> int:
         show(stopped.result)
         raise
     show(result)
-    return 0 if result.converged else 1
-
-
-def _fit(options: argparse.Namespace) -> int:
-    data = load_dataset(options.data, options.lam, options.rank, _penalty(options))
-    out = options.out or str(Path(options.data).with_suffix("")) + ".fit.npz"
-    check_target("--out", out)
-    init = options.init if options.init in STARTS else load_weights(options.init)
-    seen: list[Any] = []
-
-    def remember(t: int, state: Any, step: Any) -> None:
-        seen[:] = t, state.Q, step
-
-    wanted = chosen(options, "tol", "max_iter", "escape", "seed", "checkpoint", "checkpoint_every")
-    try:
-        result = run_gamp(data, init, "exact", **wanted, callback=remember)
-    except KeyboardInterrupt:
-        if not seen:
-            raise
-        t, Q, step = seen
-        found = {"Q": Q, "gradient_norm": step.gradient_norm, "status": "interrupted", "n_iter": t}
-        write_aside(out, lambda file: np.savez(file, train_loss=step.train_loss, **found))
-        again = f"the weights of iteration {t} are in {out}: --init {out} goes on from there"
-        raise KeyboardInterrupt(f"interrupted, {again}") from None
-    attention = data.student(local_fields(data.tokens, data.positions, result.Q))
-    found = {
-        "Q": result.Q,
-        **{name: value for name, value in result.overlaps.arrays().items() if value.size},
-        "train_loss": result.train_loss,
-        "gradient_norm": result.gradient_norm,
-        "status": result.status.value,
-        "n_iter": result.n_iter,
-        "is_minimum": result.is_minimum,
-        "lowest_eigenvalue": result.lowest_eigenvalue,
-    }
-    write_aside(out, lambda file: np.savez(file, attention=attention, **found))
-    text = (
-        f"{result.message}\ntraining loss {result.train_loss:.8g}, gradient norm {result.gradient_norm:.2g}, "
-        f"lowest eigenvalue of the Hessian {result.lowest_eigenvalue:.2g}, "
-        f"{result.n_off_global} of {data.n_samples} samples off their global proximal minimum\nresult: {out}"
-    )
-    told = result.to_dict()
-    report(options, text, told | told["overlaps"] | {"result": out})
     return 0 if result.converged else 1
 
 
