@@ -7,6 +7,7 @@ from scipy.integrate import dblquad
 import gamp_attention as ga
 from gamp_attention._core.gaussian import gaussian_points
 from gamp_attention.data.risk import hessian_product, risk_at
+from gamp_attention.state_evolution.equations.channel import Channel
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.vanishing import vanishing_weights, zero_weights
 from gamp_attention.state_evolution.rules.choice import first_rule
@@ -157,6 +158,17 @@ def test_no_average_solves_more_proximal_problems_than_max_work(model):
     se = ga.solve_state_evolution(model, 1.5, rtol=1e-4, max_work=1e5, stability=False)
     assert se.status is ga.Status.INACCURATE
     assert 1e-4 < se.relative_error < 0.1
+
+
+def test_bounds_on_iterations_and_work_hold_for_large_problems(monkeypatch):
+    """Fifteen overlaps, whose Jacobian would take more steps than are allowed."""
+    solved = []
+    plain = Channel.moments
+    monkeypatch.setattr(Channel, "moments", lambda self, w, *args: solved.append(len(w)) or plain(self, w, *args))
+    se = ga.solve_state_evolution(ga.attention_model(2, 3, 1, lam=0.1), 1.5, max_iter=5, max_work=1e4, stability=False)
+    assert (se.status, se.n_iter) == (ga.Status.MAX_ITER, 5)
+    assert set(solved) == {1024}
+    assert len(solved) == 8 * 6
 
 
 def test_weights_of_zero_stay_zero(model):

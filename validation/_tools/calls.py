@@ -225,7 +225,7 @@ def scaled(size: float, values: Any) -> np.ndarray:
 # arguments whose larger numbers ask for more work, and those of them that would take long and are right to
 EFFORT = {
     "alpha", "d", "gamp_steps", "gd_steps", "instances", "max_iter", "max_points", "max_work", "n_paths", "n_replicas",
-    "n_test", "rtol", "threads", "workers",
+    "n_test", "n_tokens", "rank", "rtol", "teacher_rank", "threads", "workers",
 }  # fmt: skip
 LONG = ("1e5", "10**5", "10**6")
 

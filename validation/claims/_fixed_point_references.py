@@ -23,7 +23,7 @@ from gamp_attention.state_evolution.rules.split import SplitRule
 ASKED = (1e-2, 1e-3, 1e-4, 1e-5)
 BRANCHES = ("semantic", "positional")
 DRAWS = 40  # until a branch exists and is found
-MAX_ITER = 12  # of the search for it
+MAX_ITER = 16  # of the search for it
 WORK = 1.2e6  # proximal problems of an average
 FIRST, LAST = 1, 6  # levels of the reference
 SETTLED = 0.05  # change from the level before, in units of the accuracy, that is fine enough

@@ -144,7 +144,7 @@ def evolution(seed):
     omega, sigma, lam, alpha = parameters(seed)
     model, began = ga.paper_model(omega, sigma, lam), time.perf_counter()
     row = {"raised": None, "false": False, "nan": False}
-    budget = {"max_iter": 30, "max_work": 3e5, "stability": False}
+    budget = {"max_iter": 44, "max_work": 3e5, "stability": False}
     with np.errstate(all="ignore"):
         try:
             found = ga.solve_state_evolution(model, alpha, STARTS[seed % 3], rtol=RTOL, **budget)

@@ -18,7 +18,7 @@ class ScanSettings:
     """Settings of the ladder of α."""
 
     tol: float = 1e-2  # of overlaps and of α: enough to be on the branch
-    max_iter: int = 60  # what takes longer is near an end, where the branch is followed instead
+    max_iter: int = 104  # what takes longer is near an end, where the branch is followed instead
     rungs: float = 2.2  # of the ladder for each factor e of α
 
 

@@ -36,7 +36,8 @@ ROOT_SEARCH = RootSearchSettings()
 def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_damped: int = 4) -> Root:
     """A fixed point near where plain damped steps from `start` lead.
 
-    There are ever more damped steps, until they converge by themselves or one of three shortcuts is safe:
+    There are ever more damped steps, at most max_iter, until they converge by themselves or one of three shortcuts is
+    safe:
 
     - Where weights vanish, the status is LOST as soon as zero is seen to attract.
     - Where m or θ fades slowly, the fixed point without it is taken as soon as that is seen to attract; if it repels,
@@ -47,7 +48,7 @@ def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_dam
     looked_at: set[str] = set()
     try:
         while True:
-            latest, change = iterate(F, path[-1], tol, n_damped)
+            latest, change = iterate(F, path[-1], tol, min(n_damped, max_iter - len(path) + 1))
             path += latest[1:]
             if not tol < change < np.inf or len(path) > max_iter:
                 return _ended(F, path, change, tol)
@@ -55,14 +56,16 @@ def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_dam
             if zero is not None:
                 path.append(zero)
                 raise WeightsVanished
-            near = _newton_nearby(F, path[-1], tol, change)
+            # a Jacobian asks for as many steps as there are overlaps
+            affordable = len(Packing.of(F.model, path[-1]).pack(path[-1])) <= max_iter
+            near = _newton_nearby(F, path[-1], tol, change) if affordable else None
             if near is None or not _keeps(path[-1], near):
                 root = _without_fading(F, latest, tol, looked_at)
                 if root is not None:
                     return replace(root, path=path + root.path)
             if near is not None:
                 return replace(near, status=Status.CONVERGED, path=path + near.path[1:])
-            n_damped = min(2 * n_damped + 4, max_iter)
+            n_damped = 2 * n_damped + 4
     except BREAKDOWNS as error:
         return Root(breakdown(error), path, np.nan, Packing.of(F.model, path[-1]), None, F)
 

@@ -38,7 +38,7 @@ class StartSettings:
     max_slower: float = 8.0  # the damping is divided by at most this beyond
     relax_named: int = 4  # damped steps of the overlap map after that
     relax_given: int = 1  # the same from given overlaps, which may be near a fixed point that repels
-    max_iter_near: int = 40  # from a neighbour; if it takes more, that is no help
+    max_iter_near: int = 60  # from a neighbour; if it takes more, that is no help
 
 
 START = StartSettings()
@@ -54,7 +54,7 @@ def solve_state_evolution(
     rtol: float | None = None,
     rule: str = "auto",
     response: str = "stein",
-    max_iter: int = 300,
+    max_iter: int = 500,
     max_work: float = 1e8,
     stability: bool = True,
     seed: int = 0,
@@ -78,8 +78,9 @@ def solve_state_evolution(
     rule : "split", a product rule cut where the proximal map jumps (L (r + t) <= 6); "lines", randomised lines cut
         there; "sobol", randomised points; "auto" for "split" up to L (r + t) = 4, then "sobol".
     response : form of V̂: "stein" counts the jumps of the proximal map, "derivative" averages the a.e. derivative.
-    max_iter : bound on the iterations.
-    max_work : bound on the proximal problems of one average, at least 1e4.
+    max_iter : bound on the damped steps of the search. One smaller than the number of overlaps leaves out Newton steps,
+        as a Jacobian takes so many.
+    max_work : bound on the proximal problems of one average, at least 1e4; fewer random points are taken for it.
     stability : also find the stability of the solution.
     seed : of the randomised points.
     raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
@@ -154,7 +155,7 @@ def solve_from(
     rtol: float,
     n_damped: int = START.relax_named,
     *,
-    max_iter: int = 300,
+    max_iter: int = 500,
     max_work: float = 1e8,
     stable: bool = False,
 ) -> StateEvolutionResult:

@@ -8,7 +8,7 @@ from gamp_attention._core import check
 from gamp_attention.models.model import Model
 from gamp_attention.state_evolution.equations.channel import n_white
 from gamp_attention.state_evolution.rules.rule import Rule
-from gamp_attention.state_evolution.rules.sobol import SobolRule
+from gamp_attention.state_evolution.rules.sobol import SobolRule, points_within
 from gamp_attention.state_evolution.rules.split import SPLIT, SplitRule
 
 RULES = ("auto", "split", "lines", "sobol")
@@ -24,10 +24,11 @@ def first_rule(name: Any, model: Model, seed: tuple[int, ...], max_work: float =
     check.choice("rule", name, RULES)
     if name == "auto":
         name = "split" if prefers_split(model) else "sobol"
+    of_replica = max_work / SobolRule.n_replicas
     if name == "sobol":
-        return SobolRule(4096, seed=seed, max_work=max_work)
+        return SobolRule(points_within(4096, of_replica), seed=seed, max_work=of_replica)
     if name == "lines":
-        return SobolRule(256, lines=True, seed=seed, max_work=max_work)
+        return SobolRule(256, lines=True, seed=seed, max_work=of_replica)
     if not model.attention:
         raise check.fail("rule", name, "'lines', 'sobol' or 'auto', as labels are no smooth function of fields")
     size = n_white(model)

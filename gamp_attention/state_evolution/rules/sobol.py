@@ -28,6 +28,11 @@ def points_of(n: int, share: float, low: int) -> int:
     return min(n, 1 << int(np.ceil(np.log2(max(share * n, low)))))
 
 
+def points_within(n: int, work: float) -> int:
+    """At most n points, and no more than a budget of proximal problems allows: a power of two."""
+    return min(n, 1 << int(np.log2(max(min(work, n), 2))))
+
+
 @dataclass(frozen=True)
 class SobolRule(Rule):
     """Averages over the channel on independent randomised point sets, whose spread is the error.
