@@ -15,6 +15,7 @@ class Stream(IntEnum):
     TEST_SAMPLES = 2
     PERTURBATIONS = 3
     MINIBATCHES = 4
+    HELD_OUT = 5
 
 
 def generator(seed: Any, stream: Stream | None = None) -> np.random.Generator:

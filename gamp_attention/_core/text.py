@@ -21,6 +21,13 @@ def with_error(value: float, error: float, digits: int) -> str:
     return f"{value:.{digits}f}({max(1, math.ceil(error * 10**digits))})"
 
 
+def to_error(value: float, error: float) -> str:
+    """A number to two digits of its error, as 0.0940(12); to four digits where there is none."""
+    if not (math.isfinite(value) and 0 < error < math.inf):
+        return f"{value:.4g}"
+    return with_error(value, error, max(0, 1 - math.floor(math.log10(error))))
+
+
 def plain(value: Any) -> Any:
     """What JSON can hold: arrays as lists, NaN and infinities as None, statuses as words, dataclasses as dicts."""
     if hasattr(value, "to_dict") and not isinstance(value, tuple):

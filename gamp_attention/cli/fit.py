@@ -2,15 +2,24 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gamp_attention._core import check
 from gamp_attention._core.files import write_aside
+from gamp_attention._core.text import to_error
+from gamp_attention.baselines.linear_fit import fit_linear_baseline
 from gamp_attention.cli.options import add_l1, chosen_penalty
-from gamp_attention.cli.output import check_target, chosen, report
-from gamp_attention.data.fields import local_fields
-from gamp_attention.data.loading import load_dataset, load_weights
+from gamp_attention.cli.output import check_target, chosen, report, say
+from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.layer import Layer, Units
+from gamp_attention.data.loading import OwnArrays, load_arrays, load_weights
+from gamp_attention.data.reduction import distinct_samples
+from gamp_attention.data.split import held_out
+from gamp_attention.data.stores import as_tokens
+from gamp_attention.experiments.fit_picture import plot_fit
+from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.models.starts import STARTS
 
@@ -18,45 +27,115 @@ from gamp_attention.models.starts import STARTS
 def add_fit(commands: Any) -> argparse.ArgumentParser:
     """Add the parser of `fit`."""
     found = commands.add_parser("fit", help="GAMP on your own arrays, with the exact risk")
-    found.add_argument("data", metavar="DATA.npz", help="arrays tokens (n,L,d), outputs (n,L,d), positions (L,d)")
+    found.add_argument(
+        "data", metavar="DATA",
+        help="arrays tokens (n,L,d), outputs (n,L,d) and, unless the tokens hold them, positions (L,d): an .npz file, "
+        "a folder of .npy files, or a .pt file with a dict of tensors",
+    )  # fmt: skip
     found.add_argument("--init", default="random", help="random (default), positional, or an .npz file with weights Q")
     found.add_argument("--rank", type=int, default=1, help="columns of Q (default 1)")
     found.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
     add_l1(found)
-    found.add_argument("--seed", type=int, default=0, help="seed of the start (default 0)")
+    found.add_argument(
+        "--standardise", action="store_true",
+        help="take from each of the d coordinates of tokens and outputs the mean over all tokens, and divide by their "
+        "standard deviation (default: arrays are used as they are)",
+    )  # fmt: skip
+    found.add_argument("--held-out", type=float, default=0.0, metavar="SHARE", help="test on this random share of it")
+    found.add_argument("--seed", type=int, default=0, help="seed of starts and of the share held out (default 0)")
     found.add_argument("--tol", type=float, default=1e-8, help="bound on the gradient norm (default 1e-8)")
     found.add_argument("--max-iter", type=int, default=10000, help="bound on iterations (default 10000, not met)")
     found.add_argument("--escape", action="store_true", help="leave a saddle of the risk, to a minimum")
     found.add_argument("--out", metavar="FILE.npz", help="result file (default DATA.fit.npz)")
+    found.add_argument("--plot", metavar="FILE", help="save a picture: learning curve, attention, losses of all starts")
     found.add_argument("--checkpoint", metavar="FILE", help="written now and then, and gone on from if it exists")
     found.add_argument("--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds between (default 60)")
     found.set_defaults(run=_fit)
     return found
 
 
+class Problem(NamedTuple):
+    """What a file and the options say is to be fitted."""
+
+    arrays: OwnArrays
+    train: np.ndarray  # rows
+    test: np.ndarray
+    units: Units
+    data: Dataset
+
+    def layer(self, Q: np.ndarray) -> Layer:
+        """The layer of given weights, in the units of the file."""
+        positions = self.arrays.positions
+        added = np.zeros(self.data.positions.shape) if positions is None else np.asarray(positions, float)
+        return Layer(self.data.student, Q, added, self.units)
+
+
+def _problem(options: argparse.Namespace) -> Problem:
+    """Load, split, standardise."""
+    stored = load_arrays(options.data)
+    tokens, outputs = as_tokens("tokens", stored.tokens), as_tokens("outputs", stored.outputs)
+    if tokens.shape != outputs.shape:
+        raise ValueError(f"outputs: needs shape {tokens.shape}, got shape {outputs.shape}")
+    n, L, d = tokens.shape
+    positions = None if stored.positions is None else check.array("positions", stored.positions, (L, d))
+    train, test = held_out("--held-out", options.held_out, n, options.seed)
+    x, y, p, units = tokens, outputs, positions, Units.raw(d)
+    if len(test):
+        x, y = np.asarray(tokens)[train], np.asarray(outputs)[train]
+    if options.standardise:
+        units = Units.standard(x)
+        x, y = units.standardised(x), units.standardised(y)
+        p = None if positions is None else positions / units.scale
+    data = Dataset(x, y, p, options.lam, rank=options.rank, penalty=chosen_penalty(options))
+    return Problem(OwnArrays(tokens, outputs, positions), train, test, units, data)
+
+
+def _told(problem: Problem, options: argparse.Namespace) -> str:
+    """What was done to the arrays, before the run."""
+    data, units = problem.data, problem.units
+    n, L, d = problem.arrays.tokens.shape
+    lines = [f"{n} sample{'s' * (n > 1)} of {L} token{'s' * (L > 1)} in {d} dimension{'s' * (d > 1)}"]
+    if len(problem.test):
+        lines[0] += f": {len(problem.train)} to train on, {len(problem.test)} held out (seed {options.seed})"
+    if repeated := n - distinct_samples(problem.arrays.tokens):
+        known = ", so that samples held out may be known from training" if len(problem.test) else ""
+        lines.append(f"{repeated} samples have the tokens of another one{known}")
+    about = ""
+    if problem.arrays.positions is None:
+        about = " about those"
+        norms, chance = np.linalg.norm(data.source_means, axis=1), np.sqrt(data.traces[0] / data.alpha)
+        each = ", ".join(f"{norm:.3g} ({by_chance:.3g})" for norm, by_chance in zip(norms[:8], chance, strict=False))
+        lines.append(
+            "positions: none given; the means of the tokens at each place are taken for those that the tokens hold, "
+            f"of norm (by chance alone) {each}{', …' if L > 8 else ''}"
+        )
+    else:
+        lines.append("positions: as given, added to the tokens")
+    if options.standardise:
+        low, high = units.scale.min(), units.scale.max()
+        constant = f", but {units.constant} that are constant" if units.constant else ""
+        lines.append(
+            "standardised: tokens and outputs less the mean of each coordinate over all tokens "
+            f"(size up to {np.abs(units.centre).max():.3g}), over its standard deviation ({low:.3g} to {high:.3g})"
+            f"{constant}; weights and training loss are in these units, errors and attention in those of the file"
+        )
+    else:
+        squares = ", ".join(f"{s:.3g}" for s in data.traces[0][:8])
+        lines.append(f"not standardised: tokens have mean squares{about} {squares}{', …' if L > 8 else ''}")
+    return "\n".join(lines)
+
+
 def _fit(options: argparse.Namespace) -> int:
-    data = load_dataset(options.data, options.lam, options.rank, chosen_penalty(options))
-    out = options.out or str(Path(options.data).with_suffix("")) + ".fit.npz"
+    problem = _problem(options)
+    out = options.out or _beside(options.data)
     check_target("--out", out)
     init = options.init if options.init in STARTS else load_weights(options.init)
-    seen: list[Any] = []
-
-    def remember(t: int, state: Any, step: Any) -> None:
-        seen[:] = t, state.Q, step
-
-    wanted = chosen(options, "tol", "max_iter", "escape", "seed", "checkpoint", "checkpoint_every")
-    try:
-        result = run_gamp(data, init, "exact", **wanted, callback=remember)
-    except KeyboardInterrupt:
-        if not seen:
-            raise
-        t, Q, step = seen
-        found = {"Q": Q, "gradient_norm": step.gradient_norm, "status": "interrupted", "n_iter": t}
-        write_aside(out, lambda file: np.savez(file, train_loss=step.train_loss, **found))
-        again = f"the weights of iteration {t} are in {out}: --init {out} goes on from there"
-        raise KeyboardInterrupt(f"interrupted, {again}") from None
-    attention = data.student(local_fields(data.tokens, data.positions, result.Q))
-    found = {
+    say(options, _told(problem, options))
+    result = _run(problem.data, init, out, options)
+    layer = problem.layer(result.Q)
+    tokens, outputs, positions = problem.arrays
+    attention, errors = layer.attention(tokens), layer.errors(tokens, outputs)
+    found: dict[str, Any] = {
         "Q": result.Q,
         **{name: value for name, value in result.overlaps.arrays().items() if value.size},
         "train_loss": result.train_loss,
@@ -65,13 +144,73 @@ def _fit(options: argparse.Namespace) -> int:
         "n_iter": result.n_iter,
         "is_minimum": result.is_minimum,
         "lowest_eigenvalue": result.lowest_eigenvalue,
+        "attention": attention,
+        "errors": errors,
+        "held_out": problem.test,
+        "positions": layer.positions,
+        "centre": problem.units.centre,
+        "scale": problem.units.scale,
     }
-    write_aside(out, lambda file: np.savez(file, attention=attention, **found))
-    text = (
-        f"{result.message}\ntraining loss {result.train_loss:.8g}, gradient norm {result.gradient_norm:.2g}, "
-        f"lowest eigenvalue of the Hessian {result.lowest_eigenvalue:.2g}, "
-        f"{result.n_off_global} of {data.n_samples} samples off their global proximal minimum\nresult: {out}"
-    )
+    write_aside(out, lambda file: np.savez(file, **found))
+    lines = [
+        result.message,
+        f"training loss {result.train_loss:.8g}, gradient norm {result.gradient_norm:.2g}, lowest eigenvalue of the "
+        f"Hessian {result.lowest_eigenvalue:.2g}, {result.n_off_global} of {len(problem.train)} samples off their "
+        "global proximal minimum",
+    ]
     told = result.to_dict()
-    report(options, text, told | told["overlaps"] | {"result": out})
+    told |= told["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}
+    told |= {"standardised": options.standardise}
+    if len(problem.test):
+        said, numbers = _held_out_errors(problem, errors)
+        lines, told = [*lines, said], told | {"held_out": numbers}
+    report(options, "\n".join([*lines, f"result: {out}"]), told)
+    if options.plot:
+        plot_fit(result, attention, options.plot)
+        say(options, f"picture: {options.plot}")
     return 0 if result.converged else 1
+
+
+def _beside(path: str) -> str:
+    """The result file that belongs to a file or a folder."""
+    return str(Path(path) if Path(path).is_dir() else Path(path).with_suffix("")) + ".fit.npz"
+
+
+def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> GampResult:
+    """Message passing; where it is interrupted, the last weights are written."""
+    seen: list[Any] = []
+
+    def remember(t: int, state: Any, step: Any) -> None:
+        seen[:] = t, state.Q, step
+
+    wanted = chosen(options, "tol", "max_iter", "escape", "seed", "checkpoint", "checkpoint_every")
+    try:
+        return run_gamp(data, init, "exact", **wanted, callback=remember)
+    except KeyboardInterrupt:
+        if not seen:
+            raise
+        t, Q, step = seen
+        found = {"Q": Q, "gradient_norm": step.gradient_norm, "status": "interrupted", "n_iter": t}
+        write_aside(out, lambda file: np.savez(file, train_loss=step.train_loss, **found))
+        again = f"the weights of iteration {t} are in {out}: --init {out} goes on from there"
+        raise KeyboardInterrupt(f"interrupted, {again}") from None
+
+
+def _held_out_errors(problem: Problem, errors: np.ndarray) -> tuple[str, dict[str, Any]]:
+    """ε_g on the samples held out, of the layer and of a linear one trained on the same samples."""
+    (tokens, outputs, _), (train, test), centre = problem.arrays, (problem.train, problem.test), problem.units.centre
+    x, y = np.asarray(tokens)[test] - centre, np.asarray(outputs)[test] - centre
+    linear = np.mean((y - fit_linear_baseline(problem.data).weights @ x) ** 2, axis=(1, 2))
+    seen = {"test_error": errors[test], "linear_test_error": linear, "train_error": errors[train]}
+    told: dict[str, Any] = {"samples": len(test)}
+    words = []
+    for name, values in seen.items():
+        mean = float(values.mean())
+        error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.nan
+        told |= {name: mean, f"{name}_error": error if np.isfinite(error) else None}
+        words.append(to_error(mean, error))
+    said = (
+        f"test error ‖y − f‖²/(dL), mean of {len(test)} samples held out (standard error): {words[0]}; "
+        f"of a linear layer y = Wx {words[1]}; on the samples trained on {words[2]}"
+    )
+    return said, told

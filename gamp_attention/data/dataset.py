@@ -10,7 +10,7 @@ from gamp_attention._core.text import Shown
 from gamp_attention.data.fields import local_fields
 from gamp_attention.data.pass_kernels import Part
 from gamp_attention.data.passes import OutputStep, RiskSums, output_step, sum_risk
-from gamp_attention.data.reduction import mean_squares, own_terms, taught_terms
+from gamp_attention.data.reduction import mean_squares, own_terms, taught_terms, token_means
 from gamp_attention.data.stores import Tokens, as_tokens
 from gamp_attention.losses.dot_product import DotProductAttention
 from gamp_attention.losses.registration import sample_loss
@@ -31,11 +31,13 @@ class Dataset(Shown):
     tokens : (n, L, d) tokens x, centred; float32 is kept as such, half the memory, and all sums are taken in float64.
         Memory-mapped arrays, arrays of zarr and datasets of h5py stay on the disk and are read block by block.
     outputs : (n, L, d) outputs y. Used once, to form (x+p)yᵀ/d; never needed again. May be on the disk, too.
-    positions : (L, d) positional encodings p, of norm Θ(1).
+    positions : (L, d) positional encodings p, of norm Θ(1), that the layer adds to the tokens. If not given, the tokens
+        hold them already: none are added, and `source_means` are the means of the tokens at each of the L places. The
+        exact risk is one of x + p alone, so that this changes neither its minima nor what the layer does.
     lam : ridge λ > 0 of equation (3); not used where a penalty is given.
     rank : columns r of the student's Q.
     spectra : (L, 1) or (L, d) eigenvalues of Σ_l along the coordinates; the mean square of the tokens if
-        not given. Fixed points do not depend on it.
+        not given, about estimated positions. Fixed points do not depend on it.
     student : the attention map S of equation (2).
     penalty : a penalty other than Ridge(lam), e.g. ElasticNet(lam, l1).
 
@@ -70,7 +72,7 @@ class Dataset(Shown):
         self,
         tokens: Any,
         outputs: Any,
-        positions: Any,
+        positions: Any = None,
         lam: float = 0.01,
         *,
         rank: int = 1,
@@ -83,8 +85,11 @@ class Dataset(Shown):
         self._outputs: Tokens | None = as_tokens("outputs", outputs)
         if self._outputs.shape != (n, L, d):
             raise ValueError(f"outputs: needs shape {(n, L, d)}, got shape {self._outputs.shape}")
-        positions = np.ascontiguousarray(check.array("positions", positions, (L, d)))
-        self._describe(require_penalty(penalty, lam), rank, spectra, student, Sources.plain(positions, n))
+        if positions is None:
+            sources = Sources.plain(np.zeros((L, d)), n)._replace(means=token_means(self.tokens))
+        else:
+            sources = Sources.plain(np.ascontiguousarray(check.array("positions", positions, (L, d))), n)
+        self._describe(require_penalty(penalty, lam), rank, spectra, student, sources)
         exact = own_terms(self.tokens, self.positions, self._outputs)
         if not (np.isfinite(exact.params).all() and np.isfinite(exact.constant).all()):
             raise ValueError(OVERFLOW)
@@ -123,7 +128,8 @@ class Dataset(Shown):
         self.rank = check.integer("rank", rank, low=1)
         L, d = self.positions.shape
         if spectra is None:
-            spectra = mean_squares(self.tokens)[:, None]
+            estimated = self.source_means if self.source_means is not self.positions else None
+            spectra = mean_squares(self.tokens, estimated)[:, None]
             if not np.isfinite(spectra).all():
                 raise ValueError(OVERFLOW)
             spectra = np.maximum(spectra, 1e-100)  # of tokens that are all zero

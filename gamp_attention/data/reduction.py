@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gamp_attention._core import check
 from gamp_attention.data.fields import local_fields, token_products
 from gamp_attention.data.stores import Tokens, joined, token_blocks
 from gamp_attention.losses.attention import pack_attention_parameters
@@ -49,12 +50,30 @@ def _with_positions(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return token_products(x, np.broadcast_to(positions, x.shape))
 
 
-def mean_squares(tokens: Tokens) -> np.ndarray:
-    """Mean squares (L,) of the entries of each token; refuses stores with numbers that are not finite."""
+def mean_squares(tokens: Tokens, about: np.ndarray | None = None) -> np.ndarray:
+    """Mean squares (L,) of the entries of each token, less means (L, d) where given.
+
+    Refuses stores with numbers that are not finite.
+    """
     n, L, d = tokens.shape
     total = np.zeros(L)
     for rows, _, x in token_blocks(tokens):
+        x = x if about is None else x - about
         total += np.einsum("nld,nld->l", x, x, dtype=float)
         if not isinstance(tokens, np.ndarray) and not np.isfinite(total).all() and not np.isfinite(x).all():
             raise ValueError(f"tokens: need finite numbers, got others in samples {rows.start} to {rows.stop - 1}")
     return total / (n * d)
+
+
+def token_means(tokens: Tokens) -> np.ndarray:
+    """Means (L, d) over the samples: positions as tokens tell them that hold them."""
+    n = tokens.shape[0]
+    if n < 2:
+        needs = "an array (L, d), zeros for none, where there is one sample: its mean tells no positions"
+        raise check.fail("positions", None, needs)
+    return np.add.reduce([x.sum(axis=0, dtype=float) for _, _, x in token_blocks(tokens)]) / n
+
+
+def distinct_samples(tokens: Tokens) -> int:
+    """Number of samples of different tokens."""
+    return len({hash(sample.tobytes()) for _, _, x in token_blocks(tokens) for sample in x})

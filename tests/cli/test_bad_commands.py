@@ -51,7 +51,7 @@ def bad_file(kind, path):
         return "allow_pickle"
     elif kind == "lacking":
         np.savez(path, tokens=GOOD["tokens"])
-        return "outputs, positions"
+        return "lacks the arrays outputs"
     else:
         name, array = WRONG_ARRAYS[kind]
         stored(path, **{name: array})
@@ -83,6 +83,11 @@ FIT = {
     "--tol -1": "tol",
     "--max-iter 0": "max_iter",
     "--seed -1": "seed",
+    "--held-out -0.1": "--held-out",
+    "--held-out 1": "--held-out",
+    "--held-out 0.1": "--held-out: needs a share of the 3 samples",
+    "--held-out nan": "--held-out",
+    "--plot picture.xyz": "--plot",
     "--out .": "--out",
     "--out -": "--out",
     "--out no/where.npz": "--out",
@@ -93,7 +98,7 @@ COMMANDS = {
     "": "COMMAND",
     "nothing": "nothing",
     "--nothing": "COMMAND",
-    "fit": "DATA.npz",
+    "fit": "required: DATA",
     "solve --alpha 0": "alpha",
     "solve --alpha 1e400": "alpha",
     "solve --alpha one": "--alpha",
@@ -195,6 +200,37 @@ def test_a_pickle_would_have_run(tmp_path):
     with np.load(tmp_path / "data.npz", allow_pickle=True) as archive:
         archive["tokens"]
     assert (tmp_path / "data.npz.made").is_dir()
+
+
+NOT_FILES = {
+    "empty folder": "lacks the arrays tokens, outputs and has none",
+    "one array alone": "lacks the arrays outputs and has tokens",
+    "pickle in a folder": "a folder of .npy files",
+    "pickle of torch": "a dict of tensors",
+    "tensor alone": "it holds a Tensor",
+    "table": "cannot be read as .npz",
+}
+
+
+@pytest.mark.parametrize("kind", NOT_FILES)
+def test_other_bad_files_are_refused_at_once(kind, tmp_path, refused):
+    path = tmp_path / "data"
+    path.mkdir()
+    evil = Malicious(str(tmp_path / "made"))
+    if kind == "one array alone":
+        np.save(path / "tokens.npy", GOOD["tokens"])
+    elif kind == "pickle in a folder":
+        for name in ("tokens", "outputs"):
+            np.save(path / f"{name}.npy", np.array([evil], dtype=object))
+    elif kind == "table":
+        path = tmp_path / "data.parquet"
+        path.write_bytes(b"PAR1")
+    elif kind != "empty folder":
+        torch = pytest.importorskip("torch")
+        path = tmp_path / "data.pt"
+        torch.save(torch.ones(3) if kind == "tensor alone" else {"tokens": evil, "outputs": evil}, path)
+    refused(["fit", str(path)], NOT_FILES[kind])
+    assert not (tmp_path / "made").exists()
 
 
 @pytest.mark.parametrize("flags", FIT)

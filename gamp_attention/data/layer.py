@@ -1,0 +1,88 @@
+"""A trained attention layer in the user's own units: what it attends to, its outputs, and its errors."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet, squarable
+from gamp_attention.data.fields import local_fields
+from gamp_attention.data.stores import Tokens, as_tokens, token_blocks
+
+
+class Units(NamedTuple):
+    """What each of the d coordinates is measured from and in: x becomes (x − centre)/scale.
+
+    Outputs are measured as the tokens are, so that an output that is a mean of tokens stays one.
+    """
+
+    centre: np.ndarray  # (d,)
+    scale: np.ndarray  # (d,), positive
+    constant: int = 0  # coordinates that are the same in all tokens, and are only centred
+
+    @classmethod
+    def raw(cls, d: int) -> "Units":
+        """Those of the arrays themselves."""
+        return cls(np.zeros(d), np.ones(d))
+
+    @classmethod
+    @quiet
+    def standard(cls, tokens: Any) -> "Units":
+        """Mean and standard deviation of each coordinate over all tokens of all samples; 1 for a constant one."""
+        flat = squarable("tokens", tokens, ("n", "L", "d"))
+        flat = flat.reshape(-1, flat.shape[2])
+        centre, scale = flat.mean(axis=0), flat.std(axis=0)
+        constant = scale <= 1e-12 * np.abs(centre)  # but for rounding
+        return cls(centre, np.where(constant, 1.0, scale), int(np.count_nonzero(constant)))
+
+    def standardised(self, tokens: Any) -> np.ndarray:
+        """Tokens, or outputs, in these units; the same array where they are its own."""
+        plain = not self.centre.any() and (self.scale == 1).all()
+        return tokens if plain else (np.asarray(check.plain(tokens)) - self.centre) / self.scale
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """f(x) = S[z] (x + p − c) + c with fields z = (x + p − c) W/√d, W = Q/s.
+
+    Equation (2) where c = 0 and s = 1.
+
+    Attributes
+    ----------
+    student : the attention map S.
+    Q : (d, r) weights of tokens in units c and s.
+    positions : (L, d) p, in the units of the tokens as they come; zero where they hold their positions.
+    units : c and s.
+    """
+
+    student: Any
+    Q: np.ndarray
+    positions: np.ndarray
+    units: Units
+
+    def attention(self, tokens: Tokens) -> np.ndarray:
+        """Attention matrices (n, L, L)."""
+        weights = self.Q / self.units.scale[:, None]
+        return self.student(local_fields(tokens, self.positions - self.units.centre, weights))
+
+    def outputs(self, tokens: np.ndarray) -> np.ndarray:
+        """Outputs (n, L, d)."""
+        c = self.units.centre
+        return self.attention(tokens) @ (tokens + (self.positions - c)) + c
+
+    def errors(self, tokens: Tokens, outputs: Tokens) -> np.ndarray:
+        """‖y − f(x)‖²/(dL) of each sample, (n,); their mean is an estimate of the test error ε_g on unseen samples."""
+        found = []
+        for rows, _, x in token_blocks(tokens):
+            y = outputs[rows] if isinstance(outputs, np.ndarray) else outputs.read(rows)
+            found.append(np.mean((y - self.outputs(x)) ** 2, axis=(1, 2)))
+        return np.concatenate(found)
+
+
+def checked_tokens(name: str, tokens: Any, L: int, d: int) -> Tokens:
+    """Tokens (n, L, d) of the sizes that a layer was trained on."""
+    found = as_tokens(name, tokens)
+    if found.shape[1:] != (L, d):
+        raise check.fail(name, f"shape {found.shape}", f"shape (n, {L}, {d}), as in training")
+    return found

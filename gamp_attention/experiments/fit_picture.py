@@ -1,0 +1,59 @@
+"""The picture of a fit to own data: how it was learnt, what the layer attends to, and where other starts ended."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
+from gamp_attention.gamp.result import GampResult
+
+COLUMNS = 4
+
+
+def plot_fit(result: GampResult, attention: np.ndarray, path: str | Path | None = None) -> np.ndarray:
+    """Draw a run on data: loss and gradient at each iteration, and attention matrices (n, L, L) of samples.
+
+    Returns the axes (2, 4); those of panels that have nothing to show are off.
+    """
+    with figure(path, 2, COLUMNS, (12, 6)) as axes:
+        _draw_curves(axes[0], result)
+        spread = np.linspace(0, len(attention) - 1, min(COLUMNS - 1, len(attention))).astype(int)
+        shown = [("mean over all samples", attention.mean(axis=0))]
+        shown += [(f"sample {row}", attention[row]) for row in spread]
+        low, high = (
+            min(0.0, *(float(each.min()) for _, each in shown)),
+            max(1.0, *(float(each.max()) for _, each in shown)),
+        )
+        for axis, (title, matrix) in zip(axes[1], shown, strict=False):
+            image = axis.imshow(matrix, "Blues", vmin=low, vmax=high)
+            axis.set(title=title, xlabel="attends to token", xticks=_ticks(matrix), yticks=_ticks(matrix))
+            axis.spines[:].set_visible(False)
+            if len(matrix) <= 4:
+                for (i, j), weight in np.ndenumerate(matrix):
+                    pale = weight - low > 0.6 * (high - low)
+                    axis.text(j, i, f"{weight:.2f}", ha="center", va="center", color="white" if pale else DARK)
+        axes[1, 0].set_ylabel("token")
+        axes[1, 0].figure.colorbar(image, ax=list(axes[1, : len(shown)]), label="attention", shrink=0.8)
+        for axis in axes.flat:
+            if not axis.has_data():
+                axis.axis("off")
+    return axes
+
+
+def _ticks(matrix: np.ndarray) -> np.ndarray:
+    step = -(-len(matrix) // 8)
+    return np.arange(0, len(matrix), step)
+
+
+def _draw_curves(row: Any, result: GampResult) -> None:
+    history = result.history
+    row[0].plot(history.train_loss, color=COLOURS["semantic"])
+    row[0].axhline(result.train_loss, color=GREY, lw=0.8, ls="--")
+    row[0].set(title=r"training loss $\epsilon_t$", xlabel="iteration")
+    above = history.train_loss - result.train_loss
+    above = np.where(above > 1e-14 * abs(result.train_loss), above, np.nan)
+    row[1].semilogy(above, color=COLOURS["semantic"])
+    row[1].set(title=r"$\epsilon_t$ above its end", xlabel="iteration")
+    row[2].semilogy(history.gradient_norm, color=COLOURS["semantic"])
+    row[2].set(title=r"gradient norm $\|\nabla R\|/\lambda\sqrt{d}$", xlabel="iteration")

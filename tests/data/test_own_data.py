@@ -1,0 +1,78 @@
+"""Own arrays: positions that tokens hold, tokens in files, units, the layer in the user's own units."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.data.layer import Layer, Units
+from gamp_attention.data.split import held_out
+
+
+@pytest.fixture(scope="module")
+def taught():
+    return ga.sample(ga.paper_model(sigma=0.8), d=80, alpha=2.0, seed=1)
+
+
+def test_positions_in_the_tokens_change_neither_risk_nor_gradient(taught):
+    held = ga.Dataset(taught.tokens + taught.positions, taught.outputs)
+    beside = ga.Dataset(taught.tokens, taught.outputs, taught.positions)
+    Q = np.random.default_rng(0).standard_normal((80, 1))
+    assert ga.train_loss(held, Q) == pytest.approx(ga.train_loss(beside, Q), rel=1e-12)
+    assert np.allclose(ga.gradient(held, Q), ga.gradient(beside, Q), atol=1e-12)
+    assert not held.positions.any()
+    assert np.allclose(held.source_means, held.tokens.mean(axis=0))
+    assert np.allclose(held.spectra[:, 0], held.tokens.var(axis=0).mean(axis=1))
+    ends = [ga.run_gamp(data, taught.Q_star) for data in (held, beside)]
+    assert all(end.converged for end in ends)
+    assert np.allclose(ends[0].Q, ends[1].Q, atol=1e-6)
+
+
+def test_tokens_in_a_file_give_the_same_means(taught, tmp_path):
+    tokens = taught.tokens + taught.positions
+    np.save(tmp_path / "tokens.npy", tokens)
+    held, stored = (ga.Dataset(x, taught.outputs) for x in (tokens, np.load(tmp_path / "tokens.npy", "r")))
+    assert np.allclose(stored.source_means, held.source_means, rtol=1e-12)
+    assert np.allclose(stored.spectra, held.spectra, rtol=1e-12)
+
+
+def test_one_sample_tells_no_positions(named_error):
+    named_error(lambda: ga.Dataset(np.ones((1, 2, 4)), np.ones((1, 2, 4))), "positions: needs an array .*got None")
+
+
+@pytest.mark.parametrize("student", [ga.DotProductAttention(), ga.DotProductAttention(causal=True, temperature=0.5)])
+def test_a_layer_in_other_units_is_the_layer_in_standard_ones(student):
+    rng = np.random.default_rng(0)
+    tokens = 3 + 2 * rng.standard_normal((30, 3, 5)) * np.arange(1, 6)
+    outputs, positions = tokens[:, ::-1], rng.standard_normal((3, 5))
+    units, Q = Units.standard(tokens), rng.standard_normal((5, 2))
+    x = units.standardised(tokens)
+    assert np.allclose(x.mean(axis=(0, 1)), 0)
+    assert np.allclose(x.std(axis=(0, 1)), 1)
+    layer = Layer(student, Q, positions, units)
+    seen = x + positions / units.scale
+    S = student(seen @ Q / np.sqrt(5))
+    assert np.allclose(layer.attention(tokens), S)
+    found = layer.outputs(tokens)
+    assert np.allclose(units.standardised(found), S @ seen)
+    assert np.allclose(layer.errors(tokens, outputs), np.mean((outputs - found) ** 2, axis=(1, 2)))
+
+
+def test_constant_coordinates_are_only_centred():
+    tokens = np.random.default_rng(0).standard_normal((9, 2, 3))
+    tokens[:, :, 1] = 0.1
+    units = Units.standard(tokens)
+    assert (units.constant, units.scale[1]) == (1, 1.0)
+    assert np.abs(units.standardised(tokens)[:, :, 1]).max() < 1e-15
+
+
+def test_a_share_is_held_out_at_random():
+    train, test = held_out("share", 0.3, 10, seed=0)
+    assert sorted([*train, *test]) == list(range(10))
+    assert len(test) == 3
+    assert any(not np.array_equal(test, held_out("share", 0.3, 10, seed)[1]) for seed in (1, 2))
+    assert [len(rows) for rows in held_out("share", 0, 10, seed=0)] == [10, 0]
+
+
+@pytest.mark.parametrize("share", [0.01, 0.96, 1, -0.1, np.nan, "half"])
+def test_a_share_that_leaves_nothing_is_refused(share, named_error):
+    named_error(lambda: held_out("share", share, 10, 0), "share: needs")
