@@ -208,6 +208,11 @@ class Recorder:
         """Record the state before an iteration."""
         self._rows.append((overlaps, gradient_norm, train_loss))
 
+    @property
+    def last(self) -> tuple[Overlaps, float, float]:
+        """Overlaps, gradient norm and training loss that were recorded last."""
+        return self._rows[-1]
+
     def step(self, damping: float) -> None:
         """Record the step taken from there."""
         self._damping.append(damping)

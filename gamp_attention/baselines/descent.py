@@ -147,7 +147,7 @@ def minimize_risk(
     Parameters
     ----------
     data : the samples.
-    init : "semantic", "positional", "random", or weights (d, r).
+    init : "semantic", "positional", "random", "spectral", or weights (d, r).
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     method : "gd", "momentum" (heavy ball), "nesterov", "sgd" (minibatches drawn anew at every step), which `trajectory`
         predicts; "adam"; or "lbfgs" (strong Wolfe line search, finished by Barzilai-Borwein steps). With another
@@ -190,7 +190,7 @@ def minimize_risk(
     steps = descent_method(method, lr, momentum, batch)
     max_iter, tol = check.integer("max_iter", max_iter, low=1), check.real("tol", tol, low=0)
     check.flag("raise_on_failure", raise_on_failure)
-    start = initial_weights(data, init, seed)
+    start = initial_weights(data, init, seed, risk)
     require_device(device)
     try:
         import torch

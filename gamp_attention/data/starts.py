@@ -7,15 +7,35 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.models.starts import SIZES, fill_start
+from gamp_attention.data.spectral import spectral_starts
+from gamp_attention.models.starts import SIZES, STARTS, fill_start
+
+DATA_STARTS = (*STARTS, "spectral")
 
 
-def initial_weights(data: Dataset, init: Any, seed: Any = 0) -> np.ndarray:
-    """Weights (d, r) from an array, or a name as told in `gamp_attention.models.starts`."""
+def initial_weights(data: Dataset, init: Any, seed: Any = 0, risk: str = "exact") -> np.ndarray:
+    """Weights (d, r) from an array, or a name: those of `gamp_attention.models.starts`, or "spectral"."""
+    return several_starts(data, init, 1, seed, risk)[0][1]
+
+
+def several_starts(
+    data: Dataset, init: Any, n_starts: int, seed: Any = 0, risk: str = "exact"
+) -> list[tuple[str, np.ndarray]]:
+    """Weights (d, r) to start from, with names: the start asked for, or the spectral ones, then random ones."""
     check.fits("rank", data.dim, data.rank)
-    random = generator(seed, Stream.STARTS)
+    random, found = generator(seed, Stream.STARTS), list[tuple[str, np.ndarray]]()
     if not isinstance(init, str):
-        return check.array("init", init, (data.dim, data.rank)).copy()
+        found.append(("given", check.array("init", init, (data.dim, data.rank)).copy()))
+    elif check.choice("init", init, DATA_STARTS) == "spectral":
+        several = spectral_starts(data, risk, n_starts, random)
+        found += [(f"spectral {k + 1}", Q) for k, Q in enumerate(several)]
+    elif init != "random":
+        found.append((init, _named(data, init, random)))
+    further = range(1, n_starts - len(found) + 1)
+    return found + [(f"random {k}", _named(data, "random", random)) for k in further]
+
+
+def _named(data: Dataset, init: str, random: np.random.Generator) -> np.ndarray:
     Q = SIZES.uninformed * random.standard_normal((data.dim, data.rank))
     fill_start(Q, init, data.student.parts, data.Q_star, lambda: position_directions(data.source_means))
     return Q

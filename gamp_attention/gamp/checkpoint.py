@@ -6,6 +6,7 @@ checksums. It also holds a digest of the data and options, and is refused where 
 """
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from gamp_attention._core.files import write_aside
 from gamp_attention._core.hashes import hash_bytes
 from gamp_attention.data.dataset import Dataset
 
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMAT = 2
 LENGTH = "#"  # key of the length of a list
 
 
@@ -60,12 +61,12 @@ class Checkpoint:
             raise ValueError(f"checkpoint: {self.path} needs to be of the same data and options, got another run's")
         return unpacked(found)
 
-    def save(self, snapshot: dict[str, Any]) -> None:
-        """Write a snapshot, unless the last one is recent."""
+    def save(self, snapshot: Callable[[], dict[str, Any]]) -> None:
+        """Write what a function gives, unless the last one is recent."""
         if time.monotonic() - self._last < self.every:
             return
         about = {"digest": np.array(self.digest), "format": np.array(CHECKPOINT_FORMAT)}
-        write_aside(self.path, lambda file: np.savez(file, **packed(snapshot), **about))  # type: ignore[arg-type]
+        write_aside(self.path, lambda file: np.savez(file, **packed(snapshot()), **about))  # type: ignore[arg-type]
         self._last = time.monotonic()
 
 

@@ -13,7 +13,6 @@ from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import overlaps, risk_at
 from gamp_attention.denoisers.newton import NotPositiveDefinite
 from gamp_attention.gamp.acceleration import ACCELERATION, Acceleration
-from gamp_attention.gamp.checkpoint import Checkpoint
 from gamp_attention.gamp.monitor import StepReport
 from gamp_attention.gamp.step import GampState, gamp_step
 from gamp_attention.gamp.watch import Watch
@@ -45,7 +44,7 @@ class Plan:
 
 
 class Loop:
-    """Message passing from a start, or from where a checkpoint is; and from further starts after it has ended.
+    """Message passing from a start, and from further starts after it has ended.
 
     Attributes
     ----------
@@ -53,20 +52,19 @@ class Loop:
     state : the last one.
     watch, record : the judgement of the states since the last start, and the history of all.
     escapes : further starts so far.
+    seen : the weights of the last entry of the history.
     start, ceiling : the weights of the last start, and a bound on the training loss that it was chosen for.
     """
 
-    def __init__(self, plan: Plan, state: GampState, file: Checkpoint | None) -> None:
-        self._plan, self._file = plan, file
-        self.t, self.escapes, self.record = 0, 0, Recorder()
+    def __init__(self, plan: Plan, state: GampState, save: Callable[[], None] | None = None) -> None:
+        self._plan, self._save = plan, save
+        self.t, self.escapes, self.record, self.seen = 0, 0, Recorder(), state.Q
         self._begin(state, np.inf)
-        stored = file.load() if file is not None else None
-        if stored is not None:
-            self._restore(stored)
 
     def _begin(self, state: GampState, ceiling: float) -> None:
         plan = self._plan
         self.state, self._began, self.start, self.ceiling = state, self.t, state.Q, ceiling
+        self._ended: Status | None = None
         self.watch = Watch(plan.tol, plan.hold_after, plan.settling, state)
         late = plan.accelerate == LATE
         self._step = Damping(plan.damping, grows=late)
@@ -78,36 +76,43 @@ class Loop:
         self.t, self.escapes = self.t + 1, self.escapes + 1
         self._begin(state, ceiling)
 
-    def run(self) -> Status:
-        """Iterate until the watch says how it has ended."""
-        plan, first = self._plan, self.t
-        while True:
-            t = self.t - self._began
-            if self._file is not None and self.t > first:
-                self._file.save(self._snapshot())
-            beta = self._step(t)
-            after, report = self._next(t, beta)
-            verdict = self.watch.judge(t, self.state, report, beta)
-            seen = risk_at(plan.data, self.state.Q, plan.risk) if report is None else report
-            self.record.add(overlaps(plan.data, self.state.Q, self.state.V), seen.gradient_norm, seen.train_loss)
-            if plan.callback is not None and report is not None:
-                plan.callback(self.t, read_only(self.state), read_only(report))
-            if verdict is Status.CONVERGED:
+    def run(self, until: float = np.inf) -> Status | None:
+        """Iterate until the watch says how it has ended; None where iteration `until` comes first."""
+        first = self.t
+        while self._ended is None and self.t < until:
+            if self._save is not None and self.t > first:
+                self._save()
+            self._ended = self._iterate()
+        return self._ended
+
+    def _iterate(self) -> Status | None:
+        """One iteration, or how the run has ended."""
+        plan, t = self._plan, self.t - self._began
+        beta = self._step(t)
+        after, report = self._next(t, beta)
+        verdict = self.watch.judge(t, self.state, report, beta)
+        seen = risk_at(plan.data, self.state.Q, plan.risk) if report is None else report
+        self.record.add(overlaps(plan.data, self.state.Q, self.state.V), seen.gradient_norm, seen.train_loss)
+        self.seen = self.state.Q
+        if plan.callback is not None and report is not None:
+            plan.callback(self.t, read_only(self.state), read_only(report))
+        if verdict is Status.CONVERGED:
+            return verdict
+        if self.t >= plan.max_iter:
+            return Status.MAX_ITER
+        if verdict is not None:
+            if not self.watch.worth_a_smaller_step(verdict) or not self._step.shrink():
                 return verdict
-            if self.t >= plan.max_iter:
-                return Status.MAX_ITER
-            if verdict is not None:
-                if not self.watch.worth_a_smaller_step(verdict) or not self._step.shrink():
-                    return verdict
-                after = self.watch.restart(t)
-                if self._acceleration is not None:
-                    self._acceleration.restart()
-            elif self._acceleration is not None and report is not None and self._extrapolates(t, report):
-                after = self._acceleration(self.state, after, report.gradient_norm)
-            self.record.step(self._step(t))
-            if self._step.follow(seen.gradient_norm) and self._acceleration is not None:
+            after = self.watch.restart(t)
+            if self._acceleration is not None:
                 self._acceleration.restart()
-            self.t, self.state = self.t + 1, after
+        elif self._acceleration is not None and report is not None and self._extrapolates(t, report):
+            after = self._acceleration(self.state, after, report.gradient_norm)
+        self.record.step(self._step(t))
+        if self._step.follow(seen.gradient_norm) and self._acceleration is not None:
+            self._acceleration.restart()
+        self.t, self.state = self.t + 1, after
+        return None
 
     def _extrapolates(self, t: int, report: StepReport) -> bool:
         late = t >= self._plan.hold_after and report.gradient_norm < ACCELERATION.late
@@ -128,13 +133,18 @@ class Loop:
         parts: dict[str, Any] = {"damping": self._step, "watch": self.watch, "record": self.record}
         return parts if self._acceleration is None else parts | {"acceleration": self._acceleration}
 
-    def _snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
+        """What has changed since the beginning."""
         numbers = {"t": self.t, "began": self._began, "escapes": self.escapes, "ceiling": self.ceiling}
-        own = numbers | {"start": self.start, "state": self.state.snapshot()}
+        own = numbers | {"start": self.start, "seen": self.seen, "state": self.state.snapshot()}
+        own["ended"] = None if self._ended is None else self._ended.value
         return own | {name: part.snapshot() for name, part in self._parts().items()}
 
-    def _restore(self, stored: dict[str, Any]) -> None:
+    def restore(self, stored: dict[str, Any]) -> None:
+        """Go on from a snapshot."""
         self.t, self._began, self.escapes = (int(stored[name]) for name in ("t", "began", "escapes"))
         self.start, self.ceiling, self.state = stored["start"], float(stored["ceiling"]), GampState(**stored["state"])
+        self.seen = stored["seen"]
+        self._ended = Status(str(stored["ended"])) if "ended" in stored else None
         for name, part in self._parts().items():
             part.restore(stored[name])

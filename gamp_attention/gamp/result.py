@@ -1,6 +1,7 @@
 """The result of run_gamp: settling where message passing cycled, verification, and a report of the best there is."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -36,6 +37,7 @@ class GampResult(Ended):
     n_off_global : samples whose held proximal minimum is not the global one.
     n_near_jump : samples with another proximal minimum nearly as low.
     state : the last state of message passing, to go on from.
+    starts : what became of each start; see `gamp_attention.gamp.many_starts`.
     message : the outcome in words.
     """
 
@@ -57,6 +59,16 @@ class GampResult(Ended):
     n_near_jump: int
     state: GampState
     message: str
+    starts: tuple[Any, ...] = ()
+
+
+def followed(plan: Plan, loop: Loop) -> GampResult:
+    """Where message passing leads, or a descent from its start where it goes back up to the saddle it came from."""
+    passing = loop.run()
+    assert passing is not None
+    result = conclude(plan, loop, passing)
+    returned = loop.escapes > 0 and not result.train_loss < loop.ceiling
+    return conclude(plan, loop, Status.STALLED, loop.start) if returned else result
 
 
 def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None = None) -> GampResult:

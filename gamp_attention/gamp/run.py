@@ -1,6 +1,7 @@
 """run_gamp: its arguments, and message passing from one start or, after saddles, from several."""
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,17 @@ from gamp_attention.damping import Damping
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import overlaps
-from gamp_attention.data.starts import initial_weights
+from gamp_attention.data.starts import several_starts
 from gamp_attention.gamp.checkpoint import Checkpoint, digest
 from gamp_attention.gamp.escape import ESCAPE, way_down
-from gamp_attention.gamp.loop import LATE, Callback, Loop, Plan
+from gamp_attention.gamp.loop import LATE, Callback, Plan
+from gamp_attention.gamp.many_starts import Race, told
 from gamp_attention.gamp.memory import averaged_memory
-from gamp_attention.gamp.result import GampResult, conclude
+from gamp_attention.gamp.result import GampResult, followed
 from gamp_attention.gamp.step import initial_state
 from gamp_attention.gamp.watch import WATCH, responses
-from gamp_attention.results import Status, finish
+from gamp_attention.models.starts import STARTS
+from gamp_attention.results import finish
 
 
 @quiet
@@ -40,6 +43,8 @@ def run_gamp(
     memory: Memory = averaged_memory,
     V: Any = None,
     seed: Any = 0,
+    n_starts: int = 1,
+    n_finish: int = 1,
     callback: Callback | None = None,
     checkpoint: Any = None,
     checkpoint_every: float = 60.0,
@@ -52,7 +57,7 @@ def run_gamp(
     Parameters
     ----------
     data : the samples.
-    init : "semantic", "positional", "random", or weights (d, r).
+    init : "semantic", "positional", "random", "spectral" (from the data alone), or weights (d, r).
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     damping : the step β in (0, 1], a sequence with one for each iteration, or "adaptive": 0.3 at first, and
         on divergence or a stall back to the best state with a smaller one; see also `accelerate`.
@@ -76,10 +81,16 @@ def run_gamp(
         empirical one does the gradient go to zero.
     memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.memory`.
     V : (S, r, r) variances to start with; tr Σ_l/(2dλ) if not given.
-    seed : for the random part of a start.
-    callback : called with (iteration, state, report) at every iteration; their arrays are read-only.
+    seed : for the random part of starts.
+    n_starts : starts. The first is `init`, or all are spectral for "spectral", as far as there are so many; the others
+        are random. Half of them are left after 6, 15 and 30 iterations, those of higher training loss, and of those
+        followed to the end the one with the lowest is the result; `starts` tells of all. The same for any number of
+        threads.
+    n_finish : starts that are followed to the end, at most n_starts.
+    callback : called with (iteration, state, report) at every iteration; their arrays are read-only. With several
+        starts, at every iteration of each: first all up to the sixth iteration, one after another, and so on.
     checkpoint : path of a file that message passing is written to now and then, and goes on from where it exists: the
-        same iterations, to the last bit. max_iter may have grown since; all else must be the same.
+        same iterations, to the last bit, of all starts. max_iter may have grown since; all else must be the same.
     checkpoint_every : least seconds between two writes.
     raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
 
@@ -119,15 +130,25 @@ def run_gamp(
     check.function("memory", memory)
     if callback is not None:
         check.function("callback", callback)
-    state = initial_state(data, initial_weights(data, init, seed), V)
-    symmetric = np.allclose(state.V, state.V.transpose(0, 2, 1), rtol=1e-12, atol=0)
-    if V is not None and not (symmetric and np.linalg.eigvalsh(state.V).min() > 0):
-        raise check.fail("V", state.V, "symmetric positive definite matrices")
+    n_starts = check.integer("n_starts", n_starts, low=1)
+    check.fits("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
+    n_finish = check.integer("n_finish", n_finish, low=1, high=n_starts)
+    if accelerate and not data.rows_here:
+        raise check.fail("accelerate", accelerate, "False for data whose samples are on other workers")
+    if n_starts > 1 and isinstance(onsager, str) and onsager == "state_evolution":
+        raise check.fail("onsager", onsager, "'empirical' or an array where there are several starts")
+    if V is not None:
+        V = check.array("V", V, (data.n_sources, data.rank, data.rank))
+        symmetric = np.allclose(V, V.transpose(0, 2, 1), rtol=1e-12, atol=0)
+        if not (symmetric and np.linalg.eigvalsh(V).min() > 0):
+            raise check.fail("V", V, "symmetric positive definite matrices")
+    starts = [(name, initial_state(data, Q, V)) for name, Q in several_starts(data, init, n_starts, seed, risk)]
+    state = starts[0][1]
 
     def predicted() -> np.ndarray:
         from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 
-        start = init if isinstance(init, str) and V is None else overlaps(data, state.Q, state.V)
+        start = init if isinstance(init, str) and init in STARTS and V is None else overlaps(data, state.Q, state.V)
         return trajectory(data.instance_model(), data.alpha, start, damping=damping, n_iter=min(max_iter, 40)).V_hat
 
     plain = isinstance(onsager, str) and onsager == "empirical" and memory is averaged_memory and data.rows_here
@@ -135,29 +156,24 @@ def run_gamp(
     mode = by_default if accelerate is None else accelerate
     V_hat = responses(onsager, empirical_after, data.n_sources, data.rank, predicted)
 
-    if accelerate and not data.rows_here:
-        raise check.fail("accelerate", accelerate, "False for data whose samples are on other workers")
     file = None
     if checkpoint is not None:
         rule = getattr(memory, "__qualname__", type(memory).__qualname__)
-        options = risk, state.Q, state.V, damping, tol, hold_after, mode, settling, escape, onsager
-        options += () if empirical_after is None else (empirical_after,)  # type: ignore[assignment]
+        weights = [Q for _, each in starts for Q in (each.Q, each.V)]
+        options = risk, *weights, n_finish, damping, tol, hold_after, mode, settling, escape, onsager
+        options += () if empirical_after is None else (empirical_after,)
         file = Checkpoint(checkpoint, digest(data, *options, memory.__module__, rule), checkpoint_every)
     plan = Plan(data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, memory, callback)
-    loop = Loop(plan, state, file)
-    if loop.t > max_iter:
-        raise check.fail("max_iter", max_iter, f"at least {loop.t}, where the checkpoint {checkpoint} is")
+    race = Race(plan, starts, n_finish, file)
+    reached = max(each.t for each in race.loops.values())
+    if reached > max_iter:
+        raise check.fail("max_iter", max_iter, f"at least {reached}, where the checkpoint {checkpoint} is")
 
-    result = _followed(plan, loop)
+    result, loop = race.run()
     while escape and result.converged and not result.is_minimum and loop.escapes < ESCAPE.most:
         Q, ceiling = way_down(data, risk, result.Q)
         loop.leave(initial_state(data, Q, V), ceiling)
-        result = _followed(plan, loop)
-    return finish(result, raise_on_failure, "run_gamp")
-
-
-def _followed(plan: Plan, loop: Loop) -> GampResult:
-    """Where message passing leads, or a descent from its start where it goes back up to the saddle it came from."""
-    result = conclude(plan, loop, loop.run())
-    returned = loop.escapes > 0 and not result.train_loss < loop.ceiling
-    return conclude(plan, loop, Status.STALLED, loop.start) if returned else result
+        result = followed(plan, loop)
+    records = race.records(result, loop)
+    message = result.message + (told(records) if n_starts > 1 else "")
+    return finish(replace(result, starts=records, message=message), raise_on_failure, "run_gamp")

@@ -89,8 +89,8 @@ def test_other_runs_and_damaged_files_are_refused(sentences, tmp_path):
     for data, options in ((other, {}), (sentences, {"damping": 0.2}), (sentences, {"risk": "asymptotic"})):
         with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
             ga.run_gamp(data, checkpoint=path, tol=0, max_iter=5, **options)
-    flipped = bytearray(good)
-    flipped[len(good) // 2] ^= 255
+    flipped, middle = bytearray(good), len(good) // 2
+    flipped[middle : middle + 64] = bytes(255 - byte for byte in good[middle : middle + 64])  # not padding alone
     for bad in (good[: len(good) // 2], bytes(flipped), b"", b"nonsense"):
         path.write_bytes(bad)
         with pytest.raises(ValueError, match=r"checkpoint: .*run.npz cannot be read"):

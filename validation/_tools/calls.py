@@ -140,7 +140,8 @@ LINES = {
     "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, weight=None, variance=0.25)",
     "run_gamp": (
         "ga.run_gamp(DATA, init=WEIGHTS, risk='exact', damping=0.3, tol=1e-8, max_iter=60, hold_after=20, "
-        "accelerate=False, settling=True, onsager='empirical', empirical_after=5, V=WIDE, seed=0)"
+        "accelerate=False, settling=True, onsager='empirical', empirical_after=5, V=WIDE, seed=0, n_starts=2, "
+        "n_finish=1)"
     ),
     "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64', storage='memory')",
     "sign_positions": "ga.sign_positions(n_tokens=2, size=1.0)",
@@ -225,7 +226,7 @@ def scaled(size: float, values: Any) -> np.ndarray:
 # arguments whose larger numbers ask for more work, and those of them that would take long and are right to
 EFFORT = {
     "alpha", "d", "gamp_steps", "gd_steps", "instances", "max_iter", "max_points", "max_work", "n_paths", "n_replicas",
-    "n_test", "n_tokens", "rank", "rtol", "teacher_rank", "threads", "workers",
+    "n_starts", "n_test", "n_tokens", "rank", "rtol", "teacher_rank", "threads", "workers",
 }  # fmt: skip
 LONG = ("1e5", "10**5", "10**6")
 

@@ -1,0 +1,91 @@
+"""What single samples say of the fields: the matrices h^μ of spectral starts, from the loss of each sample alone.
+
+A start from data sums X̃ᵀ h X̃ over the samples and takes the lowest eigenvectors. With
+
+- "fitted" weights, h = (z zᵀ/κ + 1)⁻¹ less its mean, where z = prox(0; v) are the fields that fit the sample best;
+- "hessian" weights, h = ∇²ℓ(0): the sum is the Hessian of the risk at Q = 0.
+
+Fields have no sign where the loss is even, so that z zᵀ is all that a sample knows of them. Where it is not, z has one.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.denoisers.output import denoise
+from gamp_attention.losses.derivatives import sample_derivatives
+
+WEIGHTS = ("fitted", "hessian")
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """How fields are fitted to single samples."""
+
+    reach: float = 10.0  # v in units of the inverse curvature at zero: what holds the fields near zero is weak
+    blur: float = 1.0  # added to z zᵀ/κ, whose diagonal has mean 1
+    rounding: float = 1e-9  # of h, where all samples say the same
+
+
+FIT = FitSettings()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The fields of a sample: L tokens and the columns of Q, of which one for each part is enough under rotations."""
+
+    n_tokens: int
+    rank: int
+    parts: int
+    rotations: bool
+
+    @classmethod
+    def of(cls, student: Any, n_tokens: int, rank: int) -> "Shape":
+        """That of a student's attention map or loss."""
+        return cls(n_tokens, rank, int(student.parts), bool(student.rotations))
+
+    @property
+    def size(self) -> int:
+        """Columns that a rotation mixes."""
+        return self.rank // self.parts if self.rotations else 1
+
+    @property
+    def columns(self) -> int:
+        """Columns c of an eigenvector."""
+        return self.rank // self.size
+
+
+def fitted_fields(loss: Any, params: np.ndarray, shape: Shape) -> np.ndarray:
+    """Fields (n, L, r) that minimise ℓ(z) + ‖z‖²/(2v), with v large against the curvature at zero."""
+    n, L, r = len(params), shape.n_tokens, shape.rank
+    zero = np.zeros((n, L, r))
+    curvature = np.sqrt(np.mean(sample_derivatives(loss, params, zero)[2] ** 2) * L * r)
+    v = FIT.reach / max(curvature, np.finfo(float).tiny) if curvature > 0 else 1.0
+    return denoise(loss, params, zero, np.tile(v * np.eye(r), (L, 1, 1))).z
+
+
+def second_moments(z: np.ndarray, shape: Shape, share: np.ndarray | None = None) -> np.ndarray:
+    """z zᵀ/κ (n, L c, L c), summed over columns that a rotation mixes; κ makes the mean of its diagonal 1."""
+    n, L, _ = z.shape
+    by_part = z.reshape(n, L * shape.columns, shape.size)
+    K = by_part @ by_part.transpose(0, 2, 1)
+    scale = np.average(np.trace(K, axis1=1, axis2=2), weights=share) / K.shape[1]
+    return K / scale if scale > 0 else K
+
+
+def spectral_weights(
+    kind: str, loss: Any, params: np.ndarray, shape: Shape, share: np.ndarray | None = None
+) -> np.ndarray:
+    """The matrices h (n, L c, L c) of samples; `share` are the weights of these in averages, equal if not given."""
+    check.choice("weights", kind, WEIGHTS)
+    if kind == "hessian":
+        n, L, r = len(params), shape.n_tokens, shape.rank
+        full = sample_derivatives(loss, params, np.zeros((n, L, r)))[2]
+        kept = np.arange(L * r).reshape(L, shape.columns, shape.size)[:, :, 0].ravel()
+        return full[:, kept[:, None], kept]
+    K = second_moments(fitted_fields(loss, params, shape), shape, share)
+    h = np.linalg.inv(K + FIT.blur * np.eye(K.shape[1]))
+    centred = h - np.average(h, axis=0, weights=share)
+    return centred if np.abs(centred).max() > FIT.rounding else np.zeros_like(h)

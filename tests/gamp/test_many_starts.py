@@ -1,0 +1,120 @@
+"""Starts from data alone: spectral ones reach what the teacher's start reaches, and of many the best is kept."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.data.starts import initial_weights, several_starts
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    return ga.sample(ga.paper_model(omega=0.2, sigma=0.8), 200, 1.5, seed=0)
+
+
+@pytest.fixture(scope="module")
+def informed(sentences):
+    return ga.run_gamp(sentences, "semantic")
+
+
+def test_many_starts_reach_the_minimum_of_the_informed_one(sentences, informed):
+    found = ga.run_gamp(sentences, "spectral", n_starts=8)
+    assert found.converged
+    assert found.is_minimum
+    assert found.train_loss == pytest.approx(informed.train_loss, rel=1e-6)
+    assert ga.run_gamp(sentences, "random").train_loss > 1.5 * informed.train_loss
+    names = [start.name for start in found.starts]
+    assert names == [f"spectral {k}" for k in range(1, 7)] + ["random 1", "random 2"]
+    kept = next(start for start in found.starts if start.kept)
+    assert np.array_equal(kept.Q, found.Q)
+    assert kept.agreement == 1
+    assert (kept.status, kept.n_iter) == (found.status, found.n_iter)
+    left = [start for start in found.starts if not start.kept]
+    assert {start.status for start in left} == {None}
+    assert sorted(start.n_iter for start in left) == [6, 6, 6, 6, 15, 15, 30]
+    for start in left:
+        assert start.train_loss == pytest.approx(ga.train_loss(sentences, start.Q))
+        assert start.train_loss > found.train_loss
+    assert "8 starts" in found.message
+
+
+def test_all_may_be_followed_to_the_end(sentences):
+    found = ga.run_gamp(sentences, "random", n_starts=3, n_finish=3, seed=2)
+    assert all(start.status.converged for start in found.starts)
+    losses = [start.train_loss for start in found.starts]
+    assert found.train_loss == min(losses)
+    alone = ga.run_gamp(sentences, "random", seed=2)
+    assert np.array_equal(found.starts[0].Q, alone.Q)
+
+
+def test_the_start_asked_for_is_the_first_of_many(sentences):
+    given = 0.1 * np.ones((200, 1))
+    starts = several_starts(sentences, given, 3)
+    assert [name for name, _ in starts] == ["given", "random 1", "random 2"]
+    assert np.array_equal(starts[0][1], given)
+    assert np.array_equal(several_starts(sentences, "random", 2)[0][1], initial_weights(sentences, "random"))
+
+
+def test_one_start_is_the_first_of_many(sentences):
+    assert ga.run_gamp(sentences, "spectral", tol=0, max_iter=1).starts[0].name == "spectral 1"
+    one = initial_weights(sentences, "spectral")
+    first = several_starts(sentences, "spectral", 4)[0][1]
+    along = abs(np.sum(one * first)) / np.linalg.norm(one) / np.linalg.norm(first)
+    assert along > 1 - 1e-5  # to the accuracy of the eigenvectors
+
+
+def test_races_that_are_cut_go_on_to_the_same_bits(sentences, tmp_path):
+    options = {"init": "spectral", "n_starts": 5, "seed": 3}
+    whole = ga.run_gamp(sentences, **options)
+    calls = [0]
+
+    class Cut(Exception):
+        pass
+
+    def callback(t, state, report):
+        calls[0] += 1
+        if calls[0] in (3, 20, 50, 90):
+            raise Cut
+
+    for _ in range(5):
+        try:
+            pieces = ga.run_gamp(
+                sentences, **options, callback=callback, checkpoint=tmp_path / "race.npz", checkpoint_every=0
+            )
+        except Cut:
+            continue
+    assert np.array_equal(pieces.Q, whole.Q)
+    assert [vars(start)["n_iter"] for start in pieces.starts] == [start.n_iter for start in whole.starts]
+    for one, other in zip(pieces.starts, whole.starts, strict=True):
+        assert np.array_equal(one.Q, other.Q)
+        assert (one.name, one.status, one.train_loss) == (other.name, other.status, other.train_loss)
+
+
+def test_what_cannot_be_is_named(sentences):
+    for options, text in [
+        ({"n_starts": 0}, "n_starts"),
+        ({"n_starts": 2, "n_finish": 3}, "n_finish"),
+        ({"n_starts": 2, "onsager": "state_evolution"}, "onsager"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            ga.run_gamp(sentences, **options)
+
+
+@pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.LogisticLoss(), ga.PhaseRetrievalLoss()])
+def test_labels_have_spectral_starts(loss):
+    rng = np.random.default_rng(0)
+    rows, teacher = rng.standard_normal((300, 100)), rng.standard_normal(100)
+    u = rows @ teacher / 10
+    labels = {"SquaredLoss": u, "LogisticLoss": np.sign(u), "PhaseRetrievalLoss": u**2}[type(loss).__name__]
+    data = ga.LabelledDataset(rows, labels, loss, lam=0.1)
+    start = initial_weights(data, "spectral")[:, 0]
+    along = start @ teacher / np.linalg.norm(start) / np.linalg.norm(teacher)
+    assert (abs(along) if loss.even else along) > 0.6
+    assert ga.run_gamp(data, "spectral", n_starts=4).converged
+
+
+@pytest.mark.parametrize("tokens", [np.zeros((20, 2, 70)), np.zeros((20, 2, 7))])
+def test_data_that_say_nothing_start_at_random(tokens):
+    data = ga.Dataset(tokens, tokens, np.zeros(tokens.shape[1:]))
+    found = ga.run_gamp(data, "spectral", n_starts=2)
+    assert [start.name for start in found.starts] == ["random 1", "random 2"]
