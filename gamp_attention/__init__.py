@@ -93,10 +93,21 @@ __all__ = [
     "subset_positions", "sweep", "to_dataset", "train_loss", "trajectory",
 ]  # fmt: skip
 
-if not TYPE_CHECKING:  # type checkers see only the names above
+_ESTIMATORS = ("GampAttention", "GampClassifier", "GampRegressor")  # not in __all__: they need scikit-learn
+
+if TYPE_CHECKING:
+    from gamp_attention.estimators import GampAttention, GampClassifier, GampRegressor  # noqa: F401
+else:
+
+    def __dir__():
+        return [*globals(), *_ESTIMATORS]
 
     def __getattr__(name):
-        """Names that had another one in earlier versions."""
+        """Estimators, imported when they are asked for; and names that had another one in earlier versions."""
+        if name in _ESTIMATORS:
+            from gamp_attention import estimators
+
+            return getattr(estimators, name)
         if name == "Classes":
             import warnings
 

@@ -15,7 +15,7 @@ FLOORS = (
     "denoisers models",
     "data state_evolution",
     "gamp baselines",
-    "experiments",
+    "experiments estimators",
     "cli",
 )
 INNER = {  # rooms within a room, from the ground up

@@ -6,14 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core import check
 from gamp_attention._core.files import write_aside
 from gamp_attention._core.text import to_error
 from gamp_attention.baselines.linear_fit import fit_linear_baseline
 from gamp_attention.cli.options import add_l1, chosen_penalty
 from gamp_attention.cli.output import check_target, chosen, report, say
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.layer import Layer, Units
+from gamp_attention.data.layer import Layer, Units, prepared, require_alike
 from gamp_attention.data.loading import OwnArrays, load_arrays, load_weights
 from gamp_attention.data.reduction import distinct_samples
 from gamp_attention.data.split import held_out
@@ -65,29 +64,21 @@ class Problem(NamedTuple):
 
     def layer(self, Q: np.ndarray) -> Layer:
         """The layer of given weights, in the units of the file."""
-        positions = self.arrays.positions
-        added = np.zeros(self.data.positions.shape) if positions is None else np.asarray(positions, float)
-        return Layer(self.data.student, Q, added, self.units)
+        return Layer(self.data.student, Q, self.data.positions * self.units.scale, self.units)
 
 
 def _problem(options: argparse.Namespace) -> Problem:
     """Load, split, standardise."""
     stored = load_arrays(options.data)
     tokens, outputs = as_tokens("tokens", stored.tokens), as_tokens("outputs", stored.outputs)
-    if tokens.shape != outputs.shape:
-        raise ValueError(f"outputs: needs shape {tokens.shape}, got shape {outputs.shape}")
-    n, L, d = tokens.shape
-    positions = None if stored.positions is None else check.array("positions", stored.positions, (L, d))
-    train, test = held_out("--held-out", options.held_out, n, options.seed)
-    x, y, p, units = tokens, outputs, positions, Units.raw(d)
+    train, test = held_out("--held-out", options.held_out, len(tokens), options.seed)
+    x, y = tokens, outputs
     if len(test):
+        require_alike(x, y)
         x, y = np.asarray(tokens)[train], np.asarray(outputs)[train]
-    if options.standardise:
-        units = Units.standard(x)
-        x, y = units.standardised(x), units.standardised(y)
-        p = None if positions is None else positions / units.scale
-    data = Dataset(x, y, p, options.lam, rank=options.rank, penalty=chosen_penalty(options))
-    return Problem(OwnArrays(tokens, outputs, positions), train, test, units, data)
+    wanted = chosen(options, "lam", "rank") | {"penalty": chosen_penalty(options)}
+    data, units = prepared(x, y, stored.positions, options.standardise, **wanted)
+    return Problem(OwnArrays(tokens, outputs, stored.positions), train, test, units, data)
 
 
 def _told(problem: Problem, options: argparse.Namespace) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.overflow import quiet, squarable
+from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.fields import local_fields
 from gamp_attention.data.stores import Tokens, as_tokens, token_blocks
 
@@ -78,6 +79,26 @@ class Layer:
             y = outputs[rows] if isinstance(outputs, np.ndarray) else outputs.read(rows)
             found.append(np.mean((y - self.outputs(x)) ** 2, axis=(1, 2)))
         return np.concatenate(found)
+
+
+def prepared(tokens: Any, outputs: Any, positions: Any, standardise: bool, **options: Any) -> tuple[Dataset, Units]:
+    """A dataset of own arrays, in standard units where they are to be standardised, and these units.
+
+    `options` are those of `Dataset`.
+    """
+    tokens, outputs = as_tokens("tokens", tokens), as_tokens("outputs", outputs)
+    require_alike(tokens, outputs)
+    L, d = tokens.shape[1:]
+    units = Units.standard(tokens) if standardise else Units.raw(d)
+    if positions is not None:
+        positions = check.array("positions", positions, (L, d)) / units.scale
+    return Dataset(units.standardised(tokens), units.standardised(outputs), positions, **options), units
+
+
+def require_alike(tokens: Tokens, outputs: Tokens) -> None:
+    """Raise unless outputs have the shape of the tokens."""
+    if outputs.shape != tokens.shape:
+        raise ValueError(f"outputs: needs shape {tokens.shape}, got shape {outputs.shape}")
 
 
 def checked_tokens(name: str, tokens: Any, L: int, d: int) -> Tokens:

@@ -1,0 +1,11 @@
+"""Estimators of scikit-learn: an attention layer, and regression and classification of rows."""
+
+try:
+    from sklearn.utils.validation import validate_data  # noqa: F401 - since 1.6
+except ImportError as error:
+    raise ImportError("estimators need scikit-learn 1.6 or later: pip install 'gamp-attention[sklearn]'") from error
+
+from gamp_attention.estimators.attention import GampAttention
+from gamp_attention.estimators.rows import GampClassifier, GampRegressor
+
+__all__ = ["GampAttention", "GampClassifier", "GampRegressor"]
