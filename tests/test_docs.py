@@ -21,7 +21,7 @@ from docs import _results
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gamp_attention"
-PUBLIC = sorted(set(ga.__all__) - {"__version__"})
+PUBLIC = sorted({*ga.__all__, *ga._ESTIMATORS} - {"__version__"})
 EQUATION = re.compile(r":eq:`([\w-]+)`")
 # a docstring, its sections in order, a one-line summary, all parameters in order and with words, what is returned
 CHECKS = {"GL06", "GL07", "GL08", "SS01", "SS06", "PR02", "PR03", "PR04", "RT01"}

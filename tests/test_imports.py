@@ -22,7 +22,8 @@ INNER = {  # rooms within a room, from the ground up
     "state_evolution": ("equations", "rules", "dynamics", "fixed_points", "continuation"),
     "experiments": ("sweeps", "comparison phase_diagram", "figures", "fit_picture"),
 }
-HEAVY = {"torch", "matplotlib", "xarray", "h5py", "distributed"}
+HEAVY = {"torch", "matplotlib", "xarray", "h5py", "distributed", "sklearn"}
+LATE = "estimators"  # a room that is imported when it is asked for
 
 
 def module_name(path):
@@ -115,4 +116,11 @@ def test_every_room_says_what_it_is_for_in_a_sentence():
 def test_heavy_libraries_are_imported_inside_of_functions():
     found = {module: {name.partition(".")[0] for name in imports(ast.parse(path.read_text()), inside=False)}
              for module, path in MODULES.items()}  # fmt: skip
-    assert {module for module, names in found.items() if names & HEAVY} == set()
+    heavy = {module for module, names in found.items() if names & HEAVY}
+    assert {module.partition(".")[0] for module in heavy} == {LATE}
+    assert all(found[module] & HEAVY == {"sklearn"} for module in heavy)
+
+
+def test_no_room_imports_the_late_one():
+    assert [module for module in MODULES if any(name.partition(".")[0] == LATE for name in needed(module))
+            and module.partition(".")[0] != LATE] == []  # fmt: skip

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "matplotlib", "scipy.stats", "scipy.optimize", "xarray", "distributed", "h5py")
+HEAVY = ("torch", "matplotlib", "scipy.stats", "scipy.optimize", "xarray", "distributed", "h5py", "sklearn")
 
 
 @pytest.mark.parametrize("modules", ["gamp_attention", "gamp_attention.cli.main, gamp_attention.experiments"])

@@ -16,11 +16,11 @@ from gamp_attention.data.layer import Layer, Units, prepared, require_alike
 from gamp_attention.data.loading import OwnArrays, load_arrays, load_weights
 from gamp_attention.data.reduction import distinct_samples
 from gamp_attention.data.split import held_out
+from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.data.stores import as_tokens
 from gamp_attention.experiments.fit_picture import plot_fit
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
-from gamp_attention.models.starts import STARTS
 
 
 def add_fit(commands: Any) -> argparse.ArgumentParser:
@@ -31,7 +31,13 @@ def add_fit(commands: Any) -> argparse.ArgumentParser:
         help="arrays tokens (n,L,d), outputs (n,L,d) and, unless the tokens hold them, positions (L,d): an .npz file, "
         "a folder of .npy files, or a .pt file with a dict of tensors",
     )  # fmt: skip
-    found.add_argument("--init", default="random", help="random (default), positional, or an .npz file with weights Q")
+    found.add_argument(
+        "--init", default="spectral", help="spectral (default), random, positional, or an .npz file with weights Q"
+    )
+    found.add_argument(
+        "--n-starts", type=int, default=8, metavar="K",
+        help="starts, --init and random ones; the lowest training loss is kept (default 8)",
+    )  # fmt: skip
     found.add_argument("--rank", type=int, default=1, help="columns of Q (default 1)")
     found.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
     add_l1(found)
@@ -120,7 +126,7 @@ def _fit(options: argparse.Namespace) -> int:
     problem = _problem(options)
     out = options.out or _beside(options.data)
     check_target("--out", out)
-    init = options.init if options.init in STARTS else load_weights(options.init)
+    init = options.init if options.init in DATA_STARTS else load_weights(options.init)
     say(options, _told(problem, options))
     result = _run(problem.data, init, out, options)
     layer = problem.layer(result.Q)
@@ -168,13 +174,14 @@ def _beside(path: str) -> str:
 
 
 def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> GampResult:
-    """Message passing; where it is interrupted, the last weights are written."""
+    """Message passing; where it is interrupted, the weights of lowest training loss are written."""
     seen: list[Any] = []
 
     def remember(t: int, state: Any, step: Any) -> None:
-        seen[:] = t, state.Q, step
+        if not seen or step.train_loss <= seen[2].train_loss:
+            seen[:] = t, state.Q, step
 
-    wanted = chosen(options, "tol", "max_iter", "escape", "seed", "checkpoint", "checkpoint_every")
+    wanted = chosen(options, "tol", "max_iter", "escape", "seed", "n_starts", "checkpoint", "checkpoint_every")
     try:
         return run_gamp(data, init, "exact", **wanted, callback=remember)
     except KeyboardInterrupt:

@@ -8,6 +8,7 @@ import numpy as np
 from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
 from gamp_attention.gamp.result import GampResult
 
+KINDS = {"spectral": COLOURS["semantic"], "random": COLOURS["random"], "positional": COLOURS["positional"]}
 COLUMNS = 4
 
 
@@ -18,6 +19,7 @@ def plot_fit(result: GampResult, attention: np.ndarray, path: str | Path | None 
     """
     with figure(path, 2, COLUMNS, (12, 6)) as axes:
         _draw_curves(axes[0], result)
+        _draw_starts(axes[0, 3], result)
         spread = np.linspace(0, len(attention) - 1, min(COLUMNS - 1, len(attention))).astype(int)
         shown = [("mean over all samples", attention.mean(axis=0))]
         shown += [(f"sample {row}", attention[row]) for row in spread]
@@ -57,3 +59,21 @@ def _draw_curves(row: Any, result: GampResult) -> None:
     row[1].set(title=r"$\epsilon_t$ above its end", xlabel="iteration")
     row[2].semilogy(history.gradient_norm, color=COLOURS["semantic"])
     row[2].set(title=r"gradient norm $\|\nabla R\|/\lambda\sqrt{d}$", xlabel="iteration")
+
+
+def _draw_starts(axis: Any, result: GampResult) -> None:
+    """Training losses of all starts where they ended, or were left."""
+    drawn = set()
+    for place, record in enumerate(sorted(result.starts, key=lambda each: each.train_loss), 1):
+        name = record.name.rpartition(" ")[0] or record.name
+        colour = KINDS.get(name, DARK)
+        ended = record.status is not None
+        label = None if name in drawn else name
+        axis.plot(place, record.train_loss, "o", color=colour, mfc=colour if ended else "white", ms=6, label=label)
+        drawn.add(name)
+        if record.kept:
+            axis.plot(place, record.train_loss, "o", ms=12, mfc="none", color=DARK, label="kept")
+    axis.plot([], [], "o", color=GREY, mfc="white", label="left early")
+    axis.set(title=r"$\epsilon_t$ of all starts", xlabel="start, in order of loss")
+    axis.set_xticks(range(1, len(result.starts) + 1))
+    axis.legend(frameon=False, fontsize=9)

@@ -102,6 +102,8 @@ class Race:
         """The result of lowest training loss among those that converged, or among all, and the loop that it is of."""
         while self._round < len(RACE.rounds) and len(self.loops) > self._n_finish:
             until = RACE.rounds[self._round]
+            if until > self._plan.max_iter:  # none is left before its time, so that a longer run can go on
+                break
             for loop in self.loops.values():
                 loop.run(until)
             go_on = max(self._n_finish, ceil(RACE.share * len(self.loops)))
@@ -112,6 +114,9 @@ class Race:
                 overlaps, norm, loss = loop.record.last
                 self._left[k] = Left(loop.t, loss, norm, overlaps, loop.seen)
             self._round += 1
+        cut = [loop.run(self._plan.max_iter) is None for loop in self.loops.values()]
+        if any(cut) and self._file is not None:  # what is saved knows of none that max_iter has ended
+            self._save()
         self._ends = {k: followed(self._plan, loop) for k, loop in self.loops.items()}
         best = min(self._ends, key=lambda k: (not self._ends[k].converged, _number(self._ends[k].train_loss)))
         return self._ends[best], self.loops[best]

@@ -131,6 +131,7 @@ def run_gamp(
     if callback is not None:
         check.function("callback", callback)
     n_starts = check.integer("n_starts", n_starts, low=1)
+    check.fits("rank", data.dim, data.rank)
     check.fits("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
     n_finish = check.integer("n_finish", n_finish, low=1, high=n_starts)
     if accelerate and not data.rows_here:

@@ -83,6 +83,7 @@ FIT = {
     "--tol -1": "tol",
     "--max-iter 0": "max_iter",
     "--seed -1": "seed",
+    "--n-starts 0": "n_starts",
     "--held-out -0.1": "--held-out",
     "--held-out 1": "--held-out",
     "--held-out 0.1": "--held-out: needs a share of the 3 samples",

@@ -90,6 +90,21 @@ def test_races_that_are_cut_go_on_to_the_same_bits(sentences, tmp_path):
         assert (one.name, one.status, one.train_loss) == (other.name, other.status, other.train_loss)
 
 
+@pytest.mark.parametrize("n_finish", [1, 3])
+@pytest.mark.parametrize("max_iter", [4, 11, 32])
+def test_longer_races_go_on_to_the_same_bits(max_iter, n_finish, sentences, tmp_path):
+    options = {"init": "spectral", "n_starts": 5, "n_finish": n_finish, "tol": 1e-5}
+    whole = ga.run_gamp(sentences, **options)
+    there = options | {"checkpoint": tmp_path / "race.npz", "checkpoint_every": 0}
+    short = ga.run_gamp(sentences, **there, max_iter=max_iter)
+    assert short.n_iter <= max_iter < whole.n_iter
+    longer = ga.run_gamp(sentences, **there)
+    assert np.array_equal(longer.Q, whole.Q)
+    for one, other in zip(longer.starts, whole.starts, strict=True):
+        assert (one.name, one.kept, one.status, one.n_iter) == (other.name, other.kept, other.status, other.n_iter)
+        assert one.train_loss == other.train_loss
+
+
 def test_what_cannot_be_is_named(sentences):
     for options, text in [
         ({"n_starts": 0}, "n_starts"),
