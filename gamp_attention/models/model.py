@@ -14,7 +14,7 @@ from gamp_attention.losses.registration import is_registered_attention, is_regis
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.sampled_coordinates import law_from_samples
 from gamp_attention.models.tasks import AttentionTask, Task
-from gamp_attention.models.teachers import SoftmaxTeacher, keeps_order
+from gamp_attention.models.teachers import SoftmaxTeacher, keeps_columns, keeps_order
 from gamp_attention.models.token_classes import ClassLaw
 from gamp_attention.penalties.standard import Ridge, require_penalty
 
@@ -164,6 +164,17 @@ class Model(Shown):
         tokens = np.arange(self.n_tokens)
         swapped = np.concatenate([tokens[1::-1], tokens[2:]])
         return len(tokens) > 2 and self._keeps(swapped) and self._keeps(np.roll(tokens, 1))
+
+    @cached_property
+    def isotropic(self) -> bool:
+        """Whether the columns of student and teacher, two or more of each, may turn together."""
+        law, t = self.coordinates, self.teacher_rank
+        alike = self.attention and self.rank == t > 1 and self.student.parts == 1 and not law.teacher_mean.any()
+        if not alike or not self.rotations or self.n_sources > self.n_tokens:
+            return False
+        spread = law.teacher_cov
+        same = np.array_equal(spread, spread[:, :1, :1] * np.eye(t))
+        return same and keeps_columns(self.teacher, self.n_tokens, t)
 
     def _keeps(self, order: np.ndarray) -> bool:
         law = self.coordinates

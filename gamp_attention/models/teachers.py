@@ -98,3 +98,11 @@ def keeps_order(attention: Any, rank: int, order: np.ndarray) -> bool:
     """Whether fields in another order give the matrix with rows and columns in that order."""
     u = probe_fields(len(order), rank)
     return bool(np.allclose(attention(u[:, order]), attention(u)[:, order][:, :, order], rtol=1e-12, atol=1e-13))
+
+
+def keeps_columns(attention: Any, n_tokens: int, rank: int) -> bool:
+    """Whether fields whose columns are turned, or one of them reflected, give the same matrix."""
+    u = probe_fields(n_tokens, rank)
+    turn, _ = np.linalg.qr(np.random.default_rng(4).standard_normal((rank, rank)))
+    reflection = np.diag([-1.0] + [1.0] * (rank - 1))
+    return all(np.allclose(attention(u @ O), attention(u), rtol=1e-12, atol=1e-13) for O in (turn, reflection))

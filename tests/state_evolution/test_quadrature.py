@@ -97,26 +97,6 @@ def test_mirror_images_are_left_out_rightly(model, at):
         assert np.allclose(a, b, atol=2e-4 * size), name
 
 
-def test_tokens_in_any_order_share_their_noise():
-    """Three tokens alike: averages on shared noise are within the error of those of overlaps moved off the symmetry."""
-    model, size = ga.attention_model(3), np.ones((3, 1, 1))
-    at = ga.Overlaps(0.17 * size, np.zeros((3, 1)), 0.195 * size, 11.9 * size)
-    moved = replace(at, q=at.q * (1 + 1e-9 * np.arange(3)).reshape(3, 1, 1))
-    shared, own = (SobolRule(1024, 8, seed=(2,)).moments(Channel(model, o), squares=True) for o in (at, moved))
-    for name in ("with_noise", "with_teacher", "gg", "response", "square"):
-        few, many = (np.array([getattr(each, name) for each in found]) for found in (shared, own))
-        error = many.std(axis=0, ddof=1).max() / np.sqrt(8)
-        assert (few[:, 1:2] == few[:, :1]).all() or name == "square"
-        assert np.abs(few.mean(axis=0) - many.mean(axis=0)).max() < 5 * error
-        if name == "square":
-            few, many = (v[:, range(3), range(3)] for v in (few, many))
-        assert np.allclose(few[:, 0], many.mean(axis=1))
-    skewed = ga.attention_model(3, A=[[0.5, 0.3, 0.2], [0.2, 0.6, 0.2], [0.2, 0.2, 0.6]])
-    assert model.exchangeable
-    assert not skewed.exchangeable
-    assert not Channel(model, replace(at, m=np.array([[0.1], [0.0], [-0.1]]))).symmetry.exchange
-
-
 def test_levels_converge(model):
     found = [SplitRule(level).moments(Channel(model, POSITIONAL))[0].with_noise[0, 0, 0] for level in range(4)]
     away = np.abs(np.array(found[:-1]) - found[-1]) / abs(found[-1])

@@ -22,8 +22,9 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, component_paths
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.dynamics.weight_paths import Weights, weights_of
-from gamp_attention.state_evolution.equations.channel import Hats, Moments, average, conjugates
+from gamp_attention.state_evolution.equations.channel import Hats, conjugates
 from gamp_attention.state_evolution.equations.components import restricted, scattered
+from gamp_attention.state_evolution.equations.moments import Moments, average
 
 
 @dataclass(frozen=True)

@@ -4,31 +4,25 @@ For every token, (ω̃_l, y_l) is centred Gaussian with covariance [[q, θ], [θ
 z = prox(ω; T[y], V), g_l = V_l⁻¹(z_l − ω_l), and the hats are averages of g.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from gamp_attention._core.gaussian import psd_root
-from gamp_attention.denoisers.output import Denoised, denoise
+from gamp_attention.denoisers.output import denoise
 from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.symmetry import Symmetry, exchanged, palindrome
-
-
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """Averages over the channel."""
-
-    g: np.ndarray  # (L, r) of g_l
-    with_noise: np.ndarray  # (L, r, r) of g_l ω̃_lᵀ
-    with_teacher: np.ndarray  # (L, r, t) of g_l y_lᵀ
-    gg: np.ndarray  # (L, r, r) of g_l g_lᵀ
-    response: np.ndarray  # (L, r, r) of −∂g_l/∂ω_l, the a.e. derivative
-    square: np.ndarray  # (L, L, r², r²) of (∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k), again a.e.
-    moreau: float  # of the Moreau envelope, with the constant of the risk
-    loss: float  # of ℓ(z), with this constant
+from gamp_attention.state_evolution.equations.folding import folded, folds, turned_away
+from gamp_attention.state_evolution.equations.moments import (
+    Moments,
+    average,
+    exchanged_mean,
+    isotropic_mean,
+    reversed_mean,
+)
+from gamp_attention.state_evolution.equations.symmetry import Symmetry
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,6 +111,30 @@ class Channel:
         """What leaves the channel unchanged."""
         return Symmetry.of(self._model, self.overlaps)
 
+    @property
+    def folds(self) -> bool:
+        """Whether points in one part of the channel are enough, as its symmetries map this part to all others."""
+        return folds(self.symmetry)
+
+    @property
+    def n_folded(self) -> int:
+        """Coordinates of a point in such a part: less than all where columns may turn."""
+        L, _, t = self.shape
+        return self.n_white - (turned_away(L, t) if self.symmetry.isotropic else 0)
+
+    def folded(self, cube: np.ndarray) -> np.ndarray:
+        """White noise (N, n_white) in such a part, from points of the unit cube (N, n_folded)."""
+        L, _, t = self.shape
+        return folded(cube, self.symmetry, L, t)
+
+    def completed(self, moments: Moments) -> Moments:
+        """Averages over such a part, as those over all of the channel."""
+        if self.symmetry.isotropic:
+            moments = isotropic_mean(moments)
+        if self.symmetry.reversal:
+            moments = reversed_mean(moments)
+        return exchanged_mean(moments) if self.symmetry.exchange else moments
+
     def teacher(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
         """Teacher fields y (N, L, t) and loss parameters from white noise (N, n_teacher)."""
         return fields_and_terms(self._model, white)
@@ -141,65 +159,13 @@ class Channel:
         return y, terms, self.fields(y, white[:, self.n_teacher :].reshape(len(white), *self.shape[:2]))
 
 
-def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V: np.ndarray) -> Moments:
-    """Averages over samples of the denoiser's answer at fields ω̃ = noise with teacher fields y.
-
-    Those of products of derivatives are NaN where the denoiser was not asked for its Jacobian.
-    """
-    n, L, r = noise.shape
-    g, square = out.g, np.full((L, L, r * r, r * r), np.nan)
-    if len(out.jacobian):
-        slope = (np.eye(L * r) - out.jacobian).reshape(n, L, r, L * r)
-        slope = (np.linalg.inv(V)[None] @ slope).reshape(n, L, r, L, r)
-        square = np.einsum("nlakc,nlbkd->lkabcd", slope, slope, optimize=True).reshape(square.shape) / n
-    return Moments(
-        g=g.mean(axis=0),
-        with_noise=np.einsum("nla,nlb->lab", g, noise) / n,
-        with_teacher=np.einsum("nla,nlb->lab", g, y) / n,
-        gg=np.einsum("nla,nlb->lab", g, g) / n,
-        response=out.response.mean(axis=0),
-        square=square,
-        moreau=float(np.mean(out.moreau + terms.constant)),
-        loss=float(np.mean(out.loss + terms.constant)),
-    )
-
-
-def reversed_mean(moments: Moments) -> Moments:
-    """Averages over half of a channel that is the same for tokens reversed, completed to all of it."""
-    g, square = moments.g, moments.square
-    return replace(
-        moments,
-        g=0.5 * (g - g[::-1]),
-        with_noise=palindrome(moments.with_noise),
-        with_teacher=palindrome(moments.with_teacher),
-        gg=palindrome(moments.gg),
-        response=palindrome(moments.response),
-        square=0.5 * (square + square[::-1, ::-1]),
-    )
-
-
-def exchanged_mean(moments: Moments) -> Moments:
-    """Averages over a channel that is the same for tokens in any order, with the noise of all of them shared."""
-    square, L = moments.square, len(moments.g)
-    own, other = np.eye(L)[:, :, None, None], (1 - np.eye(L))[:, :, None, None]
-    both = own * (own * square).sum(axis=(0, 1)) / L + other * (other * square).sum(axis=(0, 1)) / (L * (L - 1))
-    return replace(
-        moments,
-        g=exchanged(moments.g),
-        with_noise=exchanged(moments.with_noise),
-        with_teacher=exchanged(moments.with_teacher),
-        gg=exchanged(moments.gg),
-        response=exchanged(moments.response),
-        square=both,
-    )
-
-
-def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments) -> Hats:
+def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments, jumps: bool = True) -> Hats:
     """Conjugate overlaps from averages over the channel, by Stein's identity α E[g (ω̃, y)ᵀ] = (−V̂, θ̂) cov(ω̃, y).
 
     Eq. :eq:`conjugates`.
 
-    What vanishes by symmetry is exactly zero.
+    What vanishes by symmetry is exactly zero. Without `jumps` of the proximal map V̂ is the a.e. derivative, which then
+    is the same, and of less variance where averages are random.
     """
     r, rho, theta = overlaps.q.shape[1], model.coordinates.rho, overlaps.theta
     symmetry = Symmetry.of(model, overlaps)
@@ -212,7 +178,7 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments)
     rest = overlaps.q - theta @ inverse_rho @ np.swapaxes(theta, 1, 2)
     # where the teacher explains all of q, Stein's form is 0/0
     known = np.linalg.eigvalsh(rest).min(axis=1) > 1e-9 * np.linalg.eigvalsh(overlaps.q).max(axis=1)
-    if model.task.jumps and known.any():
+    if jumps and model.task.jumps and known.any():
         covariance = np.block([[overlaps.q, theta], [np.swapaxes(theta, 1, 2), rho]])
         both = np.concatenate([with_noise, with_teacher], axis=2) @ np.linalg.pinv(covariance, hermitian=True)
         V_hat = np.where(known[:, None, None], -both[:, :, :r], V_hat)

@@ -4,7 +4,7 @@ import numpy as np
 
 from gamp_attention.models.model import Component
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import Moments
+from gamp_attention.state_evolution.equations.moments import Moments
 
 
 def restricted(overlaps: Overlaps, sources: np.ndarray) -> Overlaps:
@@ -33,4 +33,5 @@ def scattered(components: tuple[Component, ...], moments: list[Moments]) -> Mome
         square=summed("square", axes=2),
         moreau=sum(component.share * each.moreau for component, each in pairs),
         loss=sum(component.share * each.loss for component, each in pairs),
+        steepest=max(each.steepest for each in moments),
     )

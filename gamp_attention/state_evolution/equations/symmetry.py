@@ -18,12 +18,14 @@ class Symmetry:
     theta_zero : the teacher's fields may change sign by themselves, as θ = 0; then E[g yᵀ] = 0.
     reversal : tokens may be reversed, with all fields changing sign: m_l = −m_{L+1−l}, the others are palindromes.
     exchange : three tokens or more may be put in any order: m = 0, the others are the same for all.
+    isotropic : columns of student and teacher may turn together: m = 0, r = t > 1, the others are multiples of 1.
     """
 
     m_zero: bool
     theta_zero: bool
     reversal: bool
     exchange: bool = False
+    isotropic: bool = False
 
     @classmethod
     def of(cls, model: Model, overlaps: Overlaps) -> "Symmetry":
@@ -36,6 +38,7 @@ class Symmetry:
             model.even and not overlaps.theta.any(),
             model.reversible and palindromes and np.array_equal(overlaps.m, -overlaps.m[::-1]),
             m_zero and model.exchangeable and all((v == v[:1]).all() for v in others),
+            m_zero and model.isotropic and all(np.array_equal(v, isotropic(v)) for v in others),
         )
 
     def impose(self, overlaps: Overlaps) -> Overlaps:
@@ -46,6 +49,9 @@ class Symmetry:
         if self.exchange:
             same = {name: exchanged(overlaps.arrays()[name]) for name in ("q", "theta", "V")}
             overlaps = replace(overlaps, **same)
+        if self.isotropic:
+            turned = {name: isotropic(overlaps.arrays()[name]) for name in ("q", "theta", "V")}
+            overlaps = replace(overlaps, **turned)
         if self.m_zero:
             overlaps = replace(overlaps, m=np.zeros_like(overlaps.m))
         if self.theta_zero:
@@ -61,6 +67,24 @@ def palindrome(values: np.ndarray) -> np.ndarray:
 def exchanged(values: np.ndarray) -> np.ndarray:
     """The mean of values (L, …) over tokens, for each of them."""
     return np.repeat(values.mean(axis=0, keepdims=True), len(values), axis=0)
+
+
+def isotropic(values: np.ndarray) -> np.ndarray:
+    """The mean of matrices (L, r, r) turned in all ways: multiples of the identity."""
+    size = values.shape[1]
+    if values.shape[2] != size:
+        return np.full_like(values, np.nan)
+    return (np.trace(values, axis1=1, axis2=2) / size)[:, None, None] * np.eye(size)
+
+
+def isotropic_pairs(values: np.ndarray) -> np.ndarray:
+    """The mean of tensors (L, L, r², r²) of products M_ac M_bd, where all indices turn together, rows (ab) first."""
+    r = int(np.sqrt(values.shape[-1]))
+    one, sums = np.eye(r), values.reshape(*values.shape[:2], r, r, r, r)
+    forms = np.array([np.einsum(f"{p},{q}->abcd", one, one) for p, q in (("ab", "cd"), ("ac", "bd"), ("ad", "bc"))])
+    products = np.einsum("iabcd,jabcd->ij", forms, forms)
+    along = np.einsum("iabcd,lkabcd->lki", forms, sums) @ np.linalg.inv(products)
+    return np.einsum("lki,iabcd->lkabcd", along, forms).reshape(values.shape)
 
 
 def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:

@@ -48,12 +48,14 @@ class Packing:
     names : the families that are free.
     reversal : whether only the first half of the tokens is free.
     exchange : whether only the first token is.
+    isotropic : whether only the first entry of a matrix is, which stands for all of its diagonal.
     """
 
     like: Overlaps
     names: tuple[str, ...]
     reversal: bool = False
     exchange: bool = False
+    isotropic: bool = False
 
     @classmethod
     def of(cls, model: Model, like: Overlaps) -> "Packing":
@@ -61,7 +63,7 @@ class Packing:
         symmetry = Symmetry.of(model, like)
         fixed = {"m": symmetry.m_zero, "theta": symmetry.theta_zero}
         names = tuple(name for name in NAMES if not fixed.get(name, False))
-        return cls(like, names, symmetry.reversal, symmetry.exchange)
+        return cls(like, names, symmetry.reversal, symmetry.exchange, symmetry.isotropic)
 
     def _free(self, name: str) -> tuple[np.ndarray, ...]:
         """Indices of the free entries of a family."""
@@ -73,6 +75,8 @@ class Packing:
             kept[L // 2] = False
         if name in ("q", "V"):
             kept &= np.tri(values.shape[1], dtype=bool)
+        if self.isotropic:
+            kept[:, 1:] = kept[..., 1:] = False
         return np.nonzero(kept)
 
     def pack(self, overlaps: Overlaps) -> np.ndarray:
@@ -89,6 +93,8 @@ class Packing:
             values[free] = vector[first : first + count] * size[name]
             if name in ("q", "V"):
                 values[free[0], free[2], free[1]] = values[free]
+            if self.isotropic and name != "m":
+                values = values[:, :1, :1] * np.eye(len(values[0]))
             if self.exchange:
                 values[1:] = values[0]
             elif self.reversal:

@@ -8,7 +8,8 @@ import numpy as np
 from gamp_attention._core.gaussian import psd_root
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import Hats, Moments, conjugates
+from gamp_attention.state_evolution.equations.channel import Hats, conjugates
+from gamp_attention.state_evolution.equations.moments import Moments
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.equations.weights import weights_step
@@ -22,6 +23,7 @@ class MapSettings:
     """What a map remembers."""
 
     kept: int = 8  # overlaps whose averages are kept
+    steep: float = 3.0  # trace of ∂z/∂ω, in units of that of 1, below which a point is far from where jumps begin
 
 
 MAP = MapSettings()
@@ -42,7 +44,11 @@ class Image:
 
 @dataclass(frozen=True)
 class OverlapMap:
-    """Overlaps to overlaps, with V̂ in the form that `response` names."""
+    """Overlaps to overlaps, with V̂ in the form that `response` names.
+
+    Where no point of the first overlaps that the map is asked for is near a jump, both forms are the same, and the
+    derivative has less variance. Then it is taken for all later ones as well, so that the map stays smooth.
+    """
 
     model: Model
     alpha: float
@@ -50,6 +56,7 @@ class OverlapMap:
     response: str = "stein"
     _recent: list[tuple[Overlaps, bool, list[Moments]]] = field(default_factory=list, compare=False, repr=False)
     _slopes: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    _jumps: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
 
     def images(self, overlaps: Overlaps, squares: bool = False) -> tuple[Image, list[Image]]:
         """One full step with the mean of the rule's averages, and with each replica's own."""
@@ -71,21 +78,40 @@ class OverlapMap:
         return moments
 
     def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
-        hats = conjugates(self.model, self.alpha, overlaps, moments)
+        hats = conjugates(self.model, self.alpha, overlaps, moments, self.counts_jumps(moments))
         after, penalty = weights_step(self.model, hats, self.response)
         vanished = not np.abs(after.q).max() > 1e-12 * np.abs(self.model.coordinates.rho).max()
         if vanished and not self.model.penalty.smooth:
             raise WeightsVanished
         return Image(hats, Symmetry.of(self.model, overlaps).impose(fix_gauge(self.model, after)), penalty)
 
+    def counts_jumps(self, moments: Moments) -> bool:
+        """Whether V̂ counts jumps, which the first averages tell."""
+        return self._jumps.setdefault("counted", self._jump(moments))
+
+    def _jump(self, moments: Moments) -> bool:
+        return moments.steepest > MAP.steep * moments.g.size
+
+    def overlooks_jumps(self, overlaps: Overlaps) -> bool:
+        """Whether V̂ does not count jumps, though there are some at given overlaps; from now on it does."""
+        overlooked = self._jump(_mean(self._moments(overlaps))) and not self._jumps.get("counted", True)
+        if overlooked:
+            self._jumps["counted"] = True
+        return overlooked
+
     def finer(self) -> "OverlapMap | None":
         """The map on the next finer rule."""
         rule = self.rule.finer()
         return None if rule is None else self.on(rule)
 
+    def aimed(self, excess: float) -> "OverlapMap | None":
+        """The map on a rule that is likely to make errors smaller by this factor; this one where none is needed."""
+        rule = self.rule.aimed(excess)
+        return self if rule is self.rule else None if rule is None else self.on(rule)
+
     def on(self, rule: Rule) -> "OverlapMap":
         """The map on another rule."""
-        return replace(self, rule=rule, _recent=[], _slopes={})
+        return replace(self, rule=rule, _recent=[], _slopes={}, _jumps={})
 
     def jacobian(
         self, packing: Packing, at: Overlaps, step: float, *, central: bool = False, odd: bool = False

@@ -37,6 +37,9 @@ class RefinementSettings:
     judged_levels: int = 4  # of the split rule that they may take where that is not reached on fewer
     plain: float = 1e-2  # jump mass, relative to V̂, under which there are as good as no jumps
     judged_shift: float = 1.5  # their error in units of the difference from the coarser rule
+    # jump mass that may be there where no point is near a jump, relative to V̂, times the points of all replicas
+    unseen: float = 20.0
+    least_excess: float = 1.01  # error, in units of that asked for, by which a rule is refined at least
 
 
 REFINEMENT = RefinementSettings()
@@ -63,26 +66,35 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     Eq. :eq:`errors`.
     """
     F, J, n_iter, slopes = root.F, root.jacobian, len(root.path) - 1, response_slopes(root)
-    points = [point_of(root, slopes, rtol)] if F.rule.deterministic else []  # whose errors are differences
-    x, finer = (points[0].overlaps, F.finer()) if points else (root.overlaps, F)
-    error, begun = REFINEMENT.first_error, len(points)
-    while finer is not None and (len(points) == begun or work_of(finer.rule, F.model) <= max_work):
-        enough = max(REFINEMENT.residual * rtol, REFINEMENT.step_error * error, 1e-12)
+    points = [point_of(root, slopes, rtol)]
+    random, error = not F.rule.deterministic, REFINEMENT.first_error  # errors of others are differences of points
+    if random:
+        error = _worst(points, errors_of(points))
+    x, finer = points[0].overlaps, F.aimed(error / rtol)
+    while finer is not None and (len(points) == 1 or work_of(finer.rule, F.model) <= max_work):
+        enough = max(REFINEMENT.residual * rtol, 0.0 if random else REFINEMENT.step_error * error, 1e-12)
         try:
             last = newton(finer, x, enough, jacobian=J, packing=root.packing)
+            if finer.overlooks_jumps(last.overlaps):
+                last = newton(finer, last.overlaps, enough, jacobian=J, packing=root.packing)
             points.append(point_of(last, slopes, rtol))
         except WorkExceeded:
-            if len(points) == begun:
+            if len(points) == 1:
                 raise
             break
         J, n_iter = last.jacobian, n_iter + len(last.path) - 1
         errors = errors_of(points)
-        error = float((errors / (units_of(points[-1]) + 1e-300)).max())
-        x, finer = points[-1].overlaps, finer.finer()
+        error = _worst(points, errors)
         if points[-1].residual <= rtol and error <= rtol * (1 + 1e-9):
             break
+        x, finer = points[-1].overlaps, finer.aimed(max(error / rtol, REFINEMENT.least_excess))
     judged = _judged(points, slopes, errors, rtol, max_work)
     return _result(points[-1], errors, error, judged, root.path, n_iter, rtol), points[-1].root.F
+
+
+def _worst(points: list[Point], errors: np.ndarray) -> float:
+    """The largest error of the last point, relative."""
+    return float((errors / (units_of(points[-1]) + 1e-300)).max())
 
 
 def _judged(points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: float, max_work: float) -> Judgement:
@@ -132,6 +144,7 @@ def _judged_by_replicas(last: Point, slopes: np.ndarray, moved: np.ndarray, rtol
     F, at = last.root.F, last.root.overlaps
     jumps = np.array([each.hats.jump_mass for each in F.images(at)[1]])
     step = last.best - last.root.packing.pack(at)
+    unseen = 0.0 if jumps.any() else REFINEMENT.unseen / F.rule.work(1) * np.abs(last.image.hats.V)
     jump = last.image.hats.jump_mass + (slopes[0] - slopes[1]) @ step
     G: OverlapMap | None = F.on(F.rule.for_stability())
     while True:
@@ -139,7 +152,7 @@ def _judged_by_replicas(last: Point, slopes: np.ndarray, moved: np.ndarray, rtol
             G = F
         image, samples = G.images(at, squares=True)
         unsure = half_width(np.array([_pair(F, each)[1] for each in samples]))
-        found = Judgement(jump, half_width(jumps) + moved, _pair(F, image)[1], float(unsure))
+        found = Judgement(jump, half_width(jumps) + moved + unseen, _pair(F, image)[1], float(unsure))
         if G is F or found.within(rtol, last.image.hats.V):
             return found
         G = G.finer()

@@ -94,7 +94,7 @@ def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
     packing = Packing.of(F.model, at)
     if sector == "symmetric":
         if len(F.model.coordinates.weight) > 1:  # with one class, all tokens see one law of weights: nothing breaks it
-            packing = replace(packing, reversal=False, exchange=False)
+            packing = replace(packing, reversal=False, exchange=False, isotropic=False)
         return F.jacobian(packing, at, STABILITY.difference, central=True)
     if sector in packing.names:
         return np.zeros((0, 0))

@@ -46,7 +46,7 @@ def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule, replica: 
     if rule.deterministic:
         return np.array([by_series(model, overlaps, SERIES.accuracy * rule.tol)[0]])
     parts = [
-        share * np.array([channel.errors(points).mean() for points in part.point_sets(channel.n_white, replica)])
+        share * np.array([channel.errors(points).mean() for points in part.point_sets(channel, replica)])
         for share, part, channel in each_component(rule, model, overlaps)
     ]
     return np.sum(parts, axis=0)

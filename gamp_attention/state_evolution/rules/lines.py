@@ -3,7 +3,8 @@
 import numpy as np
 
 from gamp_attention.denoisers.newton import make_metric
-from gamp_attention.state_evolution.equations.channel import Channel, Moments
+from gamp_attention.state_evolution.equations.channel import Channel
+from gamp_attention.state_evolution.equations.moments import Moments
 from gamp_attention.state_evolution.rules.line_average import line_averages
 from gamp_attention.state_evolution.rules.line_track import legendre_nodes
 
@@ -87,4 +88,5 @@ class FieldLines:
 def mean_moments(weights: np.ndarray, values: LineValues) -> Moments:
     """Weighted sum of line averages."""
     *arrays, moreau, loss = (np.tensordot(weights, v, 1) for v in values)
-    return Moments(**dict(zip(ARRAYS, arrays, strict=True)), moreau=float(moreau), loss=float(loss))
+    named = dict(zip(ARRAYS, arrays, strict=True))
+    return Moments(**named, moreau=float(moreau), loss=float(loss), steepest=np.inf)

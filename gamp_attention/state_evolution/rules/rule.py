@@ -10,8 +10,9 @@ import numpy as np
 
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import Channel, Moments, n_white
+from gamp_attention.state_evolution.equations.channel import Channel, n_white
 from gamp_attention.state_evolution.equations.components import restricted, scattered
+from gamp_attention.state_evolution.equations.moments import Moments
 
 
 class Rule(Protocol):
@@ -42,6 +43,10 @@ class Rule(Protocol):
     def finer(self) -> "Rule | None":
         """The next finer rule, or None if there is none."""
 
+    def aimed(self, excess: float) -> "Rule | None":
+        """A finer rule, likely to make errors smaller by this factor, where that can be told; else the next finer."""
+        return self.finer()
+
     def at_level(self, level: int) -> "Rule":
         """The same at another level, where there are levels."""
         return self
@@ -60,7 +65,7 @@ class Rule(Protocol):
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """The averages of each replica."""
 
-    def point_sets(self, n_white: int, replica: int | None = None) -> Iterator[np.ndarray]:
+    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
         """The points (N, n_white) of each replica, or of one of them, where the rule is random."""
         return iter(())
 

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from gamp_attention._core.gaussian import gaussian_points
-from gamp_attention.state_evolution.equations.channel import Channel, Moments, exchanged_mean
+from gamp_attention._core.gaussian import gaussian_points, sobol
+from gamp_attention.state_evolution.equations.channel import Channel
+from gamp_attention.state_evolution.equations.moments import Moments
 from gamp_attention.state_evolution.rules.lines import FieldLines, mean_moments
 from gamp_attention.state_evolution.rules.rule import Rule
 
@@ -18,6 +19,9 @@ class SobolSettings:
 
     stability: int = 4096
     stability_lines: int = 256
+    rate: float = 0.75  # errors fall like the number of points to this power
+    aim: float = 0.7  # at this share of the error asked for
+    most: float = 16.0  # times as many points at once
 
 
 SOBOL = SobolSettings()
@@ -42,7 +46,7 @@ class SobolRule(Rule):
 
     Parameters
     ----------
-    n_points : points of each replica, even.
+    n_points : points of each replica, even; where all fields may change sign, one of two mirror images is enough.
     n_replicas : independent replicas, at least 2.
     lines : average along a line through every point that crosses the jumps of the proximal map, cut there,
         instead of at the point; what is left is smooth and converges faster.
@@ -65,6 +69,16 @@ class SobolRule(Rule):
     def finer(self) -> "SobolRule":
         """Four times the points, scrambled anew."""
         return replace(self, n_points=4 * self.n_points)
+
+    def aimed(self, excess: float) -> "SobolRule":
+        """As many points as bring the error down by this factor, 2 to 16 times those of now; the same if it is below 1.
+
+        Not more than may be solved, but for twice those of now.
+        """
+        if excess <= 1:
+            return self
+        times = min((excess / SOBOL.aim) ** (1 / SOBOL.rate), SOBOL.most, self.max_work / self.work(1))
+        return replace(self, n_points=self.n_points << max(int(np.ceil(np.log2(times) - 0.1)), 1))
 
     def for_stability(self) -> "SobolRule":
         """No more points than the first rule has: differences on the same points hardly see their noise."""
@@ -89,18 +103,23 @@ class SobolRule(Rule):
         if self.lines:
             found = [self._on_lines(channel, replica) for replica in range(self.n_replicas)]
         else:
-            found = [channel.moments(white, squares) for white in self.point_sets(channel.n_white)]
-        return [exchanged_mean(each) for each in found] if channel.symmetry.exchange else found
+            found = [channel.moments(white, squares) for white in self.point_sets(channel)]
+        return [channel.completed(each) for each in found]
 
-    def point_sets(self, n_white: int, replica: int | None = None) -> Iterator[np.ndarray]:
-        """The point set of each replica, or of one of them."""
-        return (self._points(n_white, each) for each in (range(self.n_replicas) if replica is None else [replica]))
+    def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
+        """The point set of each replica, or of one of them, on a part of the channel where symmetries map it to all."""
+        chosen = range(self.n_replicas) if replica is None else [replica]
+        if not channel.folds:
+            return (gaussian_points(self.n_points, channel.n_white, self._rng(each)) for each in chosen)
+        number = self.n_points // (2 if channel.symmetry.m_zero else 1)
+        cubes = (sobol(number, channel.n_folded, self._rng(each)) for each in chosen)
+        return (channel.folded(cube.clip(1e-12, 1 - 1e-12)) for cube in cubes)
 
-    def _points(self, dim: int, replica: int) -> np.ndarray:
-        return gaussian_points(self.n_points, dim, np.random.default_rng([*self.seed, self.n_points, replica]))
+    def _rng(self, replica: int) -> np.random.Generator:
+        return np.random.default_rng([*self.seed, self.n_points, replica])
 
     def _on_lines(self, channel: Channel, replica: int) -> Moments:
-        n, white = self.n_points, self._points(channel.n_white - 1, replica)
+        n, white = self.n_points, gaussian_points(self.n_points, channel.n_white - 1, self._rng(replica))
         if channel.symmetry.m_zero:  # mirror images average to the same
             n, white = n // 2, white[: n // 2]
         split, tol = channel.n_teacher, 1.0 / self.n_points

@@ -14,7 +14,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from gamp_attention.state_evolution.equations.channel import Channel, Moments, reversed_mean
+from gamp_attention.state_evolution.equations.channel import Channel
+from gamp_attention.state_evolution.equations.moments import Moments, reversed_mean
 from gamp_attention.state_evolution.rules.line_track import legendre_nodes
 from gamp_attention.state_evolution.rules.lines import FieldLines, LineValues, contrast_basis, mean_moments, reach
 from gamp_attention.state_evolution.rules.panels import Panels

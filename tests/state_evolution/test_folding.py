@@ -1,0 +1,182 @@
+"""Points in one part of a channel that its symmetries map to all others, and the estimate of V̂ far from jumps."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.state_evolution.equations.channel import Channel
+from gamp_attention.state_evolution.equations.symmetry import Symmetry
+from gamp_attention.state_evolution.equations.units import Packing
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.fixed_points.stability import stability
+from gamp_attention.state_evolution.fixed_points.test_error import predicted_test_error
+from gamp_attention.state_evolution.rules.sobol import SobolRule
+from gamp_attention.state_evolution.rules.split import SplitRule
+
+MOMENTS = ("with_noise", "with_teacher", "gg", "response", "moreau", "loss")
+
+
+def overlaps(L, r, t, q, theta, V, m=None):
+    one = np.tile(np.eye(r), (L, 1, 1))
+    m = np.zeros((L, r)) if m is None else np.array(m, dtype=float).reshape(L, r)
+    return ga.Overlaps(q * one, m, np.tile(theta * np.eye(r, t), (L, 1, 1)), V * one)
+
+
+SKEWED = [[0.5, 0.3, 0.2], [0.15, 0.7, 0.15], [0.2, 0.3, 0.5]]
+CASES = {
+    "any order": (ga.attention_model(3), overlaps(3, 1, 1, 0.17, 0.195, 11.9)),
+    "four tokens": (ga.attention_model(4), overlaps(4, 1, 1, 0.2, 0.21, 10.0)),
+    "reversed": (ga.attention_model(3, A=SKEWED), overlaps(3, 1, 1, 0.17, 0.195, 11.9)),
+    "no teacher": (ga.attention_model(3), overlaps(3, 1, 1, 0.05, 0.0, 14.0, [0.25, 0, -0.25])),
+    "columns": (ga.attention_model(2, 2, 2), overlaps(2, 2, 2, 0.105, 0.138, 15.0)),
+    "three columns": (ga.attention_model(2, 3, 3), overlaps(2, 3, 3, 0.105, 0.138, 12.0)),
+    "columns of three tokens": (ga.attention_model(3, 2, 2), overlaps(3, 2, 2, 0.105, 0.138, 12.0)),
+    "noisy scores": (ga.attention_model(3, score_noise=0.2), overlaps(3, 1, 1, 0.17, 0.195, 5.0)),
+    "sign": (ga.attention_model(2, sigma=[0.5, 0.6]), overlaps(2, 1, 1, 0.1, 0.13, 16.0)),
+}
+
+
+def moved_off(at):
+    """Overlaps without a symmetry, next to given ones."""
+    rng = np.random.default_rng(0)
+    away = {name: 1e-7 * rng.normal(size=v.shape) for name, v in at.arrays().items()}
+    away |= {name: away[name] + np.swapaxes(away[name], 1, 2) for name in ("q", "V")}
+    return ga.Overlaps(**{name: v + away[name] for name, v in at.arrays().items()})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_points_in_one_part_average_as_points_in_all_parts(case):
+    """Within five standard errors, which are smaller; the test error too."""
+    model, at = CASES[case]
+    whole = moved_off(at)
+    assert Channel(model, at).folds
+    assert not Channel(model, whole).folds
+    folded, plain = SobolRule(2048, 8, seed=(1,)), SobolRule(8192, 8, seed=(2,))
+    few = folded.moments(Channel(model, at), squares=True)
+    many = plain.moments(Channel(model, whole), squares=True)
+    ratios = []
+    for name in (*MOMENTS, "square"):
+        if name == "with_teacher" and not at.theta.any():
+            continue
+        a, b = (np.array([getattr(each, name) for each in found]) for found in (few, many))
+        error = np.sqrt((a.var(axis=0, ddof=1) + b.var(axis=0, ddof=1)) / 8)
+        if name == "square":  # of hundreds of entries, some have errors that are too small by chance
+            error = np.full_like(error, error.max())
+        assert np.all(np.abs(a.mean(axis=0) - b.mean(axis=0)) <= 5 * error + 1e-3 * error.max()), name
+        ratios.append(a.std(axis=0, ddof=1).max() / b.std(axis=0, ddof=1).max())
+    assert np.median(ratios) < 4**0.75  # as if there were no more than as many points
+    errors = [predicted_test_error(model, o, rule) for o, rule in ((at, folded), (whole, plain))]
+    unsure = np.sqrt(sum(each.var(ddof=1) for each in errors) / 8)
+    assert abs(errors[0].mean() - errors[1].mean()) <= 5 * unsure
+
+
+def test_folding_makes_averages_of_three_tokens_several_times_more_accurate():
+    """At half the work: standard deviations are at most .6 of those of plain points, .4 but for the envelope."""
+    model, at = CASES["any order"]
+    few, many = (SobolRule(4096, 16, seed=(3,)).moments(Channel(model, o)) for o in (at, moved_off(at)))
+    for name, most in (("gg", 0.4), ("response", 0.4), ("moreau", 0.6)):
+        a, b = (np.array([getattr(each, name) for each in found]).std(axis=0, ddof=1).max() for found in (few, many))
+        assert a < most * b, name
+
+
+@pytest.mark.parametrize("branch", ["semantic", "positional"])
+def test_folded_points_agree_with_the_split_rule(branch, model):
+    """Two tokens: the split rule makes no use of folded points, and the semantic V̂ there is Stein's."""
+    points = ga.solve_state_evolution(model, 1.5, branch, rule="sobol", rtol=5e-3, stability=False, seed=2)
+    split = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-4, stability=False)
+    assert points.converged
+    for name, value in points.overlaps.arrays().items():
+        error = getattr(points.overlaps_error, name) + getattr(split.overlaps_error, name)
+        assert np.all(np.abs(value - getattr(split.overlaps, name)) <= 1.3 * error), name
+    assert np.all(np.abs(points.V_hat - split.V_hat) <= 1.3 * (points.V_hat_error + split.V_hat_error))
+    assert abs(points.train_loss - split.train_loss) <= 1.3 * (points.train_loss_error + split.train_loss_error)
+    assert abs(points.test_error - split.test_error) <= 1.3 * (points.test_error_error + split.test_error_error)
+
+
+def test_columns_that_may_turn_stay_alike_and_give_the_same_solution():
+    """One unknown of each kind in place of ten; from a start that is not symmetric the answer is the same."""
+    model = ga.attention_model(2, 2, 2)
+    at = overlaps(2, 2, 2, 0.1, 0.13, 16.0)
+    assert Symmetry.of(model, at).isotropic
+    assert len(Packing.of(model, at).pack(at)) == 3
+    uneven = replace(at, q=at.q * np.array([1.0, 1.1])[:, None])
+    assert not Symmetry.of(model, uneven).isotropic
+    same, free = (ga.solve_state_evolution(model, 2.0, o, rtol=2e-2, stability=False) for o in (at, uneven))
+    assert same.converged
+    assert free.converged
+    assert (same.overlaps.q[:, 0, 1] == 0).all()
+    assert (same.overlaps.V[:, 0, 0] == same.overlaps.V[:, 1, 1]).all()
+    for name in ("q", "theta", "V"):
+        a, b = (np.trace(getattr(each.overlaps, name).sum(axis=0)) / 4 for each in (same, free))
+        error = sum(getattr(each.overlaps_error, name).max() for each in (same, free))
+        assert abs(a - b) <= error, name
+
+
+def test_only_columns_that_may_turn_are_isotropic():
+    assert ga.attention_model(2, 2, 2).isotropic
+    assert not ga.attention_model(2, 1, 1).isotropic
+    assert not ga.attention_model(2, 2, 1).isotropic
+    assert not ga.attention_model(2, 2, 2, student=ga.DotProductAttention(tied=False)).isotropic
+    law = ga.coordinate_law(teacher_rank=2)
+    wide = replace(law, teacher_cov=law.teacher_cov * np.diag([1.0, 2.0]))
+    assert not ga.attention_model(2, 2, 2, coordinates=wide).isotropic
+
+    class FirstColumn:
+        even = True
+
+        def __call__(self, u):
+            return ga.SoftmaxTeacher(0.3, np.eye(2))(u[..., :1])
+
+    assert not ga.attention_model(2, 2, 2, teacher=FirstColumn()).isotropic
+
+
+def test_far_from_jumps_the_derivative_is_taken_for_steins_form():
+    """With a quarter of its error, and the same within it; where the map jumps, Stein's form."""
+    model, at = CASES["any order"]
+    F = OverlapMap(model, 1.5, SobolRule(4096, 8, seed=(1,)))
+    image, samples = F.images(at)
+    G = OverlapMap(model, 1.5, SobolRule(4096, 8, seed=(1,)), _jumps={"counted": True})
+    stein, stein_samples = G.images(at)
+    error, stein_error = (
+        np.std([each.hats.V for each in found], axis=0, ddof=1).max() for found in (samples, stein_samples)
+    )
+    assert error < 0.25 * stein_error
+    assert np.abs(image.hats.V - stein.hats.V).max() < 5 * stein_error / np.sqrt(8)
+    assert (image.hats.jump_mass == 0).all()
+    assert not F.overlooks_jumps(at)
+    jumpy = CASES["no teacher"][1]
+    H = OverlapMap(model, 1.5, SobolRule(4096, 8, seed=(1,)), _jumps={"counted": False})
+    assert (H.images(jumpy)[0].hats.jump_mass == 0).all()
+    assert H.overlooks_jumps(jumpy)
+    assert H.images(jumpy)[0].hats.jump_mass.sum() < 0
+
+
+def test_a_map_without_jumps_says_how_many_it_may_have_missed():
+    se = ga.solve_state_evolution(ga.attention_model(3), 1.5, rtol=2e-3)
+    assert se.converged
+    assert (se.jump_mass == 0).all()
+    assert 0 < se.jump_mass_error.max() < 2e-3 * se.V_hat.max()
+    assert se.consistent
+    assert se.stability.stable
+
+
+def test_stability_sees_columns_and_tokens_apart():
+    """Directions that break the symmetry are looked at too: 3 for each of two tokens of q and V, 4 of θ."""
+    model, at = CASES["columns"]
+    F = OverlapMap(model, 2.0, SobolRule(512, 2))
+    x = at
+    for _ in range(3):
+        x = F(x)
+    assert len(stability(F, x).eigenvalues["m"]) == 4
+
+
+def test_aimed_rules():
+    rule = SobolRule(4096, 8, max_work=1e6)
+    assert rule.aimed(0.9) is rule
+    assert rule.aimed(1.01).n_points == 8192
+    assert rule.aimed(2.0).n_points == 4096 * 4
+    assert rule.aimed(1e3).n_points <= 1e6 / 8
+    assert replace(rule, max_work=np.inf).aimed(1e9).n_points == 4096 * 16
+    assert SplitRule(1).aimed(1e9) == SplitRule(2)
