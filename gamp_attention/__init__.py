@@ -12,7 +12,16 @@ from gamp_attention.baselines import (
     linear_baseline,
     minimize_risk,
 )
-from gamp_attention.data import Dataset, DistributedDataset, LabelledDataset, gradient, sample, train_loss
+from gamp_attention.data import (
+    Dataset,
+    DistributedDataset,
+    LabelledDataset,
+    SpectralDirections,
+    gradient,
+    sample,
+    spectral_directions,
+    train_loss,
+)
 from gamp_attention.denoisers import Denoised, denoise
 from gamp_attention.experiments import (
     Boundary,
@@ -28,7 +37,7 @@ from gamp_attention.experiments import (
     sweep,
     to_dataset,
 )
-from gamp_attention.gamp import GampResult, GampState, gamp_step, initial_state, run_gamp
+from gamp_attention.gamp import GampResult, GampState, StartRecord, gamp_step, initial_state, run_gamp
 from gamp_attention.losses import (
     AttentionLoss,
     DotProductAttention,
@@ -69,12 +78,14 @@ from gamp_attention.results import ConvergenceError, History, Overlaps, Status
 from gamp_attention.state_evolution import (
     Branches,
     BranchPath,
+    SpectralOverlap,
     Stability,
     StateEvolutionResult,
     Trajectory,
     branches,
     continue_branch,
     solve_state_evolution,
+    spectral_overlap,
     trajectory,
 )
 
@@ -84,13 +95,14 @@ __all__ = [
     "DotProductAttention", "ElasticNet", "GLMModel", "GampResult", "GampState", "History", "IntensityLabels",
     "KinkWarning", "LabelledDataset", "LinearBaseline", "LinearFit", "LinearLabels", "LogisticLabels", "LogisticLoss",
     "MixtureModel", "Model", "MultinomialLoss", "Overlaps", "PhaseBoundaries", "PhaseRetrievalLoss", "Ridge",
-    "SampledLaw", "SoftmaxTeacher", "SquaredLoss", "Stability", "StateEvolutionResult", "Status", "Sweep", "Trajectory",
-    "__version__", "attention_model", "branches", "compare", "continue_branch", "coordinate_law", "denoise",
-    "fit_linear_baseline", "gamp_step", "glm_model", "gradient", "initial_state", "law_from_samples", "linear_baseline",
-    "local_pool", "minimize_risk", "mixture_model", "paper_model", "phase_boundaries", "plot_comparison",
-    "plot_phase_diagram", "plot_trajectory", "power_law_spectrum", "register_attention", "register_loss",
-    "register_penalty", "run_gamp", "sample", "sign_positions", "solve_state_evolution", "sparse_teacher",
-    "subset_positions", "sweep", "to_dataset", "train_loss", "trajectory",
+    "SampledLaw", "SoftmaxTeacher", "SpectralDirections", "SpectralOverlap", "SquaredLoss", "Stability", "StartRecord",
+    "StateEvolutionResult", "Status", "Sweep", "Trajectory", "__version__", "attention_model", "branches", "compare",
+    "continue_branch", "coordinate_law", "denoise", "fit_linear_baseline", "gamp_step", "glm_model", "gradient",
+    "initial_state", "law_from_samples", "linear_baseline", "local_pool", "minimize_risk", "mixture_model",
+    "paper_model", "phase_boundaries", "plot_comparison", "plot_phase_diagram", "plot_trajectory", "power_law_spectrum",
+    "register_attention", "register_loss", "register_penalty", "run_gamp", "sample", "sign_positions",
+    "solve_state_evolution", "sparse_teacher", "spectral_directions", "spectral_overlap", "subset_positions", "sweep",
+    "to_dataset", "train_loss", "trajectory",
 ]  # fmt: skip
 
 _ESTIMATORS = ("GampAttention", "GampClassifier", "GampRegressor")  # not in __all__: they need scikit-learn

@@ -53,9 +53,12 @@ def resolved(name):
     raise AssertionError(name)
 
 
+THEORY_PAGES = ("theory.md", "state_evolution.md", "dynamics.md", "starts.md")
+
+
 def labels_in_theory():
     """Labels of all equations of the pages on theory."""
-    pages = "".join((ROOT / "docs" / page).read_text() for page in ("theory.md", "state_evolution.md", "dynamics.md"))
+    pages = "".join((ROOT / "docs" / page).read_text() for page in THEORY_PAGES)
     return re.findall(r"^ *\$\$ \(([\w-]+)\)$", pages, re.MULTILINE)
 
 

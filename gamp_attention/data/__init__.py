@@ -5,5 +5,9 @@ from gamp_attention.data.distributed import DistributedDataset
 from gamp_attention.data.labelled import LabelledDataset
 from gamp_attention.data.risk import gradient, train_loss
 from gamp_attention.data.sampling import sample
+from gamp_attention.data.spectral import SpectralDirections, spectral_directions
 
-__all__ = ["Dataset", "DistributedDataset", "LabelledDataset", "gradient", "sample", "train_loss"]
+__all__ = [
+    "Dataset", "DistributedDataset", "LabelledDataset", "SpectralDirections", "gradient", "sample",
+    "spectral_directions", "train_loss",
+]  # fmt: skip

@@ -2,13 +2,18 @@
 
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
-from gamp_attention.data.dataset import Dataset
+from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
+from gamp_attention._core.seeds import Stream, generator
+from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.fields import back_project, local_fields
 from gamp_attention.data.hessian_pass import hessian_pass
-from gamp_attention.denoisers.spectral_weights import Shape, fitted_fields, spectral_weights
+from gamp_attention.denoisers.spectral_weights import WEIGHTS, Shape, fitted_fields, spectral_weights
+from gamp_attention.results import Result
 
 
 @dataclass(frozen=True)
@@ -27,10 +32,71 @@ class SpectralSettings:
 SPECTRAL = SpectralSettings()
 
 
+@dataclass(frozen=True, eq=False)
+class SpectralDirections(Result):
+    """Lowest eigenvalues and eigenvectors of Σ_μ X̃ᵀ h X̃.
+
+    Attributes
+    ----------
+    eigenvalues : (k,) ascending.
+    vectors : (k, d, c) of norm 1. Where a rotation of the columns of Q changes nothing, c is 1, or 2 for queries and
+        keys; else it is r.
+    """
+
+    eigenvalues: np.ndarray
+    vectors: np.ndarray
+
+
+@quiet
+def spectral_directions(
+    data: Dataset, k: int = 3, weights: str = "fitted", *, risk: str = "exact", seed: Any = 0
+) -> SpectralDirections:
+    """The directions that spectral starts are made of: the lowest eigenvectors of Σ_μ X̃ᵀ h^μ X̃.
+
+    Eq. :eq:`spectral`.
+
+    Parameters
+    ----------
+    data : the samples.
+    k : eigenvectors; fewer are returned where there are no more, or where samples tell no direction from another.
+    weights : "fitted", from the fields that fit each sample best, or "hessian", the Hessian of the risk at Q = 0.
+    risk : "exact" or "asymptotic".
+    seed : of the vector that Lanczos iterations start from.
+
+    Returns
+    -------
+    SpectralDirections
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d=200, alpha=1.5, seed=0)
+    >>> first = ga.spectral_directions(data).vectors[0, :, 0]
+    >>> teacher = data.Q_star[:, 0] / 200**0.5
+    >>> bool(abs(first @ teacher) > 0.5)
+    True
+    """
+    require_dataset(data).terms(risk)
+    k = check.integer("k", k, low=1)
+    check.fits("k", k, data.dim)
+    check.choice("weights", weights, WEIGHTS)
+    shape = Shape.of(data.student, data.n_tokens, data.rank)
+    random = generator(seed, Stream.STARTS)
+    return SpectralDirections(
+        *lowest_eigenvectors(data, spectral_weights_of(data, risk, weights), shape.columns, k, random)
+    )
+
+
 def lowest_eigenvectors(
     data: Dataset, h: np.ndarray, columns: int, k: int, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k lowest eigenvalues and eigenvectors (k, d, c) of Σ_μ X̃ᵀ h X̃, by Lanczos iterations from a random vector.
+
+    Eq. :eq:`spectral`.
 
     h has shape (n, L c, L c). Eigenvectors have norm 1, and their largest entry is positive. There
     are none where samples tell no direction from another.
@@ -46,8 +112,7 @@ def lowest_eigenvectors(
     def product(x: np.ndarray) -> np.ndarray:
         return hessian_pass(data.tokens, data.positions, h, np.asarray(x).reshape(shape)).ravel()
 
-    k = min(k, n)
-    if n <= SPECTRAL.small:
+    if n <= max(SPECTRAL.small, 2 * k):
         matrix = np.stack([product(unit) for unit in np.eye(n)])
         values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
     else:

@@ -78,7 +78,10 @@ def second_moments(z: np.ndarray, shape: Shape, share: np.ndarray | None = None)
 def spectral_weights(
     kind: str, loss: Any, params: np.ndarray, shape: Shape, share: np.ndarray | None = None
 ) -> np.ndarray:
-    """The matrices h (n, L c, L c) of samples; `share` are the weights of these in averages, equal if not given."""
+    """The matrices h (n, L c, L c) of samples; `share` are the weights of these in averages, equal if not given.
+
+    Eq. :eq:`fitted-weights`.
+    """
     check.choice("weights", kind, WEIGHTS)
     if kind == "hessian":
         n, L, r = len(params), shape.n_tokens, shape.rank

@@ -5,9 +5,10 @@ from gamp_attention.state_evolution.continuation.follow import BranchPath, conti
 from gamp_attention.state_evolution.dynamics.trajectory import Trajectory, trajectory
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
+from gamp_attention.state_evolution.fixed_points.spectral import SpectralOverlap, spectral_overlap
 from gamp_attention.state_evolution.fixed_points.stability import Stability
 
 __all__ = [
-    "BranchPath", "Branches", "Stability", "StateEvolutionResult", "Trajectory", "branches", "continue_branch",
-    "solve_state_evolution", "trajectory",
+    "BranchPath", "Branches", "SpectralOverlap", "Stability", "StateEvolutionResult", "Trajectory", "branches",
+    "continue_branch", "solve_state_evolution", "spectral_overlap", "trajectory",
 ]  # fmt: skip

@@ -149,6 +149,8 @@ LINES = {
         "ga.solve_state_evolution(SHARP, alpha=1.5, init='semantic', rtol=0.1, rule='auto', response='stein', "
         "max_iter=10, max_work=1e4, stability=False, seed=0)"
     ),
+    "spectral_directions": "ga.spectral_directions(DATA, k=2, weights='fitted', risk='exact', seed=0)",
+    "spectral_overlap": ("ga.spectral_overlap(PAPER, alpha=1.5, weights='fitted', n_points=64, n_replicas=2, seed=0)"),
     "sparse_teacher": "ga.sparse_teacher(share=0.5, teacher_rank=1, variance=1.0)",
     "subset_positions": "ga.subset_positions(tau=TAU, share=0.5)",
     "sweep": (
@@ -183,7 +185,8 @@ BUILDERS = (
 GIVEN = {
     "Boundary", "BranchPath", "Branches", "Comparison", "ConvergenceError", "Denoised", "DescentResult", "GLMModel",
     "GampResult", "History", "KinkWarning", "LinearBaseline", "LinearFit", "MixtureModel", "PhaseBoundaries",
-    "SampledLaw", "Stability", "StateEvolutionResult", "Status", "Sweep", "Trajectory", "__version__",
+    "SampledLaw", "Stability", "StateEvolutionResult", "SpectralDirections", "SpectralOverlap",
+    "StartRecord", "Status", "Sweep", "Trajectory", "__version__",
 }  # fmt: skip
 ELSEWHERE = {  # tried by tests of their own: they draw, register classes, or need a cluster
     "DistributedDataset", "plot_comparison", "plot_phase_diagram", "plot_trajectory", "register_attention",
@@ -225,8 +228,8 @@ def scaled(size: float, values: Any) -> np.ndarray:
 
 # arguments whose larger numbers ask for more work, and those of them that would take long and are right to
 EFFORT = {
-    "alpha", "d", "gamp_steps", "gd_steps", "instances", "max_iter", "max_points", "max_work", "n_paths", "n_replicas",
-    "n_starts", "n_test", "n_tokens", "rank", "rtol", "teacher_rank", "threads", "workers",
+    "alpha", "d", "gamp_steps", "gd_steps", "instances", "max_iter", "max_points", "max_work", "n_paths", "n_points",
+    "n_replicas", "n_starts", "n_test", "n_tokens", "rank", "rtol", "teacher_rank", "threads", "workers",
 }  # fmt: skip
 LONG = ("1e5", "10**5", "10**6")
 

@@ -1,0 +1,172 @@
+"""The spectrum of Σ_μ X̃ᵀ h X̃ for d → ∞, h being matrices (L c, L c) that depend on the teacher's fields.
+
+At x below the spectrum the resolvent has variances V_l(x), and what is left of a direction v in it is a linear map of
+its overlaps m_l = vᵀp_l/√d and θ_l = vᵀΣ_lQ*/d:
+
+    R = h (1 + V h)⁻¹,   V̂_l = α E[R_ll],   C_i = (Σ_l γ_l^i V̂_l − x)⁻¹,   V_l = E[γ_l C]
+    a_l = m_l + θ_l ρ_l⁻¹ y_l,   m̂_l = −α E[(R a)_l],   θ̂_l = (V̂_l θ_l − α E[(R a)_l y_lᵀ]) ρ_l⁻¹
+    b = Σ_l (m̂_l τ_l + γ_l θ̂_l π),   m_l ← E[τ_l C b],   θ_l ← E[γ_l C b πᵀ]
+
+These are the equations of message passing on the quadratic losses ½ zᵀhz, at penalty −x.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from gamp_attention.models.coordinates import CoordinateLaw
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Matrices h (N, L, c, L, c) of points with teacher fields y (N, L, t), at a sample complexity α."""
+
+    law: CoordinateLaw
+    alpha: float
+    h: np.ndarray
+    y: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """L, c and t."""
+        return (*self.h.shape[1:3], self.y.shape[2])
+
+    @cached_property
+    def products(self) -> np.ndarray:
+        """1, y and y yᵀ of each point, side by side."""
+        flat = self.y.reshape(len(self.y), -1)
+        return np.concatenate(
+            [np.ones((len(flat), 1)), flat, (flat[:, :, None] * flat[:, None]).reshape(len(flat), -1)], 1
+        )
+
+    @cached_property
+    def inverse_rho(self) -> np.ndarray:
+        """ρ_l⁻¹ (L, t, t)."""
+        return np.linalg.pinv(self.law.rho, hermitian=True)
+
+
+class Resolvent:
+    """What the equations have at one x and V (L, c, c); nothing of it is meant above the lower edge of the spectrum.
+
+    Eq. :eq:`spectral-law`.
+
+    Attributes
+    ----------
+    inside : whether x is below the edge, as far as one step of the equations tells.
+    R : (N, L, c, L, c).
+    C : (K, c, c) in each class of coordinates.
+    V_hat, W : (L, c, c), and the new V.
+    """
+
+    def __init__(self, ensemble: Ensemble, x: float, V: np.ndarray) -> None:
+        self._ensemble = ensemble
+        (L, c, _), law = ensemble.shape, ensemble.law
+        big = np.zeros((L, c, L, c))
+        big[np.arange(L), :, np.arange(L)] = V
+        flat, h = big.reshape(L * c, L * c), ensemble.h.reshape(-1, L * c, L * c)
+        root = _root(flat)
+        self.inside = _positive(np.eye(L * c) + root @ h @ root)
+        self.R = np.linalg.solve(np.eye(L * c) + h @ flat, h).reshape(-1, L, c, L, c)
+        self.V_hat = ensemble.alpha * np.einsum("nlalb->lab", self.R) / len(h)
+        A = np.einsum("kl,lab->kab", law.gamma, self.V_hat) - x * np.eye(c)
+        self.inside = self.inside and _positive(A)
+        self.C = np.linalg.inv(A)
+        self.W = np.einsum("k,kl,kab->lab", law.weight, law.gamma, self.C)
+
+    @cached_property
+    def squares(self) -> np.ndarray:
+        """The linear map (L c², L c²) of covariances of fields to the next ones, of spectral radius 1 at the edge."""
+        size = len(self._hats_of_q)
+        return np.asarray(self._q_of_hats @ self._hats_of_q).reshape(size, size)
+
+    @cached_property
+    def _hats_of_q(self) -> np.ndarray:
+        """α E[R_lp ⊗ R_lp]."""
+        L, c, _ = self._ensemble.shape
+        flat = self.R.reshape(len(self.R), -1)
+        pairs = (flat.T @ flat).reshape(L, c, L, c, L, c, L, c) * (self._ensemble.alpha / len(flat))
+        return np.asarray(np.einsum("lapclbpd->labpcd", pairs)).reshape(L * c * c, L * c * c)
+
+    @cached_property
+    def _q_of_hats(self) -> np.ndarray:
+        """E[γ_l γ_p C ⊗ C]."""
+        law, size = self._ensemble.law, self.W.size
+        found = np.einsum("k,kl,kp,kac,kbd->labpcd", law.weight, law.gamma, law.gamma, self.C, self.C, optimize=True)
+        return np.asarray(found).reshape(size, size)
+
+    @cached_property
+    def directions(self) -> np.ndarray:
+        """The linear map of (m, θ), as one vector: it has an eigenvalue 1 where x is an eigenvalue of the sum."""
+        L, c, t = self._ensemble.shape
+        size = L * c * (1 + t)
+        columns = []
+        for unit in np.eye(size):
+            m, theta = self.overlaps(*self.hats(unit[: L * c].reshape(L, c), unit[L * c :].reshape(L, c, t)))
+            columns.append(np.concatenate([m.ravel(), theta.ravel()]))
+        return np.stack(columns, axis=1)
+
+    def hats(self, m: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """m̂ (L, c) and θ̂ (L, c, t) from m and θ."""
+        inverse, slope = self._ensemble.inverse_rho, theta @ self._ensemble.inverse_rho
+        plain, left, right, both = self._forces
+        m_hat = np.einsum("lapc,pc->la", plain, m) + np.einsum("lapct,pct->la", right, slope)
+        with_teacher = np.einsum("lapcs,pc->las", left, m) + np.einsum("lapcst,pct->las", both, slope)
+        return m_hat, (self.V_hat @ theta + with_teacher) @ inverse
+
+    @cached_property
+    def _forces(self) -> tuple[np.ndarray, ...]:
+        """−α E[R_lp], and the same times y_l, y_p, and both."""
+        L, c, t = self._ensemble.shape
+        known = self._ensemble.products
+        found = (self.R.reshape(len(known), -1).T @ known) * (-self._ensemble.alpha / len(known))
+        alone, one, two = np.split(found, [1, 1 + L * t], axis=1)
+        one, two = one.reshape(L, c, L, c, L, t), two.reshape(L, c, L, c, L, t, L, t)
+        left, right = np.einsum("lapcls->lapcs", one), np.einsum("lapcpt->lapct", one)
+        return alone.reshape(L, c, L, c), left, right, np.einsum("lapclspt->lapcst", two)
+
+    def drift(self, m_hat: np.ndarray, theta_hat: np.ndarray) -> np.ndarray:
+        """H (K, c, L + t) of b = H (τ, π)."""
+        gamma = self._ensemble.law.gamma
+        on_positions = np.broadcast_to(m_hat.T, (len(gamma), *m_hat.T.shape))
+        return np.concatenate([on_positions, np.einsum("kl,lct->kct", gamma, theta_hat)], axis=2)
+
+    def overlaps(self, m_hat: np.ndarray, theta_hat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """m (L, c) and θ (L, c, t) from the hats."""
+        law, L = self._ensemble.law, self._ensemble.shape[0]
+        first = self.C @ self.drift(m_hat, theta_hat) @ law.moments
+        m = np.einsum("k,kcl->lc", law.weight, first[:, :, :L])
+        return m, np.einsum("k,kl,kct->lct", law.weight, law.gamma, first[:, :, L:])
+
+    def weights_of(self, m: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """E[v vᵀ] (c, c) and E[v (τ, π)ᵀ] (c, L + t) of the eigenvector with overlaps m and θ."""
+        ensemble = self._ensemble
+        (L, c, _), law = ensemble.shape, ensemble.law
+        slope = theta @ ensemble.inverse_rho
+        along = m + np.einsum("lct,nlt->nlc", slope, ensemble.y)
+        force = np.einsum("nlapc,npc->nla", self.R, along, optimize=True)
+        # q̂ is α E[(R a)(R a)ᵀ] and what the fields have beside a, of covariance q − θ ρ⁻¹ θᵀ
+        own = ensemble.alpha * np.einsum("nla,nlb->lab", force, force) / len(self.R)
+        own -= (self._hats_of_q @ (slope @ np.swapaxes(theta, 1, 2)).ravel()).reshape(L, c, c)
+        first = self.C @ self.drift(*self.hats(m, theta))
+        with_coordinates = first @ law.moments
+        second = with_coordinates @ np.swapaxes(first, 1, 2)
+        q = np.einsum("k,kl,kab->lab", law.weight, law.gamma, second).ravel() + self._q_of_hats @ own.ravel()
+        q = np.linalg.solve(np.eye(len(q)) - self.squares, q)
+        q_hat = own + (self._hats_of_q @ q).reshape(L, c, c)
+        second = second + self.C @ np.einsum("kl,lab->kab", law.gamma, q_hat) @ self.C
+        return np.einsum("k,kab->ab", law.weight, second), np.einsum("k,kcj->cj", law.weight, with_coordinates)
+
+
+def _root(V: np.ndarray) -> np.ndarray:
+    spectrum, vectors = np.linalg.eigh(0.5 * (V + V.T))
+    return np.asarray((vectors * np.sqrt(spectrum.clip(min=0))) @ vectors.T)
+
+
+def _positive(matrices: np.ndarray) -> bool:
+    """Whether all of several symmetric matrices are positive definite."""
+    try:
+        np.linalg.cholesky(0.5 * (matrices + np.swapaxes(matrices, -1, -2)))
+    except np.linalg.LinAlgError:
+        return False
+    return True

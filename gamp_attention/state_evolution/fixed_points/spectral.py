@@ -1,0 +1,217 @@
+"""Where spectral starts have overlap with the teacher for d → ∞: eigenvalues that leave the bulk of the spectrum."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention._core.gaussian import gaussian_points
+from gamp_attention._core.overflow import quiet
+from gamp_attention._core.seeds import generator
+from gamp_attention._core.spread import half_width
+from gamp_attention.denoisers.spectral_weights import WEIGHTS, Shape, spectral_weights
+from gamp_attention.models.model import Model, require_model
+from gamp_attention.results import Result
+from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
+from gamp_attention.state_evolution.equations.spectrum import Ensemble, Resolvent
+
+
+@dataclass(frozen=True)
+class EdgeSettings:
+    """How edges and eigenvalues are found."""
+
+    newton: int = 100  # steps to V at most
+    converged: float = 1e-12  # relative change of V
+    halvings: int = 100  # of the interval that holds the edge, at most
+    most_samples: float = 1e12  # n/d
+    rtol: float = 1e-6  # of the edge
+    outside: float = 1e-3  # an eigenvalue counts as outside where the map has one by so much above 1 at the edge
+
+
+EDGE = EdgeSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class SpectralOverlap(Result):
+    """The lowest eigenvalues of Σ_μ X̃ᵀ h X̃ and what their eigenvectors have in common with teacher and positions.
+
+    Attributes
+    ----------
+    edge : lower edge of the bulk of the spectrum.
+    strength : the largest eigenvalue of the map of overlaps at the edge, which is above 1 where one is below the edge.
+    eigenvalues : (k,) below the bulk, ascending; k = 0 where there is none.
+    teacher : (k,) norm of the projection of each eigenvector, of norm 1, on what the columns of Q* span, summed over
+        the columns of an eigenvector.
+    positions : (k,) the same for the positions.
+    edge_error, strength_error, eigenvalues_error, teacher_error, positions_error : half-widths that cover 95 %.
+    """
+
+    edge: float
+    strength: float
+    eigenvalues: np.ndarray
+    teacher: np.ndarray
+    positions: np.ndarray
+    edge_error: float
+    strength_error: float
+    eigenvalues_error: np.ndarray
+    teacher_error: np.ndarray
+    positions_error: np.ndarray
+
+
+@quiet
+def spectral_overlap(
+    model: Model, alpha: Any, weights: str = "fitted", *, n_points: int = 4096, n_replicas: int = 4, seed: Any = 0
+) -> SpectralOverlap:
+    """Overlap of spectral starts with the teacher, and with the positions, for d → ∞ at n = αd samples.
+
+    Eq. :eq:`spectral-law`.
+
+    Parameters
+    ----------
+    model : without classes of tokens, at positions and a teacher that all samples have in common.
+    alpha : sample complexity α > 0.
+    weights : "fitted" or "hessian": the matrices h of the samples, see `gamp_attention.denoisers.spectral_weights`.
+    n_points, n_replicas : randomised points of averages over the teacher's fields, even, and independent sets of them.
+    seed : of the points.
+
+    Returns
+    -------
+    SpectralOverlap
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+
+    Examples
+    --------
+    Fewer samples than 0.25 d say nothing; twice that do:
+
+    >>> import gamp_attention as ga
+    >>> model = ga.paper_model(omega=0.2, sigma=0.8)
+    >>> [len(ga.spectral_overlap(model, alpha).eigenvalues) for alpha in (0.1, 1.0)]
+    [0, 1]
+    """
+    require_model(model)
+    alpha = check.real("alpha", alpha, low=0, high=EDGE.most_samples, strict=True)
+    check.choice("weights", weights, WEIGHTS)
+    n_points = check.integer("n_points", n_points, low=64)
+    n_replicas = check.integer("n_replicas", n_replicas, low=2)
+    check.fits("n_points, n_replicas", n_points, n_replicas, model.n_tokens * model.rank, model.n_tokens * model.rank)
+    if n_points % 2:
+        raise check.fail("n_points", n_points, "an even number")
+    if model.n_sources > model.n_tokens or model.teacher_shift.any():
+        raise check.fail("model", type(model).__name__, "tokens without classes")
+    rng = generator(seed)
+    found = [_lowest(_ensemble(model, alpha, weights, n_points, rng)) for _ in range(n_replicas)]
+    k = min(len(each.eigenvalues) for each in found)
+    values: dict[str, Any] = {}
+    for name in ("edge", "strength", "eigenvalues", "teacher", "positions"):
+        several = np.array([np.asarray(getattr(each, name))[..., :k] if np.ndim(getattr(each, name)) else
+                            getattr(each, name) for each in found])  # fmt: skip
+        values[name], values[f"{name}_error"] = several.mean(axis=0), half_width(several)
+    plain: dict[str, Any] = {name: float(value) if value.ndim == 0 else value for name, value in values.items()}
+    return SpectralOverlap(**plain)
+
+
+@dataclass(frozen=True)
+class _Lowest:
+    edge: float
+    strength: float
+    eigenvalues: np.ndarray
+    teacher: np.ndarray
+    positions: np.ndarray
+
+
+def _ensemble(model: Model, alpha: float, weights: str, n_points: int, rng: np.random.Generator) -> Ensemble:
+    y, terms = fields_and_terms(model, gaussian_points(n_points, teacher_size(model), rng))
+    shape = Shape.of(model.student, model.n_tokens, model.rank)
+    h = spectral_weights(weights, model.loss, terms.params, shape)
+    L, c = shape.n_tokens, shape.columns
+    return Ensemble(model.coordinates, alpha, h.reshape(-1, L, c, L, c), y)
+
+
+def _lowest(ensemble: Ensemble) -> _Lowest:
+    """The edge, and what is below it."""
+    from scipy.optimize import brentq
+
+    edge, V = lower_edge(ensemble)
+    L, c, t = ensemble.shape
+    zero = np.zeros((L, c, c))
+    at_edge = _growths(Resolvent(ensemble, edge, V))
+    outside = int(np.count_nonzero(at_edge > 1 + EDGE.outside))
+    values, teacher, positions = [], [], []
+    for j in range(outside):
+
+        def excess(x: float, j: int = j) -> float:
+            found = variances(ensemble, x, zero)  # none nearer to the edge than that is known
+            return float((at_edge if found is None else _growths(found))[j] - 1)
+
+        below = abs(edge)
+        while excess(edge - below) > 0:
+            below *= 2
+        x = brentq(excess, edge - below, edge, rtol=EDGE.rtol)
+        found = variances(ensemble, x, zero) or Resolvent(ensemble, edge, V)
+        growths, vectors = np.linalg.eig(found.directions)
+        vector = vectors[:, np.argsort(-growths.real)[j]].real
+        second, first = found.weights_of(vector[: L * c].reshape(L, c), vector[L * c :].reshape(L, c, t))
+        values.append(x)
+        shares = [_share(first[:, part], ensemble.law, part, second) for part in (slice(L, L + t), slice(0, L))]
+        teacher.append(shares[0])
+        positions.append(shares[1])
+    order = np.argsort(values)
+    return _Lowest(edge, float(at_edge[0]), *(np.array(each)[order] for each in (values, teacher, positions)))
+
+
+def _share(first: np.ndarray, law: Any, part: slice, second: np.ndarray) -> float:
+    """How much of a vector with second moments lies in the span of some coordinates, as a norm from 0 to 1."""
+    among = np.einsum("k,kij->ij", law.weight, law.moments)[part, part]
+    inside = np.trace(first @ np.linalg.pinv(among, rcond=1e-10, hermitian=True) @ first.T)
+    return float(np.sqrt(max(inside, 0.0) / np.trace(second)))
+
+
+def _growths(at: Resolvent) -> np.ndarray:
+    """Eigenvalues of the map of overlaps, all real, in descending order."""
+    return np.sort(np.linalg.eigvals(at.directions).real)[::-1]
+
+
+def variances(ensemble: Ensemble, x: float, V: np.ndarray) -> Resolvent | None:
+    """The resolvent at x by Newton steps from variances V (L, c, c) that are not above its own; None above the edge.
+
+    The map of V is increasing and convex, so that steps from below stay below.
+    """
+    for _ in range(EDGE.newton):
+        here = Resolvent(ensemble, x, V)
+        if not here.inside:
+            return None
+        # V_hat falls by R V' R, so that the derivative is the transpose of the map of squares
+        growth = here.squares
+        if np.abs(np.linalg.eigvals(growth)).max() >= 1:
+            return None
+        step = np.linalg.solve(np.eye(len(growth)) - growth, (here.W - V).ravel()).reshape(V.shape)
+        V = V + 0.5 * (step + np.swapaxes(step, 1, 2))
+        if np.abs(step).max() <= EDGE.converged * np.abs(V).max():
+            return Resolvent(ensemble, x, V)
+    return None
+
+
+def lower_edge(ensemble: Ensemble) -> tuple[float, np.ndarray]:
+    """The largest x that is below the spectrum, and V (L, c, c) there."""
+    L, c, _ = ensemble.shape
+    # ‖X̃‖² is at most this, and positions add what is no part of the bulk
+    size = float(np.abs(ensemble.h).max() * L * c * ensemble.law.gamma.max() * (1 + np.sqrt(ensemble.alpha * L)) ** 2)
+    low, high = -2 * size, size
+    found = variances(ensemble, low, np.zeros((L, c, c))) if np.isfinite(size) else None
+    if found is None or not size:
+        raise check.fail("model", size, "a spectrum within the range of doubles that is not all zero")
+    V = found.W
+    for _ in range(EDGE.halvings):
+        middle = 0.5 * (low + high)
+        found = variances(ensemble, middle, V)
+        if found is None:
+            high = middle
+        else:
+            low, V = middle, found.W
+        if high - low <= EDGE.rtol * min(abs(low), abs(high)):
+            break
+    return low, V

@@ -1,0 +1,106 @@
+"""Spectra of spectral starts for d → ∞, against closed forms and against matrices at finite d."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.data.spectral import lowest_eigenvectors
+from gamp_attention.state_evolution.equations.spectrum import Ensemble
+from gamp_attention.state_evolution.fixed_points.spectral import lower_edge
+
+
+def at_finite_d(model, alpha, weights, d, k, instances=4):
+    """Means and standard errors of k eigenvalues and of their overlaps with teacher and positions."""
+    rows = []
+    for seed in range(instances):
+        data = ga.sample(model, d=d, alpha=alpha, seed=seed)
+        found = ga.spectral_directions(data, k=k, weights=weights)
+        spans = [np.linalg.qr(each)[0] for each in (data.Q_star, data.positions.T)]
+        shares = [[np.linalg.norm(span.T @ v) for v in found.vectors] for span in spans]
+        rows.append([found.eigenvalues, *shares])
+    return np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1) / np.sqrt(instances)
+
+
+@pytest.mark.parametrize("alpha", [0.3, 2.0, 4.0])
+def test_edge_of_plain_squares_is_that_of_marchenko_and_pastur(alpha):
+    """X̃ᵀX̃ of two tokens of variance v is a Wishart matrix of 2n rows."""
+    variance, ratio = 0.7, 2 * alpha
+    law = ga.coordinate_law(variance)
+    h = np.tile(np.eye(2).reshape(2, 1, 2, 1), (4, 1, 1, 1, 1))
+    edge, V = lower_edge(Ensemble(law, alpha, -h, np.zeros((4, 2, 1))))
+    assert edge == pytest.approx(-variance * (1 + np.sqrt(ratio)) ** 2, rel=1e-4)
+    assert (V > 0).all()
+
+
+def test_a_spike_above_the_bulk_is_none_below_it():
+    ratio, spike = 1.5, 2.0
+    model = ga.glm_model(loss=ga.SquaredLoss(), labels=ga.LinearLabels(), n_tokens=1, sigma=1.0, tau=[np.sqrt(spike)])
+    found = ga.spectral_overlap(model, ratio, "hessian", n_points=64)
+    assert len(found.eigenvalues) == 0  # the spike is above the bulk, not below
+    assert found.edge == pytest.approx((1 - np.sqrt(ratio)) ** 2, rel=1e-3)
+
+
+PAPER = ga.paper_model(omega=0.2, sigma=0.8)
+INTENSITIES = ga.glm_model(loss=ga.PhaseRetrievalLoss(), labels=ga.IntensityLabels(), n_tokens=1, sigma=1.0)
+UNTIED = ga.attention_model(2, 2, student=ga.DotProductAttention(tied=False), sigma=0.8)
+
+
+@pytest.mark.parametrize(
+    ("model", "alpha", "weights"),
+    [(PAPER, 1.5, "fitted"), (PAPER, 4.0, "hessian"), (INTENSITIES, 3.0, "fitted"), (UNTIED, 3.0, "fitted")],
+    ids=["paper", "paper, Hessian", "phase retrieval", "untied"],
+)
+def test_eigenvalues_and_overlaps_are_those_of_large_matrices(model, alpha, weights):
+    theory = ga.spectral_overlap(model, alpha, weights, n_points=1024, n_replicas=3)
+    k = len(theory.eigenvalues)
+    assert k >= 1
+    mean, error = at_finite_d(model, alpha, weights, 500, k)
+    scale = abs(theory.edge)
+    assert (
+        np.abs(mean[0] - theory.eigenvalues).max() < 4 * error[0].max() + theory.eigenvalues_error.max() + 0.03 * scale
+    )
+    seen = theory.teacher > 0.3
+    assert np.abs(mean[1] - theory.teacher)[seen].max(initial=0) < 4 * error[1].max() + 0.03
+    seen = theory.positions > 0.3
+    assert np.abs(mean[2] - theory.positions)[seen].max(initial=0) < 4 * error[2].max() + 0.03
+    assert seen.any() or (theory.teacher > 0.3).any()
+
+
+def test_below_the_threshold_nothing_leaves_the_bulk():
+    model = ga.paper_model(omega=0.2, sigma=0.8)
+    theory = ga.spectral_overlap(model, 0.2)
+    assert len(theory.eigenvalues) == len(theory.teacher) == 0
+    assert theory.strength < 1
+    (values, teacher, _), _error = at_finite_d(model, 0.2, "fitted", 500, 1)
+    assert abs(values[0] - theory.edge) < 0.1 * abs(theory.edge)
+    assert teacher[0] < 0.25
+    assert ga.spectral_overlap(model, 0.6).strength > 1
+
+
+def test_what_cannot_be_is_named():
+    model = ga.paper_model()
+    for options, text in [
+        ({"alpha": 0}, "alpha"),
+        ({"alpha": 1, "weights": "best"}, "weights"),
+        ({"alpha": 1, "n_points": 65}, "n_points"),
+        ({"alpha": 1, "n_replicas": 1}, "n_replicas"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            ga.spectral_overlap(model, **options)
+    mixture = ga.mixture_model(classes=[[0.25, 0.25], [0.25, 0.25]], means=np.eye(2))
+    with pytest.raises(ValueError, match="model"):
+        ga.spectral_overlap(mixture, 1.0)
+    with pytest.raises(ValueError, match="weights"):
+        ga.spectral_directions(ga.sample(model, 20, 1.0), weights="none")
+
+
+def test_directions_are_the_lowest_eigenvectors_of_the_hessian_at_zero():
+    data = ga.sample(ga.paper_model(sigma=0.8), 70, 1.5, seed=0)
+    found = ga.spectral_directions(data, k=4, weights="hessian")
+    step = 1e-5
+    hessian = np.stack([ga.gradient(data, step * unit[:, None])[:, 0] / step for unit in np.eye(70)])
+    values, vectors = np.linalg.eigh(0.5 * (hessian + hessian.T) - data.lam * np.eye(70))
+    assert found.eigenvalues == pytest.approx(values[:4], rel=1e-4)
+    assert np.abs(np.sum(found.vectors[:, :, 0].T * vectors[:, :4], axis=0)) == pytest.approx(np.ones(4), abs=1e-2)
+    small = ga.sample(ga.paper_model(sigma=0.8), 9, 1.5, seed=0)
+    assert len(lowest_eigenvectors(small, np.ones((13, 2, 2)), 1, 30, np.random.default_rng(0))[0]) == 9

@@ -1,0 +1,161 @@
+"""Where spectral starts have overlap with the teacher: the theory for d → ∞ against eigenvectors at finite d.
+
+On the paper's model with ω = .2 and σ = .8, for the weights that fit single samples and for the Hessian at zero, at
+sample complexities on both sides of the threshold at which an eigenvalue leaves the bulk. At finite d the lowest
+eigenvectors are computed on sampled data, as many as theory has outside the bulk (one where there is none), and the
+squared projections of the teacher's and the positions' directions on their span are averaged over instances.
+
+Criterion: above the threshold, eigenvalues and squared projections, taken to d → ∞ linearly in 1/d, are within four
+standard errors of the theory, its own errors included. Below it, squared projections at the largest d are less than
+0.05 and four standard errors, and the lowest eigenvalue, taken to d → ∞ linearly in the d^(−2/3) by which edges
+fluctuate, is at the edge of the bulk within 3 per cent and four standard errors. Complexities at which the strength is
+within a quarter of 1 are drawn, but not judged: there finite d is neither.
+"""
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.experiments.figures import DARK, figure
+from validation._tools.report import Verdict, folder, options, plus_minus, pool
+from validation._tools.trials import run_trials
+
+ALPHAS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+SIZES = {500: 48, 1000: 32, 2000: 16}
+QUICK_ALPHAS, QUICK_SIZES = (0.1, 1.5), {200: 12, 400: 8}
+WEIGHTS = ("fitted", "hessian")
+FAR, ROOM, AT_EDGE = 0.25, 0.05, 0.03  # from strength 1; of squared projections; of the lowest eigenvalue, relative
+KEPT = 3  # eigenvectors of an instance
+
+
+def model():
+    """The problem of all trials."""
+    return ga.paper_model(omega=0.2, sigma=0.8)
+
+
+def predict(weights, alpha, quick):
+    """The theory's numbers."""
+    size = {"n_points": 1024, "n_replicas": 3} if quick else {"n_points": 16384, "n_replicas": 6}
+    return ga.spectral_overlap(model(), alpha, weights, **size).to_dict()
+
+
+def measure(weights, alpha, d, seed):
+    """The lowest eigenvalues of one instance, and squared projections of directions on their eigenvectors."""
+    data = ga.sample(model(), d, alpha, seed)
+    found = ga.spectral_directions(data, k=KEPT, weights=weights)
+    directions = {"teacher": data.Q_star[:, 0], "positions": data.positions[0]}
+    shares = {name: ((found.vectors[:, :, 0] @ v) ** 2 / (v @ v)).tolist() for name, v in directions.items()}
+    return {"eigenvalues": found.eigenvalues.tolist(), **shares}
+
+
+def at_infinity(sizes, rows, value, power):
+    """The intercept of a fit linear in d^−power to the means at each size, its standard error, and these means."""
+    means = {d: np.array([value(row) for row in rows if row["d"] == d]) for d in sizes}
+    table = {d: (v.mean(), v.std(ddof=1) / np.sqrt(len(v))) for d, v in means.items()}
+    design = np.array([[1.0, d**-power] for d in sizes]) / np.array([[max(e, 1e-12)] for _, e in table.values()])
+    covariance = np.linalg.inv(design.T @ design)
+    target = np.array([m / max(e, 1e-12) for m, e in table.values()])
+    return float((covariance @ design.T @ target)[0]), float(np.sqrt(covariance[0, 0])), table
+
+
+def judge(verdict, weights, alpha, theory, rows, sizes):
+    """The checks at one complexity, and the numbers that are drawn."""
+    k, strength = len(theory["eigenvalues"]), theory["strength"]
+    lowest = max(k, 1)
+    values = {
+        **{f"eigenvalue {j + 1}": lambda row, j=j: row["eigenvalues"][j] for j in range(lowest)},
+        "teacher": lambda row: sum(row["teacher"][:lowest]),
+        "positions": lambda row: sum(row["positions"][:lowest]),
+    }
+    expected = {
+        **{f"eigenvalue {j + 1}": (theory["eigenvalues"][j], theory["eigenvalues_error"][j]) for j in range(k)},
+        **{
+            name: (float(np.sum(np.square(theory[name]))), float(2 * np.dot(theory[name], theory[f"{name}_error"])))
+            for name in ("teacher", "positions")
+        },
+    }
+    told, judged = {}, abs(strength - 1) > FAR
+    for name, value in values.items():
+        limit, error, table = at_infinity(sizes, rows, value, 1.0 if k else 2 / 3)
+        told[name] = {"limit": limit, "error": error, "theory": expected.get(name), "sizes": table}
+        where = f"{weights}, α = {alpha}: {name}"
+        if not judged:
+            continue
+        if k and (name.startswith("eigenvalue") or expected[name][0] > 0.01):
+            mean, own = expected[name]
+            allowed = 4 * error + own
+            text = f"{where} {plus_minus(limit, error)} for d → ∞, theory {plus_minus(mean, own)}"
+            verdict.check(abs(limit - mean) <= allowed, text)
+        elif name.startswith("eigenvalue"):
+            edge = theory["edge"]
+            text = f"{where} {plus_minus(limit, error)} for d → ∞, the edge is {edge:.4f}"
+            verdict.check(abs(limit - edge) <= AT_EDGE * abs(edge) + 4 * error, text)
+        else:
+            (first, _), (last, spread) = table[min(sizes)], table[max(sizes)]
+            text = (
+                f"{where} has a squared projection of {last:.3f} at d = {max(sizes)}, {first:.3f} at d = {min(sizes)}"
+            )
+            verdict.check(last <= ROOM + 4 * spread, text)
+    return told
+
+
+def draw(path, table, sizes):
+    """Squared projections against α: theory as lines, instances as points."""
+    with figure(path, 1, 2, (10, 4)) as axes:
+        for axis, weights in zip(axes.ravel(), WEIGHTS, strict=True):
+            mine = [row for row in table if row["weights"] == weights]
+            for name, colour in (("teacher", "C0"), ("positions", "C1")):
+                alphas = [row["alpha"] for row in mine]
+                axis.plot(alphas, [np.sum(np.square(row["theory"][name])) for row in mine], color=colour, label=name)
+                for d, mark in zip(sizes, "v^o", strict=False):
+                    points = [row["told"][name]["sizes"][d] for row in mine]
+                    mean, error = np.array(points).T
+                    label = f"{name}, d = {d}"
+                    axis.errorbar(alphas, mean, 2 * error, fmt=mark, color=colour, alpha=0.6, ms=4, label=label)
+            axis.axhline(0, color=DARK, lw=0.5)
+            axis.set(title=f"{weights} weights", xlabel="α", xscale="log", ylabel="squared projection")
+        axes.ravel()[1].legend(fontsize=6)
+
+
+def main():
+    found = options(__doc__, workers=True)
+    verdict = Verdict("spectral_starts", found)
+    alphas, sizes = (QUICK_ALPHAS, QUICK_SIZES) if found.quick else (ALPHAS, SIZES)
+    points = [{"weights": weights, "alpha": alpha} for weights in WEIGHTS for alpha in alphas]
+    plan = [point | {"d": d, "seed": seed} for point in points for d, n in sizes.items() for seed in range(n)]
+    with pool(found) as executor:
+        theories = run_trials(
+            folder(found, f"{verdict.name}_theory"),
+            predict,
+            [point | {"quick": found.quick} for point in points],
+            executor,
+        )
+        rows = run_trials(folder(found, verdict.name), measure, plan, executor)
+    verdict.check(len(theories) == len(points) and len(rows) == len(plan), "all predictions and instances ended")
+    table, lines = [], ["| weights | α | strength | eigenvalues | theory | teacher | theory | positions | theory |"]
+    lines.append("|" + "---|" * 9)
+    for theory in theories:
+        weights, alpha = theory["weights"], theory["alpha"]
+        mine = [row for row in rows if (row["weights"], row["alpha"]) == (weights, alpha)]
+        told = judge(verdict, weights, alpha, theory, mine, sizes)
+        table.append({"weights": weights, "alpha": alpha, "theory": theory, "told": told})
+        seen = [plus_minus(v["limit"], v["error"]) for name, v in told.items() if name.startswith("eigenvalue")]
+        values = ", ".join(map(plus_minus, theory["eigenvalues"], theory["eigenvalues_error"]))
+        cells = [
+            weights,
+            f"{alpha:g}",
+            f"{theory['strength']:.2f}",
+            ", ".join(seen),
+            values or f"edge {theory['edge']:.3f}",
+        ]
+        for name in ("teacher", "positions"):
+            cells += [plus_minus(told[name]["limit"], told[name]["error"]), plus_minus(*told[name]["theory"])]
+        lines.append("| " + " | ".join(cells) + " |")
+    text = "\n".join(lines) + "\n"
+    print(text)
+    verdict.path(".md").write_text(text)
+    draw(verdict.path(".png"), table, sizes)
+    verdict.end({"table": table})
+
+
+if __name__ == "__main__":
+    main()
