@@ -1,0 +1,188 @@
+"""Where noise breaks the landscape, over (s, λ, α), and the λ of least test error beside that line.
+
+Targets y = (T[u] + s N(0, 1)) x of the paper's model. For each α and λ state evolution is solved on the semantic
+branch, and the line is the s at which the replicon reaches 1 or the branch is lost. On some lines across it message
+passing runs at several d with a fixed step and nothing else: no extrapolation and no settling. The λ of least test
+error is that of finite-d minima, which need no theory.
+
+Noise η on each output is the same as noise s = η/(σ√d) on the scores: (2η/d) ξ·S(x+p) reaches the weights through ξ·x_l
+alone, a number of variance η² d σ². So it averages over d. This is measured at two d by minima with either noise.
+
+Criterion: message passing stops converging where the line is: at s of at most half of the line's at least 80 % of the
+runs at the largest d converge, at twice the line's s at most 20 %. Minima with η on the outputs have the q, θ and loss
+of those with s = η/(σ√d), the constant η² apart, within 4 standard errors of the mean over seeds.
+"""
+
+from itertools import product
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.data.test_error import sampled_test_error
+from gamp_attention.experiments.figures import DARK, figure
+from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.trials import run_trials
+
+ALPHAS, LAMBDAS = (1.0, 2.0, 4.0), (0.003, 0.01, 0.03, 0.1)
+SIGMA, MOST_NOISE, HALVINGS = 0.5, 1.0, 6
+CROSSED = ((2.0, 0.01), (2.0, 0.03), (4.0, 0.01), (4.0, 0.03))
+SHARES, SEEDS, STEPS = (0.5, 0.75, 1.0, 1.5, 2.0), {1000: 8, 2000: 4, 4000: 2}, 400
+LEAST = {"d": 400, "seeds": 6, "noises": (0.0, 0.05, 0.1, 0.2, 0.4, 0.8), "lams": tuple(np.logspace(-3, 0, 10))}
+OUTPUTS = {"noises": (0.1, 0.3), "sizes": (200, 800), "seeds": 16}
+BEFORE, BEYOND, MOST_ERRORS = 0.8, 0.2, 4.0
+
+
+def line(alpha, lam, halvings):
+    """The largest s at which the semantic branch exists with a replicon below 1, by bisection in log s; 0 for none."""
+
+    def stable(s):
+        model = ga.paper_model(sigma=SIGMA, lam=lam, score_noise=s)
+        se = ga.solve_state_evolution(model, alpha, rtol=1e-2, max_work=3e5, stability=False)
+        there = se.status in (ga.Status.CONVERGED, ga.Status.INACCURATE)
+        return bool(there and se.replicon < 1), there, se.replicon
+
+    low, high, lost = 0.01, MOST_NOISE, False
+    if not stable(low)[0]:
+        return {"s": 0.0, "factor": np.nan, "by_loss": False}
+    for _ in range(halvings):
+        middle = float(np.sqrt(low * high))
+        good, there, _ = stable(middle)
+        low, high, lost = (middle, high, lost) if good else (low, middle, not there)
+    return {"s": float(np.sqrt(low * high)), "factor": float(np.sqrt(high / low)), "by_loss": lost}
+
+
+def passed(alpha, lam, s, d, seed):
+    """Whether plain message passing converges on one instance."""
+    model = ga.paper_model(sigma=SIGMA, lam=lam, score_noise=s)
+    data = ga.sample(model, d, alpha, np.random.default_rng([d, seed, 22]))
+    run = ga.run_gamp(data, "semantic", damping=0.5, accelerate=False, settling=False, max_iter=STEPS)
+    return {"converged": bool(run.converged), "gradient_norm": run.gradient_norm, "n_iter": run.n_iter}
+
+
+def minimum(alpha, lam, s, d, seed, outputs=False):
+    """The minimum from the teacher with noise on the scores, or with as much on the outputs."""
+    model = ga.paper_model(sigma=SIGMA, lam=lam, score_noise=0.0 if outputs else s)
+    rng = np.random.default_rng([d, seed, 23])
+    data = drawn = ga.sample(model, d, alpha, rng)
+    eta = s * SIGMA * np.sqrt(d)
+    if outputs:
+        noisy = drawn.outputs + eta * rng.standard_normal(drawn.outputs.shape)
+        data = ga.Dataset(drawn.tokens, noisy, drawn.positions, lam=lam)
+    run = ga.run_gamp(data, drawn.Q_star)
+    Q = run.Q[:, 0]
+    theta = float(abs(Q @ drawn.Q_star[:, 0]) / d)
+    # targets hold s² Σ_l|x_l|²/(dL) of noise, and η² on outputs
+    excess = run.train_loss - (eta**2 if outputs else 0.0)
+    test = np.nan if outputs else sampled_test_error(drawn, run.Q, seed=seed)[0]
+    row = {"status": run.status.value, "q": float(Q @ Q / d), "theta": theta, "loss": float(excess), "test_error": test}
+    return row | {"converged": bool(run.converged), "by_itself": run.message_passing.value == "converged"}
+
+
+def means(rows, key):
+    values = [row[key] for row in rows]
+    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
+
+
+def outputs_beside_scores(rows, verdict):
+    """Noise on the outputs is as much noise on the scores: differences in standard errors."""
+    found = []
+    for d, s in sorted({(row["d"], row["s"]) for row in rows}):
+        pair = [
+            [row for row in rows if (row["d"], row["s"], row["outputs"]) == (d, s, where)] for where in (False, True)
+        ]
+        for key in ("q", "theta"):
+            (a, ea), (b, eb) = (means(each, key) for each in pair)
+            away = abs(a - b) / np.hypot(ea, eb)
+            found.append({"d": d, "s": s, "key": key, "scores": (a, ea), "outputs": (b, eb), "away": away})
+            verdict.check(
+                away <= MOST_ERRORS,
+                f"d = {d}, s = {s}: {key} {a:.4f} ± {ea:.4f} by noise on the scores, {b:.4f} ± {eb:.4f} by η = s σ √d"
+                f" = {s * SIGMA * np.sqrt(d):.2f} on the outputs",
+            )  # fmt: skip
+    return found
+
+
+def best_lams(rows):
+    """λ of least mean test error for each α and s, with that error and the one at the smallest λ."""
+    found = []
+    for alpha, s in sorted({(row["alpha"], row["s"]) for row in rows}):
+        mine = [row for row in rows if (row["alpha"], row["s"]) == (alpha, s)]
+        table = {lam: means([row for row in mine if row["lam"] == lam], "test_error") for lam in LEAST["lams"]}
+        best = min(table, key=lambda lam: table[lam][0])
+        found.append({"alpha": alpha, "s": s, "lam": float(best), "test_error": table[best]})
+    return found
+
+
+def draw(lines, best, crossings, path):
+    with figure(path, 1, len(ALPHAS) + 1, (4 * len(ALPHAS) + 4, 3.4)) as axes:
+        row = axes.ravel()
+        for axis, alpha in zip(row[:-1], ALPHAS, strict=True):
+            mine = [each for each in lines if each["alpha"] == alpha and each["s"] > 0]
+            lams, noises = np.array([(each["lam"], each["s"]) for each in mine]).T
+            axis.plot(lams, noises, color=DARK, marker="o", ms=3, label="replicon 1, or branch lost")
+            axis.fill_between(lams, noises, MOST_NOISE, color="0.85", label="broken")
+            least = [each for each in best if each["alpha"] == alpha and each["s"] > 0]
+            axis.plot([each["lam"] for each in least], [each["s"] for each in least], "s", color="C1", ms=5,
+                      label=f"least test error, d = {LEAST['d']}")  # fmt: skip
+            axis.set(xscale="log", yscale="log", xlabel="λ", ylabel="noise s on the scores", title=f"α = {alpha:g}")
+        row[0].legend(frameon=False, fontsize=7)
+        for d in sorted({each["d"] for each in crossings}):
+            shares = sorted({each["share"] for each in crossings})
+            rates = [np.mean([e["converged"] for e in crossings if (e["d"], e["share"]) == (d, x)]) for x in shares]
+            row[-1].plot(shares, rates, marker="o", label=f"d = {d}")
+        row[-1].axvline(1, color="0.6", lw=1)
+        row[-1].set(xlabel="s over that of the line", ylabel="share of runs that converge", title="message passing")
+        row[-1].legend(frameon=False, fontsize=7)
+
+
+def main():
+    found = options(__doc__, workers=True)
+    verdict, quick = Verdict("noise_map", found), found.quick
+    alphas, lams = ((2.0,), (0.03,)) if quick else (ALPHAS, LAMBDAS)
+    with pool(found) as executor:
+        asked = [{"alpha": a, "lam": lam, "halvings": 2 if quick else HALVINGS} for a, lam in product(alphas, lams)]
+        lines = run_trials(folder(found, "noise_lines"), line, asked, executor)
+        at = {(each["alpha"], each["lam"]): each["s"] for each in lines}
+        sizes = {250: 2} if quick else SEEDS
+        asked = [
+            {"alpha": a, "lam": lam, "s": share * at[a, lam], "d": d, "seed": seed}
+            for (a, lam), share, (d, seeds) in product(CROSSED, SHARES, sizes.items()) for seed in range(seeds)
+            if (a, lam) in at and at[a, lam] > 0
+        ]  # fmt: skip
+        crossings = run_trials(folder(found, "noise_crossings"), passed, asked, executor)
+        crossings = [row | {"share": round(row["s"] / at[row["alpha"], row["lam"]], 6)} for row in crossings]
+        sizes, noises = ((100,), (0.3,)) if quick else (OUTPUTS["sizes"], OUTPUTS["noises"])
+        asked = [
+            {"alpha": 2.0, "lam": 0.03, "s": s, "d": d, "seed": seed, "outputs": where}
+            for d, s, seed, where in product(sizes, noises, range(4 if quick else OUTPUTS["seeds"]), (False, True))
+        ]  # fmt: skip
+        either = run_trials(folder(found, "noise_kinds"), minimum, asked, executor)
+        noises, seeds = ((0.4,), 1) if quick else (LEAST["noises"], LEAST["seeds"])
+        asked = [
+            {"alpha": a, "lam": float(lam), "s": s, "d": LEAST["d"], "seed": seed}
+            for a, lam, s, seed in product(alphas, LEAST["lams"], noises, range(seeds))
+        ] if not quick else []  # fmt: skip
+        minima = run_trials(folder(found, "noise_minima"), minimum, asked, executor)
+    for each in lines:
+        print(
+            f"α = {each['alpha']:g}, λ = {each['lam']:g}: broken from s = {each['s']:.3f} on (×/÷ {each['factor']:.2f})"
+        )
+    largest = max(row["d"] for row in crossings)
+    for low, high, least, most in ((0, 0.5, BEFORE, 1), (2, np.inf, 0, BEYOND)):
+        mine = [row["converged"] for row in crossings if low <= row["share"] <= high and row["d"] == largest]
+        share = float(np.mean(mine))
+        verdict.check(
+            quick or least <= share <= most,
+            f"d = {largest}, {low:g} to {high:g} of the line's s: {100 * share:.0f} % of {len(mine)} runs converge",
+        )
+    kinds, best = outputs_beside_scores(either, verdict), best_lams(minima)
+    if not quick:
+        draw(lines, best, crossings, verdict.path(".png"))
+    solved = [row["converged"] for row in minima + either]
+    verdict.check(all(solved), f"{sum(solved)} of {len(solved)} minima reached with defaults")
+    numbers = {"lines": lines, "crossings": crossings, "kinds": kinds, "best": best}
+    verdict.end(numbers | {"by_itself": float(np.mean([row["by_itself"] for row in minima or either]))})
+
+
+if __name__ == "__main__":
+    main()
