@@ -1,0 +1,164 @@
+"""Training loss and test error of the minima that message passing, L-BFGS and Adam find from the same starts.
+
+Instances of the paper's model with the exact risk, at each of a grid in α, noise s on the scores, and λ, from the
+teacher and from one random start: message passing with default settings; L-BFGS-B of scipy on the compiled risk, begun
+again where it stops until the gradient is zero; Adam in torch (1500 steps of .05), which L-BFGS-B then takes to zero
+gradient. From nothing, also message passing from eight starts, spectral ones first. Losses that differ by less than a
+millionth are equal. Test errors are on the same fresh samples.
+
+Criterion: every answer has a gradient norm of at most 1e-7, as rounding stops L-BFGS-B a little above 1e-8. The rest is
+a report, with the standard errors of shares, whoever is lower.
+"""
+
+import time
+from itertools import product
+
+import numpy as np
+from scipy.optimize import minimize
+
+import gamp_attention as ga
+from gamp_attention.data.risk import risk_at
+from gamp_attention.data.test_error import sampled_test_error
+from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.trials import run_trials
+
+GRID = {"alpha": (1.0, 2.0), "s": (0.0, 0.3, 0.6), "lam": (0.01, 0.1)}
+D, SEEDS, SIGMA, OMEGA = 100, 100, 0.8, 0.2
+QUICK = {"alpha": (1.0,), "s": (0.0, 0.3), "lam": (0.1,)}
+TOL, ROUGH, EQUAL, TESTED = 1e-8, 1e-7, 1e-6, 4000
+ROUNDS = 20  # of L-BFGS, each from where the one before stopped
+METHODS = {"gamp": "message passing", "lbfgs": "L-BFGS", "adam": "Adam", "starts": "8 starts"}
+STARTS = ("teacher", "random")
+
+
+def lbfgs(data, Q):
+    """Weights, gradient norm and evaluations of L-BFGS-B, begun again until the gradient is zero."""
+    scale, count, norm = data.penalty.strength * np.sqrt(data.dim), 0, np.inf
+
+    def both(x):
+        at = risk_at(data, x.reshape(Q.shape), "exact")
+        return at.train_loss * data.dim, at.gradient.ravel()
+
+    for _ in range(ROUNDS):
+        settings = {
+            "gtol": 0.1 * TOL * scale / np.sqrt(Q.size),
+            "ftol": 0.0,
+            "maxiter": 5000,
+            "maxfun": 20000,
+            "maxcor": 30,
+        }
+        found = minimize(both, Q.ravel(), jac=True, method="L-BFGS-B", options=settings)
+        Q, count = found.x.reshape(Q.shape), count + found.nfev
+        before, norm = norm, float(np.linalg.norm(found.jac)) / scale
+        if norm <= TOL or norm > 0.9 * before:
+            break
+    return Q, norm, count
+
+
+def instance(alpha, s, lam, seed, d):
+    """All methods on one instance."""
+    model = ga.paper_model(omega=OMEGA, sigma=SIGMA, lam=lam, score_noise=s)
+    data = ga.sample(model, d, alpha, np.random.default_rng([seed, d, 224]))
+    random = 0.5 * np.random.default_rng([seed, d, 225]).standard_normal((d, 1))
+    rows = {}
+    for start, Q0 in zip(STARTS, (data.Q_star, random), strict=True):
+        for name in METHODS:
+            if name == "starts" and start == "teacher":
+                continue
+            began, clock = time.process_time(), time.perf_counter()
+            Q, norm = solved(name, data, Q0, seed)
+            seconds = min(time.process_time() - began, time.perf_counter() - clock)
+            rows[f"{start} {name}"] = {
+                "loss": ga.train_loss(data, Q, "exact"), "norm": norm, "seconds": seconds,
+                "test_error": sampled_test_error(data, Q, n_samples=TESTED, seed=seed)[0],
+                "theta": float(abs(Q[:, 0] @ data.Q_star[:, 0])) / d,
+            }  # fmt: skip
+    return {"rows": rows}
+
+
+def solved(name, data, Q0, seed):
+    """Weights of a method from a start, and their gradient norm."""
+    if name == "gamp":
+        run = ga.run_gamp(data, Q0)
+    elif name == "starts":
+        run = ga.run_gamp(data, "spectral", n_starts=8, seed=seed)
+    elif name == "lbfgs":
+        return lbfgs(data, Q0)[:2]
+    else:
+        walked = ga.minimize_risk(data, Q0, "exact", "adam", lr=0.05, max_iter=1500, tol=TOL)
+        return lbfgs(data, walked.Q)[:2]
+    return run.Q, run.gradient_norm
+
+
+def share(flags):
+    """A share in per cent with its standard error."""
+    p = float(np.mean(flags))
+    return 100 * p, 100 * float(np.sqrt(max(p * (1 - p), 0.25 / len(flags)) / len(flags)))
+
+
+def table_of(rows):
+    """For each point and start: shares in which each method is lowest, and message passing against each other."""
+    table = {}
+    for alpha, s, lam in sorted({(row["alpha"], row["s"], row["lam"]) for row in rows}):
+        mine = [row["rows"] for row in rows if (row["alpha"], row["s"], row["lam"]) == (alpha, s, lam)]
+        for start in STARTS:
+            names = [name for name in METHODS if f"{start} {name}" in mine[0]]
+            loss, test, seconds = (
+                np.array([[each[f"{start} {name}"][key] for name in names] for each in mine])
+                for key in ("loss", "test_error", "seconds")
+            )
+            single = loss[:, :3]
+            lowest = single <= single.min(axis=1, keepdims=True) * (1 + EQUAL)
+            cell = {"instances": len(mine), "equal": share(np.ptp(single, axis=1) <= EQUAL * single.min(axis=1))}
+            for k, name in enumerate(names):
+                cell[name] = {
+                    "lowest": share(lowest[:, k]) if k < 3 else None,
+                    "gamp_lower": share(loss[:, 0] < loss[:, k] * (1 - EQUAL)),
+                    "gamp_higher": share(loss[:, 0] > loss[:, k] * (1 + EQUAL)),
+                    "loss": float(loss[:, k].mean()), "test_error": float(test[:, k].mean()),
+                    "test_beyond": (float((test[:, k] - test[:, 0]).mean()),
+                                    float((test[:, k] - test[:, 0]).std(ddof=1) / np.sqrt(len(mine)))),
+                    "seconds": float(np.median(seconds[:, k])),
+                }  # fmt: skip
+            table[f"{alpha:g} {s:g} {lam:g} {start}"] = cell
+    return table
+
+
+def markdown(table):
+    """Shares in per cent with standard errors in brackets."""
+    lines = ["| α, s, λ, start | all equal | lowest: message passing | L-BFGS | Adam | lower / higher than L-BFGS | "
+             "than Adam | mean loss, 8 starts / 1 | seconds |", "|" + "---|" * 9]  # fmt: skip
+    for name, cell in table.items():
+        of = [f"{p:.0f} ({e:.0f})" for p, e in (cell["equal"], *(cell[k]["lowest"] for k in ("gamp", "lbfgs", "adam")))]
+        against = [f"{cell[k]['gamp_lower'][0]:.0f} / {cell[k]['gamp_higher'][0]:.0f}" for k in ("lbfgs", "adam")]
+        many = f"{cell['starts']['loss']:.5f} / {cell['gamp']['loss']:.5f}" if "starts" in cell else "–"
+        seconds = ", ".join(f"{cell[k]['seconds']:.2f}" for k in METHODS if k in cell)
+        lines.append(f"| {', '.join(name.split())} | " + " | ".join((*of, *against, many, seconds)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    found = options(__doc__, workers=True)
+    verdict, quick = Verdict("lower_minima", found), found.quick
+    grid = QUICK if quick else GRID
+    asked = [
+        {"alpha": alpha, "s": s, "lam": lam, "seed": seed, "d": 60 if quick else D}
+        for seed, alpha, s, lam in product(range(4 if quick else SEEDS), *grid.values())
+    ]
+    with pool(found) as executor:
+        rows = run_trials(folder(found, "lower_minima"), instance, asked, executor)
+    verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} instances ended")
+    for name, words in METHODS.items():
+        norms = [each["norm"] for row in rows for key, each in row["rows"].items() if key.endswith(f" {name}")]
+        good = float(np.mean(np.array(norms) <= TOL * 1.01))
+        verdict.check(
+            max(norms) <= ROUGH, f"{words}: {100 * good:.1f} % of {len(norms)} at 1e-8, worst {max(norms):.1e}"
+        )
+    table = table_of(rows)
+    print(markdown(table))
+    verdict.path(".md").write_text(markdown(table))
+    verdict.end({"table": table})
+
+
+if __name__ == "__main__":
+    main()
