@@ -8,9 +8,13 @@ error is that of finite-d minima, which need no theory.
 Noise η on each output is the same as noise s = η/(σ√d) on the scores: (2η/d) ξ·S(x+p) reaches the weights through ξ·x_l
 alone, a number of variance η² d σ². So it averages over d. This is measured at two d by minima with either noise.
 
+Other kinds of noise, at two d: targets of a share of samples from another teacher's weights (outliers), flipped classes
+of a logistic regression, noise on the outputs of fixed size. For each the share of plain runs that converge.
+
 Criterion: message passing stops converging where the line is: at s of at most half of the line's at least 80 % of the
-runs at the largest d converge, at twice the line's s at most 20 %. Minima with η on the outputs have the q, θ and loss
-of those with s = η/(σ√d), the constant η² apart, within 4 standard errors of the mean over seeds.
+runs at the largest d converge, at twice the line's s at most 20 %. Minima with η on the outputs have the q and θ of
+those with s = η/(σ√d) within 4 standard errors of the mean over seeds. With flipped classes, where the
+risk is convex, every run converges.
 """
 
 from itertools import product
@@ -29,6 +33,11 @@ CROSSED = ((2.0, 0.01), (2.0, 0.03), (4.0, 0.01), (4.0, 0.03))
 SHARES, SEEDS, STEPS = (0.5, 0.75, 1.0, 1.5, 2.0), {1000: 8, 2000: 4, 4000: 2}, 400
 LEAST = {"d": 400, "seeds": 6, "noises": (0.0, 0.05, 0.1, 0.2, 0.4, 0.8), "lams": tuple(np.logspace(-3, 0, 10))}
 OUTPUTS = {"noises": (0.1, 0.3), "sizes": (200, 800), "seeds": 16}
+KINDS = {
+    "none": (0.0,), "scores": (0.03, 0.1, 0.3), "outputs": (0.3, 1.0), "outliers": (0.02, 0.1, 0.3),
+    "flips": (0.1, 0.3),
+}  # fmt: skip
+KIND = {"alpha": 2.0, "lam": 0.03, "sizes": (500, 2000), "seeds": 8}
 BEFORE, BEYOND, MOST_ERRORS = 0.8, 0.2, 4.0
 
 
@@ -76,6 +85,41 @@ def minimum(alpha, lam, s, d, seed, outputs=False):
     test = np.nan if outputs else sampled_test_error(drawn, run.Q, seed=seed)[0]
     row = {"status": run.status.value, "q": float(Q @ Q / d), "theta": theta, "loss": float(excess), "test_error": test}
     return row | {"converged": bool(run.converged), "by_itself": run.message_passing.value == "converged"}
+
+
+def with_noise(kind, amount, d, seed):
+    """Whether plain message passing converges on data with one kind of noise."""
+    alpha, lam, rng = KIND["alpha"], KIND["lam"], np.random.default_rng([d, seed, 24])
+    if kind == "flips":
+        clean = ga.sample(ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(temperature=0.0), lam=lam), d, alpha, rng)
+        labels = np.where(rng.random(len(clean.labels)) < amount, -1, 1) * clean.labels[:, 0]
+        data = ga.LabelledDataset(clean.tokens, labels, ga.LogisticLoss(), lam=lam)
+    else:
+        model = ga.paper_model(sigma=SIGMA, lam=lam, score_noise=amount if kind == "scores" else 0.0)
+        clean = ga.sample(model, d, alpha, rng)
+        outputs = np.array(clean.outputs)
+        if kind == "outputs":
+            outputs += amount * rng.standard_normal(outputs.shape)
+        if kind == "outliers":
+            wrong = rng.random(len(outputs)) < amount
+            elsewhere = model.teacher(clean.tokens[wrong] @ rng.standard_normal((d, 1)) / np.sqrt(d))
+            outputs[wrong] = elsewhere @ clean.tokens[wrong]
+        data = ga.Dataset(clean.tokens, outputs, clean.positions, lam=lam)
+    run = ga.run_gamp(data, clean.Q_star, damping=0.5, accelerate=False, settling=False, max_iter=STEPS)
+    return {"converged": bool(run.converged), "gradient_norm": run.gradient_norm, "n_iter": run.n_iter}
+
+
+def kinds_table(rows):
+    """Of each kind and amount, at each d: the runs that converge, of how many."""
+    sizes = sorted({row["d"] for row in rows})
+    lines = ["| noise | " + " | ".join(f"d = {d}" for d in sizes) + " |", "|" + "---|" * (len(sizes) + 1)]
+    for kind, amounts in KINDS.items():
+        for amount in amounts:
+            mine = [
+                [r["converged"] for r in rows if (r["kind"], r["amount"], r["d"]) == (kind, amount, d)] for d in sizes
+            ]
+            lines.append(f"| {kind} {amount:g} | " + " | ".join(f"{sum(each)} of {len(each)}" for each in mine) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def means(rows, key):
@@ -162,6 +206,12 @@ def main():
             {"alpha": a, "lam": float(lam), "s": s, "d": LEAST["d"], "seed": seed}
             for a, lam, s, seed in product(alphas, LEAST["lams"], noises, range(seeds))
         ] if not quick else []  # fmt: skip
+        asked_kinds = [
+            {"kind": kind, "amount": amount, "d": d, "seed": seed}
+            for kind, amounts in KINDS.items() for amount in amounts
+            for d in ((100,) if quick else KIND["sizes"]) for seed in range(1 if quick else KIND["seeds"])
+        ]  # fmt: skip
+        others = run_trials(folder(found, "noise_others"), with_noise, asked_kinds, executor)
         minima = run_trials(folder(found, "noise_minima"), minimum, asked, executor)
     for each in lines:
         print(
@@ -175,12 +225,18 @@ def main():
             quick or least <= share <= most,
             f"d = {largest}, {low:g} to {high:g} of the line's s: {100 * share:.0f} % of {len(mine)} runs converge",
         )
+    print(kinds_table(others))
+    verdict.path(".md").write_text(kinds_table(others))
+    flipped = [row["converged"] for row in others if row["kind"] == "flips"]
+    verdict.check(
+        all(flipped), f"flipped classes: {sum(flipped)} of {len(flipped)} runs converge, as the risk is convex"
+    )
     kinds, best = outputs_beside_scores(either, verdict), best_lams(minima)
     if not quick:
         draw(lines, best, crossings, verdict.path(".png"))
     solved = [row["converged"] for row in minima + either]
     verdict.check(all(solved), f"{sum(solved)} of {len(solved)} minima reached with defaults")
-    numbers = {"lines": lines, "crossings": crossings, "kinds": kinds, "best": best}
+    numbers = {"lines": lines, "crossings": crossings, "kinds": kinds, "best": best, "others": others}
     verdict.end(numbers | {"by_itself": float(np.mean([row["by_itself"] for row in minima or either]))})
 
 
