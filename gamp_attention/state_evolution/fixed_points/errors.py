@@ -10,7 +10,7 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.fixed_points.free_energy import stationary_loss
 from gamp_attention.state_evolution.fixed_points.newton import BROYDEN, Root, newton_step
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image
-from gamp_attention.state_evolution.fixed_points.test_error import by_series, predicted_test_error
+from gamp_attention.state_evolution.fixed_points.test_error import by_series, predicted_test_error, slopes_by_series
 
 LOSSES = 2  # numbers between overlaps and V̂
 
@@ -22,7 +22,8 @@ class ErrorSettings:
     shift: float = 1.0  # of what a rule gives, in units of its difference from the coarser one: next ones are .02 to .8
     memory: float = 0.05  # of the difference before that one, as two rules can agree by accident
     floor: float = 0.3  # least error of a number in units of the worst, for the same reason
-    floor_loss: float = 0.1  # the same for a loss
+    floor_loss: tuple[float, float] = (0.4, 0.1)  # the same for a loss, where two rules or more tell of it
+    passed_on: float = 0.15  # of what errors of overlaps make of ε_g, which those of q and θ together mostly cancel
     step: float = 0.1  # of the last Newton step, in units of itself
     unresolved: float = 0.95  # least error of an overlap in units of what the split rule leaves unresolved
     unresolved_loss: float = 0.3  # the same for a loss
@@ -42,6 +43,7 @@ class Point:
     best : packed overlaps after it.
     numbers : `best`, ε_t, ε_g and V̂, as one vector.
     uncertain : errors of these by the step and by the grids of ε_g.
+    test_slopes : derivative of ε_g in the packed overlaps; zero where the rule is random, as replicas tell all.
     replicas : the numbers of each replica (R, n), none where the rule is not random.
     """
 
@@ -50,6 +52,7 @@ class Point:
     best: np.ndarray
     numbers: np.ndarray
     uncertain: np.ndarray
+    test_slopes: np.ndarray
     replicas: np.ndarray
 
     @property
@@ -77,9 +80,10 @@ def point_of(root: Root, slopes: np.ndarray, rtol: float) -> Point:
     shift = slopes[0] @ step
     if random:
         tests = predicted_test_error(F.model, overlaps, F.rule)
-        test, test_error = float(tests.mean()), 0.0
+        test, test_error, test_slopes = float(tests.mean()), 0.0, np.zeros(len(best))
     else:
         test, test_error = by_series(F.model, overlaps, rtol)
+        test_slopes = slopes_by_series(F.model, packing, best)
     replicas = []
     for k, sample in enumerate(samples if random else []):
         move = newton_step(J, packing.pack(sample.overlaps) - there)
@@ -93,6 +97,7 @@ def point_of(root: Root, slopes: np.ndarray, rtol: float) -> Point:
         root, image, best,
         np.concatenate([best, [train, test], (image.hats.V + shift).ravel()]),
         np.concatenate([ERRORS.step * np.abs(step), loose, ERRORS.step * np.abs(shift).ravel()]),
+        test_slopes,
         np.array(replicas),
     )  # fmt: skip
 
@@ -123,7 +128,9 @@ def errors_of(points: list[Point]) -> np.ndarray:
     size = np.minimum(np.abs(last.numbers), units)
     error = np.maximum(error, np.where(loss, ERRORS.unresolved_loss, ERRORS.unresolved) * unresolved * size)
     worst = float((error[:k]).max())
-    return np.maximum(error, np.where(loss, ERRORS.floor_loss, ERRORS.floor) * worst * size)
+    error = np.maximum(error, np.where(loss, ERRORS.floor_loss[len(points) > 2], ERRORS.floor) * worst * size)
+    error[k + 1] = max(error[k + 1], ERRORS.passed_on * float(np.linalg.norm(last.test_slopes * error[:k])))
+    return error
 
 
 def response_slopes(root: Root) -> np.ndarray:

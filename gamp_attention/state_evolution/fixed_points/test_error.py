@@ -19,6 +19,7 @@ from gamp_attention._core.gaussian import psd_root
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.components import restricted
+from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.rules.rule import Rule, each_component
 
 
@@ -33,6 +34,7 @@ class SeriesSettings:
     max_range: float = 7.0  # of a grid, in standard deviations
     enough: float = 0.05  # error, in units of the accuracy asked for, after which no finer grid is tried
     degrees: float = 0.5  # of polynomials, in units of the nodes
+    difference: float = 5e-3  # of packed overlaps, for derivatives
 
 
 SERIES = SeriesSettings()
@@ -54,20 +56,34 @@ def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule, replica: 
 
 def by_series(model: Model, overlaps: Overlaps, rtol: float) -> tuple[float, float]:
     """Test error of an attention model, and its error: the difference of two grids, the finer of which is taken."""
-
-    def on_grids(nodes: float) -> float:
-        return sum(
-            share * _error(given, overlaps if given is model else restricted(overlaps, sources), nodes)
-            for share, sources, given in model.components
-        )
-
-    value, error = on_grids(1.0), np.inf
+    value, error = _on_grids(model, overlaps), np.inf
     for nodes in SERIES.finer:
-        finer = on_grids(nodes)
+        finer = _on_grids(model, overlaps, nodes)
         value, error = finer, abs(finer - value)
         if error <= SERIES.enough * rtol * abs(value):
             break
     return value, error
+
+
+def slopes_by_series(model: Model, packing: Packing, at: np.ndarray) -> np.ndarray:
+    """Derivative of the test error in packed overlaps, roughly: on the first grid, the larger of both differences.
+
+    On one side there may be no such fields.
+    """
+    here, step = _on_grids(model, packing.unpack(at)), SERIES.difference
+    sides = [
+        [_on_grids(model, packing.unpack(at + shift)) - here for shift in side * step * np.eye(len(at))]
+        for side in (1, -1)
+    ]
+    return np.abs(sides).max(axis=0) / step
+
+
+def _on_grids(model: Model, overlaps: Overlaps, nodes: float = 1.0) -> float:
+    """The test error on grids of so many times the nodes of the first."""
+    return sum(
+        share * _error(given, overlaps if given is model else restricted(overlaps, sources), nodes)
+        for share, sources, given in model.components
+    )
 
 
 def _error(model: Model, overlaps: Overlaps, nodes: float) -> float:
