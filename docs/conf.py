@@ -64,10 +64,10 @@ exclude_patterns = ["_build", "generated/results.md", "generated/examples", "gal
 
 
 def _skip(app, what, name, thing, skip, options):
-    """Fields of NamedTuples are described with their class."""
-    return True if type(thing).__name__ == "_tuplegetter" else None
+    """Fields of NamedTuples are described with their class; what scikit-learn adds to classes, in its own manual."""
+    return True if type(thing).__name__ == "_tuplegetter" or name.endswith("_request") else None
 
 
 def setup(app):
-    """Leave out what autodoc would say of fields."""
+    """Leave out what autodoc would say of fields, and of others' methods."""
     app.connect("autodoc-skip-member", _skip)

@@ -26,7 +26,8 @@ positions = rng.standard_normal((L, d)) / np.sqrt(d)
 
 # %%
 # A third is kept aside. Own arrays have the exact risk, that of the layer itself, and every start but "semantic", which
-# needs a teacher. Several random starts are cheap, and the one of least training loss is taken.
+# needs a teacher. Here are some, each by itself, of which the one of least training loss is taken;
+# ``run_gamp(train, "spectral", n_starts=8)`` does both at once.
 train = ga.Dataset(tokens[:1200], outputs[:1200], positions, lam=0.01)
 runs = [ga.run_gamp(train, "random", risk="exact", damping=0.3, seed=seed) for seed in range(4)]
 runs.append(ga.run_gamp(train, "positional", risk="exact", damping=0.3))

@@ -1,6 +1,8 @@
 """The command `fit`: files of every kind, what is said of them, results, held-out errors, pictures."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,6 +94,21 @@ def test_positions_in_the_tokens_give_the_layer_of_positions_beside_them(arrays,
     assert np.allclose(first["attention"], second["attention"], atol=1e-6)
     assert np.array_equal(first["positions"], data.positions)
     assert not second["positions"].any()
+
+
+def test_the_manual_shows_what_the_command_says(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "own_data.md").read_text()
+    program, command, shown = (
+        re.search(rf"```{kind}\n(.*?)```", page, re.DOTALL)[1] for kind in ("python", "bash", "text")
+    )
+    monkeypatch.chdir(tmp_path)
+    exec(program, {})
+    assert main(command.split()[1:]) == 0
+
+    def without_numbers(text):
+        return re.sub(r"[\d.]+(e-\d+)?(\(\d+\))?", "#", text)
+
+    assert without_numbers(capsys.readouterr().out) == without_numbers(shown)
 
 
 @pytest.mark.parametrize("kind", ["folder", "torch"])

@@ -1,5 +1,8 @@
 """scikit-learn's own checks of estimators."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -18,6 +21,7 @@ NEED_ROWS = [
     "check_non_transformer_estimators_n_iter", "check_methods_sample_order_invariance",
     "check_methods_subset_invariance", "check_fit2d_1sample", "check_fit2d_1feature", "check_dict_unchanged",
     "check_fit_idempotent", "check_fit_check_is_fitted", "check_n_features_in", "check_fit2d_predict1d",
+    "check_array_api_input",
 ]  # fmt: skip
 
 
@@ -70,3 +74,5 @@ def test_sentences(estimator, check):
 def test_the_list_has_only_checks_that_there_are():
     known = {getattr(check, "func", check).__name__ for _, check in estimator_checks_generator(Sentences())}
     assert set(NEED_ROWS) < known
+    page = (Path(__file__).parents[2] / "docs" / "own_data.md").read_text()
+    assert re.findall(r"`(check_\w+)`", page) == NEED_ROWS
