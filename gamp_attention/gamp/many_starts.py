@@ -37,6 +37,8 @@ class StartRecord(Result):
     status : how it ended; None where it was left because others had a lower training loss.
     n_iter : iterations of message passing from it.
     train_loss, gradient_norm, overlaps, Q : at its end, or where it was left.
+    excess : by how much the training loss is higher than that of the start kept, relative to it: at the same iteration
+        where it was left, at the end of both where it was not.
     agreement : overlap of Q with the weights kept, from 0 to 1, which is for the same ones up to what changes nothing.
     """
 
@@ -46,6 +48,7 @@ class StartRecord(Result):
     n_iter: int
     train_loss: float
     gradient_norm: float
+    excess: float
     agreement: float
     overlaps: Overlaps
     Q: np.ndarray
@@ -132,8 +135,12 @@ class Race:
             mine = self.loops.get(k) is loop
             end = kept if mine else end
             about = {name: getattr(end, name) for name in ("n_iter", "train_loss", "gradient_norm", "overlaps", "Q")}
-            agreement = 1.0 if mine else agreement_of(self._plan.data, end.Q, kept.Q)
-            found.append(StartRecord(name, mine, getattr(end, "status", None), agreement=agreement, **about))
+            beside = kept.history.train_loss[end.n_iter - 1] if k in self._left else kept.train_loss
+            compared = {
+                "excess": float(end.train_loss / beside - 1) if beside else 0.0,
+                "agreement": 1.0 if mine else agreement_of(self._plan.data, end.Q, kept.Q),
+            }
+            found.append(StartRecord(name, mine, getattr(end, "status", None), **compared, **about))
         return tuple(found)
 
     def _save(self) -> None:
@@ -167,10 +174,16 @@ def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:
 
 
 def told(records: tuple[StartRecord, ...]) -> str:
-    """How many starts agree with the one kept."""
-    alike = sum(record.agreement >= RACE.alike for record in records)
+    """How many starts agree with the one kept, and how much higher the others were."""
+    others = [record for record in records if record.agreement < RACE.alike]
     name = next(record.name for record in records if record.kept)
-    return f"; {name} kept, the lowest training loss of {len(records)} starts, of which {alike} agree"
+    text = (
+        f"; {name} kept, the lowest training loss of {len(records)} starts, of which {len(records) - len(others)} agree"
+    )
+    if not others:
+        return text
+    low, high = min(record.excess for record in others), max(record.excess for record in others)
+    return f"{text}; the others were {100 * low:.2g} to {100 * high:.2g} % higher"
 
 
 def _number(loss: float) -> float:

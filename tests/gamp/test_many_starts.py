@@ -35,7 +35,11 @@ def test_many_starts_reach_the_minimum_of_the_informed_one(sentences, informed):
     for start in left:
         assert start.train_loss == pytest.approx(ga.train_loss(sentences, start.Q))
         assert start.train_loss > found.train_loss
+        beside = found.history.train_loss[start.n_iter - 1]
+        assert start.excess == pytest.approx(start.train_loss / beside - 1)
+    worst = max(start.excess for start in left if start.agreement < 0.9)
     assert "8 starts" in found.message
+    assert f"to {100 * worst:.2g} % higher" in found.message
 
 
 def test_all_may_be_followed_to_the_end(sentences):
