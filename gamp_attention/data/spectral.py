@@ -12,7 +12,14 @@ from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.fields import back_project, local_fields
 from gamp_attention.data.hessian_pass import hessian_pass
-from gamp_attention.denoisers.spectral_weights import WEIGHTS, Shape, fitted_fields, spectral_weights
+from gamp_attention.denoisers.spectral_weights import (
+    WEIGHTS,
+    Shape,
+    fitted_fields,
+    spectral_weights,
+    weights_of_moments,
+)
+from gamp_attention.models.field_posterior import field_moments
 from gamp_attention.results import Result
 
 
@@ -59,7 +66,8 @@ def spectral_directions(
     ----------
     data : the samples.
     k : eigenvectors; fewer are returned where there are no more, or where samples tell no direction from another.
-    weights : "fitted", from the fields that fit each sample best, or "hessian", the Hessian of the risk at Q = 0.
+    weights : "fitted", from the fields that fit each sample best; "hessian", the Hessian of the risk at Q = 0; or
+        "posterior", from what the targets of samples drawn from a model say of the teacher's fields, noise included.
     risk : "exact" or "asymptotic".
     seed : of the vector that Lanczos iterations start from.
 
@@ -83,7 +91,6 @@ def spectral_directions(
     require_dataset(data).terms(risk)
     k = check.integer("k", k, low=1)
     check.fits("k", k, data.dim)
-    check.choice("weights", weights, WEIGHTS)
     shape = Shape.of(data.student, data.n_tokens, data.rank)
     random = generator(seed, Stream.STARTS)
     return SpectralDirections(
@@ -134,8 +141,14 @@ def lowest_eigenvectors(
 
 def spectral_weights_of(data: Dataset, risk: str, kind: str) -> np.ndarray:
     """The matrices h (n, L c, L c) of the samples."""
+    check.choice("weights", kind, WEIGHTS)
     shape = Shape.of(data.student, data.n_tokens, data.rank)
-    return spectral_weights(kind, data.loss, data.terms(risk).params, shape)
+    if kind != "posterior":
+        return spectral_weights(kind, data.loss, data.terms(risk).params, shape)
+    if data.model is None or data.targets is None or data.n_sources > data.n_tokens or shape.columns > 1:
+        needs = "'fitted' or 'hessian' but for samples of attention models without classes and with tied weights"
+        raise check.fail("weights", kind, needs)
+    return weights_of_moments(field_moments(data.model, data.targets))
 
 
 def spectral_starts(data: Dataset, risk: str, k: int, random: np.random.Generator) -> list[np.ndarray]:

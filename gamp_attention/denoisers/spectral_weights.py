@@ -3,7 +3,8 @@
 A start from data sums X̃ᵀ h X̃ over the samples and takes the lowest eigenvectors. With
 
 - "fitted" weights, h = (z zᵀ/κ + 1)⁻¹ less its mean, where z = prox(0; v) are the fields that fit the sample best;
-- "hessian" weights, h = ∇²ℓ(0): the sum is the Hessian of the risk at Q = 0.
+- "hessian" weights, h = ∇²ℓ(0): the sum is the Hessian of the risk at Q = 0;
+- "posterior" weights, as fitted ones, but with what targets say of the teacher's fields where its map is known.
 
 Fields have no sign where the loss is even, so that z zᵀ is all that a sample knows of them. Where it is not, z has one.
 """
@@ -13,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._core import check
 from gamp_attention.denoisers.output import denoise
 from gamp_attention.losses.derivatives import sample_derivatives
 
-WEIGHTS = ("fitted", "hessian")
+WEIGHTS = ("fitted", "hessian", "posterior")
 
 
 @dataclass(frozen=True)
@@ -66,29 +66,29 @@ def fitted_fields(loss: Any, params: np.ndarray, shape: Shape) -> np.ndarray:
     return denoise(loss, params, zero, np.tile(v * np.eye(r), (L, 1, 1))).z
 
 
-def second_moments(z: np.ndarray, shape: Shape, share: np.ndarray | None = None) -> np.ndarray:
-    """z zᵀ/κ (n, L c, L c), summed over columns that a rotation mixes; κ makes the mean of its diagonal 1."""
+def second_moments(z: np.ndarray, shape: Shape) -> np.ndarray:
+    """z zᵀ (n, L c, L c), summed over columns that a rotation mixes."""
     n, L, _ = z.shape
     by_part = z.reshape(n, L * shape.columns, shape.size)
-    K = by_part @ by_part.transpose(0, 2, 1)
-    scale = np.average(np.trace(K, axis1=1, axis2=2), weights=share) / K.shape[1]
-    return K / scale if scale > 0 else K
+    return by_part @ by_part.transpose(0, 2, 1)
 
 
-def spectral_weights(
-    kind: str, loss: Any, params: np.ndarray, shape: Shape, share: np.ndarray | None = None
-) -> np.ndarray:
-    """The matrices h (n, L c, L c) of samples; `share` are the weights of these in averages, equal if not given.
+def weights_of_moments(K: np.ndarray) -> np.ndarray:
+    """(K/κ + 1)⁻¹ less its mean over the samples, of second moments K (n, L c, L c) of their fields.
 
-    Eq. :eq:`fitted-weights`.
+    Eq. :eq:`fitted-weights`. κ makes the mean of the diagonal 1.
     """
-    check.choice("weights", kind, WEIGHTS)
+    scale = np.mean(np.trace(K, axis1=1, axis2=2)) / K.shape[1]
+    h = np.linalg.inv((K / scale if scale > 0 else K) + FIT.blur * np.eye(K.shape[1]))
+    centred = h - h.mean(axis=0)
+    return centred if np.abs(centred).max() > FIT.rounding else np.zeros_like(h)
+
+
+def spectral_weights(kind: str, loss: Any, params: np.ndarray, shape: Shape) -> np.ndarray:
+    """The matrices h (n, L c, L c) of samples, "fitted" or "hessian"."""
     if kind == "hessian":
         n, L, r = len(params), shape.n_tokens, shape.rank
         full = sample_derivatives(loss, params, np.zeros((n, L, r)))[2]
         kept = np.arange(L * r).reshape(L, shape.columns, shape.size)[:, :, 0].ravel()
         return full[:, kept[:, None], kept]
-    K = second_moments(fitted_fields(loss, params, shape), shape, share)
-    h = np.linalg.inv(K + FIT.blur * np.eye(K.shape[1]))
-    centred = h - np.average(h, axis=0, weights=share)
-    return centred if np.abs(centred).max() > FIT.rounding else np.zeros_like(h)
+    return weights_of_moments(second_moments(fitted_fields(loss, params, shape), shape))

@@ -64,11 +64,15 @@ class AttentionTask:
 
         N is turned with the sign of y, so that mirror images of all white coordinates have the same target.
         """
+        return asymptotic_terms(self.targets(y, noise), self.trace[None])
+
+    def targets(self, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """T[y] + s N."""
         targets = self.teacher(y)
         if self.noise:
             turned = np.where(y[:, 0, 0] < 0, -self.noise, self.noise)
             targets = targets + turned[:, None, None] * noise.reshape(targets.shape)
-        return asymptotic_terms(targets, self.trace[None])
+        return targets
 
     def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
         """(1/L) Tr[(S − T) ρ (S − T)ᵀ] of each sample, equation (10), averaged over its noise."""

@@ -42,13 +42,20 @@ def test_a_spike_above_the_bulk_is_none_below_it():
 
 PAPER = ga.paper_model(omega=0.2, sigma=0.8)
 INTENSITIES = ga.glm_model(loss=ga.PhaseRetrievalLoss(), labels=ga.IntensityLabels(), n_tokens=1, sigma=1.0)
+NOISY = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3)
 UNTIED = ga.attention_model(2, 2, student=ga.DotProductAttention(tied=False), sigma=0.8)
 
 
 @pytest.mark.parametrize(
     ("model", "alpha", "weights"),
-    [(PAPER, 1.5, "fitted"), (PAPER, 4.0, "hessian"), (INTENSITIES, 3.0, "fitted"), (UNTIED, 3.0, "fitted")],
-    ids=["paper", "paper, Hessian", "phase retrieval", "untied"],
+    [
+        (PAPER, 1.5, "fitted"),
+        (PAPER, 4.0, "hessian"),
+        (INTENSITIES, 3.0, "fitted"),
+        (UNTIED, 3.0, "fitted"),
+        (NOISY, 4.0, "posterior"),
+    ],
+    ids=["paper", "paper, Hessian", "phase retrieval", "untied", "noisy scores"],
 )
 def test_eigenvalues_and_overlaps_are_those_of_large_matrices(model, alpha, weights):
     theory = ga.spectral_overlap(model, alpha, weights, n_points=1024, n_replicas=3)
@@ -90,8 +97,21 @@ def test_what_cannot_be_is_named():
     mixture = ga.mixture_model(classes=[[0.25, 0.25], [0.25, 0.25]], means=np.eye(2))
     with pytest.raises(ValueError, match="model"):
         ga.spectral_overlap(mixture, 1.0)
+    own = ga.Dataset(np.ones((20, 2, 9)), np.ones((20, 2, 9)), np.zeros((2, 9)))
+    for data, weights in (
+        (ga.sample(model, 20, 1.0), "none"),
+        (own, "posterior"),
+        (ga.sample(UNTIED, 9, 1.0), "posterior"),
+    ):
+        with pytest.raises(ValueError, match="weights"):
+            ga.spectral_directions(data, weights=weights)
     with pytest.raises(ValueError, match="weights"):
-        ga.spectral_directions(ga.sample(model, 20, 1.0), weights="none")
+        ga.spectral_overlap(UNTIED, 1.0, "posterior")
+
+
+def test_noise_on_the_scores_leaves_more_of_the_teacher_where_its_map_is_known():
+    known, fitted = (ga.spectral_overlap(NOISY, 2.0, weights, n_points=2048) for weights in ("posterior", "fitted"))
+    assert known.strength - known.strength_error > fitted.strength + fitted.strength_error
 
 
 def test_directions_are_the_lowest_eigenvectors_of_the_hessian_at_zero():

@@ -10,7 +10,8 @@ from gamp_attention._core.gaussian import gaussian_points
 from gamp_attention._core.overflow import quiet
 from gamp_attention._core.seeds import generator
 from gamp_attention._core.spread import half_width
-from gamp_attention.denoisers.spectral_weights import WEIGHTS, Shape, spectral_weights
+from gamp_attention.denoisers.spectral_weights import WEIGHTS, Shape, spectral_weights, weights_of_moments
+from gamp_attention.models.field_posterior import field_moments
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Result
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
@@ -71,7 +72,7 @@ def spectral_overlap(
     ----------
     model : without classes of tokens, at positions and a teacher that all samples have in common.
     alpha : sample complexity α > 0.
-    weights : "fitted" or "hessian": the matrices h of the samples, see `gamp_attention.denoisers.spectral_weights`.
+    weights : "fitted", "hessian" or "posterior": the matrices h of the samples, as for `spectral_directions`.
     n_points, n_replicas : randomised points of averages over the teacher's fields, even, and independent sets of them.
     seed : of the points.
 
@@ -102,6 +103,10 @@ def spectral_overlap(
         raise check.fail("n_points", n_points, "an even number")
     if model.n_sources > model.n_tokens or model.teacher_shift.any():
         raise check.fail("model", type(model).__name__, "tokens without classes")
+    if weights == "posterior" and not (
+        model.attention and Shape.of(model.student, model.n_tokens, model.rank).columns == 1
+    ):
+        raise check.fail("weights", weights, "'fitted' or 'hessian' but for attention with tied weights")
     rng = generator(seed)
     found = [_lowest(_ensemble(model, alpha, weights, n_points, rng)) for _ in range(n_replicas)]
     k = min(len(each.eigenvalues) for each in found)
@@ -124,9 +129,14 @@ class _Lowest:
 
 
 def _ensemble(model: Model, alpha: float, weights: str, n_points: int, rng: np.random.Generator) -> Ensemble:
-    y, terms = fields_and_terms(model, gaussian_points(n_points, teacher_size(model), rng))
+    white = gaussian_points(n_points, teacher_size(model), rng)
+    y, terms = fields_and_terms(model, white)
     shape = Shape.of(model.student, model.n_tokens, model.rank)
-    h = spectral_weights(weights, model.loss, terms.params, shape)
+    if weights == "posterior":
+        noise = white[:, y[0].size :]
+        h = weights_of_moments(field_moments(model, model.task.targets(y, noise)))  # type: ignore[attr-defined]
+    else:
+        h = spectral_weights(weights, model.loss, terms.params, shape)
     L, c = shape.n_tokens, shape.columns
     return Ensemble(model.coordinates, alpha, h.reshape(-1, L, c, L, c), y)
 
