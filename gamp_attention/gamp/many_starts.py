@@ -21,6 +21,7 @@ class RaceSettings:
     rounds: tuple[int, ...] = (6, 15, 30)  # iterations after which those of higher loss are left
     share: float = 0.5  # of the starts that goes on
     alike: float = 0.9  # overlap of weights from which on they agree
+    whole: float = 0.1  # from which on shares are told in whole percents
 
 
 RACE = RaceSettings()
@@ -183,7 +184,11 @@ def told(records: tuple[StartRecord, ...]) -> str:
     if not others:
         return text
     low, high = min(record.excess for record in others), max(record.excess for record in others)
-    return f"{text}; the others were {100 * low:.2g} to {100 * high:.2g} % higher"
+    return f"{text}; the others were {_percent(low)} to {_percent(high)} % higher"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}" if share >= RACE.whole else f"{100 * share:.2g}"
 
 
 def _number(loss: float) -> float:

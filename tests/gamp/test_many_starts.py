@@ -39,7 +39,7 @@ def test_many_starts_reach_the_minimum_of_the_informed_one(sentences, informed):
         assert start.excess == pytest.approx(start.train_loss / beside - 1)
     worst = max(start.excess for start in left if start.agreement < 0.9)
     assert "8 starts" in found.message
-    assert f"to {100 * worst:.2g} % higher" in found.message
+    assert f"to {100 * worst:.0f} % higher" in found.message
 
 
 def test_all_may_be_followed_to_the_end(sentences):
