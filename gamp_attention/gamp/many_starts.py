@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core.text import Rows
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.gamp.checkpoint import Checkpoint
 from gamp_attention.gamp.loop import Loop, Plan
@@ -53,6 +54,16 @@ class StartRecord(Result):
     agreement: float
     overlaps: Overlaps
     Q: np.ndarray
+
+    def _rows(self) -> Rows:
+        ending = "left" if self.status is None else self.status.value
+        rows: Rows = [f"{type(self).__name__}: {self.name}, {ending} after {self.n_iter} iterations"]
+        numbers = {
+            "ε_t": f"{self.train_loss:.6f}",
+            "excess": f"{self.excess:.2g}",
+            "agreement": f"{self.agreement:.3f}",
+        }
+        return rows + [[f"  {name}", text] for name, text in numbers.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data of all but Q."""
