@@ -83,7 +83,8 @@ def denoise(
     True
     """
     n, L, r = _checked_shapes(loss, params, omega, V, start)
-    metric = make_metric(V)
+    hold, jacobian = check.flag("hold", hold), check.flag("jacobian", jacobian)
+    metric, params = make_metric(V), np.ascontiguousarray(params)
     flat = np.ascontiguousarray(omega, dtype=float).reshape(n, L * r)
     out = empty_answer(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
     points = search_points(L * r)

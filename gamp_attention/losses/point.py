@@ -52,7 +52,9 @@ class PointLoss(NamedTuple):
     def torch(self, params: Any, z: Any) -> Any:
         """Losses (n,) of tensors."""
         if not hasattr(self.loss, "torch"):
-            raise TypeError(f"minimize_risk: needs a method torch(self, p, z) of {type(self.loss).__name__}")
+            raise TypeError(
+                f"data: minimize_risk needs a loss with a method torch(self, p, z), got {type(self.loss).__name__}"
+            )
         return self.loss.torch(params, z)
 
 

@@ -49,7 +49,7 @@ def call_map(self: Any, z: Any) -> Any:
     """Attention matrices (..., L, L) of local fields (..., L, r); arrays of numpy or tensors of torch."""
     if not isinstance(z, np.ndarray):
         if not hasattr(self, "torch"):
-            raise TypeError(f"minimize_risk: needs a method torch(self, z) of {type(self).__name__}")
+            raise TypeError(f"data: minimize_risk needs a loss with a method torch(self, z), got {type(self).__name__}")
         return self.torch(z)
     L = z.shape[-2]
     flat = np.ascontiguousarray(z).reshape(-1, L, z.shape[-1])

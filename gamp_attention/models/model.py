@@ -197,9 +197,10 @@ def check_student(student: Any, n_tokens: int, rank: int) -> Any:
     elif not isinstance(student, DotProductAttention) and not is_registered_loss(student):
         needs = "a DotProductAttention, or a map registered by register_attention"
         raise check.fail("student", student, needs, TypeError)
+    student = checked_attention("student", student)
     if rank % student.parts:
         raise check.fail("rank", rank, f"a multiple of {student.parts}: queries and keys have columns of their own")
-    return checked_attention("student", student)
+    return student
 
 
 def require_model(model: Any) -> Model:

@@ -37,7 +37,7 @@ KINDS = {
     "none": (0.0,), "scores": (0.03, 0.1, 0.3), "outputs": (0.3, 1.0), "outliers": (0.02, 0.1, 0.3),
     "flips": (0.1, 0.3),
 }  # fmt: skip
-KIND = {"alpha": 2.0, "lam": 0.03, "sizes": (500, 1000), "seeds": 8}
+KIND = {"alpha": 2.0, "lam": 0.01, "sizes": (500, 1000), "seeds": 8}
 BEFORE, BEYOND, MOST_ERRORS = 0.8, 0.2, 4.0
 
 

@@ -27,6 +27,8 @@ class GaussianPath:
 
         with_past (r, k) are the covariances with the k before, own (r, r) their own.
         """
+        if not (np.isfinite(with_past).all() and np.isfinite(own).all()):
+            raise FloatingPointError("the covariances of the fields are not finite numbers")
         # directions of smaller size, relative to the largest, count as already spanned
         slope = np.linalg.lstsq(self._factor, with_past.T, rcond=1e-7)[0].T
         row = np.concatenate([slope, psd_root(own - slope @ slope.T)], axis=1)

@@ -1,5 +1,7 @@
 """State evolution at all times: the law of every iterate of message passing or of gradient descent."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,19 +122,30 @@ def trajectory(
     rng = generator(seed)
     if method == "gamp":
         Damping(damping)
-        return _messages(model, alpha, start_law(model, init), damping, n_iter, n_paths, n_replicas, rng)
+        with _finite(model):
+            return _messages(model, alpha, start_law(model, init), damping, n_iter, n_paths, n_replicas, rng)
     descent = descent_method(method, lr, momentum, batch)
     if descent.momentum and not model.penalty.quadratic:
         needs = f"'gd' or 'sgd' for {type(model.penalty).__name__}, as proximal steps have no momentum"
         raise check.fail("method", method, needs)
     _require_memory(model, n_iter, n_paths, max_memory)
     start = start_law(model, init)
-    runs = [follow_descent(model, alpha, start, descent, n_iter, n_paths, rng) for _ in range(n_replicas)]
+    with _finite(model):
+        runs = [follow_descent(model, alpha, start, descent, n_iter, n_paths, rng) for _ in range(n_replicas)]
     none = np.zeros((0, *start.V.shape))
     means = _means([states for states, _ in runs], [losses for _, losses in runs])
     unknown = np.full((n_iter + 1, *start.V.shape), np.nan)
     means["V"], means["error"] = unknown, Overlaps(**means["error"].arrays() | {"V": unknown})
     return Trajectory(**means, V_hat=none, jump_mass=none, jump_mass_error=none, method=method)
+
+
+@contextmanager
+def _finite(model: Model) -> Iterator[None]:
+    """Name what is wrong where fields overflow."""
+    try:
+        yield
+    except (FloatingPointError, np.linalg.LinAlgError):
+        raise check.fail("model, alpha, lr", model, "numbers for which all fields stay finite") from None
 
 
 def _messages(

@@ -27,6 +27,7 @@ class RootSearchSettings:
     kept: float = 0.8  # share of m and θ left at an answer, from which on they do not fade
     clear: float = 0.05  # distance of a growth from 1 that the first rule resolves
     max_level: int = 2  # of the split rule, up to which a growth near 1 is resolved
+    newton: int = 2  # damped steps that Newton's method costs at least, in units of the number of overlaps
     min_share: float = 0.3  # of the size expected of a family, under which another fixed point was found
 
 
@@ -56,9 +57,10 @@ def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_dam
             if zero is not None:
                 path.append(zero)
                 raise WeightsVanished
-            # a Jacobian asks for as many steps as there are overlaps
-            affordable = len(Packing.of(F.model, path[-1]).pack(path[-1])) <= max_iter
-            near = _newton_nearby(F, path[-1], tol, change) if affordable else None
+            if ROOT_SEARCH.newton * len(Packing.of(F.model, path[-1]).pack(path[-1])) > max_iter:
+                n_damped = max_iter
+                continue
+            near = _newton_nearby(F, path[-1], tol, change)
             if near is None or not _keeps(path[-1], near):
                 root = _without_fading(F, latest, tol, looked_at)
                 if root is not None:

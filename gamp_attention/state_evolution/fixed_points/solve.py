@@ -14,7 +14,7 @@ from gamp_attention.results import Overlaps, Status, finish, stacked
 from gamp_attention.state_evolution.dynamics.message_paths import follow
 from gamp_attention.state_evolution.dynamics.start_law import checked_overlaps, start_law
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
-from gamp_attention.state_evolution.equations.units import is_feasible
+from gamp_attention.state_evolution.equations.units import Packing, is_feasible
 from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, Root, breakdown
 from gamp_attention.state_evolution.fixed_points.overlap_map import RESPONSES, OverlapMap
 from gamp_attention.state_evolution.fixed_points.refinement import refine
@@ -78,8 +78,8 @@ def solve_state_evolution(
     rule : "split", a product rule cut where the proximal map jumps (L (r + t) <= 6); "lines", randomised lines cut
         there; "sobol", randomised points; "auto" for "split" up to L (r + t) = 4, then "sobol".
     response : form of V̂: "stein" counts the jumps of the proximal map, "derivative" averages the a.e. derivative.
-    max_iter : bound on the damped steps of the search. One smaller than the number of overlaps leaves out Newton steps,
-        as a Jacobian takes so many.
+    max_iter : bound on the damped steps of the search. One below twice the number of overlaps leaves out Newton
+        steps, as they cost so many.
     max_work : bound on the proximal problems of one average, at least 1e4; fewer random points are taken for it.
     stability : also find the stability of the solution.
     seed : of the randomised points.
@@ -116,7 +116,12 @@ def solve_state_evolution(
     check.flag("raise_on_failure", raise_on_failure)
     F = OverlapMap(model, alpha, first, response)
     if isinstance(init, str):
-        path = path_from(F, init, seed)
+        try:
+            path = path_from(F, init, seed)
+        except BREAKDOWNS as error:
+            begun = start_law(model, init).overlaps(model)
+            broken = Root(breakdown(error), [begun], np.nan, Packing.of(model, begun), None, F)
+            return finish(_failed(broken), raise_on_failure, "solve_state_evolution")
         start, branch, n_damped = path[-1], init, START.relax_named
     else:
         start, branch, n_damped = checked_overlaps(model, init), None, START.relax_given
