@@ -71,7 +71,7 @@ class Resolvent:
         self.V_hat = ensemble.alpha * np.einsum("nlalb->lab", self.R) / len(h)
         A = np.einsum("kl,lab->kab", law.gamma, self.V_hat) - x * np.eye(c)
         self.inside = self.inside and _positive(A)
-        self.C = np.linalg.inv(A)
+        self.C = np.linalg.inv(A) if self.inside else np.full_like(A, np.nan)
         self.W = np.einsum("k,kl,kab->lab", law.weight, law.gamma, self.C)
 
     @cached_property

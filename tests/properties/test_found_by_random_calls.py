@@ -1,0 +1,53 @@
+"""Calls that random ones found to be late, or to end in an error that names nothing; each is mended."""
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+
+MASKED = np.ma.masked_array([1.0, 2.0], [True, False])
+COARSE = {"rtol": 0.1, "max_work": 1e4, "max_iter": 5, "stability": False}
+FIELDS = np.full((3, 2, 1), 0.3)
+LOSS = ga.AttentionLoss(ga.DotProductAttention(), n_tokens=2, rank=1)
+
+
+def test_weights_that_overflow_have_a_status():
+    se = ga.solve_state_evolution(ga.paper_model(penalty=ga.Ridge(lam=1e300)), 1.5, **COARSE)
+    assert se.status is ga.Status.NONFINITE
+
+
+def test_trajectories_that_overflow_are_told():
+    with pytest.raises(ValueError, match=r"^model, alpha, lr: needs .* got"):
+        ga.trajectory(ga.paper_model(penalty=ga.Ridge(lam=1e300)), 1.5, n_iter=3, n_paths=128, n_replicas=2)
+    with pytest.raises(ValueError, match=r"^model, alpha, lr: needs .* got"):
+        ga.trajectory(ga.paper_model(), 1.5, method="gd", lr=1e60, n_iter=4, n_paths=128, n_replicas=2)
+
+
+def test_masked_flags_are_refused():
+    with pytest.raises(TypeError, match=r"student.tied: needs True or False, got masked_array"):
+        ga.attention_model(student=ga.DotProductAttention(tied=MASKED))
+    with pytest.raises(TypeError, match=r"hold: needs True or False, got masked_array"):
+        ga.denoise(LOSS, np.ones((3, 8)), FIELDS, np.ones((2, 1, 1)), start=FIELDS, hold=MASKED)
+
+
+def test_lists_are_denoised_as_arrays_are():
+    params = np.random.default_rng(0).normal(size=(3, 8))
+    of_lists = ga.denoise(LOSS, params.tolist(), FIELDS.tolist(), np.ones((2, 1, 1)))
+    assert np.array_equal(of_lists.z, ga.denoise(LOSS, params, FIELDS, np.ones((2, 1, 1))).z)
+
+
+def test_a_spectrum_that_is_zero_is_told():
+    """The fitted fields of logistic labels all have one size."""
+    with pytest.raises(ValueError, match=r"^model: needs a spectrum .* got 0"):
+        ga.spectral_overlap(ga.glm_model(ga.LogisticLoss(), lam=0.1), 0.168, n_points=64, n_replicas=2)
+
+
+def test_a_bound_on_iterations_leaves_out_newton_steps(monkeypatch):
+    """Five damped steps and their evaluations, however many overlaps there are."""
+    evaluated = []
+    plain = OverlapMap._moments
+    monkeypatch.setattr(OverlapMap, "_moments", lambda self, at, *a: evaluated.append(at) or plain(self, at, *a))
+    se = ga.solve_state_evolution(ga.attention_model(2, 3, 1, lam=0.1), 1.5, **COARSE)
+    assert (se.status, se.n_iter) == (ga.Status.MAX_ITER, 5)
+    assert len({id(at) for at in evaluated}) <= 8
