@@ -125,15 +125,18 @@ def table_of(rows):
 
 
 def markdown(table):
-    """Shares in per cent with standard errors in brackets."""
-    lines = ["| α, s, λ, start | all equal | lowest: message passing | L-BFGS | Adam | lower / higher than L-BFGS | "
-             "than Adam | mean loss, 8 starts / 1 | seconds |", "|" + "---|" * 9]  # fmt: skip
+    """Shares in per cent, and test errors in thousandths, with standard errors in brackets."""
+    names = ("message passing", "L-BFGS", "Adam", "8 starts")
+    head = ["α, s, λ, start", "all equal", *(f"lowest: {names[0]}", *names[1:3]), f"test error: {names[0]}",
+            *(f"{name} beyond" for name in names[1:]), "seconds"]  # fmt: skip
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for name, cell in table.items():
-        of = [f"{p:.0f} ({e:.0f})" for p, e in (cell["equal"], *(cell[k]["lowest"] for k in ("gamp", "lbfgs", "adam")))]
-        against = [f"{cell[k]['gamp_lower'][0]:.0f} / {cell[k]['gamp_higher'][0]:.0f}" for k in ("lbfgs", "adam")]
-        many = f"{cell['starts']['loss']:.5f} / {cell['gamp']['loss']:.5f}" if "starts" in cell else "–"
+        shares = [f"{p:.0f} ({e:.0f})" for p, e in (cell["equal"], *(cell[k]["lowest"] for k in list(METHODS)[:3]))]
+        beyond = [cell[k]["test_beyond"] if k in cell else None for k in list(METHODS)[1:]]
+        tests = [f"{1e3 * v:+.1f} ({1e3 * e:.1f})" if e > 1e-9 else "0" for v, e in filter(None, beyond)]
+        tests = [f"{1e3 * cell['gamp']['test_error']:.1f}", *tests, *["–"] * beyond.count(None)]
         seconds = ", ".join(f"{cell[k]['seconds']:.2f}" for k in METHODS if k in cell)
-        lines.append(f"| {', '.join(name.split())} | " + " | ".join((*of, *against, many, seconds)) + " |")
+        lines.append(f"| {' | '.join([', '.join(name.split()), *shares, *tests, seconds])} |")
     return "\n".join(lines) + "\n"
 
 
