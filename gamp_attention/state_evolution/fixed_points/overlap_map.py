@@ -92,6 +92,10 @@ class OverlapMap:
     def _jump(self, moments: Moments) -> bool:
         return moments.steepest > MAP.steep * moments.g.size
 
+    def contracts(self, overlaps: Overlaps) -> bool:
+        """Whether no proximal map expands on average over its fields, at all points: those of convex losses never do."""
+        return all(each.steepest <= each.g.size * (1 + 1e-9) for each in self._moments(overlaps))
+
     def overlooks_jumps(self, overlaps: Overlaps) -> bool:
         """Whether V̂ does not count jumps, though there are some at given overlaps; from now on it does."""
         overlooked = self._jump(_mean(self._moments(overlaps))) and not self._jumps.get("counted", True)

@@ -144,7 +144,8 @@ def _judged_by_replicas(last: Point, slopes: np.ndarray, moved: np.ndarray, rtol
     F, at = last.root.F, last.root.overlaps
     jumps = np.array([each.hats.jump_mass for each in F.images(at)[1]])
     step = last.best - last.root.packing.pack(at)
-    unseen = 0.0 if jumps.any() else REFINEMENT.unseen / F.rule.work(1) * np.abs(last.image.hats.V)
+    none = jumps.any() or F.contracts(at)  # that could be between the points
+    unseen = 0.0 if none else REFINEMENT.unseen / F.rule.work(1) * np.abs(last.image.hats.V)
     jump = last.image.hats.jump_mass + (slopes[0] - slopes[1]) @ step
     G: OverlapMap | None = F.on(F.rule.for_stability())
     while True:
