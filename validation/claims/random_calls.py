@@ -25,7 +25,7 @@ from validation._tools.patience import Patient
 from validation._tools.report import Verdict, counts_table, folder, options, pool
 from validation._tools.trials import run_trials
 
-BLOCK, BLOCKS, QUICK_BLOCK, QUICK_BLOCKS = 25, 200, 25, 2
+BLOCK, BLOCKS, QUICK_BLOCK, QUICK_BLOCKS = 25, 80, 25, 2
 LIMIT, LIMITS = 5.0, {"phase_boundaries": 90.0, "compare": 60.0, "branches": 30.0, "continue_branch": 30.0}  # seconds
 RARE = {**dict.fromkeys(LIMITS, 0.1), "phase_boundaries": 0.02}  # how often, beside others: they take long
 SHARE_OF_USES, SHARE_AS_THEY_ARE, SHARE_OF_TWO = 0.35, 0.2, 0.2

@@ -93,7 +93,7 @@ class OverlapMap:
         return moments.steepest > MAP.steep * moments.g.size
 
     def contracts(self, overlaps: Overlaps) -> bool:
-        """Whether no proximal map expands on average over its fields, at all points: convex losses have none that do."""
+        """Whether no proximal map expands on average over its fields at any point, as those of convex losses."""
         return all(each.steepest <= each.g.size * (1 + 1e-9) for each in self._moments(overlaps))
 
     def overlooks_jumps(self, overlaps: Overlaps) -> bool:
