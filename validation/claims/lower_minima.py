@@ -6,8 +6,9 @@ again where it stops until the gradient is zero; Adam in torch (1500 steps of .0
 gradient. From nothing, also message passing from eight starts, spectral ones first. Losses that differ by less than a
 millionth are equal. Test errors are on the same fresh samples.
 
-Criterion: every answer has a gradient norm of at most 1e-7, as rounding stops L-BFGS-B a little above 1e-8. The rest is
-a report, with the standard errors of shares, whoever is lower.
+Criterion: every answer of message passing has a gradient norm of at most 1e-8. Rounding of the loss blinds the line search
+of L-BFGS-B before that; at 1e-5, which its answers have to reach, the loss is known far better than to a millionth. The
+rest is a report, with the standard errors of shares, whoever is lower.
 """
 
 import time
@@ -25,7 +26,7 @@ from validation._tools.trials import run_trials
 GRID = {"alpha": (1.0, 2.0), "s": (0.0, 0.3, 0.6), "lam": (0.01, 0.1)}
 D, SEEDS, SIGMA, OMEGA = 100, 100, 0.8, 0.2
 QUICK = {"alpha": (1.0,), "s": (0.0, 0.3), "lam": (0.1,)}
-TOL, ROUGH, EQUAL, TESTED = 1e-8, 1e-7, 1e-6, 4000
+TOL, ROUGH, EQUAL, TESTED = 1e-8, 1e-5, 1e-6, 4000
 ROUNDS = 20  # of L-BFGS, each from where the one before stopped
 METHODS = {"gamp": "message passing", "lbfgs": "L-BFGS", "adam": "Adam", "starts": "8 starts"}
 STARTS = ("teacher", "random")
