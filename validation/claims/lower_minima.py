@@ -6,9 +6,9 @@ again where it stops until the gradient is zero; Adam in torch (1500 steps of .0
 gradient. From nothing, also message passing from eight starts, spectral ones first. Losses that differ by less than a
 millionth are equal. Test errors are on the same fresh samples.
 
-Criterion: every answer of message passing has a gradient norm of at most 1e-8. Rounding of the loss blinds the line search
-of L-BFGS-B before that; at 1e-5, which its answers have to reach, the loss is known far better than to a millionth. The
-rest is a report, with the standard errors of shares, whoever is lower.
+Criterion: every answer of message passing has a gradient norm of at most 1e-8. Rounding of the loss blinds the line
+search of L-BFGS-B before that; at 1e-5, which its answers have to reach, the loss is known far better than to a
+millionth. The rest is a report, with the standard errors of shares, whoever is lower.
 """
 
 import time
