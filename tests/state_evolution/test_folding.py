@@ -177,6 +177,7 @@ def test_aimed_rules():
     assert rule.aimed(0.9) is rule
     assert rule.aimed(1.01).n_points == 8192
     assert rule.aimed(2.0).n_points == 4096 * 4
-    assert rule.aimed(1e3).n_points <= 1e6 / 8
+    assert rule.aimed(1e3).n_points == 4096 * 16
+    assert replace(rule, max_work=4e4).aimed(1e3).n_points == 32768  # the bound is of one replica
     assert replace(rule, max_work=np.inf).aimed(1e9).n_points == 4096 * 16
     assert SplitRule(1).aimed(1e9) == SplitRule(2)

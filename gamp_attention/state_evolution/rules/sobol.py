@@ -51,7 +51,7 @@ class SobolRule(Rule):
     lines : average along a line through every point that crosses the jumps of the proximal map, cut there,
         instead of at the point; what is left is smooth and converges faster.
     seed : of the point sets, one or more integers.
-    max_work : proximal problems that the lines of a replica may solve; `WorkExceeded` is raised beyond.
+    max_work : proximal problems that a replica may solve; where its lines need more, `WorkExceeded` is raised.
     """
 
     n_points: int = 4096
@@ -77,8 +77,10 @@ class SobolRule(Rule):
         """
         if excess <= 1:
             return self
-        times = min((excess / SOBOL.aim) ** (1 / SOBOL.rate), SOBOL.most, self.max_work / self.work(1))
-        return replace(self, n_points=self.n_points << max(int(np.ceil(np.log2(times) - 0.1)), 1))
+        times = min((excess / SOBOL.aim) ** (1 / SOBOL.rate), SOBOL.most)
+        room = self.max_work / (self.work(1) / self.n_replicas)
+        doublings = min(np.ceil(np.log2(times) - 0.1), np.floor(np.log2(room)))
+        return replace(self, n_points=self.n_points << int(max(doublings, 1)))
 
     def for_stability(self) -> "SobolRule":
         """No more points than the first rule has: differences on the same points hardly see their noise."""
