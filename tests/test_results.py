@@ -82,6 +82,15 @@ def gamp():
     )
 
 
+def leave_one_out():
+    """Of a rough landscape."""
+    errors, flags = np.arange(90.0), np.arange(90) % 3 == 0
+    message = "not to be trusted: the landscape is rough; 30 of 90 samples are doubtful"
+    return ga.LeaveOneOut(
+        0.1, 0.01, 0.05, errors, np.ones((90, L, R)), "hessian", False, flags, errors, ~flags, np.nan, message
+    )
+
+
 def state():
     """Of that run."""
     return ga.GampState(np.ones((D, R)), np.ones((L, R, R)), np.ones((D, L, R)), np.ones((D, L, R)))
@@ -211,6 +220,7 @@ RESULTS = {
         "random 1", False, None, 6, 0.1, 1.0, np.inf, 0.5, ga.Overlaps(**arrays()), np.ones((D, R))
     ),
     "GampResult": gamp,
+    "LeaveOneOut": leave_one_out,
     "History": history,
     "LinearBaseline": baseline,
     "LinearFit": lambda: ga.LinearFit(np.ones((L, L)), 0.1, np.nan, np.nan, ga.Status.CONVERGED),

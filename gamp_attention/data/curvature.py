@@ -48,7 +48,7 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> Curvature
     """
     _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
     kept, strength = np.flatnonzero(free), data.penalty.strength
-    flat = _rotations(data, Q)
+    flat = rotations(data, Q)
 
     def expanded(x: np.ndarray) -> np.ndarray:
         P = np.zeros(Q.size)
@@ -69,7 +69,7 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> Curvature
     return Curvature(min(value, 0.0) if len(flat) else value, expanded(vector), bool(value >= level))
 
 
-def _rotations(data: Dataset, Q: np.ndarray) -> np.ndarray:
+def rotations(data: Dataset, Q: np.ndarray) -> np.ndarray:
     """Orthonormal directions (k, d, r) of the common rotations of the columns of each part of Q, where R has them."""
     size = data.rank // data.student.parts
     moves = []

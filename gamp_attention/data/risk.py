@@ -192,21 +192,13 @@ def susceptibility(
     Solves V = W(A), A = −(1/d) Σ ∂g/∂ω with ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹), by damped iteration: for a smooth
     penalty the large-d value of (1/d) Σ_i γ_i (∇²R)⁻¹_ii. NaN where no positive definite solution is found.
     """
-    from scipy.linalg import block_diag
-
-    hessians, S, r = at.hessians, data.n_sources, data.rank
+    S, r = data.n_sources, data.rank
     V = np.tile(np.eye(r), (S, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
     for _ in range(max_iter):
-        inverse, V_hat = np.linalg.inv(V), np.zeros((S, r, r))
-        for rows, sources in data.groups:
-            big = block_diag(*inverse[sources])
-            try:
-                resolvents = np.linalg.inv(big + hessians[rows])
-            except np.linalg.LinAlgError:
-                return np.full((S, r, r), np.nan)
-            full = (len(resolvents) * big - big @ resolvents.sum(axis=0) @ big) / data.dim
-            for l, s in enumerate(sources):
-                V_hat[s] += full[l * r : (l + 1) * r, l * r : (l + 1) * r]
+        try:
+            V_hat = response(data, at.hessians, V)
+        except np.linalg.LinAlgError:
+            return np.full((S, r, r), np.nan)
         W = input_step(data.penalty, data.spectra, V_hat, -at.smooth, Q)[1]
         if not np.isfinite(W).all() or np.linalg.eigvalsh(W).min() <= 0:
             return np.full((S, r, r), np.nan)
@@ -215,3 +207,18 @@ def susceptibility(
         if change < tol:
             return V
     return np.full((S, r, r), np.nan)
+
+
+def response(data: Dataset, hessians: np.ndarray, V: np.ndarray) -> np.ndarray:
+    """V̂_s (S, r, r) = −(1/d) Σ ∂g/∂ω of each source, from V (S, r, r) and the Hessians (n, L r, L r) of the samples."""
+    from scipy.linalg import block_diag
+
+    r, V_hat = data.rank, np.zeros(V.shape)
+    inverse = np.linalg.inv(V)
+    for rows, sources in data.groups:
+        big = block_diag(*inverse[sources])
+        resolvents = np.linalg.inv(big + hessians[rows])
+        full = (len(resolvents) * big - big @ resolvents.sum(axis=0) @ big) / data.dim
+        for l, s in enumerate(sources):
+            V_hat[s] += full[l * r : (l + 1) * r, l * r : (l + 1) * r]
+    return V_hat

@@ -147,7 +147,8 @@ class Race:
             mine = self.loops.get(k) is loop
             end = kept if mine else end
             about = {name: getattr(end, name) for name in ("n_iter", "train_loss", "gradient_norm", "overlaps", "Q")}
-            beside = kept.history.train_loss[end.n_iter - 1] if k in self._left else kept.train_loss
+            curve = kept.history.train_loss  # which may end before others are left
+            beside = curve[min(end.n_iter, len(curve)) - 1] if k in self._left else kept.train_loss
             compared: dict[str, Any] = {
                 "excess": float(end.train_loss / beside - 1) if beside else 0.0,
                 "agreement": 1.0 if mine else agreement_of(self._plan.data, end.Q, kept.Q),

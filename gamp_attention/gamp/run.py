@@ -19,7 +19,7 @@ from gamp_attention.gamp.loop import LATE, Callback, Plan
 from gamp_attention.gamp.many_starts import Race, told
 from gamp_attention.gamp.memory import averaged_memory
 from gamp_attention.gamp.result import GampResult, followed
-from gamp_attention.gamp.step import initial_state
+from gamp_attention.gamp.step import GampState, check_shapes, initial_state
 from gamp_attention.gamp.watch import WATCH, responses
 from gamp_attention.models.starts import STARTS
 from gamp_attention.results import finish
@@ -57,7 +57,8 @@ def run_gamp(
     Parameters
     ----------
     data : the samples.
-    init : "semantic", "positional", "random", "spectral" (from the data alone), or weights (d, r).
+    init : "semantic", "positional", "random", "spectral" (from the data alone), weights (d, r), or a `GampState`, whose
+        memory a run then begins with: near a fixed point it stays there.
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     damping : the step β in (0, 1], a sequence with one for each iteration, or "adaptive": 0.3 at first, and
         on divergence or a stall back to the best state with a smaller one; see also `accelerate`.
@@ -143,7 +144,13 @@ def run_gamp(
         symmetric = np.allclose(V, V.transpose(0, 2, 1), rtol=1e-12, atol=0)
         if not (symmetric and np.linalg.eigvalsh(V).min() > 0):
             raise check.fail("V", V, "symmetric positive definite matrices")
+    begun = init if isinstance(init, GampState) else None
+    if begun is not None:
+        check_shapes(data, begun)
+        init = begun.Q
     starts = [(name, initial_state(data, Q, V)) for name, Q in several_starts(data, init, n_starts, seed, risk)]
+    if begun is not None:
+        starts[0] = (starts[0][0], begun if V is None else replace(begun, V=V))
     state = starts[0][1]
 
     def predicted() -> np.ndarray:
@@ -161,6 +168,7 @@ def run_gamp(
     if checkpoint is not None:
         rule = getattr(memory, "__qualname__", type(memory).__qualname__)
         weights = [Q for _, each in starts for Q in (each.Q, each.V)]
+        weights += [] if begun is None else [np.asarray(begun.D)]
         options = risk, *weights, n_finish, damping, tol, hold_after, mode, settling, escape, onsager
         options += () if empirical_after is None else (empirical_after,)
         file = Checkpoint(checkpoint, digest(data, *options, memory.__module__, rule), checkpoint_every)

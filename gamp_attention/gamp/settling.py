@@ -6,6 +6,7 @@ the gradient. The end is checked to be a fixed point of GAMP: for a V that is sm
 ω = z − V g holds z = X̃Q.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ class SettlingSettings(NamedTuple):
 
 
 SETTLING = SettlingSettings()
+Risk = Callable[[np.ndarray], RiskAtPoint]
 
 
 @shown
@@ -42,10 +44,14 @@ class Settled(NamedTuple):
 def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 5000) -> Settled:
     """Minimise the risk from Q until ‖∇R‖_F/(λ√d) <= tol or nothing improves."""
     smooth = data.penalty.smooth
-    descend = _quasi_newton if smooth else _proximal_gradient
+    descend = quasi_newton if smooth else proximal_gradient
+
+    def evaluate(Q: np.ndarray) -> RiskAtPoint:
+        return risk_at(data, Q, risk)
+
     best, n_iter, handover = Q, 0, SETTLING.handover
     while True:
-        best, more = descend(data, risk, best, max(tol, handover), max_iter - n_iter)
+        best, more = descend(data, evaluate, best, max(tol, handover), max_iter - n_iter)
         n_iter += more
         at = risk_at(data, best, risk)
         while at.gradient_norm > tol and n_iter < max_iter:
@@ -60,14 +66,14 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 
         handover *= 0.1  # the entries at kinks were not all known yet
 
 
-def _quasi_newton(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int) -> tuple[np.ndarray, int]:
-    """L-BFGS: weights and iterations."""
+def quasi_newton(data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int) -> tuple[np.ndarray, int]:
+    """L-BFGS on a risk of these data: weights and iterations."""
     from scipy.optimize import minimize
 
     shape = Q.shape
 
     def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
-        at = risk_at(data, x.reshape(shape), risk)
+        at = evaluate(x.reshape(shape))
         return at.train_loss * data.dim, at.gradient.ravel()
 
     gtol = tol * data.penalty.strength * np.sqrt(data.dim / Q.size)
@@ -76,7 +82,9 @@ def _quasi_newton(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter:
     return found.x.reshape(shape), int(found.nit)
 
 
-def _proximal_gradient(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int) -> tuple[np.ndarray, int]:
+def proximal_gradient(
+    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int
+) -> tuple[np.ndarray, int]:
     """Accelerated proximal gradient steps (FISTA with restarts): the weights of smallest gradient, and iterations.
 
     From y, between the last two iterates and beyond, the step is x = argmin r(x) + ∇f(y)·x + c‖x − y‖²/2 with f the
@@ -86,12 +94,12 @@ def _proximal_gradient(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_
     momentum, bound = 1.0, SETTLING.first_bound
     best, best_norm = Q, np.inf
     for n_iter in range(max_iter):
-        here = risk_at(data, y, risk)
+        here = evaluate(y)
         value = data.dim * here.train_loss - penalty_total(penalty, y)
         rounding = SETTLING.rounding * data.dim * abs(value)
         while True:
             moved, _ = proximal_map(penalty, bound * y - here.smooth, bound)
-            there = risk_at(data, moved, risk)
+            there = evaluate(moved)
             step = moved - y
             allowed = value + np.sum(here.smooth * step) + 0.5 * bound * np.sum(step**2)
             if data.dim * there.train_loss - penalty_total(penalty, moved) <= allowed + rounding:

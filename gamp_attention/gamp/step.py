@@ -89,7 +89,7 @@ def initial_state(data: Dataset, Q: np.ndarray, V: np.ndarray | None = None) -> 
     return GampState(np.array(Q), np.array(V), np.zeros((data.n_samples, L, r)))
 
 
-def _check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None) -> None:
+def check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None = None) -> None:
     """Raise unless a state is one of these data. Compiled code does not look whether it reads beyond its arrays."""
     if not isinstance(state, GampState):
         raise check.fail("state", state, "a GampState, such as initial_state(data, Q)", TypeError)
@@ -152,7 +152,7 @@ def gamp_step(
     require_dataset(data).terms(risk)
     beta = check.real("damping", damping, low=0, high=1, strict=True)
     check.flag("hold", hold)
-    _check_shapes(data, state, V_hat)
+    check_shapes(data, state, V_hat)
     V_hat = None if V_hat is None else check.array("V_hat", V_hat, np.shape(V_hat))
     Q, V, D, z = state.Q, state.V, state.D, state.z
 

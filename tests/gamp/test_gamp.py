@@ -196,3 +196,16 @@ def test_a_random_start_knows_nothing_of_the_teacher_of_the_same_seed():
     start = initial_weights(data, "random", 7)
     correlation = float((start * data.Q_star).sum() / (np.linalg.norm(start) * np.linalg.norm(data.Q_star)))
     assert abs(correlation) < 4 / np.sqrt(2000)
+
+
+def test_a_run_goes_on_from_a_state_with_its_memory():
+    data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
+    whole = ga.run_gamp(data, damping=0.5, tol=0, max_iter=12)
+    first = ga.run_gamp(data, damping=0.5, tol=0, max_iter=7)
+    second = ga.run_gamp(data, first.state, damping=0.5, tol=0, max_iter=5)
+    assert np.array_equal(second.Q, whole.Q)
+    assert np.array_equal(second.state.D, whole.state.D)
+    end = ga.run_gamp(data, hold_after=0)
+    assert ga.run_gamp(data, end.state, hold_after=0).n_iter == 0
+    with pytest.raises(ValueError, match=r"state.D: needs shape"):
+        ga.run_gamp(data, ga.GampState(end.Q, end.state.V, end.state.D[:-1]))

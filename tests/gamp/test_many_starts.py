@@ -137,3 +137,11 @@ def test_data_that_say_nothing_start_at_random(tokens):
     data = ga.Dataset(tokens, tokens, np.zeros(tokens.shape[1:]))
     found = ga.run_gamp(data, "spectral", n_starts=2)
     assert [start.name for start in found.starts] == ["random 1", "random 2"]
+
+
+def test_starts_that_are_left_after_the_one_kept_has_converged(sentences):
+    data = ga.Dataset(sentences.tokens, sentences.outputs, sentences.positions, lam=1.0)
+    found = ga.run_gamp(data, "spectral", n_starts=8, tol=1e-3)
+    assert found.converged
+    assert found.n_iter < 30
+    assert np.isfinite([start.excess for start in found.starts]).all()

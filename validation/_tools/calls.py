@@ -59,6 +59,7 @@ THINGS = {
     "DATA": "ga.sample(PAPER, d=8, alpha=1.5, seed=0)",
     "OWN_DATA": "ga.Dataset(X, Y, P, lam=0.1)",
     "OWN_LABELS": "ga.LabelledDataset(X, PLUS_MINUS, ga.LogisticLoss(), lam=0.1)",
+    "FIT": "ga.run_gamp(DATA, 'random')",
     "LOSS": "DATA.loss",
     "STATE": "ga.initial_state(DATA, WEIGHTS)",
     "TEACHER": "ga.SoftmaxTeacher(0.3, SQUARE)",
@@ -138,6 +139,7 @@ LINES = {
     "paper_model": "ga.paper_model(omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, penalty=None, score_noise=0.1)",
     "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, threads=1)",
     "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, weight=None, variance=0.25)",
+    "leave_one_out": "ga.leave_one_out(DATA, FIT, form='hessian', examine=True, refits=1)",
     "run_gamp": (
         "ga.run_gamp(DATA, init=WEIGHTS, risk='exact', damping=0.3, tol=1e-8, max_iter=60, hold_after=20, "
         "accelerate=False, settling=True, onsager='empirical', empirical_after=5, V=WIDE, seed=0, n_starts=2, "

@@ -1,0 +1,170 @@
+"""The leave-one-out error of a minimum, without training again."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
+from gamp_attention.data.dataset import Dataset, require_dataset
+from gamp_attention.data.risk import RiskAtPoint, risk_at, susceptibility
+from gamp_attention.experiments.inference.refits import refit
+from gamp_attention.experiments.inference.removal import Removed, cavity_fields, removed
+from gamp_attention.experiments.inference.result import LeaveOneOut
+from gamp_attention.losses.derivatives import sample_derivatives
+
+FORMS = ("hessian", "cavity")
+
+
+@dataclass(frozen=True)
+class BeliefSettings:
+    """What is computed by itself, and when it is trusted."""
+
+    dense: int = 4096  # weights up to which the Hessian is factored
+    examined: float = 2e11  # products of numbers up to which samples are examined
+    rough: float = 0.15  # share of doubtful samples from which on the landscape is rough
+    gradient: float = 1e-3  # norm of the exact risk at weights of a minimum of it
+    least: int = 10  # samples of which a share is told
+
+
+BELIEF = BeliefSettings()
+
+
+@quiet
+def leave_one_out(
+    data: Dataset, gamp: Any, *, form: str | None = None, examine: bool | None = None, refits: int = 0
+) -> LeaveOneOut:
+    """Estimate the test error from the training data alone, as the error of each sample under weights without it.
+
+    Eq. :eq:`leave-one-out`.
+
+    Parameters
+    ----------
+    data : the samples.
+    gamp : the result of `run_gamp` or `minimize_risk` on them, with the exact risk.
+    form : "hessian", a Newton step without each sample, from one Cholesky factor; "cavity", the cavity field of message
+        passing, which costs a pass over the tokens and is right up to O(1/√d) in each sample. If not given, "hessian"
+        up to 4096 weights.
+    examine : whether the Newton step of each sample is examined, which says where refits would end elsewhere; with the
+        Hessian alone. If not given, where that takes seconds at most.
+    refits : so many of the doubtful samples, the most doubtful first, are left out by a descent from these weights.
+
+    Returns
+    -------
+    LeaveOneOut
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs; for weights of the asymptotic risk.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    >>> loo = ga.leave_one_out(data, ga.run_gamp(data))
+    >>> loo.trusted, loo.errors.shape
+    (True, (300,))
+    >>> loo.in_training < 0.7 * loo.test_error
+    True
+    """
+    Q, at = trained(data, gamp)
+    refits = check.integer("refits", refits, low=0)
+    if form is None:
+        form = FORMS[Q.size > BELIEF.dense]
+    check.choice("form", form, FORMS)
+    if examine is not None and check.flag("examine", examine) and form != "hessian":
+        raise check.fail("examine", examine, "form='hessian'")
+    if examine is None:
+        work = float(data.n_samples**2 * data.n_tokens * data.rank) * Q.size
+        examine = form == "hessian" and work <= BELIEF.examined and isinstance(data.tokens, np.ndarray)
+    n, refitted = data.n_samples, np.zeros(data.n_samples, bool)
+    doubtful, remainder, with_choice, found = refitted, np.full(n, np.nan), np.nan, None
+    if form == "hessian":
+        found = removed(data, at, Q, bool(examine))
+        fields, doubtful, remainder = found.fields, found.doubtful, found.remainder
+        with_choice = _with_choice(data, gamp, at, found)
+    else:
+        V = gamp.overlaps.V
+        fields = cavity_fields(data, at, Q, V if np.isfinite(V).all() else susceptibility(data, at, Q))
+    order = np.argsort(-np.where(doubtful, np.nan_to_num(remainder, nan=np.inf), -1.0), kind="stable")
+    for sample in order[: min(refits, np.count_nonzero(doubtful))]:
+        weights, refitted[sample] = refit(data, Q, int(sample))
+        if refitted[sample]:
+            fields[sample] = data_fields(data, weights, int(sample))
+    errors = sample_errors(data, fields)
+    against = _against(gamp, found, doubtful & ~refitted)
+    error = float(errors.std(ddof=1) / np.sqrt(n)) if n > 1 else np.nan
+    return LeaveOneOut(
+        test_error=float(errors.mean()), test_error_error=error, in_training=float(sample_errors(data, at.z).mean()),
+        errors=errors, fields=fields, form=form, trusted=not against, doubtful=doubtful, remainder=remainder,
+        refitted=refitted, with_choice=with_choice, message=_told(against, found, examine),
+    )  # fmt: skip
+
+
+def trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
+    """Weights of a result and the exact risk there; raises unless they are of these data and of that risk."""
+    require_dataset(data)
+    if not all(hasattr(gamp, name) for name in ("Q", "overlaps", "converged", "is_minimum", "gradient_norm")):
+        raise check.fail("gamp", gamp, "a result of run_gamp or minimize_risk", TypeError)
+    Q = check.array("gamp.Q", gamp.Q, (data.dim, data.rank))
+    at = risk_at(data, Q, "exact")
+    if not at.gradient_norm <= BELIEF.gradient + 10 * gamp.gradient_norm:
+        needs = f"weights that the exact risk of these data has led to, with the gradient norm {gamp.gradient_norm:.2g}"
+        got = f"{at.gradient_norm:.2g}: run_gamp(data, risk='exact') gives them"
+        raise ValueError(f"gamp: needs {needs}, got {got}")
+    return Q, at
+
+
+def sample_errors(data: Dataset, fields: np.ndarray) -> np.ndarray:
+    """‖y − f(x)‖²/(dL) (n,) of samples that have these fields (n, L, r); of labels their loss."""
+    terms = data.terms("exact")
+    losses = sample_derivatives(data.loss, terms.params, fields)[0] + terms.constant
+    return losses if data.labels is not None else 2 * losses / data.n_tokens
+
+
+def data_fields(data: Dataset, Q: np.ndarray, sample: int) -> np.ndarray:
+    """Fields (L, r) of one sample."""
+    rows = slice(sample, sample + 1)
+    x = data.tokens[rows] if isinstance(data.tokens, np.ndarray) else data.tokens.read(rows)
+    return (x[0] + data.positions) @ Q / np.sqrt(data.dim)
+
+
+def _with_choice(data: Dataset, gamp: Any, at: RiskAtPoint, kept: Removed) -> float:
+    """The mean error where each sample has the start of lowest risk without it, among those followed to a minimum."""
+    ended = [one for one in getattr(gamp, "starts", ()) if not one.kept and one.status is not None]
+    others = [one for one in ended if one.status.converged]
+    if not others:
+        return float("nan")
+    risks, errors = [at.train_loss * data.dim - kept.gain], [sample_errors(data, kept.fields)]
+    for one in others:
+        there = risk_at(data, one.Q, "exact")
+        end = removed(data, there, one.Q, False)
+        risks.append(there.train_loss * data.dim - end.gain)
+        errors.append(sample_errors(data, end.fields))
+    best = np.argmin(risks, axis=0)
+    return float(np.array(errors)[best, np.arange(len(best))].mean())
+
+
+def _against(gamp: Any, found: Removed | None, doubtful: np.ndarray) -> list[str]:
+    """What speaks against the estimate."""
+    reasons = []
+    if not gamp.converged:
+        reasons.append("the training did not converge")
+    elif not gamp.is_minimum or (found is not None and not found.minimum):
+        reasons.append("the weights are a saddle of the risk, which run_gamp(..., escape=True) leaves")
+    if np.mean(doubtful) > BELIEF.rough:
+        reasons.append("the landscape is rough, where minima are chosen by the samples and the estimate is too low")
+    if getattr(gamp, "n_off_global", 0) > BELIEF.rough * len(doubtful):
+        reasons.append("many samples are off their global proximal minimum")
+    return reasons
+
+
+def _told(reasons: list[str], found: Removed | None, examine: Any) -> str:
+    if found is None:
+        looked = "samples were not examined one by one"
+    elif examine:
+        looked = f"{np.count_nonzero(found.doubtful)} of {len(found.gain)} samples are doubtful"
+    else:
+        looked = f"{np.count_nonzero(found.doubtful)} of {len(found.gain)} samples hold the weights alone"
+    return f"{'not to be trusted: ' + '; '.join(reasons) + '; ' if reasons else ''}{looked}"
