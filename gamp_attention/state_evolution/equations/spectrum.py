@@ -53,6 +53,7 @@ class Resolvent:
 
     Attributes
     ----------
+    x, V : those it is of.
     inside : whether x is below the edge, as far as one step of the equations tells.
     R : (N, L, c, L, c).
     C : (K, c, c) in each class of coordinates.
@@ -60,7 +61,7 @@ class Resolvent:
     """
 
     def __init__(self, ensemble: Ensemble, x: float, V: np.ndarray) -> None:
-        self._ensemble = ensemble
+        self._ensemble, self.x, self.V = ensemble, x, V
         (L, c, _), law = ensemble.shape, ensemble.law
         big = np.zeros((L, c, L, c))
         big[np.arange(L), :, np.arange(L)] = V
@@ -73,6 +74,12 @@ class Resolvent:
         self.inside = self.inside and _positive(A)
         self.C = np.linalg.inv(A) if self.inside else np.full_like(A, np.nan)
         self.W = np.einsum("k,kl,kab->lab", law.weight, law.gamma, self.C)
+
+    @cached_property
+    def slope(self) -> np.ndarray:
+        """∂W/∂x (L, c, c)."""
+        law = self._ensemble.law
+        return np.asarray(np.einsum("k,kl,kab->lab", law.weight, law.gamma, self.C @ self.C))
 
     @cached_property
     def squares(self) -> np.ndarray:

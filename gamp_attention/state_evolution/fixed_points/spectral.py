@@ -16,17 +16,15 @@ from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Result
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
 from gamp_attention.state_evolution.equations.spectrum import Ensemble, Resolvent
+from gamp_attention.state_evolution.fixed_points.below_spectrum import lowest_edge, size_of, solution
 
 
 @dataclass(frozen=True)
 class EdgeSettings:
-    """How edges and eigenvalues are found."""
+    """Which eigenvalues count as outside the bulk."""
 
-    newton: int = 100  # steps to V at most
-    converged: float = 1e-12  # relative change of V
-    halvings: int = 100  # of the interval that holds the edge, at most
     most_samples: float = 1e12  # n/d
-    rtol: float = 1e-6  # of the edge
+    rtol: float = 1e-8  # of the sizes of V at which eigenvalues lie
     outside: float = 1e-3  # an eigenvalue counts as outside where the map has one by so much above 1 at the edge
 
 
@@ -143,34 +141,41 @@ def _ensemble(model: Model, alpha: float, weights: str, n_points: int, rng: np.r
 
 def _lowest(ensemble: Ensemble) -> _Lowest:
     """The edge, and what is below it."""
-    from scipy.optimize import brentq
-
-    edge, V = lower_edge(ensemble)
-    L, c, t = ensemble.shape
-    zero = np.zeros((L, c, c))
-    at_edge = _growths(Resolvent(ensemble, edge, V))
-    outside = int(np.count_nonzero(at_edge > 1 + EDGE.outside))
+    path = lowest_edge(ensemble)
+    edge, (L, c, t) = path[-1], ensemble.shape
+    outside = int(np.count_nonzero(_growths(edge) > 1 + EDGE.outside))
     values, teacher, positions = [], [], []
     for j in range(outside):
-
-        def excess(x: float, j: int = j) -> float:
-            found = variances(ensemble, x, zero)  # none nearer to the edge than that is known
-            return float((at_edge if found is None else _growths(found))[j] - 1)
-
-        below = abs(edge)
-        while excess(edge - below) > 0:
-            below *= 2
-        x = brentq(excess, edge - below, edge, rtol=EDGE.rtol)
-        found = variances(ensemble, x, zero) or Resolvent(ensemble, edge, V)
+        found = _eigenvalue(ensemble, path, j)
         growths, vectors = np.linalg.eig(found.directions)
         vector = vectors[:, np.argsort(-growths.real)[j]].real
         second, first = found.weights_of(vector[: L * c].reshape(L, c), vector[L * c :].reshape(L, c, t))
-        values.append(x)
+        values.append(found.x)
         shares = [_share(first[:, part], ensemble.law, part, second) for part in (slice(L, L + t), slice(0, L))]
         teacher.append(shares[0])
         positions.append(shares[1])
     order = np.argsort(values)
-    return _Lowest(edge, float(at_edge[0]), *(np.array(each)[order] for each in (values, teacher, positions)))
+    return _Lowest(edge.x, float(_growths(edge)[0]), *(np.array(each)[order] for each in (values, teacher, positions)))
+
+
+def _eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Resolvent:
+    """The solution at which the j-th eigenvalue of the map of overlaps is 1."""
+    from scipy.optimize import brentq
+
+    at = {size_of(each.V): each for each in path}
+
+    def excess(size: float) -> float:
+        if size not in at:
+            near = min(at, key=lambda known: abs(known - size))
+            at[size] = solution(ensemble, size, at[near]) or at[near]
+        return float(_growths(at[size])[j] - 1)
+
+    above = next(k for k, each in enumerate(path) if excess(size_of(each.V)) > 0)
+    if above == 0:
+        return path[0]
+    size, _ = brentq(excess, *(size_of(path[k].V) for k in (above - 1, above)), rtol=EDGE.rtol, full_output=True)
+    excess(size)
+    return at[size]
 
 
 def _share(first: np.ndarray, law: Any, part: slice, second: np.ndarray) -> float:
@@ -183,45 +188,3 @@ def _share(first: np.ndarray, law: Any, part: slice, second: np.ndarray) -> floa
 def _growths(at: Resolvent) -> np.ndarray:
     """Eigenvalues of the map of overlaps, all real, in descending order."""
     return np.sort(np.linalg.eigvals(at.directions).real)[::-1]
-
-
-def variances(ensemble: Ensemble, x: float, V: np.ndarray) -> Resolvent | None:
-    """The resolvent at x by Newton steps from variances V (L, c, c) that are not above its own; None above the edge.
-
-    The map of V is increasing and convex, so that steps from below stay below.
-    """
-    for _ in range(EDGE.newton):
-        here = Resolvent(ensemble, x, V)
-        if not here.inside:
-            return None
-        # V_hat falls by R V' R, so that the derivative is the transpose of the map of squares
-        growth = here.squares
-        if np.abs(np.linalg.eigvals(growth)).max() >= 1:
-            return None
-        step = np.linalg.solve(np.eye(len(growth)) - growth, (here.W - V).ravel()).reshape(V.shape)
-        V = V + 0.5 * (step + np.swapaxes(step, 1, 2))
-        if np.abs(step).max() <= EDGE.converged * np.abs(V).max():
-            return Resolvent(ensemble, x, V)
-    return None
-
-
-def lower_edge(ensemble: Ensemble) -> tuple[float, np.ndarray]:
-    """The largest x that is below the spectrum, and V (L, c, c) there."""
-    L, c, _ = ensemble.shape
-    # ‖X̃‖² is at most this, and positions add what is no part of the bulk
-    size = float(np.abs(ensemble.h).max() * L * c * ensemble.law.gamma.max() * (1 + np.sqrt(ensemble.alpha * L)) ** 2)
-    low, high = -2 * size, size
-    found = variances(ensemble, low, np.zeros((L, c, c))) if np.isfinite(size) else None
-    if found is None or not size:
-        raise check.fail("model", size, "a spectrum within the range of doubles that is not all zero")
-    V = found.W
-    for _ in range(EDGE.halvings):
-        middle = 0.5 * (low + high)
-        found = variances(ensemble, middle, V)
-        if found is None:
-            high = middle
-        else:
-            low, V = middle, found.W
-        if high - low <= EDGE.rtol * min(abs(low), abs(high)):
-            break
-    return low, V
