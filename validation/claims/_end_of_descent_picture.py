@@ -37,8 +37,8 @@ def _draw_ends(axis, numbers, key):
         axis.errorbar(1 / np.sqrt(d), mean, 2 * error, fmt=marker, ms=5, capsize=2, color=colour, label=label)
         limit = numbers["limits"][name][key]
         axis.errorbar([0.0], [100 * limit["mean"]], [200 * limit["error"]], fmt=marker, ms=7, mfc="white", color=colour)
-    for directions, x, colour in zip(numbers["theory"], (-0.001, -0.002), (GREY, DARK), strict=True):
-        end = numbers["theory"][directions][key]["end"]
+    for told, x, colour in zip(numbers["theory"].values(), (-0.001, -0.002), (GREY, DARK), strict=True):
+        end = told[key]["end"]
         axis.errorbar([x], [100 * end["mean"]], [200 * end["error"]], fmt="D", ms=5, color=colour)
     axis.axhline(0, color=GREY, lw=0.8)
     axis.set(title=f"{LABELS[key]} at the end, % off the fixed point", xlabel="$1/\\sqrt{d}$; diamonds: theory")

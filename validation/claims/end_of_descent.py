@@ -2,25 +2,29 @@
 
 Replica symmetry is broken on the positional branch, so its fixed point is not where training ends. Heavy-ball descent,
 whose 150 steps are a training time of 4500, has nearly stopped by then at any d tried (gradients of 4e-3 and less), and
-L-BFGS finishes it. Its theory is followed as long, in two ways: as the package samples it, and with the jumps counted
-(`_counted_jumps`), which sampled derivatives miss at late times. Where it ends is the mean over the last third of the
-steps, its error the spread over replicas and the drift since the middle third. Instances are told relative to the fixed
-point for their own teacher.
+L-BFGS finishes it. Its theory is followed as long, by `trajectory`, which counts what too few of its paths carry
+(`RareSettings`), and by sampled responses alone, which miss it at late times. Where it ends is the mean over the last
+third of the steps, its error the spread over replicas and the drift since the middle third. Instances are told relative
+to the fixed point for their own teacher.
 
 Plain descent and one with more momentum are started on some instances, too; how many end elsewhere is told.
 
-Criterion: the theory with the jumps counted ends within four standard errors (of both) of where descents do, in q and
+Criterion: the theory ends within four standard errors (of both) of where descents do, in q and
 m; the replica-symmetric fixed point is more than four standard errors from there in q or m. GAMP's minimum is
 the lower one in at least three quarters as many instances as have two.
 """
+
+from contextlib import nullcontext
+from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._core.text import plain
+from gamp_attention.state_evolution.dynamics import descent_paths
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.trials import run_trials
-from validation.claims._counted_jumps import counted_jumps
 from validation.claims._end_of_descent_picture import draw
 
 ALPHA, START = 1.5, "positional"
@@ -29,16 +33,17 @@ OTHERS = ({"method": "gd", "lr": 6.0}, {"method": "momentum", "lr": 6.0, "moment
 STEPS, PER_STEP = 150, 30.0
 SEEDS = {1000: 12, 2000: 10, 4000: 4, 8000: 1}
 QUICK = {300: 4}
-DIRECTIONS = (0, 12)
+SAMPLED = replace(descent_paths.RARE, few=0.0)  # never too few paths
+WAYS = ("as sampled", "with jumps counted")
 REPLICAS = {"n_paths": 4096, "seeds": 4}  # of two each
 QUICK_REPLICAS = {"n_paths": 1280, "seeds": 2}
 KEYS = ("q", "m")
 SAME, MOST, DEEPER, MANY_SEEDS = 1e-5, 4.0, 0.75, 4  # ‖ΔQ‖/√d, standard errors, share, instances to follow
 
 
-def theory(directions, n_paths, seed):
+def theory(way, n_paths, seed):
     """Two replicas of the prediction: their means at every step."""
-    with counted_jumps(directions):
+    with patch.object(descent_paths, "RARE", SAMPLED) if way == WAYS[0] else nullcontext():
         path = ga.trajectory(
             ga.paper_model(), ALPHA, START, n_iter=STEPS, n_paths=n_paths, n_replicas=2, seed=seed, **HOW
         )
@@ -90,9 +95,7 @@ def main():
     if found.draw:
         return draw(verdict.stored(), verdict.path(".png"))
     size, where = QUICK_REPLICAS if found.quick else REPLICAS, folder(found, verdict.name)
-    paths = [
-        {"directions": k, "n_paths": size["n_paths"], "seed": seed} for k in DIRECTIONS for seed in range(size["seeds"])
-    ]
+    paths = [{"way": way, "n_paths": size["n_paths"], "seed": seed} for way in WAYS for seed in range(size["seeds"])]
     plan = [{"d": d, "seed": seed} for d, seeds in sizes.items() for seed in range(seeds)]
     with pool(found) as executor:
         told = run_trials(where / "theory", theory, paths, executor)
@@ -120,9 +123,9 @@ def summarised(told, rows, sizes):
     fixed = scalars(se.overlaps, se.train_loss)
     found = {"times": PER_STEP * np.arange(STEPS + 1), "fixed": fixed, "theory": {}, "ends": {}, "limits": {}}
     third = STEPS // 3
-    for k in DIRECTIONS:
-        mine = [row for row in told if row["directions"] == k]
-        found["theory"][k] = {}
+    for way in WAYS:
+        mine = [row for row in told if row["way"] == way]
+        found["theory"][way] = {}
         for key in KEYS:
             off = np.array([row[key] for row in mine]) / fixed[key] - 1
             end, before = (
@@ -130,7 +133,7 @@ def summarised(told, rows, sizes):
             )
             drift = abs(end["mean"] - before["mean"])
             end["error"] = float(np.hypot(end["error"], drift))
-            found["theory"][k][key] = mean_and_error(off) | {"end": end, "drift": drift}
+            found["theory"][way][key] = mean_and_error(off) | {"end": end, "drift": drift}
     for name in ("descent", "gamp"):
         offs = {
             d: {key: [row[name][key] / row["fixed"][key] - 1 for row in rows if row["d"] == d] for key in (*KEYS, "V")}
@@ -161,7 +164,7 @@ def pooled(by_size):
 def judge(verdict, numbers, rows):
     alone = np.mean([each > SAME for pair in numbers["same"] for each in pair])
     print(f"other descents end in other minima than the heavy ball's in {alone:.0%}")
-    limit, told = numbers["limits"]["descent"], numbers["theory"][max(DIRECTIONS)]
+    limit, told = numbers["limits"]["descent"], numbers["theory"][WAYS[-1]]
     beyond = []
     for key in KEYS:
         gap = abs(told[key]["end"]["mean"] - limit[key]["mean"])
@@ -184,8 +187,8 @@ def markdown(numbers):
                  for key in (*KEYS, "V")]  # fmt: skip
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
 
-    for k, words in zip(DIRECTIONS, ("as sampled", "with jumps counted"), strict=True):
-        row(f"end of descent, theory, {words}", {key: numbers["theory"][k][key]["end"] for key in KEYS})
+    for way in WAYS:
+        row(f"end of descent, theory, {way}", {key: numbers["theory"][way][key]["end"] for key in KEYS})
     for name, words in (("descent", "end of descent"), ("gamp", "GAMP's minimum")):
         for d, values in numbers["ends"][name].items():
             row(f"{words}, d = {d}", values)

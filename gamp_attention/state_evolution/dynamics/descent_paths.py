@@ -12,6 +12,21 @@ from gamp_attention.state_evolution.dynamics.path_responses import PathResponses
 from gamp_attention.state_evolution.equations.components import restricted
 
 
+@dataclass(frozen=True)
+class RareSettings:
+    """When derivatives of the paths are too rare and too large to be sampled.
+
+    Where samples choose between two wells, derivatives grow exponentially, on a share of the paths that shrinks as
+    fast, and averages over samples miss what these carry once it is few paths. Then Stein's lemma tells it.
+    """
+
+    few: float = 8.0  # paths that carry an average (Σ|F|)²/Σ|F|²; as many or more are enough
+    most: int = 12  # first times that are corrected for; at later ones samples are the less noisy ones
+
+
+RARE = RareSettings()
+
+
 @dataclass(frozen=True, eq=False)
 class DescentForces:
     """What the fields at time t do to the weights; sums over the components of a mixture, by source.
@@ -44,6 +59,7 @@ class DescentPaths:
         self._responses = PathResponses(self._n, n_iter + 1, L, r)
         self._forces = np.empty((n_iter + 1, self._n, L, r))
         self._theta: list[np.ndarray] = []
+        self._rare = 0  # leading times with responses that samples miss
 
     def advance(
         self, alpha: float, overlaps: Overlaps, covariances: list[np.ndarray], memory: np.ndarray
@@ -63,15 +79,32 @@ class DescentPaths:
         response = alpha * self._responses.advance(memory, slopes)
         theta = alpha * np.einsum("nla,nlb->lab", force, self._paths.y) / n
         theta -= np.einsum("slab,slbt->lat", response, np.array(self._theta))
+        theta = theta @ np.linalg.pinv(model.coordinates.rho, hermitian=True)
+        theta, response = self._counted(alpha * force, theta, response)
         y, terms = self._paths.y, self._paths.terms
         return DescentForces(
             m=alpha * force.mean(axis=0),
-            theta=theta @ np.linalg.pinv(model.coordinates.rho, hermitian=True),
+            theta=theta,
             q=alpha * np.einsum("snla,nlb->slab", self._forces[: t + 1], force, optimize=True) / n,
             response=response,
             loss=alpha * float(np.mean(value + terms.constant)),
             test_error=float(np.mean(model.task.errors(fields, y, terms))),
         )
+
+    def _counted(self, force: np.ndarray, theta: np.ndarray, response: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """θ̂ and Γ, corrected by Stein's lemma where too few paths carry what samples have of Γ, or did before."""
+        carriers, most = self._responses.carriers, min(RARE.most, len(response))
+        while self._rare < most and carriers[self._rare] < RARE.few:
+            self._rare += 1
+        if not self._rare:
+            return theta, response
+        times, r, known = len(response), self.model.rank, self.model.teacher_rank
+        theta, response = theta.copy(), response.copy()
+        for l, path in enumerate(self._paths.of_token):
+            told = np.concatenate([theta[l], response[:, l].swapaxes(0, 1).reshape(r, times * r)], axis=1)
+            told = path.responses(force[:, l], told, known + r * self._rare)
+            theta[l], response[:, l] = told[:, :known], told[:, known:].reshape(r, times, r).swapaxes(0, 1)
+        return theta, response
 
 
 def gathered(model: Model, paths: list[DescentPaths], forces: list[DescentForces]) -> DescentForces:

@@ -37,6 +37,16 @@ class GaussianPath:
         self._white = np.concatenate([self._white, fresh], axis=1)
         return self._white @ row.T
 
+    def responses(self, values: np.ndarray, sampled: np.ndarray, leading: int) -> np.ndarray:
+        """Mean derivatives (a, k) of values (n, a) in the Gaussians, corrected for what samples of them have missed.
+
+        With (g_0, g_1, …) = F w and white w, E[values w_j] = Σ_k E[∂values/∂g_k] F_kj (Stein's lemma). The sampled ones
+        are changed such that this holds for the leading w, those of that many Gaussians. Eq. :eq:`rare-responses`.
+        """
+        gap = values.T @ self._white[:, :leading] / len(values) - sampled @ self._factor[:, :leading]
+        change = np.linalg.lstsq(self._factor[:leading, :leading].T, gap.T, rcond=1e-7)[0].T
+        return sampled + np.pad(change, ((0, 0), (0, sampled.shape[1] - leading)))
+
 
 class FieldPaths:
     """Paths of the fields: y, then ω̃^0, ω̃^1, … drawn given all before. Eq. :eq:`path-law`."""
@@ -47,7 +57,7 @@ class FieldPaths:
         white = symmetrise(half_normals(n_paths, teacher_size(model), rng))
         self._white = white  # every column drawn so far, orthonormal over the paths
         roots = psd_root(model.coordinates.rho)
-        self._of_token = [GaussianPath(white[:, l * t : (l + 1) * t], roots[l]) for l in range(L)]
+        self.of_token = [GaussianPath(white[:, l * t : (l + 1) * t], roots[l]) for l in range(L)]
         self.y, self.terms = fields_and_terms(model, white)
 
     def draw(
@@ -58,7 +68,7 @@ class FieldPaths:
         fresh = symmetrise(half_normals(self.n, L * r, rng or self._rng), self._white)
         self._white = np.concatenate([self._white, fresh], axis=1)
         fields = np.empty((self.n, L, r))
-        for l, path in enumerate(self._of_token):
+        for l, path in enumerate(self.of_token):
             with_past = np.concatenate([overlaps.theta[l], *[c[l].T for c in covariances[:-1]]], axis=1)
             fields[:, l] = path.draw(fresh[:, l * r : (l + 1) * r], with_past, covariances[-1][l])
         return fields

@@ -30,12 +30,17 @@ class PathResponses:
     n : paths.
     n_times : how often `advance` may be called.
     blocks, size : k = blocks · size; the memory acts on each block of so many numbers alone.
+
+    Attributes
+    ----------
+    carriers : (t + 1,) how many paths carry the means at the latest time, (Σ|F|)²/Σ|F|²: n where all are alike.
     """
 
     def __init__(self, n: int, n_times: int, blocks: int, size: int) -> None:
         self._n, self._n_times, self._shape, self._t = n, n_times, (blocks, size), 0
         k = blocks * size
         self._kept = np.zeros((-(-n // LANES), n_times * (n_times + 1) // 2, k, k, LANES), dtype=np.float32)
+        self.carriers = np.zeros(0)
 
     def advance(self, memory: np.ndarray, slopes: np.ndarray, seed: float = 1.0) -> np.ndarray:
         """The means over paths of the blocks of F(t, s), (t + 1, blocks, size, size), at the next time t.
@@ -49,20 +54,23 @@ class PathResponses:
         here.reshape(-1, k, k)[: self._n] = slopes
         here = np.ascontiguousarray(here.transpose(0, 2, 3, 1))
         sums = np.zeros((len(self._kept), t + 1, blocks, size, size))
+        sizes = np.zeros((len(self._kept), t + 1, 2))
         weights = np.ascontiguousarray(memory, dtype=np.float32).reshape(t, blocks, size, size)
 
         def task(first: int, last: int) -> None:
             for b in range(first, last):
-                _advance(t, self._n_times, np.float32(seed), weights, here[b], self._kept[b], sums[b])
+                _advance(t, self._n_times, np.float32(seed), weights, here[b], self._kept[b], sums[b], sizes[b])
 
         over_blocks(task, len(self._kept), 1)
         self._t += 1
+        first, second = sizes.sum(axis=0).T
+        self.carriers = np.divide(first**2, second, out=np.full(t + 1, float(self._n)), where=second > 0)
         return sums.sum(axis=0) / self._n
 
 
 @kernel
-def _advance(t, n_times, seed, memory, slopes, kept, sums):
-    """F(t, s) of LANES paths for every s, kept at the place of (s, t), and their sums."""
+def _advance(t, n_times, seed, memory, slopes, kept, sums, sizes):
+    """F(t, s) of LANES paths for every s, kept at the place of (s, t); their sums, and those of |F| and |F|²."""
     blocks, size = sums.shape[1], sums.shape[2]
     k, lanes = blocks * size, slopes.shape[2]
     J = np.empty((k, k, lanes), np.float32)
@@ -83,6 +91,15 @@ def _advance(t, n_times, seed, memory, slopes, kept, sums):
                     for p in range(lanes):
                         total += F[l * size + a, l * size + b, p]
                     sums[s, l, a, b] += total
+        squares = J[0, 0]
+        squares[:] = np.float32(0)
+        for i in range(k):
+            for j in range(k):
+                for p in range(lanes):
+                    squares[p] += F[i, j, p] * F[i, j, p]
+        for p in range(lanes):
+            sizes[s, 0] += np.sqrt(squares[p])
+            sizes[s, 1] += squares[p]
 
 
 @field_kernel

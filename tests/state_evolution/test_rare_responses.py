@@ -1,0 +1,102 @@
+"""Responses that too few sampled paths carry: near-jumps of long descents, counted by Stein's lemma."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import gamp_attention as ga
+from gamp_attention.state_evolution.dynamics import descent_paths
+from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths
+from gamp_attention.state_evolution.dynamics.path_responses import PathResponses
+
+SHORT = {"method": "gd", "lr": 3.0, "n_iter": 30, "n_paths": 512}
+LONG = {"method": "momentum", "lr": 6.0, "momentum": 0.8, "n_iter": 60, "n_paths": 512}  # a training time of 1800
+SETTLED = 40  # the step from which on q of the long one stays
+
+
+@pytest.fixture
+def corrected_below(monkeypatch):
+    """A prediction on the positional branch whose responses are corrected where fewer than so many paths carry them."""
+
+    def found(few, **options):
+        monkeypatch.setattr(descent_paths, "RARE", replace(descent_paths.RARE, few=few))
+        return ga.trajectory(ga.paper_model(), 1.5, "positional", **options)
+
+    return found
+
+
+def paths_of(model, n=4096, steps=3):
+    """The path of the first token, and its Gaussians y, ω̃^0, ω̃^1, … as columns."""
+    paths, rng = FieldPaths(model, n, np.random.default_rng(0)), np.random.default_rng(1)
+    root = rng.normal(size=(steps + 1, steps + 1))
+    cov = root @ root.T / (steps + 1)
+    scale = np.sqrt(model.coordinates.rho[0, 0, 0] / cov[0, 0])
+    cov[0] *= scale
+    cov[:, 0] *= scale
+    fields = [paths.y[:, 0, 0]]
+    one = np.ones((2, 1, 1))
+    for t in range(steps):
+        now = ga.Overlaps(q=cov[t + 1, t + 1] * one, m=np.zeros((2, 1)), theta=cov[t + 1, 0] * one, V=one)
+        fields.append(paths.draw(now, [cov[s + 1, t + 1] * one for s in range(t + 1)])[:, 0, 0])
+    return paths.of_token[0], np.stack(fields, axis=1)
+
+
+def test_steins_lemma_sees_what_samples_do_not(model):
+    """A jump: no sample has a derivative, and its mean is that of a delta function."""
+    path, fields = paths_of(model)
+    normal = np.array([0.3, 1.0, -0.5, 0.7])
+    along = fields @ normal
+    wanted = 2 * normal * stats.norm.pdf(0, scale=along.std())
+    told = path.responses(np.sign(along)[:, None], np.zeros((1, 4)), 4)
+    assert np.allclose(told[0], wanted, rtol=0.05, atol=0.05 * abs(wanted).max())
+    assert np.array_equal(path.responses(np.sign(along)[:, None], np.zeros((1, 4)), 2)[0, 2:], [0, 0])
+
+
+def test_what_samples_know_stays(model):
+    path, fields = paths_of(model)
+    slope = np.array([[0.3, 1.0, -0.5, 0.7]])
+    for leading in range(1, 5):
+        assert np.allclose(path.responses(fields @ slope.T, slope, leading), slope, rtol=1e-10)
+
+
+def test_carriers_are_counted():
+    rng, n = np.random.default_rng(0), 70
+    responses, slopes = PathResponses(n, 2, 1, 2), rng.normal(size=(n, 2, 2))
+    responses.advance(np.zeros((0, 1, 2, 2)), slopes)
+    sizes = np.linalg.norm(slopes, axis=(1, 2))
+    assert responses.carriers == pytest.approx([sizes.sum() ** 2 / (sizes**2).sum()], rel=1e-5)
+    alone = np.zeros((n, 2, 2))
+    alone[3] = 1
+    responses.advance(np.ones((1, 1, 2, 2)), alone)
+    assert responses.carriers == pytest.approx([1, 1])
+
+
+def test_short_descents_need_no_correction(corrected_below):
+    """Their responses are those of samples, to the last bit; the corrected ones agree within errors."""
+    sampled, usual, corrected = (corrected_below(few, **SHORT) for few in (0, descent_paths.RARE.few, np.inf))
+    assert np.array_equal(usual.q, sampled.q)
+    assert np.array_equal(usual.train_loss, sampled.train_loss)
+    assert not np.array_equal(corrected.q, sampled.q)
+    for name in ("q", "m"):
+        value, error = (getattr(each, name)[1:] for each in (sampled, sampled.error))
+        both = np.hypot(error, getattr(corrected.error, name)[1:])
+        assert (abs(getattr(corrected, name)[1:] - value) <= 4 * both).all()
+
+
+def test_long_descents_end_where_those_at_finite_d_do(corrected_below):
+    """Without the correction single paths carry the responses, and replicas are thrown off one after the other."""
+    usual, sampled = (corrected_below(few, **LONG) for few in (descent_paths.RARE.few, 0))
+    assert usual.error.q[SETTLED:].max() < 0.6 * sampled.error.q[SETTLED:].max()
+    how = {name: LONG[name] for name in ("method", "lr", "momentum")}
+    ends = []
+    for seed in range(8):
+        data = ga.sample(ga.paper_model(), 300, 1.5, seed)
+        run = ga.minimize_risk(data, "positional", "asymptotic", max_iter=LONG["n_iter"], tol=0, **how)
+        ends.append([run.history.scalars()[key][SETTLED:].mean() for key in ("q", "m")])
+    error = np.std(ends, axis=0, ddof=1) / np.sqrt(len(ends))
+    told, spread = (
+        np.array([each.scalars()[key][SETTLED:].mean() for key in ("q", "m")]) for each in (usual, usual.error)
+    )
+    assert (abs(np.mean(ends, axis=0) - told) <= 4 * np.hypot(error, spread)).all()
