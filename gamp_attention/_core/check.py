@@ -4,6 +4,7 @@ import math
 import numbers
 import os
 import sys
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -86,10 +87,13 @@ def ndim(name: str, value: Any) -> int:
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
     """One of a few words."""
-    if not isinstance(value, str) or value not in options:
-        error = ValueError if isinstance(value, str) else TypeError
-        raise fail(name, value, "one of " + ", ".join(map(repr, options)), error)
-    return value
+    if isinstance(value, str) and value in options:
+        return value
+    text = "one of " + ", ".join(map(repr, options))
+    if not isinstance(value, str):
+        raise fail(name, value, text, TypeError)
+    near = get_close_matches(value.lower(), options, n=1)
+    raise ValueError(f"{fail(name, value, text)}{f'; did you mean {near[0]!r}?' if near else ''}")
 
 
 def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool = False) -> np.ndarray:
