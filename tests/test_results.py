@@ -91,6 +91,15 @@ def leave_one_out():
     )
 
 
+def regularization_path():
+    """Of three values."""
+    values, trusted = np.array([0.01, 0.1, 1.0]), (False, True, None)
+    return ga.RegularizationPath(
+        "lam", values, values, values / 10, values, np.ones((3, 90)), 1, 2, trusted, values * np.nan, (gamp(),) * 3,
+        "the least test error at lam = 0.1; 1 others are lower by estimates that are not to be trusted",
+    )  # fmt: skip
+
+
 def state():
     """Of that run."""
     return ga.GampState(np.ones((D, R)), np.ones((L, R, R)), np.ones((D, L, R)), np.ones((D, L, R)))
@@ -226,6 +235,7 @@ RESULTS = {
     "LinearFit": lambda: ga.LinearFit(np.ones((L, L)), 0.1, np.nan, np.nan, ga.Status.CONVERGED),
     "Overlaps": lambda: ga.Overlaps(**arrays()),
     "PhaseBoundaries": boundaries,
+    "RegularizationPath": regularization_path,
     "Row": row,
     "Settled": lambda: Settled(np.ones((D, R)), 1e-9, 12),
     "Stability": lambda: state_evolution().stability,

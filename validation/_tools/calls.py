@@ -140,6 +140,10 @@ LINES = {
     "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, threads=1)",
     "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, weight=None, variance=0.25)",
     "leave_one_out": "ga.leave_one_out(DATA, FIT, form='hessian', examine=True, refits=1)",
+    "regularization_path": (
+        "ga.regularization_path(DATA, lams=[0.1, 1.0], init='random', n_starts=2, parameter='lam', form='cavity', "
+        "tol=1e-4, seed=0, predict=False, progress=False)"
+    ),
     "run_gamp": (
         "ga.run_gamp(DATA, init=WEIGHTS, risk='exact', damping=0.3, tol=1e-8, max_iter=60, hold_after=20, "
         "accelerate=False, settling=True, onsager='empirical', empirical_after=5, V=WIDE, seed=0, n_starts=2, "

@@ -24,8 +24,8 @@ class BeliefSettings:
     dense: int = 4096  # weights up to which the Hessian is factored
     examined: float = 2e11  # products of numbers up to which samples are examined
     rough: float = 0.15  # share of doubtful samples from which on the landscape is rough
+    some: int = 128  # samples by which a landscape is judged along a path
     gradient: float = 1e-3  # norm of the exact risk at weights of a minimum of it
-    least: int = 10  # samples of which a share is told
 
 
 BELIEF = BeliefSettings()
@@ -81,7 +81,7 @@ def leave_one_out(
     n, refitted = data.n_samples, np.zeros(data.n_samples, bool)
     doubtful, remainder, with_choice, found = refitted, np.full(n, np.nan), np.nan, None
     if form == "hessian":
-        found = removed(data, at, Q, bool(examine))
+        found = removed(data, at, Q, np.arange(n if examine else 0))
         fields, doubtful, remainder = found.fields, found.doubtful, found.remainder
         with_choice = _with_choice(data, gamp, at, found)
     else:
@@ -116,6 +116,16 @@ def trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
     return Q, at
 
 
+def is_trusted(data: Dataset, gamp: Any) -> bool:
+    """Whether nothing speaks against a result, by some of its samples where all of them would take long."""
+    Q, at = trained(data, gamp)
+    if Q.size > BELIEF.dense or not isinstance(data.tokens, np.ndarray):
+        return not _against(gamp, None, np.zeros(1, bool))
+    some = np.unique(np.linspace(0, data.n_samples - 1, min(BELIEF.some, data.n_samples)).astype(int))
+    found = removed(data, at, Q, some)
+    return not _against(gamp, found, found.doubtful[some])
+
+
 def sample_errors(data: Dataset, fields: np.ndarray) -> np.ndarray:
     """‖y − f(x)‖²/(dL) (n,) of samples that have these fields (n, L, r); of labels their loss."""
     terms = data.terms("exact")
@@ -139,7 +149,7 @@ def _with_choice(data: Dataset, gamp: Any, at: RiskAtPoint, kept: Removed) -> fl
     risks, errors = [at.train_loss * data.dim - kept.gain], [sample_errors(data, kept.fields)]
     for one in others:
         there = risk_at(data, one.Q, "exact")
-        end = removed(data, there, one.Q, False)
+        end = removed(data, there, one.Q, np.arange(0))
         risks.append(there.train_loss * data.dim - end.gain)
         errors.append(sample_errors(data, end.fields))
     best = np.argmin(risks, axis=0)
@@ -155,8 +165,6 @@ def _against(gamp: Any, found: Removed | None, doubtful: np.ndarray) -> list[str
         reasons.append("the weights are a saddle of the risk, which run_gamp(..., escape=True) leaves")
     if np.mean(doubtful) > BELIEF.rough:
         reasons.append("the landscape is rough, where minima are chosen by the samples and the estimate is too low")
-    if getattr(gamp, "n_off_global", 0) > BELIEF.rough * len(doubtful):
-        reasons.append("many samples are off their global proximal minimum")
     return reasons
 
 

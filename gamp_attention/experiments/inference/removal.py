@@ -56,14 +56,14 @@ class Removed:
         return (self.stiffness < REMOVAL.singular) | (self.remainder > REMOVAL.remainder)
 
 
-def removed(data: Dataset, at: RiskAtPoint, Q: np.ndarray, examine: bool) -> Removed:
-    """By the Hessian at Q; `examine` looks at the change of curvature, with as many products as tokens and samples.
+def removed(data: Dataset, at: RiskAtPoint, Q: np.ndarray, examined: np.ndarray) -> Removed:
+    """By the Hessian at Q. Of some samples the change of curvature is looked at, each in a product with all tokens.
 
     Eq. :eq:`leave-one-out`.
     """
     n, k = data.n_samples, data.n_tokens * data.rank
     g, D = -at.loss_gradients.reshape(n, k), at.hessians
-    A, whitened = np.empty((n, k, k)), []
+    A, whitened, examine = np.empty((n, k, k)), [], len(examined) > 0
     with one_thread():
         H = factored_hessian(data, at, Q)
         for rows, x in scaled_blocks(data):
@@ -76,30 +76,32 @@ def removed(data: Dataset, at: RiskAtPoint, Q: np.ndarray, examine: bool) -> Rem
         remainder = np.full(n, np.nan)
         if examine and H.signs is None:
             forces = np.linalg.solve(np.eye(k) - D @ A, g[..., None])[..., 0]
-            left = _left(data, at, np.concatenate(whitened, axis=1), forces, H)
-            power = np.einsum("nk,nk->n", g, solved)
-            remainder = np.sqrt(left / np.maximum(power, 1e-300))
+            left = _left(data, at, np.concatenate(whitened, axis=1), forces, H, examined)
+            power = np.einsum("nk,nk->n", g, solved)[examined]
+            remainder[examined] = np.sqrt(left / np.maximum(power, 1e-300))
     loss = sample_derivatives(at.loss, at.params, at.z)[0]
     gain = loss + 0.5 * np.einsum("nk,nk->n", g, solved)
     fields = at.z - solved.reshape(at.z.shape)
     return Removed(fields, gain, stiffness, remainder, H.signs is None)
 
 
-def _left(data: Dataset, at: RiskAtPoint, whitened: np.ndarray, forces: np.ndarray, H: FactoredHessian) -> np.ndarray:
-    """Gᵀ H⁻¹ G after the Newton step of each sample, G being the gradient of the risk without it."""
+def _left(
+    data: Dataset, at: RiskAtPoint, whitened: np.ndarray, forces: np.ndarray, H: FactoredHessian, examined: np.ndarray
+) -> np.ndarray:
+    """Gᵀ H⁻¹ G after the Newton step of each examined sample, G being the gradient of the risk without it."""
     n, k = forces.shape
-    left, still = np.empty(n), at.z.reshape(n, k)
-    for first in range(0, n, REMOVAL.together):
-        rows = np.arange(first, min(first + REMOVAL.together, n))
-        own = whitened[:, first * k : (rows[-1] + 1) * k].reshape(H.size, len(rows), k)
+    left, still = [], at.z.reshape(n, k)
+    for first in range(0, len(examined), REMOVAL.together):
+        rows = examined[first : first + REMOVAL.together]
+        own = whitened.reshape(H.size, n, k)[:, rows]
         steps = np.einsum("imk,mk->im", own, forces[rows])
         moved = -product(whitened.T, steps).T.reshape(len(rows), n, k)
         there = (still + moved).reshape(-1, *at.z.shape[1:])
         slope = sample_derivatives(at.loss, np.tile(at.params, (len(rows), 1)), there)[1].reshape(moved.shape)
         rest = slope - at.loss_gradients.reshape(n, k) - np.einsum("nkl,mnl->mnk", at.hessians, moved)
         rest[np.arange(len(rows)), rows] = 0.0
-        left[rows] = (product(whitened, rest.reshape(len(rows), -1).T) ** 2).sum(axis=0)
-    return left
+        left.append((product(whitened, rest.reshape(len(rows), -1).T) ** 2).sum(axis=0))
+    return np.concatenate(left)
 
 
 def cavity_fields(data: Dataset, at: RiskAtPoint, Q: np.ndarray, V: np.ndarray) -> np.ndarray:

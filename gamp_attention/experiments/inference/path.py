@@ -1,0 +1,203 @@
+"""Paths of a hyperparameter: training at each value from where the one before has led, and the error left out of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet
+from gamp_attention.data.dataset import Dataset, require_dataset
+from gamp_attention.experiments.inference.leave_one_out import FORMS, is_trusted, leave_one_out
+from gamp_attention.experiments.inference.neighbours import at_lam, near_fixed_point
+from gamp_attention.experiments.inference.path_result import RegularizationPath
+from gamp_attention.experiments.inference.result import LeaveOneOut
+from gamp_attention.gamp.checkpoint import Checkpoint, digest
+from gamp_attention.gamp.result import GampResult
+from gamp_attention.gamp.run import run_gamp
+from gamp_attention.results import ConvergenceError
+from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
+
+
+@dataclass(frozen=True)
+class PathSettings:
+    """How values are compared."""
+
+    caution: float = 1.25  # factor of estimates that are not trusted: rough landscapes made them up to 28 % too low
+
+
+PATHS = PathSettings()
+
+
+@quiet
+def regularization_path(
+    data: Any,
+    lams: Any = None,
+    init: Any = "spectral",
+    *,
+    n_starts: int = 8,
+    parameter: str = "lam",
+    form: str = "cavity",
+    tol: float = 1e-4,
+    seed: Any = 0,
+    predict: bool = False,
+    checkpoint: Any = None,
+    progress: bool | None = None,
+) -> RegularizationPath:
+    """Train along a path of λ, or of any hyperparameter, and estimate the test error at each value by leave-one-out.
+
+    From the smallest λ on, each run begins at the fixed point of the one before.
+
+    Parameters
+    ----------
+    data : the samples; or a dictionary with a Dataset for each value of a hyperparameter, such as a temperature.
+    lams : (k,) values of λ; the penalty's other numbers stay as they are. Not with a dictionary.
+    init : where the first run begins, as for `run_gamp`; also others that have no weights before them, or only zeros.
+    n_starts : its starts.
+    parameter : the name of the hyperparameter of a dictionary, for tables.
+    form : "cavity" or "hessian", see `leave_one_out`. Those that may be the best are looked at by their Hessian.
+    tol : bound on the gradient norms.
+    seed : for the random part of starts.
+    predict : whether state evolution of the instance predicts ε_g too, on each run's branch; sampled data alone.
+    checkpoint : path of a file that weights are written to after each value, and taken from where it exists.
+    progress : whether a bar is drawn; if not given, on a terminal.
+
+    Returns
+    -------
+    RegularizationPath
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    ConvergenceError : where no run has converged.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
+    >>> path = ga.regularization_path(data, lams=[0.003, 0.03, 0.3], n_starts=2)
+    >>> path.lam[path.best].item(), path.test_error.shape
+    (0.003, (3,))
+    """
+    values, problems = _problems(data, lams)
+    first = problems[0]
+    check.choice("form", form, FORMS)
+    if progress is not None:
+        check.flag("progress", progress)
+    if check.flag("predict", predict) and any(each.model is None for each in problems):
+        raise check.fail("predict", predict, "data sampled from a model")
+    n = {each.n_samples for each in problems}
+    if len(n) > 1:
+        raise check.fail("data", sorted(n), "the same number of samples at each value")
+    order = np.argsort(values, kind="stable") if isinstance(data, Dataset) else np.arange(len(values))
+    file = None
+    if checkpoint is not None:
+        file = Checkpoint(checkpoint, digest(first, values, tol, n_starts), 0.0)
+    stored = (file and file.load()) or {}
+    known = {int(k): (weights["Q"], weights["V"]) for k, weights in stored.items()}
+    ends: dict[int, GampResult] = {}
+    left: dict[int, LeaveOneOut] = {}
+    before: GampResult | None = None
+    with tqdm(total=len(values), disable=None if progress is None else not progress, leave=False, unit="fit") as bar:
+        for k in map(int, order):
+            ahead = _extrapolated(values[k], values, order, ends)
+            before = ends[k] = _trained(problems[k], known.get(k), before, ahead, init, n_starts, tol, seed)
+            left[k] = leave_one_out(problems[k], before, form=form, examine=False if form == "hessian" else None)
+            known[k] = before.Q, before.overlaps.V
+            if file is not None:
+                file.save(lambda: {str(each): {"Q": Q, "V": V} for each, (Q, V) in known.items()})
+            bar.update()
+    results = tuple(ends[k] for k in range(len(values)))
+    if not any(each.converged for each in results):
+        raise ConvergenceError("regularization_path: no run has converged", results)
+    return _judged(parameter, values, problems, results, [left[k] for k in range(len(values))], predict)
+
+
+def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
+    """Values and datasets."""
+    if isinstance(data, Mapping):
+        if lams is not None:
+            raise check.fail("lams", lams, "None beside a dictionary of datasets")
+        if not data:
+            raise check.fail("data", data, "one dataset at least")
+        values = np.array([check.real("data", value) for value in data])
+        return values, [require_dataset(each) for each in data.values()]
+    require_dataset(data)
+    if lams is None:
+        raise check.fail("lams", lams, "values of λ", TypeError)
+    values = check.array("lams", lams, ("k",))
+    if (values < 0).any() or len(np.unique(values)) < len(values):
+        raise check.fail("lams", values.tolist(), "values of λ that differ, none below 0")
+    return values, [at_lam(data, lam) for lam in values.tolist()]
+
+
+def _trained(
+    data: Dataset, known: Any, before: GampResult | None, ahead: Any, init: Any, n_starts: int, tol: float, seed: Any
+) -> GampResult:
+    """The run at one value: confirmed where its weights are known, from those before where there are any."""
+    shape = (data.dim, data.rank)
+    if known is not None and known[0].shape == shape:
+        return run_gamp(data, near_fixed_point(data, *known), tol=tol, hold_after=0)
+    usable = (
+        before is not None and before.converged and before.Q.shape == shape and np.isfinite(before.overlaps.V).all()
+    )
+    if not usable or before is None or not np.abs(before.Q).max() > 0:
+        return run_gamp(data, init, tol=tol, n_starts=n_starts, seed=seed)
+    Q = before.Q if ahead is None or ahead.shape != shape else ahead
+    return run_gamp(data, near_fixed_point(data, Q, before.overlaps.V), tol=tol, hold_after=0)
+
+
+def _extrapolated(
+    value: float, values: np.ndarray, order: np.ndarray, ends: dict[int, GampResult]
+) -> np.ndarray | None:
+    """Weights on the line through those of the last two positive values, in their logarithm."""
+    done = [int(k) for k in order[: len(ends)]][-2:]
+    points = values[[*done, *order[len(ends) : len(ends) + 1]]]
+    if len(done) < 2 or not (points > 0).all() or points[0] == points[1]:
+        return None
+    first, second = (ends[k].Q for k in done)
+    share = np.log(value / points[1]) / np.log(points[1] / points[0])
+    alike = first.shape == second.shape and ends[done[0]].converged and ends[done[1]].converged
+    return second + np.clip(share, 0, 2) * (second - first) if alike else None
+
+
+def _judged(
+    parameter: str, values: np.ndarray, problems: list[Dataset], results: tuple[GampResult, ...],
+    left: list[LeaveOneOut], predict: bool,
+) -> RegularizationPath:  # fmt: skip
+    """The best value: the least error is looked at closely, and given up for the next one where it is not trusted."""
+    errors = np.array([each.errors for each in left])
+    mean, spread = errors.mean(axis=1), errors.std(axis=1, ddof=1) / np.sqrt(errors.shape[1])
+    trusted: list[bool | None] = [None if each.trusted else False for each in left]
+    ended = [k for k in range(len(values)) if results[k].converged]
+    for k in sorted(ended, key=lambda k: mean[k]):
+        if trusted[k] is None:
+            trusted[k] = is_trusted(problems[k], results[k])
+            if trusted[k]:
+                break
+    counted = {k: mean[k] * (PATHS.caution if trusted[k] is False else 1.0) for k in ended}
+    best = min(ended, key=lambda k: counted[k])
+    near = [k for k in ended if counted[k] <= mean[best] + spread[best]]
+    best_1se = max([*near, best], key=lambda k: values[k])
+    lower = sum(mean[k] < mean[best] for k in ended)
+    message = f"the least test error at {parameter} = {values[best]:.4g}"
+    if trusted[best] is False:
+        message += ", where it is not to be trusted: compare with samples held out"
+    elif lower:
+        message += f"; {lower} others are lower by estimates that are not to be trusted"
+    predicted = np.array([_predicted(*each) if predict else np.nan for each in zip(problems, results, strict=True)])
+    return RegularizationPath(
+        parameter=parameter, lam=values, test_error=mean, test_error_error=spread,
+        in_training=np.array([each.in_training for each in left]), errors=errors, best=best, best_1se=best_1se,
+        trusted=tuple(trusted), predicted=predicted, results=results, message=message,
+    )  # fmt: skip
+
+
+def _predicted(data: Dataset, result: GampResult) -> float:
+    """ε_g of state evolution from the overlaps that training has led to."""
+    if not result.converged:
+        return float("nan")
+    found = solve_state_evolution(data.instance_model(), data.alpha, result.overlaps, rtol=1e-2, stability=False)
+    return found.test_error if found.converged else float("nan")

@@ -1,0 +1,137 @@
+"""Paths of λ and of other hyperparameters: errors, the best, resuming, theory beside them."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import RidgeCV
+
+import gamp_attention as ga
+from tests.experiments.test_leave_one_out import ridge_rows
+
+LAMS = [3.0, 0.1, 0.3, 1.0]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    x, y = ridge_rows(n=80, d=25)
+    return ga.LabelledDataset(x, y, ga.SquaredLoss(), lam=0.5)
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    return ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
+
+
+def test_for_the_ridge_it_chooses_as_scikit_learn_does(rows):
+    path = ga.regularization_path(rows, LAMS, form="hessian", n_starts=1, tol=1e-10)
+    known = RidgeCV(alphas=25 * np.array(LAMS), fit_intercept=False, store_cv_results=True)
+    known.fit(rows.tokens[:, 0], rows.labels[:, 0])
+    assert np.allclose(path.test_error, known.cv_results_.mean(axis=0) / 2, rtol=1e-9)
+    assert 25 * path.lam[path.best] == known.alpha_
+    assert path.lam.tolist() == LAMS
+    assert [result.Q.shape for result in path.results] == [(25, 1)] * 4
+
+
+def test_each_value_is_that_of_a_run_of_its_own(sentences):
+    path = ga.regularization_path(sentences, LAMS, tol=1e-8, n_starts=2)
+    for lam, result, error in zip(LAMS, path.results, path.test_error, strict=True):
+        there = ga.Dataset(sentences.tokens, sentences.outputs, sentences.positions, lam=lam, spectra=sentences.spectra)
+        assert result.converged
+        assert np.linalg.norm(ga.gradient(there, result.Q)) < 1e-8 * lam * 10 * 1.001
+        assert np.isclose(result.train_loss, ga.train_loss(there, result.Q), rtol=1e-10)
+        assert np.isclose(ga.leave_one_out(there, result, form="cavity").test_error, error, rtol=1e-9)
+
+
+def test_differences_are_over_the_same_samples(rows):
+    path = ga.regularization_path(rows, LAMS, n_starts=1)
+    best, other = path.best, (path.best + 1) % 4
+    apart = path.errors[other] - path.errors[best]
+    assert np.isclose(path.difference[other], apart.mean())
+    assert np.isclose(path.difference_error[other], apart.std(ddof=1) / np.sqrt(80))
+    assert path.difference_error[other] < path.test_error_error[other]
+    assert path.plausible[best]
+    near = path.test_error <= path.test_error[best] + path.test_error_error[best]
+    assert path.lam[path.best_1se] == path.lam[near].max()
+    assert "best" in str(path)
+
+
+def test_a_path_goes_on_from_its_file(rows, tmp_path, monkeypatch):
+    file = tmp_path / "path.npz"
+    whole = ga.regularization_path(rows, LAMS, n_starts=1, tol=1e-9)
+    ga.regularization_path(rows, LAMS, n_starts=1, tol=1e-9, checkpoint=file)
+    again = ga.regularization_path(rows, LAMS, n_starts=1, tol=1e-9, checkpoint=file)
+    assert [result.n_iter for result in again.results] == [0] * 4
+    assert np.allclose(again.test_error, whole.test_error, rtol=1e-7)
+    with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
+        ga.regularization_path(rows, LAMS[:2], n_starts=1, tol=1e-9, checkpoint=file)
+
+
+def test_interrupted_paths_keep_what_is_finished(rows, tmp_path, monkeypatch):
+    from gamp_attention.experiments.inference import path as module
+
+    calls, run = [], module.run_gamp
+
+    def interrupted(*args, **options):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return run(*args, **options)
+
+    monkeypatch.setattr(module, "run_gamp", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ga.regularization_path(rows, LAMS, n_starts=1, checkpoint=tmp_path / "path.npz")
+    again = ga.regularization_path(rows, LAMS, n_starts=1, checkpoint=tmp_path / "path.npz")
+    finished = [result.n_iter for lam, result in zip(LAMS, again.results, strict=True) if lam in (0.1, 0.3)]
+    assert finished == [0, 0]
+
+
+def test_other_hyperparameters_are_a_dictionary_of_datasets(sentences):
+    x, y, p = sentences.tokens, sentences.outputs, sentences.positions
+    ranks = {rank: ga.Dataset(x, y, p, lam=0.03, rank=rank) for rank in (1, 2)}
+    path = ga.regularization_path(ranks, n_starts=2, parameter="rank", tol=1e-6)
+    assert path.parameter == "rank"
+    assert path.lam.tolist() == [1, 2]
+    assert [result.Q.shape[1] for result in path.results] == [1, 2]
+    heat = {t: ga.Dataset(x, y, p, lam=0.03, student=ga.DotProductAttention(t)) for t in (0.5, 1.0, 2.0)}
+    found = ga.regularization_path(heat, n_starts=2, parameter="temperature")
+    assert found.lam[found.best] == 1.0
+
+
+def test_state_evolution_stands_beside_it(sentences):
+    path = ga.regularization_path(sentences, [0.01, 0.1], n_starts=4, predict=True)
+    assert np.allclose(path.predicted, path.test_error, rtol=0.3)
+    plain = ga.Dataset(sentences.tokens, sentences.outputs, sentences.positions)
+    with pytest.raises(ValueError, match="predict: needs data sampled from a model"):
+        ga.regularization_path(plain, [0.01, 0.1], predict=True)
+
+
+def test_the_elastic_net_keeps_its_other_number(rows):
+    data = ga.LabelledDataset(rows.tokens, rows.labels, ga.SquaredLoss(), penalty=ga.ElasticNet(0.1, 0.05))
+    path = ga.regularization_path(data, [0.0, 0.2], n_starts=1, tol=1e-8)
+    assert path.results[0].converged
+    there = ga.LabelledDataset(rows.tokens, rows.labels, ga.SquaredLoss(), penalty=ga.ElasticNet(0.2, 0.05))
+    assert np.isclose(ga.train_loss(there, path.results[1].Q), path.results[1].train_loss)
+    assert data.penalty == ga.ElasticNet(0.1, 0.05)
+
+
+def test_where_noise_makes_the_landscape_rough_a_stronger_penalty_is_believed():
+    model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6)
+    data = ga.sample(model, d=100, alpha=2.0, seed=0)
+    path = ga.regularization_path(data, np.logspace(-3, 0.5, 8), n_starts=4)
+    assert False in path.trusted
+    assert path.lam[path.best] >= 0.1
+
+
+def test_bad_paths_are_named(rows):
+    for options, error, text in [
+        ({"lams": None}, TypeError, "lams: needs values of λ"),
+        ({"lams": [0.1, 0.1]}, ValueError, "lams: needs values of λ that differ"),
+        ({"lams": [-1.0]}, ValueError, "lams: needs values of λ that differ, none below 0"),
+        ({"lams": [0.1], "form": "newton"}, ValueError, "form"),
+        ({"lams": [0.1], "predict": 1}, TypeError, "predict"),
+    ]:
+        with pytest.raises(error, match=text):
+            ga.regularization_path(rows, **options)
+    with pytest.raises(ValueError, match="lams: needs None beside a dictionary"):
+        ga.regularization_path({0.1: rows}, [0.1])
+    with pytest.raises(ValueError, match="data: needs one dataset at least"):
+        ga.regularization_path({})
