@@ -53,7 +53,7 @@ def resolved(name):
     raise AssertionError(name)
 
 
-THEORY_PAGES = ("theory.md", "state_evolution.md", "dynamics.md", "starts.md", "believed_error.md")
+THEORY_PAGES = ("theory.md", "state_evolution.md", "dynamics.md", "starts.md", "believed_error.md", "own_law.md")
 
 
 def labels_in_theory():

@@ -66,7 +66,7 @@ def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 
     >>> base.status.value, round(base.test_error, 7), base.weights.round(4).tolist()
     ('converged', 0.0019714, [[0.5699, 0.4301], [0.4301, 0.5699]])
     """
-    require_attention(model)
+    model = require_attention(model)
     integrand = _BaselineIntegrand(model)
     values, errors, status = gaussian_average(integrand, *checked_accuracy(rtol, max_points), generator(seed))
     shape = (model.n_tokens, model.n_tokens)

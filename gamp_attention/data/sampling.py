@@ -34,7 +34,7 @@ def sample(
 
     Parameters
     ----------
-    model : what to draw from.
+    model : what to draw from, or the law of own data.
     d : dimension of a token, at least 1.
     alpha : sample complexity n/d; must give at least one sample.
     seed : an integer or a numpy Generator.
@@ -58,6 +58,7 @@ def sample(
     ((300, 2, 200), (200, 1))
     """
     d, alpha = checked_size(model, d, alpha)
+    model = require_model(model)
     n = round(alpha * d)
     rng, where = generator(seed), require_storage(storage)
     if storage == "memory":

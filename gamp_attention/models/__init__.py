@@ -13,13 +13,14 @@ from gamp_attention.models.glm import GLMModel, glm_model
 from gamp_attention.models.labels import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
 from gamp_attention.models.mixtures import MixtureModel, mixture_model
 from gamp_attention.models.model import Model
+from gamp_attention.models.own_law import DataLaw, Departure
 from gamp_attention.models.sampled_coordinates import SampledLaw, law_from_samples
 from gamp_attention.models.teachers import SoftmaxTeacher
 from gamp_attention.models.token_classes import ClassLaw
 
 __all__ = [
-    "ClassLabels", "ClassLaw", "CoordinateClasses", "CoordinateLaw", "GLMModel", "IntensityLabels", "LinearLabels",
-    "LogisticLabels", "MixtureModel", "Model", "SampledLaw", "SoftmaxTeacher", "attention_model", "coordinate_law",
-    "glm_model", "law_from_samples", "mixture_model", "paper_model", "power_law_spectrum", "sign_positions",
-    "sparse_teacher", "subset_positions",
+    "ClassLabels", "ClassLaw", "CoordinateClasses", "CoordinateLaw", "DataLaw", "Departure", "GLMModel",
+    "IntensityLabels", "LinearLabels", "LogisticLabels", "MixtureModel", "Model", "SampledLaw", "SoftmaxTeacher",
+    "attention_model", "coordinate_law", "glm_model", "law_from_samples", "mixture_model", "paper_model",
+    "power_law_spectrum", "sign_positions", "sparse_teacher", "subset_positions",
 ]  # fmt: skip

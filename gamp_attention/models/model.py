@@ -12,6 +12,7 @@ from gamp_attention.losses.checks import check_attention
 from gamp_attention.losses.dot_product import DotProductAttention, checked_attention
 from gamp_attention.losses.registration import is_registered_attention, is_registered_loss, sample_loss
 from gamp_attention.models.coordinates import CoordinateLaw
+from gamp_attention.models.own_law import DataLaw
 from gamp_attention.models.sampled_coordinates import law_from_samples
 from gamp_attention.models.tasks import AttentionTask, Task
 from gamp_attention.models.teachers import SoftmaxTeacher, keeps_columns, keeps_order
@@ -204,7 +205,9 @@ def check_student(student: Any, n_tokens: int, rank: int) -> Any:
 
 
 def require_model(model: Any) -> Model:
-    """The argument, if it is a Model."""
+    """The argument, if it is a Model, or that of a law of one's own data."""
+    if isinstance(model, DataLaw):
+        return model.model
     if not isinstance(model, Model):
         raise check.fail("model", model, "a gamp_attention.Model", TypeError)
     return model
@@ -212,6 +215,7 @@ def require_model(model: Any) -> Model:
 
 def require_attention(model: Any) -> Model:
     """The argument, if it is a Model of an attention layer."""
-    if not require_model(model).attention:
-        raise check.fail("model", type(model).__name__, "an attention model", TypeError)
-    return model
+    found = require_model(model)
+    if not found.attention:
+        raise check.fail("model", type(found).__name__, "an attention model", TypeError)
+    return found

@@ -57,6 +57,7 @@ ARRAYS = {
 }
 THINGS = {
     "DATA": "ga.sample(PAPER, d=8, alpha=1.5, seed=0)",
+    "LARGE_DATA": "ga.sample(PAPER, d=8, alpha=4.0, seed=0)",
     "OWN_DATA": "ga.Dataset(X, Y, P, lam=0.1)",
     "OWN_LABELS": "ga.LabelledDataset(X, PLUS_MINUS, ga.LogisticLoss(), lam=0.1)",
     "FIT": "ga.run_gamp(DATA, 'random')",
@@ -125,6 +126,9 @@ LINES = {
     "GampState": "ga.gamp_step(DATA, 'exact', ga.GampState(Q=WEIGHTS, V=WIDE, D=OMEGA, z=OMEGA), damping=0.5)",
     "gradient": "ga.gradient(DATA, Q=WEIGHTS, risk='exact')",
     "initial_state": "ga.initial_state(DATA, Q=WEIGHTS, V=WIDE)",
+    "law_of": (
+        "ga.law_of(LARGE_DATA, teacher=None, target=None, noise=0.1, correlated=False, classes=1, replicas=2, seed=0)"
+    ),
     "law_from_samples": "ga.law_from_samples(gamma=SPECTRUM_ROWS, tau=SPECTRUM_ROWS, pi=WEIGHTS, n_classes=3)",
     "linear_baseline": "ga.linear_baseline(PAPER, rtol=1e-3, max_points=10000, seed=0)",
     "local_pool": "ga.local_pool(workers=1).shutdown()",

@@ -15,7 +15,7 @@ from gamp_attention.data.dataset import RISKS
 from gamp_attention.data.sampling import checked_size, sample
 from gamp_attention.experiments.comparison.branch import EFFORT, Plan, compare_branch
 from gamp_attention.experiments.comparison.result import Branch, Comparison, Interrupted
-from gamp_attention.models.model import Model
+from gamp_attention.models.model import Model, require_model
 from gamp_attention.models.starts import STARTS
 from gamp_attention.models.teachers import SoftmaxTeacher
 from gamp_attention.state_evolution.fixed_points.solve import checked_rtol
@@ -74,6 +74,7 @@ def compare(
     ('semantic', True)
     """
     d, alpha = checked_size(model, d, alpha)
+    model = require_model(model)
     check.fits("d, alpha", round(alpha * d), model.n_tokens, d)
     check.choice("risk", risk, RISKS)
     if branches is None:

@@ -146,7 +146,7 @@ def phase_boundaries(
     >>> f"{pb.alpha_c[0]:.2f} {pb.alpha_l[0]:.2f}"
     '1.25 1.49'
     """
-    require_attention(model)
+    model = require_attention(model)
     name, values, models = _varied(model, {"omega": omegas, "lam": lams, "sigma": sigmas, "A": matrices})
     low, high = check.array("alphas", alphas, (2,))
     low = check.real("alphas[0]", float(low), low=0, strict=True)

@@ -48,7 +48,7 @@ def grid(
     The model gives ω, λ and σ where they are not given. State evolution has no d and seed: it gives one cell for all
     of them.
     """
-    require_model(model)
+    model = require_model(model)
 
     def positive(name: str, value: Any) -> float:
         return check.real(name, value, low=0, strict=True)

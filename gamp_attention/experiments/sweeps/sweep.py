@@ -132,7 +132,7 @@ def sweep(
     >>> done.counts, done.computed
     ({'converged': 2}, 2)
     """
-    require_model(model)
+    model = require_model(model)
     settings = Settings(rtol, risk, n_test, descent, gd_steps, gamp_steps, tol)
     check.flag("warm", warm)
     check_workers(executor, threads)

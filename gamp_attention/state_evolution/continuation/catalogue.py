@@ -106,7 +106,7 @@ def branches(
     >>> found.names, found.missing
     (['semantic'], {'random': 'the solution found from semantic'})
     """
-    require_model(model)
+    model = require_model(model)
     if isinstance(starts, str | Overlaps):
         starts = (starts,)
     if not isinstance(starts, tuple | list) or not starts:

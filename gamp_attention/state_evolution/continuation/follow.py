@@ -111,7 +111,7 @@ def continue_branch(
     >>> path.end, path.values[-1].round(6).item()
     ('reached', 1.45)
     """
-    require_model(model)
+    model = require_model(model)
     check.choice("parameter", parameter, PARAMETERS)
     check.choice("response", response, RESPONSES)
     to = check.real("to", to, low=0, strict=parameter != "omega", high=1 if parameter == "omega" else np.inf)

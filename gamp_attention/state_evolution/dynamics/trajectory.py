@@ -108,7 +108,7 @@ def trajectory(
     >>> bool((np.diff(descent.train_loss) < 0).all())
     True
     """
-    require_model(model)
+    model = require_model(model)
     alpha = check.real("alpha", alpha, low=0, strict=True)
     n_iter = check.integer("n_iter", n_iter, low=1)
     n_paths = check.integer("n_paths", n_paths, low=64)

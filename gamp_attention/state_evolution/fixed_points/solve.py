@@ -105,7 +105,7 @@ def solve_state_evolution(
     >>> f"{se.status.value}, q = {se.overlaps.q[0, 0, 0]:.4f}"
     'converged, q = 0.0940'
     """
-    require_model(model)
+    model = require_model(model)
     alpha = check.real("alpha", alpha, low=0, strict=True)
     max_work = check.real("max_work", max_work, low=1e4)
     first = first_rule(rule, model, (check.integer("seed", seed, low=0),), max_work)

@@ -91,7 +91,7 @@ def spectral_overlap(
     >>> [len(ga.spectral_overlap(model, alpha).eigenvalues) for alpha in (0.1, 1.0)]
     [0, 1]
     """
-    require_model(model)
+    model = require_model(model)
     alpha = check.real("alpha", alpha, low=0, high=EDGE.most_samples, strict=True)
     check.choice("weights", weights, WEIGHTS)
     n_points = check.integer("n_points", n_points, low=64)

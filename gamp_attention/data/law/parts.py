@@ -1,0 +1,141 @@
+"""The law of tokens in its parts: pooled covariance, spectrum, moments of positions and teacher, and the model."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gamp_attention.data.law.coordinates import Classes, classes_of_moments
+from gamp_attention.data.law.moments import Estimate, Products, part_covariances, relative_size
+from gamp_attention.data.law.problem import Problem, model_of
+from gamp_attention.data.law.spectrum import Resolvent, Spectrum, moments_along, ratios_along
+from gamp_attention.data.law.tokens import SAMPLES, SeenTokens
+from gamp_attention.models.coordinates import CoordinateLaw
+from gamp_attention.models.model import Model
+
+
+@dataclass(frozen=True, eq=False)
+class LawParts:
+    """What a law is made of."""
+
+    pooled: np.ndarray  # (B, d, d) covariances of all tokens on unit scale, in parts of the samples
+    resolvent: Resolvent
+    spectrum: Spectrum
+    shapes: list[Estimate]  # relative size of the difference of each Σ_l from the pooled one
+    apart: list[Estimate]  # and of the part of it that is not diagonal
+    coordinates: CoordinateLaw
+    model: Model
+
+    @property
+    def unlike(self) -> bool:
+        """Whether the Σ_l surely differ in shape."""
+        return unlike(self.shapes)
+
+    @classmethod
+    def of(cls, seen: SeenTokens, problem: Problem, turned: bool) -> "LawParts":
+        """All parts."""
+        L, S, parts = seen.tokens.shape[1], seen.n_sources, SAMPLES.parts
+        mixing = _mixing(seen) if turned else None
+        u = seen.unit if mixing is None else np.linalg.inv(mixing) @ seen.centred
+        each = [part_covariances(u[:, l], u[:, l], parts) for l in range(L)]
+        pooled = np.sum(each, axis=0) / L
+        n_rows = float((seen.counts - 1).sum())
+        resolvent = Resolvent.of(pooled.mean(axis=0) * (u.shape[0] * L / n_rows), n_rows)
+        spectrum = Spectrum.of(resolvent)
+        shapes, apart = _differences(each, pooled, resolvent.vectors)
+        own = spectrum.gamma[:, None] * np.ones(S)
+        if unlike(shapes) and mixing is None:
+            own = _own_eigenvalues(each, spectrum, n_rows)[:, seen.token]
+        law = _classes(seen, problem, resolvent, spectrum, own, mixing)
+        shift = np.zeros((L, problem.teacher_rank))
+        if problem.weights is not None and law.means.any():
+            shift = seen.means[:L] @ problem.weights / np.sqrt(seen.tokens.shape[2])
+        coordinates, model = model_of(problem, law.classes, seen.token, seen.patterns, mixing, shift)
+        return cls(pooled, resolvent, spectrum, shapes, apart, coordinates, model)
+
+
+def unlike(shapes: list[Estimate]) -> bool:
+    """Whether one shape at least differs for sure."""
+    return any(each.value > SAMPLES.sure * each.error for each in shapes)
+
+
+def _mixing(seen: SeenTokens) -> np.ndarray:
+    """H (L, L), symmetric, with covariances tr Σ_ll'/d = H H."""
+    covariance = seen.correlation * np.sqrt(np.outer(seen.scales, seen.scales))
+    size, vectors = np.linalg.eigh(covariance)
+    return (vectors * np.sqrt(size.clip(1e-6 * size[-1]))) @ vectors.T
+
+
+def _differences(
+    each: list[np.ndarray], pooled: np.ndarray, vectors: np.ndarray
+) -> tuple[list[Estimate], list[Estimate]]:
+    if len(each) < 2:
+        return [], []
+    size, shapes, apart = Products.of(pooled), [], []
+    for covariance in each:
+        difference = covariance - pooled
+        shapes.append(relative_size(Products.of(difference), size))
+        turned = vectors.T @ difference @ vectors
+        turned[:, np.arange(len(vectors)), np.arange(len(vectors))] = 0.0
+        apart.append(relative_size(Products.of(turned), size))
+    return shapes, apart
+
+
+def _own_eigenvalues(each: list[np.ndarray], spectrum: Spectrum, n_rows: float) -> np.ndarray:
+    """Eigenvalues (J, L) of each Σ_l along the vectors of the pooled one.
+
+    One half of the samples tells where the vectors are, the other the variances along them.
+    """
+    ratio = np.zeros((len(spectrum.gamma), len(each)))
+    halves = slice(0, None, 2), slice(1, None, 2)
+    for here, there in (halves, halves[::-1]):
+        resolvent = Resolvent.of(np.mean([cov[here].mean(axis=0) for cov in each], axis=0), n_rows / 2)
+        other = [cov[there].mean(axis=0) for cov in each]
+        for l, covariance in enumerate(other):
+            ratio[:, l] += ratios_along(resolvent, spectrum, covariance, np.mean(other, axis=0)) / 2
+    return spectrum.gamma[:, None] * ratio
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    classes: Classes
+    means: np.ndarray  # (S, d), without chance
+
+
+def _classes(
+    seen: SeenTokens, problem: Problem, resolvent: Resolvent, spectrum: Spectrum,
+    own: np.ndarray, mixing: np.ndarray | None,
+) -> _Found:  # fmt: skip
+    """Classes of coordinates, with fixed columns √d p (L) and √d μ (S), or √d (p + μ) of unmixed tokens."""
+    gamma, weight = spectrum
+    d, t = seen.tokens.shape[2], problem.teacher_rank
+    means = seen.true_means(d / float(weight @ gamma**2))
+    positions = problem.data.positions
+    if mixing is None:
+        fixed = np.sqrt(d) * np.concatenate([positions, means]).T
+    else:
+        fixed = np.sqrt(d) * np.linalg.solve(mixing, positions + means).T
+    m = fixed.shape[1]
+    if not problem.data.penalty.quadratic:
+        return _Found(_along_coordinates(seen, problem, fixed), means)
+    moments = np.zeros((len(gamma), m + t, m + t))
+    if problem.weights is None:
+        moments[:, :m, :m] = moments_along(resolvent, spectrum, fixed)
+        moments[:, m:, m:] = weight[:, None, None] * np.eye(t)
+    else:
+        moments = moments_along(resolvent, spectrum, np.concatenate([fixed, problem.weights], axis=1))
+    law = classes_of_moments(weight, own, moments, m)
+    trace = law.weight @ law.gamma
+    scales = seen.scales if mixing is None else np.ones(len(trace))
+    return _Found(law._replace(gamma=law.gamma / trace * scales), means)
+
+
+def _along_coordinates(seen: SeenTokens, problem: Problem, fixed: np.ndarray) -> Classes:
+    """A class for each coordinate, as penalties other than the ridge tell coordinates apart."""
+    d, t = len(fixed), problem.teacher_rank
+    squares = np.zeros((seen.n_sources, d))
+    for l in range(seen.tokens.shape[1]):
+        np.add.at(squares, seen.sources[:, l], seen.centred[:, l] ** 2)
+    weights, cov = problem.weights, np.zeros((d, t, t))
+    if weights is None:
+        weights, cov = np.zeros((d, t)), np.tile(np.eye(t), (d, 1, 1))
+    return Classes(np.full(d, 1 / d), (squares / (seen.counts - 1)[:, None]).T, fixed, weights, cov)

@@ -1,0 +1,81 @@
+"""The model that a law of own tokens belongs to."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.law.coordinates import Classes
+from gamp_attention.losses.dot_product import DotProductAttention
+from gamp_attention.models.coordinates import CoordinateLaw
+from gamp_attention.models.glm import USUAL, GLMModel
+from gamp_attention.models.mixtures import MixtureModel, ShiftedTeacher
+from gamp_attention.models.model import Model
+from gamp_attention.models.teachers import SoftmaxTeacher
+from gamp_attention.models.token_classes import ClassLaw
+from gamp_attention.models.turned import ShiftedLabels, TurnedTeacher, turned_student
+
+
+class Problem(NamedTuple):
+    """What is not a law of tokens: who teaches, what is learnt, and with what noise."""
+
+    data: Dataset
+    weights: np.ndarray | None  # (d, t) of the teacher
+    target: Any
+    noise: float
+
+    @property
+    def teacher_rank(self) -> int:
+        """Columns of the teacher's weights."""
+        return self.data.rank if self.weights is None else self.weights.shape[1]
+
+
+def own_target(data: Dataset, target: Any) -> Any:
+    """The map or labels of the teacher."""
+    if target is not None:
+        return target
+    if data.model is not None:
+        return data.model.teacher
+    if data.labels is None:
+        if isinstance(data.student, DotProductAttention):
+            return SoftmaxTeacher(0.0, np.eye(data.n_tokens), data.student)
+        return data.student
+    usual = USUAL.get(type(data.student))
+    if usual is None:
+        raise check.fail("target", target, "labels, as this loss has no usual ones", TypeError)
+    return usual
+
+
+def model_of(
+    problem: Problem,
+    law: Classes,
+    token: np.ndarray,
+    patterns: tuple[np.ndarray, np.ndarray],
+    mixing: np.ndarray | None,
+    shift: np.ndarray,
+) -> tuple[CoordinateLaw, Model]:
+    """The law of coordinates and the model, of classes whose fixed columns are √d p (L) and √d μ (S).
+
+    Where tokens are mixed, the columns are those of the uncorrelated ones, √d (p + μ) (L) alone.
+    """
+    data, L = problem.data, len(token) if mixing is not None else problem.data.n_tokens
+    means = law.fixed[:, L:] if mixing is None else np.zeros_like(law.fixed)
+    tau = law.fixed[:, token] + means
+    coordinates = CoordinateLaw(law.weight, law.gamma, tau, law.teacher_mean, law.teacher_cov)
+    target, student, noise = problem.target, data.student, problem.noise
+    if data.labels is not None:
+        target = ShiftedLabels(target, shift) if shift.any() else target
+        return coordinates, GLMModel(target, coordinates, data.penalty, data.rank, student)
+    own_patterns, pattern = patterns
+    if len(own_patterns) > 1:
+        share = np.bincount(pattern, minlength=len(own_patterns)) / len(pattern)
+        return coordinates, MixtureModel(
+            target, coordinates, data.penalty, data.rank, student, score_noise=noise,
+            classes=ClassLaw(own_patterns, share), class_means=means,
+        )  # fmt: skip
+    target = ShiftedTeacher(target, shift) if shift.any() else target
+    if mixing is not None:
+        target, student = TurnedTeacher(target, mixing), turned_student(student, mixing)
+        noise *= float(np.sqrt(np.trace(mixing @ mixing) / L))  # of the same size in all, as if it stayed white
+    return coordinates, Model(target, coordinates, data.penalty, data.rank, student, score_noise=noise)

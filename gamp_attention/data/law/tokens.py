@@ -1,0 +1,130 @@
+"""Tokens as their law sees them: in memory, less their means, on unit scale, with classes where there are some."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention.data.dataset import Dataset
+
+
+@dataclass(frozen=True)
+class SampleSettings:
+    """How many samples, and parts of them, a law is taken from."""
+
+    most_numbers: int = 200_000_000  # of tokens; beyond, samples are taken evenly
+    parts: int = 10  # of the samples, for errors
+    sure: float = 4.0  # standard errors from which on a mean, or a difference, is taken for real
+
+
+SAMPLES = SampleSettings()
+
+
+def used_rows(data: Dataset) -> np.ndarray:
+    """Rows of the samples that the law is taken from."""
+    needed = 2 * SAMPLES.parts
+    if data.n_samples < needed:
+        raise check.fail("data", f"{data.n_samples} samples", f"at least {needed} samples, for a law with errors")
+    step = -(-data.tokens.size // SAMPLES.most_numbers)
+    return np.arange(0, data.n_samples, step)
+
+
+@dataclass(frozen=True, eq=False)
+class SeenTokens:
+    """Tokens (n, L, d) with the source (n, L) of each, and all that is the same for whole samples."""
+
+    tokens: np.ndarray
+    sources: np.ndarray
+    n_sources: int
+    patterns: tuple[np.ndarray, np.ndarray] = field(repr=False)  # of sources (C, L), and the one (n,) of each sample
+
+    @classmethod
+    def of(
+        cls, tokens: np.ndarray, patterns: np.ndarray | None = None, pattern: np.ndarray | None = None
+    ) -> "SeenTokens":
+        """Tokens of one source at each place, or of the sources of their patterns."""
+        n, L, _ = tokens.shape
+        if patterns is None or pattern is None:
+            patterns, pattern = np.arange(L)[None], np.zeros(n, dtype=int)
+        return cls(tokens, patterns[pattern], int(patterns.max()) + 1, (patterns, pattern))
+
+    def without(self, part: int, parts: int) -> "SeenTokens":
+        """All but every so manieth sample."""
+        kept = np.arange(len(self.tokens)) % parts != part
+        patterns, pattern = self.patterns
+        return SeenTokens(self.tokens[kept], self.sources[kept], self.n_sources, (patterns, pattern[kept]))
+
+    @property
+    def token(self) -> np.ndarray:
+        """The token (S,) that each source belongs to."""
+        token = np.empty(self.n_sources, dtype=int)
+        token[self.patterns[0]] = np.arange(self.tokens.shape[1])
+        return token
+
+    @cached_property
+    def counts(self) -> np.ndarray:
+        """Tokens (S,) of each source."""
+        return np.bincount(self.sources.ravel(), minlength=self.n_sources)
+
+    @cached_property
+    def means(self) -> np.ndarray:
+        """Mean tokens (S, d) of the sources."""
+        total = np.zeros((self.n_sources, self.tokens.shape[2]))
+        for l in range(self.tokens.shape[1]):
+            np.add.at(total, self.sources[:, l], self.tokens[:, l])
+        return total / self.counts[:, None]
+
+    @cached_property
+    def centred(self) -> np.ndarray:
+        """Tokens less the means of their sources."""
+        return self.tokens - self.means[self.sources]
+
+    @cached_property
+    def scales(self) -> np.ndarray:
+        """tr Σ/d (S,) of the sources."""
+        squares = np.einsum("nld,nld->nl", self.centred, self.centred) / self.tokens.shape[2]
+        total = np.bincount(self.sources.ravel(), squares.ravel(), minlength=self.n_sources)
+        return total / np.maximum(self.counts - 1, 1)
+
+    @cached_property
+    def unit(self) -> np.ndarray:
+        """Centred tokens over the root of tr Σ/d of their sources."""
+        return self.centred / np.sqrt(self.scales)[self.sources][:, :, None]
+
+    @cached_property
+    def overlaps(self) -> np.ndarray:
+        """u_l·u_l'/d (n, L, L) of the unit tokens of each sample."""
+        return self.unit @ self.unit.transpose(0, 2, 1) / self.tokens.shape[2]
+
+    @property
+    def correlation(self) -> np.ndarray:
+        """tr Σ_ll'/√(tr Σ_ll tr Σ_l'l'), (L, L)."""
+        found = self.overlaps.mean(axis=0)
+        size = np.sqrt(np.diag(found))
+        return found / np.outer(size, size)
+
+    @cached_property
+    def correlation_error(self) -> np.ndarray:
+        """Its standard error."""
+        return self.overlaps.std(axis=0, ddof=1) / np.sqrt(len(self.tokens))
+
+    def true_means(self, effective_dim: float) -> np.ndarray:
+        """Means (S, d) whose products are without those that chance adds; zero where chance explains them.
+
+        Chance adds Σ/n_s, of size tr Σ/n_s, to the square of the mean of n_s tokens.
+        """
+        d, means = self.tokens.shape[2], self.means
+        chance = self.scales * d / self.counts
+        gram, squares = means @ means.T, (means**2).sum(axis=1)
+        unsure = np.sqrt(2 / effective_dim) * chance
+        if (squares - chance < SAMPLES.sure * unsure).all():
+            return np.zeros_like(means)
+        by_chance = np.diag(chance)
+        if self.n_sources == len(self.correlation):  # tokens of the same samples
+            by_chance = self.correlation * np.sqrt(np.outer(chance, chance))
+        size, vectors = np.linalg.eigh(gram)
+        told = size > 1e-12 * max(size.max(), 1e-300)
+        inverse_root = (vectors[:, told] / np.sqrt(size[told])) @ vectors[:, told].T
+        size, vectors = np.linalg.eigh(gram - by_chance)
+        return (vectors * np.sqrt(size.clip(0))) @ vectors.T @ inverse_root @ means
