@@ -56,7 +56,8 @@ def test_a_variance_is_a_number():
 def test_an_error_is_that_of_what_bears_it():
     """Of a number or overlaps, in their units; relative ones are called so."""
     assert arguments("error") == {}
-    assert attributes("error") == {"Boundary": "float", "Trajectory": "Overlaps", "StateEvolutionResult": "property"}
+    numbers = {"Boundary": "float", "Departure": "float"}
+    assert attributes("error") == numbers | {"Trajectory": "Overlaps", "StateEvolutionResult": "property"}
     for name, cls in RECORDS.items():
         known = set(held(cls)) | {each for each in dir(cls) if isinstance(getattr(cls, each), property)}
         of = {each.removesuffix("_error") for each in known if each.endswith("_error")} - {"test", "relative"}

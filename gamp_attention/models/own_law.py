@@ -74,6 +74,10 @@ class DataLaw(Result, CoordinateLaw):
         k = len(found)
         return np.sqrt((k - 1) / k * ((found - found.mean(axis=0)) ** 2).sum(axis=0))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data of all but the models."""
+        return {name: value for name, value in super().to_dict().items() if name not in ("model", "replicas")}
+
     def _rows(self) -> Rows:
         classes, sources = self.gamma.shape
         head = f"DataLaw: {self.n_samples} samples, {sources} sources, {classes} classes of coordinates"

@@ -193,7 +193,8 @@ BUILDERS = (
 
 # results and their parts, which users are given; and what takes no number and no array
 GIVEN = {
-    "Boundary", "BranchPath", "Branches", "Comparison", "ConvergenceError", "Denoised", "DescentResult", "GLMModel",
+    "Boundary", "BranchPath", "Branches", "Comparison", "ConvergenceError", "DataLaw", "Denoised", "Departure",
+    "DescentResult", "GLMModel",
     "GampResult", "History", "KinkWarning", "LinearBaseline", "LinearFit", "MixtureModel", "PhaseBoundaries",
     "SampledLaw", "Stability", "StateEvolutionResult", "SpectralDirections", "SpectralOverlap",
     "StartRecord", "Status", "Sweep", "Trajectory", "__version__",

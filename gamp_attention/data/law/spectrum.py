@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,8 @@ class Spectrum(NamedTuple):
     @classmethod
     def of(cls, found: Resolvent) -> "Spectrum":
         """That of Σ, fitted to the resolvent of Ŝ."""
+        from scipy.optimize import nnls  # takes long to import
+
         mean = found.eigenvalues.mean()
         low = max(0.3 * found.eigenvalues[0], SPECTRUM.below * mean)
         gamma = np.geomspace(low, 1.2 * found.eigenvalues[-1], SPECTRUM.eigenvalues)

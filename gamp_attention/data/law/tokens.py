@@ -15,6 +15,7 @@ class SampleSettings:
 
     most_numbers: int = 200_000_000  # of tokens; beyond, samples are taken evenly
     parts: int = 10  # of the samples, for errors
+    most_replicas: int = 100
     sure: float = 4.0  # standard errors from which on a mean, or a difference, is taken for real
 
 

@@ -21,9 +21,7 @@ class BelowSettings:
     growth: float = 1.3  # of the size of V from one solution to the next
     bisections: int = 40  # of the interval of sizes that holds the edge
     rtol: float = 1e-6  # of the size at the edge; x, which is largest there, is known to its square
-    largest: float = (
-        1e12  # size of V in units of the first, from which on the edge is zero, as some eigenvalues are
-    )
+    largest: float = 1e12  # size of V in units of the first, from which on the edge is zero, as some eigenvalues are
 
 
 BELOW = BelowSettings()
