@@ -20,8 +20,8 @@ SETTLED = 40  # the step from which on q of the long one stays
 def corrected_below(monkeypatch):
     """A prediction on the positional branch whose responses are corrected where fewer than so many paths carry them."""
 
-    def found(few, **options):
-        monkeypatch.setattr(descent_paths, "RARE", replace(descent_paths.RARE, few=few))
+    def found(few, share=descent_paths.RARE.share, **options):
+        monkeypatch.setattr(descent_paths, "RARE", replace(descent_paths.RARE, few=few, share=share))
         return ga.trajectory(ga.paper_model(), 1.5, "positional", **options)
 
     return found
@@ -75,7 +75,10 @@ def test_carriers_are_counted():
 
 def test_short_descents_need_no_correction(corrected_below):
     """Their responses are those of samples, to the last bit; the corrected ones agree within errors."""
-    sampled, usual, corrected = (corrected_below(few, **SHORT) for few in (0, descent_paths.RARE.few, np.inf))
+    sampled, usual, corrected = (
+        corrected_below(few, share, **SHORT)
+        for few, share in ((0, 1), (descent_paths.RARE.few, descent_paths.RARE.share), (np.inf, np.inf))
+    )
     assert np.array_equal(usual.q, sampled.q)
     assert np.array_equal(usual.train_loss, sampled.train_loss)
     assert not np.array_equal(corrected.q, sampled.q)
@@ -83,6 +86,12 @@ def test_short_descents_need_no_correction(corrected_below):
         value, error = (getattr(each, name)[1:] for each in (sampled, sampled.error))
         both = np.hypot(error, getattr(corrected.error, name)[1:])
         assert (abs(getattr(corrected, name)[1:] - value) <= 4 * both).all()
+
+
+def test_minibatches_are_not_taken_for_rare_paths(corrected_below):
+    how = {"method": "sgd", "lr": 2.0, "batch": 0.2, "n_iter": 30, "n_paths": 512, "n_replicas": 2}
+    assert np.array_equal(corrected_below(0, **how).q, corrected_below(descent_paths.RARE.few, **how).q)
+    assert not np.array_equal(corrected_below(0, **how).q, corrected_below(np.inf, np.inf, **how).q)
 
 
 def test_long_descents_end_where_those_at_finite_d_do(corrected_below):

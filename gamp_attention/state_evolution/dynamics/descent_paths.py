@@ -21,6 +21,7 @@ class RareSettings:
     """
 
     few: float = 8.0  # paths that carry an average (Σ|F|)²/Σ|F|²; as many or more are enough
+    share: float = 0.25  # of the paths that minibatches drew at both times; as large a one is not rare
     most: int = 12  # first times that are corrected for; at later ones samples are the less noisy ones
 
 
@@ -93,8 +94,8 @@ class DescentPaths:
 
     def _counted(self, force: np.ndarray, theta: np.ndarray, response: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """θ̂ and Γ, corrected by Stein's lemma where too few paths carry what samples have of Γ, or did before."""
-        carriers, most = self._responses.carriers, min(RARE.most, len(response))
-        while self._rare < most and carriers[self._rare] < RARE.few:
+        enough, most = min(RARE.few, RARE.share * self._batch**2 * self._n), min(RARE.most, len(response))
+        while self._rare < most and self._responses.carriers[self._rare] < enough:
             self._rare += 1
         if not self._rare:
             return theta, response
