@@ -1,0 +1,50 @@
+"""Speed of the theory of gradient descent: seconds and memory of a long prediction.
+
+Derivatives along every path take T³ operations a path and are read from memory at every step, which is what limits
+them; the rest takes T² operations. One replica is followed after the other, in the memory of one. Processor time is
+told apart from the clock's, for machines that are shared; the peak is of the whole process.
+
+Criterion: 300 steps of two replicas of 4096 paths, the paper model, take less than a minute of each of two cores.
+"""
+
+import resource
+import time
+
+import numba
+
+import gamp_attention as ga
+from gamp_attention.state_evolution.dynamics.path_responses import bytes_per_path
+from validation._tools.report import Verdict, options
+
+HOW = {"method": "gd", "lr": 3.0, "n_replicas": 2}
+SIZES = {100: 4096, 200: 4096, 300: 4096}  # steps to paths
+QUICK = {30: 512, 60: 512}
+MINUTE, CORES = 60.0, 2
+
+
+def timed(n_iter, n_paths):
+    """Seconds by the clock and of all threads, and the memory of the paths."""
+    clock, work = time.perf_counter(), time.process_time()
+    ga.trajectory(ga.paper_model(), 1.5, "positional", n_iter=n_iter, n_paths=n_paths, **HOW)
+    seconds = {"seconds": time.perf_counter() - clock, "cpu_seconds": time.process_time() - work}
+    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of all runs so far; the last is the largest
+    needed = n_paths * bytes_per_path(n_iter + 1, 2)
+    return {"n_iter": n_iter, "n_paths": n_paths, "bytes": needed, "peak": peak} | seconds
+
+
+def main():
+    found = options(__doc__)
+    verdict = Verdict("descent_theory_speed", found)
+    timed(2, 64)  # compiles
+    rows = [timed(n_iter, n_paths) for n_iter, n_paths in (QUICK if found.quick else SIZES).items()]
+    for row in rows:
+        told = "{n_iter} steps of two times {n_paths} paths, {bytes:.2g} bytes, {peak:.2g} in all".format(**row)
+        print(f"{told}: {row['cpu_seconds']:.1f} s of processors, {row['seconds']:.1f} s by the clock")
+    last = rows[-1]["cpu_seconds"] / CORES
+    words = f"{rows[-1]['n_iter']} steps of two times {rows[-1]['n_paths']} paths"
+    verdict.check(last <= MINUTE, f"{words}: {last:.0f} s of each of {CORES} cores")
+    verdict.end({"rows": rows, "threads": numba.config.NUMBA_NUM_THREADS})
+
+
+if __name__ == "__main__":
+    main()
