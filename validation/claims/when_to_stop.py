@@ -37,6 +37,7 @@ TRIED = ((0.1, 2.0, 0.003), (0.3, 1.0, 0.003), (0.3, 2.0, 0.003), (0.3, 2.0, 0.0
 FOLLOWED, SIZES = (0.3, 2.0, 0.03), {500: 10, 1000: 10, 2000: 8, 4000: 4}  # where and for which d m is looked at
 QUICK_SIZES = {250: 4, 500: 4}
 PATHS, QUICK_PATHS = {"n_paths": 1024, "n_replicas": 4}, {"n_paths": 1024, "n_replicas": 2}
+LATE = {"n_paths": 4096, "n_replicas": 4}  # for the least noise: 1024 paths are 8 % off at the end
 EARLY, LADDER = 10, (0.0, 0.003, 0.01, 0.02, 0.04, 0.08)  # the step at which m is seen, and those of the start
 GAIN, CLEAR = 0.05, 0.3  # of the error; noise from which on stopping is needed
 
@@ -93,18 +94,21 @@ def main():
     verdict = Verdict("when_to_stop", found)
     if found.draw:
         return draw(verdict.stored(), verdict.path(".png"))
-    where, size = folder(found, verdict.name), QUICK_PATHS if found.quick else PATHS
+    where = folder(found, verdict.name)
     noises, alphas, lambdas = QUICK.values() if found.quick else (NOISES, ALPHAS, LAMBDAS)
     grid = [place(s, alpha, lam) for s in noises for alpha in alphas for lam in lambdas]
+    sizes = {s: QUICK_PATHS if found.quick else LATE if s == min(noises) else PATHS for s in noises}
     with pool(found) as executor:
-        told = run_trials(where / "theory", theory, [each | {"m": 0.0} | size for each in grid], executor)
+        told = run_trials(
+            where / "theory", theory, [each | {"m": 0.0} | sizes[each["noise"]] for each in grid], executor
+        )
         known = {place_of(row): row for row in told}
         tried = [each for each in ([FOLLOWED] if found.quick else TRIED) if each in known]
-        steps = [place(*each) | {"m": m} | size for each in tried for m in LADDER]
+        steps = [place(*each) | {"m": m} | sizes[each[0]] for each in tried for m in LADDER]
         rungs = run_trials(where / "theory", theory, steps, executor)
-        d, seeds, sizes = (300, 3, QUICK_SIZES) if found.quick else (1000, 4, SIZES)
+        d, seeds, counts = (300, 3, QUICK_SIZES) if found.quick else (1000, 4, SIZES)
         plan = {(each, d, seed): None for each in tried for seed in range(seeds)}
-        plan |= {(FOLLOWED, n, seed): None for n, count in sizes.items() for seed in range(count)}
+        plan |= {(FOLLOWED, n, seed): None for n, count in counts.items() for seed in range(count)}
         best = {each: int(np.argmin(known[each]["test_error"])) for each in tried}
         calls = [place(*each) | {"best": best[each], "d": n, "seed": seed} for each, n, seed in plan]
         rows = run_trials(where / "instances", instance, calls, executor)
@@ -117,7 +121,7 @@ def main():
     seen = [
         summarised(ladders[each], [row for row in rows if place_of(row) == each and row["d"] == d]) for each in tried
     ]
-    growth = [grown(n, [row for row in rows if place_of(row) == FOLLOWED and row["d"] == n]) for n in sizes]
+    growth = [grown(n, [row for row in rows if place_of(row) == FOLLOWED and row["d"] == n]) for n in counts]
     table = markdown(points, seen, growth)
     print(table)
     judge(verdict, points, seen, growth)
