@@ -8,6 +8,8 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # the checkout, whose compiled kernels tests have left on disk
 
 import _results
+import _style
+import _terms
 
 import gamp_attention
 
@@ -24,6 +26,7 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",
+    "matplotlib.sphinxext.plot_directive",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
 ]
@@ -54,12 +57,23 @@ sphinx_gallery_conf = {
     "reset_modules": ("matplotlib", "_style.examples"),
 }
 
+plot_formats = [("png", 150)]
+plot_html_show_formats = plot_html_show_source_link = False
+plot_rcparams = _style.STYLE
+plot_apply_rcparams = True
+
 numfig = True  # equations of the two pages of theory are (1.1), …, (2.1), …, apart from the paper's
-math_numfig = True
+math_plot_formats = [("png", 150)]
+plot_html_show_formats = plot_html_show_source_link = False
+plot_rcparams = _style.STYLE
+plot_apply_rcparams = True
+
+numfig = True
 nitpicky = True
 templates_path = ["_templates"]
 html_theme = "furo"
 html_static_path = ["_static"]
+html_css_files = ["manual.css"]
 exclude_patterns = ["_build", "generated/results.md", "generated/examples", "gallery", "examples"]
 
 
@@ -69,5 +83,6 @@ def _skip(app, what, name, thing, skip, options):
 
 
 def setup(app):
-    """Leave out what autodoc would say of fields, and of others' methods."""
+    """Leave out what autodoc would say of fields, and of others' methods; link terms to the glossary."""
     app.connect("autodoc-skip-member", _skip)
+    app.add_transform(_terms.LinkTerms)

@@ -11,7 +11,7 @@ from gamp_attention._version import __version__
 from gamp_attention.cli.fit import add_fit
 from gamp_attention.cli.grids import add_boundaries, add_sweep
 from gamp_attention.cli.options import add_l1, chosen_penalty
-from gamp_attention.cli.output import check_target, chosen, report, say
+from gamp_attention.cli.output import check_target, chosen, forgiving_streams, report, say
 from gamp_attention.data.dataset import RISKS
 from gamp_attention.experiments.comparison.compare import compare
 from gamp_attention.experiments.comparison.result import Comparison, Interrupted
@@ -27,6 +27,7 @@ from gamp_attention.state_evolution.rules.choice import RULES
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
+    forgiving_streams()
     options = _parser().parse_args(arguments)
     try:
         interrupts.raise_interrupts()

@@ -3,11 +3,19 @@
 import argparse
 import sys
 import tempfile
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from gamp_attention._core.files import write_json
 from gamp_attention.experiments.figures import require_format
+
+
+def forgiving_streams() -> None:
+    """Print "?" for what a terminal's encoding lacks, such as Greek letters, in place of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def check_target(flag: str, target: str | None) -> None:

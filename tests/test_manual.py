@@ -1,0 +1,133 @@
+"""Pages of the manual for newcomers: the glossary and its links, examples that are tested, messages that are real."""
+
+import re
+import tomllib
+
+import numpy as np
+import pytest
+from docutils import nodes
+from docutils.utils import new_document
+from sphinx import addnodes
+
+import gamp_attention as ga
+from docs import _terms
+from tests.conftest import ROOT
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+TROUBLES = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+
+
+def prose(text):
+    """A page without its code, formulas and links."""
+    text = re.sub(r"^ *```.*?^ *```$|\$\$.*?\$\$|`[^`\n]*`|\$[^$\n]*\$", " ", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"^#.*$|\]\([^)]*\)", " ", text, flags=re.MULTILINE)
+
+
+def linked(*paragraphs):
+    """(words, term) of the links that a page gets."""
+    document = new_document("page")
+    document.settings.env = type("Env", (), {"docname": "page"})()
+    document.extend(paragraphs)
+    _terms.LinkTerms(document).apply()
+    assert "".join(text.astext() for text in document.findall(nodes.Text)) == "".join(p.astext() for p in paragraphs)
+    return [(link.astext(), link["reftarget"]) for link in document.findall(addnodes.pending_xref)]
+
+
+def test_every_page_uses_terms_of_the_glossary():
+    wanted = list(_terms.terms())
+    texts = {page.name: page.read_text(encoding="utf-8") for page in PAGES if page.name != "glossary.md"}
+    without = [name for name, text in texts.items() if not _terms.first_uses(prose(text), wanted)]
+    assert len(texts) > 20
+    assert [name for name in without if "(glossary.md)" not in texts[name]] == []
+
+
+def test_every_term_is_used_and_defined_exactly():
+    used = set()
+    for page in (page for page in PAGES if page.name != "glossary.md"):
+        found = _terms.first_uses(prose(page.read_text(encoding="utf-8")), list(_terms.terms()))
+        used |= {term for _, _, term in found}
+    assert set(_terms.terms()) - used == set()
+    text = _terms.GLOSSARY.read_text(encoding="utf-8")
+    entries = re.split(r"^(?=\S)", text.partition("```{glossary}")[2].rpartition("```")[0], flags=re.MULTILINE)[1:]
+    names = [entry.partition("\n")[0] for entry in entries]
+    assert names == sorted(set(names), key=str.lower)
+    reference = re.compile(r"\{(eq|class|func|term)\}`")
+    assert [name for name, entry in zip(names, entries, strict=True) if not reference.search(entry)] == []
+
+
+def test_the_first_use_of_a_term_in_prose_is_linked_once():
+    heading, code = nodes.title("", "Overlaps"), nodes.paragraph("", "", nodes.literal("", "overlap"))
+    first = nodes.paragraph("", "Overlaps of the exact risk, each overlap once. GAMP; gamp; overlapping.")
+    second = nodes.paragraph("", "The risk and overlaps again.")
+    links = linked(heading, code, first, second)
+    assert links == [("Overlaps", "overlap"), ("exact risk", "exact risk"), ("GAMP", "GAMP"), ("risk", "risk")]
+
+
+def test_every_page_with_examples_is_run_by_the_tests():
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        paths = tomllib.load(file)["tool"]["pytest"]["ini_options"]["testpaths"]
+    with_examples = {f"docs/{page.name}" for page in PAGES if ">>> " in page.read_text(encoding="utf-8")}
+    assert "docs/course.md" in with_examples
+    assert with_examples == {path for path in paths if path.startswith("docs/")}
+
+
+def test_the_course_is_run_when_the_manual_is_built():
+    text = (ROOT / "docs" / "course.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```\{eval-rst\}\n\.\. plot::\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert sum(block.count(">>> ") for block in blocks) == text.count(">>> ") > 30
+    assert all("   :context:" in block for block in blocks)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return ga.sample(ga.paper_model(omega=0.3), 100, 1.5, seed=0)
+
+
+def own(data):
+    return ga.Dataset(data.tokens, data.outputs, data.positions, lam=0.01)
+
+
+def noisy():
+    model = ga.paper_model(score_noise=0.3)
+    return ga.solve_state_evolution(model, 2.0, rtol=1e-2, max_work=3e5, stability=False).validity
+
+
+TOLD = {
+    "not converged, gradient norm": lambda data: ga.run_gamp(data, max_iter=5).message,
+    "a saddle of the risk, lowest eigenvalue": lambda data: ga.run_gamp(data, np.zeros((100, 1))).message,
+    "damped steps lose theta": lambda data: ga.solve_state_evolution(data.model, 0.3, "semantic", rtol=1e-2).message,
+    "approximate because the proximal map jumps": lambda data: (
+        ga.solve_state_evolution(data.model, 1.5, "positional", rtol=1e-2).validity
+    ),
+    "inconsistent: the replicon eigenvalue": lambda data: noisy(),
+}
+RAISED = {
+    "needs the teacher's weights, got data without a teacher": lambda data: ga.run_gamp(own(data)),
+    "risk: needs 'exact'": lambda data: ga.run_gamp(own(data), "random", risk="asymptotic"),
+    "needs arrays that fit into memory": lambda data: ga.sample(data.model, d=10**7, alpha=10),
+    "max_memory: needs at least": lambda data: ga.trajectory(data.model, 1.5, method="gd", n_iter=200, max_memory=1e6),
+}
+
+
+@pytest.mark.parametrize("words", TOLD)
+def test_troubles_are_told_in_the_words_of_the_page(words, data):
+    assert f"`{words}" in TROUBLES
+    assert words in TOLD[words](data)
+
+
+@pytest.mark.parametrize("words", RAISED)
+def test_errors_are_raised_in_the_words_of_the_page(words, data):
+    assert f"`{words}" in TROUBLES
+    with pytest.raises(ValueError, match=re.escape(words)):
+        RAISED[words](data)
+
+
+def test_statuses_of_the_page_come_about(data):
+    """β of .9 does not converge on the positional branch; tol=0 runs all iterations; a budget that is too small."""
+    assert ga.run_gamp(data, "positional", damping=0.9, settling=False).status.name in ("STALLED", "DIVERGED")
+    exact = ga.run_gamp(data, tol=0, max_iter=7)
+    assert (exact.status.name, exact.n_iter) == ("MAX_ITER", 7)
+    se = ga.solve_state_evolution(data.model, 1.5, "positional", rtol=1e-6, max_work=1e5, stability=False)
+    assert se.status.name == "INACCURATE"
+    for name in ("STALLED", "DIVERGED", "MAX_ITER", "INACCURATE", "LOST", "SETTLED"):
+        assert f"`{name}`" in TROUBLES
