@@ -20,7 +20,7 @@ FLOORS = (
 )
 INNER = {  # rooms within a room, from the ground up
     "state_evolution": ("equations", "rules", "dynamics", "fixed_points", "continuation"),
-    "experiments": ("sweeps", "comparison phase_diagram inference", "figures", "fit_picture"),
+    "experiments": ("sweeps", "comparison phase_diagram inference", "figures", "fit_picture path_picture"),
 }
 HEAVY = {"torch", "matplotlib", "xarray", "h5py", "distributed", "sklearn"}
 LATE = "estimators"  # a room that is imported when it is asked for

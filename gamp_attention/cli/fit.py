@@ -9,6 +9,7 @@ import numpy as np
 from gamp_attention._core.files import write_aside
 from gamp_attention._core.text import to_error
 from gamp_attention.baselines.linear_fit import fit_linear_baseline
+from gamp_attention.cli.belief import add_path, believed, path_numbers, path_of
 from gamp_attention.cli.options import add_l1, chosen_penalty
 from gamp_attention.cli.output import check_target, chosen, report, say
 from gamp_attention.data.dataset import Dataset
@@ -19,8 +20,11 @@ from gamp_attention.data.split import held_out
 from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.data.stores import as_tokens
 from gamp_attention.experiments.fit_picture import plot_fit
+from gamp_attention.experiments.inference.neighbours import at_lam, near_fixed_point
+from gamp_attention.experiments.inference.path_result import RegularizationPath
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
+from gamp_attention.gamp.step import GampState
 
 
 def add_fit(commands: Any) -> argparse.ArgumentParser:
@@ -41,6 +45,7 @@ def add_fit(commands: Any) -> argparse.ArgumentParser:
     found.add_argument("--rank", type=int, default=1, help="columns of Q (default 1)")
     found.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
     add_l1(found)
+    add_path(found)
     found.add_argument(
         "--standardise", action="store_true",
         help="take from each of the d coordinates of tokens and outputs the mean over all tokens, and divide by their "
@@ -67,6 +72,11 @@ class Problem(NamedTuple):
     test: np.ndarray
     units: Units
     data: Dataset
+
+    def along(self, path: RegularizationPath) -> tuple["Problem", GampState]:
+        """The problem at the best value of a path, and the state to begin with there."""
+        data, result = at_lam(self.data, float(path.lam[path.best])), path.results[path.best]
+        return self._replace(data=data), near_fixed_point(data, result.Q, result.overlaps.V)
 
     def layer(self, Q: np.ndarray) -> Layer:
         """The layer of given weights, in the units of the file."""
@@ -128,10 +138,19 @@ def _fit(options: argparse.Namespace) -> int:
     check_target("--out", out)
     init = options.init if options.init in DATA_STARTS else load_weights(options.init)
     say(options, _told(problem, options))
+    path = None
+    if options.path is not None:
+        path = path_of(problem.data, init, options)
+        problem, init = problem.along(path)
+        options.n_starts, options.lam = 1, float(path.lam[path.best])
     result = _run(problem.data, init, out, options)
     layer = problem.layer(result.Q)
     tokens, outputs, positions = problem.arrays
     attention, errors = layer.attention(tokens), layer.errors(tokens, outputs)
+    x, y = (
+        (tokens, outputs) if not len(problem.test) else (np.asarray(each)[problem.train] for each in (tokens, outputs))
+    )
+    estimated, estimate, left_out = believed(problem.data, result, layer, x, y)
     found: dict[str, Any] = {
         "Q": result.Q,
         **{name: value for name, value in result.overlaps.arrays().items() if value.size},
@@ -143,6 +162,8 @@ def _fit(options: argparse.Namespace) -> int:
         "lowest_eigenvalue": result.lowest_eigenvalue,
         "attention": attention,
         "errors": errors,
+        "errors_left_out": left_out,
+        "lam": problem.data.lam,
         "held_out": problem.test,
         "positions": layer.positions,
         "centre": problem.units.centre,
@@ -154,10 +175,12 @@ def _fit(options: argparse.Namespace) -> int:
         f"training loss {result.train_loss:.8g}, gradient norm {result.gradient_norm:.2g}, lowest eigenvalue of the "
         f"Hessian {result.lowest_eigenvalue:.2g}, {result.n_off_global} of {len(problem.train)} samples off their "
         "global proximal minimum",
+        estimated,
     ]
     told = result.to_dict()
     told |= told["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}
-    told |= {"standardised": options.standardise}
+    told |= {"standardised": options.standardise, "lam": problem.data.lam, "leave_one_out": estimate}
+    told |= {"path": path_numbers(path)} if path is not None else {}
     if len(problem.test):
         said, numbers = _held_out_errors(problem, errors)
         lines, told = [*lines, said], told | {"held_out": numbers}

@@ -67,17 +67,23 @@ class Layer:
         weights = self.Q / self.units.scale[:, None]
         return self.student(local_fields(tokens, self.positions - self.units.centre, weights))
 
-    def outputs(self, tokens: np.ndarray) -> np.ndarray:
-        """Outputs (n, L, d)."""
+    def outputs(self, tokens: np.ndarray, attention: np.ndarray | None = None) -> np.ndarray:
+        """Outputs (n, L, d), by the attention of the layer if none is given."""
         c = self.units.centre
-        return self.attention(tokens) @ (tokens + (self.positions - c)) + c
+        attention = self.attention(tokens) if attention is None else attention
+        return attention @ (tokens + (self.positions - c)) + c
 
-    def errors(self, tokens: Tokens, outputs: Tokens) -> np.ndarray:
-        """‖y − f(x)‖²/(dL) of each sample, (n,); their mean is an estimate of the test error ε_g on unseen samples."""
+    def errors(self, tokens: Tokens, outputs: Tokens, attention: np.ndarray | None = None) -> np.ndarray:
+        """‖y − f(x)‖²/(dL) of each sample, (n,); their mean is an estimate of the test error ε_g on unseen samples.
+
+        Of other attention matrices (n, L, L) than the layer's, where they are given.
+        """
         found = []
         for rows, _, x in token_blocks(tokens):
             y = outputs[rows] if isinstance(outputs, np.ndarray) else outputs.read(rows)
-            found.append(np.mean((y - self.outputs(x)) ** 2, axis=(1, 2)))
+            found.append(
+                np.mean((y - self.outputs(x, attention if attention is None else attention[rows])) ** 2, (1, 2))
+            )
         return np.concatenate(found)
 
 

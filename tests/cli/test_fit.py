@@ -210,3 +210,48 @@ def test_one_sample_needs_positions(tmp_path, capsys, fit):
     status, _, words, _ = fit(stored(tmp_path, x, y, np.zeros((2, 20))))
     assert status == 0
     assert words.startswith("1 sample of 2 tokens")
+
+
+def test_the_test_error_is_estimated_from_training_data(arrays, tmp_path, fit):
+    path, data = arrays
+    _, report, words, found = fit(path)
+    own = ga.Dataset(data.tokens, data.outputs, data.positions)
+    loo = ga.leave_one_out(own, ga.run_gamp(own, found["Q"]))
+    estimate = report["leave_one_out"]
+    assert estimate["test_error"] == pytest.approx(loo.test_error, rel=1e-6)
+    assert estimate["test_error_error"] == pytest.approx(loo.test_error_error, rel=1e-6)
+    assert estimate["trusted"] == loo.trusted
+    assert np.allclose(found["errors_left_out"], loo.errors, rtol=1e-5)
+    assert "by leaving samples out (standard error)" in words
+    assert estimate["test_error"] > found["errors"].mean()
+
+
+def test_the_estimate_is_in_the_units_of_the_file(arrays, tmp_path, fit):
+    _, data = arrays
+    scale, x, y = np.linspace(1, 3, 60), data.tokens + data.positions, data.outputs
+    one = fit(stored(tmp_path, x, y), "--standardise")
+    other = fit(stored(tmp_path, scale * x, scale * y), "--standardise")
+    for _, report, _, found in (one, other):
+        assert np.mean(found["errors_left_out"]) == pytest.approx(report["leave_one_out"]["test_error"])
+    ratio = [np.mean(found["errors_left_out"]) / np.mean(found["errors"]) for *_, found in (one, other)]
+    assert 1.2 < ratio[0] < 5
+    assert ratio[1] == pytest.approx(ratio[0], rel=0.1)
+    assert np.mean(other[3]["errors_left_out"]) > 2 * np.mean(one[3]["errors_left_out"])
+
+
+def test_a_path_chooses_the_penalty(arrays, tmp_path, fit):
+    path, _ = arrays
+    status, report, words, found = fit(path, "--path", "0.01", "0.1:1:2", "--n-starts", "2", "--plot", "fit.png")
+    assert status == 0
+    assert report["path"]["lam"] == [0.01, 0.1, 1.0]
+    best = report["path"]["lam"][report["path"]["best"]]
+    assert report["lam"] == best == found["lam"]
+    assert report["leave_one_out"]["test_error"] == pytest.approx(
+        report["path"]["test_error"][report["path"]["best"]], rel=0.15
+    )
+    assert "RegularizationPath: 3 values" in words
+    assert "picture: fit.path.png" in words
+    assert (tmp_path / "fit.path.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    status, report, _, _ = fit(path, "--path", "--n-starts", "1")
+    assert len(report["path"]["lam"]) == 20
+    assert report["path"]["lam"][0] == pytest.approx(0.01 / 30)

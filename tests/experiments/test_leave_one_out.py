@@ -131,7 +131,7 @@ def test_saddles_and_unfinished_runs_are_not_trusted():
 
 
 def test_a_rough_landscape_says_so_and_refits_replace_doubtful_samples():
-    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3), d=100, alpha=2.0, seed=0)
+    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6), d=150, alpha=1.0, seed=0)
     gamp = ga.run_gamp(data)
     loo = ga.leave_one_out(data, gamp)
     assert not loo.trusted

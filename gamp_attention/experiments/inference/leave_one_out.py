@@ -23,7 +23,8 @@ class BeliefSettings:
 
     dense: int = 4096  # weights up to which the Hessian is factored
     examined: float = 2e11  # products of numbers up to which samples are examined
-    rough: float = 0.15  # share of doubtful samples from which on the landscape is rough
+    bent: float = 1.15  # remainder of a sample, in units of 1/√d, beyond which the curvature of others has changed
+    rough: float = 0.15  # share of such samples from which on the landscape is rough
     some: int = 128  # samples by which a landscape is judged along a path
     gradient: float = 1e-3  # norm of the exact risk at weights of a minimum of it
 
@@ -93,7 +94,7 @@ def leave_one_out(
         if refitted[sample]:
             fields[sample] = data_fields(data, weights, int(sample))
     errors = sample_errors(data, fields)
-    against = _against(gamp, found, doubtful & ~refitted)
+    against = _against(data, gamp, found)
     error = float(errors.std(ddof=1) / np.sqrt(n)) if n > 1 else np.nan
     return LeaveOneOut(
         test_error=float(errors.mean()), test_error_error=error, in_training=float(sample_errors(data, at.z).mean()),
@@ -120,10 +121,9 @@ def is_trusted(data: Dataset, gamp: Any) -> bool:
     """Whether nothing speaks against a result, by some of its samples where all of them would take long."""
     Q, at = trained(data, gamp)
     if Q.size > BELIEF.dense or not isinstance(data.tokens, np.ndarray):
-        return not _against(gamp, None, np.zeros(1, bool))
+        return not _against(data, gamp, None)
     some = np.unique(np.linspace(0, data.n_samples - 1, min(BELIEF.some, data.n_samples)).astype(int))
-    found = removed(data, at, Q, some)
-    return not _against(gamp, found, found.doubtful[some])
+    return not _against(data, gamp, removed(data, at, Q, some))
 
 
 def sample_errors(data: Dataset, fields: np.ndarray) -> np.ndarray:
@@ -156,15 +156,16 @@ def _with_choice(data: Dataset, gamp: Any, at: RiskAtPoint, kept: Removed) -> fl
     return float(np.array(errors)[best, np.arange(len(best))].mean())
 
 
-def _against(gamp: Any, found: Removed | None, doubtful: np.ndarray) -> list[str]:
+def _against(data: Dataset, gamp: Any, found: Removed | None) -> list[str]:
     """What speaks against the estimate."""
     reasons = []
     if not gamp.converged:
         reasons.append("the training did not converge")
     elif not gamp.is_minimum or (found is not None and not found.minimum):
         reasons.append("the weights are a saddle of the risk, which run_gamp(..., escape=True) leaves")
-    if np.mean(doubtful) > BELIEF.rough:
-        reasons.append("the landscape is rough, where minima are chosen by the samples and the estimate is too low")
+    known = np.zeros(0) if found is None else found.remainder[~np.isnan(found.remainder)]
+    if len(known) and np.mean(known > BELIEF.bent / np.sqrt(data.dim)) > BELIEF.rough:
+        reasons.append("the landscape is rough, so that samples chose among minima and the estimate may be too low")
     return reasons
 
 
