@@ -12,6 +12,15 @@ from gamp_attention.baselines import (
     linear_baseline,
     minimize_risk,
 )
+from gamp_attention.bayes import (
+    BayesAmpResult,
+    BayesStateEvolution,
+    BayesThresholds,
+    bayes_fixed_points,
+    bayes_thresholds,
+    run_bayes_amp,
+    solve_bayes_state_evolution,
+)
 from gamp_attention.data import (
     Dataset,
     DistributedDataset,
@@ -97,19 +106,20 @@ from gamp_attention.state_evolution import (
 )
 
 __all__ = [
-    "AttentionLoss", "Boundary", "BranchPath", "Branches", "ClassLabels", "ClassLaw", "Comparison", "ConvergenceError",
-    "CoordinateClasses", "CoordinateLaw", "DataLaw", "Dataset", "Denoised", "Departure", "DescentResult",
-    "DistributedDataset", "DotProductAttention", "ElasticNet", "GLMModel", "GampResult", "GampState", "History",
-    "IntensityLabels", "KinkWarning", "LabelledDataset", "LeaveOneOut", "LinearBaseline", "LinearFit", "LinearLabels",
-    "LogisticLabels", "LogisticLoss", "MixtureModel", "Model", "MultinomialLoss", "Overlaps", "PhaseBoundaries",
-    "PhaseRetrievalLoss", "RegularizationPath", "Ridge", "SampledLaw", "SoftmaxTeacher", "SpectralDirections",
-    "SpectralOverlap", "SquaredLoss", "Stability", "StartRecord", "StateEvolutionResult", "Status", "Sweep",
-    "Trajectory", "__version__", "attention_model", "branches", "compare", "continue_branch", "coordinate_law",
-    "denoise", "fit_linear_baseline", "gamp_step", "glm_model", "gradient", "initial_state", "law_from_samples",
-    "law_of", "leave_one_out", "linear_baseline", "local_pool", "minimize_risk", "mixture_model", "paper_model",
-    "phase_boundaries", "plot_comparison", "plot_phase_diagram", "plot_trajectory", "power_law_spectrum",
-    "register_attention", "register_loss", "register_penalty", "regularization_path", "run_gamp", "sample",
-    "sign_positions", "solve_state_evolution", "sparse_teacher", "spectral_directions", "spectral_overlap",
+    "AttentionLoss", "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches",
+    "ClassLabels", "ClassLaw", "Comparison", "ConvergenceError", "CoordinateClasses", "CoordinateLaw", "DataLaw",
+    "Dataset", "Denoised", "Departure", "DescentResult", "DistributedDataset", "DotProductAttention", "ElasticNet",
+    "GLMModel", "GampResult", "GampState", "History", "IntensityLabels", "KinkWarning", "LabelledDataset",
+    "LeaveOneOut", "LinearBaseline", "LinearFit", "LinearLabels", "LogisticLabels", "LogisticLoss", "MixtureModel",
+    "Model", "MultinomialLoss", "Overlaps", "PhaseBoundaries", "PhaseRetrievalLoss", "RegularizationPath", "Ridge",
+    "SampledLaw", "SoftmaxTeacher", "SpectralDirections", "SpectralOverlap", "SquaredLoss", "Stability", "StartRecord",
+    "StateEvolutionResult", "Status", "Sweep", "Trajectory", "__version__", "attention_model", "bayes_fixed_points",
+    "bayes_thresholds", "branches", "compare", "continue_branch", "coordinate_law", "denoise", "fit_linear_baseline",
+    "gamp_step", "glm_model", "gradient", "initial_state", "law_from_samples", "law_of", "leave_one_out",
+    "linear_baseline", "local_pool", "minimize_risk", "mixture_model", "paper_model", "phase_boundaries",
+    "plot_comparison", "plot_phase_diagram", "plot_trajectory", "power_law_spectrum", "register_attention",
+    "register_loss", "register_penalty", "regularization_path", "run_bayes_amp", "run_gamp", "sample", "sign_positions",
+    "solve_bayes_state_evolution", "solve_state_evolution", "sparse_teacher", "spectral_directions", "spectral_overlap",
     "subset_positions", "sweep", "to_dataset", "train_loss", "trajectory",
 ]  # fmt: skip
 

@@ -28,7 +28,7 @@ class Status(Enum):
     SETTLED : message passing cycled; the settling phase converged.
     MAX_ITER, STALLED, DIVERGED, NONFINITE : no solution.
     INACCURATE : solved, but not to the accuracy asked for within the budget.
-    LOST : there is no fixed point on the branch asked for; another solution was found.
+    LOST : there is no fixed point on the branch asked for, another solution was found; or a run lost its signal.
     """
 
     CONVERGED = "converged"

@@ -53,7 +53,15 @@ def resolved(name):
     raise AssertionError(name)
 
 
-THEORY_PAGES = ("theory.md", "state_evolution.md", "dynamics.md", "starts.md", "believed_error.md", "own_law.md")
+THEORY_PAGES = (
+    "theory.md",
+    "state_evolution.md",
+    "dynamics.md",
+    "starts.md",
+    "believed_error.md",
+    "own_law.md",
+    "bayes.md",
+)
 
 
 def labels_in_theory():

@@ -14,7 +14,7 @@ FLOORS = (
     "losses penalties damping",
     "denoisers models",
     "data state_evolution",
-    "gamp baselines",
+    "gamp baselines bayes",
     "experiments estimators",
     "cli",
 )

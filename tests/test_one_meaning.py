@@ -41,7 +41,7 @@ def attributes(word):
 
 def test_stable_is_whether_a_solution_is():
     assert arguments("stable") == {}
-    assert attributes("stable") == {"Stability": "property"}
+    assert attributes("stable") == {"Stability": "property", "BayesStateEvolution": "bool"}
     assert all(default is True for default in arguments("stability").values())
     assert len(arguments("stability")) == 3
 
@@ -49,7 +49,8 @@ def test_stable_is_whether_a_solution_is():
 def test_a_variance_is_a_number():
     assert set(arguments("variance")) == {"power_law_spectrum", "sparse_teacher"}
     assert all(isinstance(default, float) for default in arguments("variance").values())
-    assert attributes("variance") == {"StateEvolutionResult": "property"}  # the old name of `response`
+    # the old name of `response`, and that of weights
+    assert attributes("variance") == {"StateEvolutionResult": "property", "BayesAmpResult": "ndarray"}
     assert set(arguments("response").values()) == {"stein"}
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from gamp_attention.bayes.priors import MixturePrior
+from gamp_attention.bayes.run import BayesHistory
 from gamp_attention.experiments.comparison.result import Branch, Row
 from gamp_attention.experiments.sweeps.cells import Cell
 from gamp_attention.gamp.monitor import StepReport
@@ -213,7 +215,39 @@ def sampled_law():
     return ga.law_from_samples(rng.random((D, L)), rng.normal(size=(D, L)), rng.normal(size=(D, 1)))
 
 
+def bayes_amp():
+    """A long run of Bayes-optimal message passing."""
+    prior = MixturePrior(np.full(3, 1 / 3), np.zeros((3, R)), np.ones((3, R, R)))
+    return ga.BayesAmpResult(
+        status=ga.Status.LOST,
+        n_iter=T,
+        residual=1e-3,
+        history=BayesHistory(*[np.ones((T + 1, R, R))] * 2, np.ones((T + 1, L, R, R))),
+        Q=np.ones((D, R)),
+        variance=np.ones((D, R)),
+        overlap=np.full((R, R), np.nan),
+        V=np.ones((L, R, R)),
+        free_entropy=-np.inf,
+        priors=(prior,) * 40,
+        noise=0.1,
+        starts=(("random", ga.Status.LOST, -0.5),) * 50,
+        message="no signal is left",
+    )
+
+
+def bayes_fixed_point():
+    """A fixed point with an infinite free entropy."""
+    q, V = np.ones((R, R)), np.ones((L, R, R))
+    return ga.BayesStateEvolution(ga.Status.INACCURATE, 12, 1e-9, q, q, V, V, np.inf, np.nan, 0.1, 1e-3, True, True)
+
+
 RESULTS = {
+    "BayesAmpResult": bayes_amp,
+    "BayesHistory": lambda: bayes_amp().history,
+    "BayesStateEvolution": bayes_fixed_point,
+    "BayesThresholds": lambda: ga.BayesThresholds(
+        0.5, 0.1, np.nan, np.nan, (1.0, 1.1), (0.1, 0.1), {"full_recovery": "none"}
+    ),
     "Boundary": lambda: ga.Boundary.found(1.25, 1e-4, 1e-3),
     "Branch": branch,
     "BranchPath": path,

@@ -40,3 +40,15 @@ def psd_root(covariance: np.ndarray) -> np.ndarray:
     """Symmetric square roots of positive semi-definite matrices; eigenvalues below zero by rounding count as zero."""
     spectrum, vectors = np.linalg.eigh(0.5 * (covariance + np.swapaxes(covariance, -1, -2)))
     return np.einsum("...ij,...j,...kj->...ik", vectors, np.sqrt(spectrum.clip(min=0)), vectors)
+
+
+def spaced_grid(h: float, dim: int, radius: float, even: bool) -> np.ndarray:
+    """Points (N, dim) of spacing h in a ball around zero; one of every mirror pair where `even`."""
+    line = (np.arange(-int(radius / h + 0.5), int(radius / h + 0.5)) + 0.5) * h
+    points, norm = np.zeros((1, 0)), np.zeros(1)
+    for axis in range(dim):
+        along = line[line > 0] if even and axis == 0 else line
+        longer = norm[:, None] + along**2
+        row, column = np.nonzero(longer <= radius**2)
+        points, norm = np.concatenate([points[row], along[column][:, None]], axis=1), longer[row, column]
+    return points

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from scipy.special import chdtri
 
-from gamp_attention._core.gaussian import gaussian_points
+from gamp_attention._core.gaussian import gaussian_points, spaced_grid
 from gamp_attention._core.spread import half_width
 from gamp_attention.results import Status
 
@@ -142,12 +142,6 @@ def _grid_size(h: float, dim: int, radius: float, even: bool) -> float:
 
 def _grid(h: float, dim: int, radius: float, even: bool) -> tuple[np.ndarray, np.ndarray]:
     """Points (N, dim) of spacing h in a ball and Gaussian weights (N,); one of every mirror pair where `even`."""
-    line = (np.arange(-int(radius / h + 0.5), int(radius / h + 0.5)) + 0.5) * h
-    points, norm = np.zeros((1, 0)), np.zeros(1)
-    for axis in range(dim):
-        along = line[line > 0] if even and axis == 0 else line
-        longer = norm[:, None] + along**2
-        row, column = np.nonzero(longer <= radius**2)
-        points, norm = np.concatenate([points[row], along[column][:, None]], axis=1), longer[row, column]
-    weights = np.exp(-0.5 * norm)
+    points = spaced_grid(h, dim, radius, even)
+    weights = np.exp(-0.5 * np.sum(points**2, axis=1))
     return points, weights / weights.sum()

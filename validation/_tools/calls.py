@@ -101,6 +101,8 @@ LINES = {
         "ga.attention_model(n_tokens=2, rank=1, teacher_rank=1, omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, tau=TAU, "
         "student=None, teacher=None, coordinates=None, penalty=None, score_noise=0.1)"
     ),
+    "bayes_fixed_points": "ga.bayes_fixed_points(SQUARED, alpha=1.5, n_points=64, n_replicas=2, seed=0)",
+    "bayes_thresholds": "ga.bayes_thresholds(SQUARED, n_points=64, n_replicas=2, seed=0)",
     "branches": (
         "ga.branches(SHARP, alpha=1.5, starts=('semantic',), rtol=0.1, response='stein', stability=False, seed=0)"
     ),
@@ -148,6 +150,10 @@ LINES = {
         "ga.regularization_path(DATA, lams=[0.1, 1.0], init='random', n_starts=2, parameter='lam', form='cavity', "
         "tol=1e-4, seed=0, predict=False, progress=False)"
     ),
+    "run_bayes_amp": (
+        "ga.run_bayes_amp(DATA, init=WEIGHTS, model=None, learn=('prior',), damping=0.7, tol=1e-5, max_iter=20, "
+        "n_starts=2, seed=0)"
+    ),
     "run_gamp": (
         "ga.run_gamp(DATA, init=WEIGHTS, risk='exact', damping=0.3, tol=1e-8, max_iter=60, hold_after=20, "
         "accelerate=False, settling=True, onsager='empirical', empirical_after=5, V=WIDE, seed=0, n_starts=2, "
@@ -155,6 +161,9 @@ LINES = {
     ),
     "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64', storage='memory')",
     "sign_positions": "ga.sign_positions(n_tokens=2, size=1.0)",
+    "solve_bayes_state_evolution": (
+        "ga.solve_bayes_state_evolution(SQUARED, alpha=1.5, init='informed', n_points=64, n_replicas=2, seed=0)"
+    ),
     "solve_state_evolution": (
         "ga.solve_state_evolution(SHARP, alpha=1.5, init='semantic', rtol=0.1, rule='auto', response='stein', "
         "max_iter=10, max_work=1e4, stability=False, seed=0)"
@@ -193,11 +202,11 @@ BUILDERS = (
 
 # results and their parts, which users are given; and what takes no number and no array
 GIVEN = {
-    "Boundary", "BranchPath", "Branches", "Comparison", "ConvergenceError", "DataLaw", "Denoised", "Departure",
-    "DescentResult", "GLMModel",
-    "GampResult", "History", "KinkWarning", "LinearBaseline", "LinearFit", "MixtureModel", "PhaseBoundaries",
-    "SampledLaw", "Stability", "StateEvolutionResult", "SpectralDirections", "SpectralOverlap",
-    "StartRecord", "Status", "Sweep", "Trajectory", "__version__",
+    "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches", "Comparison",
+    "ConvergenceError", "DataLaw", "Denoised", "Departure", "DescentResult", "GLMModel", "GampResult", "History",
+    "KinkWarning", "LinearBaseline", "LinearFit", "MixtureModel", "PhaseBoundaries", "SampledLaw", "SpectralDirections",
+    "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "Sweep", "Trajectory",
+    "__version__",
 }  # fmt: skip
 ELSEWHERE = {  # tried by tests of their own: they draw, register classes, or need a cluster
     "DistributedDataset", "plot_comparison", "plot_phase_diagram", "plot_trajectory", "register_attention",

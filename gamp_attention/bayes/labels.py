@@ -1,0 +1,157 @@
+"""Channels of generalised linear models: labels of the fields, or of their sum over the tokens."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from scipy.special import log_ndtr, log_softmax
+
+from gamp_attention._core.gaussian import psd_root
+from gamp_attention.bayes.channel import Channel, Posterior, log_normal
+from gamp_attention.bayes.grids import on_grid, points_for
+from gamp_attention.models.labels import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
+
+
+@dataclass(frozen=True)
+class LabelChannel:
+    """What channels of labels (N, P) share."""
+
+    labels: Any  # the teacher of labels
+    shape: tuple[int, int]  # L, t
+
+    @property
+    def jumps(self) -> bool:
+        """Classes by the sign do."""
+        return isinstance(self.labels, LogisticLabels) and not self.labels.temperature
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of Gaussian noise."""
+        return float(getattr(self.labels, "noise", 0.0))
+
+    @property
+    def n_noise(self) -> int:
+        """As the labels ask for."""
+        return int(self.labels.n_noise(*self.shape))
+
+    @property
+    def n_seen(self) -> int:
+        """One label, where it has Gaussian noise."""
+        return 1
+
+    @property
+    def even(self) -> bool:
+        """Whether labels do not tell −u from u; noise makes no difference to that."""
+        return isinstance(self.labels, IntensityLabels)
+
+    def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
+        """Labels."""
+        return np.asarray(self.labels(u, white))
+
+    def seen(self, observed: np.ndarray) -> np.ndarray:
+        """The labels."""
+        return observed
+
+    def with_noise(self, noise: float) -> Channel:
+        """With another standard deviation of Gaussian noise."""
+        if not hasattr(self.labels, "noise"):
+            raise ValueError("learn: needs labels with Gaussian noise for 'noise', got " + type(self.labels).__name__)
+        found: Any = replace(self, labels=replace(self.labels, noise=noise))
+        return found
+
+
+@dataclass(frozen=True)
+class LinearChannel(LabelChannel):
+    """Every field is seen, with Gaussian noise or without."""
+
+    @property
+    def n_seen(self) -> int:
+        """One label for every field."""
+        return self.shape[0] * self.shape[1]
+
+    def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
+        """Gaussian."""
+        (L, t), N = self.shape, len(y)
+        total = V + self.noise**2 * np.eye(t)
+        gain = V @ np.linalg.inv(total)
+        off = y.reshape(N, L, t) - omega
+        mean = omega + np.einsum("lab,nlb->nla", gain, off)
+        cov = np.zeros((N, L, t, L, t))
+        rest = V - gain @ V
+        for l in range(L):
+            cov[:, l, :, l] = rest[l]
+        misfit = np.sum((y.reshape(N, L, t) - mean) ** 2, axis=(1, 2)) + np.trace(rest, axis1=1, axis2=2).sum()
+        return Posterior(mean, cov.reshape(N, L * t, L * t), log_normal(off, total), misfit)
+
+
+@dataclass(frozen=True)
+class SumChannel(LabelChannel):
+    """Labels of S = Σ_l u_l: its posterior gives that of the fields, which are Gaussian given S."""
+
+    def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
+        """From the posterior of the sum."""
+        (L, t), N = self.shape, len(y)
+        total = V.sum(axis=0)
+        gain = V @ np.linalg.inv(total)  # (L, t, t)
+        centre = omega.sum(axis=1)
+        mean, cov_sum, log_z, misfit = self.of_sum(y, centre, total)
+        means = omega + np.einsum("lab,nb->nla", gain, mean - centre)
+        cov = np.einsum("lab,nbc,mdc->nlamd", gain, cov_sum, gain)
+        cov -= np.einsum("lab,mbc->lamc", gain, V)
+        for l in range(L):
+            cov[:, l, :, l] += V[l]
+        return Posterior(means, cov.reshape(N, L * t, L * t), log_z, misfit)
+
+    def of_sum(
+        self, y: np.ndarray, centre: np.ndarray, total: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
+        """Mean (N, t), covariance (N, t, t), log Z (N,) and misfit of the sum, whose prior is N(centre, total)."""
+        if isinstance(self.labels, IntensityLabels) and not self.labels.noise:
+            return self._modulus(y[:, 0], centre[:, 0], float(total[0, 0]))
+        if self.jumps:
+            return self._sign(y[:, 0], centre[:, 0], float(total[0, 0]))
+        root = psd_root(total)
+        points = points_for(self._slope(y) * float(np.sqrt(np.linalg.eigvalsh(total).max())), total.shape[0])
+        shifts = points @ root
+
+        def log_likelihood(rows: slice, _: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+            return self._log_likelihood(y[rows], centre[rows, None] + shifts)
+
+        mean, cov, log_z, misfit = on_grid(points, log_likelihood, len(y))
+        return centre + mean @ root, root @ cov @ root, log_z, misfit
+
+    def _modulus(self, y: np.ndarray, centre: np.ndarray, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
+        """Phase retrieval: S = ±√y."""
+        size = np.sqrt(np.maximum(y, 0))
+        field = size * centre / V
+        log_z = np.logaddexp(field, -field) - np.log(2) - 0.5 * (size**2 + centre**2) / V - 0.5 * np.log(2 * np.pi * V)
+        unsure = size**2 / np.cosh(np.clip(field, -300, 300)) ** 2
+        return (size * np.tanh(field))[:, None], unsure[:, None, None], log_z, None
+
+    def _sign(self, y: np.ndarray, centre: np.ndarray, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
+        """Classes by the sign of S: a Gaussian that is cut at zero."""
+        at = y * centre / np.sqrt(V)
+        log_z = log_ndtr(at)
+        hazard = np.exp(-0.5 * at**2 - 0.5 * np.log(2 * np.pi) - log_z)
+        cov = V * np.clip(1 - hazard * (at + hazard), 0, 1)
+        return (centre + y * np.sqrt(V) * hazard)[:, None], cov[:, None, None], log_z, None
+
+    def _slope(self, y: np.ndarray) -> float:
+        """The largest slope of the logarithm of the likelihood's root, as that of a Gaussian's exponent."""
+        if isinstance(self.labels, IntensityLabels):
+            return 2 * float(np.sqrt(max(float(y.max()), 0.0) + 6 * self.labels.noise)) / self.labels.noise
+        return 1 / self.labels.temperature if isinstance(self.labels, LogisticLabels) else 1.0
+
+    def _log_likelihood(self, y: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Logarithms (N, J) at sums (N, J, t)."""
+        if isinstance(self.labels, IntensityLabels):
+            squares = (s[:, :, 0] ** 2 - y) ** 2
+            scale = self.labels.noise
+            return -0.5 * squares / scale**2 - np.log(np.sqrt(2 * np.pi) * scale), squares
+        if isinstance(self.labels, LogisticLabels):
+            return -np.logaddexp(0, -y * s[:, :, 0] / self.labels.temperature), None
+        logs = log_softmax(s, axis=2)
+        return np.take_along_axis(logs, y.astype(int)[:, :, None], axis=2)[:, :, 0], None
+
+
+KNOWN = {LinearLabels: LinearChannel, LogisticLabels: SumChannel, IntensityLabels: SumChannel, ClassLabels: SumChannel}

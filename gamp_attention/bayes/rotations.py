@@ -1,0 +1,170 @@
+"""Channels without noise: fields known up to a sign, or up to a rotation and reflection of two columns."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention.bayes.channel import Channel, Posterior, log_normal, softmax_sum
+from gamp_attention.bayes.scores import fields_of_targets
+from gamp_attention.models.teachers import SoftmaxTeacher
+
+
+@dataclass(frozen=True)
+class AngleSettings:
+    """The trapezoidal rule over angles: errors fall like exp(−n²/2a) for weights exp(a cos θ)."""
+
+    fewest: int = 32
+    per_width: float = 9.0  # angles, in units of √a
+    most: int = 1 << 8
+    most_hidden: int = 1 << 11  # with a shift, where there may be two peaks
+    zooms: int = 4  # to the most likely angle, where there should be more than `most`
+    closer: float = 0.08  # of the width that is looked at
+    local: float = 20.0  # width of what is averaged over then, in units of that of the peak
+    together: int = 1 << 18  # angles times samples held at a time
+
+
+ANGLES = AngleSettings()
+
+
+@dataclass(frozen=True)
+class KnownFields:
+    """What channels of exact attention matrices share; y are fields (N, L, t')."""
+
+    teacher: SoftmaxTeacher
+    rank: int
+    hidden: int  # columns that are not told
+    even = True
+    jumps = False
+    noise = 0.0
+    n_noise = n_seen = 0
+
+    def seen(self, observed: np.ndarray) -> np.ndarray:
+        """Fields from the targets."""
+        return fields_of_targets(self.teacher, observed, self.rank)
+
+    def with_noise(self, noise: float) -> Channel:
+        """There is none."""
+        raise ValueError("learn: needs a model with score_noise > 0 for 'noise'")
+
+
+@dataclass(frozen=True)
+class SignChannel(KnownFields):
+    """One column: fields are known up to their common sign."""
+
+    def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
+        """The fields."""
+        return u
+
+    def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
+        """E u = y tanh(Σ_l y_l ω_l/V_l)."""
+        field = np.einsum("nl,nl,l->n", y[:, :, 0], omega[:, :, 0], 1 / V[:, 0, 0])
+        sure = np.tanh(field)
+        unsure = 1 / np.cosh(np.clip(field, -300, 300)) ** 2
+        flat = y[:, :, 0]
+        log_cosh = np.logaddexp(field, -field) - np.log(2)
+        base = log_normal(y, V) + log_normal(omega, V) - log_normal(np.zeros_like(y[:1]), V)
+        cov = unsure[:, None, None] * flat[:, :, None] * flat[:, None, :]
+        return Posterior(sure[:, None, None] * y, cov, base + log_cosh)
+
+
+@dataclass(frozen=True)
+class PlaneChannel(KnownFields):
+    """Two columns: fields are known up to a rotation and a reflection; for two tokens up to a common shift, too.
+
+    The average over angles is a sum over equally spaced ones, so many that its error is that of rounding; where fields
+    are so well known that this takes thousands, over those around the most likely one. The shift is Gaussian given the
+    angle and integrated exactly.
+    """
+
+    def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
+        """The fields; where the shift is not told, their components along the difference of the two."""
+        if not self.hidden:
+            return u
+        along = u[:, 1] - u[:, 0]
+        along = along / np.linalg.norm(along, axis=1, keepdims=True)
+        return np.einsum("nla,na->nl", u, along)[:, :, None]
+
+    def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
+        """Averages over the angles, as many as the widest exponents need."""
+        inverse = np.linalg.inv(V)
+        size = np.linalg.norm(y, axis=2)
+        spectrum = np.linalg.eigvalsh(inverse)
+        steep = np.einsum("nl,nl->n", size, np.linalg.norm(np.einsum("lab,nlb->nla", inverse, omega), axis=2))
+        steep = steep + 4 * size**2 @ (spectrum[:, 1] - spectrum[:, 0])
+        if self.hidden:
+            steep = 4 * (steep + np.sum(omega**2, axis=2) @ spectrum[:, 1])
+        wanted = np.maximum(ANGLES.per_width * np.sqrt(steep), ANGLES.fewest)
+        most = ANGLES.most_hidden if self.hidden else ANGLES.most
+        count = np.where(wanted > most, 0, 2 ** np.ceil(np.log2(wanted))).astype(int)
+        N, L, _ = omega.shape
+        mean, cov, log_z = np.empty((N, L, 2)), np.empty((N, 2 * L, 2 * L)), np.empty(N)
+        for n in np.unique(count):
+            rows = np.nonzero(count == n)[0]
+            step = max(1, ANGLES.together // int(n or ANGLES.fewest))
+            for first in range(0, len(rows), step):
+                part = rows[first : first + step]
+                given = y[part], omega[part], inverse
+                mean[part], cov[part], log_z[part] = self._average(*given, int(n))
+        log_z += log_normal(omega, V)
+        return Posterior(mean, cov, log_z)
+
+    def _average(
+        self, y: np.ndarray, omega: np.ndarray, P: np.ndarray, n: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Over n angles, or for n = 0 over angles around the most likely one, without and with a reflection."""
+        logs, fields, more = [], [], []
+        for sign in (1.0,) if self.hidden else (1.0, -1.0):
+            if n:
+                angle, width = np.broadcast_to(2 * np.pi * np.arange(n) / n, (len(y), n)), 1 / n
+            else:
+                angle, width = self._around_peak(y, omega, P, sign)
+            weight, u, second = self._exponent(y, omega, P, angle, sign)
+            logs.append(weight + np.log(width))
+            fields.append(u.reshape(*u.shape[:2], -1))
+            more.append(second)
+        weights, log_z = softmax_sum(np.concatenate(logs, axis=1))
+        flat = np.concatenate(fields, axis=1)
+        mean = np.einsum("nj,njk->nk", weights, flat)
+        away = flat - mean[:, None]
+        cov = (weights[:, :, None] * away).transpose(0, 2, 1) @ away
+        if self.hidden:
+            L = y.shape[1]
+            cov += np.tile(np.einsum("nj,njab->nab", weights, more[0]), (1, L, L))
+        return mean.reshape(len(y), -1, 2), cov, log_z - np.log(len(logs))
+
+    def _exponent(
+        self, y: np.ndarray, omega: np.ndarray, P: np.ndarray, angle: np.ndarray, sign: float
+    ) -> tuple[np.ndarray, np.ndarray, Any]:
+        """Logarithms (n, J) of weights of angles (n, J), mean fields (n, J, L, 2), and the shift's covariances."""
+        first = np.stack([np.cos(angle), np.sin(angle)], axis=2)
+        second = sign * np.stack([-first[:, :, 1], first[:, :, 0]], axis=2)
+        u = y[:, None, :, :1] * first[:, :, None]
+        if not self.hidden:
+            u = u + y[:, None, :, 1:] * second[:, :, None]
+        turned = np.einsum("lab,nlb->nla", P, omega)
+        stretched = np.einsum("lab,njlb->njla", P, u)
+        logs = np.einsum("njla,nla->nj", u, turned) - 0.5 * np.einsum("njla,njla->nj", u, stretched)
+        if not self.hidden:
+            return logs, u, None
+        stiff = np.einsum("nja,ab,njb->nj", second, P.sum(axis=0), second)
+        pull = np.einsum("nja,nja->nj", second, turned.sum(axis=1)[:, None] - stretched.sum(axis=2))
+        logs = logs + 0.5 * pull**2 / stiff - 0.5 * np.log(stiff / (2 * np.pi))
+        u = u + (pull / stiff)[:, :, None, None] * second[:, :, None]
+        return logs, u, second[:, :, :, None] * second[:, :, None, :] / stiff[:, :, None, None]
+
+    def _around_peak(self, y: np.ndarray, omega: np.ndarray, P: np.ndarray, sign: float) -> Any:
+        """Angles (n, J) around the most likely one and their spacing (n, 1), in units of the whole circle."""
+        line, rows, width = np.arange(ANGLES.most) / ANGLES.most - 0.5, np.arange(len(y)), 2 * np.pi
+        centre = np.zeros((len(y), 1))
+        for _ in range(ANGLES.zooms):
+            angle = centre + width * line
+            best = self._exponent(y, omega, P, angle, sign)[0].argmax(axis=1)
+            centre, width = angle[rows, best][:, None], width * ANGLES.closer
+            line = np.arange(-ANGLES.fewest // 2, ANGLES.fewest // 2 + 1) / ANGLES.fewest
+        step = width / ANGLES.closer
+        at = self._exponent(y, omega, P, centre + step * np.array([-1.0, 0.0, 1.0]), sign)[0]
+        curvature = np.maximum((2 * at[:, 1] - at[:, 0] - at[:, 2]) / step**2, 1.0)[:, None]
+        reach = 0.5 * ANGLES.local / np.sqrt(curvature)
+        local = np.linspace(-reach[:, 0], reach[:, 0], ANGLES.fewest * 2, axis=1)
+        return centre + local, 2 * reach / (2 * np.pi * (2 * ANGLES.fewest - 1))

@@ -1,0 +1,188 @@
+"""State evolution of Bayes-optimal message passing: identities, closed forms and thresholds that are known."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.bayes.averages import output_averages
+from gamp_attention.bayes.equations import Equations
+from gamp_attention.bayes.priors import MixturePrior, kinds_of
+
+PHASE = ga.glm_model(ga.PhaseRetrievalLoss())
+SIGN = ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.0))
+SIGNS = ga.CoordinateLaw([0.5, 0.5], np.ones((2, 1)), np.zeros((2, 1)), [[1.0], [-1.0]], np.zeros((2, 1, 1)))
+SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.3), n_tokens=1)
+
+
+def equations(model, n_points=8192):
+    return Equations(model, n_points, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("n_tokens", [2, 3, 4])
+def test_weak_recovery_of_attention(n_tokens):
+    """1/(L (L + 1)), by integrals along the curve and by samples at its end."""
+    model = ga.attention_model(n_tokens)
+    found = ga.bayes_thresholds(model, n_points=512)
+    assert found.weak_recovery == pytest.approx(1 / (n_tokens * (n_tokens + 1)), rel=1e-5)
+    assert found.full_recovery == pytest.approx(1 / n_tokens, rel=1e-5)
+    assert found.hard is None
+    assert 1 / equations(model).linear_growth() == pytest.approx(found.weak_recovery, rel=0.03)
+
+
+def test_weak_recovery_of_two_columns():
+    """Rotations are not told either, which takes t times the samples."""
+    assert 1 / equations(ga.attention_model(3, 2, 2)).linear_growth() == pytest.approx(2 / 12, rel=0.03)
+
+
+def test_weak_recovery_with_unlike_tokens_and_spectra():
+    """Scaled tokens change nothing; of a spectrum, coordinates of large variance are found first."""
+    unlike = ga.attention_model(3, sigma=[0.3, 0.6, 0.8])
+    assert 1 / equations(unlike).linear_growth() == pytest.approx(1 / 12, rel=0.03)
+    spectrum = ga.power_law_spectrum(1.0, 4)
+    model = ga.attention_model(2, coordinates=ga.coordinate_law(spectrum))
+    gain = spectrum.weight @ spectrum.values**2 / (spectrum.weight @ spectrum.values) ** 2
+    assert 1 / equations(model).linear_growth() == pytest.approx(1 / 6 / gain, rel=0.02)
+
+
+def test_phase_retrieval_has_its_published_thresholds():
+    """Weak recovery at 1/2, full recovery at 1.128, hard from 1 on: Barbier et al. 2019, Maillard et al. 2020."""
+    found = ga.bayes_thresholds(PHASE)
+    assert found.weak_recovery == pytest.approx(0.5, abs=1e-5)
+    assert found.full_recovery == pytest.approx(1.128, abs=1e-3)
+    assert found.hard == pytest.approx((1.0, found.full_recovery), abs=1e-5)
+
+
+@pytest.mark.parametrize(("model", "where"), [(ga.attention_model(2), 0.1), (PHASE, 0.02), (SIGN, 0.05)])
+@pytest.mark.parametrize("v", [0.9, 0.3])
+def test_integrals_are_averages_over_samples(model, where, v):
+    sampled = equations(model, 1 << 16)
+    V = v * sampled.rho
+    hats, log_z = output_averages(sampled.channel, sampled.rho, V, True)
+    omega, found = sampled.posterior(V)
+    g = (found.mean - omega) / V[:, 0]
+    np.testing.assert_allclose(hats[:, 0, 0], (g[:, :, 0] ** 2).mean(axis=0), rtol=where)
+    assert log_z == pytest.approx(found.log_z.mean(), abs=where)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [ga.attention_model(3), ga.attention_model(3, 2, 2), ga.attention_model(2, sigma=1.0, score_noise=0.3), PHASE, SIGN,
+     ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.5))],
+)  # fmt: skip
+def test_nishimori_identities_of_the_channel(model):
+    """E g gᵀ = −E ∂g/∂ω, and posterior means are as far from the truth as posterior covariances say."""
+    found = equations(model, 1 << 13)
+    L, t = found.rho.shape[:2]
+    V = 0.4 * found.rho
+    omega, u = found.fields(V)
+    y = found.channel.observe(u, found._noise)
+    posterior = found.channel.posterior(y, omega, V)
+    off = (posterior.mean - u).reshape(-1, L * t)
+    own = off[:, :, None] * off[:, None, :] - posterior.cov
+    assert (np.abs(own.mean(axis=0)) <= 5 * own.std(axis=0) / np.sqrt(len(off) / 2)).all()
+    g = np.einsum("lab,nlb->nla", np.linalg.inv(V), posterior.mean - omega)
+    inverse = np.linalg.inv(V)
+    blocks = posterior.cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # (L, n, t, t)
+    slopes = inverse[:, None] - inverse[:, None] @ blocks @ inverse[:, None]
+    own = g[:, :, :, None] * g[:, :, None, :] - slopes.transpose(1, 0, 2, 3)
+    assert (np.abs(own.mean(axis=0)) <= 5 * own.std(axis=0) / np.sqrt(len(g) / 2) + 1e-12).all()
+
+
+@pytest.mark.parametrize("law", [SIGNS, SPARSE, ga.coordinate_law(1.0, [0.0], n_tokens=1)])
+@pytest.mark.parametrize("A", [0.3, 5.0, 80.0])
+def test_nishimori_identities_of_the_prior(law, A):
+    """E q̂² = E q̂ q*, and the mean log Z, against samples."""
+    (kind,) = kinds_of(law)
+    rng, n = np.random.default_rng(0), 400_000
+    k = rng.choice(len(kind.prior.weight), size=n, p=kind.prior.weight)
+    teacher = kind.prior.mean[k] + np.sqrt(kind.prior.cov[k][:, 0]) * rng.standard_normal((n, 1))
+    found = kind.prior.posterior(A * teacher + np.sqrt(A) * rng.standard_normal((n, 1)), np.array([[A]]))
+    V, log_z = kind.prior.averages(np.array([[A]]))
+    overlaps = found.mean * teacher, found.mean**2
+    for each in overlaps:
+        assert each.mean() == pytest.approx(kind.prior.second[0, 0] - V[0, 0], abs=5 * each.std() / np.sqrt(n))
+    assert found.cov.mean() == pytest.approx(V[0, 0], abs=5 * found.cov.std() / np.sqrt(n) + 1e-12)
+    assert found.log_z.mean() == pytest.approx(log_z, abs=5 * found.log_z.std() / np.sqrt(n))
+
+
+def test_priors_of_several_columns_against_their_components():
+    """A mixture of one Gaussian written twice is that Gaussian."""
+    mean, cov = np.array([[0.3, -0.2]]), np.array([[[1.0, 0.4], [0.4, 0.7]]])
+    one = MixturePrior(np.ones(1), mean, cov)
+    two = MixturePrior(np.array([0.3, 0.7]), np.repeat(mean, 2, 0), np.repeat(cov, 2, 0))
+    b, A = np.array([[0.4, -1.0], [2.0, 0.1]]), np.array([[0.8, 0.2], [0.2, 0.5]])
+    for name in ("mean", "cov", "log_z"):
+        np.testing.assert_allclose(*(getattr(each.posterior(b, A), name) for each in (one, two)), atol=1e-12)
+    exact = np.linalg.inv(np.linalg.inv(cov[0]) + A)
+    np.testing.assert_allclose(one.posterior(b, A).mean, (b + np.linalg.solve(cov[0], mean[0])) @ exact, atol=1e-12)
+    np.testing.assert_allclose(one.averages(A)[0], exact, atol=1e-12)
+
+
+def test_linear_labels_have_the_closed_form_of_ridge_regression():
+    """1/V = 1 + α/(V + Δ²), to rounding."""
+    noise, alpha = 0.4, 1.3
+    found = ga.solve_bayes_state_evolution(
+        ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise)), alpha, n_points=64, n_replicas=2
+    )
+    b = noise**2 + alpha - 1  # V² + bV − Δ² = 0
+    V = 0.5 * (-b + np.sqrt(b**2 + 4 * noise**2))
+    assert found.V[0, 0, 0] == pytest.approx(V, rel=1e-8)
+    assert found.q[0, 0] == pytest.approx(1 - V, rel=1e-8)
+    assert found.stable
+
+
+def test_ridge_with_the_optimal_penalty_is_bayes():
+    """The package's state evolution of ridge regression at λ = Δ² has the same overlaps."""
+    noise, alpha = 0.5, 1.5
+    model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise), lam=noise**2)
+    ridge = ga.solve_state_evolution(model, alpha, rtol=1e-10, stability=False)
+    bayes = ga.solve_bayes_state_evolution(model, alpha, n_points=64, n_replicas=2)
+    assert ridge.overlaps.q[0, 0, 0] == pytest.approx(bayes.q[0, 0], rel=1e-8)
+    assert ridge.overlaps.theta[0, 0, 0] == pytest.approx(bayes.q[0, 0], rel=1e-8)
+
+
+def test_fixed_points_of_phase_retrieval_and_which_one_is_lower():
+    found = ga.bayes_fixed_points(PHASE, 1.05, n_points=512)
+    assert [each.stable for each in found] == [False, True, False, True]
+    assert found[-1].full
+    assert found[-1].free_entropy == np.inf
+    assert [each.q[0, 0] for each in found] == sorted(each.q[0, 0] for each in found)
+    assert ga.solve_bayes_state_evolution(PHASE, 1.05, "informed", n_points=512).full
+    assert not ga.solve_bayes_state_evolution(PHASE, 1.05, n_points=512).full
+    assert max(each.residual for each in found) < 1e-6
+
+
+@pytest.mark.parametrize("alpha", [0.15, 0.3, 0.45])
+def test_free_entropy_is_stationary_at_fixed_points(alpha):
+    """And grows with α by what a sample adds, E log Z."""
+    model = ga.attention_model(2, coordinates=ga.coordinate_law(ga.power_law_spectrum(1.0, 3)))
+    size = {"n_points": 512, "n_replicas": 2, "seed": 3}
+    low, here, high = (ga.solve_bayes_state_evolution(model, alpha + 1e-3 * k, **size) for k in (-1, 0, 1))
+    sampled = Equations(model, 512, np.random.default_rng(3))
+    growth = (high.free_entropy - low.free_entropy) / 2e-3
+    assert growth == pytest.approx(sampled.output(here.V).log_z, rel=2e-3)
+
+
+def test_atoms_with_a_sign_have_their_known_transitions():
+    """Binary weights learnt from signs: from α = 1.245 on they are told, from 1.493 on found (Györgyi 1990)."""
+    found = ga.bayes_thresholds(replace(SIGN, coordinates=SIGNS), n_points=64)
+    assert found.hard == pytest.approx((1.245, 1.493), abs=2e-3)
+    assert found.full_recovery == pytest.approx(1.493, abs=2e-3)
+
+
+def test_test_error_of_knowing_nothing_is_that_of_the_linear_baseline():
+    model = ga.paper_model(omega=0.3)
+    found = ga.solve_bayes_state_evolution(model, 0.1)
+    assert found.q[0, 0] == pytest.approx(0, abs=1e-8)
+    baseline = ga.linear_baseline(model).test_error
+    assert found.test_error == pytest.approx(baseline, abs=3 * found.test_error_error + 1e-3 * baseline)
+
+
+def test_knowledge_grows_with_data_and_falls_with_noise():
+    models = [ga.attention_model(2, sigma=1.0, score_noise=s) for s in (0.3, 0.6)]
+    size = {"n_points": 256, "n_replicas": 2}
+    q = [[ga.solve_bayes_state_evolution(m, a, **size).q[0, 0] for a in (2.0, 6.0)] for m in models]
+    assert q[0][0] < q[0][1]
+    assert q[1][1] < q[0][1]
