@@ -147,7 +147,7 @@ def minimize_risk(
     Parameters
     ----------
     data : the samples.
-    init : "semantic", "positional", "random", "spectral", or weights (d, r).
+    init : "semantic", "positional", "random", "spectral", "posterior", or weights (d, r).
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     method : "gd", "momentum" (heavy ball), "nesterov", "sgd" (minibatches drawn anew at every step), which `trajectory`
         predicts; "adam"; or "lbfgs" (strong Wolfe line search, finished by Barzilai-Borwein steps). With another

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention.bayes.channel import Channel, Posterior, response
 from gamp_attention.bayes.priors import InputPosterior, MixturePrior
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.fields import back_project, local_fields
+from gamp_attention.models.channels.channel import Channel, Posterior, response
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.special import gammaln, log_ndtr
 
 from gamp_attention._core.gaussian import spaced_grid
-from gamp_attention.bayes.channel import Channel
-from gamp_attention.bayes.labels import SumChannel
-from gamp_attention.bayes.rotations import SignChannel
+from gamp_attention.models.channels.channel import Channel
+from gamp_attention.models.channels.labels import SumChannel
+from gamp_attention.models.channels.rotations import SignChannel
 from gamp_attention.models.labels import IntensityLabels
 
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from gamp_attention._core.gaussian import gaussian_points, psd_root
 from gamp_attention.bayes.averages import output_averages
-from gamp_attention.bayes.channel import Posterior
-from gamp_attention.bayes.choice import channel_of
 from gamp_attention.bayes.priors import kinds_of
+from gamp_attention.models.channels.channel import Posterior
+from gamp_attention.models.channels.choice import channel_of
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import SoftmaxTeacher, keeps_columns, keeps_order
 

@@ -7,10 +7,10 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention.bayes.amp import Problem
-from gamp_attention.bayes.channel import Channel
 from gamp_attention.bayes.priors import kinds_of
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.fields import token_products
+from gamp_attention.models.channels.channel import Channel
 from gamp_attention.models.model import Model, require_model
 
 

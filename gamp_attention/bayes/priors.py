@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention.bayes.channel import softmax_sum
+from gamp_attention.models.channels.channel import softmax_sum
 from gamp_attention.models.coordinates import CoordinateLaw
 
 

@@ -8,6 +8,8 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.bayes.amp import AmpState, Problem
 from gamp_attention.data.spectral import lowest_eigenvectors
+from gamp_attention.denoisers.spectral_weights import posterior_weights
+from gamp_attention.models.channels.second_moments import field_moments
 
 
 @dataclass(frozen=True)
@@ -51,21 +53,14 @@ def bayes_start(problem: Problem, init: Any, random: np.random.Generator) -> Amp
 
 
 def _growing(problem: Problem, random: np.random.Generator) -> np.ndarray | None:
-    """The directions (d, t), of entries of order one, that message passing amplifies most where nothing is known.
-
-    Its linearisation there has the sum of X̃ᵀ G X̃ over the samples, with G = V⁻¹ Cov(u | y) V⁻¹ − V⁻¹ at ω = 0.
-    """
-    d, L = problem.gamma.shape
-    t, n = problem.second.shape[1], problem.data.n_samples
-    V = problem.variances(problem.second)
-    cov = problem.channel.posterior(problem.y, np.zeros((n, L, t)), V).cov.reshape(n, L, t, L, t)
-    inverse = np.linalg.inv(V)
-    G = np.einsum("lab,nlbmc,mcd->nlamd", inverse, cov, inverse, optimize=True)
-    G = np.trace(G, axis1=2, axis2=4) / t  # (n, L, L)
-    G[:, np.arange(L), np.arange(L)] -= np.trace(inverse, axis1=1, axis2=2) / t
-    if d <= t or not np.abs(G - G.mean(axis=0)).max() > 1e-9 * np.abs(G).max():
+    """The directions (d, t), of entries of order one, of posterior weights: they know most where nothing else is known."""
+    d, t = problem.data.dim, problem.second.shape[1]
+    rho = problem.variances(problem.second)
+    K = field_moments(problem.channel, problem.y, rho)
+    h = posterior_weights(K, rho, problem.data.n_samples / d)
+    if d <= t or not h.any():
         return None
-    _, vectors = lowest_eigenvectors(_Unshifted(problem), -G, 1, t, random)  # type: ignore[arg-type]
+    _, vectors = lowest_eigenvectors(_Unshifted(problem), h, 1, t, random)  # type: ignore[arg-type]
     if len(vectors) < t:
         return None
     return np.sqrt(d) * vectors[:t, :, 0].T

@@ -16,10 +16,10 @@ from gamp_attention.denoisers.spectral_weights import (
     WEIGHTS,
     Shape,
     fitted_fields,
+    posterior_weights,
     spectral_weights,
-    weights_of_moments,
 )
-from gamp_attention.models.field_posterior import field_moments
+from gamp_attention.models.channels.second_moments import field_moments, moment_channel
 from gamp_attention.results import Result
 
 
@@ -67,7 +67,7 @@ def spectral_directions(
     data : the samples.
     k : eigenvectors; fewer are returned where there are no more, or where samples tell no direction from another.
     weights : "fitted", from the fields that fit each sample best; "hessian", the Hessian of the risk at Q = 0; or
-        "posterior", from what the targets of samples drawn from a model say of the teacher's fields, noise included.
+        "posterior", from what samples drawn from a model say of the teacher's fields, noise included.
     risk : "exact" or "asymptotic".
     seed : of the vector that Lanczos iterations start from.
 
@@ -145,10 +145,21 @@ def spectral_weights_of(data: Dataset, risk: str, kind: str) -> np.ndarray:
     shape = Shape.of(data.student, data.n_tokens, data.rank)
     if kind != "posterior":
         return spectral_weights(kind, data.loss, data.terms(risk).params, shape)
-    if data.model is None or data.targets is None or data.n_sources > data.n_tokens or shape.columns > 1:
-        needs = "'fitted' or 'hessian' but for samples of attention models without classes and with tied weights"
+    model, seen = data.model, data.targets if data.labels is None else data.labels
+    if model is None or seen is None or data.n_sources > data.n_tokens or shape.columns > 1:
+        needs = "'fitted' or 'hessian' but for samples of models without classes and with tied weights"
         raise check.fail("weights", kind, needs)
-    return weights_of_moments(field_moments(data.model, data.targets))
+    channel, rho = moment_channel(model), model.coordinates.rho
+    return posterior_weights(field_moments(channel, channel.seen(seen), rho), rho, data.n_samples / data.dim)
+
+
+def posterior_start(data: Dataset, risk: str, random: np.random.Generator) -> np.ndarray:
+    """Weights (d, r) along the lowest eigenvectors of posterior weights, as large as teachers are."""
+    shape = Shape.of(data.student, data.n_tokens, data.rank)
+    h = spectral_weights_of(data, risk, "posterior")
+    vectors = lowest_eigenvectors(data, h, shape.columns, shape.size, random)[1]
+    size = np.sqrt(data.dim)
+    return size * side_by_side(list(vectors), shape.size) if len(vectors) else np.zeros((data.dim, data.rank))
 
 
 def spectral_starts(data: Dataset, risk: str, k: int, random: np.random.Generator) -> list[np.ndarray]:

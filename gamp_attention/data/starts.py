@@ -7,14 +7,14 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.spectral import spectral_starts
+from gamp_attention.data.spectral import posterior_start, spectral_starts
 from gamp_attention.models.starts import SIZES, STARTS, fill_start
 
-DATA_STARTS = (*STARTS, "spectral")
+DATA_STARTS = (*STARTS, "spectral", "posterior")
 
 
 def initial_weights(data: Dataset, init: Any, seed: Any = 0, risk: str = "exact") -> np.ndarray:
-    """Weights (d, r) from an array, or a name: those of `gamp_attention.models.starts`, or "spectral"."""
+    """Weights (d, r) from an array, or a name: those of `gamp_attention.models.starts`, "spectral" or "posterior"."""
     return several_starts(data, init, 1, seed, risk)[0][1]
 
 
@@ -29,6 +29,8 @@ def several_starts(
     elif check.choice("init", init, DATA_STARTS) == "spectral":
         several = spectral_starts(data, risk, n_starts, random)
         found += [(f"spectral {k + 1}", Q) for k, Q in enumerate(several)]
+    elif init == "posterior":
+        found.append((init, posterior_start(data, risk, random)))
     elif init != "random":
         found.append((init, _named(data, init, random)))
     further = range(1, n_starts - len(found) + 1)

@@ -4,7 +4,8 @@ A start from data sums X̃ᵀ h X̃ over the samples and takes the lowest eigenv
 
 - "fitted" weights, h = (z zᵀ/κ + 1)⁻¹ less its mean, where z = prox(0; v) are the fields that fit the sample best;
 - "hessian" weights, h = ∇²ℓ(0): the sum is the Hessian of the risk at Q = 0;
-- "posterior" weights, as fitted ones, but with what targets say of the teacher's fields where its map is known.
+- "posterior" weights, h = (1 − K)(1 + b K)⁻¹, where K = E[u uᵀ | targets] is what a sample says of the teacher's fields
+  where its map is known.
 
 Fields have no sign where the loss is even, so that z zᵀ is all that a sample knows of them. Where it is not, z has one.
 """
@@ -27,6 +28,8 @@ class FitSettings:
     reach: float = 10.0  # v in units of the inverse curvature at zero: what holds the fields near zero is weak
     blur: float = 1.0  # added to z zᵀ/κ, whose diagonal has mean 1
     rounding: float = 1e-9  # of h, where all samples say the same
+    sharpness: float = 16.0  # b at least: more has hardly more overlap, and eigenvalues that are harder to find
+    sharpest: float = 200.0
 
 
 FIT = FitSettings()
@@ -82,6 +85,24 @@ def weights_of_moments(K: np.ndarray) -> np.ndarray:
     h = np.linalg.inv((K / scale if scale > 0 else K) + FIT.blur * np.eye(K.shape[1]))
     centred = h - h.mean(axis=0)
     return centred if np.abs(centred).max() > FIT.rounding else np.zeros_like(h)
+
+
+def posterior_weights(K: np.ndarray, rho: np.ndarray, alpha: float) -> np.ndarray:
+    """(1 − K)(1 + b K)⁻¹ of posterior second moments K (n, L, L) of fields of covariances ρ (L, t, t) a priori.
+
+    Eq. :eq:`posterior-weights`, with K in units of tr ρ. With b = κ/(1 − κ) and κ = √(α_w/α) an eigenvalue leaves the
+    bulk from weak recovery at α_w = 1/E‖K − 1‖² on; larger b have more overlap above it.
+    """
+    size, one = 1 / np.sqrt(np.trace(rho, axis1=1, axis2=2)), np.eye(K.shape[1])
+    K = size[:, None] * K * size
+    told = float(np.mean(np.sum((K - one) ** 2, axis=(1, 2))))
+    if np.sqrt(told) <= FIT.rounding:
+        return np.zeros_like(K)
+    kappa = 1 / np.sqrt(alpha * told)
+    at_threshold = kappa / (1 - kappa) if kappa < 1 else np.inf
+    b = float(np.clip(at_threshold, FIT.sharpness, FIT.sharpest))
+    h = size[:, None] * np.linalg.solve(one + b * K, one - K) * size
+    return 0.5 * (h + h.transpose(0, 2, 1))
 
 
 def spectral_weights(kind: str, loss: Any, params: np.ndarray, shape: Shape) -> np.ndarray:

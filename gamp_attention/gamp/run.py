@@ -57,8 +57,9 @@ def run_gamp(
     Parameters
     ----------
     data : the samples.
-    init : "semantic", "positional", "random", "spectral" (from the data alone), weights (d, r), or a `GampState`, whose
-        memory a run then begins with: near a fixed point it stays there.
+    init : "semantic", "positional", "random", "spectral" (from the data alone), "posterior" (from the data and the
+        teacher's map), weights (d, r), or a `GampState`, whose memory a run then begins with: near a fixed point it
+        stays there.
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     damping : the step β in (0, 1], a sequence with one for each iteration, or "adaptive": 0.3 at first, and
         on divergence or a stall back to the best state with a smaller one; see also `accelerate`.

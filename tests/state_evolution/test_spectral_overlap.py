@@ -43,6 +43,7 @@ def test_a_spike_above_the_bulk_is_none_below_it():
 PAPER = ga.paper_model(omega=0.2, sigma=0.8)
 INTENSITIES = ga.glm_model(loss=ga.PhaseRetrievalLoss(), labels=ga.IntensityLabels(), n_tokens=1, sigma=1.0)
 NOISY = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3)
+TWO_COLUMNS = ga.attention_model(3, 2, 2, sigma=0.8)
 UNTIED = ga.attention_model(2, 2, student=ga.DotProductAttention(tied=False), sigma=0.8)
 
 
@@ -54,8 +55,11 @@ UNTIED = ga.attention_model(2, 2, student=ga.DotProductAttention(tied=False), si
         (INTENSITIES, 3.0, "fitted"),
         (UNTIED, 3.0, "fitted"),
         (NOISY, 4.0, "posterior"),
+        (PAPER, 0.5, "posterior"),
+        (INTENSITIES, 2.0, "posterior"),
+        (TWO_COLUMNS, 1.0, "posterior"),
     ],
-    ids=["paper", "paper, Hessian", "phase retrieval", "untied", "noisy scores"],
+    ids=["paper", "paper, Hessian", "phase retrieval", "untied", "noisy scores", "known", "intensities", "two columns"],
 )
 def test_eigenvalues_and_overlaps_are_those_of_large_matrices(model, alpha, weights):
     theory = ga.spectral_overlap(model, alpha, weights, n_points=1024, n_replicas=3)
@@ -82,6 +86,40 @@ def test_below_the_threshold_nothing_leaves_the_bulk():
     assert abs(values[0] - theory.edge) < 0.1 * abs(theory.edge)
     assert teacher[0] < 0.25
     assert ga.spectral_overlap(model, 0.6).strength > 1
+
+
+@pytest.mark.parametrize(("n_tokens", "weak"), [(2, 1 / 6), (3, 1 / 12), (4, 1 / 20)])
+def test_posterior_weights_reach_weak_recovery(n_tokens, weak):
+    """At α = 1/(L(L+1)) without noise; the strength is √(α/α_w) near it."""
+    model = ga.attention_model(n_tokens, sigma=0.5)
+    for ratio in (0.93, 1.07):
+        found = ga.spectral_overlap(model, ratio * weak, "posterior", n_points=2048, n_replicas=3)
+        assert found.strength == pytest.approx(np.sqrt(ratio), abs=0.005 + found.strength_error)
+        assert len(found.eigenvalues) == (ratio > 1)
+
+
+def test_posterior_weights_reach_the_weak_recovery_of_phase_retrieval():
+    for alpha in (0.46, 0.54):
+        found = ga.spectral_overlap(INTENSITIES, alpha, "posterior", n_points=4096, n_replicas=3)
+        assert found.strength == pytest.approx(np.sqrt(alpha / 0.5), abs=0.01 + found.strength_error)
+
+
+def test_matrices_of_which_no_average_is_known_are_taken_to_have_a_little_noise():
+    teacher = ga.SoftmaxTeacher(0.2, np.eye(2), ga.DotProductAttention(causal=True))
+    model = ga.attention_model(2, 1, sigma=0.8, teacher=teacher)
+    data = ga.sample(model, 200, 4.0, seed=0)
+    found = ga.spectral_directions(data, 1, "posterior").vectors[0, :, 0]
+    assert abs(found @ data.Q_star[:, 0]) > 0.7 * np.linalg.norm(data.Q_star)
+
+
+def test_a_start_that_knows_the_teachers_map():
+    """From half of the samples that fitted weights need, it leads where the teacher does."""
+    data = ga.sample(PAPER, 300, 0.75, seed=0)
+    informed, found = (ga.run_gamp(data, init, "exact") for init in ("semantic", "posterior"))
+    assert found.train_loss == pytest.approx(informed.train_loss, rel=1e-6)
+    assert ga.minimize_risk(data, init="posterior", risk="exact", method="lbfgs").converged
+    with pytest.raises(ValueError, match="weights"):
+        ga.run_gamp(ga.Dataset(data.tokens, data.outputs, data.positions), "posterior")
 
 
 def test_what_cannot_be_is_named():

@@ -1,9 +1,10 @@
 """Where spectral starts have overlap with the teacher: the theory for d → ∞ against eigenvectors at finite d.
 
-On the paper's model with ω = .2 and σ = .8, for the weights that fit single samples and for the Hessian at zero, at
-sample complexities on both sides of the threshold at which an eigenvalue leaves the bulk. At finite d the lowest
-eigenvectors are computed on sampled data, as many as theory has outside the bulk (one where there is none), and the
-squared projections of the teacher's and the positions' directions on their span are averaged over instances.
+On the paper's model with ω = .2 and σ = .8, for the weights that fit single samples, for the Hessian at zero, and for
+the posterior weights that know the teacher's map, without and with noise on the scores, at sample complexities on both
+sides of the threshold at which an eigenvalue leaves the bulk; for posterior weights that is weak recovery. At finite d
+the lowest eigenvectors are computed on sampled data, as many as theory has outside the bulk (one where there is none),
+and the squared projections of the teacher's and the positions' directions on their span are averaged over instances.
 
 Criterion: above the threshold, eigenvalues and squared projections, taken to d → ∞ linearly in 1/d, are within four
 standard errors of the theory, its own errors included. Below it, squared projections at the largest d are less than
@@ -15,6 +16,7 @@ within a quarter of 1 are drawn, but not judged: there finite d is neither.
 import numpy as np
 
 import gamp_attention as ga
+from gamp_attention.denoisers.spectral_weights import WEIGHTS
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.trials import run_trials
@@ -22,25 +24,30 @@ from validation._tools.trials import run_trials
 ALPHAS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 SIZES = {500: 48, 1000: 32, 2000: 16}
 QUICK_ALPHAS, QUICK_SIZES = (0.1, 1.5), {200: 12, 400: 8}
-WEIGHTS = ("fitted", "hessian")
+CASES = {  # weights, more of the model, and other complexities
+    "fitted": ("fitted", {}, ALPHAS),
+    "hessian": ("hessian", {}, ALPHAS),
+    "posterior": ("posterior", {}, (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)),
+    "posterior, s = 0.3": ("posterior", {"noise": 0.3}, (0.2, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)),
+}
 FAR, ROOM, AT_EDGE = 0.25, 0.05, 0.03  # from strength 1; of squared projections; of the lowest eigenvalue, relative
 KEPT = 3  # eigenvectors of an instance
 
 
-def model():
+def model(noise):
     """The problem of all trials."""
-    return ga.paper_model(omega=0.2, sigma=0.8)
+    return ga.paper_model(omega=0.2, sigma=0.8, score_noise=noise)
 
 
-def predict(weights, alpha, quick):
+def predict(weights, alpha, quick, noise=0.0):
     """The theory's numbers."""
     size = {"n_points": 1024, "n_replicas": 3} if quick else {"n_points": 16384, "n_replicas": 6}
-    return ga.spectral_overlap(model(), alpha, weights, **size).to_dict()
+    return ga.spectral_overlap(model(noise), alpha, weights, **size).to_dict()
 
 
-def measure(weights, alpha, d, seed):
+def measure(weights, alpha, d, seed, noise=0.0):
     """The lowest eigenvalues of one instance, and squared projections of directions on their eigenvectors."""
-    data = ga.sample(model(), d, alpha, seed)
+    data = ga.sample(model(noise), d, alpha, seed)
     found = ga.spectral_directions(data, k=KEPT, weights=weights)
     directions = {"teacher": data.Q_star[:, 0], "positions": data.positions[0]}
     shares = {name: ((found.vectors[:, :, 0] @ v) ** 2 / (v @ v)).tolist() for name, v in directions.items()}
@@ -57,7 +64,7 @@ def at_infinity(sizes, rows, value, power):
     return float((covariance @ design.T @ target)[0]), float(np.sqrt(covariance[0, 0])), table
 
 
-def judge(verdict, weights, alpha, theory, rows, sizes):
+def judge(verdict, case, alpha, theory, rows, sizes):
     """The checks at one complexity, and the numbers that are drawn."""
     k, strength = len(theory["eigenvalues"]), theory["strength"]
     lowest = max(k, 1)
@@ -77,7 +84,7 @@ def judge(verdict, weights, alpha, theory, rows, sizes):
     for name, value in values.items():
         limit, error, table = at_infinity(sizes, rows, value, 1.0 if k else 2 / 3)
         told[name] = {"limit": limit, "error": error, "theory": expected.get(name), "sizes": table}
-        where = f"{weights}, α = {alpha}: {name}"
+        where = f"{case}, α = {alpha}: {name}"
         if not judged:
             continue
         if k and (name.startswith("eigenvalue") or expected[name][0] > 0.01):
@@ -100,9 +107,9 @@ def judge(verdict, weights, alpha, theory, rows, sizes):
 
 def draw(path, table, sizes):
     """Squared projections against α: theory as lines, instances as points."""
-    with figure(path, 1, 2, (10, 4)) as axes:
-        for axis, weights in zip(axes.ravel(), WEIGHTS, strict=True):
-            mine = [row for row in table if row["weights"] == weights]
+    with figure(path, 2, 2, (10, 8)) as axes:
+        for axis, case in zip(axes.ravel(), CASES, strict=True):
+            mine = [row for row in table if row["case"] == case]
             for name, colour in (("teacher", "C0"), ("positions", "C1")):
                 alphas = [row["alpha"] for row in mine]
                 axis.plot(alphas, [np.sum(np.square(row["theory"][name])) for row in mine], color=colour, label=name)
@@ -112,15 +119,24 @@ def draw(path, table, sizes):
                     label = f"{name}, d = {d}"
                     axis.errorbar(alphas, mean, 2 * error, fmt=mark, color=colour, alpha=0.6, ms=4, label=label)
             axis.axhline(0, color=DARK, lw=0.5)
-            axis.set(title=f"{weights} weights", xlabel="α", xscale="log", ylabel="squared projection")
+            axis.set(
+                title=f"{case} weights" if case in WEIGHTS else case,
+                xlabel="α",
+                xscale="log",
+                ylabel="squared projection",
+            )
         axes.ravel()[1].legend(fontsize=6)
 
 
 def main():
     found = options(__doc__, workers=True)
     verdict = Verdict("spectral_starts", found)
-    alphas, sizes = (QUICK_ALPHAS, QUICK_SIZES) if found.quick else (ALPHAS, SIZES)
-    points = [{"weights": weights, "alpha": alpha} for weights in WEIGHTS for alpha in alphas]
+    sizes = QUICK_SIZES if found.quick else SIZES
+    points, cases = [], []
+    for case, (weights, more, alphas) in CASES.items():
+        for alpha in QUICK_ALPHAS if found.quick else alphas:
+            points.append({"weights": weights, "alpha": alpha} | more)
+            cases.append(case)
     plan = [point | {"d": d, "seed": seed} for point in points for d, n in sizes.items() for seed in range(n)]
     with pool(found) as executor:
         theories = run_trials(
@@ -133,15 +149,15 @@ def main():
     verdict.check(len(theories) == len(points) and len(rows) == len(plan), "all predictions and instances ended")
     table, lines = [], ["| weights | α | strength | eigenvalues | theory | teacher | theory | positions | theory |"]
     lines.append("|" + "---|" * 9)
-    for theory in theories:
-        weights, alpha = theory["weights"], theory["alpha"]
-        mine = [row for row in rows if (row["weights"], row["alpha"]) == (weights, alpha)]
-        told = judge(verdict, weights, alpha, theory, mine, sizes)
-        table.append({"weights": weights, "alpha": alpha, "theory": theory, "told": told})
+    for case, point, theory in zip(cases, points, theories, strict=True):
+        alpha = theory["alpha"]
+        mine = [row for row in rows if point.items() <= row.items() and row.get("noise") == point.get("noise")]
+        told = judge(verdict, case, alpha, theory, mine, sizes)
+        table.append({"case": case, "alpha": alpha, "theory": theory, "told": told})
         seen = [plus_minus(v["limit"], v["error"]) for name, v in told.items() if name.startswith("eigenvalue")]
         values = ", ".join(map(plus_minus, theory["eigenvalues"], theory["eigenvalues_error"]))
         cells = [
-            weights,
+            case,
             f"{alpha:g}",
             f"{theory['strength']:.2f}",
             ", ".join(seen),

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.gaussian import gaussian_points
+from gamp_attention._core.gaussian import gaussian_points, psd_root
 from gamp_attention._core.overflow import quiet
 from gamp_attention._core.seeds import generator
 from gamp_attention._core.spread import half_width
-from gamp_attention.denoisers.spectral_weights import WEIGHTS, Shape, spectral_weights, weights_of_moments
-from gamp_attention.models.field_posterior import field_moments
+from gamp_attention.denoisers.spectral_weights import WEIGHTS, Shape, posterior_weights, spectral_weights
+from gamp_attention.models.channels.second_moments import field_moments, moment_channel
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Result
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
@@ -101,10 +101,8 @@ def spectral_overlap(
         raise check.fail("n_points", n_points, "an even number")
     if model.n_sources > model.n_tokens or model.teacher_shift.any():
         raise check.fail("model", type(model).__name__, "tokens without classes")
-    if weights == "posterior" and not (
-        model.attention and Shape.of(model.student, model.n_tokens, model.rank).columns == 1
-    ):
-        raise check.fail("weights", weights, "'fitted' or 'hessian' but for attention with tied weights")
+    if weights == "posterior" and Shape.of(model.student, model.n_tokens, model.rank).columns > 1:
+        raise check.fail("weights", weights, "'fitted' or 'hessian' but for students with tied weights")
     rng = generator(seed)
     found = [_lowest(_ensemble(model, alpha, weights, n_points, rng)) for _ in range(n_replicas)]
     k = min(len(each.eigenvalues) for each in found)
@@ -127,13 +125,15 @@ class _Lowest:
 
 
 def _ensemble(model: Model, alpha: float, weights: str, n_points: int, rng: np.random.Generator) -> Ensemble:
-    white = gaussian_points(n_points, teacher_size(model), rng)
-    y, terms = fields_and_terms(model, white)
     shape = Shape.of(model.student, model.n_tokens, model.rank)
     if weights == "posterior":
-        noise = white[:, y[0].size :]
-        h = weights_of_moments(field_moments(model, model.task.targets(y, noise)))  # type: ignore[attr-defined]
+        channel, rho = moment_channel(model), model.coordinates.rho
+        size = rho.shape[0] * rho.shape[1]
+        white = gaussian_points(n_points, size + channel.n_noise, rng)
+        y = np.einsum("lst,nlt->nls", psd_root(rho), white[:, :size].reshape(n_points, *rho.shape[:2]))
+        h = posterior_weights(field_moments(channel, channel.observe(y, white[:, size:]), rho), rho, alpha)
     else:
+        y, terms = fields_and_terms(model, gaussian_points(n_points, teacher_size(model), rng))
         h = spectral_weights(weights, model.loss, terms.params, shape)
     L, c = shape.n_tokens, shape.columns
     return Ensemble(model.coordinates, alpha, h.reshape(-1, L, c, L, c), y)

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention.bayes.channel import Channel, Posterior, log_normal, softmax_sum
-from gamp_attention.bayes.scores import fields_of_targets
+from gamp_attention.models.channels.channel import Channel, Posterior, log_normal, softmax_sum
+from gamp_attention.models.channels.scores import fields_of_targets
 from gamp_attention.models.teachers import SoftmaxTeacher
 
 

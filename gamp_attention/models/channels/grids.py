@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core.gaussian import gaussian_points, psd_root, spaced_grid
-from gamp_attention.bayes.channel import Channel, Posterior, softmax_sum
+from gamp_attention.models.channels.channel import Channel, Posterior, softmax_sum
 from gamp_attention.models.teachers import Teacher
 
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 from gamp_attention._core import check
-from gamp_attention.bayes.channel import Channel
-from gamp_attention.bayes.grids import ScoreChannel
-from gamp_attention.bayes.labels import KNOWN
-from gamp_attention.bayes.rotations import PlaneChannel, SignChannel
-from gamp_attention.bayes.scores import hidden_fields
+from gamp_attention.models.channels.channel import Channel
+from gamp_attention.models.channels.grids import ScoreChannel
+from gamp_attention.models.channels.labels import KNOWN
+from gamp_attention.models.channels.rotations import PlaneChannel, SignChannel
+from gamp_attention.models.channels.scores import hidden_fields
 from gamp_attention.models.model import Model, require_model
 
 

@@ -7,8 +7,8 @@ import numpy as np
 from scipy.special import log_ndtr, log_softmax
 
 from gamp_attention._core.gaussian import psd_root
-from gamp_attention.bayes.channel import Channel, Posterior, log_normal
-from gamp_attention.bayes.grids import on_grid, points_for
+from gamp_attention.models.channels.channel import Channel, Posterior, log_normal
+from gamp_attention.models.channels.grids import on_grid, points_for
 from gamp_attention.models.labels import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
 
 
