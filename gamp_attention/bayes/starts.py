@@ -53,7 +53,7 @@ def bayes_start(problem: Problem, init: Any, random: np.random.Generator) -> Amp
 
 
 def _growing(problem: Problem, random: np.random.Generator) -> np.ndarray | None:
-    """The directions (d, t), of entries of order one, of posterior weights: they know most where nothing else is known."""
+    """The directions (d, t), of entries of order one, of posterior weights, which know most where nothing is known."""
     d, t = problem.data.dim, problem.second.shape[1]
     rho = problem.variances(problem.second)
     K = field_moments(problem.channel, problem.y, rho)
