@@ -121,7 +121,8 @@ def main():
     seen = [
         summarised(ladders[each], [row for row in rows if place_of(row) == each and row["d"] == d]) for each in tried
     ]
-    growth = [grown(n, [row for row in rows if place_of(row) == FOLLOWED and row["d"] == n]) for n in counts]
+    followed = ladders[FOLLOWED]
+    growth = [grown(n, followed, [row for row in rows if place_of(row) == FOLLOWED and row["d"] == n]) for n in counts]
     table = markdown(points, seen, growth)
     print(table)
     judge(verdict, points, seen, growth)
@@ -170,14 +171,18 @@ def summarised(ladder, rows):
     return found
 
 
-def grown(d, rows):
-    """The root mean square of m at step 10 and at the end, of instances and as predicted from step 10 on."""
+def grown(d, ladder, rows):
+    """The root mean square of m at step 10 and at the end, of instances and as predicted from step 10 on.
+
+    Beside it √d times that at step 10 which the start alone would lead to.
+    """
     early, seen = (np.array([row["m_path"][step] for row in rows]) for step in (EARLY, -1))
     told = np.array([row["own"]["m_path"][-1] for row in rows])
     gap, error = mean_and_error(seen - told)
     sizes = {"early": early, "end": seen, "told": told}
     found = {name: float(np.sqrt(np.mean(values**2))) for name, values in sizes.items()}
-    return {"d": d, "seeds": len(rows), "gap": gap, "gap_error": error} | found
+    alone = LENGTH * ladder[1]["m_path"][EARLY] / LADDER[1]
+    return {"d": d, "seeds": len(rows), "gap": gap, "gap_error": error, "alone": alone} | found
 
 
 def judge(verdict, points, seen, growth):
@@ -191,8 +196,13 @@ def judge(verdict, points, seen, growth):
     scaled = np.array([row["early"] for row in growth]) * np.sqrt(sizes)
     room = 3 / np.sqrt(2 * np.array([row["seeds"] for row in growth]))  # of a root mean square of so many Gaussians
     usual = np.average(scaled, weights=[row["seeds"] for row in growth])
-    words = ", ".join(f"{each:.2f} at d = {d}" for each, d in zip(scaled, sizes, strict=True))
-    verdict.check(bool((abs(scaled / usual - 1) <= room).all()), f"√d m at step {EARLY}: {words}")
+    words, alone = (
+        ", ".join(f"{each:.2f} at d = {d}" for each, d in zip(scaled, sizes, strict=True)),
+        growth[0]["alone"],
+    )
+    verdict.check(
+        bool((abs(scaled / usual - 1) <= room).all()), f"√d m at step {EARLY}: {words}; {alone:.2f} by the start alone"
+    )
     off = [abs(row["gap"]) / row["gap_error"] for row in growth]
     verdict.check(max(off) <= 4, f"m at the end: at most {max(off):.1f} standard errors from where step {EARLY} leads")
     noisy = [point["ways"] for point in points if point["noise"] >= CLEAR]
