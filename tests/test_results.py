@@ -257,6 +257,7 @@ RESULTS = {
     "Comparison": comparison,
     "Denoised": denoised,
     "Departure": lambda: ga.Departure("likeness", 0.1, 0.01, 0.0, "mild", "samples are not independent"),
+    "DebiasedWeights": lambda: ga.DebiasedWeights(np.ones((D, R)), np.ones((D, R)), np.ones((1, R, R)), trusted=True),
     "DescentResult": descent,
     "SpectralDirections": lambda: ga.SpectralDirections(np.ones(3), np.ones((3, D, 1))),
     "SpectralOverlap": lambda: ga.SpectralOverlap(-1.0, 1.5, *3 * [np.ones(1)], 0.1, np.nan, *3 * [np.ones(1)]),

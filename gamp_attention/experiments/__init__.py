@@ -3,6 +3,7 @@
 from gamp_attention.experiments.comparison.compare import compare
 from gamp_attention.experiments.comparison.result import Comparison
 from gamp_attention.experiments.figures import plot_comparison, plot_phase_diagram, plot_trajectory
+from gamp_attention.experiments.inference.debias import DebiasedWeights, debias
 from gamp_attention.experiments.inference.leave_one_out import leave_one_out
 from gamp_attention.experiments.inference.path import regularization_path
 from gamp_attention.experiments.inference.path_result import RegularizationPath
@@ -14,7 +15,7 @@ from gamp_attention.experiments.sweeps.sweep import Sweep, sweep
 from gamp_attention.experiments.sweeps.to_xarray import to_dataset
 
 __all__ = [
-    "Boundary", "Comparison", "LeaveOneOut", "PhaseBoundaries", "RegularizationPath", "Sweep", "compare",
-    "leave_one_out", "local_pool", "phase_boundaries", "plot_comparison", "plot_phase_diagram", "plot_trajectory",
-    "regularization_path", "sweep", "to_dataset",
+    "Boundary", "Comparison", "DebiasedWeights", "LeaveOneOut", "PhaseBoundaries", "RegularizationPath", "Sweep",
+    "compare", "debias", "leave_one_out", "local_pool", "phase_boundaries", "plot_comparison", "plot_phase_diagram",
+    "plot_trajectory", "regularization_path", "sweep", "to_dataset",
 ]  # fmt: skip

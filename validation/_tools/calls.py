@@ -154,6 +154,7 @@ LINES = {
         "ga.run_bayes_amp(DATA, init=WEIGHTS, model=None, learn=('prior',), damping=0.7, tol=1e-5, max_iter=20, "
         "n_starts=2, seed=0)"
     ),
+    "debias": "ga.debias(DATA, FIT).interval(level=0.9)",
     "run_gamp": (
         "ga.run_gamp(DATA, init=WEIGHTS, risk='exact', damping=0.3, tol=1e-8, max_iter=60, hold_after=20, "
         "accelerate=False, settling=True, onsager='empirical', empirical_after=5, V=WIDE, seed=0, n_starts=2, "
