@@ -52,6 +52,7 @@ def add_boundaries(commands: Any) -> argparse.ArgumentParser:
     found.add_argument("--A", type=matrix, nargs="+", metavar="MATRIX", help="vary A, or its one value")
     found.add_argument("--alphas", type=float, nargs=2, default=(0.05, 4.0), metavar=("LOW", "HIGH"), help="range of α")
     found.add_argument("--tol", type=float, default=1e-3, help="error of α (default 1e-3)")
+    found.add_argument("--bayes", action="store_true", help="also where the Bayes-optimal estimate works")
     found.add_argument("--folder", help="keep what is finished here, and go on from it")
     found.add_argument("--plot", metavar="FILE", help="save a picture")
     _add_workers(found)
@@ -122,7 +123,7 @@ def _boundaries(options: argparse.Namespace) -> int:
         raise ValueError(f"--{', --'.join(varied)}: needs several values of one parameter only")
     fixed = {name: values[0] for name, values in given.items() if values is not None and name not in varied}
     arguments = {"omega": "omegas", "lam": "lams", "sigma": "sigmas", "A": "matrices"}
-    wanted = {arguments[name]: given[name] for name in varied} | chosen(options, "alphas", "tol", "folder")
+    wanted = {arguments[name]: given[name] for name in varied} | chosen(options, "alphas", "tol", "bayes", "folder")
     with _executor(options) as executor:
         found = phase_boundaries(paper_model(**fixed), **wanted, executor=executor)
     report(options, str(found), found.to_dict() | {"range": [found.low, found.high]})

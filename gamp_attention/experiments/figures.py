@@ -24,6 +24,8 @@ BOUNDARIES = (
     ("alpha_l", "α_l: attention beats the linear baseline", {"color": DARK, "fmt": "s--", "mfc": "white"}),
     ("semantic_from", "semantic branch appears", {"color": COLOURS["semantic"], "fmt": "^:"}),
     ("semantic_stable_from", "semantic branch becomes stable", {"color": COLOURS["semantic"], "fmt": "^-"}),
+    ("weak_recovery", "Bayes-optimal: weak recovery", {"color": COLOURS["random"], "fmt": "s:"}),
+    ("full_recovery", "Bayes-optimal: full recovery", {"color": COLOURS["random"], "fmt": "s-"}),
     ("positional_to", "positional branch ends", {"color": COLOURS["positional"], "fmt": "v:"}),
     ("positional_stable_to", "positional branch becomes unstable", {"color": COLOURS["positional"], "fmt": "v-"}),
 )
@@ -148,9 +150,13 @@ def plot_phase_diagram(boundaries: "PhaseBoundaries", path: str | Path | None = 
     with figure(path, 1, 1, (6.4, 4.4)) as axes:
         axis = axes[0, 0]
         for name, label, style in BOUNDARIES:
-            value, error = boundaries.line(name)
+            value, error = boundaries.line(name) if name in boundaries.lines else (np.full(len(across), np.nan),) * 2
             if np.isfinite(value).any():
                 axis.errorbar(across, value, error, label=label, capsize=2, ms=4, **style)
+        if "hard_from" in boundaries.lines:
+            ends = [boundaries.line(f"hard_{end}")[0] for end in ("from", "to")]
+            if np.isfinite(ends).any():
+                axis.fill_between(across, *ends, color=COLOURS["random"], alpha=0.2, lw=0, label="hard phase")
         names = {"omega": "ω", "lam": "λ", "sigma": "σ", "A": "number of the matrix A"}
         axis.set(xlabel=names[boundaries.parameter], ylabel="α = n/d", ylim=(0, None))
         axis.legend(frameon=False, fontsize=9)

@@ -1,6 +1,7 @@
 """Phase boundaries: roots with errors, words where there is none, resuming, the command line."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.cli.main import main
 from gamp_attention.experiments.phase_diagram.boundary import Boundary
-from gamp_attention.experiments.phase_diagram.diagram_job import LINES
+from gamp_attention.experiments.phase_diagram.diagram_job import LINES, DiagramJob, Search, thresholds
 from gamp_attention.experiments.phase_diagram.scan import Scan
 from gamp_attention.experiments.phase_diagram.spinodals import existence, stability_changes
 from gamp_attention.state_evolution.continuation.crossings import root_on_rules
@@ -160,3 +161,28 @@ def test_sweep_command_writes_files_and_goes_on(tmp_path, capsys):
         assert data.sizes == {"alpha": 2}
         assert (data.status == "converged").all()
     assert len(json.loads((tmp_path / "all.json").read_text())["rows"]) == 2
+
+
+def test_thresholds_of_the_bayes_optimal_estimate_are_lines_where_asked_for(model, folder, found):
+    search = Search(found.low, found.high, 1e-3)
+    jobs = [DiagramJob(model, "omega", 0.3, search, bayes) for bayes in (False, True)]
+    assert jobs[0].key != jobs[1].key
+    lines = thresholds(model)
+    assert lines["weak_recovery"].value == pytest.approx(1 / 6, abs=1e-5)
+    assert lines["full_recovery"].value == pytest.approx(1 / 2, abs=1e-5)
+    assert np.isnan(lines["hard_from"].value)
+    assert "nowhere" in lines["hard_to"].note
+    assert "omega < 1" in thresholds(ga.paper_model(omega=1.0))["weak_recovery"].note
+    with_them = replace(found, lines=found.lines | {name: [line] for name, line in lines.items()})
+    assert "weak recovery" in str(with_them)
+    assert "weak recovery" not in str(found)
+    with pytest.raises(ValueError, match="name"):
+        found.line("weak_recovery")
+    ga.plot_phase_diagram(with_them, folder / "bayes.png")
+    assert (folder / "bayes.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_they_are_computed_with_the_diagram():
+    found = ga.phase_boundaries(ga.paper_model(), alphas=(1.6, 1.7), bayes=True)
+    assert found.line("full_recovery")[0] == pytest.approx(0.5, abs=1e-5)
+    assert found.line("full_recovery")[1] < 1e-5

@@ -1,7 +1,8 @@
 """Bayes-optimal message passing at finite d against its state evolution.
 
 Attention of two and three tokens below and above full recovery, with noise on the scores, with a spectrum, signs of
-linear functions, and sparse weights seen with noise; each from its default start, on independent instances at several d.
+linear functions, and sparse weights seen with noise; each from its default start, on independent instances at
+several d.
 
 Criterion: overlap with the teacher and size of the posterior mean, which are the same for d → ∞, each taken to d → ∞
 linearly in 1/d, and at the largest d as they are, are within four standard errors of state evolution, its own errors

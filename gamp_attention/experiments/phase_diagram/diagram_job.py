@@ -3,8 +3,11 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from gamp_attention._core.overflow import quiet
 from gamp_attention.baselines.linear import linear_baseline
+from gamp_attention.bayes.thresholds import bayes_thresholds
 from gamp_attention.experiments.phase_diagram.boundary import Boundary
 from gamp_attention.experiments.phase_diagram.scan import Scan
 from gamp_attention.experiments.phase_diagram.spinodals import existence, stability_changes
@@ -19,6 +22,7 @@ LINES = (
     "alpha_l",
     *(f"{branch}_{what}" for branch in BRANCHES for what in ("from", "to", "stable_from", "stable_to")),
 )
+BAYES_LINES = ("weak_recovery", "full_recovery", "hard_from", "hard_to")
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,13 @@ class DiagramJob:
     name: str
     value: Any
     search: Search
+    bayes: bool = False  # whether the thresholds of Bayes-optimal estimation are among the lines
 
     @property
     def key(self) -> str:
         """A hash of all that determines the row."""
-        return short_hash([DIAGRAM_FORMAT, digest(self.model), asdict(self.search)])
+        more = ["bayes"] if self.bayes else []
+        return short_hash([DIAGRAM_FORMAT, digest(self.model), asdict(self.search), *more])
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -54,6 +60,7 @@ class DiagramJob:
         """Every line as [value, error, note], and the points that were solved on the way."""
         try:
             found, scans = find(self.model, self.search)
+            found |= thresholds(self.model) if self.bayes else {}
         except Exception as error:
             return {"status": "error", "message": f"{type(error).__name__}: {error}"}
         late = [
@@ -82,6 +89,23 @@ def find(model: Model, search: Search) -> tuple[dict[str, Boundary], dict[str, S
     for branch, scan in scans.items():
         found[f"{branch}_stable_from"], found[f"{branch}_stable_to"] = _stable(scan, search.tol)
     return {name: found[name] for name in LINES}, scans
+
+
+def thresholds(model: Model) -> dict[str, Boundary]:
+    """Where the Bayes-optimal estimate begins to work and is complete, and between which α it is hard to find."""
+    try:
+        found = bayes_thresholds(model)
+    except ValueError as error:
+        return dict.fromkeys(BAYES_LINES, Boundary.none(f"none: {error}"))
+    lines = {}
+    for name in BAYES_LINES[:2]:
+        pair = getattr(found, name), getattr(found, f"{name}_error")
+        lines[name] = Boundary(*pair, "") if np.isfinite(pair[0]) else Boundary.none(found.notes[name])
+    ends = zip(BAYES_LINES[2:], found.hard or (), found.hard_error or (), strict=False)
+    hard = {name: Boundary(*pair, "") for name, *pair in ends}
+    return lines | (
+        hard or dict.fromkeys(BAYES_LINES[2:], Boundary.none(found.notes.get("hard", "none: nowhere hard")))
+    )
 
 
 def _stable(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:

@@ -10,7 +10,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.text import Rows, with_error
 from gamp_attention.experiments.phase_diagram.boundary import Boundary
-from gamp_attention.experiments.phase_diagram.diagram_job import DIAGRAM_FORMAT, LINES, DiagramJob, Search
+from gamp_attention.experiments.phase_diagram.diagram_job import BAYES_LINES, DIAGRAM_FORMAT, LINES, DiagramJob, Search
 from gamp_attention.experiments.sweeps.digests import base_digest, short_hash
 from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chains
 from gamp_attention.experiments.sweeps.store import Store
@@ -30,7 +30,9 @@ class PhaseBoundaries(Result):
     low, high : the range of α that was searched.
     lines : by name, K boundaries with value, error and note; where there is none, NaN and why, in words. "alpha_c" and
         "alpha_l"; and for "semantic" and "positional" the range of α where the branch exists, `_from` and `_to`, and
-        where it is stable against the overlap that is zero on it, `_stable_from` and `_stable_to`.
+        where it is stable against the overlap that is zero on it, `_stable_from` and `_stable_to`. Where asked for,
+        "weak_recovery" and "full_recovery" of the Bayes-optimal estimate, and "hard_from", "hard_to", between which
+        the data tell the teacher but message passing does not find it.
     status : K of CONVERGED, INACCURATE (an error is above the tolerance, or a line was not found) or NONFINITE.
     messages : K, what was inaccurate, in words.
     rows : K, what was stored for each value.
@@ -72,7 +74,7 @@ class PhaseBoundaries(Result):
 
     def line(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Values (K,) and errors (K,) of a line."""
-        check.choice("name", name, LINES)
+        check.choice("name", name, tuple(self.lines))
         found = self.lines[name]
         return np.array([line.value for line in found]), np.array([line.error for line in found])
 
@@ -85,6 +87,7 @@ class PhaseBoundaries(Result):
             "semantic_stable_from": "stable from",
             "positional_from": "positional from",
             "positional_to": "positional to",
+            **({"weak_recovery": "weak recovery", "full_recovery": "full"} if "weak_recovery" in self.lines else {}),
         }
         rows: Rows = [[self.parameter, *columns.values(), "status"]]
         for k, value in enumerate(self.values):
@@ -109,6 +112,7 @@ def phase_boundaries(
     matrices: Any = None,
     alphas: Any = (0.05, 4.0),
     tol: float = 1e-3,
+    bayes: bool = False,
     folder: Any = None,
     executor: Any = None,
     threads: int | None = None,
@@ -126,6 +130,7 @@ def phase_boundaries(
     omegas, lams, sigmas, matrices : values of ω, λ, σ or A; only one of these may be given.
     alphas : (lowest, highest) α.
     tol : error asked for of every boundary.
+    bayes : whether to add where the Bayes-optimal estimate begins to work, is complete, and is hard to find.
     folder : where to keep what is finished, so that a rerun goes on from there; nowhere if not given.
     executor : with `submit` as in concurrent.futures, which gets a job for each value; serial if not given.
     threads : of compiled kernels; if not given, all when serial, and one on an executor.
@@ -152,9 +157,11 @@ def phase_boundaries(
     low = check.real("alphas[0]", float(low), low=0, strict=True)
     high = check.real("alphas[1]", float(high), low=low, strict=True)
     search = Search(low, high, check.real("tol", tol, low=1e-6))
+    bayes, wanted = check.flag("bayes", bayes), (*LINES, *(BAYES_LINES if bayes else ()))
     check_workers(executor, threads)
     jobs = [
-        DiagramJob(each, name, np.asarray(value).tolist(), search) for each, value in zip(models, values, strict=True)
+        DiagramJob(each, name, np.asarray(value).tolist(), search, bayes)
+        for each, value in zip(models, values, strict=True)
     ]
     base = base_digest(models[0] if name != "A" else _with_matrix(model, np.zeros_like(softmax_teacher(model).A)))
     about = {"model": short_hash(["boundaries", base]), "settings": asdict(search), "format": DIAGRAM_FORMAT}
@@ -163,7 +170,7 @@ def phase_boundaries(
         store.begin(about | {"jobs": [job.parameters | {"key": job.key} for job in jobs]})
         run_chains([[job] for job in jobs], store, executor, threads=threads)
         rows = [store.load(job.key) or {"status": "error", "message": "missing from the folder"} for job in jobs]
-    lines = {line: [_boundary(row, line) for row in rows] for line in LINES}
+    lines = {line: [_boundary(row, line) for row in rows] for line in wanted}
     ended = {"converged": Status.CONVERGED, "inaccurate": Status.INACCURATE}
     status = [ended.get(row["status"], Status.NONFINITE) for row in rows]
     messages = [row["message"] for row in rows]
