@@ -102,7 +102,7 @@ def thresholds(model: Model) -> dict[str, Boundary]:
         pair = getattr(found, name), getattr(found, f"{name}_error")
         lines[name] = Boundary(*pair, "") if np.isfinite(pair[0]) else Boundary.none(found.notes[name])
     ends = zip(BAYES_LINES[2:], found.hard or (), found.hard_error or (), strict=False)
-    hard = {name: Boundary(*pair, "") for name, *pair in ends}
+    hard = {name: Boundary(end, half, "") for name, end, half in ends}
     return lines | (
         hard or dict.fromkeys(BAYES_LINES[2:], Boundary.none(found.notes.get("hard", "none: nowhere hard")))
     )
