@@ -20,7 +20,7 @@ base = ga.linear_baseline(model).test_error
 thresholds = ga.bayes_thresholds(model)
 print(thresholds)
 fine = np.linspace(0.05, 2.0, 24)
-bayes = [ga.solve_bayes_state_evolution(model, alpha, n_points=512, n_replicas=2).test_error for alpha in fine]
+bayes = [ga.solve_bayes_state_evolution(model, alpha, n_points=1 << 14, n_replicas=2).test_error for alpha in fine]
 
 # %%
 # The trained layer: both branches, of which that of lower training loss has the global minimum. On the semantic branch
