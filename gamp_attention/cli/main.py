@@ -10,6 +10,7 @@ from gamp_attention._core.text import plain
 from gamp_attention._version import __version__
 from gamp_attention.cli.fit import add_fit
 from gamp_attention.cli.grids import add_boundaries, add_sweep
+from gamp_attention.cli.law import add_law
 from gamp_attention.cli.options import add_l1, chosen_penalty
 from gamp_attention.cli.output import check_target, chosen, forgiving_streams, report, say
 from gamp_attention.data.dataset import RISKS
@@ -80,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     path.add_argument("--seed", type=int, default=0, help="seed of the paths (default 0)")
     path.set_defaults(run=_trajectory)
 
-    for command in (comparison, fit, solve, path, add_sweep(commands), add_boundaries(commands)):
+    for command in (comparison, fit, add_law(commands), solve, path, add_sweep(commands), add_boundaries(commands)):
         command.add_argument("--json", metavar="FILE", help="write the result as JSON; '-' for standard output")
     return parser
 

@@ -1,0 +1,42 @@
+"""The command `law`: what it says of a file of arrays, and predicts."""
+
+import json
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "mine.npz"
+    data = ga.sample(ga.paper_model(omega=0.0), 60, 2.0, seed=0)
+    np.savez(path, tokens=data.tokens, outputs=data.outputs, positions=data.positions)
+    np.savez(path.with_name("teacher.npz"), Q=data.Q_star)
+    return path
+
+
+def test_law_tells_departures_and_predicts(path, capsys):
+    teacher = str(path.with_name("teacher.npz"))
+    assert main(["law", str(path), "--teacher", teacher, "--alphas", "1.5", "3", "--json", "-"]) == 0
+    found = capsys.readouterr()
+    told = json.loads(found.out)
+    assert "correlation of tokens" in found.err
+    assert [each["alpha"] for each in told["predicted"]] == [1.5, 3.0]
+    assert told["predicted"][1]["test_error"] < told["predicted"][0]["test_error"]
+    assert told["noise"] == pytest.approx(0.0, abs=1e-7)
+
+
+def test_law_without_a_teacher_is_the_report_alone(path, capsys):
+    assert main(["law", str(path)]) == 0
+    assert "variance of norms" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "named"), [(["--alphas", "0"], "--alphas"), (["--classes", "x"], "classes"), (["--noise", "-1"], "noise")]
+)
+def test_bad_options_are_named(path, more, named, capsys):
+    assert main(["law", str(path), *more]) == 2
+    assert named in capsys.readouterr().err

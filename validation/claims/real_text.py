@@ -1,0 +1,269 @@
+"""Real text: where does universality hold, and the theory of Gaussian tokens with the same covariance?
+
+Words of the docstrings of Python's standard library have vectors of d = 200 dimensions (`_corpus`), sentences are two
+neighbouring words, and α is samples over d. Compared are five kinds of tokens:
+
+- text: the vectors as they are;
+- shuffled: the second token is that of another sentence, so that tokens are independent;
+- normed: every vector has the same norm, as layer normalisation gives them;
+- pairs: Gaussian sentences with the covariance of the text, within and between tokens;
+- gaussian: Gaussian tokens with the covariances of the text, independent.
+
+Planted: outputs are those of the paper's teacher with drawn weights, and minima are sought from it, by message passing
+with default settings and by L-BFGS from the same start. Errors are of 2000 sentences held out. State evolution is that
+of `law_of` the sentences that are trained on.
+
+Natural: the outputs are the vectors of the two words that follow, in text, normed, and Gaussian quadruples with the
+covariance of four words in a row. The layer has a softmax, or none, as the rows of a softmax add to 1 and words that
+follow are no means of those before. Minima are the best of four starts from the data alone. The law takes the weights
+of the fit for the teacher's. Test errors are told without what no attention reaches, as shares of the rest of outputs.
+
+Criterion: all runs reach a critical point, whose loss is at most 1 % above that of L-BFGS. The departures of `law_of`
+are strong in norms where tokens are text or shuffled, and not elsewhere. On Gaussian, paired and normed tokens
+predicted training losses are within 10 % of the mean over seeds, or 3 standard errors where that is more.
+"""
+
+from itertools import product
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.data.layer import Layer, Units
+from gamp_attention.experiments.figures import figure
+from validation._tools.report import Verdict, folder, options, plus_minus, pool
+from validation._tools.trials import run_trials
+from validation.claims._corpus import corpus
+
+KINDS = ("text", "shuffled", "normed", "pairs", "gaussian")
+ASSUMED = ("normed", "pairs", "gaussian")
+ALPHAS, SEEDS, D, HELD_OUT = (0.75, 1.5, 3.0), 8, 200, 2000
+NATURAL = {"kinds": ("text", "normed", "pairs"), "cases": ((True, 3.0), (False, 0.3), (False, 3.0)), "seeds": 3}
+NATURAL_ALPHA, STARTS = 8.0, 4
+SIGMA, LAM, ABOVE, NEAR = 0.5, 0.01, 0.01, 0.1
+TEACHER = ga.SoftmaxTeacher(0.3, np.array([[0.6, 0.4], [0.4, 0.6]]))
+
+
+def words_in_a_row(kind, d, n, length, rng):
+    """Vectors (n, length, d) of sentences of one kind."""
+    text, vectors, _ = corpus(d, SIGMA)
+    if kind == "normed":
+        vectors = vectors * (SIGMA * np.sqrt(d) / np.linalg.norm(vectors, axis=1, keepdims=True))
+        vectors = vectors - vectors[text].mean(axis=0)
+    rows = np.stack([text[k : len(text) - length + k] for k in range(length)], axis=1)
+    if kind in ("pairs", "gaussian"):
+        return surrogates(kind, d, n, length, rng)
+    chosen = rng.permutation(len(rows) // length)[:n] * length
+    found = vectors[rows[chosen]]
+    if kind == "shuffled":
+        found[:, 1] = found[rng.permutation(n), 1]
+    return found
+
+
+_ROOTS = {}
+
+
+def surrogates(kind, d, n, length, rng):
+    """Gaussian sentences with the covariance of the text."""
+    if (kind, d, length) not in _ROOTS:
+        text, vectors, _ = corpus(d, SIGMA)
+        flat = np.concatenate([vectors[text[k : len(text) - length + k]] for k in range(length)], axis=1)
+        covariance = np.cov(flat.T)
+        if kind == "gaussian":
+            block = np.arange(length * d) // d
+            covariance *= block[:, None] == block
+        size, turns = np.linalg.eigh(covariance)
+        _ROOTS[kind, d, length] = turns * np.sqrt(size.clip(0))
+    root = _ROOTS[kind, d, length]
+    return (rng.standard_normal((n, length * d)) @ root.T).reshape(n, length, d)
+
+
+def positions(d):
+    """p_1 = −p_2 = 1_d/√d."""
+    return np.outer([1.0, -1.0], np.full(d, d**-0.5))
+
+
+def field_overlaps(x, Q, weights):
+    """q and θ from the fields of sentences held out, averaged over tokens."""
+    z, u = (np.asarray(x @ W)[:, :, 0] / np.sqrt(len(W)) for W in (Q, weights))
+    q, theta = (np.mean([np.cov(z[:, l], each[:, l])[0, 1] for l in range(2)]) for each in (z, u))
+    return {"q": float(q), "theta": float(abs(theta))}
+
+
+def planted(kind, alpha, d, seed):
+    """Message passing, L-BFGS and state evolution on sentences with a planted teacher."""
+    rng = np.random.default_rng([d, seed, 31])
+    n, weights = round(alpha * d), rng.standard_normal((d, 1))
+    x = words_in_a_row(kind, d, n + HELD_OUT, 2, rng)
+    y, p = TEACHER(x @ weights / np.sqrt(d)) @ x, positions(d)
+    data = ga.Dataset(x[:n], y[:n], p, lam=LAM)
+    gamp, descent = ga.run_gamp(data, weights), ga.minimize_risk(data, weights, method="lbfgs")
+    test = Layer(data.student, gamp.Q, p, Units.raw(d)).errors(x[n:], y[n:]).mean()
+    law = ga.law_of(data, weights, target=TEACHER, noise=0.0)
+    se = ga.solve_state_evolution(law, alpha, rtol=3e-3, stability=False)
+    ends = se.overlaps.scalars()
+    names = [each.name for each in law.departures]
+    departures = {each.name: [each.value, each.error, each.verdict] for each in law.departures}
+    return {
+        "converged": bool(gamp.converged), "by_itself": gamp.message_passing.value == "converged",
+        "n_iter": gamp.n_iter, "train": gamp.train_loss, "descent": descent.train_loss, "test": float(test),
+        **field_overlaps(x[n:], gamp.Q, weights), "names": names, "departures": departures, "strong": list(law.strong),
+        "predicted": {"train": se.train_loss, "test": se.test_error, "q": float(ends["q"]),
+                      "theta": float(abs(ends["theta"])), "status": se.status.value},
+    }  # fmt: skip
+
+
+def natural(kind, softmax, alpha, lam, d, seed):
+    """The best of several fits to the two words that follow, beside a linear layer, and what its law predicts."""
+    rng = np.random.default_rng([d, seed, 32])
+    n = round(alpha * d)
+    words = words_in_a_row(kind, d, n + HELD_OUT, 4, rng)
+    x, y, p = words[:, :2], words[:, 2:], positions(d)
+    data = ga.Dataset(x[:n], y[:n], p, lam=lam, student=ga.DotProductAttention(softmax=softmax))
+    gamp = ga.run_gamp(data, "spectral", n_starts=STARTS)
+    linear = ga.fit_linear_baseline(data).weights
+    law = ga.law_of(data, gamp.Q)
+    se = ga.solve_state_evolution(law, alpha, rtol=1e-2, max_work=3e5, stability=False)
+    left = outside(x[n:], y[n:])
+    beyond, inside = float(np.mean(left**2)), float(np.mean((y[n:] - left) ** 2))
+    test = Layer(data.student, gamp.Q, p, Units.raw(d)).errors(x[n:], y[n:]).mean()
+    return {
+        "converged": bool(gamp.converged), "by_itself": gamp.message_passing.value == "converged",
+        "test": float(test) - beyond, "linear": float(np.mean((y[n:] - linear @ x[n:]) ** 2)) - beyond,
+        "inside": inside, "beyond": beyond, "noise": law.noise, "size": float(np.mean(gamp.Q**2)),
+        "predicted": se.test_error, "status": se.status.value, "strong": list(law.strong),
+    }  # fmt: skip
+
+
+def outside(x, y):
+    """The part of outputs outside of the span of their tokens."""
+    products = np.linalg.pinv(x @ x.transpose(0, 2, 1), rcond=1e-10, hermitian=True)
+    return y - (y @ x.transpose(0, 2, 1)) @ products @ x
+
+
+def mean_error(values):
+    values = np.asarray(values, dtype=float)
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.nan
+
+
+def planted_table(rows):
+    """Means over seeds for each kind and α."""
+    names = ("train", "test", "q", "theta")
+    scale = {"train": 1e3, "test": 1e3, "q": 1.0, "theta": 1.0}
+    heads = ["tokens", "α", "runs", "by themselves"]
+    for word in ("10³ ε_t", "10³ ε_g", "q", "θ"):
+        heads += [word, "predicted"]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    told = []
+    for kind, alpha in product(KINDS, sorted({row["alpha"] for row in rows})):
+        mine = [row for row in rows if (row["kind"], row["alpha"]) == (kind, alpha)]
+        cells = [kind, f"{alpha:g}", str(len(mine)), str(sum(row["by_itself"] for row in mine))]
+        each = {"kind": kind, "alpha": alpha}
+        for name in names:
+            found, theory = (mean_error([scale[name] * row[name] for row in part])
+                             for part in (mine, [row["predicted"] for row in mine]))  # fmt: skip
+            ratio = mean_error([row[name] / row["predicted"][name] for row in mine])
+            cells += [plus_minus(*found), plus_minus(*theory)]
+            each[name] = {"found": found, "predicted": theory, "ratio": ratio}
+        told.append(each)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n", told
+
+
+def departures_table(rows):
+    """What the law of the largest samples says of each kind."""
+    most = max(row["alpha"] for row in rows)
+    names = rows[0]["names"]
+    lines = ["| departure | " + " | ".join(KINDS) + " |", "|" + "---|" * (len(KINDS) + 1)]
+    for name in names:
+        cells = []
+        for kind in KINDS:
+            found = [row["departures"][name] for row in rows if (row["kind"], row["alpha"]) == (kind, most)]
+            strong = {each[2] for each in found}
+            word = "strong" if "strong" in strong else "mild" if "mild" in strong else ""
+            cells.append(f"{plus_minus(*mean_error([each[0] for each in found]))} {word}".strip())
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def natural_table(rows):
+    """Test errors within the span of the tokens, as shares of the mean square of the outputs there."""
+    heads = ["tokens", "softmax", "λ", "‖Q‖²/d", "fit", "predicted", "how state evolution ends", "linear layer"]
+    heads += ["score noise", "share of outputs within reach"]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for softmax, kind, lam in sorted({(row["softmax"], row["kind"], row["lam"]) for row in rows}):
+        mine = [row for row in rows if (row["softmax"], row["kind"], row["lam"]) == (softmax, kind, lam)]
+        fit, linear = (mean_error([row[name] / row["inside"] for row in mine]) for name in ("test", "linear"))
+        known = [row["predicted"] / row["inside"] for row in mine if row["status"] in ("converged", "inaccurate")]
+        predicted = plus_minus(*mean_error(known)) if known else "–"
+        ends = ", ".join(sorted({row["status"] for row in mine}))
+        size, noise = (mean_error([row[name] for row in mine]) for name in ("size", "noise"))
+        reach = mean_error([row["inside"] / (row["inside"] + row["beyond"]) for row in mine])
+        cells = [kind, "yes" if softmax else "no", f"{lam:g}", plus_minus(*size), plus_minus(*fit), predicted, ends]
+        lines.append("| " + " | ".join([*cells, *(plus_minus(*each) for each in (linear, noise, reach))]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(told, path):
+    """Errors against α, found and predicted, for each kind."""
+    with figure(path, 1, 3, (11, 3.4)) as axes:
+        for axis, (name, label) in zip(
+            axes.ravel(), (("train", "10³ ε_t"), ("test", "10³ ε_g"), ("q", "q")), strict=True
+        ):
+            for number, kind in enumerate(KINDS):
+                mine = [each for each in told if each["kind"] == kind]
+                alphas = np.array([each["alpha"] for each in mine]) * (1 + 0.02 * (number - 2))
+                mean, error = np.array([each[name]["found"] for each in mine]).T
+                axis.errorbar(alphas, mean, error, fmt="o", ms=4, color=f"C{number}", capsize=2, label=kind)
+                theory = np.array([each[name]["predicted"] for each in mine])[:, 0]
+                axis.plot(alphas, theory, color=f"C{number}", lw=1)
+            axis.set(xlabel="α", ylabel=label, xscale="log")
+        axes.ravel()[0].set_title("points: minima; lines: law_of")
+        axes.ravel()[2].legend(frameon=False, fontsize=7)
+
+
+def main():
+    found = options(__doc__, workers=True)
+    verdict, quick = Verdict("real_text", found), found.quick
+    d, alphas, seeds = (60, (2.0,), 2) if quick else (D, ALPHAS, SEEDS)
+    asked = [{"kind": k, "alpha": a, "d": d, "seed": s} for k, a, s in product(KINDS, alphas, range(seeds))]
+    plan = NATURAL | ({"kinds": ("text",), "cases": ((True, 3.0),), "seeds": 1} if quick else {})
+    wanted = [
+        {"kind": kind, "softmax": softmax, "alpha": NATURAL_ALPHA, "lam": lam, "d": d, "seed": seed}
+        for kind, (softmax, lam), seed in product(plan["kinds"], plan["cases"], range(plan["seeds"]))
+    ]
+    with pool(found) as executor:
+        rows = run_trials(folder(found, "real_text_planted"), planted, asked, executor)
+        others = run_trials(folder(found, "real_text_natural"), natural, wanted, executor)
+    verdict.check(len(rows) == len(asked) and len(others) == len(wanted), "all trials ended")
+    solved = [row["converged"] for row in rows + others]
+    verdict.check(all(solved), f"{sum(solved)} of {len(solved)} runs reach a critical point")
+    above = max(row["train"] / row["descent"] - 1 for row in rows)
+    verdict.check(above <= ABOVE, f"losses are at most {100 * above:.2g} % above those of L-BFGS from the same start")
+    table, told = planted_table(rows)
+    norms = "variance of norms, over Gaussian"
+    for kind in KINDS:
+        strong = [norms in row["strong"] for row in rows if row["kind"] == kind]
+        wild = kind in ("text", "shuffled")
+        verdict.check(
+            quick or (all(strong) if wild else not any(strong)),
+            f"{kind}: norms are a strong departure in {sum(strong)} of {len(strong)} samples",
+        )
+    for each in told:
+        ratio, error = each["train"]["ratio"]
+        if each["kind"] in ASSUMED:
+            where = f"{each['kind']}, α = {each['alpha']:g}"
+            verdict.check(
+                quick or abs(ratio - 1) <= max(NEAR, 3 * error),
+                f"{where}: training loss over the predicted one {plus_minus(ratio, error)}",
+            )
+    parts = {"planted": table, "departures": departures_table(rows), "natural": natural_table(others)}
+    for name, text in parts.items():
+        print(text)
+        verdict.path(f"_{name}.md").write_text(text)
+    if not quick:
+        draw(told, verdict.path(".png"))
+    verdict.end({"about": corpus(d, SIGMA).about, "told": told, "rows": rows, "natural": others})
+
+
+if __name__ == "__main__":
+    main()
