@@ -31,7 +31,7 @@ KNOWN = {
     "binary weights, signs": ((0.0, 0), (1.493, 2e-3), ((1.245, 2e-3), (1.493, 2e-3))),
     "sparse weights, linear": ((0.0, 0), (0.21, 5e-3), ((0.1, 1e-3), (0.21, 5e-3))),
 }
-NOISES, QUICK_NOISES = (0.05, 0.1, 0.2, 0.4), (0.4,)
+NOISES, QUICK_NOISES = (0.1, 0.2, 0.4), (0.4,)
 ALPHAS = {"attention, L = 2": 0.6, "attention, L = 3": 0.4, "attention, L = 4": 0.3, "phase retrieval": 1.3}
 
 
