@@ -1,0 +1,85 @@
+"""What a believed error costs: leave-one-out beside the run it judges, and a path of 20 λ beside runs.
+
+In processor time: at each size, one after the other and alternating, the best of several: `run_gamp` from one start
+and from eight, as `gamp-attention fit` runs it; leave-one-out errors by the cavity field, by the Hessian, and with
+every sample examined; a path of 20 λ. The best is taken as other programs on the machine only add time.
+
+Criterion: the cavity field takes at most 5 % of a run from one start, and the path at most 5 times one from eight
+starts.
+"""
+
+import time
+
+import numpy as np
+
+import gamp_attention as ga
+from validation._tools.report import Verdict, options
+
+SIZES, REPEATS, LAMS = (300, 500, 1000), 3, tuple(np.logspace(-3, 0.3, 20))
+PROBLEMS = {
+    "attention": (lambda: ga.paper_model(), 1.5),
+    "ridge": (lambda: ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.3), 1.5),
+}
+MOST, MOST_PATH = 0.05, 5.0
+
+
+def seconds(function):
+    began = time.process_time()
+    function()
+    return time.process_time() - began
+
+
+def measured(problem, d, repeats, with_path):
+    """Least processor time of each, on one instance."""
+    make, alpha = PROBLEMS[problem]
+    data = ga.sample(make(), d=d, alpha=alpha, seed=0)
+    gamp = ga.run_gamp(data, "spectral")
+    works = {
+        "run": lambda: ga.run_gamp(data, "spectral"),
+        "eight": lambda: ga.run_gamp(data, "spectral", n_starts=8),
+        "cavity": lambda: ga.leave_one_out(data, gamp, form="cavity"),
+        "hessian": lambda: ga.leave_one_out(data, gamp, examine=False),
+        "examined": lambda: ga.leave_one_out(data, gamp),
+    } | ({"path": lambda: ga.regularization_path(data, LAMS)} if with_path else {})  # fmt: skip
+    times = {name: [] for name in works}
+    for turn in range(repeats + 1):  # the first compiles
+        for name, work in works.items():
+            if name != "path" or turn < 3:
+                times[name] += [seconds(work)]
+    return {"problem": problem, "d": d} | {name: min(each[1:]) for name, each in times.items()}
+
+
+def table(rows):
+    lines = [
+        "| problem | d | run, s | eight starts, s | cavity field | Hessian | examined | path of 20 λ |",
+        "|" + "---|" * 8,
+    ]
+    for row in rows:
+        shares = [f"{100 * row[name] / row['run']:.2g} % of the run" for name in ("cavity", "hessian", "examined")]
+        path = f"{row['path'] / row['eight']:.1f} runs of eight starts" if "path" in row else "–"
+        about = f"| {row['problem']} | {row['d']} | {row['run']:.3f} | {row['eight']:.3f} | "
+        lines.append(about + " | ".join([*shares, path]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    found = options(__doc__)
+    verdict, quick = Verdict("leave_one_out_speed", found), found.quick
+    rows = [
+        measured(problem, d, 2 if quick else REPEATS, not quick or problem == "attention")
+        for problem in PROBLEMS for d in ((200,) if quick else SIZES)
+    ]  # fmt: skip
+    slack = 3.0 if quick else 1.0
+    for row in rows:
+        share, about = row["cavity"] / row["run"], f"{row['problem']}, d = {row['d']}: "
+        verdict.check(share <= slack * MOST, about + f"the cavity field adds {100 * share:.1f} % to a run")
+        if "path" in row:
+            runs = row["path"] / row["eight"]
+            verdict.check(runs <= slack * MOST_PATH, about + f"a path of 20 λ takes {runs:.1f} runs of eight starts")
+    print(table(rows))
+    verdict.path(".md").write_text(table(rows))
+    verdict.end({"rows": rows})
+
+
+if __name__ == "__main__":
+    main()
