@@ -7,6 +7,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # the checkout, whose compiled kernels tests have left on disk
 
+import _explorer
+import _notebooks
 import _results
 import _style
 import _terms
@@ -72,7 +74,7 @@ numfig = True
 nitpicky = True
 templates_path = ["_templates"]
 html_theme = "furo"
-html_static_path = ["_static"]
+html_static_path = ["_static", str(_explorer.write(HERE / "generated" / "explorer"))]
 html_css_files = ["manual.css"]
 exclude_patterns = ["_build", "generated/results.md", "generated/examples", "gallery", "examples"]
 
@@ -83,6 +85,7 @@ def _skip(app, what, name, thing, skip, options):
 
 
 def setup(app):
-    """Leave out what autodoc would say of fields, and of others' methods; link terms to the glossary."""
+    """Leave out what autodoc would say of fields, and of others' methods; link terms; clean up notebooks."""
     app.connect("autodoc-skip-member", _skip)
     app.add_transform(_terms.LinkTerms)
+    app.connect("builder-inited", _notebooks.plain_roles, priority=900)

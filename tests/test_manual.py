@@ -11,7 +11,7 @@ from docutils.utils import new_document
 from sphinx import addnodes
 
 import gamp_attention as ga
-from docs import _terms
+from docs import _notebooks, _terms
 from tests.conftest import ROOT
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -78,6 +78,17 @@ def test_the_course_is_run_when_the_manual_is_built():
     blocks = re.findall(r"^```\{eval-rst\}\n\.\. plot::\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert sum(block.count(">>> ") for block in blocks) == text.count(">>> ") > 30
     assert all("   :context:" in block for block in blocks)
+
+
+def test_notebooks_have_no_roles_left():
+    text = ":func:`~gamp_attention.run_gamp`, :class:`Dataset` and :doc:`/adding_a_loss`"
+    assert (
+        _notebooks.ROLE.sub(_notebooks.words, text)
+        == "`run_gamp()`, `Dataset` and the page adding_a_loss of the manual"
+    )
+    for script in (ROOT / "docs" / "gallery").glob("*.py"):
+        said = _notebooks.ROLE.sub(_notebooks.words, script.read_text(encoding="utf-8"))
+        assert re.findall(r":\w+:`", said) == []
 
 
 @pytest.fixture(scope="module")
