@@ -37,7 +37,7 @@
     const colour = (name, other) => style.getPropertyValue(name).trim() || other;
     return {
       text: colour("--color-foreground-primary", "#222"), grid: colour("--color-background-border", "#ddd"),
-      missing: colour("--color-background-hover", "#bbb"), paper: colour("--color-background-primary", "#fff"),
+      missing: "#AAAAAA", paper: colour("--color-background-primary", "#fff"),
     };
   };
   const layout = (more) => {
