@@ -114,7 +114,9 @@ def main():
     for row in rows:
         row["summary"] = s = summary(row)
         about = f"{row['kind']}, d = {row['d']}: "
-        verdict.check(row["minimum"] and all(row["refitted"]), about + "training and all refits ended in minima")
+        reached = sum(row["refitted"])
+        ended = f"{reached} of {len(row['refitted'])} refits ended at a gradient norm of 1e-6"
+        verdict.check(row["minimum"] and (reached == len(row["refitted"]) or not row["trusted"]), about + ended)
         least, most = LEAST[row["smooth"]]
         if row["trusted"]:
             held = s["correlation"] >= least and s["median"] <= most
