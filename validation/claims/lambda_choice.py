@@ -27,7 +27,7 @@ KINDS = {
     "attention": (lambda: ga.paper_model(), 2.0, 300),
     "attention, noisy": (lambda: ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3), 2.0, 300),
 }
-SEEDS, LAMS, FRESH, REGRET, SHARE = 20, tuple(np.logspace(-3, 0.3, 20)), 10000, 0.02, 0.95
+SEEDS, LAMS, FRESH, REGRET, SHARE = 6, tuple(np.logspace(-3, 0.3, 20)), 10000, 0.02, 0.95
 
 
 def chosen(kind, d, seed):

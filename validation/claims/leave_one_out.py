@@ -3,10 +3,13 @@
 Each refit is a descent from the minimum, on the risk without the sample. Beside the Newton step without each sample
 stands the cavity field of message passing.
 
+Under noise, what choosing the lowest of eight starts does to the estimate is shown, and what choosing anew without
+each sample makes of it.
+
 Criterion: the errors have a correlation of at least .99 with those of the refits where an estimate is trusted (.95
-where the penalty has kinks), and a median deviation of at most 2 % (10 %). Their mean is within 3 standard errors of
-the error on fresh data, the standard errors of both counted, wherever it is trusted. Of samples that are off by more
-than 10 %, at least 70 % are among the doubtful ones where the penalty is smooth.
+where the penalty has kinks), and a median deviation of at most 2 % (10 %). Their mean over four instances is within 3
+standard errors of the error on fresh data, the standard errors of both counted, wherever it is trusted. Of samples
+that are off by more than 10 %, at least 70 % are among the doubtful ones where the penalty is smooth.
 """
 
 import numpy as np
@@ -32,6 +35,7 @@ KINDS = {
     "phase retrieval": (lambda: ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.1), 3.0, "semantic", 500),
     "multinomial": (lambda: ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.1), 3.0, "random", 200),
 }  # fmt: skip
+INSTANCES = 4  # of each problem, over which means are averaged
 REFITS, FRESH, OFF, CAUGHT, MOST_ERRORS = 200, 20000, 0.1, 0.7, 3.0
 LEAST = {True: (0.99, 0.02), False: (0.95, 0.1)}  # correlation and median deviation, of smooth penalties and others
 
@@ -58,6 +62,25 @@ def compared(kind, d, refits, seed):
     }  # fmt: skip
 
 
+def averaged(kind, d, seed):
+    """The mean against fresh data of one more instance."""
+    make, alpha, init, _ = KINDS[kind]
+    data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 31]))
+    gamp = ga.run_gamp(data, init)
+    loo = ga.leave_one_out(data, gamp)
+    fresh = sampled_test_error(data, gamp.Q, n_samples=FRESH // 4, seed=seed)
+    return {"mean": [loo.test_error, loo.test_error_error], "fresh": list(fresh), "trusted": loo.trusted}
+
+
+def several(starts, d, seed):
+    """What choosing the lowest of several random starts, all followed to their ends, does to the estimate."""
+    data = ga.sample(ga.paper_model(**NOISY, lam=0.1), d=d, alpha=1.5, seed=seed)
+    gamp = ga.run_gamp(data, "random", n_starts=starts, n_finish=starts, seed=seed)
+    loo = ga.leave_one_out(data, gamp, examine=False)
+    fresh = sampled_test_error(data, gamp.Q, n_samples=FRESH // 4, seed=seed)[0]
+    return {"fresh": fresh, "estimate": loo.test_error, "with_choice": loo.with_choice}
+
+
 def summary(row):
     """Correlation, median deviation and samples that are off, of one problem."""
     exact, errors, doubtful = (np.array(row[name]) for name in ("exact", "errors", "doubtful"))
@@ -71,6 +94,15 @@ def summary(row):
         "cavity_median": float(np.median(by_cavity)),
         "off": int(off.sum()), "caught": int((off & doubtful).sum()), "away": float(away),
     }  # fmt: skip
+
+
+def pooled(row, means):
+    """By how many standard errors the mean over the trusted instances of a problem is off, and how many they are."""
+    others = [each for each in means if each["kind"] == row["kind"] and each["trusted"]]
+    pairs = [(each["mean"], each["fresh"]) for each in [row, *others]]
+    apart = sum(mean[0] - fresh[0] for mean, fresh in pairs)
+    spread = np.sqrt(sum(mean[1] ** 2 + fresh[1] ** 2 for mean, fresh in pairs))
+    return float(apart / spread), len(pairs)
 
 
 def table(rows):
@@ -110,6 +142,11 @@ def main():
     ]
     with pool(found) as executor:
         rows = run_trials(folder(found, "leave_one_out"), compared, asked, executor)
+        more = [each | {"seed": s} for each in asked for s in range(1, 2 if quick else INSTANCES)]
+        more = [{name: each[name] for name in ("kind", "d", "seed")} for each in more]
+        means = run_trials(folder(found, "leave_one_out_means"), averaged, more, executor)
+        starts = [{"starts": k, "d": 50 if quick else 100, "seed": s} for s in range(1 if quick else 6) for k in (1, 8)]
+        chosen = run_trials(folder(found, "leave_one_out_starts"), several, starts, executor)
     verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} problems ran")
     for row in rows:
         row["summary"] = s = summary(row)
@@ -123,9 +160,11 @@ def main():
             verdict.check(
                 held, about + f"correlation {s['correlation']:.4f}, median deviation {100 * s['median']:.2g} %"
             )
-            verdict.check(
-                abs(s["away"]) <= MOST_ERRORS, about + f"mean {s['away']:.1f} standard errors from fresh data"
+            away, count = pooled(row, means)
+            apart = (
+                f"mean over {count} instances {away:.1f} standard errors from fresh data, {s['away']:.1f} in the first"
             )
+            verdict.check(abs(away) <= MOST_ERRORS, about + apart)
         else:
             print(f"        {about}says that it is not to be trusted; {s['away']:.1f} standard errors from fresh data")
     off, caught = (sum(row["summary"][name] for row in rows if row["smooth"]) for name in ("off", "caught"))
@@ -134,9 +173,15 @@ def main():
     )
     print(table(rows))
     verdict.path(".md").write_text(table(rows))
+    for k in (1, 8):
+        mine = [each for each in chosen if each["starts"] == k]
+        fresh, *others = (np.mean([each[name] for each in mine]) for name in ("fresh", "estimate", "with_choice"))
+        low = [f"{100 * (1 - each / fresh):.1f} %" for each in others]
+        again = f", {low[1]} with the choice made anew without each sample" if k > 1 else ""
+        print(f"        noisy, the lowest of {k}: the estimate is {low[0]} too low{again}")
     if not quick:
         draw(rows, verdict.path(".png"))
-    verdict.end({"rows": rows})
+    verdict.end({"rows": rows, "means": means, "starts": chosen})
 
 
 if __name__ == "__main__":
