@@ -123,6 +123,7 @@ def draw(path, table, sizes):
                 title=f"{case} weights" if case in WEIGHTS else case,
                 xlabel="α",
                 xscale="log",
+                xlim=(0.04, 5),
                 ylabel="squared projection",
             )
         axes.ravel()[1].legend(fontsize=6)
