@@ -128,6 +128,7 @@ def test_bad_paths_are_named(rows):
         ({"lams": [-1.0]}, ValueError, "lams: needs values of λ that differ, none below 0"),
         ({"lams": [0.1], "form": "newton"}, ValueError, "form"),
         ({"lams": [0.1], "predict": 1}, TypeError, "predict"),
+        ({"lams": [0.1], "tol": 0}, ValueError, "tol: needs a finite number > 0"),
     ]:
         with pytest.raises(error, match=text):
             ga.regularization_path(rows, **options)

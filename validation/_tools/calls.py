@@ -204,10 +204,10 @@ BUILDERS = (
 # results and their parts, which users are given; and what takes no number and no array
 GIVEN = {
     "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches", "Comparison",
-    "ConvergenceError", "DataLaw", "Denoised", "Departure", "DescentResult", "GLMModel", "GampResult", "History",
-    "KinkWarning", "LinearBaseline", "LinearFit", "MixtureModel", "PhaseBoundaries", "SampledLaw", "SpectralDirections",
-    "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "Sweep", "Trajectory",
-    "__version__",
+    "ConvergenceError", "DataLaw", "DebiasedWeights", "Denoised", "Departure", "DescentResult", "GLMModel",
+    "GampResult", "History", "KinkWarning", "LeaveOneOut", "LinearBaseline", "LinearFit", "MixtureModel",
+    "PhaseBoundaries", "RegularizationPath", "SampledLaw", "SpectralDirections", "SpectralOverlap", "Stability",
+    "StartRecord", "StateEvolutionResult", "Status", "Sweep", "Trajectory", "__version__",
 }  # fmt: skip
 ELSEWHERE = {  # tried by tests of their own: they draw, register classes, or need a cluster
     "DistributedDataset", "plot_comparison", "plot_phase_diagram", "plot_trajectory", "register_attention",

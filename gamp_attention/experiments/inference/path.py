@@ -58,7 +58,7 @@ def regularization_path(
     n_starts : its starts.
     parameter : the name of the hyperparameter of a dictionary, for tables.
     form : "cavity" or "hessian", see `leave_one_out`. Those that may be the best are looked at by their Hessian.
-    tol : bound on the gradient norms.
+    tol : bound on the gradient norms, above 0.
     seed : for the random part of starts.
     predict : whether state evolution of the instance predicts ε_g too, on each run's branch; sampled data alone.
     checkpoint : path of a file that weights are written to after each value, and taken from where it exists.
@@ -84,6 +84,7 @@ def regularization_path(
     values, problems = _problems(data, lams)
     first = problems[0]
     check.choice("form", form, FORMS)
+    tol = check.real("tol", tol, low=0, strict=True)
     if progress is not None:
         check.flag("progress", progress)
     if check.flag("predict", predict) and any(each.model is None for each in problems):
