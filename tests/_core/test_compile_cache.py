@@ -54,10 +54,13 @@ COMPILERS = {  # decorators of functions and classes whose code goes into kernel
 }  # fmt: skip
 
 
-def counted(script, folder, cache=None):
-    """Functions that a process of its own compiles, with modules, and a cache, in folders; and what it shows."""
+def counted(script, folder, shared=False):
+    """Functions that a process of its own compiles, and what it shows; other modules, and its cache, are in a folder.
+
+    With a cache that is `shared`, the package's kernels are mostly there.
+    """
     paths = f"{folder}{os.pathsep}{PACKAGE.parent}"  # a copy of the package in the folder comes first
-    environment = os.environ | ({"NUMBA_CACHE_DIR": str(cache)} if cache else {}) | {"PYTHONPATH": paths}
+    environment = os.environ | ({} if shared else {"NUMBA_CACHE_DIR": str(folder / "cache")}) | {"PYTHONPATH": paths}
     command = [sys.executable, "-c", COUNTED + script]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -68,15 +71,15 @@ def counted(script, folder, cache=None):
 def test_a_second_process_compiles_nothing_and_an_edited_loss_is_not_stale(tmp_path):
     module = tmp_path / "quartic.py"
     module.write_text(LOSS)
-    compiled, loss = counted(SCRIPT, tmp_path)
+    compiled, loss = counted(SCRIPT, tmp_path, shared=True)
     assert compiled > 0
-    assert counted(SCRIPT, tmp_path) == (0, loss)
+    assert counted(SCRIPT, tmp_path, shared=True) == (0, loss)
     module.write_text(LOSS.replace("** 4", "** 4 * 10"))
-    compiled_again, other = counted(SCRIPT, tmp_path)
+    compiled_again, other = counted(SCRIPT, tmp_path, shared=True)
     assert compiled_again > 0
     assert other > loss
     module.write_text(LOSS)
-    assert counted(SCRIPT, tmp_path) == (0, loss)
+    assert counted(SCRIPT, tmp_path, shared=True) == (0, loss)
 
 
 @pytest.fixture
@@ -86,12 +89,12 @@ def copied(tmp_path):
 
 
 def test_a_kernel_of_one_file_is_compiled_anew_when_another_file_that_it_takes_code_from_is_edited(copied, tmp_path):
-    compiled, value = counted(PENALTY, tmp_path, tmp_path / "cache")
+    compiled, value = counted(PENALTY, tmp_path)
     assert (compiled > 0, value) == (True, 0.5)
-    assert counted(PENALTY, tmp_path, tmp_path / "cache") == (0, 0.5)
+    assert counted(PENALTY, tmp_path) == (0, 0.5)
     ridge = copied / "penalties" / "standard.py"
     ridge.write_text(ridge.read_text().replace("return 0.5 * self.lam * x * x", "return 1.5 * self.lam * x * x"))
-    compiled, value = counted(PENALTY, tmp_path, tmp_path / "cache")
+    compiled, value = counted(PENALTY, tmp_path)
     assert (compiled > 0, value) == (True, 1.5)
 
 

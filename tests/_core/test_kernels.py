@@ -1,5 +1,7 @@
 """Kernels that call each other through addresses: compiled once each, kept on the disk, with nothing stale."""
 
+import importlib
+import inspect
 import pickle
 import re
 
@@ -109,10 +111,15 @@ def files(folder, name):
     return [path for path in (folder / "cache").rglob(f"*{name}*") if path.suffix in (".nbi", ".nbc")]
 
 
-def test_a_caller_declares_its_callees_without_their_code():
-    assert sum_of_cubes(4) == 64 + 8 + 27
-    assert [args for args in cubed.overloads] == [(types.int64,)]  # numbers written out are no types of their own
-    text = sum_of_cubes.inspect_llvm((types.int64,))
+def test_a_caller_declares_its_callees_without_their_code(tmp_path, monkeypatch):
+    path = tmp_path / "cubes_anew.py"  # what comes from the cache shows no code
+    head = "from gamp_attention._core.compiled import inline_kernel, kernel\n"
+    path.write_text(head + "\n".join(inspect.getsource(each) for each in (cubed, wrapped, sum_of_cubes)))
+    monkeypatch.syspath_prepend(tmp_path)
+    cubes = importlib.import_module("cubes_anew")
+    assert cubes.sum_of_cubes(4) == 64 + 8 + 27
+    assert [args for args in cubes.cubed.overloads] == [(types.int64,)]  # numbers written out are no types of their own
+    text = cubes.sum_of_cubes.inspect_llvm((types.int64,))
     (symbol,) = set(re.findall(r'declare [^@\n]*@"?(cubed\.\w+)', text))
     assert symbol in kernels._CALLEES
     assert not re.search(r"define [^@\n]*@[^(\n]*cubed(?!s)", text.replace("sum_of_cubes", ""))
