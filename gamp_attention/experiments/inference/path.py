@@ -89,7 +89,6 @@ def regularization_path(
         check.flag("progress", progress)
     if check.flag("predict", predict) and any(each.model is None for each in problems):
         raise check.fail("predict", predict, "data sampled from a model")
-    tol = check.real("tol", tol, low=0, strict=True)
     n = {each.n_samples for each in problems}
     if len(n) > 1:
         raise check.fail("data", sorted(n), "the same number of samples at each value")
