@@ -103,8 +103,8 @@ def run_bayes_amp(
     Parameters
     ----------
     data : samples; the student, its penalty and the positions play no part.
-    init : "spectral", from the direction that grows fastest where nothing is known; "random"; "informed", the teacher;
-        or weights (d, t). Several starts go on with random ones.
+    init : "spectral", from the lowest eigenvectors of posterior weights, see `spectral_directions`; "random";
+        "informed", the teacher; or weights (d, t). Several starts go on with random ones.
     model : the law of teacher, tokens and noise, for one's own arrays or in place of the model of the data.
     learn : what to learn by expectation maximisation in place of what the model says: any of "prior" (shares and
         covariances of its components) and "noise".

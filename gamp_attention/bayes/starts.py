@@ -44,7 +44,7 @@ def bayes_start(problem: Problem, init: Any, random: np.random.Generator) -> Amp
         Q = first + np.sqrt(SHARES.random) * deviation * random.standard_normal((d, t)) * (init == "random")
         share = float(np.sum(Q**2)) / problem.size**2
     else:
-        directions = _growing(problem, random) if init == "spectral" else None
+        directions = _spectral(problem, random) if init == "spectral" else None
         share = SHARES.random if directions is None else SHARES.spectral
         white = random.standard_normal((d, t)) if directions is None else directions
         Q = np.sqrt(share) * deviation * white
@@ -52,7 +52,7 @@ def bayes_start(problem: Problem, init: Any, random: np.random.Generator) -> Amp
     return AmpState(Q, V, np.zeros((problem.data.n_samples, L, t)))
 
 
-def _growing(problem: Problem, random: np.random.Generator) -> np.ndarray | None:
+def _spectral(problem: Problem, random: np.random.Generator) -> np.ndarray | None:
     """The directions (d, t), of entries of order one, of posterior weights, which know most where nothing is known."""
     d, t = problem.data.dim, problem.second.shape[1]
     rho = problem.variances(problem.second)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core.spread import mean_and_error
 from gamp_attention._core.text import to_error
 from gamp_attention.cli.grids import FORM, numbers
 from gamp_attention.cli.output import chosen, say
@@ -59,7 +60,7 @@ def believed(
     """The estimated test error in words and numbers, and the errors of the samples, in the units of the file."""
     loo = leave_one_out(data, result)
     errors = layer.errors(tokens, outputs, layer.student(loo.fields))
-    mean, spread = float(errors.mean()), float(errors.std(ddof=1) / np.sqrt(len(errors))) if len(errors) > 1 else np.nan
+    mean, spread = mean_and_error(errors)
     told = {
         "test_error": mean,
         "test_error_error": spread if np.isfinite(spread) else None,

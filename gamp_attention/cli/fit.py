@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core.files import write_aside
+from gamp_attention._core.spread import mean_and_error
 from gamp_attention._core.text import to_error
 from gamp_attention.baselines.linear_fit import fit_linear_baseline
 from gamp_attention.cli.belief import add_path, believed, path_numbers, path_of
@@ -226,8 +227,7 @@ def _held_out_errors(problem: Problem, errors: np.ndarray) -> tuple[str, dict[st
     told: dict[str, Any] = {"samples": len(test)}
     words = []
     for name, values in seen.items():
-        mean = float(values.mean())
-        error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.nan
+        mean, error = mean_and_error(values)
         told |= {name: mean, f"{name}_error": error if np.isfinite(error) else None}
         words.append(to_error(mean, error))
     said = (

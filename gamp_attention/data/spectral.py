@@ -139,16 +139,17 @@ def lowest_eigenvectors(
     return values[order], (signs[:, None] * found).reshape(-1, *shape)
 
 
-def spectral_weights_of(data: Dataset, risk: str, kind: str) -> np.ndarray:
-    """The matrices h (n, L c, L c) of the samples."""
-    check.choice("weights", kind, WEIGHTS)
+def spectral_weights_of(data: Dataset, risk: str, kind: str, argument: str = "weights") -> np.ndarray:
+    """The matrices h (n, L c, L c) of the samples; errors name the argument that asks for this kind."""
+    check.choice(argument, kind, WEIGHTS)
     shape = Shape.of(data.student, data.n_tokens, data.rank)
     if kind != "posterior":
         return spectral_weights(kind, data.loss, data.terms(risk).params, shape)
     model, seen = data.model, data.targets if data.labels is None else data.labels
     if model is None or seen is None or data.n_sources > data.n_tokens or shape.columns > 1:
-        needs = "'fitted' or 'hessian' but for samples of models without classes and with tied weights"
-        raise check.fail("weights", kind, needs)
+        others = "'fitted' or 'hessian'" if argument == "weights" else "another start"
+        needs = f"{others} but for samples of models without classes and with tied weights"
+        raise check.fail(argument, kind, needs)
     channel, rho = moment_channel(model), model.coordinates.rho
     return posterior_weights(field_moments(channel, channel.seen(seen), rho), rho, data.n_samples / data.dim)
 
@@ -156,7 +157,7 @@ def spectral_weights_of(data: Dataset, risk: str, kind: str) -> np.ndarray:
 def posterior_start(data: Dataset, risk: str, random: np.random.Generator) -> np.ndarray:
     """Weights (d, r) along the lowest eigenvectors of posterior weights, as large as teachers are."""
     shape = Shape.of(data.student, data.n_tokens, data.rank)
-    h = spectral_weights_of(data, risk, "posterior")
+    h = spectral_weights_of(data, risk, "posterior", "init")
     vectors = lowest_eigenvectors(data, h, shape.columns, shape.size, random)[1]
     size = np.sqrt(data.dim)
     return size * side_by_side(list(vectors), shape.size) if len(vectors) else np.zeros((data.dim, data.rank))

@@ -6,6 +6,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.seeds import Stream, generator
+from gamp_attention._core.spread import mean_and_error
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.drawing import draw_tokens
 from gamp_attention.data.fields import local_fields
@@ -38,5 +39,4 @@ def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: An
         y = tokens @ data.Q_star / np.sqrt(data.dim)
         z = local_fields(tokens, data.positions, Q)
         errors.append(data.model.task.errors_at(tokens, data.positions, z, y, rng))
-    values = np.concatenate(errors)
-    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(n))
+    return mean_and_error(np.concatenate(errors))

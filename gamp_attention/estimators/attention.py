@@ -8,6 +8,7 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from gamp_attention._core import check
+from gamp_attention._core.spread import mean_and_error
 from gamp_attention.data.layer import Layer, checked_tokens, prepared
 from gamp_attention.estimators.training import train
 
@@ -119,9 +120,7 @@ class GampAttention(RegressorMixin, BaseEstimator):
 
     def test_error(self, X: Any, y: Any) -> tuple[float, float]:
         """Mean of ‖y − f(x)‖²/(dL) over samples, and its standard error; estimates ε_g, eq. (4), on unseen samples."""
-        errors = self._fitted.errors(self._tokens("X", X), self._tokens("y", y))
-        error = errors.std(ddof=1) / np.sqrt(len(errors)) if len(errors) > 1 else np.nan
-        return float(errors.mean()), float(error)
+        return mean_and_error(self._fitted.errors(self._tokens("X", X), self._tokens("y", y)))
 
     @property
     def _fitted(self) -> Layer:

@@ -7,6 +7,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.overflow import quiet
+from gamp_attention._core.spread import mean_and_error
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import RiskAtPoint, risk_at, susceptibility
 from gamp_attention.experiments.inference.refits import refit
@@ -95,9 +96,9 @@ def leave_one_out(
             fields[sample] = data_fields(data, weights, int(sample))
     errors = sample_errors(data, fields)
     against = _against(data, gamp, found)
-    error = float(errors.std(ddof=1) / np.sqrt(n)) if n > 1 else np.nan
+    mean, error = mean_and_error(errors)
     return LeaveOneOut(
-        test_error=float(errors.mean()), test_error_error=error, in_training=float(sample_errors(data, at.z).mean()),
+        test_error=mean, test_error_error=error, in_training=float(sample_errors(data, at.z).mean()),
         errors=errors, fields=fields, form=form, trusted=not against, doubtful=doubtful, remainder=remainder,
         refitted=refitted, with_choice=with_choice, message=_told(against, found, examine),
     )  # fmt: skip

@@ -173,7 +173,7 @@ def _eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Resolvent:
     above = next(k for k, each in enumerate(path) if excess(size_of(each.V)) > 0)
     if above == 0:
         return path[0]
-    size, _ = brentq(excess, *(size_of(path[k].V) for k in (above - 1, above)), rtol=EDGE.rtol, full_output=True)
+    size = brentq(excess, *(size_of(path[k].V) for k in (above - 1, above)), rtol=EDGE.rtol)
     excess(size)
     return at[size]
 
