@@ -121,6 +121,12 @@ def test_where_noise_makes_the_landscape_rough_a_stronger_penalty_is_believed():
     assert path.lam[path.best] >= 0.1
 
 
+def test_iterations_are_bounded(sentences):
+    with pytest.raises(ga.ConvergenceError, match="no run has converged") as stopped:
+        ga.regularization_path(sentences, [0.1, 0.3], n_starts=1, tol=1e-12, max_iter=3)
+    assert [each.n_iter for each in stopped.value.result] == [3, 3]
+
+
 def test_bad_paths_are_named(rows):
     for options, error, text in [
         ({"lams": None}, TypeError, "lams: needs values of λ"),
@@ -128,6 +134,7 @@ def test_bad_paths_are_named(rows):
         ({"lams": [-1.0]}, ValueError, "lams: needs values of λ that differ, none below 0"),
         ({"lams": [0.1], "form": "newton"}, ValueError, "form"),
         ({"lams": [0.1], "predict": 1}, TypeError, "predict"),
+        ({"lams": [0.1], "max_iter": 0}, ValueError, "max_iter"),
         ({"lams": [0.1], "tol": 0}, ValueError, "tol: needs a finite number > 0"),
     ]:
         with pytest.raises(error, match=text):

@@ -41,6 +41,7 @@ def regularization_path(
     parameter: str = "lam",
     form: str = "cavity",
     tol: float = 1e-4,
+    max_iter: int = 10000,
     seed: Any = 0,
     predict: bool = False,
     checkpoint: Any = None,
@@ -59,6 +60,7 @@ def regularization_path(
     parameter : the name of the hyperparameter of a dictionary, for tables.
     form : "cavity" or "hessian", see `leave_one_out`. Those that may be the best are looked at by their Hessian.
     tol : bound on the gradient norms, above 0.
+    max_iter : bound on the iterations of each run, which then ends without having converged.
     seed : for the random part of starts.
     predict : whether state evolution of the instance predicts ε_g too, on each run's branch; sampled data alone.
     checkpoint : path of a file that weights are written to after each value, and taken from where it exists.
@@ -85,6 +87,7 @@ def regularization_path(
     first = problems[0]
     check.choice("form", form, FORMS)
     tol = check.real("tol", tol, low=0, strict=True)
+    max_iter = check.integer("max_iter", max_iter, low=1)
     if progress is not None:
         check.flag("progress", progress)
     if check.flag("predict", predict) and any(each.model is None for each in problems):
@@ -104,7 +107,7 @@ def regularization_path(
     with tqdm(total=len(values), disable=None if progress is None else not progress, leave=False, unit="fit") as bar:
         for k in map(int, order):
             ahead = _extrapolated(values[k], values, order, ends)
-            before = ends[k] = _trained(problems[k], known.get(k), before, ahead, init, n_starts, tol, seed)
+            before = ends[k] = _trained(problems[k], known.get(k), before, ahead, init, n_starts, tol, max_iter, seed)
             left[k] = leave_one_out(problems[k], before, form=form, examine=False if form == "hessian" else None)
             known[k] = before.Q, before.overlaps.V
             if file is not None:
@@ -135,19 +138,20 @@ def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
 
 
 def _trained(
-    data: Dataset, known: Any, before: GampResult | None, ahead: Any, init: Any, n_starts: int, tol: float, seed: Any
-) -> GampResult:
+    data: Dataset, known: Any, before: GampResult | None, ahead: Any, init: Any, n_starts: int, tol: float,
+    max_iter: int, seed: Any,
+) -> GampResult:  # fmt: skip
     """The run at one value: confirmed where its weights are known, from those before where there are any."""
     shape = (data.dim, data.rank)
     if known is not None and known[0].shape == shape:
-        return run_gamp(data, near_fixed_point(data, *known), tol=tol, hold_after=0)
+        return run_gamp(data, near_fixed_point(data, *known), tol=tol, max_iter=max_iter, hold_after=0)
     usable = (
         before is not None and before.converged and before.Q.shape == shape and np.isfinite(before.overlaps.V).all()
     )
     if not usable or before is None or not np.abs(before.Q).max() > 0:
-        return run_gamp(data, init, tol=tol, n_starts=n_starts, seed=seed)
+        return run_gamp(data, init, tol=tol, max_iter=max_iter, n_starts=n_starts, seed=seed)
     Q = before.Q if ahead is None or ahead.shape != shape else ahead
-    return run_gamp(data, near_fixed_point(data, Q, before.overlaps.V), tol=tol, hold_after=0)
+    return run_gamp(data, near_fixed_point(data, Q, before.overlaps.V), tol=tol, max_iter=max_iter, hold_after=0)
 
 
 def _extrapolated(
