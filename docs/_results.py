@@ -39,6 +39,9 @@ def substitutions() -> dict[str, str]:
         found[f"jump_{name}"] = f"{100 * spread / factor:.0f} %"
     found |= {"jump_models": str(gaps["fits"]["models"]), "jump_factor": number(gaps["fits"]["shift"][0])}
     found |= {f"jump_largest_{key}": f"{-100 * low:.0f} %" for key, low in gaps["fits"]["largest"].items()}
+    low = stored("explorer")["low"]
+    found |= {f"low_{name}": number(median(row[name] for row in low), 2) for name in ("q", "step_q", "kept")}
+    found |= {"low_count": str(len(low)), "low_least": f"{100 - 100 * min(row['q'] for row in low):.0f} %"}
     times = stored("state_evolution_speed")
     found |= {"split_rough": number(times["semantic 0.0001"]["seconds"], 2)}
     found |= {"split_fine": number(times["semantic 1e-08"]["seconds"], 2)}

@@ -6,9 +6,9 @@ stability and validity, and the trajectory of message passing from the branch's 
 
 Criterion: every cell is solved, or is known not to exist; training losses agree with those that `phase_diagram` has
 stored, which were solved along chains, within 2e-3; and where a branch is stable, away from its ends, q of its
-trajectory ends within 2 % and four standard errors of the fixed point, in 95 % of the cells. The last fails on the
-positional branch at small ω, where the proximal map jumps: trajectories settle 4 to 13 % lower in q, with 16 times as
-many paths too.
+trajectory ends within 2 % and four standard errors of the fixed point, in 95 % of the cells. Where it does not, and has
+settled lower, this is what damping does to weights that do not come to rest: the steps that it averages have the q of
+the fixed point, within 3 % and four errors, in 95 % of these cells, of those where the error is at most 5 %.
 """
 
 import numpy as np
@@ -18,6 +18,7 @@ from validation._tools import catalogue
 from validation._tools import landscape as land
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.trials import run_trials
+from validation.paper._at_rest import at_rest
 
 OMEGAS = land.OMEGAS[::2]
 QUICK = {"alpha": land.ALPHAS[[13, 18]], "omega": land.OMEGAS[[4, 14]]}
@@ -25,7 +26,7 @@ DAMPING = {"semantic": 0.5, "positional": 0.3}
 PATHS = {"n_iter": 40, "n_paths": 1024, "n_replicas": 4}
 OWN = {"semantic": "theta", "positional": "m"}  # the overlap that does not vanish by symmetry
 SOLVED = ("converged", "inaccurate")
-AGREE, ENDS, SHARE = 2e-3, 0.02, 0.95
+AGREE, ENDS, STEPS, PRECISE, SHARE = 2e-3, 0.02, 0.03, 0.05, 0.95
 NUMBERS = ("q", "own", "V", "train_loss", "test_error", "replicon", "jump_share", "growth")
 ERRORS = ("q", "own", "V", "train_loss", "test_error")
 PATH = ("q", "own", "train_loss", "test_error")
@@ -74,7 +75,8 @@ def matrices(rows, alphas, omegas):
     return found
 
 
-def judge(verdict, rows, alphas, omegas):
+def judge(verdict, rows):
+    """The criterion but for its last part, which is about the rows that are returned."""
     bad = [row for row in rows if row["status"] not in (*SOLVED, "lost")]
     verdict.check(not bad, f"{len(rows) - len(bad)} of {len(rows)} cells are solved, or known not to exist")
     diagram = catalogue.stored(catalogue.ROOT / "results" / "phase_diagram.json")
@@ -90,14 +92,30 @@ def judge(verdict, rows, alphas, omegas):
     verdict.check(
         compared > 0 and away <= AGREE, f"{compared} training losses are within {away:.1e} of `phase_diagram`'s"
     )
-    ends = []
+    ends, low = [], []
     for row in rows:
         lines = {name: np.interp(row["omega"], diagram["probed"], land.numbers(values))
                  for name, values in diagram["lines"].items()}  # fmt: skip
         if row["status"] in SOLVED and row["stable"] and land.inside(row["branch"], row["alpha"], lines):
             ends.append(abs(row["path"]["q"][-1] - row["q"]) <= ENDS * row["q"] + 4 * row["path_q_error"])
+            low += [row] * (not ends[-1] and row["path"]["q"][-1] < row["q"])
     verdict.check(bool(ends) and np.mean(ends) >= SHARE,
                   f"{sum(ends)} of {len(ends)} trajectories on stable branches end at the fixed point")  # fmt: skip
+    return low
+
+
+def judge_low(verdict, low, found):
+    """What the trajectories that ended lower average over; numbers of those known well, and the criterion."""
+    asked = [{"omega": row["omega"], "alpha": row["alpha"], "damping": DAMPING[row["branch"]]} for row in low]
+    rows = run_trials(folder(found, "explorer_rest"), at_rest, asked)
+    for fixed, row in zip(low, rows, strict=True):
+        row |= {name: row[name] / fixed["q"] for name in ("q", "step_q", "step_q_error")}
+    precise = [row for row in rows if row["step_q_error"] <= PRECISE]
+    if precise:
+        good = [abs(row["step_q"] - 1) <= STEPS + 4 * row["step_q_error"] for row in precise]
+        verdict.check(np.mean(good) >= SHARE, f"at {sum(good)} of {len(good)} that end lower, the steps that damping "
+                      "averages have the q of the fixed point")  # fmt: skip
+    return [{name: row[name] for name in ("alpha", "omega", "q", "step_q", "step_q_error", "kept")} for row in precise]
 
 
 def table(rows):
@@ -121,10 +139,10 @@ def main():
     asked = [{"branch": b, "alpha": a, "omega": w} for b in land.BRANCHES for w in omegas for a in alphas]
     with pool(found) as executor:
         rows = run_trials(folder(found, "explorer"), cell, asked, executor)
-    judge(verdict, rows, alphas, omegas)
+    low = judge_low(verdict, judge(verdict, rows), found)
     print(table(rows))
     verdict.path(".md").write_text(table(rows))
-    verdict.end({"alphas": alphas, "omegas": omegas, "damping": DAMPING} | matrices(rows, alphas, omegas))
+    verdict.end({"alphas": alphas, "omegas": omegas, "damping": DAMPING, "low": low} | matrices(rows, alphas, omegas))
 
 
 if __name__ == "__main__":
