@@ -21,7 +21,7 @@ def plot_path(path: RegularizationPath, file: str | Path | None = None) -> Any:
         axis.plot(lam, path.in_training[order], color=GREY, label="in training")
         if np.isfinite(path.predicted).any():
             axis.plot(lam, path.predicted[order], "--", color=DARK, label="state evolution")
-        doubted = [k for k, trusted in enumerate(path.trusted) if trusted is False]
+        doubted = [k for k, trusted in enumerate(path.trusted) if not trusted]
         if doubted:
             axis.plot(path.lam[doubted], path.test_error[doubted], "o", ms=4, mfc="white", color=COLOURS["semantic"],
                       label="not trusted")  # fmt: skip

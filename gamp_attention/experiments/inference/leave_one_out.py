@@ -13,20 +13,18 @@ from gamp_attention.data.risk import RiskAtPoint, risk_at, susceptibility
 from gamp_attention.experiments.inference.refits import refit
 from gamp_attention.experiments.inference.removal import Removed, cavity_fields, removed
 from gamp_attention.experiments.inference.result import LeaveOneOut
+from gamp_attention.experiments.inference.roughness import is_rough, weight_responses
 from gamp_attention.losses.derivatives import sample_derivatives
 
-FORMS = ("hessian", "cavity")
+FORMS = ("hessian", "cavity")  # up to `small` weights, and beyond
 
 
 @dataclass(frozen=True)
 class BeliefSettings:
     """What is computed by itself, and when it is trusted."""
 
-    dense: int = 4096  # weights up to which the Hessian is factored
+    small: int = 256  # weights up to which the Hessian is factored without being asked for: in hundredths of a second
     examined: float = 2e11  # products of numbers up to which samples are examined
-    bent: float = 1.15  # remainder of a sample, in units of 1/√d, beyond which the curvature of others has changed
-    rough: float = 0.15  # share of such samples from which on the landscape is rough
-    some: int = 128  # samples by which a landscape is judged along a path
     gradient: float = 1e-3  # norm of the exact risk at weights of a minimum of it
 
 
@@ -45,9 +43,9 @@ def leave_one_out(
     ----------
     data : the samples.
     gamp : the result of `run_gamp` or `minimize_risk` on them, with the exact risk.
-    form : "hessian", a Newton step without each sample, from one Cholesky factor; "cavity", the cavity field of message
-        passing, which costs a pass over the tokens and is right up to O(1/√d) in each sample. If not given, "hessian"
-        up to 4096 weights.
+    form : "cavity", the cavity field of message passing, which costs a pass over the tokens and is right up to
+        O(1/√d) in each sample; "hessian", a Newton step without each sample, from one Cholesky factor, which may take
+        as long as the training. If not given, "hessian" up to 256 weights.
     examine : whether the Newton step of each sample is examined, which says where refits would end elsewhere; with the
         Hessian alone. If not given, where that takes seconds at most.
     refits : so many of the doubtful samples, the most doubtful first, are left out by a descent from these weights.
@@ -73,7 +71,7 @@ def leave_one_out(
     Q, at = trained(data, gamp)
     refits = check.integer("refits", refits, low=0)
     if form is None:
-        form = FORMS[Q.size > BELIEF.dense]
+        form = FORMS[Q.size > BELIEF.small]
     check.choice("form", form, FORMS)
     if examine is not None and check.flag("examine", examine) and form != "hessian":
         raise check.fail("examine", examine, "form='hessian'")
@@ -82,20 +80,20 @@ def leave_one_out(
         examine = form == "hessian" and work <= BELIEF.examined and isinstance(data.tokens, np.ndarray)
     n, refitted = data.n_samples, np.zeros(data.n_samples, bool)
     doubtful, remainder, with_choice, found = refitted, np.full(n, np.nan), np.nan, None
+    V, C = _responses(data, gamp, at, Q)
     if form == "hessian":
         found = removed(data, at, Q, np.arange(n if examine else 0))
         fields, doubtful, remainder = found.fields, found.doubtful, found.remainder
         with_choice = _with_choice(data, gamp, at, found)
     else:
-        V = gamp.overlaps.V
-        fields = cavity_fields(data, at, Q, V if np.isfinite(V).all() else susceptibility(data, at, Q))
+        fields = cavity_fields(data, at, C)
     order = np.argsort(-np.where(doubtful, np.nan_to_num(remainder, nan=np.inf), -1.0), kind="stable")
     for sample in order[: min(refits, np.count_nonzero(doubtful))]:
         weights, refitted[sample] = refit(data, Q, int(sample))
         if refitted[sample]:
             fields[sample] = data_fields(data, weights, int(sample))
     errors = sample_errors(data, fields)
-    against = _against(data, gamp, found)
+    against = _against(data, gamp, at, V, C, found is None or found.minimum)
     mean, error = mean_and_error(errors)
     return LeaveOneOut(
         test_error=mean, test_error_error=error, in_training=float(sample_errors(data, at.z).mean()),
@@ -119,12 +117,15 @@ def trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
 
 
 def is_trusted(data: Dataset, gamp: Any) -> bool:
-    """Whether nothing speaks against a result, by some of its samples where all of them would take long."""
+    """Whether nothing speaks against a result."""
     Q, at = trained(data, gamp)
-    if Q.size > BELIEF.dense or not isinstance(data.tokens, np.ndarray):
-        return not _against(data, gamp, None)
-    some = np.unique(np.linspace(0, data.n_samples - 1, min(BELIEF.some, data.n_samples)).astype(int))
-    return not _against(data, gamp, removed(data, at, Q, some))
+    return not _against(data, gamp, at, *_responses(data, gamp, at, Q))
+
+
+def _responses(data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """V (S, r, r) and C (d, r, r) at a minimum."""
+    V = gamp.overlaps.V if np.isfinite(gamp.overlaps.V).all() else susceptibility(data, at, Q)
+    return V, weight_responses(data, at, Q, V)
 
 
 def sample_errors(data: Dataset, fields: np.ndarray) -> np.ndarray:
@@ -157,15 +158,16 @@ def _with_choice(data: Dataset, gamp: Any, at: RiskAtPoint, kept: Removed) -> fl
     return float(np.array(errors)[best, np.arange(len(best))].mean())
 
 
-def _against(data: Dataset, gamp: Any, found: Removed | None) -> list[str]:
+def _against(
+    data: Dataset, gamp: Any, at: RiskAtPoint, V: np.ndarray, C: np.ndarray, minimum: bool = True
+) -> list[str]:
     """What speaks against the estimate."""
     reasons = []
     if not gamp.converged:
         reasons.append("the training did not converge")
-    elif not gamp.is_minimum or (found is not None and not found.minimum):
+    elif not gamp.is_minimum or not minimum:
         reasons.append("the weights are a saddle of the risk, which run_gamp(..., escape=True) leaves")
-    known = np.zeros(0) if found is None else found.remainder[~np.isnan(found.remainder)]
-    if len(known) and np.mean(known > BELIEF.bent / np.sqrt(data.dim)) > BELIEF.rough:
+    elif is_rough(data, at, V, C):
         reasons.append("the landscape is rough, so that samples chose among minima and the estimate may be too low")
     return reasons
 

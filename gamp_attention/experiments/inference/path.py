@@ -10,7 +10,7 @@ from tqdm import tqdm
 from gamp_attention._core import check
 from gamp_attention._core.overflow import quiet
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.experiments.inference.leave_one_out import FORMS, is_trusted, leave_one_out
+from gamp_attention.experiments.inference.leave_one_out import FORMS, leave_one_out
 from gamp_attention.experiments.inference.neighbours import at_lam, near_fixed_point
 from gamp_attention.experiments.inference.path_result import RegularizationPath
 from gamp_attention.experiments.inference.result import LeaveOneOut
@@ -58,7 +58,7 @@ def regularization_path(
     init : where the first run begins, as for `run_gamp`; also others that have no weights before them, or only zeros.
     n_starts : its starts.
     parameter : the name of the hyperparameter of a dictionary, for tables.
-    form : "cavity" or "hessian", see `leave_one_out`. Those that may be the best are looked at by their Hessian.
+    form : "cavity" or "hessian", see `leave_one_out`.
     tol : bound on the gradient norms, above 0.
     max_iter : bound on the iterations of each run, which then ends without having converged.
     seed : for the random part of starts.
@@ -172,23 +172,18 @@ def _judged(
     parameter: str, values: np.ndarray, problems: list[Dataset], results: tuple[GampResult, ...],
     left: list[LeaveOneOut], predict: bool,
 ) -> RegularizationPath:  # fmt: skip
-    """The best value: the least error is looked at closely, and given up for the next one where it is not trusted."""
+    """The best value: the least error, where those that are not trusted count more."""
     errors = np.array([each.errors for each in left])
     mean, spread = errors.mean(axis=1), errors.std(axis=1, ddof=1) / np.sqrt(errors.shape[1])
-    trusted: list[bool | None] = [None if each.trusted else False for each in left]
+    trusted = tuple(each.trusted for each in left)
     ended = [k for k in range(len(values)) if results[k].converged]
-    for k in sorted(ended, key=lambda k: mean[k]):
-        if trusted[k] is None:
-            trusted[k] = is_trusted(problems[k], results[k])
-            if trusted[k]:
-                break
-    counted = {k: mean[k] * (PATHS.caution if trusted[k] is False else 1.0) for k in ended}
+    counted = {k: mean[k] * (1.0 if trusted[k] else PATHS.caution) for k in ended}
     best = min(ended, key=lambda k: counted[k])
     near = [k for k in ended if counted[k] <= mean[best] + spread[best]]
     best_1se = max([*near, best], key=lambda k: values[k])
     lower = sum(mean[k] < mean[best] for k in ended)
     message = f"the least test error at {parameter} = {values[best]:.4g}"
-    if trusted[best] is False:
+    if not trusted[best]:
         message += ", where it is not to be trusted: compare with samples held out"
     elif lower:
         message += f"; {lower} others are lower by estimates that are not to be trusted"
@@ -196,7 +191,7 @@ def _judged(
     return RegularizationPath(
         parameter=parameter, lam=values, test_error=mean, test_error_error=spread,
         in_training=np.array([each.in_training for each in left]), errors=errors, best=best, best_1se=best_1se,
-        trusted=tuple(trusted), predicted=predicted, results=results, message=message,
+        trusted=trusted, predicted=predicted, results=results, message=message,
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ class RegularizationPath(Result):
     errors : (k, n) of each sample.
     best : index of the least test error, among those that are trusted where there are any.
     best_1se : index of the largest value whose test error is within one standard error of the best.
-    trusted : of each value True or False, or None where nobody looked; what may be the best is looked at.
+    trusted : (k,) whether nothing speaks against the estimate, as of `leave_one_out`.
     predicted : (k,) ε_g by state evolution of the instance, NaN where it was not asked for.
     results : what training gave at each value.
     message : the outcome in words.
@@ -46,7 +46,7 @@ class RegularizationPath(Result):
     errors: np.ndarray
     best: int
     best_1se: int
-    trusted: tuple[bool | None, ...]
+    trusted: tuple[bool, ...]
     predicted: np.ndarray
     results: tuple[GampResult, ...]
     message: str
@@ -76,7 +76,7 @@ class RegularizationPath(Result):
         for k, (lam, error, spread, above, paired) in enumerate(values):
             mark = "best" if k == self.best else "1 s.e." if k == self.best_1se else ""
             known = f"{self.predicted[k]:.4g}" if np.isfinite(self.predicted[k]) else "-"
-            doubt = "not trusted" if self.trusted[k] is False else ""
+            doubt = "" if self.trusted[k] else "not trusted"
             more = "-" if k == self.best else to_error(above, paired)
             rows.append([mark, f"{lam:.4g}", to_error(error, spread), more, f"{self.in_training[k]:.4g}", known, doubt])
         return [*rows, self.message]

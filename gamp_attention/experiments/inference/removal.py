@@ -11,8 +11,7 @@ import numpy as np
 
 from gamp_attention._core.one_thread import one_thread, product
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import RiskAtPoint, response
-from gamp_attention.denoisers.input import denoise_weights, precisions, prior_response
+from gamp_attention.data.risk import RiskAtPoint
 from gamp_attention.experiments.inference.hessian import FactoredHessian, factored_hessian, scaled_blocks
 from gamp_attention.losses.derivatives import sample_derivatives
 
@@ -104,20 +103,13 @@ def _left(
     return np.concatenate(left)
 
 
-def cavity_fields(data: Dataset, at: RiskAtPoint, Q: np.ndarray, V: np.ndarray) -> np.ndarray:
+def cavity_fields(data: Dataset, at: RiskAtPoint, C: np.ndarray) -> np.ndarray:
     """Cavity fields z − A_μ g (n, L, r) with A_μ = (1/d) Σ_i (x+p)_i C_i (x+p)_iᵀ, C_i being the responses of weights.
 
     Eq. :eq:`cavity-field`.
 
     For d → ∞ A_μ is V, and these are z − V g, where message passing has its fixed point.
     """
-    V_hat = response(data, at.hessians, V)
-    if data.penalty.quadratic:
-        C = prior_response(data.spectra, data.penalty.lam, V_hat)[1]
-    else:
-        A = precisions(data.penalty, data.spectra, V_hat)
-        b = np.einsum("iab,ib->ia", np.broadcast_to(A, (data.dim, *A.shape[1:])), Q) - at.smooth
-        C = denoise_weights(data.penalty, b, A)[1]
     g, found = -at.loss_gradients, at.z.copy()
     if len(C) == 1 and data.labels is None:  # the products of tokens are known
         L = data.n_tokens
