@@ -76,6 +76,7 @@ def gamp():
         fixed_point=True,
         is_minimum=True,
         lowest_eigenvalue=0.003,
+        direction=np.full((D, R), (D * R) ** -0.5),
         n_escapes=0,
         n_off_global=0,
         n_near_jump=1,

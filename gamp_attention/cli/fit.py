@@ -21,11 +21,10 @@ from gamp_attention.data.split import held_out
 from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.data.stores import as_tokens
 from gamp_attention.experiments.fit_picture import plot_fit
-from gamp_attention.experiments.inference.neighbours import at_lam, near_fixed_point
+from gamp_attention.experiments.inference.neighbours import at_lam
 from gamp_attention.experiments.inference.path_result import RegularizationPath
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
-from gamp_attention.gamp.step import GampState
 
 
 def add_fit(commands: Any) -> argparse.ArgumentParser:
@@ -74,10 +73,10 @@ class Problem(NamedTuple):
     units: Units
     data: Dataset
 
-    def along(self, path: RegularizationPath) -> tuple["Problem", GampState]:
-        """The problem at the best value of a path, and the state to begin with there."""
-        data, result = at_lam(self.data, float(path.lam[path.best])), path.results[path.best]
-        return self._replace(data=data), near_fixed_point(data, result.Q, result.overlaps.V)
+    def along(self, path: RegularizationPath) -> tuple["Problem", GampResult]:
+        """The problem at the best value of a path, and the result to begin with there."""
+        data = at_lam(self.data, float(path.lam[path.best]))
+        return self._replace(data=data), path.results[path.best]
 
     def layer(self, Q: np.ndarray) -> Layer:
         """The layer of given weights, in the units of the file."""

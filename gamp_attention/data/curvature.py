@@ -20,6 +20,7 @@ class CurvatureSettings:
     clear: float = 0.05  # distance from zero, in λ, at which the sign is clear
     flat: float = 1e-5  # eigenvalues not further below zero, in λ, are no way down
     shift: float = 0.1  # of the spectrum, in λ, as the accuracy is relative and zero is among the answers
+    random: float = 0.03  # size of the random part of a start near a known direction
     small: int = 40  # up to so many weights all eigenvalues are computed
     least: int = 20  # products before an answer is looked at
     vectors: int = 80  # of the Lanczos iterations, which then begin again
@@ -41,10 +42,11 @@ class Curvature:
     is_minimum: bool
 
 
-def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> Curvature:
+def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray, nearby: np.ndarray | None = None) -> Curvature:
     """The curvature at a critical point Q (d, r), the risk there being `at`.
 
-    Where a common rotation of the columns changes nothing, its directions are flat: they count as zero.
+    Lanczos iterations begin at random, or near the direction (d, r) of lowest curvature of a problem nearby. Where a
+    common rotation of the columns changes nothing, its directions are flat: they count as zero.
     """
     _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
     kept, strength = np.flatnonzero(free), data.penalty.strength
@@ -63,7 +65,7 @@ def lowest_curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> Curvature
 
     if not len(kept):
         return Curvature(np.inf, np.zeros(Q.shape), True)
-    value, vector = _lowest(product, len(kept), strength)
+    value, vector = _lowest(product, _first(kept, nearby), strength)
     # the gradient that is left tilts flat directions
     level = -max(CURVATURE.flat * strength, 10 * np.linalg.norm(at.gradient) / max(np.linalg.norm(Q), np.sqrt(Q.size)))
     return Curvature(min(value, 0.0) if len(flat) else value, expanded(vector), bool(value >= level))
@@ -84,15 +86,26 @@ def rotations(data: Dataset, Q: np.ndarray) -> np.ndarray:
     return basis[norms > 1e-8 * np.sqrt(Q.size)].reshape(-1, *Q.shape)
 
 
-def _lowest(product: Callable[[np.ndarray], np.ndarray], n: int, strength: float) -> tuple[float, np.ndarray]:
-    """The lowest eigenvalue and eigenvector of a symmetric operator on R^n."""
+def _first(kept: np.ndarray, nearby: np.ndarray | None) -> np.ndarray:
+    """Where Lanczos iterations begin: with a part in all directions, which none that is lower can escape."""
+    start = np.random.default_rng(0).standard_normal(len(kept))
+    start /= np.linalg.norm(start)
+    size = 0.0 if nearby is None else float(np.linalg.norm(nearby.ravel()[kept]))
+    return start if nearby is None or not size > 0 else CURVATURE.random * start + nearby.ravel()[kept] / size
+
+
+def _lowest(
+    product: Callable[[np.ndarray], np.ndarray], start: np.ndarray, strength: float
+) -> tuple[float, np.ndarray]:
+    """The lowest eigenvalue and eigenvector of a symmetric operator, by iterations from a vector (n,)."""
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
+    n = len(start)
     if n <= CURVATURE.small:
         matrix = np.stack([product(unit) for unit in np.eye(n)])
         values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
         return float(values[0]), vectors[:, 0]
-    value, start, found = _lanczos(product, np.random.default_rng(0).standard_normal(n), strength)
+    value, start, found = _lanczos(product, start, strength)
     if found:
         return value, start
     tol, shift = CURVATURE.rough, CURVATURE.shift * strength

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import risk_at
 
@@ -22,13 +21,12 @@ class EscapeSettings:
 ESCAPE = EscapeSettings()
 
 
-def way_down(data: Dataset, risk: str, Q: np.ndarray) -> tuple[np.ndarray, float]:
+def way_down(data: Dataset, risk: str, Q: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, float]:
     """The lowest of weights Q ± s v with s doubled while the risk falls, v being the direction of lowest curvature.
 
     With the training loss there; Q itself where no step lowers it.
     """
     at = risk_at(data, Q, risk)
-    direction = lowest_curvature(data, at, Q).direction
     best, lowest = Q, at.train_loss
     for side in (1.0, -1.0):
         size, falling, last = ESCAPE.step * np.sqrt(Q.size), False, at.train_loss

@@ -26,8 +26,9 @@ Callback = Callable[[int, GampState, StepReport], None]
 class Plan:
     """What is the same at every iteration, as in `run_gamp`.
 
-    But for `V_hat`, a function of the iteration, and `accelerate`, which may be LATE: steps then grow near the end, and
-    extrapolation waits for held minima and a small gradient.
+    But for `V_hat`, a function of the iteration; `direction`, near which that of lowest curvature is looked for; and
+    `accelerate`, which may be LATE: steps then grow near the end, and extrapolation waits for held minima and a small
+    gradient.
     """
 
     data: Dataset
@@ -41,6 +42,7 @@ class Plan:
     V_hat: Callable[[int], np.ndarray | None]
     memory: Memory
     callback: Callback | None
+    direction: np.ndarray | None = None
 
 
 class Loop:

@@ -33,6 +33,8 @@ class GampResult(Ended):
     lowest_eigenvalue : of ∇²R at Q, with the R of `gamp_attention.gradient`, in directions that no kink of the penalty
         holds; NaN where it did not converge. Where a common rotation of the columns of Q changes nothing, it is at
         most 0.
+    direction : (d, r) its eigenvector, of norm 1, where the risk is softest, and the way off a saddle; None where the
+        run did not converge.
     n_escapes : saddles that the run has left.
     n_off_global : samples whose held proximal minimum is not the global one.
     n_near_jump : samples with another proximal minimum nearly as low.
@@ -54,6 +56,7 @@ class GampResult(Ended):
     fixed_point: bool | None
     is_minimum: bool
     lowest_eigenvalue: float
+    direction: np.ndarray | None
     n_escapes: int
     n_off_global: int
     n_near_jump: int
@@ -99,7 +102,7 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
         settled_V = susceptibility(data, at, Q)
         V = settled_V if np.isfinite(settled_V).all() else V
     fixed = is_fixed_point(data, at, V) if status.converged else None
-    curvature = lowest_curvature(data, at, Q) if status.converged else None
+    curvature = lowest_curvature(data, at, Q, plan.direction) if status.converged else None
     if curvature is not None and not curvature.is_minimum:
         message += f"; a saddle of the risk, lowest eigenvalue {curvature.lowest_eigenvalue:.2g}: escape=True leaves it"
     n_off, n_near = _competing_minima(data, risk, at, V)
@@ -110,7 +113,8 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
         overlaps=overlaps(data, Q, V), train_loss=at.train_loss, gradient_norm=at.gradient_norm,
         message_passing=passing, n_settle=n_settle, fixed_point=fixed,
         is_minimum=curvature is not None and curvature.is_minimum,
-        lowest_eigenvalue=np.nan if curvature is None else curvature.lowest_eigenvalue, n_escapes=loop.escapes,
+        lowest_eigenvalue=np.nan if curvature is None else curvature.lowest_eigenvalue,
+        direction=None if curvature is None else curvature.direction, n_escapes=loop.escapes,
         n_off_global=n_off, n_near_jump=n_near, state=last if data.rows_here else last.fetched(), message=message,
     )  # fmt: skip
 

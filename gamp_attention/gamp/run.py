@@ -19,7 +19,7 @@ from gamp_attention.gamp.loop import LATE, Callback, Plan
 from gamp_attention.gamp.many_starts import Race, told
 from gamp_attention.gamp.memory import averaged_memory
 from gamp_attention.gamp.result import GampResult, followed
-from gamp_attention.gamp.step import GampState, check_shapes, initial_state
+from gamp_attention.gamp.step import GampState, check_shapes, initial_state, near_fixed_point
 from gamp_attention.gamp.watch import WATCH, responses
 from gamp_attention.models.starts import STARTS
 from gamp_attention.results import finish
@@ -58,8 +58,8 @@ def run_gamp(
     ----------
     data : the samples.
     init : "semantic", "positional", "random", "spectral" (from the data alone), "posterior" (from the data and the
-        teacher's map), weights (d, r), or a `GampState`, whose memory a run then begins with: near a fixed point it
-        stays there.
+        teacher's map), weights (d, r), a `GampState`, whose memory a run then begins with: near a fixed point it
+        stays there; or the result of a run on data that are nearly the same, to go on from its fixed point.
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     damping : the step β in (0, 1], a sequence with one for each iteration, or "adaptive": 0.3 at first, and
         on divergence or a stall back to the best state with a smaller one; see also `accelerate`.
@@ -145,7 +145,9 @@ def run_gamp(
         symmetric = np.allclose(V, V.transpose(0, 2, 1), rtol=1e-12, atol=0)
         if not (symmetric and np.linalg.eigvalsh(V).min() > 0):
             raise check.fail("V", V, "symmetric positive definite matrices")
-    begun = init if isinstance(init, GampState) else None
+    direction = init.direction if isinstance(init, GampResult) else None
+    begun = _fixed_point_of(data, risk, init) if isinstance(init, GampResult) else init
+    begun = begun if isinstance(begun, GampState) else None
     if begun is not None:
         check_shapes(data, begun)
         init = begun.Q
@@ -173,17 +175,24 @@ def run_gamp(
         options = risk, *weights, n_finish, damping, tol, hold_after, mode, settling, escape, onsager
         options += () if empirical_after is None else (empirical_after,)
         file = Checkpoint(checkpoint, digest(data, *options, memory.__module__, rule), checkpoint_every)
-    plan = Plan(data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, memory, callback)
+    plan = Plan(data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, memory, callback, direction)
     race = Race(plan, starts, n_finish, file)
     reached = max(each.t for each in race.loops.values())
     if reached > max_iter:
         raise check.fail("max_iter", max_iter, f"at least {reached}, where the checkpoint {checkpoint} is")
 
     result, loop = race.run()
-    while escape and result.converged and not result.is_minimum and loop.escapes < ESCAPE.most:
-        Q, ceiling = way_down(data, risk, result.Q)
+    while escape and not result.is_minimum and result.direction is not None and loop.escapes < ESCAPE.most:
+        Q, ceiling = way_down(data, risk, result.Q, result.direction)
         loop.leave(initial_state(data, Q, V), ceiling)
         result = followed(plan, loop)
     records = race.records(result, loop)
     message = result.message + (told(records) if n_starts > 1 else "")
     return finish(replace(result, starts=records, message=message), raise_on_failure, "run_gamp")
+
+
+def _fixed_point_of(data: Dataset, risk: str, before: GampResult) -> GampState:
+    """The state that the weights and variances of a result would be the fixed point of."""
+    Q = check.array("init.Q", before.Q, (data.dim, data.rank))
+    V = check.array("init.overlaps.V", before.overlaps.V, (data.n_sources, data.rank, data.rank))
+    return near_fixed_point(data, risk, Q, V)

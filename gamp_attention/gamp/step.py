@@ -24,9 +24,11 @@ from gamp_attention._core.overflow import quiet
 from gamp_attention._core.text import Shown
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
+from gamp_attention.data.risk import risk_at
 from gamp_attention.denoisers.input import initial_variances, input_step
 from gamp_attention.gamp.memory import averaged_memory
 from gamp_attention.gamp.monitor import StepReport, monitored
+from gamp_attention.models.sources import weighted
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,12 @@ def initial_state(data: Dataset, Q: np.ndarray, V: np.ndarray | None = None) -> 
     else:
         V = initial_variances(data.spectra.mean(axis=1), data.penalty.strength, r)
     return GampState(np.array(Q), np.array(V), np.zeros((data.n_samples, L, r)))
+
+
+def near_fixed_point(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray) -> GampState:
+    """The state that weights (d, r) and variances V (S, r, r) would be the fixed point of: D = V g and z = X̃Q."""
+    at = risk_at(data, Q, risk)
+    return GampState(Q.copy(), V.copy(), weighted(data.groups, V, -at.loss_gradients), at.z.copy())
 
 
 def check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None = None) -> None:

@@ -209,3 +209,18 @@ def test_a_run_goes_on_from_a_state_with_its_memory():
     assert ga.run_gamp(data, end.state, hold_after=0).n_iter == 0
     with pytest.raises(ValueError, match=r"state.D: needs shape"):
         ga.run_gamp(data, ga.GampState(end.Q, end.state.V, end.state.D[:-1]))
+
+
+def test_a_run_goes_on_from_a_result_on_data_that_are_nearly_the_same():
+    data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
+    end = ga.run_gamp(data)
+    assert ga.run_gamp(data, end, hold_after=0).n_iter == 0
+    other = ga.Dataset(data.tokens, data.outputs, data.positions, lam=1.1 * data.lam)
+    near, far = ga.run_gamp(other, end, hold_after=0), ga.run_gamp(other, data.Q_star)
+    assert near.converged
+    assert near.n_iter < far.n_iter
+    assert np.allclose(near.Q, far.Q, atol=1e-5)
+    assert np.isclose(near.lowest_eigenvalue, far.lowest_eigenvalue, rtol=2e-2)
+    assert np.isclose(abs((near.direction * end.direction).sum()), 1, atol=0.2)
+    with pytest.raises(ValueError, match=r"init.Q: needs shape \(100, 1\)"):
+        ga.run_gamp(ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0), end)

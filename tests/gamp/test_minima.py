@@ -77,11 +77,11 @@ def test_zero_weights_are_a_saddle_and_are_left(data, risk):
 def test_the_way_down_lowers_the_risk_and_a_minimum_has_none(data):
     zeros = np.zeros_like(data.Q_star)
     start = risk_at(data, zeros, "exact")
-    Q, loss = way_down(data, "exact", zeros)
+    Q, loss = way_down(data, "exact", zeros, lowest_curvature(data, start, zeros).direction)
     assert loss == pytest.approx(ga.train_loss(data, Q, "exact"), rel=1e-12)
     assert loss < start.train_loss
     minimum = ga.run_gamp(data, "semantic", "exact")
-    Q, loss = way_down(data, "exact", minimum.Q)
+    Q, loss = way_down(data, "exact", minimum.Q, minimum.direction)
     assert np.array_equal(Q, minimum.Q) or loss < minimum.train_loss  # a far valley, never a worse point
 
 
@@ -124,3 +124,20 @@ def test_curvature_says_where_it_goes_down(data):
     step = 1e-3
     change = ga.train_loss(data, step * found.direction) - ga.train_loss(data, zeros)
     assert change * data.dim == pytest.approx(0.5 * step**2 * found.lowest_eigenvalue, rel=1e-2)
+
+
+@pytest.mark.parametrize("name", ["paper", "two columns"])
+def test_a_wrong_direction_to_begin_with_does_not_hide_the_lowest(name):
+    data = ga.sample(MODELS[name], 100, 2.0, seed=3)
+    found = ga.run_gamp(data)
+    at, values = risk_at(data, found.Q, "exact"), np.linalg.eigh(hessian(data, found.Q, "exact"))
+    for k in (1, 5, -1):
+        wrong = values[1][:, k].reshape(found.Q.shape)
+        again = lowest_curvature(data, at, found.Q, wrong)
+        assert again.lowest_eigenvalue == pytest.approx(found.lowest_eigenvalue, rel=2e-2, abs=1e-4 * data.lam)
+        assert again.is_minimum
+    zeros = np.zeros_like(found.Q)
+    at = risk_at(data, zeros, "exact")
+    saddle = lowest_curvature(data, at, zeros)
+    assert not lowest_curvature(data, at, zeros, values[1][:, 0].reshape(zeros.shape)).is_minimum
+    assert np.isclose(lowest_curvature(data, at, zeros, saddle.direction).lowest_eigenvalue, saddle.lowest_eigenvalue)

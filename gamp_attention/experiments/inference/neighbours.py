@@ -1,15 +1,10 @@
-"""Datasets that differ in a hyperparameter, and states of message passing to begin with at the next one."""
+"""Datasets that differ in the penalty alone."""
 
 from copy import copy
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import risk_at
-from gamp_attention.gamp.step import GampState
-from gamp_attention.models.sources import weighted
 from gamp_attention.penalties.standard import with_lam
 
 
@@ -25,9 +20,3 @@ def with_penalty(data: Dataset, penalty: Any) -> Dataset:
 def at_lam(data: Dataset, lam: Any) -> Dataset:
     """The same samples with another λ."""
     return with_penalty(data, with_lam(data.penalty, lam))
-
-
-def near_fixed_point(data: Dataset, Q: np.ndarray, V: np.ndarray) -> GampState:
-    """The state that weights (d, r) and variances V (S, r, r) would be the fixed point of: D = V g and z = X̃Q."""
-    at = risk_at(data, Q, "exact")
-    return GampState(Q.copy(), V.copy(), weighted(data.groups, V, -at.loss_gradients), at.z.copy())

@@ -1,7 +1,7 @@
 """Paths of a hyperparameter: training at each value from where the one before has led, and the error left out of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,13 @@ from gamp_attention._core import check
 from gamp_attention._core.overflow import quiet
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.experiments.inference.leave_one_out import FORMS, leave_one_out
-from gamp_attention.experiments.inference.neighbours import at_lam, near_fixed_point
+from gamp_attention.experiments.inference.neighbours import at_lam
 from gamp_attention.experiments.inference.path_result import RegularizationPath
 from gamp_attention.experiments.inference.result import LeaveOneOut
 from gamp_attention.gamp.checkpoint import Checkpoint, digest
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
+from gamp_attention.gamp.step import near_fixed_point
 from gamp_attention.results import ConvergenceError
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 
@@ -40,7 +41,7 @@ def regularization_path(
     n_starts: int = 8,
     parameter: str = "lam",
     form: str = "cavity",
-    tol: float = 1e-4,
+    tol: float = 1e-3,
     max_iter: int = 10000,
     seed: Any = 0,
     predict: bool = False,
@@ -59,7 +60,7 @@ def regularization_path(
     n_starts : its starts.
     parameter : the name of the hyperparameter of a dictionary, for tables.
     form : "cavity" or "hessian", see `leave_one_out`.
-    tol : bound on the gradient norms, above 0.
+    tol : bound on the gradient norms, above 0. By default the estimates are those of minima to a thousandth or so.
     max_iter : bound on the iterations of each run, which then ends without having converged.
     seed : for the random part of starts.
     predict : whether state evolution of the instance predicts ε_g too, on each run's branch; sampled data alone.
@@ -142,16 +143,16 @@ def _trained(
     max_iter: int, seed: Any,
 ) -> GampResult:  # fmt: skip
     """The run at one value: confirmed where its weights are known, from those before where there are any."""
-    shape = (data.dim, data.rank)
+    shape, options = (data.dim, data.rank), dict[str, Any](tol=tol, max_iter=max_iter)
     if known is not None and known[0].shape == shape:
-        return run_gamp(data, near_fixed_point(data, *known), tol=tol, max_iter=max_iter, hold_after=0)
+        return run_gamp(data, near_fixed_point(data, "exact", *known), hold_after=0, **options)
     usable = (
         before is not None and before.converged and before.Q.shape == shape and np.isfinite(before.overlaps.V).all()
     )
     if not usable or before is None or not np.abs(before.Q).max() > 0:
-        return run_gamp(data, init, tol=tol, max_iter=max_iter, n_starts=n_starts, seed=seed)
+        return run_gamp(data, init, n_starts=n_starts, seed=seed, **options)
     Q = before.Q if ahead is None or ahead.shape != shape else ahead
-    return run_gamp(data, near_fixed_point(data, Q, before.overlaps.V), tol=tol, max_iter=max_iter, hold_after=0)
+    return run_gamp(data, replace(before, Q=Q), hold_after=0, **options)
 
 
 def _extrapolated(
