@@ -1,10 +1,11 @@
 """What a believed error costs: leave-one-out beside the run it judges, and a path of 20 λ beside runs.
 
 In processor time: at each size, one after the other and alternating, the best of several: `run_gamp` from one start
-and from eight, as `gamp-attention fit` runs it; leave-one-out errors by the cavity field, by the Hessian, and with
-every sample examined; a path of 20 λ. The best is taken as other programs on the machine only add time.
+and from eight, as `gamp-attention fit` runs it; leave-one-out errors by default, which is by the cavity field here, by
+the Hessian, and with every sample examined; a path of 20 λ. The best is taken as other programs on the machine only
+add time.
 
-Criterion: the cavity field takes at most 5 % of a run from one start, and the path at most 5 times one from eight
+Criterion: leave-one-out errors take at most 5 % of a run from one start, and the path at most 5 times one from eight
 starts.
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 import gamp_attention as ga
 from validation._tools.report import Verdict, options
 
-SIZES, REPEATS, LAMS = (300, 1000), 3, tuple(np.logspace(-3, 0.3, 20))
+SIZES, REPEATS, LAMS = (300, 1000), 5, tuple(np.logspace(-3, 0.3, 20))
 PROBLEMS = {
     "attention": (lambda: ga.paper_model(), 1.5),
     "ridge": (lambda: ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.3), 1.5),
@@ -37,9 +38,9 @@ def measured(problem, d, repeats, with_path):
     works = {
         "run": lambda: ga.run_gamp(data, "spectral"),
         "eight": lambda: ga.run_gamp(data, "spectral", n_starts=8),
-        "cavity": lambda: ga.leave_one_out(data, gamp, form="cavity"),
-        "hessian": lambda: ga.leave_one_out(data, gamp, examine=False),
-        "examined": lambda: ga.leave_one_out(data, gamp),
+        "default": lambda: ga.leave_one_out(data, gamp),
+        "hessian": lambda: ga.leave_one_out(data, gamp, form="hessian", examine=False),
+        "examined": lambda: ga.leave_one_out(data, gamp, form="hessian", examine=True),
     } | ({"path": lambda: ga.regularization_path(data, LAMS)} if with_path else {})  # fmt: skip
     times = {name: [] for name in works}
     for turn in range(repeats + 1):  # the first compiles
@@ -51,11 +52,11 @@ def measured(problem, d, repeats, with_path):
 
 def table(rows):
     lines = [
-        "| problem | d | run, s | eight starts, s | cavity field | Hessian | examined | path of 20 λ |",
+        "| problem | d | run, s | eight starts, s | leave-one-out | by the Hessian | examined | path of 20 λ |",
         "|" + "---|" * 8,
     ]
     for row in rows:
-        shares = [f"{100 * row[name] / row['run']:.2g} % of the run" for name in ("cavity", "hessian", "examined")]
+        shares = [f"{100 * row[name] / row['run']:.2g} % of the run" for name in ("default", "hessian", "examined")]
         path = f"{row['path'] / row['eight']:.1f} runs of eight starts" if "path" in row else "–"
         about = f"| {row['problem']} | {row['d']} | {row['run']:.3f} | {row['eight']:.3f} | "
         lines.append(about + " | ".join([*shares, path]) + " |")
@@ -69,10 +70,10 @@ def main():
         measured(problem, d, 2 if quick else REPEATS, not quick or problem == "attention")
         for problem in PROBLEMS for d in ((200,) if quick else SIZES)
     ]  # fmt: skip
-    slack = 3.0 if quick else 1.0
+    slack = 4.0 if quick else 1.0
     for row in rows:
-        share, about = row["cavity"] / row["run"], f"{row['problem']}, d = {row['d']}: "
-        verdict.check(share <= slack * MOST, about + f"the cavity field adds {100 * share:.1f} % to a run")
+        share, about = row["default"] / row["run"], f"{row['problem']}, d = {row['d']}: "
+        verdict.check(share <= slack * MOST, about + f"leave-one-out adds {100 * share:.1f} % to a run")
         if "path" in row:
             runs = row["path"] / row["eight"]
             verdict.check(runs <= slack * MOST_PATH, about + f"a path of 20 λ takes {runs:.1f} runs of eight starts")

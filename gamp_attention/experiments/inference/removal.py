@@ -116,6 +116,9 @@ def cavity_fields(data: Dataset, at: RiskAtPoint, C: np.ndarray) -> np.ndarray:
         G = data.terms("exact").params[:, : L * L].reshape(-1, L, L)
         return found - G @ g @ C[0].T
     for rows, x in scaled_blocks(data):
+        if len(C) == 1:
+            found[rows] -= x @ x.transpose(0, 2, 1) @ g[rows] @ C[0].T
+            continue
         for a in range(data.rank):
             for b in range(data.rank):
                 weighed = np.ascontiguousarray(x * C[:, a, b])
