@@ -44,10 +44,10 @@ inline_kernel = extending.register_jitable(**INLINED, _nrt=False)
 user_kernel = extending.register_jitable(**INLINED, _nrt=True)  # it may allocate
 
 
-def overload(function: Any, counted: bool = False) -> Any:
+def overload(function: Any, counted: bool = False, strict: bool = True) -> Any:
     """Code of a function for one type, chosen when a kernel is compiled; `counted` as for `kernel`."""
     options: Any = {**INLINED, "_nrt": counted}
-    return extending.overload(function, jit_options=options)
+    return extending.overload(function, jit_options=options, strict=strict)
 
 
 def is_instance(numba_type: Any, cls: type) -> bool:

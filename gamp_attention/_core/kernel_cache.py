@@ -59,6 +59,8 @@ def user_classes(sig: Any) -> list[type]:
     found, waiting = [], list(sig)
     while waiting:
         each = waiting.pop(0)
+        if isinstance(each, types.CPointer):
+            each = each.dtype
         if isinstance(each, types.BaseNamedTuple):
             cls: type = each.instance_class  # type: ignore[attr-defined]
             waiting.extend(each)  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ class Callee(NamedTuple):
         kernel: Any = import_module(self.module)
         for part in self.name.split("."):
             kernel = getattr(kernel, part)
-        kernel.compile(self.args)
+        getattr(kernel, "kernel", kernel).compile(self.args)
         if self.symbol not in _CALLEES:
             raise LookupError(f"{self.name} is not what it was when its caller was compiled")
 
@@ -89,6 +89,12 @@ class Kernel(CPUDispatcher):
         outside = ExternalFunctionDescriptor(symbol, function.restype, function.argtypes)
         self.targetctx.remove_user_function(compiled.entry_point)  # which would copy the code
         self.targetctx.insert_user_function(compiled.entry_point, outside)
+
+    def address(self, args: tuple[Any, ...]) -> tuple[int, Any]:
+        """Where the code for some types of arguments is, compiled if need be, and the type that it returns."""
+        self.compile(args)
+        compiled: Any = self.overloads[args]
+        return compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name), compiled.signature.return_type
 
     def _compile_for_args(self, *args: Any, **kws: Any) -> Any:
         if self.inner:

@@ -19,6 +19,7 @@ from gamp_attention.denoisers.newton import make_metric
 from gamp_attention.denoisers.output import Denoised, denoise_sample, empty_answer, finished, make_scratch
 from gamp_attention.denoisers.prox import search_points
 from gamp_attention.losses.attention import differentiate
+from gamp_attention.losses.point import for_kernels
 from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.sources import Group
 
@@ -88,6 +89,7 @@ def data_pass(
     stride, block = strides(n, L, 2 * r)
     # sums over the rows of a block of x g, x ∇ℓ; and over the samples of g_l, ∇ℓ_l
     sums, totals = np.zeros((-(-n // block), 2 * r, d)), np.zeros((-(-n // block), L, 2 * r))
+    loss, params = for_kernels(loss), np.ascontiguousarray(params, dtype=float)
     problem = loss, params, make_metric(V), hold, search_points(L * r), proximal
     fresh = start is None
 

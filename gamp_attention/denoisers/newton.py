@@ -6,11 +6,16 @@ F(z) = ½ Σ_l (z_l−ω_l)ᵀ V_l⁻¹ (z_l−ω_l) + ℓ(z),   z flattened to 
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import typeof
+from numba.core import types
+from numba.core.types import float64, int64
 
-from gamp_attention._core.compiled import inline_kernel, inner_kernel, sample_kernel
+from gamp_attention._core.addresses import behind
+from gamp_attention._core.compiled import inline_kernel, inner_kernel
 from gamp_attention.denoisers.newton_settings import END, NEWTON
 from gamp_attention.denoisers.two_token_newton import minimise_in_numbers
 from gamp_attention.losses.attention import differentiate, loss_value, make_work
+from gamp_attention.losses.called import MATRIX, PLACES, VECTOR, loss_kernel
 
 
 class NotPositiveDefinite(ValueError):
@@ -38,6 +43,11 @@ class Workspace(NamedTuple):
     point: np.ndarray
     loss: Any  # what make_work(loss) returns
     minima: np.ndarray
+
+
+_N, _M, _B = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1))
+METRIC = typeof(Metric(_B, _B, 1.0, 1.0))  # types of numba's, for what is called at addresses
+WORKSPACE = typeof(Workspace(_N, _M, _M, _N, _N, _N, _N, 0, _M))
 
 
 def make_metric(V: np.ndarray) -> Metric:
@@ -106,7 +116,7 @@ def cholesky_solve(chol, x):
         x[i] = acc / chol[i, i]
 
 
-@sample_kernel
+@loss_kernel(PLACES.objective, float64, VECTOR, VECTOR, METRIC, VECTOR, int64)
 def objective(loss, p, omega, metric, z, work):
     """The proximal objective at z."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
@@ -117,10 +127,10 @@ def objective(loss, p, omega, metric, z, work):
                 quadratic += (
                     (z[l * r + a] - omega[l * r + a]) * metric.inverse[l, a, b] * (z[l * r + b] - omega[l * r + b])
                 )
-    return 0.5 * quadratic + loss_value(loss, p, z, work)
+    return 0.5 * quadratic + loss_value(behind(loss), p, z, work)
 
 
-@sample_kernel
+@loss_kernel(PLACES.objective_derivatives, float64, VECTOR, VECTOR, METRIC, VECTOR, VECTOR, MATRIX, int64)
 def objective_derivatives(loss, p, omega, metric, z, grad, hess, work):
     """The objective at z, filling its gradient and Hessian."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
@@ -161,14 +171,14 @@ def descend_from_saddle(loss, p, omega, metric, z, value, ws):
     return False
 
 
-@sample_kernel
+@loss_kernel(PLACES.minimise_from, types.Tuple((float64, int64)), VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, int64)
 def minimise_from(loss, p, omega, metric, z, ws, n_known):
     """Guarded Newton from z, in place. Returns (objective, status), with ws.hess the Hessian at z up to one last step.
 
     The Hessian is shifted until it is positive definite, the step halved until the objective falls enough.
     Stops as `merged` once a Newton step heads for one of the first n_known of ws.minima.
     """
-    value, end = minimise_in_numbers(loss, p, omega, metric, z, ws, n_known)
+    value, end = minimise_in_numbers(behind(loss), p, omega, metric, z, ws, n_known)
     if end != END.unfinished:
         return value, end
     k, was_short = z.shape[0], False

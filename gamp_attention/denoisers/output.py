@@ -10,6 +10,7 @@ from gamp_attention._core.overflow import quiet
 from gamp_attention.denoisers.newton import END, cholesky_solve, make_metric, make_workspace, minimise_from
 from gamp_attention.denoisers.prox import factor_hessian, minimise_globally, search_points
 from gamp_attention.losses.attention import AttentionLoss
+from gamp_attention.losses.point import for_kernels
 from gamp_attention.results import shown
 
 
@@ -84,10 +85,10 @@ def denoise(
     """
     n, L, r = _checked_shapes(loss, params, omega, V, start)
     hold, jacobian = check.flag("hold", hold), check.flag("jacobian", jacobian)
-    metric, params = make_metric(V), np.ascontiguousarray(params)
+    metric, params = make_metric(V), np.ascontiguousarray(params, dtype=float)
     flat = np.ascontiguousarray(omega, dtype=float).reshape(n, L * r)
     out = empty_answer(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
-    points = search_points(L * r)
+    loss, points = for_kernels(loss), search_points(L * r)
     over_blocks(lambda first, last: _denoise_block(first, last, loss, params, flat, metric, hold, points, out), n, 128)
     return finished(out)
 

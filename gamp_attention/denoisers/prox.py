@@ -10,8 +10,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from numba.core import types
+from numba.core.types import float64, int64
 from scipy.special import ndtri
 
+from gamp_attention._core.addresses import behind
 from gamp_attention._core.compiled import inline_kernel, sample_kernel
 from gamp_attention.denoisers.newton import (
     END,
@@ -23,6 +26,7 @@ from gamp_attention.denoisers.newton import (
     objective_derivatives,
 )
 from gamp_attention.losses.bounds import curvature_floor_near, loss_floor
+from gamp_attention.losses.called import PLACES, VECTOR, loss_kernel
 
 
 class SearchSettings(NamedTuple):
@@ -60,16 +64,25 @@ def factor_hessian(metric, ws):
         shift = max(10.0 * shift, 1e-12)
 
 
-@inline_kernel
-def is_unique(loss, p, omega, metric, value, ws):
+@loss_kernel(
+    PLACES.is_unique,
+    types.Tuple((types.boolean, float64)),
+    VECTOR,
+    VECTOR,
+    float64,
+    float64,
+    int64,
+    inline=inline_kernel,
+)
+def is_unique(loss, p, omega, smallest, value, work):
     """Whether a point at least as good as `value` must be the minimum already found.
 
     Any such point lies in ½ (z−ω)ᵀV⁻¹(z−ω) ≤ value − inf ℓ; the objective may be convex there.
     Returns that answer and the radius of the ellipsoid in units of V^{1/2}.
     """
-    radius = np.sqrt(max(0.0, 2.0 * (value - loss_floor(loss, p, ws.loss))))
-    reach = radius / np.sqrt(metric.smallest)
-    return curvature_floor_near(loss, p, omega, reach) + metric.smallest > 0.0, radius
+    radius = np.sqrt(max(0.0, 2.0 * (value - loss_floor(behind(loss), p, work))))
+    reach = radius / np.sqrt(smallest)
+    return curvature_floor_near(behind(loss), p, omega, reach) + smallest > 0.0, radius
 
 
 @inline_kernel
@@ -136,7 +149,7 @@ def minimise_globally(loss, p, omega, metric, z, points, ws):
     one half of the number found, and are no fewer than the ellipsoid has room for features of ℓ.
     """
     value, status = minimise_from(loss, p, omega, metric, z, ws, 0)
-    unique, radius = is_unique(loss, p, omega, metric, value, ws)
+    unique, radius = is_unique(loss, p, omega, metric.smallest, value, ws.loss)
     if unique and status == END.solved:
         return value, np.inf, status
     n_known = 0

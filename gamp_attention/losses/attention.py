@@ -11,9 +11,12 @@ of a sample are one row of an array (n, P):
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.core.types import float64, int64
 
-from gamp_attention._core.compiled import inline_kernel, is_instance, overload, sample_kernel
+from gamp_attention._core.addresses import behind
+from gamp_attention._core.compiled import inline_kernel, is_instance, overload
 from gamp_attention.losses.attention_kernels import attend_row, fill_scores, pull_back, row_derivatives
+from gamp_attention.losses.called import MATRIX, PLACES, VECTOR, loss_kernel
 from gamp_attention.losses.dot_product import DotProductAttention
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_derivatives, two_token_value
 
@@ -95,10 +98,10 @@ def loss_derivatives(loss, p, z, grad, hess, work):
     raise NotImplementedError("loss_derivatives() is dispatched by numba on the type of the loss")
 
 
-@sample_kernel
+@loss_kernel(PLACES.differentiate, float64, VECTOR, VECTOR, VECTOR, MATRIX, int64)
 def differentiate(loss, p, z, grad, hess, work):
     """ℓ(z), filling its gradient and Hessian: `loss_derivatives`, compiled once for all kernels that call it."""
-    return loss_derivatives(loss, p, z, grad, hess, work)
+    return loss_derivatives(behind(loss), p, z, grad, hess, work)
 
 
 @inline_kernel

@@ -56,6 +56,19 @@ def check_loss(loss: PointLoss, params: np.ndarray) -> None:
             _agree(name, "rotations = True: value(zO)", _value(loss, p, turned.ravel()), value, "value(z)")
 
 
+def check_finite(loss: PointLoss, params: np.ndarray) -> None:
+    """Check at random fields that a loss and its derivatives are finite, in Python, so that nothing is compiled."""
+    name, rng = type(loss.loss).__name__, np.random.default_rng(0)
+    k = loss.n_fields
+    for p in params[: CHECKS.trials]:
+        z, grad, hess = CHECKS.size * rng.standard_normal((loss.n_tokens, loss.rank)), np.empty(k), np.empty((k, k))
+        with np.errstate(all="ignore"):
+            _number(f"{name}.value", loss.loss.value, p, z)
+            _number(f"{name}.derivatives", loss.loss.derivatives, p, z, grad, hess)
+        if not (np.isfinite(grad).all() and np.isfinite(hess).all()):
+            raise ValueError(f"{name}.derivatives: needs to fill grad and hess with finite numbers, left or made NaN")
+
+
 def _check_differences(
     loss: PointLoss, name: str, p: np.ndarray, z: np.ndarray, grad: np.ndarray, hess: np.ndarray, error: float
 ) -> None:

@@ -26,6 +26,7 @@ from gamp_attention._core.compiled import is_instance, overload
 from gamp_attention._core.user_code import Registry
 from gamp_attention.losses.attention import loss_derivatives, loss_value, make_work
 from gamp_attention.losses.bounds import curvature_floor, loss_floor
+from gamp_attention.losses.called import CalledLoss, called
 from gamp_attention.losses.numeric_derivatives import difference_derivatives
 
 LOSSES = Registry(
@@ -58,9 +59,15 @@ class PointLoss(NamedTuple):
         return self.loss.torch(params, z)
 
 
+def for_kernels(loss: Any) -> Any:
+    """A loss as kernels are given it: a registered one as a CalledLoss, so that they are compiled once for all."""
+    return called(loss) if isinstance(loss, PointLoss) else loss
+
+
 @overload(make_work, counted=True)
 def _make_work(loss):
-    return (lambda loss: 0) if is_instance(loss, PointLoss) else None  # nothing is needed
+    nothing = is_instance(loss, PointLoss) or is_instance(loss, CalledLoss)
+    return (lambda loss: 0) if nothing else None
 
 
 @overload(loss_value)

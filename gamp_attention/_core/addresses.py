@@ -1,0 +1,81 @@
+"""Values and compiled functions at addresses that are told when the code runs.
+
+So a kernel need not be compiled anew for every function that it may call.
+"""
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic
+
+WORD = ir.IntType(64)
+
+
+def _behind(typing_context: Any, given: Any) -> Any:
+    """The value that a pointer points to; anything else is itself."""
+    if not isinstance(given, types.CPointer):
+        return given(given), lambda context, builder, signature, arguments: arguments[0]
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return context.unpack_value(builder, signature.return_type, arguments[0])
+
+    return given.dtype(given), generate
+
+
+def _put(typing_context: Any, value: Any, address: Any) -> Any:
+    """Write a value to an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0]
+        pointer = builder.inttoptr(arguments[1], context.get_data_type(kind).as_pointer())
+        context.pack_value(builder, kind, arguments[0], pointer)
+        return context.get_dummy_value()
+
+    return types.void(value, types.int64), generate
+
+
+behind: Any = intrinsic(_behind)
+put: Any = intrinsic(_put)
+
+
+def caller(place: int, first: int, kinds: tuple[Any, ...], returns: Any) -> Any:
+    """What calls the function whose address is word number `place` of a table, with a pointer to word number `first`.
+
+    The call is call(table, others): the table is an address, the others a tuple of values, of numba's types `kinds`.
+    """
+
+    def _call(typing_context: Any, table: Any, others: Any) -> Any:
+        given = tuple(map(types.unliteral, others))
+        if tuple(map(_layout, given)) != tuple(map(_layout, kinds)):
+            return None
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            convention, words = context.call_conv, builder.inttoptr(arguments[0], WORD.as_pointer())
+            called = types.voidptr, *kinds
+            shape = convention.get_function_type(returns, called).as_pointer()
+            address = builder.load(builder.gep(words, [WORD(place)]))
+            data = builder.bitcast(builder.gep(words, [WORD(first)]), context.get_value_type(types.voidptr))
+            values = [builder.extract_value(arguments[1], i) for i in range(len(kinds))]
+            status, answer = convention.call_function(
+                builder, builder.inttoptr(address, shape), returns, called, [data, *values]
+            )
+            with builder.if_then(status.is_error, likely=False):
+                convention.return_status_propagate(builder, status)
+            return answer
+
+        return returns(types.int64, types.Tuple(others)), generate
+
+    return intrinsic(_call)
+
+
+def _layout(kind: Any) -> Any:
+    """A type but for whether an array can be written to, which does not show in what is passed."""
+    return kind.copy(readonly=False) if isinstance(kind, types.Array) else kind
+
+
+def byte_size(kind: Any) -> int:
+    """Bytes that `put` writes for a value of some type of numba's."""
+    context = cpu_target.target_context
+    return int(context.get_abi_sizeof(context.get_data_type(kind)))
