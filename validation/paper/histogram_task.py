@@ -156,8 +156,10 @@ def draw(numbers, path):
 
 
 def main():
-    found = options(__doc__)
+    found = options(__doc__, draw=True)
     verdict = Verdict("histogram_task", found)
+    if found.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = verdict.path("_runs")
     folder.mkdir(exist_ok=True)

@@ -134,8 +134,10 @@ def draw(rows, table, path):
 
 
 def main():
-    found = options(__doc__, workers=True)
+    found = options(__doc__, draw=True, workers=True)
     verdict = Verdict("random_starts", found)
+    if found.draw:
+        return draw(verdict.stored()["rows"], verdict.stored()["table"], verdict.path(".png"))
     sizes = QUICK_SEEDS if found.quick else SEEDS
     plan = [{"d": d, "seed": seed} for d, seeds in sizes.items() for seed in range(seeds)]
     with pool(found) as executor:

@@ -24,7 +24,7 @@ from validation._tools.trials import run_trials
 from validation.paper._training_time_picture import draw
 
 OMEGA, TIME = 0.3, 750.0
-PUBLISHED = Path(__file__).with_name("_published_figure2.csv")
+PUBLISHED = Path(__file__).parent / "_published" / "figure2.csv"
 PAPER, LONGER = 5000, 150  # steps to that time
 RISKS = ("exact", "asymptotic")
 OWN = {"semantic": "theta", "positional": "m"}
