@@ -6,13 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from validation._tools import catalogue, runner
+from validation._tools import catalogue, checksums, runner
 
 DESCRIPTION = """Without names: all scripts by group, and what is stored of each.
 
 With names of scripts or groups, or all: runs them, each in a process of its own, and prints one table of what held.
 Exit status: 0 all checks held, 1 some did not, 2 words that cannot be used, 130 Ctrl-C. After an interruption run the
-same again: scripts that came to a verdict are not run twice. What follows -- goes to the script, see NAME --help."""
+same again: scripts that came to a verdict are not run twice. What follows -- goes to the script, see NAME --help.
+
+With --sums: SHA256SUMS of the stored results is brought up to date, as it is after every run, or checked (exit status
+1, naming what differs)."""
 
 
 def positive(word: str) -> int:
@@ -20,6 +23,13 @@ def positive(word: str) -> int:
     if not (word.isdecimal() and int(word) > 0):
         raise argparse.ArgumentTypeError(f"got {word}, need a positive whole number")
     return int(word)
+
+
+def sums(folder: Path, what: str) -> int:
+    """Write or check the checksums of a folder; the exit status."""
+    changed = checksums.write(folder) if what == "write" else checksums.differences(folder)
+    print("\n".join([*changed, f"{len(checksums.listed(folder))} files listed in {folder / checksums.NAME}"]))
+    return int(what == "check" and bool(changed))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -41,6 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--fresh", action="store_true", help="run all, also what an interrupted run has finished")
     parser.add_argument("--beside", action="append", default=[], metavar="NAME=COMMAND",
                         help="a command of the shell that is run and counted as scripts are")  # fmt: skip
+    parser.add_argument(
+        "--sums", nargs="?", const="write", choices=("write", "check"), help="checksums of what is stored"
+    )
     found = parser.parse_intermixed_args(own)
     try:
         scripts = catalogue.chosen(found.names)
@@ -48,6 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(error))
     if more and len(scripts) != 1:
         parser.error(f"got -- {' '.join(more)}, need the name of one script before it")
+    if found.sums:
+        return sums(found.out, found.sums)
     if found.help and len(scripts) == 1:
         return subprocess.call(runner.command(scripts[0], ["--help"]), env=runner.environment())
     if found.help:

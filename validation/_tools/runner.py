@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from validation._tools import catalogue
+from validation._tools import catalogue, checksums
 from validation._tools.catalogue import Script
 from validation._tools.parts import store
 from validation._tools.processes import Ended, Interrupted, Task, run_tasks
@@ -64,6 +64,8 @@ def run(scripts: Sequence[Script], options: argparse.Namespace, more: Sequence[s
         return 130
     found = [rows[name] for name in names]
     print(table(found), flush=True)
+    if (options.out / checksums.NAME).exists():
+        checksums.write(options.out)
     if all(row.good or row.held is not None for row in found):
         unfinished.keep(())
     return int(not all(row.good for row in found))

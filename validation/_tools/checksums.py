@@ -1,0 +1,47 @@
+"""SHA-256 of everything that is stored in a folder of results, in the format of `sha256sum`."""
+
+import hashlib
+from pathlib import Path
+
+from validation._tools.catalogue import NOT_RESULTS
+
+NAME = "SHA256SUMS"
+
+
+def stored_files(folder: Path) -> list[Path]:
+    """Numbers, tables, pictures and runs; nothing that git ignores, such as quick results, cells and logs."""
+    return [
+        path for path in sorted(folder.iterdir())
+        if path.is_file() and path.name[0] != "." and path.suffix != ".part"
+        and path.name != NAME and not path.stem.endswith(NOT_RESULTS) and "_quick_" not in path.stem
+    ]  # fmt: skip
+
+
+def sums(folder: Path) -> dict[str, str]:
+    """The checksum of each stored file, by name."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in stored_files(folder)}
+
+
+def listed(folder: Path) -> dict[str, str]:
+    """Those that were written before; none where there is no list."""
+    path = folder / NAME
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {name: digest for digest, name in (line.split("  ", 1) for line in lines)}
+
+
+def differences(folder: Path) -> list[str]:
+    """What the files and the list do not agree on, a line for each name."""
+    then, now = listed(folder), sums(folder)
+    words = {
+        name: "missing" if name not in now else "not listed" if name not in then else "changed"
+        for name in sorted(then | now) if then.get(name) != now.get(name)
+    }  # fmt: skip
+    return [f"{name}: {word}" for name, word in words.items()]
+
+
+def write(folder: Path) -> list[str]:
+    """Bring the list up to date; what has changed in it."""
+    changed = differences(folder)
+    text = "".join(f"{digest}  {name}\n" for name, digest in sums(folder).items())
+    (folder / NAME).write_text(text, encoding="utf-8", newline="\n")
+    return changed
