@@ -87,7 +87,7 @@
       marker: { symbol: "circle-open", size: 16, color: "#000000", line: { width: 3 } },
     };
     Plotly.react(element("map"), [heat, ...lines, mark], layout((axis) => ({
-      margin: { l: 50, r: 10, t: 40, b: narrow() ? 120 : 45 }, legend: { orientation: "h", y: 1.02, yanchor: "bottom" },
+      margin: { l: 50, r: 10, t: 40, b: narrow() ? 120 : 45 }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", bgcolor: "#F4F4F4", font: { color: dark } },
       xaxis: { ...axis, title: { text: "ω: share of attention by position", standoff: 5 }, showgrid: false },
       yaxis: { ...axis, title: { text: "α = n/d", standoff: 5 }, range: [-0.03, top + 0.05], showgrid: false },
     })), options);

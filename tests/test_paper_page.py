@@ -1,0 +1,71 @@
+"""The page that reproduces the paper has every figure, script and picture, and its numbers are the stored ones."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from docs import _paper, _results
+from tests.conftest import ROOT
+from validation._tools import catalogue
+from validation.paper import _published_rule, _published_tables
+
+DOCS = ROOT / "docs"
+PAGE = (DOCS / "paper.md").read_text(encoding="utf-8")
+SCRIPTS = [script.name for script in catalogue.scripts() if script.group == "paper"]
+
+
+def test_every_figure_has_a_section():
+    found = set()
+    for heading in re.findall(r"^## (Figures? .*)$", PAGE, re.MULTILINE):
+        for first, last in re.findall(r"Figures? (\d+)(?: to (\d+))?", heading):
+            found |= set(range(int(first), int(last or first) + 1))
+    assert found == set(range(1, 16))
+
+
+def test_every_script_of_the_paper_is_there_with_its_checks_and_picture():
+    assert set(_paper.SCRIPTS) == set(SCRIPTS)
+    for name in SCRIPTS:
+        assert f"{{{{ checks_{name} }}}}" in PAGE
+        if (ROOT / "validation" / "results" / f"{name}.png").exists():
+            assert f"../validation/results/{name}.png" in PAGE
+
+
+def test_every_number_in_prose_is_known():
+    known = _results.substitutions() | _paper.substitutions()
+    for path in DOCS.glob("*.md"):
+        assert set(re.findall(r"\{\{ (\w+) \}\}", path.read_text(encoding="utf-8"))) <= known.keys(), path.name
+    used = set(re.findall(r"\{\{ (\w+) \}\}", PAGE))
+    assert len(used) > 70
+    assert not re.search(r"nan|None", " ".join(known[name] for name in used))
+
+
+def test_numbers_are_those_of_the_stored_results():
+    told, stored = _paper.substitutions(), json.loads((catalogue.ROOT / "results" / "figure2.json").read_text())
+    assert told["f2_alpha_c"] == f"{stored['lines']['alpha_c']['value']:.4f}"
+    published = json.loads((catalogue.ROOT / "results" / "published.json").read_text())
+    assert told["checks_published"].endswith(" checks hold")
+    assert str(len(published["held"])) in told["checks_published"]
+    assert told["pub_semantic_V"].startswith("−")
+
+
+@pytest.mark.parametrize("degrees", [(2, 0), (4, 0), (2, 2), (6, 0), (4, 2)])
+def test_the_authors_rule_is_exact_to_degree_seven(degrees):
+    """Moments of two standard Gaussians."""
+    points, weights = _published_rule.plane_rule()
+    moment = {0: 1, 2: 1, 4: 3, 6: 15}
+    value = weights @ np.prod(points ** np.array(degrees), axis=1)
+    assert value == pytest.approx(moment[degrees[0]] * moment[degrees[1]], rel=1e-12)
+    assert weights @ points[:, 0] ** 8 != pytest.approx(105, rel=1e-3)
+
+
+@pytest.mark.parametrize("branch", ["semantic", "positional"])
+def test_the_authors_rule_gives_a_published_point(branch):
+    rows = [row for row in _published_tables.table("theory") if row["branch"] == branch]
+    row = min(rows, key=lambda row: abs(row["alpha"] - 1.25))
+    found = _published_rule.overlaps(ga.paper_model(0.3), float(row["alpha"]), branch)
+    own = {"semantic": "theta", "positional": "m"}[branch]
+    for key in ("q", "V", own):
+        assert found[key] == pytest.approx(float(row[key]), rel=1e-3)
