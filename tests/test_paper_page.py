@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ import pytest
 import gamp_attention as ga
 from docs import _paper, _results
 from tests.conftest import ROOT
-from validation._tools import catalogue
-from validation.paper import _published_rule, _published_tables
+from validation._tools import catalogue, report
+from validation.paper import _phase_diagram, _published_rule, _published_tables
+from validation.paper._architectures import study
 
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "paper.md").read_text(encoding="utf-8")
@@ -69,3 +71,22 @@ def test_the_authors_rule_gives_a_published_point(branch):
     own = {"semantic": "theta", "positional": "m"}[branch]
     for key in ("q", "V", own):
         assert found[key] == pytest.approx(float(row[key]), rel=1e-3)
+
+
+class Asked(Exception):
+    """Raised in place of a run, with the options that a script has."""
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_picture_can_be_drawn_again(name, monkeypatch):
+    """From stored numbers: each script that stores one takes --draw."""
+
+    def options(description, **more):
+        raise Asked(more)
+
+    for module in (report, _phase_diagram, study):
+        monkeypatch.setattr(module, "options", options)
+    with pytest.raises(Asked) as asked:
+        runpy.run_path(str(catalogue.ROOT / "paper" / f"{name}.py"), run_name="__main__")
+    has_picture = (ROOT / "validation" / "results" / f"{name}.png").exists()
+    assert asked.value.args[0].get("draw", False) == has_picture
