@@ -117,7 +117,7 @@ def _histogram() -> dict[str, str]:
     for start, what, name in (("positional", "positions", "place"), ("semantic", "tokens", "token")):
         runs = [r for r, (each, _) in enumerate(numbers["runs"]) if each == start]
         share = [numbers[phase]["shares"][what][r] for phase in ("frozen", "free") for r in runs]
-        found[f"hist_{name}"] = f"{100 * min(share):.0f} to {100 * max(share):.0f} %"
+        found[f"hist_{name}"] = f"{100 * min(share):.1f} to {100 * max(share):.1f} %"
     return found
 
 
@@ -132,6 +132,8 @@ def _architectures() -> dict[str, str]:
             )
     (row,) = (each for each in stored("value_matrix")["lines"]["paper, d = 300"] if each["omega"] == 0.3)
     found["arch_paper_finite"] = f"{row['alpha_c']:.2f} ± {row['alpha_c_error']:.2f}"
+    off = [row["published"] / row["ours"] - 1 for row in stored("published")["rank2"]]
+    found |= {"rank2_most": percent(max(off), 0), "rank2_median": percent(float(np.median(off)), 0)}
     (claim,) = (claim for claim in stored("rank2_student")["held"] if "mixed start ends within" in claim)
     found["arch_rank2_mixed"] = claim.rpartition(" in ")[2]
     return found

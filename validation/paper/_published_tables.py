@@ -2,12 +2,14 @@
 
 From github.com/SPOC-group/positional-and-semantic-attention, commit 0b867fa, in the units of this package: losses
 divided by d, θ by σ⁻², and ε_g per token. `theory` and `lines` are the state evolution of figures 2 and 3; `plane`,
-`slices`, `figure2` and `sizes` are means of gradient descent, and spreads of one instance.
+`slices`, `figure2`, `sizes` and `rank2` (figure 14, random starts) are means of gradient descent, and spreads of one
+instance.
 """
 
 from pathlib import Path
 
 import numpy as np
+from scipy.interpolate import PchipInterpolator
 
 from validation._tools import catalogue
 from validation._tools import landscape as land
@@ -24,13 +26,11 @@ def table(name):
 
 def lines():
     """Published α_c and α_l beside the stored boundaries, between whose ω a smooth curve is drawn."""
-    from scipy.interpolate import PchipInterpolator
-
     stored, found = catalogue.stored(catalogue.ROOT / "results" / "phase_diagram.json"), []
     for name in ("alpha_c", "alpha_l"):
         value = land.numbers(stored["lines"][name])
         known = np.isfinite(value)
-        curve = PchipInterpolator(land.numbers(stored["probed"])[known], value[known], extrapolate=False)
+        curve = _smooth(land.numbers(stored["probed"])[known], value[known])
         for row in (row for row in table("lines") if row["line"] == name):
             ours = float(curve(row["omega"]))
             found.append({"line": name, "omega": float(row["omega"]), "published": float(row["alpha"]), "ours": ours})
@@ -61,6 +61,21 @@ def plane(matrix):
             ratio = value / land.numbers(stored[f"{branch} {key}"]) - 1
             found[f"{branch} {key}"] = float(np.median(ratio[np.isfinite(ratio)]))
     return found
+
+
+def rank2():
+    """Published training losses of students of rank 2, and those of the minimum of both kinds, at ω = .3."""
+    stored = catalogue.stored(catalogue.ROOT / "results" / "rank2_student.json")["theory"]
+    known = [row for row in stored if row["train_loss"] is not None]
+    curve = _smooth(*([row[name] for row in known] for name in ("alpha", "train_loss")))
+    found = [{"alpha": float(row["alpha"]), "published": float(row["train_loss"]), "ours": float(curve(row["alpha"])),
+              "spread": float(row["train_loss_spread"])} for row in table("rank2")]  # fmt: skip
+    return [row for row in found if np.isfinite(row["ours"])]
+
+
+def _smooth(x, y):
+    """A curve through points, NaN outside of them."""
+    return PchipInterpolator(x, y, extrapolate=False)
 
 
 def _signs(published, ours):

@@ -23,7 +23,7 @@ from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.trials import run_trials
 from validation.paper._published_picture import draw
 from validation.paper._published_rule import overlaps
-from validation.paper._published_tables import lines, plane, sizes, table
+from validation.paper._published_tables import lines, plane, rank2, sizes, table
 
 OMEGA = 0.3
 OWN = {"semantic": "theta", "positional": "m"}
@@ -45,7 +45,14 @@ def main():
         curves = {branch: curve(branch, every, found, executor) for branch in land.BRANCHES}
         along = [] if found.quick else slices(found, executor)
     planes = {matrix: plane(matrix) for matrix in ("paper", "other")}
-    numbers = {"curves": curves, "lines": lines(), "planes": planes, "sizes": sizes(), "slices": along}
+    numbers = {
+        "curves": curves,
+        "lines": lines(),
+        "planes": planes,
+        "sizes": sizes(),
+        "rank2": rank2(),
+        "slices": along,
+    }
     numbers["largest"] = {branch: largest(rows) for branch, rows in curves.items()}
     judge(verdict, numbers)
     text = summary(numbers)
@@ -161,8 +168,9 @@ def summary(numbers):
     """The agreement in one table of Markdown."""
     rows = [("published", "compared with", "points", "agreement")]
     for branch, most in numbers["largest"].items():
-        rule = ", ".join(f"{key} {100 * value:.2f} %" for key, value in most["rule"].items())
-        ours = ", ".join(f"{key} {100 * value:+.1f} %" for key, value in most["ours"].items())
+        symbols = land.SYMBOLS | {"own": land.SYMBOLS[OWN[branch]]}
+        rule = ", ".join(f"{symbols[key]} {100 * value:.2f} %" for key, value in most["rule"].items())
+        ours = ", ".join(f"{symbols[key]} {100 * value:+.1f} %" for key, value in most["ours"].items())
         rows.append((f"Fig. 2, theory, {branch}", "the authors' rule run here", most["compared"], f"largest: {rule}"))
         rows.append((f"Fig. 2, theory, {branch}", "state evolution", most["judged"], f"largest: {ours}"))
     for name, symbol in (("alpha_c", "α_c"), ("alpha_l", "α_l")):
@@ -186,6 +194,9 @@ def summary(numbers):
         off = [row["test_error"] / row["trained"] - 1 for row in numbers["slices"] if "trained" in row]
         told = f"median {100 * np.median(off):+.1f} %, of sizes {100 * np.median(np.abs(off)):.1f} %"
         rows.append(("the same where that is off, or there is none", "theory of training", len(off), told))
+    off = [row["published"] / row["ours"] - 1 for row in numbers["rank2"]]
+    told = f"{100 * min(off):+.1f} to {100 * max(off):+.1f} %"
+    rows.append(("Fig. 14, rank 2, ε_t from random starts", "state evolution", len(off), told))
     lines_of = [f"| {' | '.join(map(str, row))} |" for row in rows]
     return "\n".join([lines_of[0], "|---" * len(rows[0]) + "|", *lines_of[1:]]) + "\n"
 
