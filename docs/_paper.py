@@ -80,6 +80,14 @@ def _published() -> dict[str, str]:
     found["pub_absent"] = f"{max(row['published']['own'] for row in branch):.3f}"
     judged = [row for row in numbers["slices"] if row["ours"] is not None]
     off = [abs(row["test_error"] / row["ours"] - 1) for row in judged]
+    late = [row for row in numbers["slices"] if "trained" in row]
+    away = [row for row in late if abs(row["test_error"] - row["trained"]) > 3 * row["test_error_spread"]]
+    left = [row["m"] for row in away if row["branch"] == "semantic"]
+    found |= {"pub_late": f"{len(late) - len(away)} of {len(late)}", "pub_left": f"{min(left):.2f} to {max(left):.2f}"}
+    most = max((row for row in late if row["ours"] is not None), key=lambda row: row["ours"] / row["test_error"])
+    for name, key in (("fixed", "ours"), ("told", "test_error"), ("trained", "trained")):
+        found[f"pub_most_{name}"] = f"{1e3 * most[key]:.2f}"
+    found |= {"pub_most_lam": f"{most['lam']:g}", "pub_most_alpha": f"{most['alpha']:.2f}"}
     found |= {
         "pub_lines": "\n".join(rows),
         "pub_slices": f"{100 * np.median(off):.1f} %",

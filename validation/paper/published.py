@@ -31,6 +31,7 @@ RULE, FIRST = 2e-3, 0.1
 NEAR = {"q": 0.1, "own": 0.1, "V": 0.1, "train_loss": 0.05, "test_error": 0.05}
 LINE, SIGNS, SPREAD, SPREADS, SHARE = 0.08, 0.95, 0.3, 3.0, 0.95
 SLICES = ("sigma", "lam", "omega")
+KEPT = (*SLICES, "alpha", "test_error", "test_error_spread", "m", "theta")
 TRIED = (0.673, 1.337, 2.0)  # α at which training is predicted where there is no fixed point
 TRAINING = {"method": "gd", "lr": 5.0, "n_iter": 150, "n_paths": 1280, "n_replicas": 2}  # to the time 5000 · .15
 
@@ -112,7 +113,7 @@ def slices(found, executor):
     for row in mine:
         se = stable[(*(float(row[name]) for name in SLICES), row["branch"], round(float(row["alpha"]), 3))]
         there = se["status"] in ("converged", "inaccurate")
-        rows.append({name: float(row[name]) for name in (*SLICES, "alpha", "test_error", "test_error_spread")}
+        rows.append({name: float(row[name]) for name in KEPT}
                     | {"branch": str(row["branch"]), "ours": se["test_error"] if there else None})  # fmt: skip
     told = [row for row in rows if (round(row["alpha"], 3) in TRIED if row["ours"] is None else not near(row, "ours"))]
     asked = [{name: row[name] for name in (*SLICES, "branch", "alpha")} for row in told]
