@@ -115,7 +115,9 @@ def slices(found, executor):
         there = se["status"] in ("converged", "inaccurate")
         rows.append({name: float(row[name]) for name in KEPT}
                     | {"branch": str(row["branch"]), "ours": se["test_error"] if there else None})  # fmt: skip
-    told = [row for row in rows if (round(row["alpha"], 3) in TRIED if row["ours"] is None else not near(row, "ours"))]
+    told = [
+        row for row in rows if (round(row["alpha"], 3) in TRIED if row["ours"] is None else not within(row, "ours"))
+    ]
     asked = [{name: row[name] for name in (*SLICES, "branch", "alpha")} for row in told]
     for row, trained in zip(told, run_trials(folder(found, "published_training"), training, asked), strict=True):
         row["trained"] = trained["test_error"]
@@ -128,7 +130,7 @@ def training(sigma, lam, omega, branch, alpha):
     return {"test_error": float(path.test_error[-1]), "test_error_error": float(path.test_error_error[-1])}
 
 
-def near(row, what):
+def within(row, what):
     """Whether a published ε_g is within three spreads of one instance."""
     return bool(abs(row["test_error"] - row[what]) <= SPREADS * row["test_error_spread"])
 
@@ -159,7 +161,7 @@ def judge(verdict, numbers):
     judged = [row for row in numbers["slices"] if row["ours"] is not None]
     if judged:
         trained = [row for row in numbers["slices"] if "trained" in row]
-        fixed, late = sum(near(row, "ours") for row in judged), sum(near(row, "trained") for row in trained)
+        fixed, late = sum(within(row, "ours") for row in judged), sum(within(row, "trained") for row in trained)
         told = f"slices: {fixed} of {len(judged)} published ε_g are within three spreads of the fixed point's"
         verdict.check(fixed + late >= SHARE * (fixed + len(trained)),
                       f"{told}; training at time 750 has {late} of {len(trained)} others")  # fmt: skip
