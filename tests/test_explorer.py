@@ -70,4 +70,7 @@ def test_the_page_tells_its_point_in_a_browser(page, alpha, omega, width, tmp_pa
             assert any(abs(word / loss - 1) < 1e-3 for word in told)
     assert dom.count('class="main-svg"') >= 4  # both pictures
     assert "heatmaplayer" in dom
+    # dark lines of the diagram are on light ground in the legend, too, whatever the page's colours
+    legend = re.search(r'<g class="legend".*?<rect class="bg"[^>]*fill: rgb\((\d+), (\d+), (\d+)\)', dom, re.S)
+    assert min(map(int, legend.groups())) > 200
     assert dom.count("js-line") > 10
