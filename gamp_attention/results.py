@@ -8,6 +8,8 @@ import numpy as np
 
 from gamp_attention._core.text import Rows, Shown, plain, with_error
 
+__all__ = ["ConvergenceError", "History", "Overlaps", "Status"]
+
 SIGNS = {  # of numbers in tables, with the digits they are shown with
     "q": ("q", 4),
     "m": ("m_1", 4),

@@ -18,10 +18,10 @@ from sphinx.ext.autosummary import extract_summary
 
 import gamp_attention as ga
 from docs import _results
+from validation._tools.names import EVERY as PUBLIC
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gamp_attention"
-PUBLIC = sorted({*ga.__all__, *ga._ESTIMATORS} - {"__version__"})
 EQUATION = re.compile(r":eq:`([\w-]+)`")
 # a docstring, its sections in order, a one-line summary, all parameters in order and with words, what is returned
 CHECKS = {"GL06", "GL07", "GL08", "SS01", "SS06", "PR02", "PR03", "PR04", "RT01"}
@@ -48,7 +48,7 @@ def resolved(name):
         except ModuleNotFoundError:
             continue
         for part in parts[split:]:
-            found = inspect.getattr_static(found, part)
+            found = getattr(found, part) if inspect.ismodule(found) else inspect.getattr_static(found, part)
         return getattr(found, "func", None) if isinstance(found, cached_property) else getattr(found, "fget", found)
     raise AssertionError(name)
 

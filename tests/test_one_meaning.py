@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from validation._tools.names import PUBLIC
 
 BUDGET = {"rtol": 0.1, "max_iter": 5, "max_work": 1e4}
-FUNCTIONS = {name: getattr(ga, name) for name in ga.__all__ if inspect.isfunction(getattr(ga, name))}
+FUNCTIONS = {name: getattr(ga, name) for name in PUBLIC if inspect.isfunction(getattr(ga, name))}
 RECORDS = {
-    name: getattr(ga, name) for name in ga.__all__
+    name: getattr(ga, name) for name in PUBLIC
     if is_dataclass(getattr(ga, name)) or hasattr(getattr(ga, name), "_fields")
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ import gamp_attention as ga
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.gamp.memory import naive_memory
 from tests.conftest import layer_gradient_norm
+from validation._tools.names import PUBLIC
 
 CASES = [(branch, risk) for branch in ("semantic", "positional") for risk in ("asymptotic", "exact")]
 
@@ -64,7 +65,7 @@ def test_one_default_risk(data, kind):
 def test_defaults_of_the_risk_show_in_signatures():
     defaults = {
         name: signature(getattr(ga, name)).parameters["risk"].default
-        for name in ga.__all__
+        for name in PUBLIC
         if isfunction(getattr(ga, name)) and "risk" in signature(getattr(ga, name)).parameters
     }
     assert defaults.pop("compare") == "asymptotic"

@@ -13,6 +13,7 @@ from gamp_attention.state_evolution.equations.units import relative_change
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.rules.choice import first_rule
 from validation._tools.calls import slots
+from validation._tools.names import PUBLIC
 
 SLACK = 1.01  # of a tolerance
 ROUNDING = 1e-12  # of a gradient, in units of what it is the sum of
@@ -77,7 +78,7 @@ def is_named(error: Exception, line: str) -> bool:
     """Whether an error names an argument, what it needs and what it got."""
     words = str(error)
     known = {slot.name for slot in slots(line)} | {
-        name for each in ga.__all__ if f"{each}(" in line and callable(getattr(ga, each))
+        name for each in PUBLIC if f"{each}(" in line and callable(getattr(ga, each))
         for name in inspect.signature(getattr(ga, each)).parameters
     }  # fmt: skip
     told = isinstance(error, ValueError | TypeError) and ("need" in words or "must" in words) and "got" in words
