@@ -16,6 +16,7 @@ class Stream(IntEnum):
     PERTURBATIONS = 3
     MINIBATCHES = 4
     HELD_OUT = 5
+    FOLDS = 6
 
 
 def generator(seed: Any, stream: Stream | None = None) -> np.random.Generator:

@@ -16,7 +16,8 @@ def plot_path(path: RegularizationPath, file: str | Path | None = None) -> Any:
     with figure(file, 1, 1, (6, 4)) as axes:
         axis = axes[0, 0]
         mean, spread = path.test_error[order], path.test_error_error[order]
-        axis.plot(lam, mean, "o-", ms=4, color=COLOURS["semantic"], label="left out")
+        label = "left out, in folds" if path.form == "folds" else "left out"
+        axis.plot(lam, mean, "o-", ms=4, color=COLOURS["semantic"], label=label)
         axis.fill_between(lam, mean - spread, mean + spread, color=COLOURS["semantic"], alpha=0.2, lw=0)
         axis.plot(lam, path.in_training[order], color=GREY, label="in training")
         if np.isfinite(path.predicted).any():

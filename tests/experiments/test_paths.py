@@ -2,9 +2,14 @@
 
 import numpy as np
 import pytest
-from sklearn.linear_model import RidgeCV
+from sklearn.linear_model import Ridge, RidgeCV
 
 import gamp_attention as ga
+from gamp_attention._core.seeds import Stream
+from gamp_attention.data.test_error import sampled_test_error
+from gamp_attention.experiments.inference.along import Along
+from gamp_attention.experiments.inference.folds import fold_errors
+from gamp_attention.experiments.inference.neighbours import at_lam, at_rows
 from tests.experiments.test_leave_one_out import ridge_rows
 
 LAMS = [3.0, 0.1, 0.3, 1.0]
@@ -66,7 +71,7 @@ def test_a_path_goes_on_from_its_file(rows, tmp_path, monkeypatch):
 
 
 def test_interrupted_paths_keep_what_is_finished(rows, tmp_path, monkeypatch):
-    from gamp_attention.experiments.inference import path as module
+    from gamp_attention.experiments.inference import along as module
 
     calls, run = [], module.run_gamp
 
@@ -113,12 +118,62 @@ def test_the_elastic_net_keeps_its_other_number(rows):
     assert data.penalty == ga.ElasticNet(0.1, 0.05)
 
 
-def test_where_noise_makes_the_landscape_rough_a_stronger_penalty_is_believed():
-    model = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6)
-    data = ga.sample(model, d=100, alpha=2.0, seed=0)
-    path = ga.regularization_path(data, np.logspace(-3, 0.5, 8), n_starts=4)
-    assert False in path.trusted
+NOISY = ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6)
+
+
+def test_where_noise_makes_the_landscape_rough_samples_are_left_out_in_folds():
+    data, lams = ga.sample(NOISY, d=100, alpha=2.0, seed=0), np.logspace(-3, 0.5, 8)
+    path = ga.regularization_path(data, lams, n_starts=4, folds=3)
+    assert path.form == "folds"
+    assert path.trusted == (True,) * 8
     assert path.lam[path.best] >= 0.1
+    assert "in parts" in path.message
+    fresh = sampled_test_error(data, path.results[0].Q, n_samples=4000, seed=0)[0]
+    alone = ga.regularization_path(data, lams, n_starts=4, folds=0)
+    assert alone.form == "cavity"
+    assert False in alone.trusted
+    assert alone.lam[alone.best] >= 0.1
+    assert alone.test_error[0] < 0.9 * fresh < path.test_error[0]
+
+
+def test_folds_are_trained_without_their_samples(rows):
+    along = Along(np.array([0.1, 1.0]), [at_lam(rows, lam) for lam in (0.1, 1.0)], [0, 1], "random", 1, 1e-10, 1000, 0)
+    known = {}
+    errors, converged = fold_errors(along, 4, known, lambda: None)
+    assert converged.all()
+    out = np.sort(np.array_split(np.random.default_rng([0, int(Stream.FOLDS)]).permutation(80), 4)[1])
+    rest = np.setdiff1d(np.arange(80), out)
+    x, y = rows.tokens[:, 0], rows.labels[:, 0]
+    for k, lam in enumerate((0.1, 1.0)):
+        model = Ridge(alpha=lam * 25, fit_intercept=False).fit(x[rest], y[rest])
+        assert np.allclose(errors[k, out], (y[out] - model.predict(x[out])) ** 2 / 2, rtol=1e-6)
+    calls = []
+    again, _ = fold_errors(along, 4, known, lambda: calls.append(1))
+    assert len(calls) == 8
+    assert np.allclose(again, errors, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ga.sample(ga.paper_model(), d=40, alpha=2.0, seed=0),
+        ga.sample(ga.mixture_model([[0.4, 0.15], [0.1, 0.35]], [[0.5, -0.7], [0.3, -0.2]], lam=0.1), 40, 2.0, seed=0),
+        ga.sample(ga.glm_model(ga.MultinomialLoss(), rank=3), d=40, alpha=2.0, seed=0),
+    ],
+    ids=["attention", "mixture", "labels"],
+)
+def test_some_samples_add_up_to_all(data):
+    rows = np.sort(np.random.default_rng(0).permutation(80)[:50])
+    rest, Q = np.setdiff1d(np.arange(80), rows), np.random.default_rng(1).normal(size=(40, data.rank))
+    parts = [at_rows(data, each) for each in (rows, rest)]
+    assert [each.n_samples for each in parts] == [50, 30]
+    assert [each.groups[-1].rows.stop for each in parts] == [50, 30]
+    penalty = ga.gradient(data, Q) * 0 + data.lam * Q
+    for risk in data._risks:
+        smooth = [ga.gradient(each, Q, risk) - penalty for each in (*parts, data)]
+        assert np.allclose(smooth[0] + smooth[1], smooth[2], rtol=0, atol=1e-10 * np.abs(smooth[2]).max())
+    assert np.allclose(parts[0].fields(Q), data.fields(Q)[rows])
+    assert ga.run_gamp(parts[0], "random").converged
 
 
 def test_iterations_are_bounded(sentences):
@@ -134,6 +189,8 @@ def test_bad_paths_are_named(rows):
         ({"lams": [-1.0]}, ValueError, "lams: needs values of λ that differ, none below 0"),
         ({"lams": [0.1], "form": "newton"}, ValueError, "form"),
         ({"lams": [0.1], "predict": 1}, TypeError, "predict"),
+        ({"lams": [0.1], "folds": 1}, ValueError, "folds: needs 0 or at least 2"),
+        ({"lams": [0.1], "folds": 81}, ValueError, "folds"),
         ({"lams": [0.1], "max_iter": 0}, ValueError, "max_iter"),
         ({"lams": [0.1], "tol": 0}, ValueError, "tol: needs a finite number > 0"),
     ]:

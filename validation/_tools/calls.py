@@ -148,7 +148,7 @@ LINES = {
     "leave_one_out": "ga.leave_one_out(DATA, FIT, form='hessian', examine=True, refits=1)",
     "regularization_path": (
         "ga.regularization_path(DATA, lams=[0.1, 1.0], init='random', n_starts=1, parameter='lam', form='cavity', "
-        "tol=1e-3, max_iter=12, seed=0, predict=False, progress=False)"
+        "tol=1e-3, max_iter=12, folds=2, seed=0, predict=False, progress=False)"
     ),
     "run_bayes_amp": (
         "ga.run_bayes_amp(DATA, init=WEIGHTS, model=None, learn=('prior',), damping=0.7, tol=1e-5, max_iter=20, "

@@ -1,7 +1,7 @@
 """Paths of a hyperparameter: training at each value from where the one before has led, and the error left out of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,14 +10,14 @@ from tqdm import tqdm
 from gamp_attention._core import check
 from gamp_attention._core.overflow import quiet
 from gamp_attention.data.dataset import Dataset, require_dataset
+from gamp_attention.experiments.inference.along import Along
+from gamp_attention.experiments.inference.folds import fold_errors
 from gamp_attention.experiments.inference.leave_one_out import FORMS, leave_one_out
 from gamp_attention.experiments.inference.neighbours import at_lam
 from gamp_attention.experiments.inference.path_result import RegularizationPath
 from gamp_attention.experiments.inference.result import LeaveOneOut
 from gamp_attention.gamp.checkpoint import Checkpoint, digest
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import run_gamp
-from gamp_attention.gamp.step import near_fixed_point
 from gamp_attention.results import ConvergenceError
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 
@@ -27,6 +27,7 @@ class PathSettings:
     """How values are compared."""
 
     caution: float = 1.25  # factor of estimates that are not trusted: rough landscapes made them up to 28 % too low
+    beside: int = 1  # values on each side of one that its roughness is judged with
 
 
 PATHS = PathSettings()
@@ -43,6 +44,7 @@ def regularization_path(
     form: str = "cavity",
     tol: float = 1e-3,
     max_iter: int = 10000,
+    folds: int = 5,
     seed: Any = 0,
     predict: bool = False,
     checkpoint: Any = None,
@@ -62,7 +64,9 @@ def regularization_path(
     form : "cavity" or "hessian", see `leave_one_out`.
     tol : bound on the gradient norms, above 0. By default the estimates are those of minima to a thousandth or so.
     max_iter : bound on the iterations of each run, which then ends without having converged.
-    seed : for the random part of starts.
+    folds : parts that samples are left out in where rough landscapes leave the choice to estimates that are not to be
+        trusted, each with a path of its own; 0 for none, where such estimates count a quarter more instead.
+    seed : for the random part of starts, and for folds.
     predict : whether state evolution of the instance predicts ε_g too, on each run's branch; sampled data alone.
     checkpoint : path of a file that weights are written to after each value, and taken from where it exists.
     progress : whether a bar is drawn; if not given, on a terminal.
@@ -96,28 +100,37 @@ def regularization_path(
     n = {each.n_samples for each in problems}
     if len(n) > 1:
         raise check.fail("data", sorted(n), "the same number of samples at each value")
+    if check.integer("folds", folds, low=0, high=min(n)) == 1:
+        raise check.fail("folds", folds, "0 or at least 2")
     order = np.argsort(values, kind="stable") if isinstance(data, Dataset) else np.arange(len(values))
-    file = None
+    along = Along(values, problems, order.tolist(), init, n_starts, tol, max_iter, seed)
+    file, known = None, dict[str, Any]()
     if checkpoint is not None:
-        file = Checkpoint(checkpoint, digest(first, values, tol, n_starts), 0.0)
-    stored = (file and file.load()) or {}
-    known = {int(k): (weights["Q"], weights["V"]) for k, weights in stored.items()}
+        file = Checkpoint(checkpoint, digest(first, values, tol, n_starts, folds), 0.0)
+        known = file.load() or {}
     ends: dict[int, GampResult] = {}
     left: dict[int, LeaveOneOut] = {}
-    before: GampResult | None = None
     with tqdm(total=len(values), disable=None if progress is None else not progress, leave=False, unit="fit") as bar:
-        for k in map(int, order):
-            ahead = _extrapolated(values[k], values, order, ends)
-            before = ends[k] = _trained(problems[k], known.get(k), before, ahead, init, n_starts, tol, max_iter, seed)
-            left[k] = leave_one_out(problems[k], before, form=form, examine=False if form == "hessian" else None)
-            known[k] = before.Q, before.overlaps.V
+
+        def finished() -> None:
             if file is not None:
-                file.save(lambda: {str(each): {"Q": Q, "V": V} for each, (Q, V) in known.items()})
+                file.save(lambda: known)
             bar.update()
-    results = tuple(ends[k] for k in range(len(values)))
-    if not any(each.converged for each in results):
-        raise ConvergenceError("regularization_path: no run has converged", results)
-    return _judged(parameter, values, problems, results, [left[k] for k in range(len(values))], predict)
+
+        for k, problem, result in along.runs(known.setdefault("all", {})):
+            ends[k] = result
+            left[k] = leave_one_out(problem, result, form=form, examine=False if form == "hessian" else None)
+            finished()
+        results = tuple(ends[k] for k in range(len(values)))
+        estimates = tuple(left[k] for k in range(len(values)))
+        if not any(each.converged for each in results):
+            raise ConvergenceError("regularization_path: no run has converged", results)
+        errors, trusted = np.array([each.errors for each in estimates]), _trusted(estimates, order, data)
+        here = all(isinstance(each.tokens, np.ndarray) for each in problems)
+        if folds and here and _undecided(errors, trusted, results):
+            form, bar.total = "folds", bar.total + folds * len(values)
+            errors, trusted = fold_errors(along, folds, known, finished)
+    return _judged(parameter, along, results, estimates, errors, trusted, form, predict)
 
 
 def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
@@ -138,45 +151,30 @@ def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
     return values, [at_lam(data, lam) for lam in values.tolist()]
 
 
-def _trained(
-    data: Dataset, known: Any, before: GampResult | None, ahead: Any, init: Any, n_starts: int, tol: float,
-    max_iter: int, seed: Any,
-) -> GampResult:  # fmt: skip
-    """The run at one value: confirmed where its weights are known, from those before where there are any."""
-    shape, options = (data.dim, data.rank), dict[str, Any](tol=tol, max_iter=max_iter)
-    if known is not None and known[0].shape == shape:
-        return run_gamp(data, near_fixed_point(data, "exact", *known), hold_after=0, **options)
-    usable = (
-        before is not None and before.converged and before.Q.shape == shape and np.isfinite(before.overlaps.V).all()
-    )
-    if not usable or before is None or not np.abs(before.Q).max() > 0:
-        return run_gamp(data, init, n_starts=n_starts, seed=seed, **options)
-    Q = before.Q if ahead is None or ahead.shape != shape else ahead
-    return run_gamp(data, replace(before, Q=Q), hold_after=0, **options)
+def _trusted(left: Any, order: np.ndarray, data: Any) -> np.ndarray:
+    """Whether each estimate is trusted (k,); along λ by the majority of itself and its neighbours."""
+    own = np.array([each.trusted for each in left])
+    if not isinstance(data, Dataset):
+        return own
+    found, beside = own.copy(), PATHS.beside
+    for place in range(beside, len(order) - beside):
+        found[order[place]] = np.median(own[order[place - beside : place + beside + 1]])
+    return found
 
 
-def _extrapolated(
-    value: float, values: np.ndarray, order: np.ndarray, ends: dict[int, GampResult]
-) -> np.ndarray | None:
-    """Weights on the line through those of the last two positive values, in their logarithm."""
-    done = [int(k) for k in order[: len(ends)]][-2:]
-    points = values[[*done, *order[len(ends) : len(ends) + 1]]]
-    if len(done) < 2 or not (points > 0).all() or points[0] == points[1]:
-        return None
-    first, second = (ends[k].Q for k in done)
-    share = np.log(value / points[1]) / np.log(points[1] / points[0])
-    alike = first.shape == second.shape and ends[done[0]].converged and ends[done[1]].converged
-    return second + np.clip(share, 0, 2) * (second - first) if alike else None
+def _undecided(errors: np.ndarray, trusted: np.ndarray, results: tuple[GampResult, ...]) -> bool:
+    """Whether the least estimate is not to be trusted."""
+    ended = [k for k, each in enumerate(results) if each.converged]
+    return not trusted[min(ended, key=lambda k: errors[k].mean())]
 
 
 def _judged(
-    parameter: str, values: np.ndarray, problems: list[Dataset], results: tuple[GampResult, ...],
-    left: list[LeaveOneOut], predict: bool,
+    parameter: str, along: Along, results: tuple[GampResult, ...], left: tuple[LeaveOneOut, ...], errors: np.ndarray,
+    trusted: np.ndarray, form: str, predict: bool,
 ) -> RegularizationPath:  # fmt: skip
     """The best value: the least error, where those that are not trusted count more."""
-    errors = np.array([each.errors for each in left])
+    values = along.values
     mean, spread = errors.mean(axis=1), errors.std(axis=1, ddof=1) / np.sqrt(errors.shape[1])
-    trusted = tuple(each.trusted for each in left)
     ended = [k for k in range(len(values)) if results[k].converged]
     counted = {k: mean[k] * (1.0 if trusted[k] else PATHS.caution) for k in ended}
     best = min(ended, key=lambda k: counted[k])
@@ -184,15 +182,19 @@ def _judged(
     best_1se = max([*near, best], key=lambda k: values[k])
     lower = sum(mean[k] < mean[best] for k in ended)
     message = f"the least test error at {parameter} = {values[best]:.4g}"
-    if not trusted[best]:
+    if form == "folds":
+        message += ", by samples left out in parts, as the landscape is too rough for leave-one-out"
+    elif not trusted[best]:
         message += ", where it is not to be trusted: compare with samples held out"
     elif lower:
         message += f"; {lower} others are lower by estimates that are not to be trusted"
-    predicted = np.array([_predicted(*each) if predict else np.nan for each in zip(problems, results, strict=True)])
+    ran = zip(along.problems, results, strict=True)
+    predicted = np.array([_predicted(*each) if predict else np.nan for each in ran])
     return RegularizationPath(
         parameter=parameter, lam=values, test_error=mean, test_error_error=spread,
-        in_training=np.array([each.in_training for each in left]), errors=errors, best=best, best_1se=best_1se,
-        trusted=trusted, predicted=predicted, results=results, message=message,
+        in_training=np.array([each.in_training for each in left]), errors=errors, form=form, best=best,
+        best_1se=best_1se, trusted=tuple(bool(each) for each in trusted), predicted=predicted, results=results,
+        message=message,
     )  # fmt: skip
 
 

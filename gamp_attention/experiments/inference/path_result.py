@@ -19,12 +19,14 @@ class RegularizationPath(Result):
     ----------
     parameter : its name.
     lam : (k,) its values, in the order that they were given in.
-    test_error, test_error_error : (k,) leave-one-out estimates of ε_g and their standard errors.
+    test_error, test_error_error : (k,) estimates of ε_g by samples left out, and their standard errors.
     in_training : (k,) the same means with the samples in training.
     errors : (k, n) of each sample.
+    form : how samples were left out: "cavity", "hessian", or in "folds", by weights trained on the other folds.
     best : index of the least test error, among those that are trusted where there are any.
     best_1se : index of the largest value whose test error is within one standard error of the best.
-    trusted : (k,) whether nothing speaks against the estimate, as of `leave_one_out`.
+    trusted : (k,) whether nothing speaks against the estimate, as of `leave_one_out`; of folds, whether all runs
+        converged.
     predicted : (k,) ε_g by state evolution of the instance, NaN where it was not asked for.
     results : what training gave at each value.
     message : the outcome in words.
@@ -44,6 +46,7 @@ class RegularizationPath(Result):
     test_error_error: np.ndarray
     in_training: np.ndarray
     errors: np.ndarray
+    form: str
     best: int
     best_1se: int
     trusted: tuple[bool, ...]
