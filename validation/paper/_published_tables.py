@@ -3,7 +3,7 @@
 From github.com/SPOC-group/positional-and-semantic-attention, commit 0b867fa, in the units of this package: losses
 divided by d, θ by σ⁻², and ε_g per token. `theory` and `lines` are the state evolution of figures 2 and 3; `plane`,
 `slices`, `figure2`, `sizes` and `rank2` (figure 14, random starts) are means of gradient descent, and spreads of one
-instance.
+instance. `histogram` is what the authors' notebook prints of table 1.
 """
 
 from pathlib import Path
