@@ -31,6 +31,8 @@ settings.register_profile("ci", derandomize=True, **_common)
 settings.register_profile("thorough", max_examples=1000, **_common)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+
 # a mixture: joint probabilities of the classes of two tokens, means and standard deviations
 CLASSES = [[0.4, 0.15], [0.1, 0.35]]
 MEANS = [[0.5, -0.7], [0.3, -0.2]]
@@ -43,8 +45,7 @@ QUICK = {"alpha": 1.0, "method": "GAMP", "d": 40, "n_test": 20}
 
 def examples(count):
     """Number of examples of a property: `count`, or ten times as many in the thorough profile."""
-    thorough = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
-    return settings(max_examples=10 * count if thorough else count)
+    return settings(max_examples=10 * count if THOROUGH else count)
 
 
 def layer_attention(student, z):

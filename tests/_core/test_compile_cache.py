@@ -31,8 +31,8 @@ recorder = event.RecordingListener()
 event.register("numba:compile", recorder)
 def show(value):
     print(sum(entry.is_start for _, entry in recorder.buffer), value)
-import gamp_attention as ga
 """
+WHOLE = "import gamp_attention as ga\n"
 SCRIPT = """
 from quartic import Quartic
 
@@ -54,14 +54,14 @@ COMPILERS = {  # decorators of functions and classes whose code goes into kernel
 }  # fmt: skip
 
 
-def counted(script, folder, shared=False):
+def counted(script, folder, shared=False, head=WHOLE):
     """Functions that a process of its own compiles, and what it shows; other modules, and its cache, are in a folder.
 
-    With a cache that is `shared`, the package's kernels are mostly there.
+    With a cache that is `shared`, the package's kernels are mostly there. The head is code before the script.
     """
     paths = f"{folder}{os.pathsep}{PACKAGE.parent}"  # a copy of the package in the folder comes first
     environment = os.environ | ({} if shared else {"NUMBA_CACHE_DIR": str(folder / "cache")}) | {"PYTHONPATH": paths}
-    command = [sys.executable, "-c", COUNTED + script]
+    command = [sys.executable, "-c", COUNTED + head + script]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr
     compiled, value = done.stdout.split()

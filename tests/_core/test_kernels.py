@@ -11,8 +11,16 @@ from numba.core import types
 
 from gamp_attention._core import kernels
 from gamp_attention._core.compiled import inline_kernel, inner_kernel, kernel
-from tests._core.test_compile_cache import counted
+from tests._core import test_compile_cache
+from tests.test_imports import PACKAGE
 
+# the package as a folder that modules are imported from, without what its __init__ imports
+BARE = f"""
+import sys, types
+package = types.ModuleType("gamp_attention")
+package.__path__ = [{str(PACKAGE)!r}]
+sys.modules["gamp_attention"] = package
+"""
 BELOW = """
 from gamp_attention._core.compiled import kernel, user_kernel
 
@@ -105,6 +113,10 @@ def tower(tmp_path):
     (tmp_path / "below.py").write_text(BELOW)
     (tmp_path / "above.py").write_text(ABOVE)
     return tmp_path
+
+
+def counted(script, folder):
+    return test_compile_cache.counted(script, folder, head=BARE)
 
 
 def files(folder, name):

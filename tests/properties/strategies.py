@@ -17,10 +17,11 @@ def attention_maps(draw, most=4):
 
 
 @st.composite
-def instances(draw, max_d=60):
+def instances(draw, max_d=60, max_fields=8):
     """A dataset with anything drawn: sizes, rank, ω, λ, σ, A, positions."""
     L, t = draw(st.integers(2, 4)), draw(st.integers(1, 2))
     student, r = draw(attention_maps(most=2))
+    L = min(L, max_fields // r)
     d = draw(st.integers(1, max_d))
     n = draw(st.integers(1, 2 * d + 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))

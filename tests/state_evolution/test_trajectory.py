@@ -4,11 +4,26 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.experiments.comparison.branch import deviation
+from gamp_attention.experiments.comparison import branch as comparison
 from gamp_attention.gamp.memory import naive_memory
 
 SEEDS, SIZE = 16, 600
 RUNS = {"semantic": (0.5, 12), "positional": (0.3, 12), "undamped": (1.0, 4)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def predictions():
+    """Predictions for an instance are made once: tests differ in the runs that are compared with them."""
+    known = {}
+
+    def predicted(model, alpha, name, *, damping, seed, **options):
+        if (name, damping, seed) not in known:
+            known[name, damping, seed] = ga.trajectory(model, alpha, name, damping=damping, seed=seed, **options)
+        return known[name, damping, seed]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "trajectory", predicted)
+        yield
 
 
 def deviations(model, name, **options):
@@ -16,7 +31,9 @@ def deviations(model, name, **options):
     damping, n_iter = RUNS[name]
     branch = "positional" if name == "positional" else "semantic"
     runs = [
-        deviation(ga.sample(model, SIZE, 1.5, 500 + s), branch, "asymptotic", damping, n_iter, seed=s, **options)
+        comparison.deviation(
+            ga.sample(model, SIZE, 1.5, 500 + s), branch, "asymptotic", damping, n_iter, seed=s, **options
+        )
         for s in range(SEEDS)
     ]
     found = {}
