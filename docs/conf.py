@@ -77,6 +77,7 @@ templates_path = ["_templates"]
 html_theme = "furo"
 html_static_path = ["_static", str(_explorer.write(HERE / "generated" / "explorer"))]
 html_css_files = ["manual.css"]
+html_js_files = ["pictures.js"]
 exclude_patterns = ["_build", "generated/results.md", "generated/examples", "gallery", "examples"]
 
 
