@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations.channel import Channel
+from gamp_attention.state_evolution.equations.channel import Channel, conjugates
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
@@ -79,6 +79,47 @@ def test_folding_makes_averages_of_three_tokens_several_times_more_accurate():
     for name, most in (("gg", 0.4), ("response", 0.4), ("moreau", 0.6)):
         a, b = (np.array([getattr(each, name) for each in found]).std(axis=0, ddof=1).max() for found in (few, many))
         assert a < most * b, name
+
+
+def test_student_fields_first_make_the_response_of_columns_several_times_more_accurate():
+    """V̂ in Stein's form, at half the work: what it is noisy by with plain points decides on their number."""
+    model, at = CASES["columns"]
+    few, many = (
+        np.array(
+            [conjugates(model, 2.0, o, each).V[0, 0, 0] for each in SobolRule(8192, 16).moments(Channel(model, o))]
+        )
+        for o in (at, moved_off(at))
+    )
+    assert few.std(ddof=1) < 0.5 * many.std(ddof=1)
+
+
+@pytest.mark.parametrize("case", ["columns", "no teacher"])
+def test_few_searches_for_lower_minima_correct_all_points(case):
+    """The same where one start finds all minima; where it does not, within the noise of the correction."""
+    model, at = CASES[case]
+    channel = Channel(model, at)
+    rule = SobolRule(4096, 8, seed=(2,))
+    every, some = (np.array([each.moreau for each in replace(rule, searched=n).moments(channel)]) for n in (1, 8))
+    if case == "columns":
+        np.testing.assert_allclose(some, every, rtol=1e-12)
+        assert rule.moments(channel)[0].doubled < 1e-3
+    else:
+        away, error = every.mean() - some.mean(), (some - every).std(ddof=1) / np.sqrt(8)
+        assert 0 < error < 1e-2 * every.mean()
+        assert abs(away) < 4 * error
+        assert rule.moments(channel)[0].doubled > 2e-3
+
+
+def test_maps_search_little_only_where_second_minima_are_rare():
+    model, at = CASES["columns"]
+    rare, common = (
+        OverlapMap(model, 2.0, SobolRule(4096, 8)),
+        OverlapMap(CASES["no teacher"][0], 1.5, SobolRule(4096, 8)),
+    )
+    rare(at)
+    common(CASES["no teacher"][1])
+    assert rare._jumps["rare"]
+    assert not common._jumps["rare"]
 
 
 @pytest.mark.parametrize("branch", ["semantic", "positional"])

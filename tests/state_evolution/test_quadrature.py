@@ -94,7 +94,8 @@ def test_mirror_images_are_left_out_rightly(model, at):
         if name in ("g", "with_teacher") and not (at.m if name == "g" else at.theta).any():
             a = np.zeros_like(b)
         size = max(np.abs(b).max(), 0.05 * np.sqrt(all_nodes.gg.max()))
-        assert np.allclose(a, b, atol=2e-4 * size), name
+        # no more than half of what the level leaves unresolved of the derivative, which is rough where jumps begin
+        assert np.allclose(a, b, atol=(5e-4 if name == "response" else 5e-5) * size), name
 
 
 def test_levels_converge(model):

@@ -9,8 +9,8 @@ from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.continuation.follow import curve_of
 from gamp_attention.state_evolution.continuation.track import BranchTrack, TrackPoint
-from gamp_attention.state_evolution.fixed_points.result import StateEvolutionResult
-from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF, is_off, solve_state_evolution
+from gamp_attention.state_evolution.fixed_points.newton import Root
+from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF, first_root, is_off
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Scan:
     model: Model
     branch: str
     found: dict[float, TrackPoint] = field(default_factory=dict)  # by α, where the branch exists
-    lost: dict[float, StateEvolutionResult] = field(default_factory=dict)  # what was found instead, by α
+    lost: dict[float, Root] = field(default_factory=dict)  # what was found instead, by α
     track: BranchTrack = field(init=False)  # through all of `found`, once there is one
 
     def at(self, alpha: float) -> TrackPoint | None:
@@ -45,11 +45,11 @@ class Scan:
 
     def solve(self, alpha: float, init: Any) -> bool:
         """Solve from a name or overlaps; whether the branch exists at α."""
-        result = solve_state_evolution(self.model, alpha, init, rtol=SCAN.tol, stability=False, max_iter=SCAN.max_iter)
-        if result.converged and self._follow(alpha, result.overlaps):
+        root = first_root(self.model, alpha, init, SCAN.max_iter)
+        if root.status.converged and self._follow(alpha, root.overlaps):
             self.lost.pop(alpha, None)
             return True
-        self.lost[alpha] = result
+        self.lost[alpha] = root
         return False
 
     def approach(self, end: float, alpha: float) -> None:

@@ -14,7 +14,7 @@ from gamp_attention.penalties.standard import with_lam
 
 METHODS = ("SE", "GAMP", "GD")
 AXES = ("method", "branch", "alpha", "omega", "lam", "sigma", "d", "seed")
-CELL_FORMAT = 1  # part of every key: to be raised when the same cell gives other numbers
+CELL_FORMAT = 2  # part of every key: to be raised when the same cell gives other numbers
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from gamp_attention.gamp.run import run_gamp
 from gamp_attention.models.model import Model
 from gamp_attention.models.parameters import with_parameter
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.fixed_points.solve import checked_rtol, solve_near
+from gamp_attention.state_evolution.fixed_points.derivatives import Derivatives, solve_near
+from gamp_attention.state_evolution.fixed_points.solve import checked_rtol
 
 DESCENDING = {"semantic": True, "positional": False}  # each branch is followed from the end at which it exists
 USED = {  # settings that matter to each method
@@ -94,13 +95,15 @@ def row_overlaps(row: dict[str, Any], name: str = "overlaps") -> Overlaps | None
 def _state_evolution(
     model: Model, cell: Cell, settings: Settings, previous_row: dict[str, Any] | None
 ) -> dict[str, Any]:
-    neighbour = row_overlaps(previous_row) if previous_row is not None and previous_row.get("converged") else None
-    result, warm = solve_near(model, cell.alpha, cell.branch, neighbour, settings.rtol)
+    before = previous_row if previous_row is not None and previous_row.get("converged") else {}
+    known = Derivatives.from_dict(before["derivatives"]) if before.get("derivatives") else None
+    result, known, warm = solve_near(model, cell.alpha, cell.branch, row_overlaps(before), settings.rtol, known)
     numbers = ("relative_error", "train_loss_error", "test_error", "test_error_error", "replicon", "replicon_error")
     total = result.V_hat.sum()
     row = _common(result, result.validity, "predecessor" if warm else "name")
     row |= {name: float(getattr(result, name)) for name in numbers}
     return row | {
+        "derivatives": None if known is None else known.to_dict(),
         "overlaps_error": _lists(result.overlaps_error),
         "jump_share": float(result.jump_mass.sum() / total),
         "jump_share_error": float(result.jump_mass_error.sum() / total),

@@ -28,7 +28,7 @@ class CrossingSettings:
     max_finer: int = 6  # rules: each takes about three times as long as the last
     slope_error: float = 0.2  # of a secant, relative
     step_share: float = 0.3  # what the slope's error may do to the last step, in units of the error asked for
-    unresolved: float = 0.5  # least error in units of what the rule leaves unresolved: shifts can be small by accident
+    unresolved: float = 1.0  # least error in units of what the rule leaves unresolved: shifts can be small by accident
 
 
 CROSSING = CrossingSettings()

@@ -4,13 +4,13 @@ For every token, (ω̃_l, y_l) is centred Gaussian with covariance [[q, θ], [θ
 z = prox(ω; T[y], V), g_l = V_l⁻¹(z_l − ω_l), and the hats are averages of g.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from gamp_attention._core.gaussian import psd_root
-from gamp_attention.denoisers.output import denoise
+from gamp_attention.denoisers.output import Denoised, denoise
 from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
@@ -18,6 +18,7 @@ from gamp_attention.state_evolution.equations.folding import folded, folds, turn
 from gamp_attention.state_evolution.equations.moments import (
     Moments,
     average,
+    corrected,
     exchanged_mean,
     isotropic_mean,
     reversed_mean,
@@ -124,8 +125,9 @@ class Channel:
 
     def folded(self, cube: np.ndarray) -> np.ndarray:
         """White noise (N, n_white) in such a part, from points of the unit cube (N, n_folded)."""
-        L, _, t = self.shape
-        return folded(cube, self.symmetry, L, t)
+        size = np.sqrt(self._model.coordinates.rho[:, 0, 0] * self.overlaps.q[:, 0, 0])
+        cosines = self.overlaps.theta[:, 0, 0] / np.where(size > 0, size, np.inf)
+        return folded(cube, self.symmetry, self.shape[1], cosines)
 
     def completed(self, moments: Moments) -> Moments:
         """Averages over such a part, as those over all of the channel."""
@@ -143,11 +145,30 @@ class Channel:
         """Fields ω̃ (N, L, r) given teacher fields y (N, L, t), from white noise (N, L, r)."""
         return np.einsum("lrt,nlt->nlr", self.slope, y) + np.einsum("lab,nlb->nla", self.root, noise)
 
-    def moments(self, white: np.ndarray, squares: bool) -> Moments:
-        """Averages over points of white noise (N, n_white); of products of derivatives only where `squares` says so."""
+    def moments(self, white: np.ndarray, squares: bool, searched: int = 1) -> Moments:
+        """Averages over points of white noise (N, n_white); of products of derivatives only where `squares` says so.
+
+        Of so many points one is `searched` for the global minimum. At others the minimum next to the fields is taken,
+        and what is different at those that are searched is added.
+        """
         y, terms, fields = self._at(white)
-        out = denoise(self.loss, terms.params, fields + self.overlaps.m, self.overlaps.V, jacobian=squares)
-        return average(y, fields, terms, out, self.overlaps.V)
+
+        def solved(n: int, hold: bool) -> Denoised:
+            centres = fields[:n] + self.overlaps.m
+            return denoise(self.loss, terms.params[:n], centres, self.overlaps.V, hold=hold, jacobian=squares)
+
+        def averaged(out: Denoised) -> Moments:
+            n = len(out.moreau)
+            some = replace(terms, params=terms.params[:n], constant=terms.constant[:n])
+            return average(y[:n], fields[:n], some, out, self.overlaps.V)
+
+        n, few = len(white), max(len(white) // searched, 1)
+        if searched == 1:
+            return averaged(solved(n, hold=False))
+        near = solved(n, hold=True)
+        return corrected(
+            averaged(near), averaged(solved(few, hold=False)), averaged(Denoised(*(v[:few] for v in near)))
+        )
 
     def errors(self, white: np.ndarray) -> np.ndarray:
         """Test errors (N,) at points of white noise (N, n_white)."""

@@ -34,4 +34,5 @@ def scattered(components: tuple[Component, ...], moments: list[Moments]) -> Mome
         moreau=sum(component.share * each.moreau for component, each in pairs),
         loss=sum(component.share * each.loss for component, each in pairs),
         steepest=max(each.steepest for each in moments),
+        doubled=max(each.doubled for each in moments),
     )

@@ -1,7 +1,7 @@
 """Averages over the channel: of points, and completed to all of a channel by its symmetries."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ class Moments:
     moreau: float  # of the Moreau envelope, with the constant of the risk
     loss: float  # of ℓ(z), with this constant
     steepest: float = np.inf  # largest trace of ∂z/∂ω; inf where a second minimum was found, or none was looked for
+    doubled: float = 1.0  # share of points at which a second minimum was found; 1 where none was looked for
 
 
 def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V: np.ndarray) -> Moments:
@@ -47,7 +48,17 @@ def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V
         moreau=float(np.mean(out.moreau + terms.constant)),
         loss=float(np.mean(out.loss + terms.constant)),
         steepest=_steepest(out, V),
+        doubled=float(np.isfinite(out.gap).mean()),
     )
+
+
+def corrected(all_near: Moments, few: Moments, few_near: Moments) -> Moments:
+    """Averages at minima next to the fields, corrected by a few points at which lower ones were looked for."""
+    averages = [each.name for each in fields(Moments) if each.name not in ("steepest", "doubled")]
+    moved: dict[str, Any] = {
+        name: getattr(all_near, name) + (getattr(few, name) - getattr(few_near, name)) for name in averages
+    }
+    return Moments(**moved, steepest=max(all_near.steepest, few.steepest), doubled=few.doubled)
 
 
 def _steepest(out: Denoised, V: np.ndarray) -> float:

@@ -84,6 +84,12 @@ class Packing:
         size = units(self.like)
         return np.concatenate([overlaps.arrays()[name][self._free(name)] / size[name] for name in self.names])
 
+    @property
+    def sizes(self) -> np.ndarray:
+        """The unit of each entry of a vector."""
+        size = units(self.like)
+        return np.concatenate([np.full(len(self._free(name)[0]), size[name]) for name in self.names])
+
     def unpack(self, vector: np.ndarray) -> Overlaps:
         """The Overlaps of a vector."""
         size, found, first = units(self.like), self.like.arrays(), 0

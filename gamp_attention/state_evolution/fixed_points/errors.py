@@ -7,6 +7,7 @@ import numpy as np
 
 from gamp_attention._core.spread import half_width
 from gamp_attention.results import Overlaps
+from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.fixed_points.free_energy import stationary_loss
 from gamp_attention.state_evolution.fixed_points.newton import BROYDEN, Root, newton_step
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image
@@ -66,8 +67,8 @@ class Point:
         return self.root.residual
 
 
-def point_of(root: Root, slopes: np.ndarray, rtol: float) -> Point:
-    """Numbers of a root; `slopes` (2, L, r, r, k) are derivatives of V̂ in both forms."""
+def point_of(root: Root, slopes: np.ndarray, rtol: float, test_slopes: np.ndarray | None = None) -> Point:
+    """Numbers of a root; `slopes` (2, L, r, r, k) are derivatives of V̂ in both forms, `test_slopes` (k,) of ε_g."""
     F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
     assert J is not None
     random = not F.rule.deterministic
@@ -83,7 +84,7 @@ def point_of(root: Root, slopes: np.ndarray, rtol: float) -> Point:
         test, test_error, test_slopes = float(tests.mean()), 0.0, np.zeros(len(best))
     else:
         test, test_error = by_series(F.model, overlaps, rtol)
-        test_slopes = slopes_by_series(F.model, packing, best)
+        test_slopes = slopes_by_series(F.model, packing, best) if test_slopes is None else test_slopes
     replicas = []
     for k, sample in enumerate(samples if random else []):
         move = newton_step(J, packing.pack(sample.overlaps) - there)
@@ -102,11 +103,19 @@ def point_of(root: Root, slopes: np.ndarray, rtol: float) -> Point:
     )  # fmt: skip
 
 
+def size_of(hats: Hats) -> float:
+    """The size of V̂ that errors are relative to, of that of its two forms which is larger.
+
+    Stein's goes through zero where jumps make up for the derivative.
+    """
+    return max(float(np.abs(each).max(initial=0.0)) for each in (hats.V, hats.V_derivative))
+
+
 def units_of(point: Point) -> np.ndarray:
-    """What errors are relative to: overlaps are packed in units, losses go by themselves, V̂ by its largest."""
+    """What errors are relative to: overlaps are packed in units, losses go by themselves, V̂ by its size."""
     k = len(point.best)
-    losses, V_hat = np.abs(point.numbers[k : k + LOSSES]), np.abs(point.numbers[k + LOSSES :])
-    return np.concatenate([np.ones(k), losses, np.full(len(V_hat), V_hat.max(initial=0.0))])
+    losses, V_hat = np.abs(point.numbers[k : k + LOSSES]), point.numbers[k + LOSSES :]
+    return np.concatenate([np.ones(k), losses, np.full(len(V_hat), size_of(point.image.hats))])
 
 
 def errors_of(points: list[Point]) -> np.ndarray:

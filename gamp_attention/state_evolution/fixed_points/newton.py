@@ -93,7 +93,8 @@ def newton(
 ) -> Root:
     """Guarded Newton steps with Broyden updates of a Jacobian.
 
-    Ends STALLED where no step reduces the residual, or the overlaps have changed by more than `reach`, relatively.
+    Ends STALLED where no step reduces the residual, or one with a new Jacobian hardly does and it is good enough; or
+    where the overlaps have changed by more than `reach`, relatively.
     """
     packing = packing or Packing.of(F.model, start)
     x, J = packing.pack(start), jacobian
@@ -115,12 +116,15 @@ def newton(
             continue
         moved, there, after = found
         error = (rest - after) - (moved - J @ moved)  # of (1 − J) moved
-        J, fresh = J - np.outer(error, moved) / (moved @ moved), False
+        J, was_fresh, fresh = J - np.outer(error, moved) / (moved @ moved), fresh, False
         x, rest = x + moved, after
         path.append(there)
         if relative_change(start, there) > reach:
             return Root(Status.STALLED, path, float(np.abs(rest).max()), packing, J, F)
-        if max(BROYDEN.slow * size, tol) < np.abs(rest).max():
+        left = float(np.abs(rest).max())
+        if max(BROYDEN.slow * size, tol) < left:
+            if was_fresh and len(path) > 2 and left <= BROYDEN.good_enough * tol:  # cuts move under each Jacobian
+                return Root(Status.STALLED, path, left, packing, J, F)
             J, fresh = F.jacobian(packing, there, BROYDEN.difference), True
     return Root(Status.MAX_ITER, path, float(np.abs(rest).max()), packing, J, F)
 

@@ -23,6 +23,8 @@ class MapSettings:
     """What a map remembers."""
 
     kept: int = 8  # overlaps whose averages are kept
+    in_alpha: float = 1e-4  # relative difference for derivatives
+    rare: float = 5e-4  # share of points with a second minimum, up to which few are searched for one
     steep: float = 3.0  # trace of ∂z/∂ω, in units of that of 1, below which a point is far from where jumps begin
 
 
@@ -72,9 +74,31 @@ class OverlapMap:
         for at, with_squares, moments in self._recent:
             if at is overlaps and (with_squares or not squares):
                 return moments
-        moments = average_channels(self.rule, self.model, overlaps, squares)
+        moments = self._averages(overlaps, squares)
         self._recent.append((overlaps, squares, moments))
         del self._recent[: -MAP.kept]
+        return moments
+
+    def has_squares(self, overlaps: Overlaps) -> bool:
+        """Whether averages of products of derivatives were asked for at given overlaps, and are kept."""
+        return any(at is overlaps and squares for at, squares, _ in self._recent)
+
+    def _averages(self, overlaps: Overlaps, squares: bool) -> list[Moments]:
+        """The rule's averages, with few searches for lower minima where the first averages find such at few points.
+
+        Where a coarser rule did so, few are searched at once. If these show no sign of jumps, all are after that.
+        """
+        sparing, rare = self.rule.sparing(), self._jumps.get("rare")
+        if sparing is self.rule or not self.model.task.jumps or rare is False:
+            return average_channels(self.rule, self.model, overlaps, squares)
+        if rare or self._jumps.get("rare before"):
+            moments = average_channels(sparing, self.model, overlaps, squares)
+            few = _mean(moments)
+            if rare or (self._jump(few) and few.doubled <= MAP.rare):
+                self._jumps["rare"] = True
+                return moments
+        moments = average_channels(self.rule, self.model, overlaps, squares)
+        self._jumps["rare"] = _mean(moments).doubled <= MAP.rare
         return moments
 
     def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
@@ -115,12 +139,19 @@ class OverlapMap:
 
     def on(self, rule: Rule) -> "OverlapMap":
         """The map on another rule."""
-        return replace(self, rule=rule, _recent=[], _slopes={}, _jumps={})
+        return replace(self, rule=rule, _recent=[], _slopes={}, _jumps={"rare before": self._jumps.get("rare", False)})
 
     def jacobian(
-        self, packing: Packing, at: Overlaps, step: float, *, central: bool = False, odd: bool = False
+        self,
+        packing: Packing,
+        at: Overlaps,
+        step: float,
+        *,
+        central: bool = False,
+        odd: bool = False,
+        columns: int | None = None,
     ) -> np.ndarray:
-        """Derivative of the map in the packed overlaps, by finite differences.
+        """Derivative of the map in the packed overlaps, by finite differences; or the first columns of it.
 
         Differences are one-sided unless `central`. With `odd`, the map is odd in what is packed, and zero at zero.
         """
@@ -132,7 +163,7 @@ class OverlapMap:
             hats.append(_responses(image.hats))
             return packing.pack(image.overlaps)
 
-        shifts = step * np.eye(len(x))
+        shifts = step * np.eye(len(x))[:columns]
         if central:
             return np.stack([(value(shift) - value(-shift)) / (2 * step) for shift in shifts], axis=1)
         if odd:
@@ -141,6 +172,16 @@ class OverlapMap:
         J = np.stack([(value(shift) - base) / step for shift in shifts], axis=1)
         self._slopes["last"] = packing, np.stack([(each - hats[0]) / step for each in hats[1:]], axis=-1)
         return J
+
+    def slope_in_alpha(self, packing: Packing, at: Overlaps) -> np.ndarray:
+        """Derivative of the packed map in α, (k,): hats are proportional to it, so no further averages are taken."""
+        step = MAP.in_alpha * self.alpha
+        ahead = replace(self, alpha=self.alpha + step)  # which knows the same averages
+        return (packing.pack(ahead(at)) - packing.pack(self(at))) / step
+
+    def give_slopes(self, packing: Packing, slopes: np.ndarray) -> None:
+        """Take the derivative of V̂ in the packed overlaps as known."""
+        self._slopes["last"] = packing, slopes
 
     def response_slopes(self, packing: Packing, at: Overlaps, step: float) -> np.ndarray:
         """Derivative of V̂ in both forms (2, L, r, r, k) in the packed overlaps, that came with the last Jacobian."""

@@ -6,12 +6,14 @@ import numpy as np
 
 from gamp_attention._core.spread import half_width
 from gamp_attention.results import Overlaps, Status, stacked
+from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.fixed_points.errors import (
     LOSSES,
     Point,
     errors_of,
     point_of,
     response_slopes,
+    size_of,
     units_of,
 )
 from gamp_attention.state_evolution.fixed_points.newton import Root, newton
@@ -34,6 +36,8 @@ class RefinementSettings:
     # begin converge like square roots, and so does what is asked of them: so many √rtol, but at most `judged_worst`
     judged: tuple[float, float] = (1.0, 10.0)
     judged_worst: float = 0.1
+    with_squares: int = 1  # level of the split rule at which the overlaps are solved with squares at once
+    judged_drift: float = 5.0  # change of the replicon with that of the overlaps, both relative
     judged_levels: int = 4  # of the split rule that they may take where that is not reached on fewer
     plain: float = 1e-2  # jump mass, relative to V̂, under which there are as good as no jumps
     judged_shift: float = 1.5  # their error in units of the difference from the coarser rule
@@ -54,14 +58,14 @@ class Judgement:
     replicon: float
     replicon_error: float
 
-    def within(self, rtol: float, V_hat: np.ndarray) -> bool:
+    def within(self, rtol: float, hats: Hats) -> bool:
         """Whether they are as accurate as is asked for."""
         asked = np.minimum(np.array(REFINEMENT.judged) * np.sqrt(rtol), REFINEMENT.judged_worst)
-        return bool(self.jump_mass_error.max() <= asked[0] * np.abs(V_hat).max() and self.replicon_error <= asked[1])
+        return bool(self.jump_mass_error.max() <= asked[0] * size_of(hats) and self.replicon_error <= asked[1])
 
 
-def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResult, OverlapMap]:
-    """The fixed point on ever finer rules, until all errors are within rtol or the budget ends; and the finest map.
+def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResult, Root]:
+    """The fixed point on ever finer rules, until all errors are within rtol or the budget ends; and the last root.
 
     Eq. :eq:`errors`.
     """
@@ -74,10 +78,12 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
     while finer is not None and (len(points) == 1 or work_of(finer.rule, F.model) <= max_work):
         enough = max(REFINEMENT.residual * rtol, 0.0 if random else REFINEMENT.step_error * error, 1e-12)
         try:
+            if finer.rule.deterministic and finer.rule.level == REFINEMENT.with_squares:
+                finer.images(x, squares=True)  # kept, for Newton's method and for the judgement
             last = newton(finer, x, enough, jacobian=J, packing=root.packing)
             if finer.overlooks_jumps(last.overlaps):
                 last = newton(finer, last.overlaps, enough, jacobian=J, packing=root.packing)
-            points.append(point_of(last, slopes, rtol))
+            points.append(point_of(last, slopes, rtol, points[0].test_slopes))
         except WorkExceeded:
             if len(points) == 1:
                 raise
@@ -89,7 +95,7 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
             break
         x, finer = points[-1].overlaps, finer.aimed(max(error / rtol, REFINEMENT.least_excess))
     judged = _judged(points, slopes, errors, rtol, max_work)
-    return _result(points[-1], errors, error, judged, root.path, n_iter, rtol), points[-1].root.F
+    return _result(points[-1], errors, error, judged, root.path, n_iter, rtol), points[-1].root
 
 
 def _worst(points: list[Point], errors: np.ndarray) -> float:
@@ -108,27 +114,36 @@ def _judged(points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: f
     if not F.rule.deterministic:
         return _judged_by_replicas(last, slopes, moved, rtol)
     found, before, level = None, None, 0
+    done = {each.root.F.rule.level: each for each in points if each.root.F.has_squares(each.root.overlaps)}
 
     def judgement(jump: np.ndarray, rs: float, other: tuple[np.ndarray, float], tol: float) -> Judgement:
         away = REFINEMENT.judged_shift * np.abs(jump - other[0]) + moved
         unsure = REFINEMENT.judged_shift * abs(rs - other[1])
         return Judgement(jump, np.maximum(away, tol * np.abs(jump)), rs, max(unsure, tol))
 
+    def told(point: Point) -> tuple[np.ndarray, float]:
+        """From a point that has them, at overlaps next to the best ones."""
+        step = last.best - last.root.packing.pack(point.root.overlaps)
+        jump, rs = _pair(F, point.image)
+        return jump + (slopes[0] - slopes[1]) @ step, rs
+
     while level <= max(last.root.F.rule.level, REFINEMENT.judged_levels):
         finer = F.on(F.rule.at_level(level))
         if found is not None and work_of(finer.rule, F.model) > max_work:
             break
         try:
-            jump, rs = _pair(F, finer.images(best, squares=True)[0])
+            jump, rs = told(done[level]) if level in done else _pair(F, finer.images(best, squares=True)[0])
         except WorkExceeded:
             break
         if before is not None:
             found = judgement(jump, rs, before, finer.rule.tol)
         elif np.abs(jump).max() < REFINEMENT.plain * np.abs(last.image.hats.V).max():
             # without jumps the last point's panels resolve squares as well
-            best_jump, best_rs = _pair(F, last.image)
-            found = judgement(best_jump, best_rs, (jump, rs), F.rule.tol)
-        if found is not None and found.within(rtol, last.image.hats.V):
+            found = judgement(*told(last), (jump, rs), F.rule.tol)
+        if found is not None and level in done:
+            step = np.abs(last.best - last.root.packing.pack(done[level].root.overlaps)).max()
+            found = replace(found, replicon_error=found.replicon_error + REFINEMENT.judged_drift * step * rs)
+        if found is not None and found.within(rtol, last.image.hats):
             break
         before, level = (jump, rs), level + 1
     if found is None:
@@ -154,7 +169,7 @@ def _judged_by_replicas(last: Point, slopes: np.ndarray, moved: np.ndarray, rtol
         image, samples = G.images(at, squares=True)
         unsure = half_width(np.array([_pair(F, each)[1] for each in samples]))
         found = Judgement(jump, half_width(jumps) + moved + unseen, _pair(F, image)[1], float(unsure))
-        if G is F or found.within(rtol, last.image.hats.V):
+        if G is F or found.within(rtol, last.image.hats):
             return found
         G = G.finer()
 
@@ -173,7 +188,7 @@ def _result(
     known = F.response == "stein" and np.isfinite(judged.jump_mass).all()
     shift = jump_shift(F.model, hats) if known else np.nan
     consistent, words = validity(judged.replicon, float(judged.jump_mass.sum() / V_hat.sum()), shift)
-    solved = point.residual <= rtol and error <= rtol * (1 + 1e-9) and judged.within(rtol, V_hat)
+    solved = point.residual <= rtol and error <= rtol * (1 + 1e-9) and judged.within(rtol, hats)
     return StateEvolutionResult(
         status=Status.CONVERGED if solved else Status.INACCURATE,
         n_iter=n_iter,

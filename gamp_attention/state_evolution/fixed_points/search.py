@@ -10,6 +10,7 @@ from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, BROYD
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished
 from gamp_attention.state_evolution.fixed_points.stability import family_growth
 from gamp_attention.state_evolution.fixed_points.vanishing import (
+    VANISHING,
     fading_families,
     family_size,
     vanishing_weights,
@@ -25,6 +26,7 @@ class RootSearchSettings:
     drift: tuple[float, float] = (30.0, 1e-6)  # from the answer by damped steps: in tolerances, or absolute if larger
     astray: float = 1.2  # units of the largest Newton step from which none comes back to a neighbour
     kept: float = 0.8  # share of m and θ left at an answer, from which on they do not fade
+    as_fast: float = 0.5  # share of the rate of decay next to zero, at which a family is on its way there
     clear: float = 0.05  # distance of a growth from 1 that the first rule resolves
     max_level: int = 2  # of the split rule, up to which a growth near 1 is resolved
     newton: int = 2  # damped steps that Newton's method costs at least, in units of the number of overlaps
@@ -32,6 +34,14 @@ class RootSearchSettings:
 
 
 ROOT_SEARCH = RootSearchSettings()
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A fixed point without one family of overlaps, and how the family grows there."""
+
+    root: Root
+    growth: float  # below 1, damped steps bring the family back to zero
 
 
 def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_damped: int = 4) -> Root:
@@ -46,7 +56,7 @@ def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_dam
     - Newton's answer is taken if it lies near the damped iterate it started from, and damped steps from it stay there.
     """
     path = [start]
-    looked_at: set[str] = set()
+    looked_at: dict[str, Neighbour | None] = {}
     try:
         while True:
             latest, change = iterate(F, path[-1], tol, min(n_damped, max_iter - len(path) + 1))
@@ -60,6 +70,9 @@ def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_dam
             if ROOT_SEARCH.newton * len(Packing.of(F.model, path[-1]).pack(path[-1])) > max_iter:
                 n_damped = max_iter
                 continue
+            root = _clearly_faded(F, latest, tol, looked_at)
+            if root is not None:
+                return replace(root, path=path + root.path)
             near = _newton_nearby(F, path[-1], tol, change)
             if near is None or not _keeps(path[-1], near):
                 root = _without_fading(F, latest, tol, looked_at)
@@ -80,12 +93,31 @@ def _ended(F: OverlapMap, path: list[Overlaps], change: float, tol: float) -> Ro
     return Root(Status.MAX_ITER if np.isfinite(change) else Status.NONFINITE, path, change, packing, None, F)
 
 
-def _without_fading(F: OverlapMap, path: list[Overlaps], tol: float, looked_at: set[str]) -> Root | None:
+def _clearly_faded(
+    F: OverlapMap, path: list[Overlaps], tol: float, looked_at: dict[str, Neighbour | None]
+) -> Root | None:
+    """The fixed point without a family that fades as fast as next to it, so that none lies between; or None."""
+    for family in fading_families(path):
+        here, rates = path[-1], -np.diff(np.log([family_size(x, family) for x in path]))
+        now = family_size(F(here), family) / family_size(here, family)  # growth where the path ends
+        if family in looked_at or now > 1 - ROOT_SEARCH.clear or rates[-1] < VANISHING.steady * rates[0]:
+            continue
+        near = neighbour(F, here, family, tol)
+        if near is not None:
+            looked_at[family] = near
+            if near.growth < 1 and 1 - now > ROOT_SEARCH.as_fast * (1 - near.growth):
+                return near.root
+    return None
+
+
+def _without_fading(
+    F: OverlapMap, path: list[Overlaps], tol: float, looked_at: dict[str, Neighbour | None]
+) -> Root | None:
     """The fixed point that a family fades towards along a path; None where none fades, or none is found."""
     for family in fading_families(path):
-        near = None if family in looked_at else neighbour(F, path[-1], family, tol)
+        near = looked_at[family] if family in looked_at else neighbour(F, path[-1], family, tol)
         if near is not None:
-            looked_at.add(family)
+            looked_at[family] = None  # once is enough
             root = near.root if near.growth < 1 else beyond(near, path[-1], family, tol)
             if root is not None:
                 return root
@@ -111,14 +143,6 @@ def _keeps(start: Overlaps, root: Root) -> bool:
         family_size(root.overlaps, name) >= ROOT_SEARCH.kept * family_size(start, name) for name in ("m", "theta")
     )
     return kept and bool(np.linalg.eigvals(root.jacobian).real.max() < 1 - ROOT_SEARCH.clear)
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """A fixed point without one family of overlaps, and how the family grows there."""
-
-    root: Root
-    growth: float  # below 1, damped steps bring the family back to zero
 
 
 def neighbour(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> Neighbour | None:

@@ -38,7 +38,6 @@ class StartSettings:
     max_slower: float = 8.0  # the damping is divided by at most this beyond
     relax_named: int = 4  # damped steps of the overlap map after that
     relax_given: int = 1  # the same from given overlaps, which may be near a fixed point that repels
-    max_iter_near: int = 60  # from a neighbour; if it takes more, that is no help
 
 
 START = StartSettings()
@@ -72,9 +71,10 @@ def solve_state_evolution(
     model : the problem.
     alpha : sample complexity, > 0.
     init : "semantic", "positional" or "random", followed for some steps of damped GAMP; or Overlaps to start from.
-    rtol : relative error asked for of the overlaps, V̂ and both losses, in units of √q for m and θ; at least 1e-10; 1e-4
-        if not given, 2e-3 where the rule is random. Of the jump mass, in units of V̂, √rtol is asked, of the replicon,
-        whose threshold is 1, 10√rtol, at most .1 of either, as these converge like square roots.
+    rtol : relative error asked for of the overlaps, V̂ and both losses, in units of √q for m and θ, and of the larger of
+        its two forms for V̂; at least 1e-10; 1e-4 if not given, 2e-3 where the rule is random. Of the jump mass, in
+        the units of V̂, √rtol is asked, of the replicon, whose threshold is 1, 10√rtol, at most .1 of either, as these
+        converge like square roots.
     rule : "split", a product rule cut where the proximal map jumps (L (r + t) <= 6); "lines", randomised lines cut
         there; "sobol", randomised points; "auto" for "split" up to L (r + t) = 4, then "sobol".
     response : form of V̂: "stein" counts the jumps of the proximal map, "derivative" averages the a.e. derivative.
@@ -153,6 +153,19 @@ def path_from(F: OverlapMap, name: str, seed: int) -> list[Overlaps]:
     return [*path[:-1], end]
 
 
+def first_root(model: Model, alpha: float, init: Any, max_iter: int) -> Root:
+    """The fixed point on the coarsest rule from a name or Overlaps; LOST where a named branch does not exist."""
+    F, named = OverlapMap(model, alpha, first_rule("auto", model, (0,))), isinstance(init, str)
+    try:
+        start = named_start(F, init, 0) if named else init
+    except BREAKDOWNS as error:
+        begun = start_law(model, init).overlaps(model)
+        return Root(breakdown(error), [begun], np.nan, Packing.of(model, begun), None, F)
+    root = fixed_point(F, start, F.rule.rough, max_iter, START.relax_named if named else START.relax_given)
+    lost = root.status.converged and named and is_off(init, root.overlaps)
+    return replace(root, status=Status.LOST) if lost else root
+
+
 def solve_from(
     F: OverlapMap,
     start: Overlaps,
@@ -165,18 +178,30 @@ def solve_from(
     stable: bool = False,
 ) -> StateEvolutionResult:
     """The fixed point that a start leads to after some damped steps; LOST where it is not on the branch named."""
-    root = fixed_point(F, start, F.rule.rough, max_iter, n_damped)
+    result, last = refined(fixed_point(F, start, F.rule.rough, max_iter, n_damped), branch, rtol, max_work)
+    if not stable or last is None:
+        return result
+    try:
+        return replace(result, stability=stability(last.F.on(last.F.rule.for_stability()), result.overlaps))
+    except BREAKDOWNS as error:
+        return _failed(replace(last, status=breakdown(error)))
+
+
+def refined(
+    root: Root, branch: str | None, rtol: float, max_work: float = 1e8
+) -> tuple[StateEvolutionResult, Root | None]:
+    """The solution that begins with a root on the first rule, and the root on the last, None where there is none."""
     if not root.status.converged:
-        return _failed(root)
+        return _failed(root), None
     try:
         if is_off(branch, root.overlaps):
-            return _failed(replace(root, status=Status.LOST))
-        result, F = refine(root, rtol, max_work)
-        if is_off(branch, result.overlaps):
-            return _failed(replace(root, status=Status.LOST, path=[*root.path, result.overlaps]))
-        return replace(result, stability=stability(F.on(F.rule.for_stability()), result.overlaps)) if stable else result
+            return _failed(replace(root, status=Status.LOST)), None
+        result, last = refine(root, rtol, max_work)
     except BREAKDOWNS as error:
-        return _failed(replace(root, status=breakdown(error)))
+        return _failed(replace(root, status=breakdown(error))), None
+    if is_off(branch, result.overlaps):
+        return _failed(replace(root, status=Status.LOST, path=[*root.path, result.overlaps])), None
+    return result, last
 
 
 def is_off(branch: str | None, overlaps: Overlaps) -> bool:
@@ -226,22 +251,6 @@ def _failed(root: Root) -> StateEvolutionResult:
         "rule": root.F.rule.name,
     }
     return StateEvolutionResult(**unknown | known)
-
-
-def solve_near(
-    model: Model, alpha: float, branch: str, near: Overlaps | None, rtol: float
-) -> tuple[StateEvolutionResult, bool]:
-    """The fixed point on a named branch, and whether it was found from the overlaps of a neighbour.
-
-    The neighbour is at another α or for another model. Where that did not converge on the branch, or there is none, it
-    is solved for by name.
-    """
-    F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
-    if near is not None and is_feasible(model, near):  # they may be on the edge, as of columns that are zero
-        found = solve_from(F, near, branch, rtol, START.relax_given, max_iter=START.max_iter_near)
-        if found.converged:
-            return found, True
-    return solve_from(F, named_start(F, branch, 0), branch, rtol), False
 
 
 def checked_rtol(rtol: Any) -> float:

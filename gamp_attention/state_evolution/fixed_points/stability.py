@@ -98,7 +98,14 @@ def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
         return F.jacobian(packing, at, STABILITY.difference, central=True)
     if sector in packing.names:
         return np.zeros((0, 0))
-    return F.jacobian(Packing(at, (sector,)), at, STABILITY.difference, odd=True)
+    family = Packing(at, (sector,))
+    if not Symmetry.of(F.model, at).reversal:
+        return F.jacobian(family, at, STABILITY.difference, odd=True)
+    shape = at.arrays()[sector].shape  # tokens reversed: columns of the last tokens are those of the first ones
+    L, size = len(at.q), int(np.prod(shape[1:]))
+    half = F.jacobian(family, at, STABILITY.difference, odd=True, columns=(L + 1) // 2 * size)
+    known = half.reshape(*shape, (L + 1) // 2, size)
+    return np.concatenate([known, known[::-1, ..., : L // 2, :][..., ::-1, :]], axis=-2).reshape(L * size, L * size)
 
 
 def replicon(model: Model, hats: Hats, response: str) -> float:

@@ -49,7 +49,7 @@ def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule, replica: 
         return np.array([by_series(model, overlaps, SERIES.accuracy * rule.tol)[0]])
     parts = [
         share * np.array([channel.errors(points).mean() for points in part.point_sets(channel, replica)])
-        for share, part, channel in each_component(rule, model, overlaps)
+        for share, part, channel in each_component(rule.for_test_error(), model, overlaps)
     ]
     return np.sum(parts, axis=0)
 
@@ -95,17 +95,22 @@ def _error(model: Model, overlaps: Overlaps, nodes: float) -> float:
     student, c, teacher = np.linalg.svd(correlation)
     c = np.minimum(c, 1.0)
     (L, pairs), trace = c.shape, task.trace
-    sums = [
-        _coefficients(lambda z: task.student(z + overlaps.m), root @ student, pairs, nodes),
-        _coefficients(task.teacher, rho @ np.swapaxes(teacher, 1, 2), pairs, nodes),
-    ]
-    (S, S2), (T, T2) = sums
+    S, S2 = _coefficients(lambda z: task.student(z + overlaps.m), root @ student, pairs, nodes)
+    T, T2 = _of_teacher(model, (rho @ np.swapaxes(teacher, 1, 2)).tobytes(), pairs, nodes)
     n = min(S.shape[0], T.shape[0])
     S, T = (v[(slice(n),) * (L * pairs)] for v in (S, T))
     for axis, share in enumerate(c.ravel()):
         S = S * (share ** np.arange(n)).reshape((-1,) + (1,) * (S.ndim - axis - 1))
     both = np.einsum("kij,kij->j", S.reshape(-1, L, L), T.reshape(-1, L, L))
     return float(trace @ (S2 - 2 * both + T2)) / L
+
+
+@lru_cache(maxsize=8)
+def _of_teacher(model: Model, root: bytes, pairs: int, nodes: float) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients of a teacher, whose coordinates stay the same for one column while overlaps change."""
+    task: Any = model.task
+    shape = model.n_tokens, model.teacher_rank, model.teacher_rank
+    return _coefficients(task.teacher, np.frombuffer(root).reshape(shape), pairs, nodes)
 
 
 def _coefficients(

@@ -30,7 +30,7 @@ from gamp_attention.state_evolution.rules.line_track import (
 class LineSettings(NamedTuple):
     """Bounds on the work of one line."""
 
-    block: int = 8  # lines a thread takes at a time
+    block: int = 32  # lines a thread takes at a time
     max_panels: int = 256  # waiting
     max_depth: int = 40  # halvings of one panel
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from gamp_attention.denoisers.newton import make_metric
 from gamp_attention.state_evolution.equations.channel import Channel
+from gamp_attention.state_evolution.equations.folding import contrast_basis
 from gamp_attention.state_evolution.equations.moments import Moments
 from gamp_attention.state_evolution.rules.line_average import line_averages
 from gamp_attention.state_evolution.rules.line_track import legendre_nodes
@@ -16,18 +17,6 @@ def reach(tol: float) -> float:
     """Range, in standard deviations, beyond which a Gaussian average may be cut."""
     margin = 1.5  # beyond where the Gaussian density reaches the tolerance
     return float(np.sqrt(-2 * np.log(tol)) + margin)
-
-
-def contrast_basis(n_tokens: int, rank: int) -> np.ndarray:
-    """Orthonormal basis (L·rank, L·rank) whose first column is the contrast between tokens, in the first column.
-
-    Where tokens are alike attention is undecided: the proximal map jumps across this direction.
-    """
-    first = np.zeros((n_tokens, rank))
-    first[:, 0] = np.linspace(1, -1, n_tokens) if n_tokens > 1 else 1
-    size = n_tokens * rank
-    basis, _ = np.linalg.qr(np.concatenate([first.reshape(size, 1), np.eye(size)], axis=1))
-    return basis * np.sign(first.reshape(size) @ basis[:, 0])
 
 
 class WorkExceeded(ArithmeticError):
@@ -89,4 +78,4 @@ def mean_moments(weights: np.ndarray, values: LineValues) -> Moments:
     """Weighted sum of line averages."""
     *arrays, moreau, loss = (np.tensordot(weights, v, 1) for v in values)
     named = dict(zip(ARRAYS, arrays, strict=True))
-    return Moments(**named, moreau=float(moreau), loss=float(loss), steepest=np.inf)
+    return Moments(**named, moreau=float(moreau), loss=float(loss), steepest=np.inf, doubled=1.0)

@@ -55,6 +55,14 @@ class Rule(Protocol):
         """The rule whose averages are good enough for finite differences."""
         return self
 
+    def for_test_error(self) -> "Rule":
+        """The rule whose points are enough for the test error, where it is random."""
+        return self
+
+    def sparing(self) -> "Rule":
+        """The rule with less search for lower minima, where that can be left out."""
+        return self
+
     def for_component(self, number: int, share: float) -> "Rule":
         """The rule for a component of a mixture of given number and share."""
         return self

@@ -18,10 +18,12 @@ class SobolSettings:
     """Numbers of points that are enough for less than the overlaps."""
 
     stability: int = 4096
+    test_error: int = 8  # a share of them, but as many as for the stability
     stability_lines: int = 256
-    rate: float = 0.75  # errors fall like the number of points to this power
-    aim: float = 0.7  # at this share of the error asked for
+    rate: float = 0.85  # errors fall like the number of points to this power
+    aim: float = 0.8  # at this share of the error asked for
     most: float = 16.0  # times as many points at once
+    searched: int = 16  # of so many points one is searched for lower minima where these are rare
 
 
 SOBOL = SobolSettings()
@@ -52,6 +54,7 @@ class SobolRule(Rule):
         instead of at the point; what is left is smooth and converges faster.
     seed : of the point sets, one or more integers.
     max_work : proximal problems that a replica may solve; where its lines need more, `WorkExceeded` is raised.
+    searched : of so many points one is searched for lower minima than that next to the fields, where symmetries allow.
     """
 
     n_points: int = 4096
@@ -59,6 +62,7 @@ class SobolRule(Rule):
     lines: bool = False
     seed: tuple[int, ...] = (0,)
     max_work: float = np.inf
+    searched: int = 1
     deterministic: ClassVar[bool] = False
 
     @property
@@ -79,12 +83,20 @@ class SobolRule(Rule):
             return self
         times = min((excess / SOBOL.aim) ** (1 / SOBOL.rate), SOBOL.most)
         room = self.max_work / (self.work(1) / self.n_replicas)
-        doublings = min(np.ceil(np.log2(times) - 0.1), np.floor(np.log2(room)))
+        doublings = min(np.round(np.log2(times)), np.floor(np.log2(room)))
         return replace(self, n_points=self.n_points << int(max(doublings, 1)))
 
     def for_stability(self) -> "SobolRule":
         """No more points than the first rule has: differences on the same points hardly see their noise."""
         return replace(self, n_points=min(self.n_points, SOBOL.stability_lines if self.lines else SOBOL.stability))
+
+    def sparing(self) -> "SobolRule":
+        """The same with few searches for lower minima, each of which takes the time of four minimisations."""
+        return self if self.lines else replace(self, searched=SOBOL.searched)
+
+    def for_test_error(self) -> "SobolRule":
+        """Fewer points, as many as the test error needs: it knows no proximal maps, and has less noise."""
+        return replace(self, n_points=max(self.n_points // SOBOL.test_error, min(self.n_points, SOBOL.stability)))
 
     def for_component(self, number: int, share: float) -> "SobolRule":
         """As many of the points as the share asks for, drawn independently for each component."""
@@ -105,7 +117,8 @@ class SobolRule(Rule):
         if self.lines:
             found = [self._on_lines(channel, replica) for replica in range(self.n_replicas)]
         else:
-            found = [channel.moments(white, squares) for white in self.point_sets(channel)]
+            searched = self.searched if channel.folds else 1
+            found = [channel.moments(white, squares, searched) for white in self.point_sets(channel)]
         return [channel.completed(each) for each in found]
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:

@@ -15,9 +15,10 @@ from typing import ClassVar
 import numpy as np
 
 from gamp_attention.state_evolution.equations.channel import Channel
+from gamp_attention.state_evolution.equations.folding import contrast_basis
 from gamp_attention.state_evolution.equations.moments import Moments, reversed_mean
 from gamp_attention.state_evolution.rules.line_track import legendre_nodes
-from gamp_attention.state_evolution.rules.lines import FieldLines, LineValues, contrast_basis, mean_moments, reach
+from gamp_attention.state_evolution.rules.lines import FieldLines, LineValues, mean_moments, reach
 from gamp_attention.state_evolution.rules.panels import Panels
 from gamp_attention.state_evolution.rules.rule import Rule
 
@@ -31,8 +32,7 @@ class SplitSettings:
     max_halvings: int = 12  # of a panel across lines
     # Gauss-Hermite nodes of each outer coordinate; even: none lies on a plane of symmetry
     # each half as many again, so that two levels never agree for want of a difference
-    outer_nodes: tuple[int, ...] = (4, 8, 12, 18, 26, 34, 42, 50, 58, 66)
-    outer_squares: tuple[int, ...] = (4, 6, 10, 14, 20, 26, 32, 38, 44, 50)  # the same where squares are averaged
+    outer_nodes: tuple[int, ...] = (4, 6, 10, 14, 20, 26, 32, 38, 44, 50)
     panel_nodes: tuple[int, ...] = (10, 10, 12, 12, 12, 12, 14, 14, 16, 16)  # Gauss-Legendre
     finer_lines: float = 1e-2  # tolerance of lines in that of the panels across, or these are halved for nothing
     coarsest: float = 1e-2  # tolerance anywhere
@@ -116,8 +116,7 @@ class _Averaging:
         self.lines = FieldLines(channel, rule.tol, n, rule.max_work)
         teacher = contrast_basis(L, t)
         self.along, self.teacher = teacher[:, 0], teacher[:, 1:]
-        number = (SPLIT.outer_squares if squares else SPLIT.outer_nodes)[rule.level]
-        points, weights = outer_nodes(number, L * (r + t) - 2, SPLIT.left_out * rule.tol)
+        points, weights = outer_nodes(SPLIT.outer_nodes[rule.level], L * (r + t) - 2, SPLIT.left_out * rule.tol)
         self.symmetry = symmetry = channel.symmetry
         kept = np.ones(len(points), dtype=bool)  # one node of every set of mirror images
         pair = symmetry.reversal and (L, r, t) == (2, 1, 1)  # reversal changes the sign of both outer coordinates

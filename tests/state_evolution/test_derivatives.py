@@ -1,0 +1,79 @@
+"""Solutions followed in α from what is known of a neighbour, and derivatives of which symmetries tell a half."""
+
+import json
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.state_evolution.equations.units import Packing
+from gamp_attention.state_evolution.fixed_points.derivatives import Derivatives, root_near, solve_near
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.fixed_points.stability import sector_jacobian
+from gamp_attention.state_evolution.rules.sobol import SobolRule
+from gamp_attention.state_evolution.rules.split import SplitRule
+
+
+@pytest.fixture(scope="module")
+def known(model):
+    """The semantic solution at α = 1.5 and derivatives there."""
+    return solve_near(model, 1.5, "semantic", None, 1e-3)
+
+
+def test_the_tangent_is_that_of_solutions_at_two_alphas(model, known):
+    se, derivatives, warm = known
+    assert not warm
+    ahead = ga.solve_state_evolution(model, 1.53, rtol=1e-4, stability=False).overlaps
+    behind = ga.solve_state_evolution(model, 1.47, rtol=1e-4, stability=False).overlaps
+    packing = Packing.of(model, se.overlaps)
+    slope = (packing.pack(ahead) - packing.pack(behind)) / 0.06
+    np.testing.assert_allclose(derivatives.tangent / packing.sizes, slope, atol=0.03 * np.abs(slope).max())
+
+
+def test_a_neighbour_is_followed_in_a_few_averages(model, known, monkeypatch):
+    """The same numbers as from the name, within the errors, and half of the averages on the first rule or fewer."""
+    se, derivatives, _ = known
+    count = []
+    plain = SplitRule.moments
+    monkeypatch.setattr(SplitRule, "moments", lambda self, *args: count.append(self.level) or plain(self, *args))
+    cold = solve_near(model, 1.4, "semantic", None, 1e-3)[0]
+    named = count.count(0)
+    count.clear()
+    kept = Derivatives.from_dict(json.loads(json.dumps(derivatives.to_dict())))
+    near, after, warm = solve_near(model, 1.4, "semantic", se.overlaps, 1e-3, kept)
+    assert warm
+    assert near.converged
+    assert count.count(0) <= named / 2
+    assert after.alpha == 1.4
+    for name, value in near.overlaps.arrays().items():
+        error = getattr(near.overlaps_error, name) + getattr(cold.overlaps_error, name)
+        assert np.all(np.abs(value - getattr(cold.overlaps, name)) <= error), name
+    assert abs(near.train_loss - cold.train_loss) <= near.train_loss_error + cold.train_loss_error
+
+
+def test_a_neighbour_is_left_where_it_is_far_or_its_branch_ends(model, known):
+    se, derivatives, _ = known
+    F = OverlapMap(model, 0.9, SplitRule(0))
+    assert root_near(F, se.overlaps, derivatives, 1e-4) is None  # too far in α
+    near, closer, _ = solve_near(model, 0.76, "semantic", None, 1e-3)
+    assert root_near(OverlapMap(model, 0.68, SplitRule(0)), near.overlaps, closer, 1e-4) is None
+    assert solve_near(model, 0.68, "semantic", near.overlaps, 1e-3, closer)[0].status is ga.Status.LOST
+
+
+@pytest.mark.parametrize("branch", ["semantic", "positional"])
+def test_reversed_tokens_tell_half_of_the_columns_of_a_sector(branch, model):
+    se = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-2, stability=False)
+    F, sector = OverlapMap(model, 1.5, SplitRule(2)), {"semantic": "m", "positional": "theta"}[branch]
+    half = sector_jacobian(F, se.overlaps, sector)
+    whole = F.jacobian(Packing(se.overlaps, (sector,)), se.overlaps, 1e-2, odd=True)
+    np.testing.assert_allclose(half, whole, atol=1e-3 * np.abs(whole).max())
+
+
+def test_reversed_tokens_tell_half_of_the_columns_for_three_tokens_and_two_columns():
+    model = ga.attention_model(3, 2, 1)
+    one = np.tile(np.eye(2), (3, 1, 1))
+    at = ga.Overlaps(0.1 * one, np.zeros((3, 2)), np.tile([[0.13], [0.0]], (3, 1, 1)), 14.0 * one)
+    F = OverlapMap(model, 1.5, SobolRule(2048, 2))
+    half = sector_jacobian(F, at, "m")
+    whole = F.jacobian(Packing(at, ("m",)), at, 1e-2, odd=True)
+    np.testing.assert_allclose(half, whole, atol=0.05 * np.abs(whole).max())
