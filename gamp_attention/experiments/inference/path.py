@@ -27,7 +27,7 @@ class PathSettings:
     """How values are compared."""
 
     caution: float = 1.25  # factor of estimates that are not trusted: rough landscapes made them up to 28 % too low
-    beside: int = 1  # values on each side of one that its roughness is judged with
+    beside: int = 2  # values on each side of one that its roughness is judged with
 
 
 PATHS = PathSettings()
@@ -157,8 +157,8 @@ def _trusted(left: Any, order: np.ndarray, data: Any) -> np.ndarray:
     if not isinstance(data, Dataset):
         return own
     found, beside = own.copy(), PATHS.beside
-    for place in range(beside, len(order) - beside):
-        found[order[place]] = np.median(own[order[place - beside : place + beside + 1]])
+    for place in range(len(order)):
+        found[order[place]] = own[order[max(place - beside, 0) : place + beside + 1]].mean() > 0.5
     return found
 
 

@@ -25,6 +25,7 @@ class RoughnessSettings:
     steepest: float = 0.005  # share of samples that is not counted, those that answer the most
     bent: float = 1.15  # remainder, in units of 1/√d, beyond which the curvature of others has changed
     rough: float = 0.15  # share of such samples from which on a landscape is rough
+    lopsided: float = 2.5  # response of all samples over that of the others, from which on a few of them make V
     seed: int = 0  # of the Gaussian numbers
 
 
@@ -48,13 +49,16 @@ def is_rough(data: Dataset, at: RiskAtPoint, V: np.ndarray, C: np.ndarray) -> bo
 
 
 def typical_remainders(data: Dataset, at: RiskAtPoint, V: np.ndarray, C: np.ndarray) -> np.ndarray:
-    """What a Newton step misses without each of some samples (k,), relative to the step; infinite beyond stability.
+    """What a Newton step misses without each of some samples (k,), relative to the step.
 
-    Eq. :eq:`typical-remainder`.
+    Eq. :eq:`typical-remainder`. Infinite where the mean field does not hold: beyond stability, or where a few samples
+    make most of the response.
     """
     n, _, r = at.z.shape
     others = _Others(data, at, V)
     spread = _spread(data, C)
+    if (np.trace(response(data, at.hessians, V), axis1=1, axis2=2) > ROUGHNESS.lopsided * others.response()).any():
+        return np.full(1, np.inf)
     K = spread @ others.answers()
     if not np.isfinite(K).all() or np.abs(np.linalg.eigvals(K)).max() >= 1:
         return np.full(1, np.inf)
@@ -89,6 +93,13 @@ class _Others:
         size = np.einsum("nkl,nkl->n", steep, steep)
         self.counted = size <= np.quantile(size, 1 - ROUGHNESS.steepest)
         self.steep = steep.reshape(-1, L, r, L, r)[self.counted]
+
+    def response(self) -> np.ndarray:
+        """tr V̂ (S,) of each source."""
+        own, found = self.own[self.counted], np.zeros(self.data.n_sources)
+        for l in range(own.shape[1]):
+            np.add.at(found, own[:, l], np.trace(self.steep[:, l, :, l], axis1=1, axis2=2))
+        return np.maximum(found, 0.0) / (self.share * self.data.dim)
 
     def answers(self) -> np.ndarray:
         """Covariances of forces (S r²) for covariances of cavity fields (S r²), as a matrix: of eq. `replicon`."""
