@@ -26,6 +26,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one owner of the cores at a time
 
 ROOT = Path(__file__).parent.parent
 
+
+def pytest_configure(config):
+    """Workers side by side, and processes that tests start, have a thread each: those of BLAS spin while they wait."""
+    if getattr(config.option, "numprocesses", None):
+        for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
+            os.environ.setdefault(name, "1")
+
+
 _common = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("ci", derandomize=True, **_common)
 settings.register_profile("thorough", max_examples=1000, **_common)
