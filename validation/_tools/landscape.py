@@ -15,7 +15,9 @@ from validation._tools.report import folder
 ALPHAS = np.linspace(0.01, 2, 25)  # of the paper
 OMEGAS = np.linspace(0.02, 0.5, 25).round(10)
 PROBED = OMEGAS[2::2]  # 12 values, with .3 among them
-QUICK_ALPHAS, QUICK_OMEGAS, QUICK_PROBED = ALPHAS[[2, 8, 13, 18, 24]], OMEGAS[[4, 14, 19, 24]], OMEGAS[[4, 14]]
+QUICK_ALPHAS = ALPHAS[[2, 8, 13, 18, 24]]
+QUICK_OMEGAS = {"paper": OMEGAS[[4, 14, 19, 24]], "other": OMEGAS[[2, 6, 14]]}
+QUICK_PROBED = {"paper": OMEGAS[[4, 14]], "other": OMEGAS[[2, 6]]}  # α_c and α_l both exist at the first
 STEP = {"paper": 1, "other": 2}  # of the grid: without the symmetry of A averages take four times as long
 LOWEST, HIGHEST = 0.05, 2.5  # boundaries are looked for between these α
 WINDOW = 0.08  # in α, next to where a branch ends or becomes unstable, where nothing is judged
@@ -37,7 +39,9 @@ def model_of(matrix: str, omega: float = 0.3) -> ga.Model:
 
 def diagram(found: argparse.Namespace, matrix: str, executor: Any) -> ga.Sweep:
     """State evolution over (α, ω) on both branches, at a relative accuracy of 1e-3; Fig. 9 at every second value."""
-    alphas, omegas = (QUICK_ALPHAS, QUICK_OMEGAS) if found.quick else (ALPHAS[:: STEP[matrix]], OMEGAS[:: STEP[matrix]])
+    alphas, omegas = (
+        (QUICK_ALPHAS, QUICK_OMEGAS[matrix]) if found.quick else (ALPHAS[:: STEP[matrix]], OMEGAS[:: STEP[matrix]])
+    )
     where = diagram_folder(found, matrix) / "grid"
     return ga.sweep(model_of(matrix), where, alpha=alphas, omega=omegas, rtol=1e-3, executor=executor)
 
@@ -45,7 +49,7 @@ def diagram(found: argparse.Namespace, matrix: str, executor: Any) -> ga.Sweep:
 def boundaries(found: argparse.Namespace, matrix: str, executor: Any) -> ga.PhaseBoundaries:
     """Boundaries at some of the grid's ω."""
     probed, where = (
-        QUICK_PROBED if found.quick else PROBED[:: STEP[matrix]],
+        QUICK_PROBED[matrix] if found.quick else PROBED[:: STEP[matrix]],
         diagram_folder(found, matrix) / "boundaries",
     )
     return ga.phase_boundaries(
