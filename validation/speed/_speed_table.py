@@ -14,23 +14,27 @@ PARTS = {
     "with global minima": "global",
 }
 ITERATION = {"float64": 1.4, "float32": 1.6}  # targets
-TICKS = (1, 2, 5, 10, 20, 50, 100, 200, 500)  # ms
+TICKS = tuple(lead * 10**power for power in range(6) for lead in (1, 2, 5))  # ms
 
 
-def draw(path, rows):
-    with figure(path, 1, len(rows), (2.4 * len(rows), 2.4)) as axes:
-        for axis, (name, row) in zip(axes[0], rows.items(), strict=True):
+def draw(path, rows, what="ms an iteration", across=4):
+    down = -(-len(rows) // across)
+    with figure(path, down, min(len(rows), across), (2.4 * min(len(rows), across), 2.4 * down)) as axes:
+        for axis, (name, row) in zip(axes.ravel(), rows.items(), strict=False):
             size, ms = np.array(row["sizes"]), 1e3 * np.array(row["seconds"])
             axis.plot(size, ms, "o", color="#0072B2")
             last = slice(-3, None)
             fit = row["exponent"] * np.log(size[last] / size[-1])
             axis.plot(size[last], np.exp(fit - fit.mean() + np.log(ms[last]).mean()), "-", color="#D55E00")
             axis.set(xscale="log", yscale="log", xlabel=name, title=f"exponent {row['exponent']:.2f}")
-            axis.set_xticks(size, [str(value) for value in size])
+            axis.set_xticks(size, [f"{value:g}" for value in size])
             ticks = [tick for tick in TICKS if ms.min() <= 1.1 * tick and tick <= 1.1 * ms.max()]
             axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
             axis.minorticks_off()
-        axes[0, 0].set_ylabel("ms an iteration")
+        for axis in axes.ravel()[len(rows) :]:
+            axis.set_axis_off()
+        for row in axes:
+            row[0].set_ylabel(what)
 
 
 def table(numbers):

@@ -51,4 +51,4 @@ if not quick:
     told("boundaries", lambda: timed(lambda: ga.phase_boundaries(model, omegas=[0.3], alphas=(0.01, 2.0))))
     three = ga.attention_model(3)
     solved(three, 1.5, "semantic", 0.1)  # compiles
-    told("three tokens", lambda: solved(three, 1.5, "semantic", 4e-3))
+    told("three tokens", lambda: solved(three, 1.5, "semantic", 1e-3))

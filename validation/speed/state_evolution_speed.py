@@ -8,6 +8,8 @@ with our own denoiser at all of its nodes.
 Criterion: at equal or better accuracy the split rule is at least 500 times faster, both branches, one run, one
 machine, after compilation.
 
+Processor times against the accuracy, the tokens and the columns are drawn, with their exponents.
+
 Randomised points reach 1e-3 on semantic branches within 10 s for three tokens and for two columns of student and
 teacher, within 30 s for four tokens.
 
@@ -27,6 +29,8 @@ from gamp_attention.state_evolution.equations.moments import average
 from gamp_attention.state_evolution.rules.split import SplitRule
 from validation._tools.checkouts import BASE, side_by_side
 from validation._tools.report import Verdict, options
+from validation.speed._speed_table import draw
+from validation.speed._state_evolution_growth import growth
 
 NODES, AVERAGES = 12, 4
 SCRIPT = Path(__file__).with_name("_state_evolution_times.py")
@@ -118,6 +122,10 @@ def main():
         }  # fmt: skip
     reached(verdict, model, alpha, numbers, found.quick)
     by_points(verdict, numbers, found.quick)
+    numbers["growth"] = growth(found.quick)
+    draw(verdict.path(".png"), numbers["growth"], "ms a solution", across=3)
+    for name, row in numbers["growth"].items():
+        print(f"exponent of the time in {name}: {row['exponent']:.2f}")
     if found.base:
         numbers["beside"] = beside(verdict, found.base, found.quick)
     verdict.end(numbers)
