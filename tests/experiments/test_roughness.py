@@ -1,5 +1,7 @@
 """Roughness by the mean field against Hessians, and where it leads: what is trusted, in any form."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -61,3 +63,17 @@ def test_the_default_costs_no_hessian_where_that_is_large():
     for d, form in ((200, "hessian"), (300, "cavity")):
         data = ga.sample(ga.paper_model(), d=d, alpha=1.5, seed=0)
         assert ga.leave_one_out(data, ga.run_gamp(data)).form == form
+
+
+def test_without_variances_cavity_fields_are_unknown(monkeypatch):
+    from gamp_attention.experiments.inference import leave_one_out as module
+
+    data = ga.sample(ga.paper_model(), d=300, alpha=1.5, seed=0)
+    gamp = ga.run_gamp(data)
+    bare = replace(gamp, overlaps=replace(gamp.overlaps, V=np.full((2, 1, 1), np.nan)))
+    assert ga.leave_one_out(data, bare).trusted  # they are computed from the Hessians
+    monkeypatch.setattr(module, "susceptibility", lambda data, at, Q: np.full((2, 1, 1), np.nan))
+    loo = ga.leave_one_out(data, bare)
+    assert loo.form == "hessian"
+    assert "no variances" in loo.message
+    assert np.isnan(ga.leave_one_out(data, bare, form="cavity").test_error)

@@ -45,7 +45,7 @@ def leave_one_out(
     gamp : the result of `run_gamp` or `minimize_risk` on them, with the exact risk.
     form : "cavity", the cavity field of message passing, which costs a pass over the tokens and is right up to
         O(1/√d) in each sample; "hessian", a Newton step without each sample, from one Cholesky factor, which may take
-        as long as the training. If not given, "hessian" up to 256 weights.
+        as long as the training. If not given, "hessian" up to 256 weights, and where variances are not known.
     examine : whether the Newton step of each sample is examined, which says where refits would end elsewhere; with the
         Hessian alone. If not given, where that takes seconds at most.
     refits : so many of the doubtful samples, the most doubtful first, are left out by a descent from these weights.
@@ -70,8 +70,9 @@ def leave_one_out(
     """
     Q, at = trained(data, gamp)
     refits = check.integer("refits", refits, low=0)
+    V, C = _responses(data, gamp, at, Q)
     if form is None:
-        form = FORMS[Q.size > BELIEF.small]
+        form = FORMS[Q.size > BELIEF.small and bool(np.isfinite(V).all())]
     check.choice("form", form, FORMS)
     if examine is not None and check.flag("examine", examine) and form != "hessian":
         raise check.fail("examine", examine, "form='hessian'")
@@ -80,7 +81,6 @@ def leave_one_out(
         examine = form == "hessian" and work <= BELIEF.examined and isinstance(data.tokens, np.ndarray)
     n, refitted = data.n_samples, np.zeros(data.n_samples, bool)
     doubtful, remainder, with_choice, found = refitted, np.full(n, np.nan), np.nan, None
-    V, C = _responses(data, gamp, at, Q)
     if form == "hessian":
         found = removed(data, at, Q, np.arange(n if examine else 0))
         fields, doubtful, remainder = found.fields, found.doubtful, found.remainder
@@ -167,6 +167,8 @@ def _against(
         reasons.append("the training did not converge")
     elif not gamp.is_minimum or not minimum:
         reasons.append("the weights are a saddle of the risk, which run_gamp(..., escape=True) leaves")
+    elif not np.isfinite(V).all():
+        reasons.append("no variances of the fields go with the Hessians, so that cavity fields are unknown")
     elif is_rough(data, at, V, C):
         reasons.append("the landscape is rough, so that samples chose among minima and the estimate may be too low")
     return reasons
