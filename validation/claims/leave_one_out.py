@@ -158,6 +158,7 @@ def draw(rows, path):
             axis.loglog(exact[~doubtful], errors[~doubtful], ".", color=DARK, ms=4)
             axis.loglog(exact[doubtful], errors[doubtful], "o", mfc="none", color="C1", ms=4, label="doubtful")
             axis.set(title=f"{row['kind']}, d = {row['d']}", xlabel="error, refitted", ylabel="error, by the formula")
+            axis.tick_params(which="minor", labelbottom=False, labelleft=False)
 
 
 def main():
