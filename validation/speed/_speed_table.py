@@ -27,7 +27,7 @@ def draw(path, rows, what="ms an iteration", across=4):
             fit = row["exponent"] * np.log(size[last] / size[-1])
             axis.plot(size[last], np.exp(fit - fit.mean() + np.log(ms[last]).mean()), "-", color="#D55E00")
             axis.set(xscale="log", yscale="log", xlabel=name, title=f"exponent {row['exponent']:.2f}")
-            axis.set_xticks(size, [f"{value:g}" for value in size])
+            axis.set_xticks(size, [_label(value) for value in size])
             ticks = [tick for tick in TICKS if ms.min() <= 1.1 * tick and tick <= 1.1 * ms.max()]
             axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
             axis.minorticks_off()
@@ -35,6 +35,11 @@ def draw(path, rows, what="ms an iteration", across=4):
             axis.set_axis_off()
         for row in axes:
             row[0].set_ylabel(what)
+
+
+def _label(value):
+    power = np.log10(value)
+    return f"1e{power:.0f}" if power >= 4 and power == int(power) else f"{value:g}"
 
 
 def table(numbers):
