@@ -1,5 +1,6 @@
 """From a fixed point on a coarse rule to one of stated accuracy, with the errors of all that is reported."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,7 +80,8 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
         enough = max(REFINEMENT.residual * rtol, 0.0 if random else REFINEMENT.step_error * error, 1e-12)
         try:
             if finer.rule.deterministic and finer.rule.level == REFINEMENT.with_squares:
-                finer.images(x, squares=True)  # kept, for Newton's method and for the judgement
+                with suppress(WorkExceeded):  # without squares there may be enough
+                    finer.images(x, squares=True)  # kept, for Newton's method and for the judgement
             last = newton(finer, x, enough, jacobian=J, packing=root.packing)
             if finer.overlooks_jumps(last.overlaps):
                 last = newton(finer, last.overlaps, enough, jacobian=J, packing=root.packing)
