@@ -9,7 +9,7 @@ from gamp_attention._core.spread import half_width
 
 
 def test_streams_keep_their_numbers():
-    numbers = {"STARTS": 1, "TEST_SAMPLES": 2, "PERTURBATIONS": 3, "MINIBATCHES": 4, "HELD_OUT": 5}
+    numbers = {"STARTS": 1, "TEST_SAMPLES": 2, "PERTURBATIONS": 3, "MINIBATCHES": 4, "HELD_OUT": 5, "FOLDS": 6}
     assert {stream.name: stream.value for stream in Stream} == numbers
     assert generator(7).random() == np.random.default_rng([7]).random()
     assert generator(7, Stream.TEST_SAMPLES).random() == np.random.default_rng([7, 2]).random()
