@@ -47,7 +47,7 @@ autodoc_typehints = "none"
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "auto_gallery",
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "_style.ByNumber",
     "doc_module": ("gamp_attention",),
     "reference_url": {"gamp_attention": None},
     "backreferences_dir": "generated/examples",
@@ -66,12 +66,6 @@ plot_rcparams = _style.STYLE
 plot_apply_rcparams = True
 
 numfig = True  # equations of the two pages of theory are (1.1), …, (2.1), …, apart from the paper's
-math_plot_formats = [("png", 150)]
-plot_html_show_formats = plot_html_show_source_link = False
-plot_rcparams = _style.STYLE
-plot_apply_rcparams = True
-
-numfig = True
 nitpicky = True
 templates_path = ["_templates"]
 html_theme = "furo"
