@@ -7,7 +7,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.experiments.inference.leave_one_out import is_trusted
-from gamp_attention.experiments.inference.roughness import typical_remainders, weight_responses
+from gamp_attention.experiments.inference.roughness import responses_at, typical_remainders
 from tests.experiments.test_leave_one_out import PROBLEMS
 
 
@@ -16,9 +16,9 @@ def remainders(data, gamp):
     from gamp_attention.data.risk import risk_at
 
     at = risk_at(data, gamp.Q, "exact")
-    C = weight_responses(data, at, gamp.Q, gamp.overlaps.V)
+    known = responses_at(data, at, gamp.Q, gamp.overlaps.V)
     exact = ga.leave_one_out(data, gamp, form="hessian", examine=True).remainder
-    return np.sqrt(data.dim) * typical_remainders(data, at, gamp.overlaps.V, C), np.sqrt(data.dim) * exact
+    return np.sqrt(data.dim) * typical_remainders(data, at, known), np.sqrt(data.dim) * exact
 
 
 @pytest.mark.parametrize("name", ["attention", "rank 2", "elastic net", "logistic", "multinomial", "phase retrieval"])

@@ -11,9 +11,9 @@ from gamp_attention._core.spread import mean_and_error
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import RiskAtPoint, risk_at, susceptibility
 from gamp_attention.experiments.inference.refits import refit
-from gamp_attention.experiments.inference.removal import Removed, cavity_fields, removed
+from gamp_attention.experiments.inference.removal import Removed, cavity_fields, removed, risks_without
 from gamp_attention.experiments.inference.result import LeaveOneOut
-from gamp_attention.experiments.inference.roughness import is_rough, weight_responses
+from gamp_attention.experiments.inference.roughness import Responses, is_rough, responses_at
 from gamp_attention.losses.derivatives import sample_derivatives
 
 FORMS = ("hessian", "cavity")  # up to `small` weights, and beyond
@@ -70,9 +70,9 @@ def leave_one_out(
     """
     Q, at = trained(data, gamp)
     refits = check.integer("refits", refits, low=0)
-    V, C = _responses(data, gamp, at, Q)
+    known = _responses(data, gamp, at, Q)
     if form is None:
-        form = FORMS[Q.size > BELIEF.small and bool(np.isfinite(V).all())]
+        form = FORMS[Q.size > BELIEF.small and bool(np.isfinite(known.V).all())]
     check.choice("form", form, FORMS)
     if examine is not None and check.flag("examine", examine) and form != "hessian":
         raise check.fail("examine", examine, "form='hessian'")
@@ -80,20 +80,20 @@ def leave_one_out(
         work = float(data.n_samples**2 * data.n_tokens * data.rank) * Q.size
         examine = form == "hessian" and work <= BELIEF.examined and isinstance(data.tokens, np.ndarray)
     n, refitted = data.n_samples, np.zeros(data.n_samples, bool)
-    doubtful, remainder, with_choice, found = refitted, np.full(n, np.nan), np.nan, None
+    doubtful, remainder, found = refitted, np.full(n, np.nan), None
     if form == "hessian":
         found = removed(data, at, Q, np.arange(n if examine else 0))
         fields, doubtful, remainder = found.fields, found.doubtful, found.remainder
-        with_choice = _with_choice(data, gamp, at, found)
     else:
-        fields = cavity_fields(data, at, C)
+        fields = cavity_fields(data, at, known.C)
+    with_choice = _with_choice(data, gamp, at, fields, form)
     order = np.argsort(-np.where(doubtful, np.nan_to_num(remainder, nan=np.inf), -1.0), kind="stable")
     for sample in order[: min(refits, np.count_nonzero(doubtful))]:
         weights, refitted[sample] = refit(data, Q, int(sample))
         if refitted[sample]:
             fields[sample] = data_fields(data, weights, int(sample))
     errors = sample_errors(data, fields)
-    against = _against(data, gamp, at, V, C, found is None or found.minimum)
+    against = _against(data, gamp, at, known, found is None or found.minimum)
     mean, error = mean_and_error(errors)
     return LeaveOneOut(
         test_error=mean, test_error_error=error, in_training=float(sample_errors(data, at.z).mean()),
@@ -119,13 +119,13 @@ def trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
 def is_trusted(data: Dataset, gamp: Any) -> bool:
     """Whether nothing speaks against a result."""
     Q, at = trained(data, gamp)
-    return not _against(data, gamp, at, *_responses(data, gamp, at, Q))
+    return not _against(data, gamp, at, _responses(data, gamp, at, Q))
 
 
-def _responses(data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """V (S, r, r) and C (d, r, r) at a minimum."""
+def _responses(data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray) -> Responses:
+    """Those at a minimum, with the variances of its overlaps where these are known."""
     V = gamp.overlaps.V if np.isfinite(gamp.overlaps.V).all() else susceptibility(data, at, Q)
-    return V, weight_responses(data, at, Q, V)
+    return responses_at(data, at, Q, V)
 
 
 def sample_errors(data: Dataset, fields: np.ndarray) -> np.ndarray:
@@ -142,34 +142,35 @@ def data_fields(data: Dataset, Q: np.ndarray, sample: int) -> np.ndarray:
     return (x[0] + data.positions) @ Q / np.sqrt(data.dim)
 
 
-def _with_choice(data: Dataset, gamp: Any, at: RiskAtPoint, kept: Removed) -> float:
+def _with_choice(data: Dataset, gamp: Any, at: RiskAtPoint, fields: np.ndarray, form: str) -> float:
     """The mean error where each sample has the start of lowest risk without it, among those followed to a minimum."""
     ended = [one for one in getattr(gamp, "starts", ()) if not one.kept and one.status is not None]
     others = [one for one in ended if one.status.converged]
     if not others:
         return float("nan")
-    risks, errors = [at.train_loss * data.dim - kept.gain], [sample_errors(data, kept.fields)]
+    risks, errors = [risks_without(data, at, fields)], [sample_errors(data, fields)]
     for one in others:
         there = risk_at(data, one.Q, "exact")
-        end = removed(data, there, one.Q, np.arange(0))
-        risks.append(there.train_loss * data.dim - end.gain)
-        errors.append(sample_errors(data, end.fields))
+        if form == "hessian":
+            left = removed(data, there, one.Q, np.arange(0)).fields
+        else:
+            left = cavity_fields(data, there, _responses(data, one, there, one.Q).C)
+        risks.append(risks_without(data, there, left))
+        errors.append(sample_errors(data, left))
     best = np.argmin(risks, axis=0)
     return float(np.array(errors)[best, np.arange(len(best))].mean())
 
 
-def _against(
-    data: Dataset, gamp: Any, at: RiskAtPoint, V: np.ndarray, C: np.ndarray, minimum: bool = True
-) -> list[str]:
+def _against(data: Dataset, gamp: Any, at: RiskAtPoint, known: Responses, minimum: bool = True) -> list[str]:
     """What speaks against the estimate."""
     reasons = []
     if not gamp.converged:
         reasons.append("the training did not converge")
     elif not gamp.is_minimum or not minimum:
         reasons.append("the weights are a saddle of the risk, which run_gamp(..., escape=True) leaves")
-    elif not np.isfinite(V).all():
+    elif not np.isfinite(known.V).all():
         reasons.append("no variances of the fields go with the Hessians, so that cavity fields are unknown")
-    elif is_rough(data, at, V, C):
+    elif is_rough(data, at, known):
         reasons.append("the landscape is rough, so that samples chose among minima and the estimate may be too low")
     return reasons
 
@@ -178,7 +179,7 @@ def _told(reasons: list[str], found: Removed | None, examine: Any) -> str:
     if found is None:
         looked = "samples were not examined one by one"
     elif examine:
-        looked = f"{np.count_nonzero(found.doubtful)} of {len(found.gain)} samples are doubtful"
+        looked = f"{np.count_nonzero(found.doubtful)} of {len(found.fields)} samples are doubtful"
     else:
-        looked = f"{np.count_nonzero(found.doubtful)} of {len(found.gain)} samples hold the weights alone"
+        looked = f"{np.count_nonzero(found.doubtful)} of {len(found.fields)} samples hold the weights alone"
     return f"{'not to be trusted: ' + '; '.join(reasons) + '; ' if reasons else ''}{looked}"

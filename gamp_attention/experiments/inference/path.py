@@ -119,7 +119,7 @@ def regularization_path(
 
         for k, problem, result in along.runs(known.setdefault("all", {})):
             ends[k] = result
-            left[k] = leave_one_out(problem, result, form=form, examine=False if form == "hessian" else None)
+            left[k] = leave_one_out(problem, result, form=form, examine=False)
             finished()
         results = tuple(ends[k] for k in range(len(values)))
         estimates = tuple(left[k] for k in range(len(values)))

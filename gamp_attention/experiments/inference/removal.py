@@ -37,14 +37,12 @@ class Removed:
     Attributes
     ----------
     fields : (n, L, r) of each sample.
-    gain : (n,) by how much the smallest risk falls without each sample, ℓ + gᵀ(1 − A D)⁻¹A g / 2.
     stiffness : (n,) the smallest eigenvalue of 1 − A D.
     remainder : (n,) of the gradient after the Newton step, NaN where it was not looked at.
     minimum : whether the Hessian is positive definite.
     """
 
     fields: np.ndarray
-    gain: np.ndarray
     stiffness: np.ndarray
     remainder: np.ndarray
     minimum: bool
@@ -78,10 +76,13 @@ def removed(data: Dataset, at: RiskAtPoint, Q: np.ndarray, examined: np.ndarray)
             left = _left(data, at, np.concatenate(whitened, axis=1), forces, H, examined)
             power = np.einsum("nk,nk->n", g, solved)[examined]
             remainder[examined] = np.sqrt(left / np.maximum(power, 1e-300))
-    loss = sample_derivatives(at.loss, at.params, at.z)[0]
-    gain = loss + 0.5 * np.einsum("nk,nk->n", g, solved)
-    fields = at.z - solved.reshape(at.z.shape)
-    return Removed(fields, gain, stiffness, remainder, H.signs is None)
+    return Removed(at.z - solved.reshape(at.z.shape), stiffness, remainder, H.signs is None)
+
+
+def risks_without(data: Dataset, at: RiskAtPoint, fields: np.ndarray) -> np.ndarray:
+    """The smallest risk without each sample (n,), from its fields z_∖ without it: lower by ℓ + gᵀ(z − z_∖)/2."""
+    g, loss = -at.loss_gradients, sample_derivatives(at.loss, at.params, at.z)[0]
+    return at.train_loss * data.dim - loss - 0.5 * np.einsum("nla,nla->n", g, at.z - fields)
 
 
 def _left(

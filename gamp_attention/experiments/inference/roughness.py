@@ -32,44 +32,58 @@ class RoughnessSettings:
 ROUGHNESS = RoughnessSettings()
 
 
-def weight_responses(data: Dataset, at: RiskAtPoint, Q: np.ndarray, V: np.ndarray) -> np.ndarray:
-    """C_i = ∂η_i/∂b_i (d, r, r), or (1, r, r) where all are alike, at a minimum Q with variances V (S, r, r)."""
+@dataclass(frozen=True, eq=False)
+class Responses:
+    """How fields and weights respond at a minimum.
+
+    Attributes
+    ----------
+    V : (S, r, r) variances of the fields.
+    V_hat : (S, r, r) the response of the samples.
+    C : (d, r, r) ∂η_i/∂b_i, or (1, r, r) where all are alike.
+    """
+
+    V: np.ndarray
+    V_hat: np.ndarray
+    C: np.ndarray
+
+
+def responses_at(data: Dataset, at: RiskAtPoint, Q: np.ndarray, V: np.ndarray) -> Responses:
+    """Those at a minimum Q (d, r) with variances V (S, r, r)."""
     V_hat = response(data, at.hessians, V)
     if data.penalty.quadratic:
-        return prior_response(data.spectra, data.penalty.lam, V_hat)[1]
+        return Responses(V, V_hat, prior_response(data.spectra, data.penalty.lam, V_hat)[1])
     A = precisions(data.penalty, data.spectra, V_hat)
     b = np.einsum("iab,ib->ia", np.broadcast_to(A, (data.dim, *A.shape[1:])), Q) - at.smooth
-    return denoise_weights(data.penalty, b, A)[1]
+    return Responses(V, V_hat, denoise_weights(data.penalty, b, A)[1])
 
 
-def is_rough(data: Dataset, at: RiskAtPoint, V: np.ndarray, C: np.ndarray) -> bool:
+def is_rough(data: Dataset, at: RiskAtPoint, known: Responses) -> bool:
     """Whether most samples chose among minima: for more than 15 % of them the remainder is above 1.15/√d."""
-    remainders = typical_remainders(data, at, V, C)
+    remainders = typical_remainders(data, at, known)
     return bool(np.mean(remainders > ROUGHNESS.bent / np.sqrt(data.dim)) > ROUGHNESS.rough)
 
 
-def typical_remainders(data: Dataset, at: RiskAtPoint, V: np.ndarray, C: np.ndarray) -> np.ndarray:
+def typical_remainders(data: Dataset, at: RiskAtPoint, known: Responses) -> np.ndarray:
     """What a Newton step misses without each of some samples (k,), relative to the step.
 
     Eq. :eq:`typical-remainder`. Infinite where the mean field does not hold: beyond stability, or where a few samples
     make most of the response.
     """
-    n, _, r = at.z.shape
-    others = _Others(data, at, V)
-    spread = _spread(data, C)
-    if (np.trace(response(data, at.hessians, V), axis1=1, axis2=2) > ROUGHNESS.lopsided * others.response()).any():
+    (n, _, r), S, owners = at.z.shape, data.n_sources, _owners(data)
+    others, spread = _Others(data, at, known.V, owners), _spread(data, known.C)
+    if (np.trace(known.V_hat, axis1=1, axis2=2) > ROUGHNESS.lopsided * others.response()).any():
         return np.full(1, np.inf)
     K = spread @ others.answers()
     if not np.isfinite(K).all() or np.abs(np.linalg.eigvals(K)).max() >= 1:
         return np.full(1, np.inf)
-    owners, S = _owners(data), data.n_sources
     g = -at.loss_gradients
     chosen = np.argsort(np.einsum("nla,nla->n", g, g), kind="stable")[_spaced(n, ROUGHNESS.removed)]
     g, own = g[chosen], owners[chosen]
     forces = np.zeros((len(g), S, r, r))
     np.add.at(forces, (np.arange(len(g))[:, None], own), g[..., :, None] * g[..., None, :] / data.dim)
     v = forces.reshape(len(g), -1) @ (np.linalg.inv(np.eye(len(K)) - K) @ spread).T
-    power = np.einsum("mla,mlab,mlb->m", g, V[own], g)
+    power = np.einsum("mla,mlab,mlb->m", g, known.V[own], g)
     missed = others.missed(v.reshape(-1, S, r, r), np.random.default_rng(ROUGHNESS.seed))
     return np.sqrt(np.maximum(missed, 0.0) / np.maximum(power, 1e-300))
 
@@ -77,11 +91,11 @@ def typical_remainders(data: Dataset, at: RiskAtPoint, V: np.ndarray, C: np.ndar
 class _Others:
     """How samples answer changes ω of their cavity fields: dz/dω = (1 + V D)⁻¹ and −dg/dω = D (1 + V D)⁻¹."""
 
-    def __init__(self, data: Dataset, at: RiskAtPoint, V: np.ndarray) -> None:
+    def __init__(self, data: Dataset, at: RiskAtPoint, V: np.ndarray, owners: np.ndarray) -> None:
         n, L, r = at.z.shape
         rows = _spaced(n, ROUGHNESS.others)
         self.data, self.loss, self.share = data, at.loss, len(rows) / n
-        self.own, self.params = _owners(data)[rows], np.ascontiguousarray(at.params[rows])
+        self.own, self.params = owners[rows], np.ascontiguousarray(at.params[rows])
         self.z, self.slope, self.D = at.z[rows], at.loss_gradients[rows], at.hessians[rows]
         big = np.zeros((len(rows), L, r, L, r))
         for l in range(L):
