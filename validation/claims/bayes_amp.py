@@ -15,6 +15,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments.figures import DARK, figure
+from validation._tools.drawing import legend_below
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.trials import run_trials
 
@@ -105,6 +106,20 @@ def line(case, told):
     return "| " + " | ".join([*cells, f"{done} of {of}", f"{told['iterations']:.0f}"]) + " |"
 
 
+def draw(told, path):
+    """Overlaps over those of state evolution, side by side where they are of one d."""
+    with figure(path, 1, 1, (7, 4)) as axes:
+        axis = axes[0, 0]
+        for k, (case, each) in enumerate(told.items()):
+            sizes, theory = each["overlap"]["sizes"], each["overlap"]["theory"]
+            mean, error = np.array(list(sizes.values())).T
+            at = np.array([1e3 / float(d) for d in sizes]) + 0.03 * (k - (len(told) - 1) / 2)
+            axis.errorbar(at, mean / theory, 2 * error / theory, fmt="o", color=f"C{k}", label=case, ms=4)
+        axis.axhline(1, color=DARK, lw=0.5)
+        axis.set(xlabel="1000/d", ylabel="overlap, in units of state evolution's")
+        legend_below(axis, columns=4, fontsize=8)
+
+
 def main():
     found = options(__doc__, workers=True)
     verdict = Verdict("bayes_amp", found)
@@ -124,15 +139,7 @@ def main():
     text = "\n".join(table + [line(case, each) for case, each in told.items()]) + "\n"
     print(text)
     verdict.path(".md").write_text(text)
-    with figure(verdict.path(".png"), 1, 1, (6, 4)) as axes:
-        for k, (case, each) in enumerate(told.items()):
-            sizes, own = each["overlap"]["sizes"], each["overlap"]
-            mean, error = np.array(list(sizes.values())).T
-            style = {"fmt": "o", "color": f"C{k}", "label": case, "ms": 4}
-            axes[0, 0].errorbar([1 / d for d in sizes], mean / own["theory"], 2 * error / own["theory"], **style)
-        axes[0, 0].axhline(1, color=DARK, lw=0.5)
-        axes[0, 0].set(xlabel="1/d", ylabel="overlap, in units of state evolution's")
-        axes[0, 0].legend(fontsize=6)
+    draw(told, verdict.path(".png"))
     verdict.end({"told": told, "theories": theories, "rows": rows})
 
 
