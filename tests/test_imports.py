@@ -9,7 +9,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "gamp_attention"
 # From the ground up; rooms of one floor do not know each other. Files of the root count as rooms.
 FLOORS = (
-    "_version _core",
+    "_version",
+    "_core",
     "results",
     "losses penalties damping",
     "denoisers models",

@@ -1,34 +1,302 @@
-"""Writing results: no half-written files."""
+"""Output files: written whole or not at all, and never in place of a file that the package did not write.
 
+Every file that the package writes states so in a form that its format allows: an array of an archive, a key of JSON, an
+attribute of netCDF, the software field of a picture, a line after the numbers of an .npy file. Files of versions
+before these marks are recognised by their contents, except pictures.
+"""
+
+import gzip
 import json
 import os
+import re
+import secrets
+import stat
 import sys
-import tempfile
-from collections.abc import Callable
+import unicodedata
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 
-def write_aside(path: str | Path, write: Callable[[BinaryIO], Any]) -> None:
-    """Write a file under another name and rename it, so that it is whole or absent."""
-    path = Path(path)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+from gamp_attention._version import __version__
+
+MARK = "gamp_attention"  # key of the mark in archives, JSON and netCDF
+SIGNATURE = f"Written by gamp_attention {__version__}"  # mark of pictures and .npy files
+TRAILER = f"\n{SIGNATURE}\n".encode()  # after the numbers of an .npy file, which numpy does not read
+KINDS = {
+    "fit": "a result of gamp-attention fit",
+    "checkpoint": "a checkpoint",
+    "report": "a report in JSON",
+    "picture": "a picture",
+    "dataset": "a dataset of a sweep",
+    "tokens": "tokens that were sampled into a file",
+}
+EARLIER_FIT = {"Q", "gradient_norm", "status", "n_iter"}  # arrays of results before version 0.1.0 wrote marks
+EARLIER_REPORTS = (  # keys of reports of each command before marks
+    {"gradient_norm", "result", "standardised"},
+    {"branches", "settings", "linear_test_error"},
+    {"jump_mass", "replicon", "growth"},
+    {"method", "jump_mass_error", "train_loss_error", "V_hat"},
+    {"cells", "rows", "counts", "folder"},
+    {"parameter", "lines", "range"},
+    {"departures", "spectrum"},
+)
+EARLIER_DATASET = {"model", "settings", "versions", "commits"}  # attributes of netCDF files before marks
+PICTURE_BYTES = 1 << 26  # most bytes of a picture that are searched for the mark
+
+
+class ForeignFile(ValueError):
+    """The path of an output holds a file that the output must not replace."""
+
+
+def mark(kind: str) -> dict[str, Any]:
+    """Return the mark of an output file of some kind, as plain data."""
+    return {"version": __version__, "kind": kind}
+
+
+@contextmanager
+def replacing(name: str, path: str | Path, kind: str, overwrite: bool = False) -> Iterator[Path]:
+    """Yield the path of an empty temporary file, which takes the place of `path` if the block ends without an error.
+
+    The temporary file is in the folder of `path` and is removed after an error. Symbolic links are followed; the
+    permissions of a file that is replaced are kept.
+
+    Parameters
+    ----------
+    name : argument or option that names the file, for messages.
+    path : file to write.
+    kind : key of `KINDS`.
+    overwrite : whether a file that the package did not write may be replaced.
+
+    Raises
+    ------
+    ForeignFile : if `path` holds anything else than an output of this kind, before or after the block.
+    OSError : naming the file, if it cannot be written, for instance because the disk is full.
+    """
+    require_replaceable(name, path, kind, overwrite)
+    target = Path(os.path.realpath(path))
+    temporary = target.with_name(f"{target.name[:40]}.{secrets.token_hex(4)}.part")
     try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-        mask = os.umask(0)  # which can only be read by setting it
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        # created with the permissions that the umask of the process leaves
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        try:
+            yield temporary
+            with suppress(FileNotFoundError):
+                os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+            require_replaceable(name, path, kind, overwrite)
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        if error.filename not in (None, str(temporary)):
+            raise
+        reason = error.strerror or str(error)
+        named = OSError(f"{name}: {path} cannot be written: {reason}; free space or choose another folder")
+        named.errno = error.errno
+        raise named from error
 
 
-def write_json(target: str, data: Any) -> None:
-    """Write JSON to a file, or to standard output for '-'."""
-    text = json.dumps(data, allow_nan=False)
+def write_aside(
+    path: str | Path, write: Callable[[BinaryIO], Any], *, name: str = "path", kind: str = "", overwrite: bool = False
+) -> None:
+    """Write a file under another name and rename it, so that it is whole or absent; see `replacing`."""
+    with replacing(name, path, kind, overwrite) as temporary, open(temporary, "wb") as file:
+        write(file)
+
+
+def write_archive(name: str, path: str | Path, kind: str, arrays: dict[str, Any], overwrite: bool = False) -> None:
+    """Write arrays as .npz with the mark of a kind, which lists them: an archive with other arrays is the user's."""
+    about = np.array(json.dumps(mark(kind) | {"arrays": sorted(arrays)}))
+    contents = {MARK: about, **arrays}  # the mark comes first, so that it survives in a file that was cut off
+    write_aside(path, lambda file: np.savez(file, **contents), name=name, kind=kind, overwrite=overwrite)  # type: ignore[arg-type]
+
+
+def write_json(target: str, data: Any, overwrite: bool = False) -> None:
+    """Write a report as JSON to a file, or to standard output for '-'."""
+    text = json.dumps({MARK: mark("report"), **data}, allow_nan=False) + "\n"
     if target == "-":
-        sys.stdout.write(text + "\n")
+        sys.stdout.write(text)
     else:
-        write_aside(target, lambda file: file.write(text.encode() + b"\n"))
+        write_aside(target, lambda file: file.write(text.encode()), name="--json", kind="report", overwrite=overwrite)
+
+
+def require_replaceable(
+    name: str, path: str | Path, kind: str, overwrite: bool = False, remedy: str = "replace the file with overwrite=True"
+) -> None:
+    """Raise ForeignFile unless a path is free, or holds an output of the same kind, or may be overwritten.
+
+    Only regular files are ever replaced.
+    """
+    needs = f"the name of a new file{f', or of {KINDS[kind]} that this package wrote' if kind else ''}"
+    try:
+        there = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if not stat.S_ISREG(there.st_mode):
+        what = "a folder" if stat.S_ISDIR(there.st_mode) else "no regular file"
+        raise ForeignFile(f"{name}: needs {needs}, got {str(path)!r}, which is {what}; choose another name")
+    if overwrite or there.st_size == 0 or (kind and kind_of(path) == kind):
+        return
+    raise ForeignFile(
+        f"{name}: needs {needs}, got {str(path)!r}, which holds {contents(path)}; choose another name"
+        + (f", or {remedy}" if remedy else "")
+    )
+
+
+def kind_of(path: str | Path) -> str | None:
+    """Return the kind of output that a file holds, a key of `KINDS`; None if the package did not write it."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(8)
+        if start[:4] == b"PK\x03\x04":
+            return _archive_kind(path)
+        if start == b"\x89HDF\r\n\x1a\n":
+            return _dataset_kind(path)
+        if start[:6] == b"\x93NUMPY":
+            return "tokens" if _ends_with_trailer(path) else None
+        if start.lstrip()[:1] == b"{":
+            return _report_kind(path)
+        return "picture" if _is_picture(path, start) else None
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, RecursionError):  # damaged, so not known to be ours
+        return None
+
+
+def contents(path: str | Path) -> str:
+    """Describe in a few words what a file holds."""
+    kind = kind_of(path)
+    if kind is not None:
+        return KINDS[kind]
+    with suppress(OSError, ValueError, zipfile.BadZipFile), open(path, "rb") as file:
+        start = file.read(512)
+        if not start:
+            return "nothing"
+        if start[:4] == b"PK\x03\x04":
+            names = _array_names(path)
+            shown = ", ".join(names[:6]) + (", …" if len(names) > 6 else "")
+            return f"an archive with {shown}" if names else "an archive"
+        if start[:6] == b"\x93NUMPY":
+            return "an array"
+        if is_text(start):
+            return "text"
+    return "something else"
+
+
+def is_text(start: bytes) -> bool:
+    """Return whether the first bytes of a file are text in UTF-8."""
+    text = start.decode(errors="replace").rstrip("\ufffd")  # the last character may be cut
+    return bool(text) and all(letter.isprintable() or letter in "\r\n\t\ufeff" for letter in text.replace("\ufffd", "\0"))
+
+
+def require_checkpoint(name: str, path: str | Path) -> None:
+    """Raise ForeignFile unless a path is free or holds a checkpoint, also a damaged one."""
+    if not (os.path.isfile(path) and is_damaged_checkpoint(path)):
+        require_replaceable(name, path, "checkpoint", remedy="")
+
+
+def is_damaged_checkpoint(path: str | Path) -> bool:
+    """Return whether the beginning of an archive that cannot be read is the beginning of a checkpoint."""
+    with open(path, "rb") as file:
+        start = file.read(1024)
+    ours = re.match(rb"PK\x03\x04.{26}(/[\w/#]+\.npy|" + MARK.encode() + rb"\.npy)", start, re.DOTALL)
+    if not ours:
+        return False
+    return ours[1].startswith(b"/") or b"checkpoint" in start.replace(b"\0", b"")
+
+
+def same_path(one: str | Path, other: str | Path) -> bool:
+    """Return whether two paths name the same file, also by links or by names that differ in case only."""
+    with suppress(OSError):
+        if os.path.samefile(one, other):
+            return True
+    return _folded(one) == _folded(other)
+
+
+def require_distinct(outputs: Iterable[tuple[str, str | Path]], inputs: Iterable[tuple[str, str | Path]]) -> None:
+    """Raise ValueError if two outputs are the same file, or an output is an input; each is an argument and a path."""
+    known = list(outputs)
+    given = list(inputs)
+    for number, (name, path) in enumerate(known):
+        for argument, source in given:
+            if same_path(path, source):
+                needs = f"{name}: needs a file that is not read, as inputs are never replaced"
+                raise ValueError(f"{needs}, got {str(path)!r}, which is {argument}; choose another name")
+        for other, second in known[:number]:
+            if same_path(path, second):
+                raise ValueError(
+                    f"{other}, {name}: need two files, got {str(path)!r} for both; choose another name for {name}"
+                )
+
+
+def picture_metadata(kind: str) -> dict[str, Any]:
+    """Return arguments of matplotlib's `savefig` that put the mark into a picture; none for formats without metadata."""
+    if kind in ("png", "pdf", "ps", "eps", "svg", "svgz"):
+        return {"metadata": {"Software" if kind == "png" else "Creator": SIGNATURE}}
+    if kind in ("jpg", "jpeg", "gif"):
+        return {"pil_kwargs": {"comment": SIGNATURE.encode()}}
+    if kind in ("tif", "tiff"):
+        return {"pil_kwargs": {"software": SIGNATURE}}
+    if kind in ("webp", "avif"):
+        from PIL import Image
+
+        exif = Image.Exif()
+        exif[305] = SIGNATURE  # the tag Software
+        return {"pil_kwargs": {"exif": exif.tobytes()}}
+    return {}
+
+
+def _folded(path: str | Path) -> str:
+    return unicodedata.normalize("NFC", os.path.realpath(path)).casefold()
+
+
+def _array_names(path: str | Path) -> list[str]:
+    with zipfile.ZipFile(path) as archive:
+        return [name.removesuffix(".npy") for name in archive.namelist()]
+
+
+def _archive_kind(path: str | Path) -> str | None:
+    names = set(_array_names(path))
+    if MARK in names:
+        with np.load(path, allow_pickle=False) as archive:
+            about = json.loads(str(archive[MARK]))
+        known = about["kind"] in KINDS and {*about["arrays"], MARK} == names
+        return about["kind"] if known else None
+    if names >= {"digest", "format"} and all(name[0] == "/" for name in names - {"digest", "format"}):
+        return "checkpoint"
+    return "fit" if names >= EARLIER_FIT and not names & {"tokens", "outputs"} else None
+
+
+def _dataset_kind(path: str | Path) -> str | None:
+    try:
+        import h5py
+    except ImportError:
+        return None
+    with h5py.File(path, "r") as file:
+        return "dataset" if MARK in file.attrs or set(file.attrs) >= EARLIER_DATASET else None
+
+
+def _report_kind(path: str | Path) -> str | None:
+    with open(path, "rb") as file:
+        found = json.load(file)
+    if not isinstance(found, dict):
+        return None
+    if MARK in found:
+        return "report" if found[MARK].get("kind") == "report" else None
+    return "report" if any(found.keys() >= keys for keys in EARLIER_REPORTS) else None
+
+
+def _ends_with_trailer(path: str | Path) -> bool:
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 100))
+        return re.search(rb"\nWritten by gamp_attention \S+\n$", file.read()) is not None
+
+
+def _is_picture(path: str | Path, start: bytes) -> bool:
+    pictures = rb"\x89PNG|%PDF|%!PS|<\?xml|<svg|\xff\xd8\xff|GIF8|II\*\0|MM\0\*|RIFF|\x1f\x8b|....ftyp"
+    if not re.match(pictures, start, re.DOTALL):
+        return False
+    with gzip.open(path) if start[:2] == b"\x1f\x8b" else open(path, "rb") as file:
+        return b"Written by gamp_attention " in file.read(PICTURE_BYTES)

@@ -132,8 +132,8 @@ def minimize_risk(
     method: str = "gd",
     *,
     lr: Any = None,
-    momentum: float = 0.9,
-    batch: float = 0.1,
+    momentum: float | None = None,
+    batch: float | None = None,
     max_iter: int = 5000,
     tol: float = 1e-8,
     device: str = "cpu",
@@ -154,9 +154,9 @@ def minimize_risk(
         penalty than the ridge "gd" and "sgd": proximal steps Q ← prox(Q − lr ∇f(Q)), f being the risk without it.
     lr : step, for all but adam and lbfgs also a sequence of them, its last being repeated; 0.15, 0.01 for adam and 1
         for lbfgs if not given.
-    momentum : μ in [0, 1) of "momentum" and "nesterov".
-    batch : share of the data in (0, 1] that "sgd" draws at every step. Its gradient norm is looked at where the history
-        is recorded.
+    momentum : for "momentum" and "nesterov" only: μ in [0, 1). By default 0.9.
+    batch : for "sgd" only: fraction of the data in (0, 1] that is drawn at every step; the gradient norm is then
+        evaluated only at recorded steps. By default 0.1.
     max_iter : bound on the steps.
     tol : bound on ‖∇R‖_F/(λ√d).
     device : name of a torch device, e.g. "cpu" or "cuda".

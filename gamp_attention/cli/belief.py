@@ -1,7 +1,6 @@
 """What `gamp-attention fit` says of the test error: leave-one-out, and along a path of λ."""
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from gamp_attention._core.spread import mean_and_error
 from gamp_attention._core.text import to_error
 from gamp_attention.cli.grids import FORM, numbers
-from gamp_attention.cli.output import chosen, say
+from gamp_attention.cli.output import checkpoint_of_path, chosen, picture_of_path, say
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.layer import Layer
 from gamp_attention.data.stores import Tokens
@@ -36,13 +35,12 @@ def path_of(data: Dataset, init: Any, options: argparse.Namespace) -> Regulariza
     lams = [lam for each in options.path for lam in each]
     if not lams:
         lams = list(np.geomspace(options.lam / SPAN, options.lam * SPAN, VALUES)) if options.lam > 0 else [options.lam]
-    file = options.checkpoint and str(Path(options.checkpoint).with_suffix(".path.npz"))
+    file = options.checkpoint and checkpoint_of_path(options.checkpoint)
     path = regularization_path(data, lams, init, checkpoint=file, **chosen(options, "n_starts", "seed"))
     say(options, str(path))
     if options.plot:
-        picture = Path(options.plot)
-        target = picture.with_name(f"{picture.stem}.path{picture.suffix}")
-        plot_path(path, target)
+        target = picture_of_path(options.plot)
+        plot_path(path, target, options.force)
         say(options, f"picture: {target}")
     return path
 

@@ -1,18 +1,17 @@
 """The command `gamp-attention fit`: from a file of the user's arrays to weights."""
 
 import argparse
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.files import write_aside
+from gamp_attention._core.files import write_archive
 from gamp_attention._core.spread import mean_and_error
 from gamp_attention._core.text import to_error
 from gamp_attention.baselines.linear_fit import fit_linear_baseline
 from gamp_attention.cli.belief import add_path, believed, path_numbers, path_of
 from gamp_attention.cli.options import add_l1, chosen_penalty
-from gamp_attention.cli.output import check_target, chosen, report, say
+from gamp_attention.cli.output import chosen, report, say
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.layer import Layer, Units, prepared, require_alike
 from gamp_attention.data.loading import OwnArrays, load_arrays, load_weights
@@ -134,8 +133,7 @@ def _told(problem: Problem, options: argparse.Namespace) -> str:
 
 def _fit(options: argparse.Namespace) -> int:
     problem = _problem(options)
-    out = options.out or _beside(options.data)
-    check_target("--out", out)
+    out = options.out
     init = options.init if options.init in DATA_STARTS else load_weights(options.init)
     say(options, _told(problem, options))
     path = None
@@ -169,7 +167,7 @@ def _fit(options: argparse.Namespace) -> int:
         "centre": problem.units.centre,
         "scale": problem.units.scale,
     }
-    write_aside(out, lambda file: np.savez(file, **found))
+    write_archive("--out", out, "fit", found, options.force)
     lines = [
         result.message,
         f"training loss {result.train_loss:.8g}, gradient norm {result.gradient_norm:.2g}, lowest eigenvalue of the "
@@ -186,14 +184,9 @@ def _fit(options: argparse.Namespace) -> int:
         lines, told = [*lines, said], told | {"held_out": numbers}
     report(options, "\n".join([*lines, f"result: {out}"]), told)
     if options.plot:
-        plot_fit(result, attention, options.plot)
+        plot_fit(result, attention, options.plot, options.force)
         say(options, f"picture: {options.plot}")
     return 0 if result.converged else 1
-
-
-def _beside(path: str) -> str:
-    """The result file that belongs to a file or a folder."""
-    return str(Path(path) if Path(path).is_dir() else Path(path).with_suffix("")) + ".fit.npz"
 
 
 def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> GampResult:
@@ -212,8 +205,8 @@ def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> Gam
             raise
         t, Q, step = seen
         found = {"Q": Q, "gradient_norm": step.gradient_norm, "status": "interrupted", "n_iter": t}
-        write_aside(out, lambda file: np.savez(file, train_loss=step.train_loss, **found))
-        again = f"the weights of iteration {t} are in {out}: --init {out} goes on from there"
+        write_archive("--out", out, "fit", found | {"train_loss": step.train_loss}, options.force)
+        again = f"the weights of iteration {t} are in {out}: --init {out} with another --out continues from there"
         raise KeyboardInterrupt(f"interrupted, {again}") from None
 
 

@@ -14,10 +14,11 @@ from gamp_attention.experiments.phase_diagram.phase_boundaries import phase_boun
 from gamp_attention.experiments.sweeps.cells import METHODS
 from gamp_attention.experiments.sweeps.scheduler import local_pool
 from gamp_attention.experiments.sweeps.sweep import sweep
-from gamp_attention.experiments.sweeps.to_xarray import require_netcdf, save
+from gamp_attention.experiments.sweeps.to_xarray import save
 from gamp_attention.models.attention import paper_model
 from gamp_attention.models.starts import STARTS
 
+ROWS = "as .6,.4/.4,.6 or in quotes '.6,.4;.4,.6'"
 FORM = "one or more numbers, or FIRST:LAST:COUNT for evenly spaced ones"
 
 
@@ -29,7 +30,7 @@ def add_sweep(commands: Any) -> argparse.ArgumentParser:
     found.add_argument("--omega", type=numbers, nargs="+", default=[[0.3]], metavar="W", help="positional share")
     found.add_argument("--lam", type=numbers, nargs="+", default=[[0.01]], metavar="LAM", help="ridge penalty")
     found.add_argument("--sigma", type=numbers, nargs="+", default=[[0.5]], metavar="S", help="deviation of tokens")
-    found.add_argument("--A", type=matrix, metavar="MATRIX", help="positional part of the task, as .6,.4;.4,.6")
+    found.add_argument("--A", type=matrix, metavar="MATRIX", help=f"positional part of the task, {ROWS}")
     found.add_argument("--method", nargs="+", choices=METHODS, default=["SE"], help="(default SE)")
     found.add_argument("--branch", nargs="+", choices=STARTS, default=list(STARTS[:2]), help="(default the two)")
     found.add_argument("--d", type=int, nargs="+", default=[1000], help="of GAMP and GD (default 1000)")
@@ -49,7 +50,7 @@ def add_boundaries(commands: Any) -> argparse.ArgumentParser:
     found.add_argument("--omega", type=numbers, nargs="+", metavar="W", help=f"vary ω: {FORM} (default .3)")
     found.add_argument("--lam", type=numbers, nargs="+", metavar="LAM", help="vary λ, or its one value")
     found.add_argument("--sigma", type=numbers, nargs="+", metavar="S", help="vary σ, or its one value")
-    found.add_argument("--A", type=matrix, nargs="+", metavar="MATRIX", help="vary A, or its one value")
+    found.add_argument("--A", type=matrix, nargs="+", metavar="MATRIX", help=f"vary A, or its one value, {ROWS}")
     found.add_argument("--alphas", type=float, nargs=2, default=(0.05, 4.0), metavar=("LOW", "HIGH"), help="range of α")
     found.add_argument("--tol", type=float, default=1e-3, help="error of α (default 1e-3)")
     found.add_argument("--bayes", action="store_true", help="also where the Bayes-optimal estimate works")
@@ -76,11 +77,15 @@ def numbers(text: str) -> list[float]:
 
 
 def matrix(text: str) -> list[list[float]]:
-    """A matrix, rows parted by semicolons and entries by commas."""
+    """Return a square matrix from text, with entries separated by commas and rows by slashes or semicolons."""
     try:
-        return [[float(entry) for entry in row.split(",")] for row in text.split(";")]
+        rows = [[float(entry) for entry in row.split(",")] for row in text.replace(";", "/").split("/")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"needs rows like .6,.4;.4,.6 , got {text!r}") from None
+        rows = []
+    if not rows or any(len(row) != len(rows) for row in rows):
+        needs = f"a square matrix, {ROWS}, since a shell ends a command at a semicolon"
+        raise argparse.ArgumentTypeError(f"needs {needs}, got {text!r}")
+    return rows
 
 
 def _add_workers(command: argparse.ArgumentParser) -> None:
@@ -101,8 +106,6 @@ def _joined(lists: list[list[float]] | None) -> list[float] | None:
 
 
 def _sweep(options: argparse.Namespace) -> int:
-    if options.out:
-        require_netcdf()
     model = paper_model(A=options.A) if options.A else paper_model()
     axes: dict[str, Any] = {name: _joined(getattr(options, name)) for name in ("alpha", "omega", "lam", "sigma")}
     wanted = axes | chosen(options, "folder", "d", "seed", "branch", "method", "rtol", "risk")
@@ -110,7 +113,7 @@ def _sweep(options: argparse.Namespace) -> int:
         found = sweep(model, **wanted, warm=not options.cold, executor=executor)
     report(options, str(found), found.to_dict())
     if options.out:
-        save(found.dataset(), options.out)
+        save(found.dataset(), options.out, options.force)
         say(options, f"dataset: {options.out}")
     return 0 if all(row["status"] in ("converged", "settled", "lost") for row in found.rows) else 1
 
@@ -128,6 +131,6 @@ def _boundaries(options: argparse.Namespace) -> int:
         found = phase_boundaries(paper_model(**fixed), **wanted, executor=executor)
     report(options, str(found), found.to_dict() | {"range": [found.low, found.high]})
     if options.plot:
-        plot_phase_diagram(found, options.plot)
+        plot_phase_diagram(found, options.plot, options.force)
         say(options, f"picture: {options.plot}")
     return 0 if found.converged else 1

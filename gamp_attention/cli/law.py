@@ -22,20 +22,27 @@ def add_law(commands: Any) -> argparse.ArgumentParser:
     found.add_argument("--alphas", type=float, nargs="+", metavar="A", help="predict errors at these α = n/d")
     found.add_argument("--lam", type=float, default=0.01, help="ridge penalty of the prediction (default 0.01)")
     found.add_argument("--noise", type=float, help="score noise of the prediction (default: from the outputs)")
-    found.add_argument("--classes", default="1", help="classes of each token: a number or auto (default 1)")
+    found.add_argument("--classes", type=_classes, default=1, help="classes of each token: a number or auto (default 1)")
     found.add_argument("--standardise", action="store_true", help="as for fit")
     found.add_argument("--seed", type=int, default=0, help="seed of the search for classes (default 0)")
     found.set_defaults(run=_law)
     return found
 
 
+def _classes(text: str) -> int | str:
+    if text == "auto":
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"needs a number of classes >= 1, or auto, got {text!r}")
+    return int(text)
+
+
 def _law(options: argparse.Namespace) -> int:
     alphas = [check.real("--alphas", alpha, low=0, strict=True) for alpha in options.alphas or []]
-    classes = int(options.classes) if options.classes.isdecimal() else options.classes
     stored = load_arrays(options.data)
     weights = None if options.teacher is None else load_weights(options.teacher)
     data, _ = prepared(*stored, options.standardise, lam=options.lam)
-    law = law_of(data, weights, classes=classes, **chosen(options, "noise", "seed"))
+    law = law_of(data, weights, **chosen(options, "classes", "noise", "seed"))
     solved = [solve_state_evolution(law.model, alpha, rtol=1e-2, stability=False) for alpha in alphas]
     lines, told = [str(law)], law.to_dict()
     if solved:

@@ -12,7 +12,16 @@ from gamp_attention.cli.fit import add_fit
 from gamp_attention.cli.grids import add_boundaries, add_sweep
 from gamp_attention.cli.law import add_law
 from gamp_attention.cli.options import add_l1, chosen_penalty
-from gamp_attention.cli.output import check_target, chosen, forgiving_streams, report, say
+from gamp_attention.cli.output import (
+    add_json_and_force,
+    check_extras,
+    check_outputs,
+    chosen,
+    forgiving_streams,
+    report,
+    say,
+)
+from gamp_attention.cli.parser import Parser
 from gamp_attention.data.dataset import RISKS
 from gamp_attention.experiments.comparison.compare import compare
 from gamp_attention.experiments.comparison.result import Comparison, Interrupted
@@ -32,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         interrupts.raise_interrupts()
-        for name in ("json", "plot", "out"):
-            check_target(f"--{name}", getattr(options, name, None))
+        check_extras(options)
+        check_outputs(options)
         return options.run(options)
     except (ValueError, TypeError, ImportError, OSError, MemoryError) as error:
         print(f"gamp-attention {options.command}: {error}", file=sys.stderr)
@@ -45,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gamp-attention", description="Message passing on dot-product attention.")
+    parser = Parser(prog="gamp-attention", description="Message passing on dot-product attention.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -75,14 +84,14 @@ def _parser() -> argparse.ArgumentParser:
     add_l1(path)
     path.add_argument("--init", choices=STARTS, default="semantic")
     path.add_argument("--method", choices=("gamp", *DESCENTS), default="gamp", help="(default gamp)")
-    path.add_argument("--damping", type=float, default=0.5, help="step β of GAMP (default 0.5)")
-    path.add_argument("--lr", type=float, default=0.15, help="step of descents (default 0.15)")
+    path.add_argument("--damping", type=float, help="step β of GAMP, for this method only (default 0.5)")
+    path.add_argument("--lr", type=float, help="step size of descents, for these methods only (default 0.15)")
     path.add_argument("--n-iter", type=int, default=20, help="iterations (default 20)")
     path.add_argument("--seed", type=int, default=0, help="seed of the paths (default 0)")
     path.set_defaults(run=_trajectory)
 
     for command in (comparison, fit, add_law(commands), solve, path, add_sweep(commands), add_boundaries(commands)):
-        command.add_argument("--json", metavar="FILE", help="write the result as JSON; '-' for standard output")
+        add_json_and_force(command)
     return parser
 
 
@@ -102,7 +111,7 @@ def _model(options: argparse.Namespace) -> Any:
 def _compare(options: argparse.Namespace) -> int:
     def show(result: Comparison) -> None:
         report(options, str(result), result.to_dict())
-        plot_comparison(result, options.plot)
+        plot_comparison(result, options.plot, options.force)
         say(options, f"picture: {options.plot}")
 
     try:

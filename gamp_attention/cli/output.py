@@ -1,14 +1,27 @@
-"""What commands write: targets are tried before the work, and text stays out of JSON on standard output."""
+"""What commands read and write: paths are checked before the work, and text stays out of JSON on standard output."""
 
 import argparse
 import sys
 import tempfile
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gamp_attention._core.files import write_json
+from gamp_attention._core.extras import require_modules
+from gamp_attention._core.files import require_checkpoint, require_distinct, require_replaceable, write_json
+from gamp_attention.data.loading import ARRAYS, TORCH_FILES
+from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.experiments.figures import require_format
+
+FORCE = "replace the file with --force"
+
+
+class Output(NamedTuple):
+    """A file that a command writes."""
+
+    flag: str  # the option that names it
+    path: str
+    kind: str  # of the contents, see `_core.files`
 
 
 def forgiving_streams() -> None:
@@ -18,20 +31,110 @@ def forgiving_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-def check_target(flag: str, target: str | None) -> None:
-    """Raise before the work if its result cannot be written: a temporary file is tried in the same folder."""
-    if target is None or (target == "-" and flag == "--json"):
-        return
+def add_json_and_force(command: argparse.ArgumentParser) -> None:
+    """Add the options of all commands: --json and --force."""
+    command.add_argument("--json", metavar="FILE", help="write the result as JSON; '-' for standard output")
+    command.add_argument(
+        "--force", action="store_true",
+        help="replace files that this program did not write; its own results are replaced without it, inputs never",
+    )  # fmt: skip
+
+
+def check_extras(options: argparse.Namespace) -> None:
+    """Raise ImportError with all optional packages that a command needs and that are not installed."""
+    given = vars(options)
+    needed = ["torch"] * (options.command == "compare" or "GD" in (given.get("method") or ()))
+    needed += ["torch"] * (Path(given.get("data") or "").suffix in TORCH_FILES)
+    needed += ["matplotlib"] * bool(given.get("plot"))
+    needed += ["xarray", "h5netcdf", "h5py"] * bool(options.command == "sweep" and given.get("out"))
+    needed += ["distributed"] * bool(given.get("dask"))
+    needed += ["sklearn"] * (given.get("classes", 1) != 1)
+    require_modules(f"gamp-attention {options.command}", *needed)
+
+
+def check_outputs(options: argparse.Namespace) -> None:
+    """Raise before the work if a result cannot be written, is an input, or would replace a file of the user."""
+    given = vars(options)
+    data = given.get("data")
+    if data is not None and not Path(data).exists():
+        raise ValueError(f"{data}: there is no such file")
+    if options.command == "fit" and options.out is None:
+        options.out = beside(options.data)
+    outputs = list(_outputs(options))
+    folder = given.get("folder")
+    manifest = [] if folder is None else [("the list of cells of the folder", str(Path(folder) / "sweep.json"))]
+    require_distinct([*manifest, *((output.flag, output.path) for output in outputs)], _inputs(options))
+    for output in outputs:
+        _check_target(output, options.force)
+
+
+def beside(path: str) -> str:
+    """Return the name of the result file of a file or a folder with arrays."""
+    return str(Path(path) if Path(path).is_dir() else Path(path).with_suffix("")) + ".fit.npz"
+
+
+def picture_of_path(plot: str) -> str:
+    """Return the name of the picture of a regularization path, next to the picture of the fit."""
+    return str(Path(plot).with_name(f"{Path(plot).stem}.path{Path(plot).suffix}"))
+
+
+def checkpoint_of_path(checkpoint: str) -> str:
+    """Return the name of the checkpoint of a regularization path, next to the checkpoint of the fit."""
+    return str(Path(checkpoint).with_suffix(".path.npz"))
+
+
+def _outputs(options: argparse.Namespace) -> Any:
+    """Yield all files that a command writes, with the names that it derives from others."""
+    given = vars(options)
+    along = given.get("path") is not None
+    if given.get("out") is not None:
+        yield Output("--out", options.out, "dataset" if options.command == "sweep" else "fit")
+    if given.get("plot") is not None:
+        yield Output("--plot", options.plot, "picture")
+        if along and options.plot:
+            yield Output("--plot with --path", picture_of_path(options.plot), "picture")
+    if given.get("checkpoint") is not None:
+        yield Output("--checkpoint", options.checkpoint, "checkpoint")
+        if along and options.checkpoint:
+            yield Output("--checkpoint with --path", checkpoint_of_path(options.checkpoint), "checkpoint")
+    if given.get("json") not in (None, "-"):
+        yield Output("--json", options.json, "report")
+
+
+def _inputs(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """Return all files that a command reads, each with the argument that names it."""
+    given = vars(options)
+    found = []
+    if given.get("data") is not None:
+        found.append(("the input DATA", options.data))
+        found += [("an array of the input DATA", str(Path(options.data) / f"{name}.npy")) for name in ARRAYS]
+    if given.get("teacher") is not None:
+        found.append(("the input --teacher", options.teacher))
+    if options.command == "fit" and options.init not in DATA_STARTS:
+        found.append(("the input --init", options.init))
+    return found
+
+
+def _check_target(output: Output, force: bool) -> None:
+    """Raise if an output cannot be written: a temporary file is tried in the same folder."""
+    flag, target, kind = output
+    folder = Path(target).parent
+    if kind == "checkpoint" and not folder.is_dir():
+        raise ValueError(f"{flag}: needs a file in a folder that exists, got {target!r}")
     try:
         if target in ("", "-") or Path(target).is_dir():
             raise ValueError("it is not the name of a file")
-        with tempfile.TemporaryFile(dir=Path(target).parent):
+        with tempfile.TemporaryFile(dir=folder):
             pass
-        if flag == "--plot":
+        if kind == "picture":
             require_format(target)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise ValueError(f"{flag}: {target!r} cannot be written: {why}") from error
+    if kind == "checkpoint":
+        require_checkpoint(flag, target)
+    else:
+        require_replaceable(flag, target, kind, force, FORCE)
 
 
 def say(options: argparse.Namespace, text: str) -> None:
@@ -43,7 +146,7 @@ def report(options: argparse.Namespace, text: str, data: dict[str, Any]) -> None
     """Say the text, and write the data where --json asks for them."""
     say(options, text)
     if options.json:
-        write_json(options.json, data)
+        write_json(options.json, data, options.force)
 
 
 def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:

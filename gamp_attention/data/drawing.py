@@ -1,5 +1,7 @@
 """Drawing tokens from their law: into memory, into a file, or, with what it takes to draw them again, not at all."""
 
+import errno
+import math
 import os
 from collections.abc import Callable, Iterator
 from copy import deepcopy
@@ -9,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.files import TRAILER, replacing, require_replaceable
 from gamp_attention._core.compiled import over_blocks
 from gamp_attention.data.stores import FileTokens, Tokens, TokenStore
 from gamp_attention.models.sources import Group, Sources
@@ -64,8 +67,8 @@ class RegeneratedTokens(TokenStore):
         over_blocks(draw, len(within), 1)
 
 
-def require_storage(storage: Any) -> str | Path:
-    """The argument `storage`: "memory", "none", or the path of a file that can be written."""
+def require_storage(storage: Any, overwrite: bool = False) -> str | Path:
+    """The argument `storage`: "memory", "none", or the path of a file that can be written and may be replaced."""
     needs = "'memory', 'none' or the path of an .npy file"
     if not isinstance(storage, str | Path):
         raise check.fail("storage", storage, needs, TypeError)
@@ -76,6 +79,7 @@ def require_storage(storage: Any) -> str | Path:
         raise check.fail("storage", str(storage), needs)
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise check.fail("storage", str(storage), "a folder that exists and can be written to")
+    require_replaceable("storage", path, "tokens", overwrite)
     return path
 
 
@@ -89,6 +93,7 @@ def draw_tokens(
     groups: Callable[[int, np.random.Generator], tuple[Group, ...]],
     dtype: Any = np.float64,
     storage: str | Path = "memory",
+    overwrite: bool = False,
 ) -> tuple[Tokens, Sources]:
     """Tokens x (n, L, d) of the sources that `groups` draws for them, with covariances and means of these."""
     shape, found = (n_samples, len(positions), d), groups(n_samples, rng)
@@ -104,15 +109,31 @@ def draw_tokens(
         tokens = np.empty(shape, dtype)
         _draw_all(law, rng, found, tokens)
         return tokens, sources
-    aside = Path(f"{storage}.part")
-    try:
-        mapped = np.lib.format.open_memmap(aside, "w+", np.dtype(dtype), shape)
+    with replacing("storage", storage, "tokens", overwrite) as temporary:
+        offset = _write_header(temporary, np.dtype(dtype), shape)
+        mapped = np.memmap(temporary, dtype, "r+", offset, shape)
         _draw_all(law, rng, found, mapped)
         mapped.flush()
-        os.replace(aside, storage)
-    finally:
-        aside.unlink(missing_ok=True)
-    return FileTokens(storage, mapped.offset, shape, dtype), sources
+        del mapped
+    return FileTokens(storage, offset, shape, dtype), sources
+
+
+def _write_header(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> int:
+    """Begin an .npy file, reserve the space of its numbers, end it with the mark; returns the offset of the numbers."""
+    with open(path, "wb") as file:
+        about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, about)
+        offset = file.tell()
+        end = offset + dtype.itemsize * math.prod(shape)
+        if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and would end the process in mapped memory
+            try:
+                os.posix_fallocate(file.fileno(), 0, end + len(TRAILER))
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):  # not offered by the file system
+                    raise
+        file.seek(end)
+        file.write(TRAILER)
+    return offset
 
 
 def _draw_all(law: TokenLaw, rng: np.random.Generator, groups: tuple[Group, ...], tokens: np.ndarray) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 NEEDED, OPTIONAL = ("tokens", "outputs"), ("positions",)
+ARRAYS = (*NEEDED, *OPTIONAL)
 TORCH_FILES = (".pt", ".pth")
 
 

@@ -26,8 +26,9 @@ def checked_size(model: Any, d: Any, alpha: Any) -> tuple[int, float]:
 
 @quiet
 def sample(
-    model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.float64, storage: Any = "memory"
-) -> Dataset:
+    model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.float64, storage: Any = "memory",
+    overwrite: bool = False,
+) -> Dataset:  # fmt: skip
     """Draw n = round(αd) sentences and the teacher from a model.
 
     Eq. :eq:`teacher`.
@@ -41,6 +42,7 @@ def sample(
     dtype : of the tokens, float64 or float32; the same numbers, rounded.
     storage : where the tokens are: "memory"; the path of an .npy file that is written, and read at every pass; or
         "none": they are drawn anew at every pass, so that d and n are bounded by time alone. The same bits each time.
+    overwrite : replace a file at the path `storage` even if it does not hold tokens that were sampled before.
 
     Returns
     -------
@@ -60,7 +62,7 @@ def sample(
     d, alpha = checked_size(model, d, alpha)
     model = require_model(model)
     n = round(alpha * d)
-    rng, where = generator(seed), require_storage(storage)
+    rng, where = generator(seed), require_storage(storage, check.flag("overwrite", overwrite))
     if storage == "memory":
         check.fits("d, alpha", n, model.n_tokens, d)
     law = model.coordinates
@@ -74,7 +76,9 @@ def sample(
     if not np.array_equal(tau, law.tau):
         means = np.ascontiguousarray(law.tau[k].T) / np.sqrt(d)
     spectra = law.gamma.T.copy() if len(law.weight) == 1 else np.ascontiguousarray(law.gamma[k].T)
-    tokens, sources = draw_tokens(rng, n, d, positions, means, spectra, model.classes.draw, _precision(dtype), where)
+    tokens, sources = draw_tokens(
+        rng, n, d, positions, means, spectra, model.classes.draw, _precision(dtype), where, overwrite
+    )
     if isinstance(model, GLMModel):
         return label_dataset(model, tokens, positions, Q_star, spectra, rng)
     noise = None

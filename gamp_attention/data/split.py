@@ -16,6 +16,8 @@ def held_out(name: str, share: Any, n: int, seed: Any) -> tuple[np.ndarray, np.n
     share = check.real(name, share, low=0)
     count = round(share * n)
     if share and not 1 <= count < n:
-        raise check.fail(name, share, f"a share of the {n} samples, or 0, that leaves one at least on each side")
+        needs = f"a fraction of the {n} samples, below 1, that leaves at least one on each side, or 0 for none"
+        remedy = f"; for {share:g} samples give {share / n:.3g}" if 1 < share < n and share == round(share) else ""
+        raise ValueError(f"{check.fail(name, share, needs)}{remedy}")
     order = generator(seed, Stream.HELD_OUT).permutation(n) if share else np.arange(n)
     return np.sort(order[count:]), np.sort(order[:count])

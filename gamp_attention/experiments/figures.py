@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.files import write_aside
+from gamp_attention._core.files import picture_metadata, require_replaceable, write_aside
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.results import History
 from gamp_attention.state_evolution.dynamics.trajectory import Trajectory
@@ -33,13 +33,16 @@ STYLE: Any = {"axes.spines.top": False, "axes.spines.right": False, "font.size":
 LABELS = {"q": "$q$", "m": "$m_1$", "theta": r"$\theta$", "V": "$V$"}
 
 
-def plot_comparison(comparison: "Comparison", path: str | Path | None = None) -> np.ndarray:
+def plot_comparison(
+    comparison: "Comparison", path: str | Path | None = None, overwrite: bool = False
+) -> np.ndarray:
     """Draw a comparison: trajectories and end points, one row for each branch.
 
     Parameters
     ----------
     comparison : of `compare`.
     path : a file to save the picture to; if not given, the figure stays open in pyplot.
+    overwrite : replace a file at `path` even if it is not a picture that this package saved.
 
     Returns
     -------
@@ -48,7 +51,7 @@ def plot_comparison(comparison: "Comparison", path: str | Path | None = None) ->
     Raises
     ------
     ImportError : without matplotlib; install gamp-attention[plot].
-    ValueError : if matplotlib does not write files of this name.
+    ValueError : if matplotlib does not write files of this name, or `path` holds a file that is not to be replaced.
 
     Examples
     --------
@@ -59,7 +62,7 @@ def plot_comparison(comparison: "Comparison", path: str | Path | None = None) ->
     (1, 5)
     """
     rows, settings = len(comparison.branches), comparison.settings
-    with figure(path, rows, 5, (15, 1.2 + 2.4 * rows)) as axes:
+    with figure(path, rows, 5, (15, 1.2 + 2.4 * rows), overwrite) as axes:
         for row, branch in zip(axes, comparison.branches, strict=True):
             _draw_branch(row, branch, f"GAMP, seed {settings['seed']}")
         handles, labels = axes[0, 0].get_legend_handles_labels()
@@ -76,6 +79,7 @@ def plot_trajectory(
     predicted: Trajectory,
     runs: GampResult | History | Sequence[GampResult | History] = (),
     path: str | Path | None = None,
+    overwrite: bool = False,
 ) -> np.ndarray:
     """Draw a predicted trajectory, and runs of message passing as dots on it.
 
@@ -85,6 +89,7 @@ def plot_trajectory(
     runs : results of `run_gamp` or their histories, one or several of one length; of several, the mean with its
         standard error.
     path : a file to save the picture to; if not given, the figure stays open in pyplot.
+    overwrite : replace a file at `path` even if it is not a picture that this package saved.
 
     Returns
     -------
@@ -93,7 +98,8 @@ def plot_trajectory(
     Raises
     ------
     ImportError : without matplotlib; install gamp-attention[plot].
-    TypeError, ValueError : if matplotlib does not write files of this name, or these are not such results.
+    TypeError, ValueError : if matplotlib does not write files of this name, `path` holds a file that is not to be
+        replaced, or these are not such results.
 
     Examples
     --------
@@ -110,7 +116,7 @@ def plot_trajectory(
     if not all(isinstance(run, GampResult | History) for run in given):
         raise check.fail("runs", runs, "results of run_gamp, or histories", TypeError)
     seen = [(run.history if isinstance(run, GampResult) else run).scalars() for run in given]
-    with figure(path, 1, len(LABELS), (11, 2.6)) as axes:
+    with figure(path, 1, len(LABELS), (11, 2.6), overwrite) as axes:
         for axis, key in zip(axes[0], LABELS, strict=True):
             _draw_prediction(axis, predicted, key)
             if seen:
@@ -122,13 +128,16 @@ def plot_trajectory(
     return axes
 
 
-def plot_phase_diagram(boundaries: "PhaseBoundaries", path: str | Path | None = None) -> np.ndarray:
+def plot_phase_diagram(
+    boundaries: "PhaseBoundaries", path: str | Path | None = None, overwrite: bool = False
+) -> np.ndarray:
     """Draw a phase diagram: α_c, α_l and where branches appear and become stable, against the parameter varied.
 
     Parameters
     ----------
     boundaries : of `phase_boundaries`.
     path : a file to save the picture to; if not given, the figure stays open in pyplot.
+    overwrite : replace a file at `path` even if it is not a picture that this package saved.
 
     Returns
     -------
@@ -137,7 +146,7 @@ def plot_phase_diagram(boundaries: "PhaseBoundaries", path: str | Path | None = 
     Raises
     ------
     ImportError : without matplotlib; install gamp-attention[plot].
-    ValueError : if matplotlib does not write files of this name.
+    ValueError : if matplotlib does not write files of this name, or `path` holds a file that is not to be replaced.
 
     Examples
     --------
@@ -147,7 +156,7 @@ def plot_phase_diagram(boundaries: "PhaseBoundaries", path: str | Path | None = 
     'α = n/d'
     """
     across = np.arange(1, len(boundaries.values) + 1) if boundaries.parameter == "A" else boundaries.values
-    with figure(path, 1, 1, (6.4, 4.4)) as axes:
+    with figure(path, 1, 1, (6.4, 4.4), overwrite) as axes:
         axis = axes[0, 0]
         for name, label, style in BOUNDARIES:
             value, error = boundaries.line(name) if name in boundaries.lines else (np.full(len(across), np.nan),) * 2
@@ -228,12 +237,16 @@ def require_format(path: str | Path) -> str:
 
 
 @contextmanager
-def figure(path: str | Path | None, rows: int, columns: int, size: tuple[float, float]) -> Iterator[np.ndarray]:
+def figure(
+    path: str | Path | None, rows: int, columns: int, size: tuple[float, float], overwrite: bool = True
+) -> Iterator[np.ndarray]:
     """Axes (rows, columns) in the style of all pictures here, saved to `path` at the end.
 
-    Without a path the figure is one of pyplot's and stays open. It is `axes[0, 0].figure`.
+    Without a path the figure is one of pyplot's and stays open. It is `axes[0, 0].figure`. Unless `overwrite`, a file
+    at `path` is replaced only if it is a picture that this package saved.
     """
     matplotlib, kind = require_matplotlib(), None if path is None else require_format(path)
+    check.flag("overwrite", overwrite)
     with matplotlib.rc_context(STYLE):
         if path is None:
             from matplotlib import pyplot
@@ -242,6 +255,8 @@ def figure(path: str | Path | None, rows: int, columns: int, size: tuple[float, 
         else:
             from matplotlib.figure import Figure  # which needs no screen and is not kept by pyplot
 
+            require_replaceable("path", path, "picture", overwrite)
             drawing = Figure(figsize=size, layout="constrained")
             yield drawing.subplots(rows, columns, squeeze=False)
-            write_aside(path, lambda file: drawing.savefig(file, format=kind, dpi=150))
+            marked: dict[str, Any] = {"format": kind, "dpi": 150, **picture_metadata(str(kind))}
+            write_aside(path, lambda file: drawing.savefig(file, **marked), kind="picture", overwrite=overwrite)

@@ -12,12 +12,14 @@ KINDS = {"spectral": COLOURS["semantic"], "random": COLOURS["random"], "position
 COLUMNS = 4
 
 
-def plot_fit(result: GampResult, attention: np.ndarray, path: str | Path | None = None) -> np.ndarray:
+def plot_fit(
+    result: GampResult, attention: np.ndarray, path: str | Path | None = None, overwrite: bool = False
+) -> np.ndarray:
     """Draw a run on data: loss and gradient at each iteration, and attention matrices (n, L, L) of samples.
 
     Returns the axes (2, 4); those of panels that have nothing to show are off.
     """
-    with figure(path, 2, COLUMNS, (12, 6)) as axes:
+    with figure(path, 2, COLUMNS, (12, 6), overwrite) as axes:
         _draw_curves(axes[0], result)
         _draw_starts(axes[0, 3], result)
         spread = np.linspace(0, len(attention) - 1, min(COLUMNS - 1, len(attention))).astype(int)

@@ -9,11 +9,11 @@ from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
 from gamp_attention.experiments.inference.path_result import RegularizationPath
 
 
-def plot_path(path: RegularizationPath, file: str | Path | None = None) -> Any:
+def plot_path(path: RegularizationPath, file: str | Path | None = None, overwrite: bool = False) -> Any:
     """Draw test errors with standard errors, those in training, and theory where it is known; returns the axes."""
     order = np.argsort(path.lam)
     lam = path.lam[order]
-    with figure(file, 1, 1, (6, 4)) as axes:
+    with figure(file, 1, 1, (6, 4), overwrite) as axes:
         axis = axes[0, 0]
         mean, spread = path.test_error[order], path.test_error_error[order]
         label = "left out, in folds" if path.form == "folds" else "left out"

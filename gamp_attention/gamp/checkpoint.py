@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.files import write_aside
+from gamp_attention._core.files import MARK, require_checkpoint, write_archive
 from gamp_attention._core.hashes import hash_bytes
 from gamp_attention.data.dataset import Dataset
 
@@ -48,17 +48,27 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def load(self) -> dict[str, Any] | None:
-        """What was written last, or None where nothing was; refuses damaged files, and those of other runs."""
+        """Return what was written last, or None if there is no file.
+
+        Raises
+        ------
+        ValueError : if the file is anything else than a checkpoint of an identical run, which is never replaced.
+        """
+        require_checkpoint("checkpoint", self.path)
+        needs = "checkpoint: needs the name of a new file or of the checkpoint of an identical run"
         try:
             with open(self.path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-                found = {name: archive[name] for name in archive.files}
+                found = {name: archive[name] for name in archive.files if name != MARK}
             about = str(found.pop("digest")), int(found.pop("format"))
         except FileNotFoundError:
             return None
         except Exception as error:  # damaged archives fail in a dozen ways
-            raise ValueError(f"checkpoint: {self.path} cannot be read, remove it to start anew: {error}") from error
+            why = "which is a damaged checkpoint; delete it, or choose another name"
+            raise ValueError(f"{needs}, got {self.path}, {why}") from error
         if about != (self.digest, CHECKPOINT_FORMAT):
-            raise ValueError(f"checkpoint: {self.path} needs to be of the same data and options, got another run's")
+            raise ValueError(
+                f"{needs}, with the same data and options, got {self.path}, which is of another run; choose another name"
+            )
         return unpacked(found)
 
     def save(self, snapshot: Callable[[], dict[str, Any]]) -> None:
@@ -66,7 +76,7 @@ class Checkpoint:
         if time.monotonic() - self._last < self.every:
             return
         about = {"digest": np.array(self.digest), "format": np.array(CHECKPOINT_FORMAT)}
-        write_aside(self.path, lambda file: np.savez(file, **packed(snapshot()), **about))  # type: ignore[arg-type]
+        write_archive("checkpoint", self.path, "checkpoint", packed(snapshot()) | about)
         self._last = time.monotonic()
 
 

@@ -86,7 +86,7 @@ FIT = {
     "--n-starts 0": "n_starts",
     "--held-out -0.1": "--held-out",
     "--held-out 1": "--held-out",
-    "--held-out 0.1": "--held-out: needs a share of the 3 samples",
+    "--held-out 0.1": "--held-out: needs a fraction of the 3 samples",
     "--held-out nan": "--held-out",
     "--plot picture.xyz": "--plot",
     "--out .": "--out",

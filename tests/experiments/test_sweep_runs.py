@@ -117,14 +117,16 @@ def test_a_failing_worker_ends_the_sweep_and_says_how_to_go_on(model, tmp_path):
 
 
 def test_workers_that_write_elsewhere_are_noticed(model, tmp_path):
+    (tmp_path / "other" / "cells").mkdir(parents=True)
+
     class Elsewhere:
-        def submit(self, *_, **__):
+        def submit(self, run_chain, folder, *arguments, **options):
             future = Future()
-            future.set_result(1)
+            future.set_result(run_chain(str(tmp_path / "other"), *arguments, **options))
             return future
 
     with pytest.raises(RuntimeError, match="2 cells are not in"):
-        sweep(model, tmp_path, executor=Elsewhere(), **QUICK)
+        sweep(model, tmp_path / "here", executor=Elsewhere(), **QUICK)
 
 
 def test_an_interrupt_keeps_what_is_finished(model, tmp_path, monkeypatch):

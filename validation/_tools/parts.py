@@ -48,4 +48,4 @@ def kept_parts(path: Path, parts: Mapping[str, Callable[[], Any]]) -> dict[str, 
 def store(path: Path, numbers: dict[str, Any]) -> None:
     """Write numbers and arrays as JSON, to a file that is whole or absent."""
     text = json.dumps(plain(numbers), indent=1) + "\n"
-    write_aside(path, lambda file: file.write(text.encode()))
+    write_aside(path, lambda file: file.write(text.encode()), overwrite=True)

@@ -1,5 +1,6 @@
 """Chains of jobs on any executor; workers store the row of each job when it is finished."""
 
+import math
 import os
 import signal
 import threading
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from multiprocessing import active_children, connection, parent_process
 from multiprocessing.context import SpawnContext, SpawnProcess
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from numba import config
 from tqdm import tqdm
@@ -20,6 +21,7 @@ from gamp_attention._core import check
 from gamp_attention.experiments.sweeps.store import Store
 
 LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+WAIT = 0.5  # seconds between two looks at jobs that other processes are computing
 _computing = threading.Lock()  # one job at a time in a process, whose thread count is its own
 
 
@@ -46,13 +48,15 @@ def run_chains(
     Parameters
     ----------
     chains : jobs; within a chain they are run in order, each given the row of the one before.
+        Several processes that run the same chains in one folder divide the jobs among them, and each returns when all
+        jobs are stored.
     store : a store that has begun, on a file system that all workers see.
     executor : what has `submit` that returns futures, as in concurrent.futures; serial if not given.
     threads : compiled kernels use this many; all when serial and one on an executor, if not given.
 
     Returns
     -------
-    int : jobs that were computed, the others having been stored before.
+    int : number of jobs that this call computed; the others were stored before, or by other processes.
 
     Raises
     ------
@@ -70,7 +74,7 @@ def run_chains(
 
         try:
             if executor is None:
-                return sum(run_chain(str(store.folder), chain, threads, advance) for chain in waiting)
+                return _run_in_turn(waiting, store, threads, advance)
             return _submit(waiting, store, executor, threads or 1, advance)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_resume("interrupted", store)) from None
@@ -84,27 +88,58 @@ def check_workers(executor: Any, threads: Any) -> None:
         check.integer("threads", threads, low=1)
 
 
+class ChainRun(NamedTuple):
+    """What a call of `run_chain` did."""
+
+    computed: int  # number of jobs that were computed
+    complete: bool  # False if the call ended at a job that another process is computing
+
+
 def run_chain(
     folder: str, chain: Sequence[Job], threads: int | None, finished: Callable[[], Any] | None = None, run: str = ""
-) -> int:
-    """Compute and store what the store lacks of one chain; returns how many. `finished` is called after each job.
+) -> ChainRun:
+    """Compute and store what the store lacks of one chain, up to a job that another process is computing.
 
-    `run` is not used: it tells one run from another for executors that remember the results of calls.
+    `finished` is called after each job. `run` is not used: it distinguishes calls for executors that remember the
+    results of calls.
     """
     store, previous, count = Store(folder), None, 0
     for job in chain:
         with _computing:
             row = store.load(job.key)  # looked up only now: another process may have computed it
             if row is None:
-                began = time.perf_counter()
-                with kernel_threads(threads):
-                    computed = job.run(previous)
-                store.save(job.key, job.parameters, computed, time.perf_counter() - began)
-                row = store.load(job.key)
-                count += 1
+                with store.claims.hold(job.key) as free:
+                    if not free:
+                        return ChainRun(count, False)
+                    row = store.load(job.key)  # again: it may have been stored just before the claim
+                    if row is None:
+                        began = time.perf_counter()
+                        with kernel_threads(threads):
+                            computed = job.run(previous)
+                        store.save(job.key, job.parameters, computed, time.perf_counter() - began)
+                        row = store.load(job.key)
+                        count += 1
         if finished is not None:
             finished()
         previous = row
+    return ChainRun(count, True)
+
+
+def _run_in_turn(
+    chains: Sequence[Sequence[Job]], store: Store, threads: int | None, finished: Callable[[], Any]
+) -> int:
+    """Run chains in this process; chains that other processes are computing are tried again after the others."""
+    count, waiting = 0, list(chains)
+    while waiting:
+        before, postponed = count, []
+        for chain in waiting:
+            done = run_chain(str(store.folder), chain, threads, finished)
+            count += done.computed
+            if not done.complete:
+                postponed.append(chain)
+        if len(postponed) == len(waiting) and count == before:
+            time.sleep(WAIT)
+        waiting = postponed
     return count
 
 
@@ -124,17 +159,31 @@ def _submit(
     chains: Sequence[Sequence[Job]], store: Store, executor: Any, threads: int, advance: Callable[[], None]
 ) -> int:
     done: SimpleQueue[Any] = SimpleQueue()
-    futures, open_chains, count = [], len(chains), 0
-    run = uuid.uuid4().hex  # dask remembers results, and must not take one run for another
+    futures: set[Any] = set()
+    postponed = sorted(chains, key=len, reverse=True)
+    open_chains, count, submitted = len(chains), 0, -math.inf
+
+    def submit(chain: Sequence[Job]) -> None:
+        run = uuid.uuid4().hex  # dask remembers results, and must not take one call for another
+        future = executor.submit(run_chain, str(store.folder), chain, threads, run=run)
+        futures.add(future)
+        future.add_done_callback(lambda ended: done.put((ended, chain)))
+
     try:
-        for chain in sorted(chains, key=len, reverse=True):
-            futures.append(executor.submit(run_chain, str(store.folder), chain, threads, run=run))
-            futures[-1].add_done_callback(done.put)
         while open_chains:
+            if postponed and time.monotonic() - submitted > WAIT:
+                for chain in postponed:
+                    submit(chain)
+                postponed, submitted = [], time.monotonic()
             try:
-                future = done.get(timeout=0.5)  # then a look at the folder, for the progress bar
-                open_chains -= 1
-                count += future.result()
+                future, chain = done.get(timeout=WAIT)  # then a look at the folder, for the progress bar
+                futures.discard(future)
+                run = future.result()
+                count += run.computed
+                if run.complete:
+                    open_chains -= 1
+                else:
+                    postponed.append(chain)
             except Empty:
                 pass
             advance()

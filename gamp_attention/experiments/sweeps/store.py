@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 import warnings
 from contextlib import suppress
@@ -14,15 +15,17 @@ from typing import Any
 from gamp_attention._core import check
 from gamp_attention._core.files import write_aside
 from gamp_attention._version import __version__
+from gamp_attention.experiments.sweeps.claims import Claims
 from gamp_attention.experiments.sweeps.digests import short_hash
 
+CELL_FILE = re.compile(r"[0-9a-f]{24}\.(json|claim|lock)|.*\.part")  # names in the folder of cells
 NUMBER = "float"  # a number that JSON has no word for is {"float": "nan"}
 
 
 class Store:
     """A folder with `sweep.json`, the manifest, and `cells/KEY.json`; `begin` makes it.
 
-    Several processes may use one folder at a time.
+    Several processes may use one folder at a time; `claims` divides the cells among them.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -32,6 +35,7 @@ class Store:
             raise check.fail("folder", folder, "the path of a folder")
         self.folder = Path(folder).resolve()
         self._cells = self.folder / "cells"
+        self.claims = Claims(self._cells)
 
     def begin(self, manifest: dict[str, Any]) -> None:
         """Write the manifest, plain data with at least "model", a hash of the one model that a folder is for."""
@@ -41,6 +45,9 @@ class Store:
         if known is not None and known.get("model") != manifest["model"]:
             needs = "a folder of its own, this one holds the cells of another model"
             raise check.fail("folder", str(self.folder), needs)
+        if known is None and self._has_other_files():
+            needs = f"a folder of a sweep, or one without a folder 'cells' that holds other files; choose another name"
+            raise check.fail("folder", str(self.folder), needs)
         try:
             self._cells.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -49,7 +56,13 @@ class Store:
             raise check.fail("folder", str(self.folder), "a folder that can be written to")
         if known != manifest:
             text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
-            write_aside(self.folder / "sweep.json", lambda file: file.write(text.encode() + b"\n"))
+            path = self.folder / "sweep.json"
+            write_aside(path, lambda file: file.write(text.encode() + b"\n"), name="folder", overwrite=True)
+
+    def _has_other_files(self) -> bool:
+        """Return whether the folder of cells, in a folder without a manifest, holds files that are no cells."""
+        names = [entry.name for entry in self._cells.iterdir()] if self._cells.is_dir() else []
+        return not all(CELL_FILE.fullmatch(name) for name in names)
 
     def manifest(self) -> dict[str, Any] | None:
         """The manifest, or None where there is none."""
@@ -60,7 +73,7 @@ class Store:
             return None
         except ValueError as error:
             raise ValueError(f"folder: {path} is no manifest of a sweep: {error}") from error
-        if not isinstance(found, dict):
+        if not isinstance(found, dict) or "model" not in found:
             raise ValueError(f"folder: {path} is no manifest of a sweep")
         return found
 
@@ -78,7 +91,7 @@ class Store:
         origin = {"versions": versions(), "commit": commit(), "seconds": seconds}
         content = _encoded({"key": key, **parameters, **row, **origin})
         text = json.dumps({"checksum": short_hash(content), "content": content}, sort_keys=True, allow_nan=False)
-        write_aside(self.path(key), lambda file: file.write(text.encode() + b"\n"))
+        write_aside(self.path(key), lambda file: file.write(text.encode() + b"\n"), name="folder", overwrite=True)
 
     def load(self, key: str) -> dict[str, Any] | None:
         """The row of a cell with its key, parameters, versions, commit and seconds; None where there is none.

@@ -3,13 +3,13 @@
 import importlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.files import MARK, SIGNATURE, replacing
 from gamp_attention.experiments.sweeps.cells import AXES, METHODS
 from gamp_attention.experiments.sweeps.jobs import row_overlaps
 from gamp_attention.experiments.sweeps.store import Store
@@ -91,13 +91,21 @@ def to_dataset(source: Any) -> "xarray.Dataset":
     return xarray.Dataset(found, coords, _attributes(rows, about)).rename(method="solver")
 
 
-def save(dataset: "xarray.Dataset", path: str | Path) -> None:
-    """Write a Dataset as netCDF, whole or not at all."""
+def save(dataset: "xarray.Dataset", path: str | Path, overwrite: bool = False) -> None:
+    """Write a Dataset as netCDF, whole or not at all.
+
+    Raises
+    ------
+    ImportError : without xarray, h5netcdf and h5py.
+    ValueError : if `path` holds a file that is not such a Dataset, unless `overwrite`.
+    OSError : naming the file, if it cannot be written.
+    """
     require_netcdf()
-    path = Path(path)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=path.name, suffix=".part") as aside:
-        dataset.to_netcdf(Path(aside) / "data.nc", engine="h5netcdf")
-        os.replace(Path(aside) / "data.nc", path)
+    with replacing("--out", path, "dataset", overwrite) as temporary:
+        try:
+            dataset.assign_attrs({MARK: SIGNATURE}).to_netcdf(temporary, engine="h5netcdf")
+        except RuntimeError as error:  # of HDF5, for instance on a full disk
+            raise OSError(str(error).partition("\n")[0]) from error
 
 
 def require_netcdf() -> None:

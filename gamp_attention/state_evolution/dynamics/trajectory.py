@@ -16,7 +16,7 @@ from gamp_attention.results import Overlaps, stacked
 from gamp_attention.state_evolution.dynamics.descent import follow_descent
 from gamp_attention.state_evolution.dynamics.field_paths import component_paths, min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses, follow
-from gamp_attention.state_evolution.dynamics.methods import DESCENTS, descent_method
+from gamp_attention.state_evolution.dynamics.methods import DESCENTS, descent_method, require_unused
 from gamp_attention.state_evolution.dynamics.path_responses import bytes_per_path
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw, start_law
 
@@ -56,10 +56,10 @@ def trajectory(
     init: Any = "semantic",
     *,
     method: str = "gamp",
-    damping: Any = 0.5,
-    lr: Any = 0.15,
-    momentum: float = 0.9,
-    batch: float = 0.1,
+    damping: Any = None,
+    lr: Any = None,
+    momentum: float | None = None,
+    batch: float | None = None,
     n_iter: int = 20,
     n_paths: int = 4096,
     n_replicas: int = 8,
@@ -77,12 +77,12 @@ def trajectory(
     alpha : sample complexity, > 0.
     init : "semantic", "positional", "random", or the Overlaps of the start (V included, which descents do not use).
     method : "gamp"; "gd", "momentum" (heavy ball), "nesterov"; or "sgd", with minibatches drawn anew at every step.
-    damping : the step β of GAMP in (0, 1], or a sequence with one for each iteration, its last entry being repeated;
-        "adaptive" stands for the first step of adaptive damping, 0.3.
-    lr : the step of descents, Q ← Q − lr ∇R(Q), or a sequence of them, with another penalty than the ridge Q ←
-        prox(Q − lr ∇f(Q)), which has no momentum.
-    momentum : μ in [0, 1), for "momentum" and "nesterov".
-    batch : share of the data in (0, 1] that "sgd" draws at every step.
+    damping : for "gamp" only: the step β in (0, 1], or a sequence with a step for each iteration, its last entry being
+        repeated; "adaptive" stands for the first step of adaptive damping, 0.3. By default 0.5.
+    lr : for descents only: the step size in Q ← Q − lr ∇R(Q), or a sequence of step sizes; with another penalty than
+        the ridge Q ← prox(Q − lr ∇f(Q)), which has no momentum. By default 0.15.
+    momentum : for "momentum" and "nesterov" only: μ in [0, 1). By default 0.9.
+    batch : for "sgd" only: fraction of the data in (0, 1] that is drawn at every step. By default 0.1.
     n_iter : iterations to follow.
     n_paths : sampled paths of each replica, even; in mixtures each pattern of classes has its share of them, if that is
         enough.
@@ -96,7 +96,8 @@ def trajectory(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError, ValueError : naming the argument, what it got and what it needs; also if a setting is given that the
+        method does not use.
 
     Examples
     --------
@@ -121,10 +122,15 @@ def trajectory(
     check.choice("method", method, ("gamp", *DESCENTS))
     rng = generator(seed)
     if method == "gamp":
+        require_unused(method, {"lr": lr}, DESCENTS)
+        require_unused(method, {"momentum": momentum}, ("momentum", "nesterov"))
+        require_unused(method, {"batch": batch}, ("sgd",))
+        damping = 0.5 if damping is None else damping
         Damping(damping)
         with _finite(model):
             return _messages(model, alpha, start_law(model, init), damping, n_iter, n_paths, n_replicas, rng)
-    descent = descent_method(method, lr, momentum, batch)
+    require_unused(method, {"damping": damping}, ("gamp",))
+    descent = descent_method(method, 0.15 if lr is None else lr, momentum, batch)
     if descent.momentum and not model.penalty.quadratic:
         needs = f"'gd' or 'sgd' for {type(model.penalty).__name__}, as proximal steps have no momentum"
         raise check.fail("method", method, needs)
