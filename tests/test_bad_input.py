@@ -1,7 +1,11 @@
 """Bad input is a named error before any work: which argument, what it got, what it needs."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
+
+from scipy.sparse import csr_array
 
 import gamp_attention as ga
 
@@ -10,6 +14,11 @@ X, Y, P = rng.normal(size=(5, 2, 7)), rng.normal(size=(5, 2, 7)), rng.normal(siz
 PROXIMAL = np.ones((4, 8)), np.ones((4, 2, 1)), np.ones((2, 1, 1))
 # θ² = ρ q to the last bit: the student's fields are a function of the teacher's
 SINGULAR = ga.Overlaps(np.full((2, 1, 1), 0.01), np.zeros((2, 1)), np.full((2, 1, 1), 0.05), np.full((2, 1, 1), 10.0))
+
+
+class Bowl(NamedTuple):
+    def value(self, p, z):
+        return np.sum(z * z)
 
 
 def with_nan(array):
@@ -69,6 +78,25 @@ CASES = {
     "onsager without model": (lambda d, m: ga.run_gamp(d, "random", onsager="state_evolution"), "model"),
     "data of wrong type": (lambda d, m: ga.run_gamp(X), "data.*Dataset"),
     "method unknown": (lambda d, m: ga.minimize_risk(d, "random", method="newton"), "method.*newton"),
+    "no step": (lambda d, m: ga.minimize_risk(d, "random", lr=[]), "lr: needs a number > 0, or a sequence"),
+    "no step of a trajectory": (lambda d, m: ga.trajectory(m, 1, method="gd", lr=[]), "lr: needs a number > 0, or a seq"),
+    "momentum of plain descent": (lambda d, m: ga.minimize_risk(d, "random", momentum=0.5), "momentum: needs method"),
+    "batch of Adam": (lambda d, m: ga.minimize_risk(d, "random", method="adam", batch=0.5), "batch: needs method 'sgd'"),
+    "damping of a descent": (lambda d, m: ga.trajectory(m, 1, method="gd", damping=0.3), "damping: needs method 'gamp'"),
+    "steps of message passing": (lambda d, m: ga.trajectory(m, 1, lr=0.3), "lr: needs method 'gd'.*leave lr out"),
+    "batch of momentum": (lambda d, m: ga.trajectory(m, 1, method="momentum", batch=0.3), "batch: needs method 'sgd'"),
+    "tokens too large": (lambda d, m: ga.Dataset(1e150 * X, 1e150 * Y, P), "tokens.*below 1e\\+150.*standardise"),
+    "rows too large": (lambda d, m: ga.LabelledDataset(1e90 * X, Y[:, 0, 0], ga.SquaredLoss()), "tokens.*standardise"),
+    "loss that is not registered": (
+        lambda d, m: ga.glm_model(Bowl(), ga.LinearLabels()),
+        "loss: needs an instance of a loss that is registered.*@gamp_attention.register_loss",
+    ),
+    "class of a loss": (lambda d, m: ga.glm_model(ga.LogisticLoss), "loss: .*call the class, LogisticLoss"),
+    "loss of data that is not registered": (
+        lambda d, m: ga.LabelledDataset(X, Y[:, 0, 0], Bowl()),
+        "loss: needs an instance of a loss.*decorate the class Bowl",
+    ),
+    "sparse rows": (lambda d, m: ga.gradient(d, csr_array(np.eye(7))), r"Q: needs a dense array.*sparse.*Q.toarray\(\)"),
     "step zero": (lambda d, m: ga.minimize_risk(d, "random", lr=0), "lr"),
     "gradient of wrong shape": (lambda d, m: ga.gradient(d, np.ones(7)), r"Q.*\(7, 1\)"),
     "gradient of unknown risk": (lambda d, m: ga.gradient(d, np.ones((7, 1)), "x"), "risk"),

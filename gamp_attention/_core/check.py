@@ -73,8 +73,21 @@ def fits(name: str, *shape: int) -> None:
 
 
 def plain(value: Any) -> Any:
-    """What is given for an array; tensors of torch without their gradients, in the memory of this process."""
-    return value.detach().cpu() if hasattr(value, "detach") and hasattr(value, "cpu") else value
+    """Return a value that stands for an array; tensors of torch are detached and copied to the CPU.
+
+    Tensors of types that numpy lacks, such as bfloat16, become float32, which holds the same numbers.
+    """
+    if not (hasattr(value, "detach") and hasattr(value, "cpu")):
+        return value
+    value = value.detach().cpu()
+    narrow = getattr(value, "is_floating_point", bool)() and value.element_size() <= 2
+    return value.float() if narrow else value
+
+
+def is_sparse(value: Any) -> bool:
+    """Return whether a value is a sparse tensor of torch or a sparse array of scipy."""
+    layout = str(getattr(value, "layout", ""))
+    return "sparse" in layout or type(value).__module__.startswith("scipy.sparse")
 
 
 def ndim(name: str, value: Any) -> int:
@@ -102,6 +115,10 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
     `single` leaves arrays of single precision as they are. Tensors are used as they are now, without their gradients.
     """
     wanted = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+    if is_sparse(value):
+        dense = "to_dense" if hasattr(value, "to_dense") else "toarray"
+        got = f"a sparse {type(value).__name__}"
+        raise TypeError(f"{name}: needs a dense array of shape {wanted}, got {got}; pass {name}.{dense}()")
     try:
         result = np.asarray(plain(value))
         if result.dtype.kind not in "biuf" or np.ma.is_masked(value):
@@ -113,6 +130,8 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
         got = type(value).__name__
         if isinstance(value, np.ndarray):
             got = "an array with masked entries" if np.ma.is_masked(value) else f"an array of {value.dtype}"
+        elif hasattr(value, "detach"):
+            got = f"a tensor of {value.dtype} on {value.device}"
         raise fail(name, got, f"a real array of shape {wanted}", TypeError) from error
     matches = result.ndim == len(shape) and all(
         size == want if isinstance(want, int) else size >= 1 for size, want in zip(result.shape, shape, strict=True)

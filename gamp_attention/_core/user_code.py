@@ -1,7 +1,9 @@
 """Classes whose methods become part of kernels: a registry of each kind, and their faults told in one line."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
@@ -9,6 +11,7 @@ from numba.core.errors import NumbaError, UnsupportedBytecodeError
 from gamp_attention._core import check
 from gamp_attention._core.compiled import user_kernel
 
+PACKAGE = Path(__file__).parent.parent
 FAULTS = (AttributeError, IndexError, NameError, ValueError, TypeError, ZeroDivisionError)
 
 
@@ -56,15 +59,47 @@ def _name(signature: str) -> str:
     return signature.partition("(")[0]
 
 
-def attempt(method: str, call: Callable[..., Any], *arguments: Any, returns: str = "") -> Any:
-    """The result of a kernel that calls a user's method, whose faults become a TypeError that names the method."""
+def attempt(method: str, call: Callable[..., Any], *arguments: Any, returns: str = "", shapes: str = "") -> Any:
+    """Return the result of a kernel that calls a user's method.
+
+    Parameters
+    ----------
+    method : name of the class and the method, for messages.
+    call, arguments : the kernel and its arguments.
+    returns : what the method has to return, for messages.
+    shapes : shapes of the method's arguments, for messages.
+
+    Raises
+    ------
+    TypeError : with the method, the cause and the line of the user's file, if numba cannot compile the method or if it
+        fails when it is called.
+    """
+    about = f"; {shapes}" if shapes else ""
     try:
         return call(*arguments)
     except (NumbaError, UnsupportedBytecodeError) as error:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        after = [k + 1 for k, line in enumerate(lines[:-1]) if "Failed in nopython mode" in line]
         needs = "code that numba compiles" + (f" and that returns {returns}" if returns else "")
-        raise TypeError(f"{method}: needs {needs}, got: {lines[after[-1] if after else 0]}") from None
+        raise TypeError(f"{method}: needs {needs}, got: {_cause(str(error))}{about}") from None
     except FAULTS as error:
         needs = "to run on arguments of the model's shapes"
-        raise TypeError(f"{method}: needs {needs}, got {type(error).__name__}: {error}") from error
+        raise TypeError(f"{method}: needs {needs}, got {type(error).__name__}: {error}{about}") from error
+
+
+def _cause(message: str) -> str:
+    """Return the cause of a numba error, and the line of the user's code, out of the report of all attempts."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[\d;]*m", "", message).splitlines() if line.strip()]
+    inner = [k + 1 for k, line in enumerate(lines[:-1]) if "Failed in nopython mode" in line]
+    lines_inside = lines[inner[-1] if inner else 0 :]
+    cause = lines_inside[0]
+    if cause.endswith("found for signature:"):
+        calls = [line.removeprefix(">>> ") for line in lines_inside if line.startswith(">>> ")]
+        cause = f"numba cannot compile {calls[0]}" if calls else cause
+        reasons = [k + 1 for k, line in enumerate(lines_inside[:-1]) if line.endswith("raised a specific error:")]
+        if reasons:
+            cause += f": {lines_inside[reasons[0]].partition(': ')[2]}"
+    if cause.startswith("Untyped global name") and "<class 'function'>" in cause:
+        cause += ", decorate this function with numba.njit"
+    places = [re.search(r" at (\S.*) \((\d+)\)$", line) for line in lines]
+    own = [found for found in places if found and not any(part in found[1] for part in ("/numba/", str(PACKAGE)))]
+    seen = f" (line {own[0][2]} of {Path(own[0][1]).name})" if own else ""
+    return cause + seen

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.extras import require_modules
 from gamp_attention._core.overflow import quiet
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.baselines.torch_loops import (
@@ -192,10 +193,8 @@ def minimize_risk(
     check.flag("raise_on_failure", raise_on_failure)
     start = initial_weights(data, init, seed, risk)
     require_device(device)
-    try:
-        import torch
-    except ImportError as error:
-        raise ImportError("minimize_risk needs torch: pip install 'gamp-attention[torch]'") from error
+    require_modules("minimize_risk", "torch")
+    import torch
 
     function = TorchRisk(data, risk, device)
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from gamp_attention._core import check
+from gamp_attention._core.extras import require_modules
 
 
 class ClusterSettings(NamedTuple):
@@ -24,10 +25,9 @@ CLUSTER = ClusterSettings()
 def dask_executor(address: str) -> Iterator[Any]:
     """An executor on the cluster of a scheduler; an address where nothing listens is told at once."""
     require_listener(address)
-    try:
-        from distributed import Client
-    except ImportError as error:
-        raise ImportError("--dask needs dask: pip install distributed") from error
+    require_modules("--dask", "distributed")
+    from distributed import Client
+
     with Client(address, timeout=CLUSTER.greet) as client:
         yield client.get_executor()
 

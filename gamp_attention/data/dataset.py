@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.overflow import quiet
+from gamp_attention._core.overflow import MAX_ROOT, quiet
 from gamp_attention._core.text import Shown
 from gamp_attention.data.fields import local_fields
 from gamp_attention.data.pass_kernels import Part
@@ -20,7 +20,10 @@ from gamp_attention.models.sources import Sources, by_group
 from gamp_attention.penalties.standard import require_penalty
 
 RISKS = ("asymptotic", "exact")
-OVERFLOW = "tokens, outputs, positions: need products within the range of doubles, got ones that overflow"
+OVERFLOW = (
+    f"tokens, outputs, positions: need products of entries below {MAX_ROOT:g}, got larger ones, whose squares overflow; "
+    "divide all arrays by their standard deviation, or use --standardise (GampAttention(standardise=True))"
+)
 
 
 class Dataset(Shown):
@@ -91,7 +94,7 @@ class Dataset(Shown):
             sources = Sources.plain(np.ascontiguousarray(check.array("positions", positions, (L, d))), n)
         self._describe(require_penalty(penalty, lam), rank, spectra, student, sources)
         exact = own_terms(self.tokens, self.positions, self._outputs)
-        if not (np.isfinite(exact.params).all() and np.isfinite(exact.constant).all()):
+        if not all((np.abs(part) < MAX_ROOT).all() for part in (exact.params, exact.constant)):
             raise ValueError(OVERFLOW)
         self._risks = {"exact": exact}
         self.Q_star: np.ndarray | None = None
@@ -130,7 +133,7 @@ class Dataset(Shown):
         if spectra is None:
             estimated = self.source_means if self.source_means is not self.positions else None
             spectra = mean_squares(self.tokens, estimated)[:, None]
-            if not np.isfinite(spectra).all():
+            if not (spectra < MAX_ROOT).all():
                 raise ValueError(OVERFLOW)
             spectra = np.maximum(spectra, 1e-100)  # of tokens that are all zero
         S = len(self.source_means)

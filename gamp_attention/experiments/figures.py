@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.extras import require_modules
 from gamp_attention._core.files import picture_metadata, require_replaceable, write_aside
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.results import History
@@ -218,10 +219,9 @@ def _draw_gradients(axis: Any, branch: "Branch", colour: str) -> None:
 
 def require_matplotlib() -> Any:
     """The module matplotlib, or an ImportError that says how to install it."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ImportError("pictures need matplotlib: pip install 'gamp-attention[plot]'") from error
+    require_modules("a picture", "matplotlib")
+    import matplotlib
+
     return matplotlib
 
 

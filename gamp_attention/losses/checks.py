@@ -34,10 +34,11 @@ def check_loss(loss: PointLoss, params: np.ndarray) -> None:
     k = loss.n_fields
     for p in params[: CHECKS.trials]:
         z, grad, hess = CHECKS.size * rng.standard_normal(k), np.full(k, np.nan), np.full((k, k), np.nan)
-        value = _number(f"{name}.value", _value, loss, p, z)
-        again = _number(f"{name}.derivatives", _derivatives, loss, p, z, grad, hess)
-        if not (np.isfinite(grad).all() and np.isfinite(hess).all()):
-            raise ValueError(f"{name}.derivatives: needs to fill grad and hess with finite numbers, left or made NaN")
+        shapes = f"p has shape {p.shape} and z has shape (L, r) = {(loss.n_tokens, loss.rank)}"
+        value = _number(f"{name}.value", _value, loss, p, z, shapes=shapes)
+        shapes += _derivative_shapes(k)
+        again = _number(f"{name}.derivatives", _derivatives, loss, p, z, grad, hess, shapes=shapes)
+        _require_filled(name, grad, hess, shapes)
         _agree(f"{name}.derivatives", "its value", again, value, "value")
         scale = 1 + np.abs(hess).max() + np.abs(grad).max() + abs(value)
         _check_differences(loss, name, p, z, grad, hess, CHECKS.agree * scale)
@@ -65,8 +66,19 @@ def check_finite(loss: PointLoss, params: np.ndarray) -> None:
         with np.errstate(all="ignore"):
             _number(f"{name}.value", loss.loss.value, p, z)
             _number(f"{name}.derivatives", loss.loss.derivatives, p, z, grad, hess)
-        if not (np.isfinite(grad).all() and np.isfinite(hess).all()):
-            raise ValueError(f"{name}.derivatives: needs to fill grad and hess with finite numbers, left or made NaN")
+        _require_filled(name, grad, hess, f"z has shape (L, r) = {z.shape}{_derivative_shapes(k)}")
+
+
+def _derivative_shapes(k: int) -> str:
+    """Describe the arrays that a method `derivatives` fills."""
+    return f", grad has shape (L r,) = {(k,)} and hess has shape (L r, L r) = {(k, k)}, with field (l, a) at index l r + a"
+
+
+def _require_filled(name: str, grad: np.ndarray, hess: np.ndarray, shapes: str) -> None:
+    """Raise unless a method `derivatives` has filled its arrays with finite numbers."""
+    if not (np.isfinite(grad).all() and np.isfinite(hess).all()):
+        needs = "to fill all of grad and hess with finite numbers"
+        raise ValueError(f"{name}.derivatives: needs {needs}, got entries that were left or made NaN; {shapes}")
 
 
 def _check_differences(
@@ -91,7 +103,8 @@ def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
         S = []
         for fields in (z, -z, turned):
             S.append(np.full((1, n_tokens, n_tokens), np.nan))
-            attempt(f"{name}.attend", attend_all, attention, fields, S[-1])
+            shapes = f"z has shape (L, r) = {(n_tokens, rank)} and S has shape (L, L) = {(n_tokens, n_tokens)}"
+            attempt(f"{name}.attend", attend_all, attention, fields, S[-1], shapes=shapes)
         if not np.isfinite(S[0]).all():
             raise ValueError(f"{name}.attend: needs to fill S {S[0].shape[1:]} with finite numbers, left or made NaN")
         if attention.bounded and (S[0].min() < 0 or np.abs(S[0].sum(axis=2) - 1).max() > CHECKS.equal):
@@ -124,10 +137,11 @@ def _curvature(loss, p, radius):
     return curvature_floor(loss, p, radius)
 
 
-def _number(what: str, kernel: Any, *arguments: Any, infinite: bool = False) -> float:
-    value = attempt(what, kernel, *arguments)
+def _number(what: str, kernel: Any, *arguments: Any, infinite: bool = False, shapes: str = "") -> float:
+    value = attempt(what, kernel, *arguments, shapes=shapes)
+    about = f"; {shapes}" if shapes else ""
     if np.ndim(value) or isinstance(value, (tuple, str)) or value is None:
-        raise TypeError(f"{what}: needs to return one number, got {type(value).__name__}")
+        raise TypeError(f"{what}: needs to return one number, got {type(value).__name__}{about}")
     value = float(value)
     if np.isnan(value) or (not infinite and np.isinf(value)):
         raise ValueError(f"{what}: needs to return a finite number, got {value}")

@@ -11,6 +11,7 @@ from gamp_attention._core.compiled import kernel, over_blocks
 from gamp_attention.losses.attention import loss_value, make_work
 from gamp_attention.losses.checks import check_finite, check_loss
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
+from gamp_attention.losses.point import LOSSES
 from gamp_attention.losses.registration import is_registered_loss, sample_loss
 from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.attention import attention_model
@@ -88,7 +89,13 @@ class GLMModel(Model):
 def require_loss(loss: Any) -> Any:
     """The argument, if it is a loss of labels."""
     if not is_registered_loss(loss):
-        raise check.fail("loss", loss, "a loss registered by register_loss", TypeError)
+        name = loss.__name__ if isinstance(loss, type) else type(loss).__name__
+        if isinstance(loss, type) and loss in LOSSES:
+            remedy = f"call the class, {name}(...)"
+        else:
+            remedy = f"decorate the class {name} with @gamp_attention.register_loss"
+        needs = "an instance of a loss that is registered by register_loss"
+        raise TypeError(f"{check.fail('loss', loss, needs)}; {remedy}")
     return loss
 
 
@@ -150,7 +157,8 @@ def glm_model(
     >>> gamp.status.value
     'converged'
     """
-    teacher = USUAL.get(type(require_loss(loss))) if labels is None else labels
+    require_loss(loss)
+    teacher = USUAL.get(type(loss)) if labels is None else labels
     if teacher is None:
         raise check.fail("labels", labels, "a teacher, as this loss has no usual one", TypeError)
     t = rank if teacher_rank is None else teacher_rank

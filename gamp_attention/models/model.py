@@ -196,7 +196,8 @@ def check_student(student: Any, n_tokens: int, rank: int) -> Any:
     if is_registered_attention(student):
         check_attention(student, n_tokens, rank)
     elif not isinstance(student, DotProductAttention) and not is_registered_loss(student):
-        needs = "a DotProductAttention, or a map registered by register_attention"
+        needs = "a DotProductAttention, or an attention map registered by register_attention"
+        needs += ", or a loss registered by register_loss" if hasattr(student, "value") else ""
         raise check.fail("student", student, needs, TypeError)
     student = checked_attention("student", student)
     if rank % student.parts:

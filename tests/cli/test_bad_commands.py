@@ -48,7 +48,7 @@ def bad_file(kind, path):
         path.write_bytes(content)
     elif kind == "pickle":
         stored(path, tokens=np.array([Malicious(str(path) + ".made")], dtype=object))
-        return "allow_pickle"
+        return "tokens holds Python objects"
     elif kind == "lacking":
         np.savez(path, tokens=GOOD["tokens"])
         return "lacks the arrays outputs"
@@ -73,6 +73,7 @@ KINDS = ("missing", "folder", "empty", "text", "single", "truncated", "altered",
 FIT = {
     "--init semantic": "init: 'semantic'",
     "--init weights.npz": "Q",
+    "--init notes.txt": "init: notes.txt: cannot be read as .npz with Q: notes.txt holds text",
     "--rank 0": "rank",
     "--rank 1.5": "--rank",
     "--rank 10000000000000": "rank: needs arrays that fit into memory",
@@ -88,6 +89,9 @@ FIT = {
     "--held-out 1": "--held-out",
     "--held-out 0.1": "--held-out: needs a fraction of the 3 samples",
     "--held-out nan": "--held-out",
+    "--held-out 2": "--held-out: needs a fraction of the 3 samples, below 1, that leaves at least one on each side, or "
+    "0 for none, got 2.0; for 2 samples give 0.667",
+    "--helt-out 0.1": "unrecognized arguments: --helt-out 0.1; did you mean '--held-out'?",
     "--plot picture.xyz": "--plot",
     "--out .": "--out",
     "--out -": "--out",
@@ -98,6 +102,10 @@ FIT = {
 COMMANDS = {
     "": "COMMAND",
     "nothing": "nothing",
+    "compar": "did you mean 'compare'?",
+    "boundary": "did you mean 'boundaries'?",
+    "solve --init semantc": "did you mean 'semantic'?",
+    "solve --sigm 0.5 --alfa 1": "did you mean '--alpha'?",
     "--nothing": "COMMAND",
     "fit": "required: DATA",
     "solve --alpha 0": "alpha",
@@ -116,6 +124,8 @@ COMMANDS = {
     "trajectory --n-iter 0": "n_iter",
     "trajectory --n-iter 100000": "n_paths",
     "trajectory --damping nan": "damping",
+    "trajectory --method gd --damping 0.3": "damping: needs method 'gamp', as 'gd' does not use it, got 0.3; leave",
+    "trajectory --lr 0.1": "lr: needs method 'gd' or 'momentum' or 'nesterov' or 'sgd', as 'gamp' does not use it",
     "trajectory --seed x": "--seed",
     "compare --omega 2": "omega",
     "compare --d 0": "d:",
@@ -137,7 +147,8 @@ COMMANDS = {
     "sweep F --lam 0": "lam",
     "sweep F --sigma -1": "sigma",
     "sweep F --A 1,x": "--A",
-    "sweep F --A 1,2;3": "A:",
+    "sweep F --A 1,2;3": "--A: needs a square matrix",
+    "sweep F --A .6,.4": "in quotes '.6,.4;.4,.6', since a shell ends a command at a semicolon, got '.6,.4'",
     "sweep F --method AMP": "--method",
     "sweep F --branch other": "--branch",
     "sweep F --d 0": "d:",
@@ -154,6 +165,10 @@ COMMANDS = {
     "boundaries --lam 0": "lam",
     "boundaries --sigma 0": "sigma",
     "boundaries --A x": "--A",
+    "boundaries --A 1,2/3": "--A: needs a square matrix",
+    "law data.npz --classes -1": "--classes: needs a number of classes >= 1, or auto, got '-1'",
+    "law data.npz --classes two": "--classes: needs a number of classes >= 1, or auto, got 'two'",
+    "law data.npz": "data.npz: there is no such file",
     "boundaries --alphas 2 1": "alphas",
     "boundaries --alphas 0 1": "alphas",
     "boundaries --alphas 1": "--alphas",
@@ -182,6 +197,7 @@ def refused(tmp_path, monkeypatch, capsys):
         assert status == 2
         assert word in message
         assert "Traceback" not in message
+        assert "\x1b" not in message
         assert len(message.splitlines()[-1]) < 500
         assert sorted(tmp_path.rglob("*")) == before
 
@@ -209,6 +225,11 @@ NOT_FILES = {
     "pickle in a folder": "a folder of .npy files",
     "pickle of torch": "a dict of tensors",
     "tensor alone": "it holds a Tensor",
+    "model of torch": "objects of Python classes, for instance a whole model",
+    "weights of torch": "the state_dict of a model (weight, bias)",
+    "text for torch": "data.pt holds text, and needs to be a file as torch.save writes it",
+    "text for an array": "tokens.npy holds text, and needs to be an .npy file as numpy.save writes it",
+    "text for an archive": "data.npz holds text, and needs to be an .npz file as numpy.savez writes it",
     "table": "cannot be read as .npz",
 }
 
@@ -223,13 +244,21 @@ def test_other_bad_files_are_refused_at_once(kind, tmp_path, refused):
     elif kind == "pickle in a folder":
         for name in ("tokens", "outputs"):
             np.save(path / f"{name}.npy", np.array([evil], dtype=object))
+    elif kind == "text for an array":
+        (path / "tokens.npy").write_text("0.1 0.2\n")
+        np.save(path / "outputs.npy", GOOD["outputs"])
+    elif kind.startswith("text"):
+        path = tmp_path / ("data.npz" if kind.endswith("archive") else "data.pt")
+        path.write_text("tokens, outputs\n0.1, 0.2 λ\n")
     elif kind == "table":
         path = tmp_path / "data.parquet"
         path.write_bytes(b"PAR1")
     elif kind != "empty folder":
         torch = pytest.importorskip("torch")
         path = tmp_path / "data.pt"
-        torch.save(torch.ones(3) if kind == "tensor alone" else {"tokens": evil, "outputs": evil}, path)
+        model = torch.nn.Linear(2, 2)
+        found = {"tensor alone": torch.ones(3), "model of torch": model, "weights of torch": model.state_dict()}
+        torch.save(found.get(kind, {"tokens": evil, "outputs": evil}), path)
     refused(["fit", str(path)], NOT_FILES[kind])
     assert not (tmp_path / "made").exists()
 
@@ -237,6 +266,7 @@ def test_other_bad_files_are_refused_at_once(kind, tmp_path, refused):
 @pytest.mark.parametrize("flags", FIT)
 def test_bad_flags_of_fit_are_refused_at_once(flags, tmp_path, refused):
     np.savez(tmp_path / "weights.npz", P=np.ones((4, 1)))
+    (tmp_path / "here" / "notes.txt").write_text("a line\n")
     words = [str(tmp_path / word) if word == "weights.npz" else word for word in flags.split()]
     refused(["fit", stored(tmp_path / "data.npz"), *words], FIT[flags])
 

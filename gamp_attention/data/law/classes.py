@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-
-NEEDS = "classes of tokens need scikit-learn: pip install 'gamp-attention[sklearn]'"
+from gamp_attention._core.extras import require_modules
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,9 @@ def _leading(tokens: np.ndarray) -> np.ndarray:
 
 def _labels(points: np.ndarray, tried: range, seed: int) -> np.ndarray:
     """Classes (n,) of points (n, k), numbered from zero without gaps."""
-    try:
-        from sklearn.mixture import GaussianMixture
-    except ImportError as error:
-        raise ImportError(NEEDS) from error
+    require_modules("classes", "sklearn")
+    from sklearn.mixture import GaussianMixture
+
     fits = []
     for k in tried:
         if CLASSES.least * k > len(points):

@@ -1,12 +1,12 @@
 """`sweep`: any grid or list of cells, computed where it is missing and kept in a folder."""
 
-import importlib.util
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gamp_attention._core import check
+from gamp_attention._core.extras import require_modules
 from gamp_attention._core.text import Rows
 from gamp_attention.baselines.descent import require_method
 from gamp_attention.experiments.sweeps.cells import CELL_FORMAT, Cell, grid, listed
@@ -144,8 +144,7 @@ def sweep(
     else:
         wanted = grid(model, alpha=alpha, **axes)
     if any(cell.method == "GD" for cell in wanted):
-        if importlib.util.find_spec("torch") is None:
-            raise ImportError("method: 'GD' needs torch: pip install 'gamp-attention[torch]'")
+        require_modules("method: 'GD'", "torch")
         require_method("descent", settings.descent, model.penalty)
     work, store = chains(model, wanted, settings, warm), Store(folder)
     keys = {job.cell: job.key for chain in work for job in chain}

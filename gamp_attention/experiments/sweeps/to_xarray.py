@@ -1,6 +1,5 @@
 """A sweep as an xarray Dataset, and its netCDF file."""
 
-import importlib
 import json
 import os
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.extras import require_modules
 from gamp_attention._core.files import MARK, SIGNATURE, replacing
 from gamp_attention.experiments.sweeps.cells import AXES, METHODS
 from gamp_attention.experiments.sweeps.jobs import row_overlaps
@@ -66,7 +66,9 @@ def to_dataset(source: Any) -> "xarray.Dataset":
     >>> found.q.dims, bool(found.converged.all())
     (('alpha',), True)
     """
-    xarray = _needed("xarray")
+    require_modules("a dataset", "xarray")
+    import xarray
+
     if isinstance(source, (Store, str, os.PathLike)):
         store = source if isinstance(source, Store) else Store(os.fspath(source))
         manifest = store.manifest()
@@ -109,17 +111,8 @@ def save(dataset: "xarray.Dataset", path: str | Path, overwrite: bool = False) -
 
 
 def require_netcdf() -> None:
-    """Raise ImportError, saying what to install, where netCDF files cannot be written."""
-    _needed("xarray", "h5netcdf", "h5py")
-
-
-def _needed(*names: str) -> Any:
-    """Import modules and return the first."""
-    try:
-        modules = [importlib.import_module(name) for name in names]
-    except ImportError as error:
-        raise ImportError(f"datasets need {' and '.join(names)}: pip install 'gamp-attention[sweep]'") from error
-    return modules[0]
+    """Raise ImportError, with the command to install them, if the packages that write netCDF files are missing."""
+    require_modules("a netCDF file", "xarray", "h5netcdf", "h5py")
 
 
 def _layout(parameters: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[str, Any], list[Any], tuple[int, ...]]:
