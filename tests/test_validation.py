@@ -205,3 +205,15 @@ def test_trials_that_were_stored_are_found_after_a_move():
         crossing: "30d025b7270489a4db129839",
     }
     assert {function: origin(function) for function in known} == known
+
+
+def test_folders_of_the_user_take_no_results(tmp_path, scripts, capsys):
+    """A new or empty folder becomes one of results; one with other files is left alone."""
+    scripts(paper=["good"])
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.json").write_text('{"held": 1}')
+    with pytest.raises(SystemExit) as ended:
+        main(["--out", str(tmp_path / "mine"), "all"])
+    assert ended.value.code == 2
+    assert "--out: needs a new or empty folder, or one of earlier results" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.json"]

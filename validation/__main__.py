@@ -68,6 +68,10 @@ def main(arguments: list[str] | None = None) -> int:
     if found.help:
         parser.print_help()
     elif scripts or found.beside:
+        try:
+            catalogue.open_results(found.out)
+        except ValueError as error:
+            parser.error(str(error))
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which stops the scripts, too
         return runner.run(scripts, found, more)
     else:

@@ -79,15 +79,19 @@ def plain(value: Any) -> Any:
     """
     if not (hasattr(value, "detach") and hasattr(value, "cpu")):
         return value
-    value = value.detach().cpu()
+    try:
+        value = value.detach().cpu()
+    except RuntimeError:  # without numbers, on the device "meta"; the caller names it
+        return value
     narrow = getattr(value, "is_floating_point", bool)() and value.element_size() <= 2
     return value.float() if narrow else value
 
 
-def is_sparse(value: Any) -> bool:
-    """Return whether a value is a sparse tensor of torch or a sparse array of scipy."""
-    layout = str(getattr(value, "layout", ""))
-    return "sparse" in layout or type(value).__module__.startswith("scipy.sparse")
+def require_dense(name: str, value: Any) -> None:
+    """Raise TypeError, with the remedy, if a value is a sparse tensor of torch or a sparse array of scipy."""
+    if "sparse" in str(getattr(value, "layout", "")) or type(value).__module__.startswith("scipy.sparse"):
+        dense = "to_dense" if hasattr(value, "to_dense") else "toarray"
+        raise TypeError(f"{name}: needs a dense array, got a sparse {type(value).__name__}; pass {name}.{dense}()")
 
 
 def ndim(name: str, value: Any) -> int:
@@ -115,10 +119,7 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
     `single` leaves arrays of single precision as they are. Tensors are used as they are now, without their gradients.
     """
     wanted = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
-    if is_sparse(value):
-        dense = "to_dense" if hasattr(value, "to_dense") else "toarray"
-        got = f"a sparse {type(value).__name__}"
-        raise TypeError(f"{name}: needs a dense array of shape {wanted}, got {got}; pass {name}.{dense}()")
+    require_dense(name, value)
     try:
         result = np.asarray(plain(value))
         if result.dtype.kind not in "biuf" or np.ma.is_masked(value):

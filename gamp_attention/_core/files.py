@@ -1,6 +1,6 @@
 """Output files: written whole or not at all, and never in place of a file that the package did not write.
 
-Every file that the package writes states so in a form that its format allows: an array of an archive, a key of JSON, an
+Every file that the package writes carries a mark in a form that its format allows: an array of an archive, a key of JSON, an
 attribute of netCDF, the software field of a picture, a line after the numbers of an .npy file. Files of versions
 before these marks are recognised by their contents, except pictures.
 """
@@ -37,14 +37,15 @@ KINDS = {
 EARLIER_FIT = {"Q", "gradient_norm", "status", "n_iter"}  # arrays of results before version 0.1.0 wrote marks
 EARLIER_REPORTS = (  # keys of reports of each command before marks
     {"gradient_norm", "result", "standardised"},
-    {"branches", "settings", "linear_test_error"},
+    {"branches", "settings", "linear_baseline"},
     {"jump_mass", "replicon", "growth"},
     {"method", "jump_mass_error", "train_loss_error", "V_hat"},
     {"cells", "rows", "counts", "folder"},
     {"parameter", "lines", "range"},
-    {"departures", "spectrum"},
+    {"departures", "gamma", "teacher_cov"},
 )
 EARLIER_DATASET = {"model", "settings", "versions", "commits"}  # attributes of netCDF files before marks
+UNREADABLE = (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError, zipfile.BadZipFile)
 PICTURE_BYTES = 1 << 26  # most bytes of a picture that are searched for the mark
 
 
@@ -111,7 +112,7 @@ def write_archive(name: str, path: str | Path, kind: str, arrays: dict[str, Any]
     """Write arrays as .npz with the mark of a kind, which lists them: an archive with other arrays is the user's."""
     about = np.array(json.dumps(mark(kind) | {"arrays": sorted(arrays)}))
     contents = {MARK: about, **arrays}  # the mark comes first, so that it survives in a file that was cut off
-    write_aside(path, lambda file: np.savez(file, **contents), name=name, kind=kind, overwrite=overwrite)  # type: ignore[arg-type]
+    write_aside(path, lambda file: np.savez(file, **contents), name=name, kind=kind, overwrite=overwrite)
 
 
 def write_json(target: str, data: Any, overwrite: bool = False) -> None:
@@ -124,7 +125,11 @@ def write_json(target: str, data: Any, overwrite: bool = False) -> None:
 
 
 def require_replaceable(
-    name: str, path: str | Path, kind: str, overwrite: bool = False, remedy: str = "replace the file with overwrite=True"
+    name: str,
+    path: str | Path,
+    kind: str,
+    overwrite: bool = False,
+    remedy: str = "replace the file with overwrite=True",
 ) -> None:
     """Raise ForeignFile unless a path is free, or holds an output of the same kind, or may be overwritten.
 
@@ -160,7 +165,7 @@ def kind_of(path: str | Path) -> str | None:
         if start.lstrip()[:1] == b"{":
             return _report_kind(path)
         return "picture" if _is_picture(path, start) else None
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, RecursionError):  # damaged, so not known to be ours
+    except UNREADABLE:  # damaged or of another program
         return None
 
 
@@ -187,7 +192,7 @@ def contents(path: str | Path) -> str:
 def is_text(start: bytes) -> bool:
     """Return whether the first bytes of a file are text in UTF-8."""
     text = start.decode(errors="replace").rstrip("\ufffd")  # the last character may be cut
-    return bool(text) and all(letter.isprintable() or letter in "\r\n\t\ufeff" for letter in text.replace("\ufffd", "\0"))
+    return bool(text) and all(each.isprintable() or each in "\r\n\t\ufeff" for each in text.replace("\ufffd", "\0"))
 
 
 def require_checkpoint(name: str, path: str | Path) -> None:
@@ -231,7 +236,7 @@ def require_distinct(outputs: Iterable[tuple[str, str | Path]], inputs: Iterable
 
 
 def picture_metadata(kind: str) -> dict[str, Any]:
-    """Return arguments of matplotlib's `savefig` that put the mark into a picture; none for formats without metadata."""
+    """Return arguments of `savefig` that put the mark into a picture; none for formats without metadata."""
     if kind in ("png", "pdf", "ps", "eps", "svg", "svgz"):
         return {"metadata": {"Software" if kind == "png" else "Creator": SIGNATURE}}
     if kind in ("jpg", "jpeg", "gif"):

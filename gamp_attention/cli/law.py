@@ -22,7 +22,7 @@ def add_law(commands: Any) -> argparse.ArgumentParser:
     found.add_argument("--alphas", type=float, nargs="+", metavar="A", help="predict errors at these α = n/d")
     found.add_argument("--lam", type=float, default=0.01, help="ridge penalty of the prediction (default 0.01)")
     found.add_argument("--noise", type=float, help="score noise of the prediction (default: from the outputs)")
-    found.add_argument("--classes", type=_classes, default=1, help="classes of each token: a number or auto (default 1)")
+    found.add_argument("--classes", type=_classes, default=1, help="classes of a token: a number or auto (default 1)")
     found.add_argument("--standardise", action="store_true", help="as for fit")
     found.add_argument("--seed", type=int, default=0, help="seed of the search for classes (default 0)")
     found.set_defaults(run=_law)

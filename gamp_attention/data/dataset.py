@@ -21,7 +21,7 @@ from gamp_attention.penalties.standard import require_penalty
 
 RISKS = ("asymptotic", "exact")
 OVERFLOW = (
-    f"tokens, outputs, positions: need products of entries below {MAX_ROOT:g}, got larger ones, whose squares overflow; "
+    f"tokens, outputs, positions: need products of entries below {MAX_ROOT:g}, got larger ones that overflow; "
     "divide all arrays by their standard deviation, or use --standardise (GampAttention(standardise=True))"
 )
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.files import TRAILER, replacing, require_replaceable
 from gamp_attention._core.compiled import over_blocks
+from gamp_attention._core.files import TRAILER, replacing, require_replaceable
 from gamp_attention.data.stores import FileTokens, Tokens, TokenStore
 from gamp_attention.models.sources import Group, Sources
 

@@ -61,6 +61,8 @@ class LabelledDataset(Dataset):
         spectra: Any = None,
         penalty: Any = None,
     ) -> None:
+        check.require_dense("tokens", tokens)
+        check.require_dense("labels", labels)
         if not isinstance(tokens, TokenStore) and check.ndim("tokens", tokens) == 2:
             tokens = np.asarray(check.plain(tokens))[:, None]
         self.tokens = as_tokens("tokens", tokens)

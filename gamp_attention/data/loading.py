@@ -84,9 +84,9 @@ def _readers(path: Path) -> Iterator[dict[str, Callable[[], Any]]]:
     """Yield what reads each array of a file or folder, by name."""
     if path.is_dir():
         files = sorted(path.glob("*.npy"))
-        for file in files:
-            _require_start(file, (NPY,), "an .npy file as numpy.save writes it")
-        yield {file.stem: partial(np.load, file, "r", allow_pickle=False) for file in files}
+        for each in files:
+            _require_start(each, (NPY,), "an .npy file as numpy.save writes it")
+        yield {each.stem: partial(np.load, each, "r", allow_pickle=False) for each in files}
     elif path.suffix in TORCH_FILES:
         _require_start(path, (ZIP, PICKLE), "a file as torch.save writes it")
         require_modules(str(path), "torch")

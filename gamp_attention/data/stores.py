@@ -116,8 +116,7 @@ def as_tokens(name: str, value: Any) -> Tokens:
     """
     if isinstance(value, TokenStore):
         return value
-    if check.is_sparse(value):
-        check.array(name, value, ("n", "L", "d"))  # raises
+    check.require_dense(name, value)
     value = check.plain(value)
     mapped = isinstance(value, np.memmap) and value.base is not None
     sliced = not isinstance(value, np.ndarray) and all(hasattr(value, a) for a in ("shape", "dtype", "__getitem__"))

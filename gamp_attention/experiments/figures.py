@@ -34,9 +34,7 @@ STYLE: Any = {"axes.spines.top": False, "axes.spines.right": False, "font.size":
 LABELS = {"q": "$q$", "m": "$m_1$", "theta": r"$\theta$", "V": "$V$"}
 
 
-def plot_comparison(
-    comparison: "Comparison", path: str | Path | None = None, overwrite: bool = False
-) -> np.ndarray:
+def plot_comparison(comparison: "Comparison", path: str | Path | None = None, overwrite: bool = False) -> np.ndarray:
     """Draw a comparison: trajectories and end points, one row for each branch.
 
     Parameters

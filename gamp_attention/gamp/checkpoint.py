@@ -66,9 +66,8 @@ class Checkpoint:
             why = "which is a damaged checkpoint; delete it, or choose another name"
             raise ValueError(f"{needs}, got {self.path}, {why}") from error
         if about != (self.digest, CHECKPOINT_FORMAT):
-            raise ValueError(
-                f"{needs}, with the same data and options, got {self.path}, which is of another run; choose another name"
-            )
+            why = "which is of another run; choose another name"
+            raise ValueError(f"{needs}, with the same data and options, got {self.path}, {why}")
         return unpacked(found)
 
     def save(self, snapshot: Callable[[], dict[str, Any]]) -> None:

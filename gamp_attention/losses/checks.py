@@ -71,7 +71,8 @@ def check_finite(loss: PointLoss, params: np.ndarray) -> None:
 
 def _derivative_shapes(k: int) -> str:
     """Describe the arrays that a method `derivatives` fills."""
-    return f", grad has shape (L r,) = {(k,)} and hess has shape (L r, L r) = {(k, k)}, with field (l, a) at index l r + a"
+    flat = "with field (l, a) at index l r + a"
+    return f", grad has shape (L r,) = {(k,)} and hess has shape (L r, L r) = {(k, k)}, {flat}"
 
 
 def _require_filled(name: str, grad: np.ndarray, hess: np.ndarray, shapes: str) -> None:

@@ -12,12 +12,10 @@ def register_loss(cls: type) -> type:
 
     Usable as a decorator. The first use of an instance of it in a model or dataset checks it on the labels there.
 
-    Parameters
-    ----------
-    cls : class with the method ``value(self, p, z)``, which returns the loss of a sample with labels p (P,) at fields
-        z (L, r). A method ``derivatives(self, p, z, grad, hess)`` returns the loss and fills ``grad`` of shape (L r,)
-        and ``hess`` of shape (L r, L r): both are flat over the fields in row-major order, so that the field of token
-        l and column a has index l r + a.
+    The method ``value(self, p, z)`` returns the loss of a sample with labels p (P,) at fields z (L, r). A method
+    ``derivatives(self, p, z, grad, hess)`` returns the loss and fills ``grad`` of shape (L r,) and ``hess`` of shape
+    (L r, L r): both are flat over the fields in row-major order, so that the field of token l and column a has index
+    l r + a.
 
     Returns
     -------

@@ -78,5 +78,32 @@ def test_states_of_tensors_and_complex_numbers_are_named(data):
 
 @pytest.mark.parametrize("bad", [torch.ones(3, 3, dtype=torch.complex64), torch.ones(2, 2).to_sparse()])
 def test_tensors_that_are_no_arrays_of_numbers_are_named(data, bad):
-    with pytest.raises(TypeError, match="Q: needs a real array of shape"):
+    with pytest.raises(TypeError, match=r"Q: needs a (real|dense) array"):
         ga.gradient(data, bad)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_short_floats_are_taken_exactly(arrays, dtype):
+    """numpy has no bfloat16; the numbers are those of the tensor, in single precision."""
+    short = {name: torch.tensor(values).to(dtype) for name, values in arrays.items()}
+    wide = {name: values.to(torch.float64).numpy() for name, values in short.items()}
+    one, two = ga.Dataset(**short, lam=0.1), ga.Dataset(**wide, lam=0.1)
+    assert np.array_equal(one.tokens, two.tokens)
+    assert np.array_equal(one.outputs, two.outputs)
+    assert np.array_equal(one.positions, two.positions)
+    assert one.positions.dtype == np.float64
+
+
+def test_sparse_tensors_are_refused_with_a_remedy(arrays):
+    rows = torch.tensor(arrays["tokens"][:, 0])
+    with pytest.raises(TypeError, match=r"tokens: needs a dense array, got a sparse Tensor; pass tokens.to_dense\(\)"):
+        ga.LabelledDataset(rows.to_sparse(), np.ones(len(rows)), ga.SquaredLoss())
+    with pytest.raises(TypeError, match=r"tokens: needs a dense array"):
+        ga.Dataset(torch.tensor(arrays["tokens"]).to_sparse(), arrays["outputs"])
+
+
+def test_tensors_that_are_no_numbers_are_named(arrays):
+    with pytest.raises(TypeError, match=r"outputs: needs a real array .* got 'a tensor of torch.complex128 on cpu'"):
+        ga.Dataset(arrays["tokens"], torch.tensor(arrays["outputs"] * 1j))
+    with pytest.raises(TypeError, match=r"tokens: needs a real array .* got 'a tensor of torch.float32 on meta'"):
+        ga.Dataset(torch.empty(arrays["tokens"].shape, device="meta"), arrays["outputs"])

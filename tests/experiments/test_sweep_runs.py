@@ -184,13 +184,6 @@ def test_kill_9_of_a_pool_leaves_no_workers(model, start, tmp_path):
     assert psutil.wait_procs(workers, timeout=10)[1] == []
 
 
-def test_two_processes_share_one_folder(model, tiny_sweep, start, tmp_path):
-    one, other = start(tmp_path / "cells"), start(tmp_path / "cells")
-    assert (one.wait(), other.wait()) == (0, 0)
-    assert same(tmp_path / "cells", tiny_sweep)
-    assert not list(tmp_path.glob("cells/**/*.part"))
-
-
 @pytest.mark.parametrize(
     "damage",
     [

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 GROUPS = ("paper", "claims", "speed")
 ROOT = Path(__file__).parent.parent
 NOT_RESULTS = ("_parts", "_quick")  # ends of names
+MARKER = ".gamp_attention_results"  # a file in folders of results
 
 
 class Script(NamedTuple):
@@ -78,6 +79,25 @@ def chosen(names: Sequence[str]) -> list[Script]:
 def stored(path: Path) -> dict[str, Any]:
     """The numbers of a result, with the day, versions, commit and checks."""
     return json.loads(path.read_text())
+
+
+def open_results(folder: Path) -> None:
+    """Make a folder of results, or raise ValueError if a folder holds files and no results: they are the user's."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MARKER).touch()
+    elif not (folder.is_dir() and any(map(_is_results, [folder / MARKER, *folder.glob("*.json")]))):
+        raise ValueError(f"--out: needs a new or empty folder, or one of earlier results, got {folder}")
+
+
+def _is_results(path: Path) -> bool:
+    """Return whether a file is the marker of a folder of results, or the verdict of a script."""
+    if path.name == MARKER:
+        return path.exists()
+    try:
+        return {"versions", "when", "held", "failed"} <= stored(path).keys()
+    except (AttributeError, ValueError):
+        return False
 
 
 def listing(folder: Path) -> str:

@@ -18,7 +18,7 @@ import scipy
 
 import gamp_attention as ga
 from gamp_attention.experiments.sweeps import store
-from validation._tools.catalogue import ROOT, stored
+from validation._tools.catalogue import ROOT, open_results, stored
 from validation._tools.parts import store as write
 
 FINEST = 1e-5  # error that is told from zero in tables
@@ -39,7 +39,10 @@ def options(description: str, *, draw: bool = False, workers: bool = False, **mo
     for name, settings in more.items():
         parser.add_argument(f"--{name}", **settings)
     found = parser.parse_args()
-    found.out.mkdir(parents=True, exist_ok=True)
+    try:
+        open_results(found.out)
+    except ValueError as error:
+        parser.error(str(error))
     quiet_interrupts()
     return found
 

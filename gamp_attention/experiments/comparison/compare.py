@@ -7,6 +7,7 @@ from typing import Any
 from tqdm import tqdm
 
 from gamp_attention._core import check
+from gamp_attention._core.extras import require_modules
 from gamp_attention._core.overflow import quiet
 from gamp_attention.baselines.descent import require_device
 from gamp_attention.baselines.linear import linear_baseline
@@ -96,6 +97,7 @@ def compare(
     if gd_steps is not None:
         check.integer("gd_steps", gd_steps, low=1)
     seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=2)
+    require_modules("compare", "torch")
     require_device(device)
     began = time.perf_counter()
     data = sample(model, d, alpha, seed)

@@ -137,8 +137,12 @@ def _create(path: Path, text: bytes) -> bool:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     except FileExistsError:
         return False
-    with os.fdopen(handle, "wb") as file:
-        file.write(text)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text)
+    except OSError as error:  # a full disk
+        path.unlink(missing_ok=True)
+        raise OSError(f"folder: {path} cannot be written: {error.strerror}") from error
     return True
 
 

@@ -46,7 +46,7 @@ class Store:
             needs = "a folder of its own, this one holds the cells of another model"
             raise check.fail("folder", str(self.folder), needs)
         if known is None and self._has_other_files():
-            needs = f"a folder of a sweep, or one without a folder 'cells' that holds other files; choose another name"
+            needs = "a folder of a sweep, or one without a folder 'cells' that holds other files; choose another name"
             raise check.fail("folder", str(self.folder), needs)
         try:
             self._cells.mkdir(parents=True, exist_ok=True)
@@ -79,6 +79,8 @@ class Store:
 
     def path(self, key: str) -> Path:
         """The file of a cell."""
+        if Path(key).name != key:  # of a manifest that was altered
+            raise check.fail("folder", str(self.folder), "a manifest whose keys are no paths")
         return self._cells / f"{key}.json"
 
     def present(self) -> set[str]:
