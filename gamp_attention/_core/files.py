@@ -1,8 +1,8 @@
 """Output files: written whole or not at all, and never in place of a file that the package did not write.
 
-Every file that the package writes carries a mark in a form that its format allows: an array of an archive, a key of JSON, an
-attribute of netCDF, the software field of a picture, a line after the numbers of an .npy file. Files of versions
-before these marks are recognised by their contents, except pictures.
+Every file that the package writes carries a mark in a form that its format allows: an array of an archive, a key of
+JSON, an attribute of netCDF, the software field of a picture, a line after the numbers of an .npy file. Files of
+versions before these marks are recognised by their contents, except pictures.
 """
 
 import gzip

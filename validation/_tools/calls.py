@@ -135,7 +135,7 @@ LINES = {
     "linear_baseline": "ga.linear_baseline(PAPER, rtol=1e-3, max_points=10000, seed=0)",
     "local_pool": "ga.local_pool(workers=1).shutdown()",
     "minimize_risk": (
-        "ga.minimize_risk(DATA, init=WEIGHTS, risk='exact', method='sgd', lr=0.15, batch=0.5, "
+        "ga.minimize_risk(DATA, init=WEIGHTS, risk='exact', method='momentum', lr=0.15, momentum=0.9, "
         "max_iter=5, tol=1e-8, device='cpu', seed=0)"
     ),
     "mixture_model": (
@@ -180,7 +180,7 @@ LINES = {
     ),
     "train_loss": "ga.train_loss(DATA, Q=WEIGHTS, risk='exact')",
     "trajectory": (
-        "ga.trajectory(PAPER, alpha=1.5, init='semantic', method='nesterov', lr=0.15, momentum=0.9, "
+        "ga.trajectory(PAPER, alpha=1.5, init='semantic', method='gamp', damping=0.5, "
         "n_iter=3, n_paths=128, n_replicas=2, max_memory=1e9, seed=0)"
     ),
 }
