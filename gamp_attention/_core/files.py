@@ -2,7 +2,8 @@
 
 Every file that the package writes carries a mark in a form that its format allows: an array of an archive, a key of
 JSON, an attribute of netCDF, the software field of a picture, a line after the numbers of an .npy file. Files of
-versions before these marks are recognised by their contents, except pictures.
+versions before these marks are recognised by their contents, except pictures and netCDF. Marks list the arrays, keys or
+variables of the file, so that a file to which the user added some is the user's.
 """
 
 import gzip
@@ -44,7 +45,6 @@ EARLIER_REPORTS = (  # keys of reports of each command before marks
     {"parameter", "lines", "range"},
     {"departures", "gamma", "teacher_cov"},
 )
-EARLIER_DATASET = {"model", "settings", "versions", "commits"}  # attributes of netCDF files before marks
 UNREADABLE = (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError, zipfile.BadZipFile)
 PICTURE_BYTES = 1 << 26  # most bytes of a picture that are searched for the mark
 
@@ -116,8 +116,8 @@ def write_archive(name: str, path: str | Path, kind: str, arrays: dict[str, Any]
 
 
 def write_json(target: str, data: Any, overwrite: bool = False) -> None:
-    """Write a report as JSON to a file, or to standard output for '-'."""
-    text = json.dumps({MARK: mark("report"), **data}, allow_nan=False) + "\n"
+    """Write a report as JSON to a file, or to standard output for '-'; its mark lists the other keys."""
+    text = json.dumps({MARK: mark("report") | {"keys": sorted(data)}, **data}, allow_nan=False) + "\n"
     if target == "-":
         sys.stdout.write(text)
     else:
@@ -279,7 +279,8 @@ def _dataset_kind(path: str | Path) -> str | None:
     except ImportError:
         return None
     with h5py.File(path, "r") as file:
-        return "dataset" if MARK in file.attrs or set(file.attrs) >= EARLIER_DATASET else None
+        about = json.loads(file.attrs[MARK])
+        return "dataset" if about["kind"] == "dataset" and set(about["variables"]) == set(file) else None
 
 
 def _report_kind(path: str | Path) -> str | None:
@@ -288,7 +289,8 @@ def _report_kind(path: str | Path) -> str | None:
     if not isinstance(found, dict):
         return None
     if MARK in found:
-        return "report" if found[MARK].get("kind") == "report" else None
+        about = found.pop(MARK)
+        return "report" if about["kind"] == "report" and set(about["keys"]) == set(found) else None
     return "report" if any(found.keys() >= keys for keys in EARLIER_REPORTS) else None
 
 

@@ -104,6 +104,7 @@ OTHERS = {
     "deep.json": b"[" * 100_000,
     "object.json": b'{"gamp_attention": 3}',
     "other kind.json": b'{"gamp_attention": {"version": "1", "kind": "fit"}}',
+    "more keys.json": b'{"gamp_attention": {"version": "1", "kind": "report", "keys": ["a"]}, "a": 1, "mine": 2}',
     "half.json": b'{"gamp_attention": {"version": "1", "ki',
     "damaged.h5": b"\x89HDF\r\n\x1a\n" + bytes(50),
     "words.png": b"Written by gamp_attention 0.1.0",

@@ -54,7 +54,7 @@ def test_fit_goes_on_from_where_it_was_stopped(tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         stops_at(patch, message_passing, "gamp_step", 8)
         assert main(command) == 130
-    assert f"--init {out} goes on from there" in capsys.readouterr().err
+    assert f"--init {out} with another --out continues from there" in capsys.readouterr().err
     with np.load(out, allow_pickle=False) as stored:
         assert (str(stored["status"]), int(stored["n_iter"])) == ("interrupted", 5)  # of the first start of several
         assert ga.train_loss(ga.Dataset(data.tokens, data.outputs, data.positions), stored["Q"]) == pytest.approx(
@@ -98,12 +98,12 @@ def test_what_nothing_is_finished_of_is_to_be_run_again(command, monkeypatch, ca
     assert "run the same again" in capsys.readouterr().err
 
 
-def test_an_interrupted_validation_script_ends_with_one_line(start):
+def test_an_interrupted_validation_script_ends_with_one_line(start, tmp_path):
     code = (
         "import time; from validation._tools.report import options\n"
         "options(''); print('ready', flush=True); time.sleep(60)"
     )
-    process = start("-c", code, "--out", "/tmp")
+    process = start("-c", code, "--out", str(tmp_path / "results"))
     assert process.stdout.readline() == "ready\n"
     assert len(interrupted(process).strip().splitlines()) == 1
 
@@ -114,7 +114,7 @@ def test_kill_9_in_the_middle_of_a_write_leaves_the_old_file(start, tmp_path):
         "import sys, time; from gamp_attention._core.files import write_aside\n"
         "def slowly(file):\n"
         "    file.write(b'half'); file.flush(); print('half', flush=True); time.sleep(60)\n"
-        "write_aside(sys.argv[1], slowly)"
+        "write_aside(sys.argv[1], slowly, overwrite=True)"
     )
     for before in (None, b"old and whole"):
         path = tmp_path / "numbers.json"

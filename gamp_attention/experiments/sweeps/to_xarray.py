@@ -9,7 +9,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.extras import require_modules
-from gamp_attention._core.files import MARK, SIGNATURE, replacing
+from gamp_attention._core.files import MARK, mark, replacing
 from gamp_attention.experiments.sweeps.cells import AXES, METHODS
 from gamp_attention.experiments.sweeps.jobs import row_overlaps
 from gamp_attention.experiments.sweeps.store import Store
@@ -103,9 +103,10 @@ def save(dataset: "xarray.Dataset", path: str | Path, overwrite: bool = False) -
     OSError : naming the file, if it cannot be written.
     """
     require_netcdf()
+    about = mark("dataset") | {"variables": sorted({*map(str, dataset.variables), *map(str, dataset.dims)})}
     with replacing("--out", path, "dataset", overwrite) as temporary:
         try:
-            dataset.assign_attrs({MARK: SIGNATURE}).to_netcdf(temporary, engine="h5netcdf")
+            dataset.assign_attrs({MARK: json.dumps(about)}).to_netcdf(temporary, engine="h5netcdf")
         except RuntimeError as error:  # of HDF5, for instance on a full disk
             raise OSError(str(error).partition("\n")[0]) from error
 
