@@ -160,13 +160,16 @@ def test_names_of_one_file_are_recognised(tmp_path, monkeypatch):
 FULL = """
 import resource, sys
 import gamp_attention as ga
+from gamp_attention.experiments.sweeps.to_xarray import save
 data = ga.sample(ga.paper_model(), 40, 1.5, 0)
+cells = ga.sweep(ga.paper_model(), "first", alpha=1.0, method="GAMP", d=20).dataset()
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
 for call in (
     lambda: ga.sample(ga.paper_model(), 40, 1.5, 0, storage="tokens.npy"),
     lambda: ga.run_gamp(data, checkpoint="run.npz", checkpoint_every=0, tol=0, max_iter=3),
     lambda: ga.sweep(ga.paper_model(), "cells", alpha=1.0, method="GAMP", d=20),
     lambda: ga.plot_trajectory(ga.trajectory(ga.paper_model(), 1.5, n_iter=2, n_paths=64, n_replicas=2), path="f.png"),
+    lambda: save(cells, "cells.nc"),
 ):
     try:
         call()
@@ -178,12 +181,13 @@ for call in (
 
 def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
     """A limit on the size of files stands for a full disk."""
-    pytest.importorskip("matplotlib")
+    for name in ("matplotlib", "xarray", "h5netcdf"):
+        pytest.importorskip(name)
     command, environment = [sys.executable, "-c", FULL], os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=True)
     said = done.stdout.splitlines()
-    names = "storage: tokens.npy", "checkpoint: run.npz", "path: f.png"
-    for line, name in zip([said[0], said[1], said[3]], names, strict=True):
+    names = "storage: tokens.npy", "checkpoint: run.npz", "path: f.png", "--out: cells.nc"
+    for line, name in zip([said[0], said[1], said[3], said[4]], names, strict=True):
         assert line == f"27 {name} cannot be written: File too large; free space or choose another folder"
     assert not list(tmp_path.rglob("*.part"))
     assert not list(tmp_path.rglob("*.claim"))

@@ -2,6 +2,7 @@
 
 import json
 import os
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.extras import require_modules
-from gamp_attention._core.files import MARK, mark, replacing
+from gamp_attention._core.files import MARK, mark, write_aside
 from gamp_attention.experiments.sweeps.cells import AXES, METHODS
 from gamp_attention.experiments.sweeps.jobs import row_overlaps
 from gamp_attention.experiments.sweeps.store import Store
@@ -103,12 +104,15 @@ def save(dataset: "xarray.Dataset", path: str | Path, overwrite: bool = False) -
     OSError : naming the file, if it cannot be written.
     """
     require_netcdf()
+    import h5netcdf
+    from xarray.backends import H5NetCDFStore
+
     about = mark("dataset") | {"variables": sorted({*map(str, dataset.variables), *map(str, dataset.dims)})}
-    with replacing("--out", path, "dataset", overwrite) as temporary:
-        try:
-            dataset.assign_attrs({MARK: json.dumps(about)}).to_netcdf(temporary, engine="h5netcdf")
-        except RuntimeError as error:  # of HDF5, for instance on a full disk
-            raise OSError(str(error).partition("\n")[0]) from error
+    memory = BytesIO()  # first, as HDF5 ends the process if the disk is full
+    with h5netcdf.File(memory, "w") as file:
+        dataset.assign_attrs({MARK: json.dumps(about)}).dump_to_store(H5NetCDFStore(file))
+    contents = memory.getvalue()
+    write_aside(path, lambda file: file.write(contents), name="--out", kind="dataset", overwrite=overwrite)
 
 
 def require_netcdf() -> None:
