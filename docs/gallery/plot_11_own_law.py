@@ -16,8 +16,8 @@ rng = np.random.default_rng(0)
 n, d = 500, 200
 
 # %%
-# Tokens whose variance is large along a few directions of a random basis, and outputs of a teacher with random weights.
-# The question is: how many samples does a layer need to learn from such a teacher?
+# Tokens whose variance is large along a few directions of a random basis, and outputs of a teacher with random
+# weights. The question is: how many samples does a layer need to learn from such a teacher?
 basis, _ = np.linalg.qr(rng.standard_normal((d, d)))
 tokens = rng.standard_normal((3 * n, 2, d)) * (0.15 / np.sqrt(np.linspace(0.01, 1, d))) @ basis
 positions = np.outer([1, -1], np.full(d, d**-0.5))
@@ -33,8 +33,8 @@ law = ga.law_of(data, weights, target=teacher)
 print(law)
 
 # %%
-# The predicted learning curve, and for comparison layers that are trained on increasing numbers of samples and tested on
-# new samples.
+# The predicted learning curve, and for comparison layers that are trained on increasing numbers of samples and tested
+# on new samples.
 alphas = np.array([0.75, 1.25, 2.0, 3.0, 4.5])
 predicted = [ga.solve_state_evolution(law, alpha, rtol=1e-2, stability=False) for alpha in alphas]
 found = []
@@ -48,9 +48,10 @@ for alpha in alphas:
     found.append((run.train_loss, test))
 
 # %%
-# Left: eigenvalues of the covariance of the tokens, in increasing order. The eigenvalues of the sample covariance (grey)
-# are more widely spread than the true ones (black), because there are few tokens. The estimated distribution (orange, a
-# step for each class of eigenvalues) corrects this. Right: predicted errors (lines) and measured errors (points).
+# Left: eigenvalues of the covariance of the tokens, in increasing order. The eigenvalues of the sample covariance
+# (grey) are more widely spread than the true ones (black), because there are few tokens. The estimated distribution
+# (orange, a step for each class of eigenvalues) corrects this. Right: predicted errors (lines) and measured errors
+# (points).
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 rank = np.linspace(0, 1, d)
 flat = tokens[:n].reshape(-1, d)

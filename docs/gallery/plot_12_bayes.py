@@ -1,10 +1,11 @@
 """
-What could be learned at all
-============================
+The Bayes-optimal estimate and the trained layer
+================================================
 
-This example compares three test errors as functions of the number of samples: the Bayes-optimal estimate of the teacher,
-the trained attention layer, and the linear baseline. Above α = 0.5 the samples determine the teacher completely, and
-Bayes-optimal message passing finds it. The trained layer has a higher test error than the linear baseline up to α = 1.5.
+This example compares three test errors as functions of the number of samples: the Bayes-optimal estimate of the
+teacher, the trained attention layer, and the linear baseline. Above α = 0.5 the samples determine the teacher
+completely, and Bayes-optimal message passing finds it. The trained layer has a higher test error than the linear
+baseline up to α = 1.5.
 """
 
 import matplotlib.pyplot as plt
@@ -23,9 +24,9 @@ fine = np.linspace(0.05, 2.0, 24)
 bayes = [ga.solve_bayes_state_evolution(model, alpha, n_points=1 << 14, n_replicas=2).test_error for alpha in fine]
 
 # %%
-# The trained layer: state evolution of both branches. The branch with the lower training loss is the global minimum. On
-# the semantic branch the weights have no overlap with the positional encodings (m = 0), so its test error is the test
-# error of a layer without positional encodings. Between the α at which this branch appears and α_c = 1.25, the
+# The trained layer: state evolution of both branches. The branch with the lower training loss is the global minimum.
+# On the semantic branch the weights have no overlap with the positional encodings (m = 0), so its test error is the
+# test error of a layer without positional encodings. Between the α at which this branch appears and α_c = 1.25, the
 # difference between the two branches is therefore the cost of the positional encodings.
 alphas = np.linspace(0.5, 2.0, 7)
 found = {}
@@ -36,11 +37,11 @@ lowest = np.nanargmin([values[:, 1] for values in found.values()], axis=0)
 best = np.where(lowest == 0, found["positional"][:, 0], found["semantic"][:, 0])
 
 # %%
-# On one instance with d = 500 and α = 0.6, Bayes-optimal message passing finds the teacher up to a sign. At this α the
-# trained layer is still positional.
+# On one instance with d = 500 and α = 0.6, Bayes-optimal message passing finds the teacher up to a sign. At this α
+# the trained layer is still positional.
 #
-# In the picture, lines are state evolution. Points mark the branch with the lower training loss. Thin vertical lines are
-# the thresholds of weak and full recovery.
+# In the picture, lines are state evolution. Points mark the branch with the lower training loss. Thin vertical lines
+# are the thresholds of weak and full recovery.
 run = ga.run_bayes_amp(ga.sample(model, d=500, alpha=0.6, seed=1))
 print(f"overlap {abs(run.overlap[0, 0]):.3f}, {np.linalg.norm(run.Q) ** 2 / 500:.3f} would be all of it")
 

@@ -46,9 +46,9 @@ alpha_c = brentq(lambda alpha: np.interp(alpha, ALPHAS, gap), ALPHAS[0], ALPHAS[
 print(f"α_c = {alpha_c:.2f}")
 
 # %%
-# Lines are state evolution. Dots are means over the four instances, with bars of ± 1 standard error. The dashed line is
-# α_c. Right: below α_c the branch with the lower loss has an overlap m with the positional encodings, above α_c it has
-# an overlap θ with the teacher's weights (thick lines). Thin dotted lines show both branches at all α.
+# Lines are state evolution. Dots are means over the four instances, with bars of ± 1 standard error. The dashed line
+# is α_c. Right: below α_c the branch with the lower loss has an overlap m with the positional encodings, above α_c it
+# has an overlap θ with the teacher's weights (thick lines). Thin dotted lines show both branches at all α.
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 for name, rows in lines.items():
     key = "theta" if name == "semantic" else "m"

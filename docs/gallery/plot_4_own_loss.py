@@ -1,6 +1,6 @@
 """
-A loss of your own
-==================
+A user-defined loss
+===================
 
 A user-defined loss is a class with one method. This example adds the pseudo-Huber loss, which is less sensitive to
 outliers among the labels than the squared loss. :doc:`/adding_a_loss` lists the optional methods of a loss.
@@ -31,8 +31,8 @@ start = ga.Overlaps(*(run.history.arrays()[name][0] for name in ("q", "m", "thet
 theory = ga.trajectory(data.instance_model(), 2.0, start, damping=0.7, n_iter=12, n_paths=1024)
 
 # %%
-# The second test uses arrays in which a fraction of the labels is replaced by large random numbers. The cosine between
-# the fitted weights and the direction that produced the other labels measures the effect of these outliers.
+# The second test uses arrays in which a fraction of the labels is replaced by large random numbers. The cosine
+# between the fitted weights and the direction that produced the other labels measures the effect of these outliers.
 rng = np.random.default_rng(1)
 shares = np.array([0.0, 0.05, 0.1, 0.2, 0.3])
 tokens = rng.standard_normal((3 * SIZE, SIZE))
@@ -49,8 +49,8 @@ for share in shares:
         print(f"{name:<18}{share:.0%} outliers: {fit.status.value}, cosine {cosines[name][-1]:.3f}")
 
 # %%
-# Left: lines are state evolution, and dots are message passing on one instance. Right: the cosine for one data set, fitted
-# with each of the two losses, against the fraction of outliers.
+# Left: lines are state evolution, and dots are message passing on one instance. Right: the cosine for one data set,
+# fitted with each of the two losses, against the fraction of outliers.
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 for key, colour in (("q", "0.2"), ("theta", "C0")):
     left.plot(getattr(theory, key)[:, 0, 0, 0], color=colour, label={"q": "q", "theta": "θ"}[key])

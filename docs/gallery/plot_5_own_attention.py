@@ -1,5 +1,5 @@
 """
-An attention map of your own
+A user-defined attention map
 ============================
 
 A user-defined attention map is a class with one method, which fills the attention matrix. In this example each entry of
@@ -19,8 +19,8 @@ from docs.examples.sigmoid_attention import SigmoidAttention
 ALPHA, STEPS = 3.0, 15
 
 # %%
-# The teacher uses the softmax of the paper. One student uses the same map, and the other one the sigmoid. Both start from
-# the teacher's weights, and state evolution predicts both trajectories.
+# The teacher uses the softmax of the paper. One student uses the same map, and the other student uses the sigmoid. Both
+# start from the teacher's weights, and state evolution predicts both trajectories.
 students = {"softmax": ga.DotProductAttention(), "sigmoid": SigmoidAttention(2.0)}
 predicted, followed, ends = {}, {}, {}
 for name, student in students.items():

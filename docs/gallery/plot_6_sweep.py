@@ -2,9 +2,9 @@
 A sweep on dask
 ===============
 
-A sweep solves the model at every point (cell) of a grid of parameters and stores each result in a folder. Cells that are
-already in the folder are not computed again. The cells can be computed by any executor. This example uses a dask cluster
-of two threads in this process; ``Client("tcp://HOST:8786")`` would use a cluster of several machines.
+A sweep solves the model at every point (cell) of a grid of parameters and stores each result in a folder. Cells that
+are already in the folder are not computed again. The cells can be computed by any executor. This example uses a dask
+cluster of two threads in this process; ``Client("tcp://HOST:8786")`` would use a cluster of several machines.
 """
 
 from tempfile import TemporaryDirectory
@@ -18,8 +18,8 @@ ALPHAS, OMEGAS = [0.8, 1.1, 1.4, 1.7, 2.0], [0.1, 0.3]
 COLOURS = {"semantic": "C0", "positional": "C1"}
 
 # %%
-# State evolution (SE) at all points of a grid, and message passing (GAMP) at some of them. Each finished cell is a file.
-# When the same call is repeated, it therefore computes nothing.
+# State evolution (SE) at all points of a grid, and message passing (GAMP) at some of them. Each finished cell is a
+# file. When the same call is repeated, it therefore computes nothing.
 asked = [{"method": "SE", "omega": OMEGAS}, {"method": "GAMP", "omega": 0.3, "d": 400, "seed": [0, 1]}]
 with TemporaryDirectory() as folder:
     options = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": None}
@@ -31,8 +31,8 @@ with TemporaryDirectory() as folder:
 
 # %%
 # ``found.rows`` contains one row per cell, with numbers, errors, status and versions. If the cells form a grid,
-# ``found.dataset()`` returns them as an xarray Dataset. Cells with status "lost" are points at which the branch does not
-# exist.
+# ``found.dataset()`` returns them as an xarray Dataset. Cells with status "lost" are points at which the branch does
+# not exist.
 for row in found.rows[::4]:
     print(*(f"{row[key]!s:<11}" for key in ("method", "branch", "alpha", "omega", "status")), row["train_loss"])
 

@@ -2,9 +2,9 @@
 Reading stability and validity
 ==============================
 
-A solution of state evolution describes message passing at large d if two conditions hold: the solution is stable, and the
-assumption of replica symmetry is consistent. Both are fields of the result. This example shows how to read them, along
-the two branches of the paper's model.
+A solution of state evolution describes message passing at large d if two conditions hold: the solution is stable, and
+the assumption of replica symmetry is consistent. Both are fields of the result. This example shows how to read them,
+along the two branches of the paper's model.
 """
 
 import matplotlib.pyplot as plt

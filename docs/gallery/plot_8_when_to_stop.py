@@ -17,8 +17,8 @@ NOISE, ALPHA, STEPS = 0.3, 2.0, 60
 
 # %%
 # The targets are y = (T[u] + s N)x with Gaussian noise N. This noise adds a constant to every test error, which is
-# subtracted below. Gradient descent starts from the positional encodings, which are known without a teacher, and takes
-# steps of size 2.
+# subtracted below. Gradient descent starts from the positional encodings, which are known without a teacher, and
+# takes steps of size 2.
 #
 # Lines are the prediction, with bands of ± 2 standard errors. Dots (left) are gradient descent on one instance with
 # d = 600. Triangles (right) mark the step with the smallest test error.
