@@ -111,13 +111,13 @@ class SumChannel(LabelChannel):
         if self.jumps:
             return self._sign(y[:, 0], centre[:, 0], float(total[0, 0]))
         root = psd_root(total)
-        points = points_for(self._slope(y) * float(np.sqrt(np.linalg.eigvalsh(total).max())), total.shape[0])
+        points, prior = points_for(self._slope(y) * float(np.sqrt(np.linalg.eigvalsh(total).max())), total.shape[0])
         shifts = points @ root
 
-        def log_likelihood(rows: slice, _: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        def log_likelihood(rows: slice) -> tuple[np.ndarray, np.ndarray | None]:
             return self._log_likelihood(y[rows], centre[rows, None] + shifts)
 
-        mean, cov, log_z, misfit = on_grid(points, log_likelihood, len(y))
+        mean, cov, log_z, misfit = on_grid(points, prior, log_likelihood, len(y))
         return centre + mean @ root, root @ cov @ root, log_z, misfit
 
     def _modulus(self, y: np.ndarray, centre: np.ndarray, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
