@@ -8,6 +8,7 @@ from `COARSE` bounds its error.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import expit, gammaln, log_ndtr, ndtr
@@ -33,6 +34,7 @@ class IntegralRule:
     logistic: float = 40.0  # reach of a logistic variable, beyond which its weight is below 1e-17
 
 
+DECADE_NODES = 14  # of polynomials in log c over a decade: errors below 1e-12
 FINE = INTEGRALS = IntegralRule()
 COARSE = IntegralRule(nodes=12, smallest=0.08, growth=1.6, widest=0.6, spacing=0.15, directions=5)
 
@@ -113,24 +115,54 @@ def _known_to_a_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tu
     else:
         squares, share = _directions(L, rule)
     strength = squares @ ratio  # κ²/r²
-    r, weight = _panels(float(1 / np.sqrt(max(strength.max(), 1e-300))), rule)
-    weight = weight * np.exp((L - 1) * np.log(r) - 0.5 * r**2 - (L / 2 - 1) * np.log(2) - gammaln(L / 2))
-    z, normal = _normal_nodes(rule)
-    surely = unsure = np.zeros(L)
-    wrong = 0.0
-    for direction, part, each in zip(squares, share, strength, strict=True):
-        kappa = r * np.sqrt(each)
-        h = kappa[:, None] ** 2 + kappa[:, None] * z
-        small = np.exp(-2 * np.abs(h))
-        tanh = (1 - small) / (1 + small)
-        near = np.abs(h) < 1e-3
-        tanh[near] = np.abs(np.tanh(h[near]))
-        surely = surely + part * direction * float((weight * r**2) @ tanh**2 @ normal)
-        unsure = unsure + part * direction * float((weight * r**2) @ (4 * small / (1 + small) ** 2) @ normal)
-        wrong += part * float(weight @ (np.log1p(small) + np.maximum(-2 * h, 0)) @ normal)
+    if len(squares) == 1:
+        surely, unsure, wrong = _sign_averages(L, float(strength[0]), rule)
+        parts = np.array([[surely], [unsure], [wrong]])
+    else:
+        parts = _interpolated(L, strength, rule)
+    surely, unsure = ((share * part) @ squares for part in parts[:2])
     # E tanh² h = E tanh h over the law of h, so that E g_l² = (ρ_l E[r² n_l² tanh²] − q_l)/V_l²
     total = np.where(known < V, (rho * surely - known) / V**2, 1 / V - rho * unsure / V**2)
-    return total, wrong - 0.5 * L - np.log(2) - 0.5 * float(np.log(2 * np.pi * V).sum())
+    log_z = float(share @ parts[2]) - 0.5 * L - np.log(2) - 0.5 * float(np.log(2 * np.pi * V).sum())
+    return total, log_z
+
+
+def _sign_averages(L: int, strength: float, rule: IntegralRule) -> tuple[float, float, float]:
+    """E[r² tanh² h], E[r² (1 − tanh² h)] and E log(1 + e^(−2h)), r² a chi square of L numbers, h ~ N(κ², κ²), κ² = c r²."""
+    r, weight = _panels(float(1 / np.sqrt(max(strength, 1e-300))), rule)
+    weight = weight * np.exp((L - 1) * np.log(r) - 0.5 * r**2 - (L / 2 - 1) * np.log(2) - gammaln(L / 2))
+    z, normal = _normal_nodes(rule)
+    kappa = r * np.sqrt(strength)
+    h = kappa[:, None] ** 2 + kappa[:, None] * z
+    small = np.exp(-2 * np.abs(h))
+    tanh = (1 - small) / (1 + small)
+    near = np.abs(h) < 1e-3
+    tanh[near] = np.abs(np.tanh(h[near]))
+    surely = float((weight * r**2) @ tanh**2 @ normal)
+    unsure = float((weight * r**2) @ (4 * small / (1 + small) ** 2) @ normal)
+    wrong = float(weight @ (np.log1p(small) + np.maximum(-2 * h, 0)) @ normal)
+    return surely, unsure, wrong
+
+
+def _interpolated(L: int, strength: np.ndarray, rule: IntegralRule) -> np.ndarray:
+    """The averages (3, K) of `_sign_averages` at strengths (K,), by Chebyshev polynomials of log c for every decade of c."""
+    logs = np.log10(np.maximum(strength, 1e-300))
+    decades = np.floor(logs).astype(int)
+    found = np.empty((3, len(strength)))
+    for decade in np.unique(decades):
+        mine = decades == decade
+        at = 2 * (logs[mine] - decade) - 1
+        found[:, mine] = np.exp(np.polynomial.chebyshev.chebval(at, _decade(L, int(decade), rule)))
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _decade(L: int, decade: int, rule: IntegralRule) -> np.ndarray:
+    """Chebyshev coefficients (nodes, 3) of the logarithms of these averages over a decade of c."""
+    x = np.polynomial.chebyshev.chebpts1(DECADE_NODES)
+    values = [_sign_averages(L, float(10 ** (decade + 0.5 * (1 + each))), rule) for each in x]
+    logs = np.log(np.maximum(np.array(values), np.finfo(float).tiny))
+    return np.polynomial.chebyshev.chebfit(x, logs, DECADE_NODES - 1)
 
 
 def _cut(known: float, V: float, rule: IntegralRule) -> tuple[float, float]:

@@ -29,7 +29,8 @@ class CurveSettings:
     limited: float = 0.9  # E[g gᵀ] in units of its limit for V → 0, beyond which noise limits it
     plenty: float = 1e4  # s of problems without such a limit, from which a slope of `limited` ends the curve
     farthest: float = 1e30  # s, in either direction
-    shape: float = 1e-11  # change of the shape of the conjugates
+    shape: float = 1e-11  # change of the shape of the conjugates at fixed points
+    rough: float = 1e-6  # the same along the curve
     steps: int = 300
     apart: int = 4  # points over which slopes at the end of the curve are taken
     level: float = 0.02  # slope of log α in log s below which α has a limit for s → ∞
@@ -75,8 +76,8 @@ class Curve:
         """Fraction of the fields' second moment that is unknown."""
         return float(np.trace(V, axis1=1, axis2=2).sum()) / self._total
 
-    def at(self, x: float) -> Point:
-        """The fixed point whose conjugates have size s = exp(x)."""
+    def at(self, x: float, tol: float = CURVE.shape) -> Point:
+        """The fixed point whose conjugates have size s = exp(x), and a shape that changes by no more than tol."""
         shape, best, least = self._shape, self._shape, np.inf
         for _ in range(CURVE.steps):
             before = self.equations.input(np.exp(x) * shape)
@@ -90,20 +91,20 @@ class Curve:
             if change < least:
                 best, least = found, change
             shape = found
-            if change < CURVE.shape:
+            if change < tol:
                 break
         self._shape = best
         return Point(x, float(np.exp(x) / size), output, before)
 
     def points(self, alpha: float | None = None) -> list[Point]:
         """Return points along the whole curve, and as far as it takes to reach α from both sides if α is given."""
-        found = [self.at(self.lowest)]
+        found = [self.at(self.lowest, CURVE.rough)]
         if not self.equations.says_nothing_alone():
             while alpha is not None and found[0].alpha > alpha and found[0].x > -np.log(CURVE.farthest):
-                found.insert(0, self.at(found[0].x - max(2.0, float(np.log(found[0].alpha / alpha)) + 1.0)))
+                found.insert(0, self.at(found[0].x - max(2.0, float(np.log(found[0].alpha / alpha)) + 1.0), CURVE.rough))
         limit = self._noise_limit()
         while found[-1].x < np.log(CURVE.farthest) and not self._ends(found, limit, alpha):
-            found.append(self.at(found[-1].x + CURVE.step))
+            found.append(self.at(found[-1].x + CURVE.step, CURVE.rough))
         return self._resolved(found)
 
     def _noise_limit(self) -> float:
@@ -134,7 +135,7 @@ class Curve:
             ]
             near = min(slopes) < CURVE.flat and np.ptp(slopes) > 1e-3
             if near and b.x - a.x > 2 * finest * (1 + 2 * min(np.abs(slopes))):
-                found.insert(k + 1, self.at(0.5 * (a.x + b.x)))
+                found.insert(k + 1, self.at(0.5 * (a.x + b.x), CURVE.rough))
             else:
                 k += 1
         return found
