@@ -97,24 +97,23 @@ def on_grid(
 
 
 def in_blocks(
-    centres: np.ndarray, h: float, targets_of: Callable[[np.ndarray], np.ndarray], seen: np.ndarray, noise: float
+    centres: np.ndarray, h: float, likelihood: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], given: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return the posterior of whitened fields x ~ N(centre, I) given y = T[x] + noise · N(0, I), by grids of blocks.
+    """Return the posterior of whitened fields x ~ N(centre, I) by grids of blocks, for likelihoods exp(c(x) + f(x)·y).
 
-    Samples whose centres are near each other have the same grid, for which T is evaluated once. The logarithms of all
+    Samples whose centres are near each other have the same grid, for which c and f are evaluated once. The logarithms of all
     weights are then products of two matrices.
 
     Parameters
     ----------
     centres : (n, D).
     h : spacing of the grid.
-    targets_of : T of fields (J, D), (J, P).
-    seen : (n, P) y.
-    noise : standard deviation.
+    likelihood : f (J, P) and c (J,) of fields (J, D).
+    given : (n, P) y.
 
     Returns
     -------
-    Means (n, D) of x − centre, covariances (n, D, D), log Z (n,), and means of ‖y − T‖² (n,); or None where there are
+    Means (n, D) of x − centre, covariances (n, D, D), log Z (n,), and means (n, P + 1) of f and c; or None if there are
     fewer than `GRIDS.shared` samples in a block on average.
     """
     n, D = centres.shape
@@ -124,34 +123,32 @@ def in_blocks(
         return None
     points = spaced_grid(h, D, GRIDS.closer + 0.5 * GRIDS.block * np.sqrt(D), False)
     a, b = np.triu_indices(D)
-    own = np.concatenate([points, points[:, a] * points[:, b]], axis=1)
-    base = -0.5 * np.sum(points**2, axis=1)
-    constant = D * np.log(h / np.sqrt(2 * np.pi)) - seen.shape[1] * np.log(np.sqrt(2 * np.pi) * noise)
-    mean, cov, log_z, misfit = np.empty((n, D)), np.empty((n, D, D)), np.empty(n), np.empty(n)
+    products = np.concatenate([points, points[:, a] * points[:, b]], axis=1)
+    prior = -0.5 * np.sum(points**2, axis=1)
+    mean, cov, log_z = np.empty((n, D)), np.empty((n, D, D)), np.empty(n)
+    more = np.empty((n, given.shape[1] + 1))
     order, step = np.argsort(number.ravel(), kind="stable"), max(1, GRIDS.together * 8 // len(points))
     for block, rows in zip(blocks * GRIDS.block, np.split(order, np.cumsum(count)[:-1]), strict=True):
-        targets = targets_of(block + points)
-        sizes = np.sum(targets**2, axis=1)
-        left = np.concatenate([points, targets / noise**2, (base - 0.5 * sizes / noise**2)[:, None]], axis=1).T
-        right = np.concatenate([own, targets, sizes[:, None]], axis=1)
+        factors, constant = likelihood(block + points)
+        left = np.concatenate([points, factors, (prior + constant)[:, None]], axis=1).T
+        right = np.concatenate([products, factors, constant[:, None]], axis=1)
         for begin in range(0, len(rows), step):
             part = rows[begin : begin + step]
             off = centres[part] - block
-            weights = np.concatenate([off, seen[part], np.ones((len(part), 1))], axis=1) @ left
+            weights = np.concatenate([off, given[part], np.ones((len(part), 1))], axis=1) @ left
             top = weights.max(axis=1, keepdims=True)
             weights -= top
             np.exp(weights, out=weights)
             total = weights.sum(axis=1, keepdims=True)
             moments = (weights @ right) / total
-            first, size = moments[:, :D], np.sum(seen[part] ** 2, axis=1)
+            first = moments[:, :D]
             mean[part] = first - off
             second = np.empty((len(part), D, D))
             second[:, a, b] = second[:, b, a] = moments[:, D : D + len(a)] - first[:, a] * first[:, b]
             cov[part] = second
-            log_z[part] = (top + np.log(total))[:, 0] - 0.5 * (np.sum(off**2, axis=1) + size / noise**2) + constant
-            known = moments[:, D + len(a) : -1]
-            misfit[part] = moments[:, -1] - 2 * np.sum(known * seen[part], axis=1) + size
-    return mean, cov, log_z, misfit
+            log_z[part] = (top + np.log(total))[:, 0] - 0.5 * np.sum(off**2, axis=1)
+            more[part] = moments[:, D + len(a) :]
+    return mean, cov, log_z + D * np.log(h / np.sqrt(2 * np.pi)), more
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,15 +207,9 @@ class ScoreChannel:
         steepness = self.slope * float(np.sqrt(np.linalg.eigvalsh(V).max().clip(min=0))) / self.noise
         points, prior = points_for(steepness, L * t)
         if np.ptp(prior) and len(points) > GRIDS.few:
-            found = in_blocks(
-                np.einsum("lab,nlb->nla", np.linalg.inv(root), omega).reshape(n, -1),
-                GRIDS.coarser * spacing_for(steepness),
-                lambda x: self.teacher(np.einsum("lab,jlb->jla", root, x.reshape(-1, L, t))).reshape(len(x), -1),
-                y.reshape(n, -1),
-                self.noise,
-            )
+            found = self._in_blocks(y.reshape(n, -1), omega, root, GRIDS.coarser * spacing_for(steepness))
             if found is not None:
-                return self._of_whitened(omega, root, *found)
+                return found
         shifts = np.einsum("lab,jlb->jla", root, points.reshape(-1, L, t))
         known, constant = y.reshape(n, -1), L * L * np.log(np.sqrt(2 * np.pi) * self.noise)
 
@@ -230,6 +221,24 @@ class ScoreChannel:
         mean, cov, log_z, extra = on_grid(points, prior, log_likelihood, n)
         assert extra is not None
         return self._of_whitened(omega, root, mean, cov, log_z, extra)
+
+    def _in_blocks(self, y: np.ndarray, omega: np.ndarray, root: np.ndarray, h: float) -> Posterior | None:
+        """The posterior by grids of blocks of samples, if these hold enough samples."""
+        n, L, t = omega.shape
+
+        def likelihood(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            targets = self.teacher(np.einsum("lab,jlb->jla", root, x.reshape(-1, L, t))).reshape(len(x), -1)
+            return targets, -0.5 * np.sum(targets**2, axis=1) / self.noise**2
+
+        centres = np.einsum("lab,nlb->nla", np.linalg.inv(root), omega).reshape(n, -1)
+        found = in_blocks(centres, h, likelihood, y / self.noise**2)
+        if found is None:
+            return None
+        mean, cov, log_z, more = found
+        size = np.sum(y**2, axis=1)
+        misfit = size - 2 * np.sum(more[:, :-1] * y, axis=1) - 2 * self.noise**2 * more[:, -1]
+        log_z = log_z - 0.5 * size / self.noise**2 - L * L * np.log(np.sqrt(2 * np.pi) * self.noise)
+        return self._of_whitened(omega, root, mean, cov, log_z, misfit)
 
     def _of_whitened(
         self, omega: np.ndarray, root: np.ndarray, mean: np.ndarray, cov: np.ndarray, log_z: np.ndarray, misfit: np.ndarray
