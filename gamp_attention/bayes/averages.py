@@ -1,93 +1,208 @@
-"""Averages over samples that are integrals over two numbers: of fields known up to a sign, or by the sign of their sum.
+"""Averages over samples that are sums over few nodes: of linear labels, of fields known up to a sign, and of classes.
 
-Signs: g_l = (u_l tanh h − ω_l)/V, h = u·ω/V. Given the fields h is Gaussian, with mean and variance κ² = |u|² q/(ρV).
-Cuts: the sum of the fields is above zero or below. Panels of Gauss-Legendre nodes are as fine near zero as V is.
+Linear labels have Gaussian posteriors and need no nodes. Fields known up to a common sign have g_l = (u_l tanh h − ω_l)/V_l
+with h = Σ_l u_l ω_l/V_l. Given the fields u_l = √ρ_l r n_l, with n on the unit sphere, h is Gaussian, with mean and
+variance κ² = r² Σ_l n_l² q_l/V_l. Classes are given by the sign of the sum of the fields, or by its logistic odds.
+Panels of Gauss-Legendre nodes are as fine near zero as V is. `FINE` is the rule that results come from; its difference
+from `COARSE` bounds its error.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
-from scipy.special import gammaln, log_ndtr
+from scipy.special import expit, gammaln, log_ndtr, ndtr
 
 from gamp_attention._core.gaussian import spaced_grid
 from gamp_attention.models.channels.channel import Channel
-from gamp_attention.models.channels.labels import SumChannel
+from gamp_attention.models.channels.labels import LinearChannel, SumChannel
 from gamp_attention.models.channels.rotations import SignChannel
 from gamp_attention.models.labels import IntensityLabels
 
 
 @dataclass(frozen=True)
-class IntegralSettings:
-    """Nodes of these integrals, whose errors are below 1e-9."""
+class IntegralRule:
+    """Nodes of these integrals."""
 
     nodes: int = 16  # of a panel
     reach: float = 9.0  # in units of the deviation
-    smallest: float = 0.05  # of the first panel, in units of √V
+    smallest: float = 0.05  # of the first panel, in units of the smallest width
     growth: float = 1.4  # from panel to panel
     widest: float = 0.5  # panel
-    spacing: float = 0.2  # of h about its mean, in units of its deviation
+    spacing: float = 0.1  # of Gaussian and logistic variables, in units of their scale
+    directions: int = 6  # nodes of each angle, where tokens differ
+    logistic: float = 40.0  # reach of a logistic variable, beyond which its weight is below 1e-17
 
 
-INTEGRALS = IntegralSettings()
+DECADE_NODES = 14  # of polynomials in log c over a decade: errors below 1e-12
+FINE = INTEGRALS = IntegralRule()
+COARSE = IntegralRule(nodes=12, smallest=0.08, growth=1.6, widest=0.6, spacing=0.15, directions=5)
 
 
-def output_averages(channel: Channel, rho: np.ndarray, V: np.ndarray, alike: bool) -> tuple[np.ndarray, float] | None:
-    """E[g gᵀ] (L, t, t) and E[log Z], or None where there is no such integral."""
+def output_averages(
+    channel: Channel, known: np.ndarray, V: np.ndarray, rule: IntegralRule = FINE
+) -> tuple[np.ndarray, float] | None:
+    """Return E[g gᵀ] (L, t, t) and E[log Z] by integrals, or None for channels without such integrals.
+
+    Parameters
+    ----------
+    channel : how samples are seen.
+    known, V : (L, t, t) covariances of ω and of u − ω, whose sum is ρ.
+    rule : nodes of the integrals.
+    """
     L, t, _ = V.shape
+    if isinstance(channel, LinearChannel):
+        total = V + channel.noise**2 * np.eye(t)
+        return np.linalg.inv(total), -0.5 * float(np.linalg.slogdet(2 * np.pi * total)[1].sum() + L * t)
     if t > 1:
         return None
-    if isinstance(channel, SignChannel) and alike:
-        total, log_z = _known_to_a_sign(L, float(rho[0, 0, 0]), float(V[0, 0, 0]))
-        return np.full((L, 1, 1), total / L), log_z
+    if isinstance(channel, SignChannel):
+        squares, log_z = _known_to_a_sign(known[:, 0, 0], V[:, 0, 0], rule)
+        return squares[:, None, None], log_z
     if isinstance(channel, SumChannel):
-        size, unknown = float(rho.sum()), float(V.sum())
-        if isinstance(channel.labels, IntensityLabels) and not channel.noise:
-            total, log_z = _known_to_a_sign(1, size, unknown)
-            return np.full((L, 1, 1), total), log_z
-        if channel.jumps:
-            total, log_z = _cut(size, unknown)
-            return np.full((L, 1, 1), total), log_z
+        sums = known.sum(axis=0)[0], V.sum(axis=0)[0]
+        if isinstance(channel.labels, IntensityLabels):
+            if channel.noise:
+                return None
+            squares, log_z = _known_to_a_sign(*sums, rule)
+        elif channel.jumps:
+            squares, log_z = _cut(float(sums[0][0]), float(sums[1][0]), rule)
+        else:
+            squares, log_z = _odds(float(sums[0][0]), float(sums[1][0]), channel.labels.temperature, rule)
+        return np.broadcast_to(np.reshape(squares, (1, 1, 1)), (L, 1, 1)), log_z
     return None
 
 
-def _panels(scale: float) -> tuple[np.ndarray, np.ndarray]:
+def _panels(scale: float, rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights from 0 on, in units of the deviation, that are fine near zero on a given scale."""
-    ends, width = [0.0], max(INTEGRALS.smallest * scale, 1e-9)
-    while ends[-1] < INTEGRALS.reach:
+    ends, width = [0.0], max(rule.smallest * min(scale, 1.0), 1e-30)
+    while ends[-1] < rule.reach:
         ends.append(ends[-1] + width)
-        width = min(width * INTEGRALS.growth, INTEGRALS.widest)
-    x, weight = np.polynomial.legendre.leggauss(INTEGRALS.nodes)
+        width = min(width * rule.growth, rule.widest)
+    x, weight = np.polynomial.legendre.leggauss(rule.nodes)
     low, half = np.array(ends[:-1]), 0.5 * np.diff(ends)
     return ((low + half)[:, None] + half[:, None] * x).ravel(), (half[:, None] * weight).ravel()
 
 
-def _known_to_a_sign(L: int, rho: float, V: float) -> tuple[float, float]:
-    """Σ_l E g_l² and E log Z for L fields of variance ρ that are known up to a common sign."""
-    q = max(rho - V, 0.0)
-    r, weight = _panels(np.sqrt(V / rho))
-    weight = weight * np.exp((L - 1) * np.log(r) - 0.5 * r**2 - (L / 2 - 1) * np.log(2) - gammaln(L / 2))
-    z = spaced_grid(INTEGRALS.spacing, 1, INTEGRALS.reach, False)[:, 0]
-    normal = np.exp(-0.5 * z**2)
-    normal /= normal.sum()
-    kappa = r * np.sqrt(q / V)
-    h = np.abs(kappa[:, None] ** 2 + kappa[:, None] * z)
-    small = np.exp(-2 * h)
-    unsure = 4 * small / (1 + small) ** 2  # 1 − tanh²
-    log_cosh = h + np.log1p(small) - np.log(2)
-    # E tanh² h = E tanh h over the law of h, so that E g² = (ρ E[r² tanh²] − Lq)/V²
-    sure = rho * float((weight * r**2) @ (1 - unsure) @ normal)
-    unknown = rho * float((weight * r**2) @ unsure @ normal)
-    total = (sure - L * q) / V**2 if q < 0.5 * rho else L / V - unknown / V**2
-    log_z = float(weight @ log_cosh @ normal) - 0.5 * L * (rho + q) / V - 0.5 * L * np.log(2 * np.pi * V)
+def _normal_nodes(rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
+    """Equally spaced nodes and weights of the standard Gaussian."""
+    z = spaced_grid(rule.spacing, 1, rule.reach, False)[:, 0]
+    weight = np.exp(-0.5 * z**2)
+    return z, weight / weight.sum()
+
+
+def _directions(L: int, rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
+    """Squares n_l² (K, L) of unit vectors and weights (K,) of the sphere, by Gauss-Jacobi rules for one after another."""
+    from scipy.special import roots_jacobi
+
+    squares, weights, left = np.zeros((1, 0)), np.ones(1), np.ones(1)
+    for l in range(L - 1):
+        x, w = roots_jacobi(rule.directions, 0.5 * (L - l - 1) - 1, -0.5)  # n_l² ~ Beta(1/2, (L − l − 1)/2) of the rest
+        part = 0.5 * (1 + x)
+        squares = np.concatenate(
+            [np.repeat(squares, len(x), axis=0), (left[:, None] * part).reshape(-1, 1)], axis=1
+        )
+        left = (left[:, None] * (1 - part)).ravel()
+        weights = (weights[:, None] * (w / w.sum())).ravel()
+    return np.concatenate([squares, left[:, None]], axis=1), weights
+
+
+def _known_to_a_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float]:
+    """E g_l² (L,) and E log Z for fields that are known up to a common sign, of variances known + V (L,)."""
+    L, rho, ratio = len(V), known + V, known / V
+    if np.ptp(ratio) <= 1e-12 * ratio.max():
+        squares, share = np.full((1, L), 1 / L), np.ones(1)
+    else:
+        squares, share = _directions(L, rule)
+    strength = squares @ ratio  # κ²/r²
+    if len(squares) == 1:
+        surely, unsure, wrong = _sign_averages(L, float(strength[0]), rule)
+        parts = np.array([[surely], [unsure], [wrong]])
+    else:
+        parts = _interpolated(L, strength, rule)
+    surely, unsure = ((share * part) @ squares for part in parts[:2])
+    # E tanh² h = E tanh h over the law of h, so that E g_l² = (ρ_l E[r² n_l² tanh²] − q_l)/V_l²
+    total = np.where(known < V, (rho * surely - known) / V**2, 1 / V - rho * unsure / V**2)
+    log_z = float(share @ parts[2]) - 0.5 * L - np.log(2) - 0.5 * float(np.log(2 * np.pi * V).sum())
     return total, log_z
 
 
-def _cut(rho: float, V: float) -> tuple[float, float]:
-    """E g² and E log Z for a sum of variance ρ whose sign is known."""
-    q = max(rho - V, 0.0)
-    at, weight = _panels(np.sqrt(V / max(q, V)))
+def _sign_averages(L: int, strength: float, rule: IntegralRule) -> tuple[float, float, float]:
+    """E[r² tanh² h], E[r² (1 − tanh² h)] and E log(1 + e^(−2h)), r² a chi square of L numbers, h ~ N(κ², κ²), κ² = c r²."""
+    r, weight = _panels(float(1 / np.sqrt(max(strength, 1e-300))), rule)
+    weight = weight * np.exp((L - 1) * np.log(r) - 0.5 * r**2 - (L / 2 - 1) * np.log(2) - gammaln(L / 2))
+    z, normal = _normal_nodes(rule)
+    kappa = r * np.sqrt(strength)
+    h = kappa[:, None] ** 2 + kappa[:, None] * z
+    small = np.exp(-2 * np.abs(h))
+    tanh = (1 - small) / (1 + small)
+    near = np.abs(h) < 1e-3
+    tanh[near] = np.abs(np.tanh(h[near]))
+    surely = float((weight * r**2) @ tanh**2 @ normal)
+    unsure = float((weight * r**2) @ (4 * small / (1 + small) ** 2) @ normal)
+    wrong = float(weight @ (np.log1p(small) + np.maximum(-2 * h, 0)) @ normal)
+    return surely, unsure, wrong
+
+
+def _interpolated(L: int, strength: np.ndarray, rule: IntegralRule) -> np.ndarray:
+    """The averages (3, K) of `_sign_averages` at strengths (K,), by Chebyshev polynomials of log c for every decade of c."""
+    logs = np.log10(np.maximum(strength, 1e-300))
+    decades = np.floor(logs).astype(int)
+    found = np.empty((3, len(strength)))
+    for decade in np.unique(decades):
+        mine = decades == decade
+        at = 2 * (logs[mine] - decade) - 1
+        found[:, mine] = np.exp(np.polynomial.chebyshev.chebval(at, _decade(L, int(decade), rule)))
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _decade(L: int, decade: int, rule: IntegralRule) -> np.ndarray:
+    """Chebyshev coefficients (nodes, 3) of the logarithms of these averages over a decade of c."""
+    x = np.polynomial.chebyshev.chebpts1(DECADE_NODES)
+    values = [_sign_averages(L, float(10 ** (decade + 0.5 * (1 + each))), rule) for each in x]
+    logs = np.log(np.maximum(np.array(values), np.finfo(float).tiny))
+    return np.polynomial.chebyshev.chebfit(x, logs, DECADE_NODES - 1)
+
+
+def _cut(known: float, V: float, rule: IntegralRule) -> tuple[float, float]:
+    """E g² and E log Z for a sum whose sign is seen."""
+    at, weight = _panels(np.sqrt(V / max(known, V)), rule)
     weight = 2 * weight * np.exp(-0.5 * at**2) / np.sqrt(2 * np.pi)
-    at = at * np.sqrt(q / V)
+    at = at * np.sqrt(known / V)
     logs = np.stack([log_ndtr(at), log_ndtr(-at)])
     squares = np.exp(-(at**2) - np.log(2 * np.pi) - logs).sum(axis=0)
     return float(weight @ squares) / V, float(weight @ np.sum(np.exp(logs) * logs, axis=0))
+
+
+def _odds(known: float, V: float, temperature: float, rule: IntegralRule) -> tuple[float, float]:
+    """E g² and E log Z for a sum whose class has logistic odds."""
+    weight, likely, unlikely, slope = class_probabilities(known, V, temperature, rule)
+    tiny = np.finfo(float).tiny
+    logs = likely * np.log(likely) + unlikely * np.log(np.maximum(unlikely, tiny))
+    return float(weight @ (slope**2 / np.maximum(likely * unlikely, tiny))), float(weight @ logs)
+
+
+def class_probabilities(
+    known: float, V: float, temperature: float, rule: IntegralRule = FINE
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return weights of nodes ω ≥ 0, both probabilities of a class given ω, and the derivative of the larger one.
+
+    The class is the sign with probability 1/(1 + exp(−S/T)) of S ~ N(ω, V), and ω ~ N(0, known), T > 0.
+    """
+    deviation = np.sqrt(V)
+    z, weight = _panels(max(deviation, temperature) / np.sqrt(max(known, 1e-300)), rule)
+    weight = 2 * weight * np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+    omega = np.sqrt(known) * z[:, None]
+    if temperature >= deviation:
+        x, normal = _normal_nodes(rule)
+        odds = (omega + deviation * x) / temperature
+        up, down = expit(odds), expit(-odds)
+        return weight, up @ normal, down @ normal, (up * down) @ normal / temperature
+    # T < √V: the noise of the class is the narrow one, and the nodes are of a logistic variable
+    tau = np.arange(-rule.logistic, rule.logistic + rule.spacing, 4 * rule.spacing)
+    logistic = expit(tau) * expit(-tau)
+    logistic /= logistic.sum()
+    at = (omega - temperature * tau) / deviation
+    density = np.exp(-0.5 * at**2) / np.sqrt(2 * np.pi) / deviation
+    return weight, ndtr(at) @ logistic, ndtr(-at) @ logistic, density @ logistic

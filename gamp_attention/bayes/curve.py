@@ -1,8 +1,9 @@
-"""All fixed points at once: the sample complexity α at which state evolution has a fixed point of a given overlap.
+"""All fixed points at once: the sample complexity α at which state evolution has a fixed point of given conjugates.
 
-At given total variance v = Σ_l Tr V_l/Σ_l Tr ρ_l the conjugates that V asks for are proportional to α, and α is such
-that they lead back to v. Where V is one number this is a function α(v) that no iteration is needed for; else the shape
-of V is iterated at fixed v. Fixed points at a given α are its crossings, stable where α falls with v.
+Conjugates q̂_l = s S_l with a shape S of unit size give the covariances V_l, and these the averages E[g gᵀ]. The shape is
+iterated until E[g gᵀ] is proportional to it; the factor is α(s) = s/‖E[g gᵀ]‖. Fixed points at a given α are the crossings
+of this curve, stable where α grows with s. s runs over all positive numbers, from no information to all of it, and V is
+computed from it without cancellation, so that the curve has no steep end.
 """
 
 from dataclasses import dataclass
@@ -15,21 +16,25 @@ from gamp_attention.bayes.equations import Equations, InputAverages, OutputAvera
 
 @dataclass(frozen=True)
 class CurveSettings:
-    """Where the curve is computed, and how well."""
+    """Range and resolution of the curve."""
 
-    points: int = 48  # of v, evenly in log v/(1 − v)
-    nothing: float = 1e-5  # the least overlap, 1 − v
-    everything: float = 1e-9  # the least v
-    near: float = 30.0  # points within √v of a jump of the likelihood, at the least v where there is one
-    shape: float = 1e-10  # of the change of V at fixed v
-    steps: int = 200
-    rtol: float = 1e-12  # of α and v
-    lowest: float = -60.0  # log α that is looked at
-    highest: float = 60.0
-    apart: int = 6  # points of the curve that its slope for v → 0 is taken over
-    level: float = 0.02  # slope of log α in log v below which α has a limit for v → 0
-    noisy: float = -0.9  # a lower slope is that of noise, and smaller v say nothing more
-    noiseless: float = 0.05  # of the slope of log q̂ in log v around −1, where fields are known without noise
+    lowest: float = 1e-7  # s of the first point, of integrals
+    start: float = 1e-4  # the same of averages over samples
+    step: float = 0.6  # of log s
+    finest: float = 0.08  # of log s, near maxima and minima of α, of integrals
+    fine: float = 0.3  # the same of averages over samples
+    flat: float = 0.35  # slope of log α in log s, below which the curve is resolved
+    everything: float = 1e-12  # fraction of the fields' variance below which all is known, of integrals
+    sampled: float = 1e-6  # the same of averages over samples
+    limited: float = 0.9  # E[g gᵀ] in units of its limit for V → 0, beyond which noise limits it
+    plenty: float = 1e4  # s of problems without such a limit, from which a slope of `limited` ends the curve
+    farthest: float = 1e30  # s, in either direction
+    shape: float = 1e-11  # change of the shape of the conjugates at fixed points
+    rough: float = 1e-6  # the same along the curve
+    steps: int = 300
+    apart: int = 4  # points over which slopes at the end of the curve are taken
+    level: float = 0.02  # slope of log α in log s below which α has a limit for s → ∞
+    noiseless: float = 0.05  # of the slope of log ‖E[g gᵀ]‖ in log V around −1, if fields are known without noise
 
 
 CURVE = CurveSettings()
@@ -38,109 +43,135 @@ CURVE = CurveSettings()
 class Point(NamedTuple):
     """A fixed point."""
 
-    v: float
+    x: float  # log s
     alpha: float
-    V: np.ndarray
     output: OutputAverages
     input: InputAverages
 
+    @property
+    def V(self) -> np.ndarray:
+        """(L, t, t) covariances of what is unknown of the fields."""
+        return self.input.V
+
 
 class Curve:
-    """α(v) of one set of points."""
+    """α(s) of one set of points."""
 
     def __init__(self, equations: Equations) -> None:
         self.equations = equations
         rho = equations.rho
-        self._size = float(np.trace(rho, axis1=1, axis2=2).sum())
-        self.largest = self._total(equations.input(np.zeros_like(rho)).V)
-        self._V = rho.copy()  # of the last point
+        self._total = float(np.trace(rho, axis1=1, axis2=2).sum())
+        self._shape = np.linalg.inv(rho)  # of the last point
+        self._shape = self._shape / self.size(self._shape)
+        self.at_nothing = equations.input(np.zeros_like(rho))
+        self.evaluations = 0
+        self.lowest = float(np.log(CURVE.lowest if equations.exact else CURVE.start))
 
-    def _total(self, V: np.ndarray) -> float:
-        return float(np.trace(V, axis1=1, axis2=2).sum()) / self._size
+    def size(self, hats: np.ndarray) -> float:
+        """‖q̂‖ in units of the prior: 1 for q̂ = ρ⁻¹."""
+        rho = self.equations.rho
+        return float(np.einsum("lab,lba->", hats, rho)) / (rho.shape[0] * rho.shape[1])
 
-    def grid(self) -> np.ndarray:
-        """v from the largest to the smallest."""
-        sampled = self.equations.channel.jumps and not self.equations.exact
-        jump = (CURVE.near / self.equations.n_points) ** 2 if sampled else 0.0
-        low, high = np.log(min(max(CURVE.everything, jump), 0.1)), -np.log(CURVE.nothing)
-        return self.largest / (1 + np.exp(-np.linspace(high, low, CURVE.points)))
+    def unknown(self, V: np.ndarray) -> float:
+        """Fraction of the fields' second moment that is unknown."""
+        return float(np.trace(V, axis1=1, axis2=2).sum()) / self._total
 
-    def points(self) -> list[Point]:
-        """Along the grid; up to where noise alone decides."""
-        found = list[Point]()
-        for v in self.grid():
-            found.append(self.at(float(v)))
-            if len(found) > CURVE.apart and v < 0.1 and _slope(found) < CURVE.noisy:
+    def at(self, x: float, tol: float = CURVE.shape) -> Point:
+        """The fixed point whose conjugates have size s = exp(x), and a shape that changes by no more than tol."""
+        shape, best, least = self._shape, self._shape, np.inf
+        for _ in range(CURVE.steps):
+            before = self.equations.input(np.exp(x) * shape)
+            output = self.equations.output(before.V, before.known)
+            self.evaluations += 1
+            size = self.size(output.hats)
+            if not size > 0 or not np.isfinite(size):
+                return Point(x, np.inf, output, before)
+            found = output.hats / size
+            change = float(np.abs(found - shape).max() / np.abs(shape).max())
+            if change < least:
+                best, least = found, change
+            shape = found
+            if change < tol:
                 break
+        self._shape = best
+        return Point(x, float(np.exp(x) / size), output, before)
+
+    def points(self, alpha: float | None = None) -> list[Point]:
+        """Return points along the whole curve, and as far as it takes to reach α from both sides if α is given."""
+        found = [self.at(self.lowest, CURVE.rough)]
+        if not self.equations.says_nothing_alone():
+            while alpha is not None and found[0].alpha > alpha and found[0].x > -np.log(CURVE.farthest):
+                found.insert(0, self.at(found[0].x - max(2.0, float(np.log(found[0].alpha / alpha)) + 1.0), CURVE.rough))
+        limit = self._noise_limit()
+        while found[-1].x < np.log(CURVE.farthest) and not self._ends(found, limit, alpha):
+            found.append(self.at(found[-1].x + CURVE.step, CURVE.rough))
+        return self._resolved(found)
+
+    def _noise_limit(self) -> float:
+        """‖E[g gᵀ]‖ for V → 0, infinite without noise."""
+        if self.equations.reveals:
+            return np.inf
+        V = np.zeros_like(self.equations.rho)
+        return self.size(self.equations.output(V, self.equations.rho).hats)
+
+    def _ends(self, found: list[Point], limit: float, alpha: float | None) -> bool:
+        last, above = found[-1], alpha is None or found[-1].alpha > alpha
+        if not np.isfinite(last.alpha):
+            return True
+        least = CURVE.everything if self.equations.exact else CURVE.sampled
+        if self.unknown(last.V) < least:
+            return ends_level(found) or (above and self.unknown(last.V) < 1e-3 * least)
+        slow = len(found) > 2 and last.x > np.log(CURVE.plenty) and _slope(found, 1) > CURVE.limited
+        return last.x > 0 and above and (self.size(last.output.hats) > CURVE.limited * limit or (slow and np.isfinite(limit)))
+
+    def _resolved(self, found: list[Point]) -> list[Point]:
+        """With points between those around which the slope is small or changes its sign."""
+        finest, k = CURVE.finest if self.equations.exact else CURVE.fine, 0
+        while k < len(found) - 1:
+            a, b = found[k], found[k + 1]
+            slopes = [
+                np.log(p.alpha / o.alpha) / (p.x - o.x)
+                for o, p in zip(found[max(k - 1, 0) : k + 2], found[max(k - 1, 0) + 1 : k + 3], strict=False)
+            ]
+            near = min(slopes) < CURVE.flat and np.ptp(slopes) > 1e-3
+            if near and b.x - a.x > 2 * finest * (1 + 2 * min(np.abs(slopes))):
+                found.insert(k + 1, self.at(0.5 * (a.x + b.x), CURVE.rough))
+            else:
+                k += 1
         return found
 
-    def at(self, v: float) -> Point:
-        """The fixed point of total variance v."""
-        V = self._V * (v / self._total(self._V))
-        room = np.linalg.eigvalsh(self.equations.rho - V).min(axis=1)
-        if (room < 0).any():
-            V = self.equations.rho * (v / self._total(self.equations.rho))
-        for _ in range(CURVE.steps):
-            output = self.equations.output(V)
-            alpha, found = self._alpha(output.hats, v)
-            change = np.abs(found.V - V).max() / np.abs(V).max()
-            V = found.V
-            if change < CURVE.shape:
-                break
-        self._V = V
-        return Point(v, alpha, V, output, found)
-
-    def _alpha(self, hats: np.ndarray, v: float) -> tuple[float, InputAverages]:
-        from scipy.optimize import brentq
-
-        def excess(log_alpha: float) -> float:
-            total = self._total(self.equations.input(np.exp(log_alpha) * hats).V)
-            return float(np.log(max(total, np.finfo(float).tiny) / v))
-
-        centre = -float(np.log(np.abs(hats).max() * np.abs(self.equations.rho).max()))
-        low, high = centre + CURVE.lowest, centre + CURVE.highest
-        if excess(low) <= 0 or excess(high) >= 0:
-            alpha = np.exp(low) if excess(low) <= 0 else np.inf
-            return float(alpha), self.equations.input(np.exp(low if excess(low) <= 0 else high) * hats)
-        alpha = float(np.exp(brentq(excess, low, high, xtol=CURVE.rtol, rtol=CURVE.rtol)))
-        return alpha, self.equations.input(alpha * hats)
-
     def crossing(self, alpha: float, low: float, high: float) -> Point:
-        """The fixed point at α between two v with α on different sides."""
+        """The fixed point at α between two x with α on different sides."""
         from scipy.optimize import brentq
+
+        accuracy = 1e-13 if self.equations.exact else 1e-9
 
         def excess(x: float) -> float:
-            return float(np.log(self.at(_of_logit(x, self.largest)).alpha / alpha))
+            return min(float(np.log(self.at(x).alpha / alpha)), 600.0)
 
-        x = brentq(excess, _logit(low, self.largest), _logit(high, self.largest), xtol=1e-11, rtol=CURVE.rtol)
-        return self.at(_of_logit(x, self.largest))
+        return self.at(float(brentq(excess, low, high, xtol=accuracy, rtol=1e-14)))
 
     def free_entropy(self, alpha: float, point: Point) -> float:
         """Φ of a fixed point at α."""
         return self.equations.free_entropy(alpha, point.V, point.output)
 
 
-def _logit(v: float, largest: float) -> float:
-    return float(np.log(v / (largest - v)))
-
-
-def _of_logit(x: float, largest: float) -> float:
-    return float(largest / (1 + np.exp(-x)))
-
-
 def ends_level(points: list[Point]) -> bool:
-    """Whether α has a limit for v → 0, so that all is known beyond some α."""
-    return bool(_slope(points) > -CURVE.level)
+    """Whether α has a limit for s → ∞ or falls, so that all is known beyond some α."""
+    return bool(_slope(points, CURVE.apart) < CURVE.level)
 
 
-def _slope(points: list[Point]) -> float:
-    """That of log α in log v at the end."""
-    a, b = points[-CURVE.apart], points[-1]
-    return float(np.log(b.alpha / a.alpha) / np.log(b.v / a.v)) if np.isfinite(b.alpha) else -np.inf
+def _slope(points: list[Point], apart: int) -> float:
+    """That of log α in log s at the end."""
+    a, b = points[-1 - min(apart, len(points) - 1)], points[-1]
+    if not np.isfinite(b.alpha) or b.x == a.x:
+        return np.inf
+    return float(np.log(b.alpha / a.alpha) / (b.x - a.x))
 
 
 def is_noiseless(points: list[Point]) -> bool:
     """Whether conjugates grow like 1/V for V → 0, so that the free entropy of knowing all diverges."""
     a, b = points[-2:]
-    slope = np.log(np.abs(b.output.hats).max() / np.abs(a.output.hats).max()) / np.log(b.v / a.v)
+    volumes = [np.trace(each.V, axis1=1, axis2=2).sum() for each in (a, b)]
+    slope = np.log(np.abs(b.output.hats).max() / np.abs(a.output.hats).max()) / np.log(volumes[1] / volumes[0])
     return bool(abs(slope + 1) < CURVE.noiseless)

@@ -1,16 +1,29 @@
 """State evolution of Bayes-optimal message passing: from covariances V_l of the fields to conjugates, and back."""
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from gamp_attention._core.gaussian import gaussian_points, psd_root
-from gamp_attention.bayes.averages import output_averages
+from gamp_attention.bayes.averages import FINE, IntegralRule, output_averages
 from gamp_attention.bayes.priors import kinds_of
-from gamp_attention.models.channels.channel import Posterior
 from gamp_attention.models.channels.choice import channel_of
+from gamp_attention.models.labels import ClassLabels
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import SoftmaxTeacher, keeps_columns, keeps_order
+
+
+@dataclass(frozen=True)
+class SampledSettings:
+    """Limits of averages over randomised points."""
+
+    least: float = 1e-13  # V in units of ρ that is added, so that V is never singular
+    blurred: float = 1e-8  # V in units of ρ below which rounding blurs the slope −∂g/∂ω
+
+
+SAMPLED = SampledSettings()
 
 
 class OutputAverages(NamedTuple):
@@ -24,75 +37,104 @@ class InputAverages(NamedTuple):
     """Averages over coordinates."""
 
     V: np.ndarray  # (L, t, t) of the fields
+    known: np.ndarray  # (L, t, t) covariances of ω, ρ − V without cancellation
     q: np.ndarray  # (t, t) lim Q̂ᵀQ*/d
-    log_z: float
+    net: float  # E log Z − ½ Σ_l Tr q̂_l known_l
 
 
 class Equations:
-    """Both halves of state evolution, averaged over one set of randomised points."""
+    """Both halves of state evolution, averaged over one set of randomised points or by one rule of integrals."""
 
-    def __init__(self, model: Model, n_points: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE
+    ) -> None:
         self.channel, self.kinds = channel_of(model), kinds_of(model.coordinates)
-        self.rho, self.n_points = model.coordinates.rho, n_points
+        self.rho, self.rule = model.coordinates.rho, rule
+        self.exact = output_averages(self.channel, 0.5 * self.rho, 0.5 * self.rho, rule) is not None
         L, t, _ = self.rho.shape
-        white = gaussian_points(n_points, 2 * L * t + self.channel.n_noise, rng)
-        self._known = white[:, : L * t].reshape(-1, L, t)
-        self._unknown = white[:, L * t : 2 * L * t].reshape(-1, L, t)
-        self._noise = white[:, 2 * L * t :]
-        self._alike, self._isotropic = symmetries(model)
+        self._n_points, self._rng = n_points, rng
+        self._alike, self._isotropic, self._shifted = symmetries(model)
 
-    def fields(self, V: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """ω (N, L, t), of covariance ρ − V, and fields u = ω + N(0, V)."""
-        omega = np.einsum("lab,nlb->nla", psd_root(self.rho - V), self._known)
-        return omega, omega + np.einsum("lab,nlb->nla", psd_root(V), self._unknown)
+    @cached_property
+    def _points(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """White numbers of ω and of u − ω (N, L, t), and of the noise."""
+        L, t, _ = self.rho.shape
+        white = gaussian_points(self._n_points, 2 * L * t + self.channel.n_noise, self._rng)
+        shape = -1, L, t
+        return white[:, : L * t].reshape(shape), white[:, L * t : 2 * L * t].reshape(shape), white[:, 2 * L * t :]
 
-    def posterior(self, V: np.ndarray) -> tuple[np.ndarray, Posterior]:
-        """ω and the posteriors of samples drawn at V."""
-        omega, u = self.fields(V)
-        y = self.channel.observe(u, self._noise)
-        return omega, self.channel.posterior(y, omega, V)
+    def samples(self, V: np.ndarray, known: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return ω (N, L, t) of covariance ρ − V, fields u = ω + N(0, V), and what is seen of these samples."""
+        first, second, noise = self._points
+        omega = np.einsum("lab,nlb->nla", psd_root(self.rho - V if known is None else known), first)
+        u = omega + np.einsum("lab,nlb->nla", psd_root(V), second)
+        return omega, u, self.channel.observe(u, noise)
 
-    def output(self, V: np.ndarray) -> OutputAverages:
-        """E[g gᵀ] and E[log Z]."""
-        exact = output_averages(self.channel, self.rho, V, self._alike)
-        if exact is not None:
-            return OutputAverages(*exact)
-        omega, found = self.posterior(V)
-        g = np.einsum("lab,nlb->nla", np.linalg.inv(V), found.mean - omega)
+    def output(self, V: np.ndarray, known: np.ndarray | None = None) -> OutputAverages:
+        """Return E[g gᵀ] and E[log Z] at covariances V of what is unknown, and known of ω (ρ − V by default)."""
+        known = self.rho - V if known is None else known
+        if self.exact:
+            found = output_averages(self.channel, known, V, self.rule)
+            assert found is not None
+            return OutputAverages(*found)
+        return self._sampled(np.maximum(V, 0) if V.shape[1] == 1 else V, known)
+
+    def _sampled(self, V: np.ndarray, known: np.ndarray) -> OutputAverages:
+        """Over randomised points; −∂g/∂ω has the same mean as g gᵀ and is subtracted where that lowers the variance."""
+        V = V + SAMPLED.least * self.rho
+        omega, _, y = self.samples(V, known)
+        found = self.channel.posterior(y, omega, V)
+        inverse = np.linalg.inv(V)
+        g = np.einsum("lab,nlb->nla", inverse, found.mean - omega)
         hats = np.einsum("nla,nlb->lab", g, g) / len(g)
+        L, t, _ = V.shape
+        blocks = found.cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # (L, n, t, t)
+        weight = np.einsum("lab,lbc,lcd->lad", inverse, self.rho, inverse)
+        squares = np.einsum("nla,lab,nlb->n", g, self.rho, g)
+        slopes = np.einsum("lab,lab->", inverse, self.rho) - np.einsum("lab,lnab->n", weight, blocks)
+        both = np.stack([squares, squares - slopes])
+        both = 0.5 * (both[:, : len(g) // 2] + both[:, len(g) // 2 :])  # mirror images
+        cov = np.cov(both)
+        unknown = float(np.trace(V, axis1=1, axis2=2).sum() / np.trace(self.rho, axis1=1, axis2=2).sum())
+        part = float(np.clip(cov[0, 1] / cov[1, 1], 0, 1)) if cov[1, 1] > 0 else 0.0
+        part *= unknown / (unknown + SAMPLED.blurred)
+        slope = inverse - inverse @ blocks.mean(axis=1) @ inverse
+        hats = (1 - part) * hats + part * 0.5 * (slope + slope.transpose(0, 2, 1))
         if self._alike:
             hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
         if self._isotropic:
-            t = hats.shape[1]
             hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / t * np.eye(t)
+        if self._shifted:  # a shift of all columns changes no class
+            hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / (t - 1) * (np.eye(t) - 1 / t)
         return OutputAverages(hats, float(found.log_z.mean()))
 
     def input(self, hats: np.ndarray) -> InputAverages:
-        """The overlaps that conjugates q̂ (L, t, t) lead to.
+        """Return the overlaps that conjugates q̂ (L, t, t) lead to.
 
         Eq. :eq:`bayes-overlaps`.
         """
-        V, q, log_z = np.zeros_like(self.rho), np.zeros(self.rho.shape[1:]), 0.0
+        V, known, q, net = np.zeros_like(self.rho), np.zeros_like(self.rho), np.zeros(self.rho.shape[1:]), 0.0
         for kind in self.kinds:
-            cov, own = kind.prior.averages(np.einsum("l,lab->ab", kind.gamma, hats))
-            V += kind.share * kind.gamma[:, None, None] * cov
-            q += kind.share * (kind.prior.second - cov)
-            log_z += kind.share * own
-        return InputAverages(V, q, log_z)
+            found = kind.prior.averages(np.einsum("l,lab->ab", kind.gamma, hats))
+            V += kind.share * kind.gamma[:, None, None] * found.cov
+            known += kind.share * kind.gamma[:, None, None] * found.known
+            q += kind.share * found.known
+            net += kind.share * found.net
+        return InputAverages(V, known, q, net)
 
     def free_entropy(self, alpha: float, V: np.ndarray, output: OutputAverages) -> float:
-        """Φ at V, of the conjugates that V has.
+        """Return Φ at V, of the conjugates that V has.
 
         Eq. :eq:`bayes-entropy`.
         """
         hats = alpha * output.hats
-        coupling = 0.5 * float(np.einsum("lab,lab->", hats, self.rho - V))
-        return alpha * output.log_z + self.input(hats).log_z - coupling
+        found = self.input(hats)
+        return alpha * output.log_z + found.net - 0.5 * float(np.sum(hats * (found.V - V)))
 
     @property
-    def exact(self) -> bool:
-        """Whether averages are integrals, the same for all sets of points."""
-        return output_averages(self.channel, self.rho, 0.5 * self.rho, self._alike) is not None
+    def reveals(self) -> bool:
+        """Whether samples have no noise, so that enough of them may tell everything."""
+        return self.channel.n_noise == 0
 
     def linear_growth(self) -> float:
         """How much q grows in a step near q = 0, at α = 1.
@@ -101,8 +143,8 @@ class Equations:
         """
         L, t = self.rho.shape[:2]
         V = self.rho
-        y = self.channel.observe(np.einsum("lab,nlb->nla", psd_root(V), self._unknown), self._noise)
-        cov = self.channel.posterior(y, np.zeros_like(self._known), V).cov.reshape(-1, L, t, L, t)
+        omega, _, y = self.samples(V, np.zeros_like(V))
+        cov = self.channel.posterior(y, omega, V).cov.reshape(-1, L, t, L, t)
         inverse = np.linalg.inv(V)
         G = np.einsum("lab,nlbmc,mcd->nlamd", inverse, cov, inverse, optimize=True)
         for l in range(L):
@@ -121,8 +163,8 @@ class Equations:
         return self.channel.even and not any(kind.prior.first.any() for kind in self.kinds)
 
 
-def symmetries(model: Model) -> tuple[bool, bool]:
-    """Whether tokens in any order, and columns turned in any way, are the same problem."""
+def symmetries(model: Model) -> tuple[bool, bool, bool]:
+    """Return whether tokens in any order, columns rotated in any way, and classes in any order are the same problem."""
     law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
     look = model.teacher.attention if isinstance(model.teacher, SoftmaxTeacher) else model.teacher
     tokens = np.arange(L)
@@ -131,4 +173,6 @@ def symmetries(model: Model) -> tuple[bool, bool]:
     alike = same and (not model.attention or all(keeps_order(look, t, order) for order in orders))
     spread = law.teacher_cov
     round_prior = not law.teacher_mean.any() and np.array_equal(spread, spread[:, :1, :1] * np.eye(t))
-    return bool(alike), bool(t > 1 and model.attention and round_prior and keeps_columns(look, L, t))
+    isotropic = t > 1 and model.attention and round_prior and keeps_columns(look, L, t)
+    classes = t > 1 and isinstance(model.teacher, ClassLabels) and round_prior
+    return bool(alike), bool(isotropic), bool(classes)

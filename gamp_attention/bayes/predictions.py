@@ -3,35 +3,54 @@
 import numpy as np
 
 from gamp_attention._core.gaussian import gaussian_points, psd_root
-from gamp_attention.models.labels import ClassLabels
+from gamp_attention.bayes.averages import FINE, IntegralRule, class_probabilities
+from gamp_attention.models.labels import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
 from gamp_attention.models.model import Model
 
 
 class FreshSamples:
     """Pairs of fresh samples that the data do not tell apart, for the error of their mean."""
 
-    def __init__(self, model: Model, n_points: int, rng: np.random.Generator) -> None:
-        self.model, self.rho = model, model.coordinates.rho
-        size = self.rho[:, :, 0].size
-        n_noise = 0 if model.attention else model.task.n_noise
-        white = gaussian_points(n_points, 3 * size + 2 * n_noise, rng)
-        shape = -1, *self.rho.shape[:2]
-        self._known, *self._unknown = (white[:, k * size : (k + 1) * size].reshape(shape) for k in range(3))
-        self._noise = np.split(white[:, 3 * size :], 2, axis=1)
+    def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
+        self.model, self.rho, self.rule = model, model.coordinates.rho, rule
+        self._white = np.empty(0)
+        if model.attention:
+            size = self.rho[:, :, 0].size
+            white = gaussian_points(n_points, 3 * size, rng)
+            self._white = white.reshape(-1, 3, *self.rho.shape[:2])
 
-    def test_error(self, V: np.ndarray) -> float:
-        """Half of the mean square distance of two outputs that the same posterior has.
+    def test_error(self, V: np.ndarray, known: np.ndarray) -> float:
+        """Return half of the mean square distance of two outputs that the same posterior has.
 
+        Of labels it is in closed form, or an integral; of attention an average over samples.
         Eq. :eq:`bayes-test-error`.
+
+        Parameters
+        ----------
+        V, known : (L, t, t) covariances of what is unknown and of what is known of the fields.
         """
-        if isinstance(self.model.teacher, ClassLabels):
-            return float("nan")
-        omega = np.einsum("lab,nlb->nla", psd_root(self.rho - V), self._known)
-        one, other = (omega + np.einsum("lab,nlb->nla", psd_root(V), white) for white in self._unknown)
         if not self.model.attention:
-            labels = [self.model.teacher(u, noise) for u, noise in zip((one, other), self._noise, strict=True)]
-            return float(0.5 * np.mean(np.sum((labels[0] - labels[1]) ** 2, axis=1)))
+            return self._label_error(V, known)
+        omega = np.einsum("lab,nlb->nla", psd_root(known), self._white[:, 0])
+        root = psd_root(V)
+        one, other = (omega + np.einsum("lab,nlb->nla", root, self._white[:, k]) for k in (1, 2))
         trace = self.model.coordinates.trace
         apart = (self.model.teacher(one) - self.model.teacher(other)) ** 2
         noise = self.model.score_noise**2 * float(trace.sum())
         return float(0.5 * np.mean(np.sum(apart, axis=1) @ trace) / len(trace) + noise)
+
+    def _label_error(self, V: np.ndarray, known: np.ndarray) -> float:
+        """Mean square error of the posterior mean of a label."""
+        labels = self.model.teacher
+        if isinstance(labels, LinearLabels):
+            return float(np.trace(V, axis1=1, axis2=2).sum() + labels.noise**2 * V.shape[0] * V.shape[1])
+        if isinstance(labels, ClassLabels):
+            return float("nan")
+        unknown, seen = float(V.sum(axis=0)[0, 0]), float(known.sum(axis=0)[0, 0])
+        if isinstance(labels, IntensityLabels):
+            return 4 * seen * unknown + 2 * unknown**2 + labels.noise**2
+        assert isinstance(labels, LogisticLabels)
+        if not labels.temperature:  # four times half the probability that two signs differ
+            return 4 / np.pi * float(np.arcsin(np.sqrt(0.5 * unknown / (unknown + seen))))
+        weight, likely, unlikely, _ = class_probabilities(seen, unknown, labels.temperature, self.rule)
+        return 4 * float(weight @ (likely * unlikely))

@@ -22,6 +22,15 @@ class PanelSettings:
 PANELS = PanelSettings()
 
 
+class PriorAverages(NamedTuple):
+    """Averages over rows q* of the prior, observed as b = A q* + N(0, A)."""
+
+    cov: np.ndarray  # (t, t) E Cov(q | b)
+    known: np.ndarray  # (t, t) E q̂ q̂ᵀ, the prior's second moment less cov, without cancellation
+    log_z: float  # E log Z
+    net: float  # E log Z − ½ Tr A known, the contribution of a row to the free entropy
+
+
 class InputPosterior(NamedTuple):
     """Posterior of N rows."""
 
@@ -71,26 +80,42 @@ class MixturePrior:
         """Second moments (t, t)."""
         return np.einsum("k,kab->ab", self.weight, self.cov + self.mean[:, :, None] * self.mean[:, None, :])
 
-    def averages(self, A: np.ndarray) -> tuple[np.ndarray, float]:
-        """Mean posterior covariance (t, t) and mean log Z, for b = A q* + N(0, A) with rows q* of the prior."""
+    def averages(self, A: np.ndarray) -> PriorAverages:
+        """Return the averages of the posterior over b = A q* + N(0, A), with rows q* of the prior.
+
+        Parameters
+        ----------
+        A : (t, t) precision of the observation, positive semi-definite.
+
+        Returns
+        -------
+        PriorAverages
+
+        Raises
+        ------
+        ValueError : for mixtures of rows of more than one number.
+        """
         if len(self.weight) == 1:
-            stretch = np.linalg.inv(np.eye(len(A)) + self.cov[0] @ A)
-            narrow = stretch @ self.cov[0]
             mu, cov = self.mean[0], self.cov[0]
-            # E log Z = −½ log det + ½ μᵀAμ + ½ Tr[C Cov(b)], and C (AΣA + A) = ΣA
-            log_z = 0.5 * np.linalg.slogdet(stretch)[1] + 0.5 * mu @ A @ mu + 0.5 * np.trace(cov @ A)
-            return 0.5 * (narrow + narrow.T), float(log_z)
+            stretch = np.linalg.inv(np.eye(len(A)) + cov @ A)
+            narrow, told = stretch @ cov, stretch @ cov @ A @ cov
+            narrow, told = 0.5 * (narrow + narrow.T), 0.5 * (told + told.T)
+            # E log Z = ½ log det + ½ μᵀAμ + ½ Tr[C Cov(b)], and C (AΣA + A) = ΣA
+            half_det = 0.5 * float(np.linalg.slogdet(stretch)[1])
+            log_z = half_det + 0.5 * float(mu @ A @ mu) + 0.5 * float(np.trace(cov @ A))
+            return PriorAverages(narrow, told + np.outer(mu, mu), log_z, half_det + 0.5 * float(np.sum(A * narrow)))
         if len(A) > 1:
             raise check.fail("model", f"a mixture of rows of {len(A)} numbers", "one column, or Gaussian teacher rows")
         a = max(float(A[0, 0]), np.finfo(float).tiny)
         spreads, centres = np.sqrt(a * a * self.cov[:, 0, 0] + a), a * self.mean[:, 0]
-        cov = log_z = 0.0
+        cov = known = log_z = 0.0
         for k, weight in enumerate(self.weight):
             b, density = _panels(k, centres, spreads)
             found = self.posterior(b[:, None], np.array([[a]]))
             cov += weight * float(density @ found.cov[:, 0, 0])
+            known += weight * float(density @ found.mean[:, 0] ** 2)
             log_z += weight * float(density @ found.log_z)
-        return np.array([[cov]]), log_z
+        return PriorAverages(np.array([[cov]]), np.array([[known]]), log_z, log_z - 0.5 * a * known)
 
     def learned(self, posterior: InputPosterior) -> "MixturePrior":
         """Expectation maximisation: shares and covariances as the posterior has them. Means and atoms stay."""

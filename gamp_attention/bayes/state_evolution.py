@@ -1,6 +1,6 @@
 """Fixed points of Bayes-optimal state evolution."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -8,21 +8,39 @@ from gamp_attention._core import check
 from gamp_attention._core.overflow import quiet
 from gamp_attention._core.seeds import generator
 from gamp_attention._core.spread import half_width
-from gamp_attention.bayes.curve import Curve, ends_level, is_noiseless
+from gamp_attention.bayes.averages import COARSE, FINE
+from gamp_attention.bayes.curve import CURVE, Curve, Point, ends_level, is_noiseless
 from gamp_attention.bayes.equations import Equations
 from gamp_attention.bayes.predictions import FreshSamples
 from gamp_attention.bayes.result import BayesStateEvolution
 from gamp_attention.models.model import Model, require_model
-from gamp_attention.results import Status
+from gamp_attention.results import ConvergenceError, Status
 
 BAYES_STARTS = ("uninformed", "informed")
 
 
-class Branch:
-    """A fixed point as the curve of the first set of points has it: an interval of v, or an end."""
+ACCURACY = 1e-10  # relative, of quantities that are integrals; 1e-12 of α is what roots are found to
+NEAR = 0.1  # log s around a crossing in which another set of points is first tried
 
-    def __init__(self, where: str, high: float, low: float, stable: bool) -> None:
-        self.where, self.high, self.low, self.stable = where, high, low, stable
+
+class Branch(NamedTuple):
+    """A fixed point as the curve of the first set of points has it: an interval of log s, or an end of the curve."""
+
+    where: str  # "nothing", "between" or "everything"
+    low: float
+    high: float
+    stable: bool
+
+
+class Solution(NamedTuple):
+    """A fixed point by one set of points."""
+
+    q: np.ndarray
+    V: np.ndarray
+    known: np.ndarray
+    free_entropy: float
+    residual: float
+    rounding: tuple[Any, Any, float]  # errors of q, V and the free entropy from rounding and from the root
 
 
 @quiet
@@ -94,12 +112,25 @@ def bayes_fixed_points(
     alpha = check.real("alpha", alpha, low=0, high=1e12, strict=True)
     n_points, n_replicas = checked_points(model, n_points, n_replicas)
     rng = generator(seed)
-    first = Equations(model, n_points, rng)
-    curves = [Curve(first)]
-    curves += [curves[0] if first.exact else Curve(Equations(model, n_points, rng)) for _ in range(n_replicas - 1)]
-    fresh = [FreshSamples(model, n_points, rng) for _ in range(n_replicas)]
-    points = curves[0].points()
-    return [_solved(branch, alpha, curves, fresh, points) for branch in _branches(curves[0], points, alpha)]
+    curves = curves_of(model, n_points, n_replicas, rng)
+    fresh = [FreshSamples(model, n_points, rng) for _ in range(n_replicas if model.attention else 1)]
+    if curves[0].equations.exact and not model.attention:
+        fresh.append(FreshSamples(model, n_points, rng, COARSE))
+    if not curves[0].unknown(curves[0].at_nothing.V):
+        return [_solved(Branch("everything", np.nan, np.nan, True), alpha, curves, fresh, [])]
+    points = curves[0].points(alpha)
+    branches = _branches(curves[0], points, alpha)
+    if not branches:
+        raise ConvergenceError(_no_fixed_point(points, alpha), None)
+    return [_solved(branch, alpha, curves, fresh, points) for branch in branches]
+
+
+def curves_of(model: Model, n_points: int, n_replicas: int, rng: np.random.Generator) -> list[Curve]:
+    """Return the curves of independent sets of points, or where averages are integrals of a fine and a coarse rule."""
+    first = Curve(Equations(model, n_points, rng, FINE))
+    if first.equations.exact:
+        return [first, Curve(Equations(model, n_points, rng, COARSE))]
+    return [first] + [Curve(Equations(model, n_points, rng)) for _ in range(n_replicas - 1)]
 
 
 def checked_points(model: Any, n_points: Any, n_replicas: Any) -> tuple[int, int]:
@@ -114,77 +145,137 @@ def checked_points(model: Any, n_points: Any, n_replicas: Any) -> tuple[int, int
     return n_points, n_replicas
 
 
-def _branches(curve: Curve, points: list[Any], alpha: float) -> list[Branch]:
+def _no_fixed_point(points: list[Point], alpha: float) -> str:
+    alphas = [point.alpha for point in points]
+    unknown = float(np.trace(points[-1].V, axis1=1, axis2=2).sum())
+    return (
+        f"bayes_fixed_points: no fixed point found at alpha = {alpha:g}: for conjugates of size {np.exp(points[0].x):.1e} "
+        f"to {np.exp(points[-1].x):.1e} fixed points are at alpha = {min(alphas):g} to {max(alphas):g}, "
+        f"and a variance of {unknown:.1e} is still unknown there; try more points"
+    )
+
+
+def _branches(curve: Curve, points: list[Point], alpha: float) -> list[Branch]:
     found = []
     above = np.array([point.alpha > alpha for point in points])
     if curve.equations.says_nothing_alone():
         found.append(Branch("nothing", np.nan, np.nan, bool(above[0])))
-    elif above[0]:
-        found.append(Branch("nothing", np.nan, np.nan, True))
     for k in np.nonzero(above[1:] != above[:-1])[0]:
-        found.append(Branch("between", points[k].v, points[k + 1].v, bool(above[k + 1])))
-    if not above[-1] and ends_level(points):
-        where = "everything, without noise" if is_noiseless(points) else "everything"
-        found.append(Branch(where, np.nan, points[-1].v, True))
+        found.append(Branch("between", points[k].x, points[k + 1].x, bool(above[k + 1])))
+    if curve.equations.reveals and not above[-1] and ends_level(points):
+        found.append(Branch("everything", np.nan, np.nan, True))
     return found
 
 
-def _solved(branch: Branch, alpha: float, curves: list[Curve], fresh: list[Any], points: list[Any]) -> Any:
-    rows, missing, known = [], 0, None
-    for curve, samples in zip(curves, fresh, strict=True):
-        rho = curve.equations.rho
-        if known is not None and curve.equations.exact:
-            rows.append((*known[:3], samples.test_error(known[1]), known[3]))
+def _solved(branch: Branch, alpha: float, curves: list[Curve], fresh: list[FreshSamples], points: list[Point]) -> Any:
+    """The fixed point of a branch by all sets of points, with errors."""
+    exact, found, missing = curves[0].equations.exact, list[Solution](), 0
+    for curve in curves:
+        if branch.where == "everything":
+            found.append(_everything(curve, alpha, points))
             continue
-        if branch.where == "nothing":
-            nothing = curve.equations.input(np.zeros_like(rho))
-            V, q, log_z = nothing.V, nothing.q, curve.equations.output(nothing.V).log_z
-            entropy, residual = alpha * log_z, 0.0
-        elif branch.where == "between":
-            low, high = _bracket(curve, alpha, branch)
-            if low is None:
-                missing += 1
-                continue
-            point = curve.crossing(alpha, low, high)
-            again = curve.equations.input(alpha * curve.equations.output(point.V).hats)
-            V, q, residual = point.V, again.q, float(np.abs(again.V / point.V - 1)[point.V > 0].max())
-            entropy = curve.free_entropy(alpha, point)
-        else:
-            last = curve.at(branch.low)
-            V, residual = np.zeros_like(rho), 0.0
-            q = np.sum([kind.share * kind.prior.second for kind in curve.equations.kinds], axis=0)
-            entropy = np.inf if "noise" in branch.where else curve.free_entropy(alpha, last)
-        known = q, V, entropy, residual
-        rows.append((q, V, entropy, samples.test_error(V), residual))
-    status = Status.INACCURATE if missing else Status.CONVERGED
-    columns = [np.array(column) for column in zip(*rows, strict=True)]
-    means, errors = [column.mean(axis=0) for column in columns], [_error(column) for column in columns]
+        bracket, as_first = _bracket(curve, alpha, branch, first=curve is curves[0])
+        missing += not as_first
+        if bracket is not None:
+            found.append(_crossing(curve, alpha, *bracket))
+        elif curve.equations.says_nothing_alone():
+            found.append(_nothing(curve, alpha))
+    if exact and len(fresh) == 2 and not fresh[0].model.attention:
+        errors = [each.test_error(one.V, one.known) for each, one in zip(fresh, found, strict=True)]
+    elif exact:
+        errors = [each.test_error(found[0].V, found[0].known) for each in fresh]
+    else:
+        errors = [(fresh * len(found))[k].test_error(one.V, one.known) for k, one in enumerate(found)]
+    columns = [np.array(column) for column in zip(*((each.q, each.V, each.free_entropy) for each in found), strict=True)]
+    if exact:
+        means = [column[0] for column in columns]
+        halves = [np.abs(column[1] - column[0]) for column in columns]
+    else:
+        means, halves = [column.mean(axis=0) for column in columns], [_half(column) for column in columns]
+    halves = [half + rounding for half, rounding in zip(halves, found[0].rounding, strict=True)]
+    integrated = exact and not fresh[0].model.attention
+    test_error = errors[0] if integrated else float(np.mean(errors))
+    test_half = abs(errors[1] - errors[0]) if integrated else float(_half(np.array(errors)))
+    if exact:  # what the error of V makes of it
+        moved = fresh[0].test_error(found[0].V + halves[1], found[0].known)
+        test_half += abs(moved - fresh[0].test_error(found[0].V, found[0].known)) + ACCURACY * abs(test_error)
     return BayesStateEvolution(
-        status=status, n_iter=len(points) * len(curves), residual=float(columns[4].max()), q=means[0],
-        q_error=errors[0], V=means[1], V_error=errors[1], free_entropy=float(means[2]),
-        free_entropy_error=float(errors[2]), test_error=float(means[3]), test_error_error=float(errors[3]),
-        stable=branch.stable, full=branch.where.startswith("everything"),
+        status=Status.INACCURATE if missing else Status.CONVERGED, n_iter=sum(curve.evaluations for curve in curves),
+        residual=max(each.residual for each in found), q=means[0], q_error=halves[0], V=means[1], V_error=halves[1],
+        free_entropy=float(means[2]), free_entropy_error=float(halves[2]) if np.isfinite(means[2]) else np.nan,
+        test_error=test_error, test_error_error=test_half, stable=branch.stable, full=branch.where == "everything",
     )  # fmt: skip
 
 
-def _error(column: np.ndarray) -> np.ndarray:
-    """Half-widths from replicas, and what integrals and roots are computed to."""
+def _half(column: np.ndarray) -> np.ndarray:
+    """Half-widths from replicas, NaN for fewer than two."""
     if len(column) < 2 or not np.isfinite(column).all():
         return np.full(column.shape[1:], np.nan)
-    rounding = 1e-8
-    return np.maximum(half_width(column), rounding * np.abs(column).mean(axis=0))
+    return half_width(column)
 
 
-def _bracket(curve: Curve, alpha: float, branch: Branch) -> tuple[Any, Any]:
-    """Two v around the crossing, which other points may have somewhat beside the interval, or None."""
-    low, high = branch.low, branch.high
-    for _ in range(6):
-        ends = [curve.at(v).alpha > alpha for v in (low, high)]
-        if ends == [branch.stable, not branch.stable]:
-            return low, high
-        wider = high / low
-        low, high = low / wider**0.5, min(high * wider**0.5, curve.largest * (1 - 1e-6))
-        if branch.high > 0.5 * curve.largest:  # there 1 − v is what changes
-            high = curve.largest - (curve.largest - branch.high) * 0.5
-            low = curve.largest - min((curve.largest - low) * 2, 0.9 * curve.largest)
-    return None, None
+def _nothing(curve: Curve, alpha: float) -> Solution:
+    """No overlap, where samples do not tell the sign."""
+    nothing = curve.at_nothing
+    output = curve.equations.output(nothing.V, nothing.known)
+    entropy = alpha * output.log_z
+    rounding = np.zeros_like(nothing.q), np.zeros_like(nothing.V), ACCURACY * abs(entropy)
+    return Solution(nothing.q, nothing.V, nothing.known, entropy, 0.0, rounding)
+
+
+def _everything(curve: Curve, alpha: float, points: list[Point]) -> Solution:
+    """All that the prior leaves open is known."""
+    q = np.sum([kind.share * kind.prior.second for kind in curve.equations.kinds], axis=0)
+    entropy = np.nan
+    if points:
+        entropy = np.inf if is_noiseless(points) else curve.free_entropy(alpha, curve.at(points[-1].x))
+    V = np.zeros_like(curve.equations.rho)
+    rounding = np.zeros_like(q), np.zeros_like(V), ACCURACY * abs(entropy) if np.isfinite(entropy) else 0.0
+    return Solution(q, V, curve.equations.rho, entropy, 0.0, rounding)
+
+
+def _crossing(curve: Curve, alpha: float, low: float, high: float) -> Solution:
+    """The fixed point between two log s."""
+    point = curve.crossing(alpha, low, high)
+    again = curve.equations.input(alpha * curve.equations.output(point.V, point.input.known).hats)
+    residual = np.abs(again.V - point.V).max() / np.abs(point.V).max() if point.V.any() else np.abs(again.V).max()
+    entropy = curve.free_entropy(alpha, point)
+    if not curve.equations.exact:
+        zeros = np.zeros_like(point.input.q), np.zeros_like(point.V), 0.0
+        return Solution(point.input.q, point.V, point.input.known, entropy, float(residual), zeros)
+    step = 1e-4
+    ends = [curve.at(point.x + sign * step) for sign in (-1, 1)]
+    slope = abs(np.log(ends[1].alpha / ends[0].alpha)) / (2 * step)
+    away = 1e-2 * ACCURACY / max(slope, 1e-9) / (2 * step)  # the error of log s, in steps
+    moved_q, moved_V = np.abs(ends[1].input.q - ends[0].input.q), np.abs(ends[1].V - ends[0].V)
+    rounding = (
+        away * moved_q + ACCURACY * np.abs(point.input.q),
+        away * moved_V + ACCURACY * np.abs(point.V),
+        ACCURACY * (1 + abs(entropy) + abs(alpha * point.output.log_z)),
+    )
+    return Solution(point.input.q, point.V, point.input.known, entropy, float(residual), rounding)
+
+
+def _bracket(curve: Curve, alpha: float, branch: Branch, first: bool) -> tuple[tuple[float, float] | None, bool]:
+    """Two log s around the fixed point, or None at no overlap; and whether it is as the first set of points has it."""
+    if first:
+        return (None if branch.where == "nothing" else (branch.low, branch.high)), True
+    lowest, even = curve.lowest, curve.equations.says_nothing_alone()
+    if branch.where == "nothing":
+        if not branch.stable or curve.at(lowest).alpha > alpha:
+            return None, True
+        low, high = lowest, lowest  # overlap grows from nothing with this set of points
+        while high < np.log(CURVE.farthest):
+            low, high = high, high + CURVE.step
+            if curve.at(high).alpha > alpha:
+                return (low, high), False
+        return None, False
+    middle = 0.5 * (branch.low + branch.high)
+    reach = 0.5 * (branch.high - branch.low) if curve.equations.exact else NEAR
+    for _ in range(9):
+        low, high = middle - reach, middle + reach
+        low = max(low, lowest) if even else low
+        if (curve.at(low).alpha > alpha, curve.at(high).alpha > alpha) == (not branch.stable, branch.stable):
+            return (low, high), True
+        reach *= 2
+    return None, False

@@ -9,19 +9,18 @@ from gamp_attention._core.overflow import quiet
 from gamp_attention._core.seeds import generator
 from gamp_attention._core.spread import half_width
 from gamp_attention.bayes.curve import Curve, Point, ends_level, is_noiseless
-from gamp_attention.bayes.equations import Equations
 from gamp_attention.bayes.result import BayesThresholds
-from gamp_attention.bayes.state_evolution import checked_points
+from gamp_attention.bayes.state_evolution import checked_points, curves_of
 from gamp_attention.models.model import Model
 
 
 @dataclass(frozen=True)
 class FoldSettings:
-    """What counts as a fold of the curve α(v)."""
+    """What counts as a fold of the curve α(s)."""
 
-    drop: float = 3e-3  # share of itself by which α falls
-    apart: int = 4  # points of the curve, for the limit of vanishing v
-    nothing: float = 1e-4  # overlaps from which α is extrapolated to zero
+    drop: float = 3e-3  # fraction of itself by which α falls
+    apart: float = 3.0  # of log s, between points that α is extrapolated from to s → ∞
+    nothing: float = 1e-5  # s from which α is extrapolated to zero
     accuracy: float = 1e-6  # of roots and maxima, relative
 
 
@@ -65,11 +64,13 @@ def bayes_thresholds(model: Model, *, n_points: int = 4096, n_replicas: int = 8,
     (0.17, 0.5, None)
     """
     n_points, n_replicas = checked_points(model, n_points, n_replicas)
-    rng = generator(seed)
-    first = Equations(model, n_points, rng)
-    others = [] if first.exact else [Equations(model, n_points, rng) for _ in range(n_replicas - 1)]
-    found = [_thresholds(Curve(equations)) for equations in (first, *others)]
-    values = np.array(found)
+    curves = curves_of(model, n_points, n_replicas, generator(seed))
+    exact = curves[0].equations.exact
+    points = [curves[0].points()]
+    xs = [point.x for point in points[0]]
+    points += [[curve.at(x) for x in xs] for curve in curves[1:]]
+    folded = _fold(_mean_curve(points, exact)) is not None
+    values = np.array([_thresholds(curve, each, folded) for curve, each in zip(curves, points, strict=True)])
     notes = {}
     if not values[0, 0]:
         notes["weak_recovery"] = "0: any number of samples gives some overlap"
@@ -78,36 +79,58 @@ def bayes_thresholds(model: Model, *, n_points: int = 4096, n_replicas: int = 8,
     folded = np.isfinite(values[:, 2:]).all(axis=1)
     hard = hard_error = None
     if folded.all():
-        (a, b), (da, db) = values[:, 2:].mean(axis=0), _error(values[:, 2:])
+        (a, b), (da, db) = _value(values[:, 2:], exact), _error(values[:, 2:], exact)
         hard, hard_error = (float(a), float(b)), (float(da), float(db))
     elif folded.any():
-        notes["hard"] = f"not found by all sets of points, by {folded.sum()} of {len(found)}"
+        notes["hard"] = f"not found by all sets of points, by {folded.sum()} of {len(values)}"
     weak, full = values[:, 0], values[:, 1]
     return BayesThresholds(
-        weak_recovery=float(weak.mean()), weak_recovery_error=float(_error(weak)),
-        full_recovery=float(full.mean()), full_recovery_error=float(_error(full)),
+        weak_recovery=float(_value(weak, exact)), weak_recovery_error=float(_error(weak, exact)),
+        full_recovery=float(_value(full, exact)), full_recovery_error=float(_error(full, exact)),
         hard=hard, hard_error=hard_error, notes=notes,
     )  # fmt: skip
 
 
-def _error(values: np.ndarray) -> np.ndarray:
-    """Half-widths from replicas; where averages are integrals, what roots and maxima are found to."""
-    return half_width(values) if len(values) > 1 else FOLD.accuracy * np.abs(values[0])
+def _value(values: np.ndarray, exact: bool) -> np.ndarray:
+    """The mean of replicas, or the value of the fine rule."""
+    return np.asarray(values[0] if exact else values.mean(axis=0))
 
 
-def _thresholds(curve: Curve) -> _Found:
+def _error(values: np.ndarray, exact: bool) -> np.ndarray:
+    """Half-widths from replicas; of integrals the difference of two rules, and the accuracy of roots and maxima."""
+    if exact:
+        return np.asarray(np.abs(values[1] - values[0]) + FOLD.accuracy * np.abs(values[0]))
+    return np.asarray(half_width(values))
+
+
+def _mean_curve(points: list[list[Point]], exact: bool) -> np.ndarray:
+    """α along growing overlap, less where it falls by no more than sets of points differ."""
+    alphas = np.array([[point.alpha for point in each] for each in points])
+    if exact:
+        return np.asarray(alphas[0])
+    logs = np.log(alphas)
+    mean, highest = logs.mean(axis=0), logs[:, 0]
+    found = mean.copy()
+    for k in range(1, logs.shape[1]):
+        fallen = highest - logs[:, k]
+        if fallen.mean() > 0 and fallen.mean() < 2 * half_width(fallen):
+            found[k] = max(found[k], found[k - 1])
+        highest = logs[:, k] if mean[k] >= highest.mean() else highest
+    return np.asarray(np.exp(found))
+
+
+def _thresholds(curve: Curve, points: list[Point], folded: bool) -> _Found:
     equations = curve.equations
-    points = curve.points()
     weak = 0.0
     if equations.says_nothing_alone():
         weak = _from_nothing(curve) if equations.exact else 1 / equations.linear_growth()
     alphas = np.array([point.alpha for point in points])
     top = int(np.argmax(alphas))
     full = np.nan
-    if ends_level(points):
+    if equations.reveals and ends_level(points):
         inside = 0 < top < len(points) - 1
-        full = max(_peak(curve, points, top) if inside else _limit(alphas) if top else weak, weak)
-    fold = _fold(alphas)
+        full = max(_peak(curve, points, top) if inside else _limit(curve, points) if top else weak, weak)
+    fold = _fold(alphas) if folded else None
     if fold is None:
         return _Found(weak, float(full), np.nan, np.nan)
     first, last = fold
@@ -117,13 +140,13 @@ def _thresholds(curve: Curve) -> _Found:
 
 def _from_nothing(curve: Curve) -> float:
     """The limit of α for vanishing overlap."""
-    one, two = (curve.at(curve.largest * (1 - k * FOLD.nothing)).alpha for k in (1, 2))
+    one, two = (curve.at(float(np.log(k * FOLD.nothing))).alpha for k in (1, 2))
     return 2 * one - two
 
 
-def _limit(alphas: np.ndarray) -> float:
-    """The limit of α for v → 0, from three points whose v have the same ratio."""
-    a, b, c = alphas[-1 - 2 * FOLD.apart], alphas[-1 - FOLD.apart], alphas[-1]
+def _limit(curve: Curve, points: list[Point]) -> float:
+    """The limit of α for s → ∞, from three points whose s have the same ratio."""
+    a, b, c = (curve.at(points[-1].x - k * FOLD.apart).alpha for k in (2, 1, 0))
     steps = c - b, b - a
     return float(c + steps[0] ** 2 / (steps[1] - steps[0]) if abs(steps[0]) < abs(steps[1]) else c)
 
@@ -144,12 +167,10 @@ def _peak(curve: Curve, points: list[Point], k: int) -> float:
     """The maximum of α near a point of the grid."""
     from scipy.optimize import minimize_scalar
 
-    a, b, c = (points[min(max(j, 0), len(points) - 1)].v for j in (k - 1, k, k + 1))
-    logit = [np.log(v / (curve.largest - v)) for v in (c, b, a)]
+    low, high = (points[min(max(j, 0), len(points) - 1)].x for j in (k - 1, k + 1))
     found = minimize_scalar(
-        lambda x: -curve.at(curve.largest / (1 + np.exp(-x))).alpha, bounds=(logit[0], logit[2]), method="bounded",
-        options={"xatol": 1e-4},
-    )  # fmt: skip
+        lambda x: -curve.at(x).alpha, bounds=(low, high), method="bounded", options={"xatol": 1e-4}
+    )
     return float(max(-found.fun, points[k].alpha))
 
 
@@ -160,18 +181,17 @@ def _first_order(curve: Curve, points: list[Point], first: int, last: int, to: f
     alphas = np.array([point.alpha for point in points])
     low = alphas[last]
     if is_noiseless(points) and alphas[-1] < (1 + FOLD.drop) * low:
-        return _limit(alphas)  # from there on the free entropy of knowing all is infinite
-    nothing = curve.equations.input(np.zeros_like(curve.equations.rho)).V
-    at_nothing = curve.equations.output(nothing).log_z
+        return _limit(curve, points)  # from there on the free entropy of knowing all is infinite
+    at_nothing = curve.equations.output(curve.at_nothing.V, curve.at_nothing.known).log_z
 
     def gain(alpha: float) -> float:
         before = alpha * at_nothing
         if first > 0 and alpha > alphas[0]:
-            before = curve.free_entropy(alpha, curve.crossing(alpha, points[first].v, points[0].v))
+            before = curve.free_entropy(alpha, curve.crossing(alpha, points[0].x, points[first].x))
         beyond = np.nonzero(alphas[last:] > alpha)[0]
         if len(beyond):
             k = last + int(beyond[0])
-            return curve.free_entropy(alpha, curve.crossing(alpha, points[k].v, points[k - 1].v)) - before
+            return curve.free_entropy(alpha, curve.crossing(alpha, points[k - 1].x, points[k].x)) - before
         return curve.free_entropy(alpha, points[-1]) - before
 
     margin = 1e-3 * (to - low)

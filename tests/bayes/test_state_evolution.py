@@ -59,8 +59,9 @@ def test_phase_retrieval_has_its_published_thresholds():
 def test_integrals_are_averages_over_samples(model, where, v):
     sampled = equations(model, 1 << 16)
     V = v * sampled.rho
-    hats, log_z = output_averages(sampled.channel, sampled.rho, V, True)
-    omega, found = sampled.posterior(V)
+    hats, log_z = output_averages(sampled.channel, sampled.rho - V, V)
+    omega, _, y = sampled.samples(V)
+    found = sampled.channel.posterior(y, omega, V)
     g = (found.mean - omega) / V[:, 0]
     np.testing.assert_allclose(hats[:, 0, 0], (g[:, :, 0] ** 2).mean(axis=0), rtol=where)
     assert log_z == pytest.approx(found.log_z.mean(), abs=where)
@@ -76,8 +77,7 @@ def test_nishimori_identities_of_the_channel(model):
     found = equations(model, 1 << 13)
     L, t = found.rho.shape[:2]
     V = 0.4 * found.rho
-    omega, u = found.fields(V)
-    y = found.channel.observe(u, found._noise)
+    omega, u, y = found.samples(V)
     posterior = found.channel.posterior(y, omega, V)
     off = (posterior.mean - u).reshape(-1, L * t)
     own = off[:, :, None] * off[:, None, :] - posterior.cov
@@ -99,7 +99,8 @@ def test_nishimori_identities_of_the_prior(law, A):
     k = rng.choice(len(kind.prior.weight), size=n, p=kind.prior.weight)
     teacher = kind.prior.mean[k] + np.sqrt(kind.prior.cov[k][:, 0]) * rng.standard_normal((n, 1))
     found = kind.prior.posterior(A * teacher + np.sqrt(A) * rng.standard_normal((n, 1)), np.array([[A]]))
-    V, log_z = kind.prior.averages(np.array([[A]]))
+    V, known, log_z, _ = kind.prior.averages(np.array([[A]]))
+    assert V[0, 0] + known[0, 0] == pytest.approx(kind.prior.second[0, 0], rel=1e-9)
     overlaps = found.mean * teacher, found.mean**2
     for each in overlaps:
         assert each.mean() == pytest.approx(kind.prior.second[0, 0] - V[0, 0], abs=5 * each.std() / np.sqrt(n))
@@ -117,7 +118,7 @@ def test_priors_of_several_columns_against_their_components():
         np.testing.assert_allclose(*(getattr(each.posterior(b, A), name) for each in (one, two)), atol=1e-12)
     exact = np.linalg.inv(np.linalg.inv(cov[0]) + A)
     np.testing.assert_allclose(one.posterior(b, A).mean, (b + np.linalg.solve(cov[0], mean[0])) @ exact, atol=1e-12)
-    np.testing.assert_allclose(one.averages(A)[0], exact, atol=1e-12)
+    np.testing.assert_allclose(one.averages(A).cov, exact, atol=1e-12)
 
 
 def test_linear_labels_have_the_closed_form_of_ridge_regression():

@@ -28,39 +28,60 @@ class GridSettings:
     probes: int = 2048  # points that the slope of a teacher is looked up at
     step: float = 1e-4  # of its difference quotients
     steepest: float = 0.99  # quantile of the slope that a grid is made for
+    few: int = 64  # points of a sample's own grid, which are faster than grids of blocks
+    coarser: float = 1.1  # spacing of grids of blocks in units of `spacing`: errors of 1e-9
+    closer: float = 6.0  # their radius
+    block: float = 1.5  # width of a block of samples with a common grid, in units of the prior's width
+    shared: float = 3.0  # samples in a block on average, below which every sample has a grid of its own
 
 
 GRIDS = GridSettings()
+HERMITE = ((0.03, 4), (0.1, 6), (0.3, 9))  # largest steepness of a rule, and its nodes for every axis: errors below 1e-9
 
 
-def points_for(steepness: float, dim: int) -> np.ndarray:
-    """Points (J, dim) that resolve a posterior of at most that steepness, slope over noise in whitened fields.
+def points_for(steepness: float, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return points (J, dim) and logarithms (J,) of their weights for a posterior of at most that steepness.
 
-    Points of the prior where a grid would be too large; then as many as count have to be enough.
+    The steepness is the slope over the noise in whitened fields. Where it is small a likelihood is nearly a polynomial,
+    and Gauss-Hermite rules need the fewest points; else grids of equal spacing; where these would be too large, randomised
+    points of the prior, of which enough must count.
     """
-    h = GRIDS.spacing / np.sqrt(1 + steepness**2)
+    for steepest, nodes in HERMITE:
+        if steepness <= steepest and nodes**dim <= GRIDS.most:
+            x, weight = np.polynomial.hermite_e.hermegauss(nodes)
+            axes = np.meshgrid(*[np.arange(nodes)] * dim, indexing="ij")
+            index = np.stack([axis.ravel() for axis in axes], axis=1)
+            return x[index], np.log(weight / weight.sum())[index].sum(axis=1)
+    h = spacing_for(steepness)
     per_axis = 2 * GRIDS.radius / h
     if np.isfinite(per_axis) and dim * np.log(per_axis) < np.log(GRIDS.most):
-        return spaced_grid(float(h), dim, GRIDS.radius, False)
-    return gaussian_points(GRIDS.random, dim, np.random.default_rng(0))
+        points = spaced_grid(h, dim, GRIDS.radius, False)
+        prior = -0.5 * np.sum(points**2, axis=1)
+        return points, prior - np.log(np.exp(prior).sum())
+    points = gaussian_points(GRIDS.random, dim, np.random.default_rng(0))
+    return points, np.full(len(points), -np.log(len(points)))
+
+
+def spacing_for(steepness: float) -> float:
+    """Return the spacing of a grid that resolves a posterior of at most that steepness."""
+    return GRIDS.spacing / float(np.sqrt(1 + steepness**2))
 
 
 def on_grid(
-    points: np.ndarray, log_likelihood: Callable[[slice, np.ndarray], tuple[np.ndarray, np.ndarray | None]], n: int
+    points: np.ndarray, prior: np.ndarray, log_likelihood: Callable[[slice], tuple[np.ndarray, np.ndarray | None]], n: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
     """Mean (n, D), covariance (n, D, D) of whitened fields, log Z (n,), and the mean of what else the likelihood says.
 
-    It is asked for rows and the points, and gives logarithms (rows, J), and (rows, J) or None.
+    Points (J, D) have weights of logarithms `prior` (J,). `log_likelihood` returns logarithms (rows, J) of some rows, and
+    (rows, J) or None.
     """
     J, D = points.shape
-    random, counting = len(points) == GRIDS.random, np.empty(n)
-    prior = np.zeros(J) if random else -0.5 * np.sum(points**2, axis=1)
-    prior = prior - np.log(np.exp(prior).sum())
+    random, counting = len(points) == GRIDS.random and not np.ptp(prior), np.empty(n)
     mean, cov, log_z, extra = np.empty((n, D)), np.empty((n, D, D)), np.empty(n), None
     step = max(1, GRIDS.together // J)
     for begin in range(0, n, step):
         rows = slice(begin, min(begin + step, n))
-        logs, more = log_likelihood(rows, points)
+        logs, more = log_likelihood(rows)
         weights, log_z[rows] = softmax_sum(logs + prior)
         mean[rows] = weights @ points
         second = weights @ (points[:, :, None] * points[:, None, :]).reshape(J, D * D)
@@ -73,6 +94,61 @@ def on_grid(
         needs = f"more noise: of {GRIDS.random} points {GRIDS.fewest:.0f} at least in the posterior of a sample"
         raise ValueError(f"model: needs {needs}, got {np.median(counting):.0f} of {D} fields")
     return mean, cov, log_z, extra
+
+
+def in_blocks(
+    centres: np.ndarray, h: float, likelihood: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], given: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+    """Return the posterior of whitened fields x ~ N(centre, I) by grids of blocks, for likelihoods exp(c(x) + f(x)·y).
+
+    Samples whose centres are near each other have the same grid, for which c and f are evaluated once. The logarithms of all
+    weights are then products of two matrices.
+
+    Parameters
+    ----------
+    centres : (n, D).
+    h : spacing of the grid.
+    likelihood : f (J, P) and c (J,) of fields (J, D).
+    given : (n, P) y.
+
+    Returns
+    -------
+    Means (n, D) of x − centre, covariances (n, D, D), log Z (n,), and means (n, P + 1) of f and c; or None if there are
+    fewer than `GRIDS.shared` samples in a block on average.
+    """
+    n, D = centres.shape
+    cells = np.round(centres / GRIDS.block)
+    blocks, number, count = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
+    if n < GRIDS.shared * len(blocks):
+        return None
+    points = spaced_grid(h, D, GRIDS.closer + 0.5 * GRIDS.block * np.sqrt(D), False)
+    a, b = np.triu_indices(D)
+    products = np.concatenate([points, points[:, a] * points[:, b]], axis=1)
+    prior = -0.5 * np.sum(points**2, axis=1)
+    mean, cov, log_z = np.empty((n, D)), np.empty((n, D, D)), np.empty(n)
+    more = np.empty((n, given.shape[1] + 1))
+    order, step = np.argsort(number.ravel(), kind="stable"), max(1, GRIDS.together * 8 // len(points))
+    for block, rows in zip(blocks * GRIDS.block, np.split(order, np.cumsum(count)[:-1]), strict=True):
+        factors, constant = likelihood(block + points)
+        left = np.concatenate([points, factors, (prior + constant)[:, None]], axis=1).T
+        right = np.concatenate([products, factors, constant[:, None]], axis=1)
+        for begin in range(0, len(rows), step):
+            part = rows[begin : begin + step]
+            off = centres[part] - block
+            weights = np.concatenate([off, given[part], np.ones((len(part), 1))], axis=1) @ left
+            top = weights.max(axis=1, keepdims=True)
+            weights -= top
+            np.exp(weights, out=weights)
+            total = weights.sum(axis=1, keepdims=True)
+            moments = (weights @ right) / total
+            first = moments[:, :D]
+            mean[part] = first - off
+            second = np.empty((len(part), D, D))
+            second[:, a, b] = second[:, b, a] = moments[:, D : D + len(a)] - first[:, a] * first[:, b]
+            cov[part] = second
+            log_z[part] = (top + np.log(total))[:, 0] - 0.5 * np.sum(off**2, axis=1)
+            more[part] = moments[:, D + len(a) :]
+    return mean, cov, log_z + D * np.log(h / np.sqrt(2 * np.pi)), more
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,16 +205,46 @@ class ScoreChannel:
         (L, t), n = self.shape, len(y)
         root = psd_root(V)
         steepness = self.slope * float(np.sqrt(np.linalg.eigvalsh(V).max().clip(min=0))) / self.noise
-        points = points_for(steepness, L * t)
+        points, prior = points_for(steepness, L * t)
+        if np.ptp(prior) and len(points) > GRIDS.few:
+            found = self._in_blocks(y.reshape(n, -1), omega, root, GRIDS.coarser * spacing_for(steepness))
+            if found is not None:
+                return found
         shifts = np.einsum("lab,jlb->jla", root, points.reshape(-1, L, t))
         known, constant = y.reshape(n, -1), L * L * np.log(np.sqrt(2 * np.pi) * self.noise)
 
-        def log_likelihood(rows: slice, _: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def log_likelihood(rows: slice) -> tuple[np.ndarray, np.ndarray]:
             targets = self.teacher(omega[rows, None] + shifts).reshape(-1, len(shifts), L * L)
             squares = np.sum((targets - known[rows, None]) ** 2, axis=2)
             return -0.5 * squares / self.noise**2 - constant, squares
 
-        mean, cov, log_z, misfit = on_grid(points, log_likelihood, n)
+        mean, cov, log_z, extra = on_grid(points, prior, log_likelihood, n)
+        assert extra is not None
+        return self._of_whitened(omega, root, mean, cov, log_z, extra)
+
+    def _in_blocks(self, y: np.ndarray, omega: np.ndarray, root: np.ndarray, h: float) -> Posterior | None:
+        """The posterior by grids of blocks of samples, if these hold enough samples."""
+        n, L, t = omega.shape
+
+        def likelihood(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            targets = self.teacher(np.einsum("lab,jlb->jla", root, x.reshape(-1, L, t))).reshape(len(x), -1)
+            return targets, -0.5 * np.sum(targets**2, axis=1) / self.noise**2
+
+        centres = np.einsum("lab,nlb->nla", np.linalg.inv(root), omega).reshape(n, -1)
+        found = in_blocks(centres, h, likelihood, y / self.noise**2)
+        if found is None:
+            return None
+        mean, cov, log_z, more = found
+        size = np.sum(y**2, axis=1)
+        misfit = size - 2 * np.sum(more[:, :-1] * y, axis=1) - 2 * self.noise**2 * more[:, -1]
+        log_z = log_z - 0.5 * size / self.noise**2 - L * L * np.log(np.sqrt(2 * np.pi) * self.noise)
+        return self._of_whitened(omega, root, mean, cov, log_z, misfit)
+
+    def _of_whitened(
+        self, omega: np.ndarray, root: np.ndarray, mean: np.ndarray, cov: np.ndarray, log_z: np.ndarray, misfit: np.ndarray
+    ) -> Posterior:
+        """The posterior of fields from that of whitened deviations from ω."""
+        n, L, t = omega.shape
         full = np.zeros((L * t, L * t))
         for l in range(L):
             full[l * t : (l + 1) * t, l * t : (l + 1) * t] = root[l]

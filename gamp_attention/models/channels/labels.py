@@ -8,7 +8,7 @@ from scipy.special import log_ndtr, log_softmax
 
 from gamp_attention._core.gaussian import psd_root
 from gamp_attention.models.channels.channel import Channel, Posterior, log_normal
-from gamp_attention.models.channels.grids import on_grid, points_for
+from gamp_attention.models.channels.grids import GRIDS, in_blocks, on_grid, points_for, spacing_for
 from gamp_attention.models.labels import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
 
 
@@ -110,14 +110,16 @@ class SumChannel(LabelChannel):
             return self._modulus(y[:, 0], centre[:, 0], float(total[0, 0]))
         if self.jumps:
             return self._sign(y[:, 0], centre[:, 0], float(total[0, 0]))
+        if isinstance(self.labels, ClassLabels):
+            return self._classes(y[:, 0].astype(int), centre, total)
         root = psd_root(total)
-        points = points_for(self._slope(y) * float(np.sqrt(np.linalg.eigvalsh(total).max())), total.shape[0])
+        points, prior = points_for(self._slope(y) * float(np.sqrt(np.linalg.eigvalsh(total).max())), total.shape[0])
         shifts = points @ root
 
-        def log_likelihood(rows: slice, _: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        def log_likelihood(rows: slice) -> tuple[np.ndarray, np.ndarray | None]:
             return self._log_likelihood(y[rows], centre[rows, None] + shifts)
 
-        mean, cov, log_z, misfit = on_grid(points, log_likelihood, len(y))
+        mean, cov, log_z, misfit = on_grid(points, prior, log_likelihood, len(y))
         return centre + mean @ root, root @ cov @ root, log_z, misfit
 
     def _modulus(self, y: np.ndarray, centre: np.ndarray, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
@@ -136,6 +138,38 @@ class SumChannel(LabelChannel):
         cov = V * np.clip(1 - hazard * (at + hazard), 0, 1)
         return (centre + y * np.sqrt(V) * hazard)[:, None], cov[:, None, None], log_z, None
 
+    def _classes(
+        self, y: np.ndarray, centre: np.ndarray, total: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
+        """Classes by a softmax: a grid over the t − 1 differences of the fields, given which their mean is Gaussian."""
+        n, t = centre.shape
+        basis = np.linalg.qr(np.concatenate([np.ones((t, 1)), np.eye(t)[:, 1:]], axis=1))[0][:, 1:]  # (t, t − 1)
+        W = basis.T @ total @ basis
+        root, gain = psd_root(W), total @ basis @ np.linalg.inv(W)
+        steepness = self._slope(y) * float(np.sqrt(np.linalg.eigvalsh(W).max()))
+        points, prior = points_for(steepness, t - 1)
+        middle = centre @ basis
+
+        def log_probabilities(differences: np.ndarray) -> np.ndarray:
+            return np.asarray(log_softmax(differences @ basis.T, axis=-1))
+
+        found = None
+        if len(points) > GRIDS.few:
+            found = in_blocks(
+                middle @ np.linalg.inv(root), GRIDS.coarser * spacing_for(steepness),
+                lambda x: (log_probabilities(x @ root), np.zeros(len(x))), np.eye(t)[y],
+            )  # fmt: skip
+        if found is None:
+
+            def log_likelihood(rows: slice) -> tuple[np.ndarray, None]:
+                logs = log_probabilities(middle[rows, None] + points @ root)
+                return np.take_along_axis(logs, y[rows, None, None], axis=2)[:, :, 0], None
+
+            found = on_grid(points, prior, log_likelihood, n)
+        mean, cov, log_z = found[:3]
+        cov_sum = total - gain @ W @ gain.T + gain @ (root @ cov @ root) @ gain.T
+        return centre + mean @ root @ gain.T, cov_sum, log_z, None
+
     def _slope(self, y: np.ndarray) -> float:
         """The largest slope of the logarithm of the likelihood's root, as that of a Gaussian's exponent."""
         if isinstance(self.labels, IntensityLabels):
@@ -148,10 +182,7 @@ class SumChannel(LabelChannel):
             squares = (s[:, :, 0] ** 2 - y) ** 2
             scale = self.labels.noise
             return -0.5 * squares / scale**2 - np.log(np.sqrt(2 * np.pi) * scale), squares
-        if isinstance(self.labels, LogisticLabels):
-            return -np.logaddexp(0, -y * s[:, :, 0] / self.labels.temperature), None
-        logs = log_softmax(s, axis=2)
-        return np.take_along_axis(logs, y.astype(int)[:, :, None], axis=2)[:, :, 0], None
+        return -np.logaddexp(0, -y * s[:, :, 0] / self.labels.temperature), None
 
 
 KNOWN = {LinearLabels: LinearChannel, LogisticLabels: SumChannel, IntensityLabels: SumChannel, ClassLabels: SumChannel}

@@ -1,9 +1,11 @@
 """Channels without noise: fields known up to a sign, or up to a rotation and reflection of two columns."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import i0e, i1e
 
 from gamp_attention.models.channels.channel import Channel, Posterior, log_normal, softmax_sum
 from gamp_attention.models.channels.scores import fields_of_targets
@@ -72,9 +74,10 @@ class SignChannel(KnownFields):
 class PlaneChannel(KnownFields):
     """Two columns: fields are known up to a rotation and a reflection; for two tokens up to a common shift, too.
 
-    The average over angles is a sum over equally spaced ones, so many that its error is that of rounding; where fields
-    are so well known that this takes thousands, over those around the most likely one. The shift is Gaussian given the
-    angle and integrated exactly.
+    If every V_l is a multiple of the identity, averages over angles are ratios of Bessel functions, or for two tokens sums
+    of a few cosines. Else they are sums over equally spaced angles, enough of them for an error of rounding; if fields are
+    so well known that this takes thousands, over angles around the most likely one. The shift is Gaussian given the angle
+    and integrated exactly.
     """
 
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
@@ -88,6 +91,10 @@ class PlaneChannel(KnownFields):
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
         """Averages over the angles, as many as the widest exponents need."""
         inverse = np.linalg.inv(V)
+        variances = 0.5 * np.trace(V, axis1=1, axis2=2)
+        isotropic = bool(np.abs(V - variances[:, None, None] * np.eye(2)).max() <= 1e-12 * variances.max())
+        if isotropic and not self.hidden:
+            return _by_bessel_functions(y, omega, variances)
         size = np.linalg.norm(y, axis=2)
         spectrum = np.linalg.eigvalsh(inverse)
         steep = np.einsum("nl,nl->n", size, np.linalg.norm(np.einsum("lab,nlb->nla", inverse, omega), axis=2))
@@ -104,8 +111,11 @@ class PlaneChannel(KnownFields):
             step = max(1, ANGLES.together // int(n or ANGLES.fewest))
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
-                given = y[part], omega[part], inverse
-                mean[part], cov[part], log_z[part] = self._average(*given, int(n))
+                given = y[part], omega[part]
+                if isotropic:
+                    mean[part], cov[part], log_z[part] = _shifted_average(*given, variances, int(n))
+                else:
+                    mean[part], cov[part], log_z[part] = self._average(*given, inverse, int(n))
         log_z += log_normal(omega, V)
         return Posterior(mean, cov, log_z)
 
@@ -118,7 +128,9 @@ class PlaneChannel(KnownFields):
             if n:
                 angle, width = np.broadcast_to(2 * np.pi * np.arange(n) / n, (len(y), n)), 1 / n
             else:
-                angle, width = self._around_peak(y, omega, P, sign)
+                angle, width = _around_peak(
+                    lambda at, sign=sign: self._exponent(y, omega, P, at, sign)[0], len(y)  # type: ignore[misc]
+                )
             weight, u, second = self._exponent(y, omega, P, angle, sign)
             logs.append(weight + np.log(width))
             fields.append(u.reshape(*u.shape[:2], -1))
@@ -153,18 +165,112 @@ class PlaneChannel(KnownFields):
         u = u + (pull / stiff)[:, :, None, None] * second[:, :, None]
         return logs, u, second[:, :, :, None] * second[:, :, None, :] / stiff[:, :, None, None]
 
-    def _around_peak(self, y: np.ndarray, omega: np.ndarray, P: np.ndarray, sign: float) -> Any:
-        """Angles (n, J) around the most likely one and their spacing (n, 1), in units of the whole circle."""
-        line, rows, width = np.arange(ANGLES.most) / ANGLES.most - 0.5, np.arange(len(y)), 2 * np.pi
-        centre = np.zeros((len(y), 1))
-        for _ in range(ANGLES.zooms):
-            angle = centre + width * line
-            best = self._exponent(y, omega, P, angle, sign)[0].argmax(axis=1)
-            centre, width = angle[rows, best][:, None], width * ANGLES.closer
-            line = np.arange(-ANGLES.fewest // 2, ANGLES.fewest // 2 + 1) / ANGLES.fewest
-        step = width / ANGLES.closer
-        at = self._exponent(y, omega, P, centre + step * np.array([-1.0, 0.0, 1.0]), sign)[0]
-        curvature = np.maximum((2 * at[:, 1] - at[:, 0] - at[:, 2]) / step**2, 1.0)[:, None]
-        reach = 0.5 * ANGLES.local / np.sqrt(curvature)
-        local = np.linspace(-reach[:, 0], reach[:, 0], ANGLES.fewest * 2, axis=1)
-        return centre + local, 2 * reach / (2 * np.pi * (2 * ANGLES.fewest - 1))
+
+def _around_peak(exponent: Callable[[np.ndarray], np.ndarray], n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Angles (n, J) around the most likely one and their spacing (n, 1), in units of the whole circle."""
+    line, rows, width = np.arange(ANGLES.most) / ANGLES.most - 0.5, np.arange(n), 2 * np.pi
+    centre = np.zeros((n, 1))
+    for _ in range(ANGLES.zooms):
+        angle = centre + width * line
+        best = exponent(angle).argmax(axis=1)
+        centre, width = angle[rows, best][:, None], width * ANGLES.closer
+        line = np.arange(-ANGLES.fewest // 2, ANGLES.fewest // 2 + 1) / ANGLES.fewest
+    step = width / ANGLES.closer
+    at = exponent(centre + step * np.array([-1.0, 0.0, 1.0]))
+    curvature = np.maximum((2 * at[:, 1] - at[:, 0] - at[:, 2]) / step**2, 1.0)[:, None]
+    reach = 0.5 * ANGLES.local / np.sqrt(curvature)
+    local = np.linspace(-reach[:, 0], reach[:, 0], ANGLES.fewest * 2, axis=1)
+    return centre + local, 2 * reach / (2 * np.pi * (2 * ANGLES.fewest - 1))
+
+
+def _by_bessel_functions(y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
+    """Fields y (N, L, 2) up to a rotation or reflection, where V_l (L,) are multiples of the identity.
+
+    A field y_l R has R of rows (c, s) and ±(−s, c), and a weight exp(κ cos(θ − φ)) for each of the two signs.
+    """
+    N, L, _ = y.shape
+    M = np.einsum("nla,nlb,l->nab", y, omega, 1 / V)
+    parts = []
+    for sign in (1.0, -1.0):
+        along = np.stack([M[:, 0, 0] + sign * M[:, 1, 1], M[:, 0, 1] - sign * M[:, 1, 0]], axis=1)
+        kappa = np.linalg.norm(along, axis=1)
+        small = np.maximum(kappa, 1e-9)
+        direction = np.where(kappa[:, None] > 1e-9, along / small[:, None], [1.0, 0.0])
+        scaled = i0e(kappa)
+        length = i1e(kappa) / scaled  # of the mean of (c, s)
+        across = np.where(kappa > 1e-6, length / small, 0.5)  # variance of the angle's component across its direction
+        spread = np.maximum(1 - across - length**2, 0.0)
+        # u = (c, s)·F with F (N, 2, 2L) and its columns in the order of the fields
+        y0, y1 = y[:, :, 0], sign * y[:, :, 1]
+        F = np.stack([np.stack([y0, -y1], axis=1), np.stack([y1, y0], axis=1)], axis=3).reshape(N, 2, 2 * L)
+        other = np.stack([-direction[:, 1], direction[:, 0]], axis=1)
+        rays = [np.einsum("nc,nck->nk", each, F) for each in (direction, other)]
+        parts.append((kappa + np.log(scaled), length[:, None] * rays[0], spread, across, rays))
+    weights, log_z = softmax_sum(np.stack([part[0] for part in parts], axis=1))
+    mean = sum(weights[:, k, None] * part[1] for k, part in enumerate(parts))
+    cov = np.zeros((N, 2 * L, 2 * L))
+    for k, (_, centre, spread, across, rays) in enumerate(parts):
+        columns = [np.sqrt(spread)[:, None] * rays[0], np.sqrt(across)[:, None] * rays[1], centre - mean]
+        for column in columns:
+            cov += weights[:, k, None, None] * column[:, :, None] * column[:, None, :]
+    sizes = np.sum((y**2 + omega**2).sum(axis=2) / V + 2 * np.log(2 * np.pi * V), axis=1)
+    return Posterior(mean.reshape(N, L, 2), cov, log_z - np.log(2) - 0.5 * sizes)
+
+
+def _shifted_average(
+    y: np.ndarray, omega: np.ndarray, V: np.ndarray, n: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Averages of fields y_l (c, s) + shift (−s, c) over angles, where V_l (L,) are multiples of the identity.
+
+    Over n angles, or for n = 0 over angles around the most likely one. Given the angle the shift is Gaussian with mean
+    w·(−s, c) and variance 1/Σ_l V_l⁻¹, so that mean fields are linear in the cosines and sines of θ and 2θ, and their
+    covariances need no more than those of 4θ.
+    """
+    N, L, _ = omega.shape
+    stiff = float(np.sum(1 / V))
+    w = np.einsum("nla,l->na", omega, 1 / V) / stiff
+    first = np.einsum("nl,nla,l->na", y[:, :, 0], omega, 1 / V)
+    # the exponent: the square of w·(−s, c) times stiff/2, less its constant
+    second = 0.25 * stiff * np.stack([w[:, 1] ** 2 - w[:, 0] ** 2, -2 * w[:, 0] * w[:, 1]], axis=1)
+    factors = np.concatenate([first, second], axis=1)
+    if n:
+        angle = 2 * np.pi * np.arange(n) / n
+        waves = np.stack([wave(k * angle) for k in (1, 2, 3, 4) for wave in (np.cos, np.sin)])  # (8, n)
+        weights, log_z = softmax_sum(factors @ waves[:4])
+        moments, width = (weights @ waves.T).T, np.log(1 / n)
+    else:
+
+        def exponent(angle: np.ndarray) -> np.ndarray:
+            c, s = np.cos(angle), np.sin(angle)
+            a, b, p, q = (factors[:, k, None] for k in range(4))
+            return np.asarray(a * c + b * s + p * (2 * c * c - 1) + q * 2 * c * s)
+
+        angle, spacing = _around_peak(exponent, N)
+        weights, log_z = softmax_sum(exponent(angle))
+        moments = np.stack(
+            [np.einsum("nj,nj->n", weights, wave(k * angle)) for k in (1, 2, 3, 4) for wave in (np.cos, np.sin)]
+        )
+        width = np.log(spacing[:, 0])
+    c1, s1, c2, s2, c3, s3, c4, s4 = moments
+    one = np.ones(N)
+    products = 0.5 * np.array(
+        [
+            [one + c2, s2, c3 + c1, s3 + s1],
+            [s2, one - c2, s3 - s1, c1 - c3],
+            [c3 + c1, s3 - s1, one + c4, s4],
+            [s3 + s1, c1 - c3, s4, one - c4],
+        ]
+    ).transpose(2, 0, 1)
+    f = np.stack([c1, s1, c2, s2], axis=1)
+    spread = products - f[:, :, None] * f[:, None, :]
+    F = np.zeros((N, L, 2, 4))
+    F[:, :, 0, 0] = F[:, :, 1, 1] = y[:, :, 0]
+    F[:, :, 0, 2], F[:, :, 0, 3] = -0.5 * w[:, None, 0], -0.5 * w[:, None, 1]
+    F[:, :, 1, 2], F[:, :, 1, 3] = 0.5 * w[:, None, 1], -0.5 * w[:, None, 0]
+    mean = np.einsum("nlaf,nf->nla", F, f) + 0.5 * w[:, None]
+    flat = F.reshape(N, 2 * L, 4)
+    cov = flat @ spread @ flat.transpose(0, 2, 1)
+    across = 0.5 / stiff * np.array([[one - c2, -s2], [-s2, one + c2]]).transpose(2, 0, 1)
+    cov += np.tile(across, (1, L, L))
+    log_z += 0.25 * stiff * np.sum(w**2, axis=1) - 0.5 * np.sum(y[:, :, 0] ** 2 / V, axis=1) + width
+    return mean, cov, log_z - 0.5 * np.log(stiff / (2 * np.pi))
