@@ -3,7 +3,7 @@
 With u_k the states (Q, D, V) and f_k = G(u_k) − u_k the moves of the damped iteration G, the next state is
 G(u) − Σ_j c_j (Δu_j + Δf_j), in which Δ are differences between consecutive iterations and c minimises
 ‖f − Σ_j c_j Δf_j‖ (Anderson, J. ACM 12, 1965; Walker and Ni, SIAM Journal on Numerical Analysis 49, 2011). Fixed points
-are the fixed points of G, and at each of them D = V g. State evolution does not describe the iterates, only the fixed point.
+are the fixed points of G, and at each of them D = V g. State evolution describes the fixed point, not the iterates.
 """
 
 from collections import deque
