@@ -121,7 +121,7 @@ class Channel:
 
     @property
     def n_folded(self) -> int:
-        """Number of coordinates of a point in the fundamental domain, fewer than n_white if rotations are a symmetry."""
+        """Number of coordinates of a point in the fundamental domain; fewer than n_white with rotational symmetry."""
         L, _, t = self.shape
         return self.n_white - (turned_away(L, t) if self.symmetry.isotropic else 0)
 
