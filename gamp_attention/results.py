@@ -31,8 +31,8 @@ class Status(Enum):
     MAX_ITER, STALLED, DIVERGED, NONFINITE : no solution: too many iterations, no further progress, growth without
         bound, or NaN.
     INACCURATE : a solution, but the requested accuracy was not reached within the budget.
-    LOST : the requested branch has no fixed point and another solution was found; or a
-        Bayes-optimal run ended with a posterior mean of zero.
+    LOST : the requested branch has no fixed point and another solution was found; or a Bayes-optimal run
+        ended with a posterior mean of zero.
     """
 
     CONVERGED = "converged"

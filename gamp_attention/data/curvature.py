@@ -37,8 +37,8 @@ CURVATURE = CurvatureSettings()
 class Curvature:
     """Lowest eigenvalue of ∇²R at Q, its eigenvector (d, r) of norm 1, and whether Q is a minimum.
 
-    If the penalty has kinks, only weights that are not at a kink are varied; the eigenvalue is infinite if there are
-    none.
+    If the penalty has kinks, only weights that are not at a kink are varied; the eigenvalue is infinite if there
+    are none.
     """
 
     lowest_eigenvalue: float

@@ -1,6 +1,7 @@
 """Reduction of the attention layer to L × L matrices of each sample, in one pass over the tokens.
 
-With G = (x+p)(x+p)ᵀ/d and M = (x+p)yᵀ/d the exact risk depends on tokens and outputs only through the local fields.
+The exact risk depends on tokens and outputs only through G = (x+p)(x+p)ᵀ/d, M = (x+p)yᵀ/d and ‖y‖²/d of each sample,
+and on the weights only through the local fields: it is a generalised linear model (GLM).
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Attention map S of the student, from local fields z (L, r) to attention matrices (L, L).
 
 A map is a NamedTuple. Compiled code calls `is_bounded` on it, dispatched on its type. The kernels are in
-`gamp_attention.losses.attention_kernels` for dot products, in `gamp_attention.losses.user_attention` for user-defined
-maps.
+`gamp_attention.losses.attention_kernels` for dot products, and in `gamp_attention.losses.user_attention` for
+user-defined maps.
 """
 
 from functools import reduce

@@ -92,7 +92,7 @@ def class_law(classes: Any) -> tuple[ClassLaw, np.ndarray]:
     max_patterns = 4096  # the averages over fields are computed for each combination of classes
     if len(seen) > max_patterns:
         needs = f"at most {max_patterns} combinations of classes of positive probability"
-        raise check.fail("classes", f"{len(seen)}", needs)
+        raise check.fail("classes", len(seen), needs)
     pairs = [(l, k) for l in range(table.ndim) for k in np.unique(seen[:, l])]
     number = {pair: s for s, pair in enumerate(pairs)}
     patterns = np.array([[number[l, k] for l, k in enumerate(row)] for row in seen])

@@ -67,8 +67,8 @@ def run_cell(
 ) -> dict[str, Any]:
     """Run the solver of a cell and return its row: plain numbers, lists and strings.
 
-    The cell replaces the model's ω, λ and σ. State evolution is started from the previous row of a chain, if there is
-    one.
+    The cell replaces the model's ω, λ and σ. State evolution is started from the previous row of a chain, if it is
+    given.
 
     Returns
     -------

@@ -41,8 +41,8 @@ class GaussianPath:
         """Return mean derivatives (a, k) of values (n, a) by the Gaussians, corrected for rare large derivatives.
 
         With (g_0, g_1, …) = F w and white w, E[values w_j] = Σ_k E[∂values/∂g_k] F_kj (Stein's lemma). The averages
-        `sampled` (a, k) of derivatives are changed so that this holds for the first `leading` columns of w. Eq.
-        :eq:`rare-responses`.
+        `sampled` (a, k) of derivatives are changed so that this holds for the first `leading` columns of w.
+        Eq. :eq:`rare-responses`.
         """
         gap = values.T @ self._white[:, :leading] / len(values) - sampled @ self._factor[:, :leading]
         change = np.linalg.lstsq(self._factor[:leading, :leading].T, gap.T, rcond=1e-7)[0].T

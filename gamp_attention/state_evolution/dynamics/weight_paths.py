@@ -179,7 +179,7 @@ class SampledWeights:
             force = self._drift(k, forces.m, forces.theta, list(forces.q))
             force += np.einsum("sab,snb->na", A, np.array([each[part] for each in self._x]))
             after[part], slope = proximal_map(self.model.penalty, x[part] / lr + force, 1 / lr)
-            # response of x^{t+1} before the proximal map: η A(t, s), plus 1 for x^t, which is carried over
+            # coefficients of x^1, …, x^t in the argument of the proximal map: η A(t, s), plus 1 for s = t
             carried = lr * A[1:] + np.concatenate([np.zeros((max(t - 1, 0), r, r)), np.eye(r)[None]])[:t]
             means = self._responses[k].advance(carried[:, None], slope[:, :, None] / lr * np.eye(r), lr)
             memory[:, k] = means[:, 0]

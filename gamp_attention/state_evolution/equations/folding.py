@@ -40,10 +40,9 @@ def folded(cube: np.ndarray, symmetry: Symmetry, rank: int, cosines: np.ndarray)
     first is the contrast between them, form a triangular matrix; `cosines` (L,) are the correlations of student and
     teacher. Otherwise the first L t coordinates are the teacher's fields, and
 
-    - with one column they are ordered: the largest in absolute value among the interchangeable tokens is the first
-    token's
-      and is positive. Interchangeable are all tokens under permutations (the rest are then ordered too), the two outer
-      tokens under reversal, and only the first token otherwise;
+    - with one column they are ordered: the field of the first token is positive and the largest in absolute value among
+      interchangeable tokens. Interchangeable are all tokens under permutations (the rest are then ordered too), the two
+      outer tokens under reversal, and only the first token otherwise;
     - with more columns only the first field is made positive.
     """
     if symmetry.isotropic:
@@ -74,7 +73,7 @@ def _fold_rotations(cube: np.ndarray, symmetry: Symmetry, rank: int, cosines: np
             uniform, used = cube[:, used], used + 1
             if column == token:
                 rotated[:, token, column] = _chi_quantile(uniform, rank - token)
-            elif n_tokens == 2 and symmetry.reversal:  # reversal flips the contrast; a flip of the sum restores it
+            elif n_tokens == 2 and symmetry.reversal:  # reversal changes the sign of the sum, but not of the contrast
                 rotated[:, token, column] = _chi_quantile(uniform, 1)
             else:
                 rotated[:, token, column] = ndtri(uniform)
