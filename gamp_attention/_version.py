@@ -1,3 +1,3 @@
-"""The version, apart so that the build can read it."""
+"""Version of the package, in a separate module so that the build can read it without importing the package."""
 
 __version__ = "0.1.0"

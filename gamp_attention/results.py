@@ -1,4 +1,4 @@
-"""What solvers return: statuses, overlaps, histories, how they are shown, and the error raised on request."""
+"""Results of solvers: statuses, overlaps, histories, their display, and the error raised on request."""
 
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -10,7 +10,7 @@ from gamp_attention._core.text import Rows, Shown, plain, with_error
 
 __all__ = ["ConvergenceError", "History", "Overlaps", "Status"]
 
-SIGNS = {  # of numbers in tables, with the digits they are shown with
+SIGNS = {  # symbol of each quantity in tables, and the number of decimals shown
     "q": ("q", 4),
     "m": ("m_1", 4),
     "theta": ("θ", 4),
@@ -26,11 +26,13 @@ class Status(Enum):
 
     Attributes
     ----------
-    CONVERGED : within the tolerance.
-    SETTLED : message passing cycled; the settling phase converged.
-    MAX_ITER, STALLED, DIVERGED, NONFINITE : no solution.
-    INACCURATE : solved, but not to the accuracy asked for within the budget.
-    LOST : there is no fixed point on the branch asked for, another solution was found; or a run lost its signal.
+    CONVERGED : the residual is within the tolerance.
+    SETTLED : message passing cycled between states, and the descent that followed (settling) converged.
+    MAX_ITER, STALLED, DIVERGED, NONFINITE : no solution: too many iterations, no further progress, growth without
+        bound, or NaN.
+    INACCURATE : a solution, but the requested accuracy was not reached within the budget.
+    LOST : the requested branch has no fixed point and another solution was found; or a Bayes-optimal run
+        ended with a posterior mean of zero.
     """
 
     CONVERGED = "converged"
@@ -44,12 +46,12 @@ class Status(Enum):
 
     @property
     def converged(self) -> bool:
-        """Whether the convergence criterion is met."""
+        """True if the convergence criterion is met."""
         return self in (Status.CONVERGED, Status.SETTLED)
 
 
 class ConvergenceError(RuntimeError):
-    """Raised with `raise_on_failure=True`; carries the result that did not converge as `.result`."""
+    """Error raised by solvers with `raise_on_failure=True`; attribute `result` is the result that did not converge."""
 
     def __init__(self, message: str, result: Any) -> None:
         super().__init__(message)
@@ -57,16 +59,16 @@ class ConvergenceError(RuntimeError):
 
 
 class Result(Shown):
-    """What a solver returns; `to_dict()` gives plain data."""
+    """Base class of results of solvers, with conversion to plain data and a printed summary."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data of all fields but states to go on from: arrays as lists, NaN as None, statuses as words."""
+        """Return all fields except solver states: arrays as lists, NaN as None, statuses as strings."""
         ended = {"converged": self.converged} if hasattr(self, "converged") else {}
         states = [name for name, value in self._items() if isinstance(value, Shown) and not isinstance(value, Result)]
         return {name: plain(value) for name, value in self._items() if name not in states} | ended
 
     def _rows(self) -> Rows:
-        """How the solver ended, and the numbers of its solution, with errors where they are known."""
+        """Return rows for a table: status and iterations, then each quantity of the solution with its error."""
         own = dict(self._items())
         if "status" not in own:
             return Shown._rows(self)
@@ -87,18 +89,18 @@ class Result(Shown):
 
 
 class Ended(Result):
-    """A result with a status."""
+    """Base class of results that have a status."""
 
     status: Status
 
     @property
     def converged(self) -> bool:
-        """Whether the criterion for convergence is met."""
+        """True if the convergence criterion is met."""
         return self.status.converged
 
 
 def shown(cls: type[T]) -> type[T]:
-    """Give a NamedTuple, which can have no base, what a `Result` has."""
+    """Add the display and `to_dict` of `Result` to a NamedTuple, which cannot inherit them."""
     for name in ("__repr__", "__str__", "_repr_html_", "_items", "_rows", "to_dict"):
         setattr(cls, name, getattr(Result, name))
     return cls
@@ -106,15 +108,15 @@ def shown(cls: type[T]) -> type[T]:
 
 @dataclass(frozen=True, eq=False)
 class Overlaps(Result):
-    """Summary statistics of the weights: q_l = QᵀΣ_lQ/d, m_l = Qᵀp_l/√d, θ_l = QᵀΣ_lQ*/d, and V_l.
+    """Overlaps of the weights: q_l = QᵀΣ_lQ/d, m_l = Qᵀp_l/√d, θ_l = QᵀΣ_lQ*/d, and the variances V_l.
 
     Eq. :eq:`overlaps`.
 
     Attributes
     ----------
-    q, m, theta, V : (L, r, r), (L, r), (L, r, t) and (L, r, r); t = 0 where no teacher is known. For mixtures there is
-        one entry for each of S sources in place of L tokens, here and in all that goes with overlaps. A history holds
-        one more axis, of time, in front.
+    q, m, theta, V : (L, r, r), (L, r), (L, r, t) and (L, r, r); t = 0 if no teacher is known. Mixtures have S sources
+        instead of L tokens, here and in all arrays that belong to overlaps. A history has an additional first axis,
+        the iteration.
 
     Examples
     --------
@@ -134,18 +136,19 @@ class Overlaps(Result):
     V: np.ndarray
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The four fields by name."""
+        """Return the four fields by name."""
         return {field.name: getattr(self, field.name) for field in fields(Overlaps)}
 
     def without(self, family: str) -> "Overlaps":
-        """The same with one of the fields zero."""
+        """Return a copy in which the field named `family` is zero."""
         return Overlaps(**self.arrays() | {family: np.zeros_like(getattr(self, family))})
 
     def scalars(self) -> dict[str, np.ndarray]:
-        """One number for each overlap, unchanged by a rotation of the columns of Q; one for each time in a history.
+        """Return one number for each kind of overlap, or one for each time of a history.
 
-        q and V are traces (per column for V) averaged over tokens. For r = t = 1, m is m_1 and θ the average over
-        tokens, with their signs; else they are the norms of m_1 and of θ_l, averaged.
+        The numbers do not change under rotations of the columns of Q. q and V are traces (for V divided by the number
+        of columns) averaged over tokens. For r = t = 1, m is m_1 and θ the average over tokens, with their signs;
+        otherwise they are the norm of m_1 and the average norm of θ_l.
         """
         m, theta = self.m[..., 0, :], self.theta
         signed = m.shape[-1] == 1 and theta.shape[-1] == 1
@@ -157,7 +160,7 @@ class Overlaps(Result):
         }
 
     def _rows(self) -> Rows:
-        """The scalars, at some of the times where there are many, with errors where they are known."""
+        """Return a table of the scalars with errors if known; for a long history, of at most 12 times."""
         own = dict(self._items())
         values, errors = self.scalars(), own["error"].scalars() if "error" in own else None
         heads = [SIGNS[name][0] for name in values]
@@ -168,29 +171,29 @@ class Overlaps(Result):
 
 
 def cells(values: dict[str, np.ndarray], at: Any, errors: dict[str, np.ndarray] | None = None) -> list[str]:
-    """Numbers with names of SIGNS, at an index of their arrays, for a table."""
+    """Return table cells of the quantities named in SIGNS, at index `at` of their arrays."""
     known = {} if errors is None else {name: abs(float(error[at])) for name, error in errors.items()}
     return [with_error(float(v[at]), known.get(name, np.nan), SIGNS[name][1]) for name, v in values.items()]
 
 
 def spread(n: int, most: int = 12) -> list[int]:
-    """At most so many of the indices below n, the first and the last among them, for a table."""
+    """Return at most `most` evenly spaced indices below n, including the first and the last, as rows of a table."""
     return sorted({round(k) for k in np.linspace(0, n - 1, most)})
 
 
 def stacked(path: list[Overlaps]) -> dict[str, np.ndarray]:
-    """The four fields by name, each with an axis along the path in front."""
+    """Return the four fields of a sequence of overlaps by name, with the sequence as first axis."""
     return {name: np.stack([o.arrays()[name] for o in path]) for name in path[0].arrays()}
 
 
 @dataclass(frozen=True, eq=False)
 class History(Overlaps):
-    """Overlaps at every iteration, entry 0 being the start, with what a solver measured there.
+    """Overlaps, gradient norm and training loss before each iteration of a solver; entry 0 is the start.
 
     Attributes
     ----------
     gradient_norm : (T + 1,) ‖∇R(Q)‖_F / (λ√d).
-    train_loss : (T + 1,) ε_t.
+    train_loss : (T + 1,) training loss ε_t.
     damping : (T,) step β_t of each iteration, or the learning rate.
     """
 
@@ -200,7 +203,7 @@ class History(Overlaps):
 
 
 class Recorder:
-    """Collects a History."""
+    """Recorder of the iterations of a solver, from which a History is made."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Overlaps, float, float]] = []
@@ -212,15 +215,15 @@ class Recorder:
 
     @property
     def last(self) -> tuple[Overlaps, float, float]:
-        """Overlaps, gradient norm and training loss that were recorded last."""
+        """Overlaps, gradient norm and training loss of the last recorded state."""
         return self._rows[-1]
 
     def step(self, damping: float) -> None:
-        """Record the step taken from there."""
+        """Record the step (damping or learning rate) taken from the last recorded state."""
         self._damping.append(damping)
 
     def history(self) -> History:
-        """All that was recorded."""
+        """Return all recorded states as a History."""
         return History(
             **stacked([row[0] for row in self._rows]),
             gradient_norm=np.array([row[1] for row in self._rows]),
@@ -229,18 +232,18 @@ class Recorder:
         )
 
     def snapshot(self) -> dict[str, Any]:
-        """The history's arrays by name, of which `restore` makes a recorder that goes on."""
+        """Return the arrays of the history by name, from which `restore` continues."""
         return vars(self.history()).copy()
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go on from a snapshot."""
+        """Continue from a snapshot."""
         values = [snapshot[name] for name in ("q", "m", "theta", "V", "gradient_norm", "train_loss")]
         self._rows = [(Overlaps(*row[:4]), float(row[4]), float(row[5])) for row in zip(*values, strict=True)]
         self._damping = snapshot["damping"].tolist()
 
 
 def finish(result: Any, raise_on_failure: bool, what: str) -> Any:
-    """Return the result, or raise where it did not converge and that was asked for."""
+    """Return the result; if `raise_on_failure` and it did not converge, raise ConvergenceError instead."""
     if raise_on_failure and not result.converged:
         message = getattr(result, "message", "")
         raise ConvergenceError(

@@ -258,7 +258,7 @@ RESULTS = {
     ),
     "Comparison": comparison,
     "Denoised": denoised,
-    "Departure": lambda: ga.Departure("likeness", 0.1, 0.01, 0.0, "mild", "samples are not independent"),
+    "Departure": lambda: ga.Departure("correlation", 0.1, 0.01, 0.0, "mild", "samples are not independent"),
     "DebiasedWeights": lambda: ga.DebiasedWeights(np.ones((D, R)), np.ones((D, R)), np.ones((1, R, R)), trusted=True),
     "DescentResult": descent,
     "SpectralDirections": lambda: ga.SpectralDirections(np.ones(3), np.ones((3, D, 1))),

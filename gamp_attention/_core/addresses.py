@@ -1,6 +1,6 @@
-"""Values and compiled functions at addresses that are told when the code runs.
+"""Values and compiled functions at memory addresses that are known only at run time.
 
-So a kernel need not be compiled anew for every function that it may call.
+Kernels that call functions through addresses need not be compiled again for every function that they may call.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ WORD = ir.IntType(64)
 
 
 def _behind(typing_context: Any, given: Any) -> Any:
-    """The value that a pointer points to; anything else is itself."""
+    """Return the value that a pointer points to; any other argument is returned as it is."""
     if not isinstance(given, types.CPointer):
         return given(given), lambda context, builder, signature, arguments: arguments[0]
 
@@ -25,7 +25,7 @@ def _behind(typing_context: Any, given: Any) -> Any:
 
 
 def _put(typing_context: Any, value: Any, address: Any) -> Any:
-    """Write a value to an address."""
+    """Store a value at an address."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind = signature.args[0]
@@ -41,9 +41,10 @@ put: Any = intrinsic(_put)
 
 
 def caller(place: int, first: int, kinds: tuple[Any, ...], returns: Any) -> Any:
-    """What calls the function whose address is word number `place` of a table, with a pointer to word number `first`.
+    """Return an intrinsic that calls the function stored at index `place` of a table.
 
-    The call is call(table, others): the table is an address, the others a tuple of values, of numba's types `kinds`.
+    The call is call(table, others): the table is an address, the others a tuple of values of numba types `kinds`. The
+    function gets a pointer to index `first` of the table, and the others.
     """
 
     def _call(typing_context: Any, table: Any, others: Any) -> Any:
@@ -58,12 +59,12 @@ def caller(place: int, first: int, kinds: tuple[Any, ...], returns: Any) -> Any:
             address = builder.load(builder.gep(words, [WORD(place)]))
             data = builder.bitcast(builder.gep(words, [WORD(first)]), context.get_value_type(types.voidptr))
             values = [builder.extract_value(arguments[1], i) for i in range(len(kinds))]
-            status, answer = convention.call_function(
+            status, result = convention.call_function(
                 builder, builder.inttoptr(address, shape), returns, called, [data, *values]
             )
             with builder.if_then(status.is_error, likely=False):
                 convention.return_status_propagate(builder, status)
-            return answer
+            return result
 
         return returns(types.int64, types.Tuple(others)), generate
 
@@ -71,11 +72,11 @@ def caller(place: int, first: int, kinds: tuple[Any, ...], returns: Any) -> Any:
 
 
 def _layout(kind: Any) -> Any:
-    """A type but for whether an array can be written to, which does not show in what is passed."""
+    """Return a type without the flag `readonly` of arrays, which does not affect how they are passed."""
     return kind.copy(readonly=False) if isinstance(kind, types.Array) else kind
 
 
 def byte_size(kind: Any) -> int:
-    """Bytes that `put` writes for a value of some type of numba's."""
+    """Return the number of bytes that `put` writes for a value of a numba type."""
     context = cpu_target.target_context
     return int(context.get_abi_sizeof(context.get_data_type(kind)))

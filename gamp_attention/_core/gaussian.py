@@ -1,4 +1,4 @@
-"""Gaussian averages: point sets, and square roots of covariances."""
+"""Point sets for Gaussian averages, and square roots of covariances."""
 
 import warnings
 
@@ -7,8 +7,8 @@ from scipy.special import ndtri
 
 
 def sobol(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarray:
-    """Scrambled Sobol points (n_points, dim) of the unit cube, any number of them."""
-    from scipy.stats import qmc  # takes long to load
+    """Return any number of scrambled Sobol points (n_points, dim) of the unit cube."""
+    from scipy.stats import qmc  # imported here because it takes long to load
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The balance properties", UserWarning)
@@ -16,9 +16,9 @@ def sobol(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def gaussian_points(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarray:
-    """Scrambled Sobol points (n_points, dim) of the standard Gaussian, with their mirror images.
+    """Return scrambled Sobol points (n_points, dim) of the standard Gaussian, together with their mirror images.
 
-    Symmetric, so odd averages vanish exactly, and transformed to have unit covariance, so linear and quadratic
+    The set is symmetric, so averages of odd functions vanish exactly, and has unit covariance, so linear and quadratic
     functions are averaged exactly. n_points must be even, best a power of two.
     """
     cube = sobol(n_points // 2, dim, rng)
@@ -26,7 +26,7 @@ def gaussian_points(n_points: int, dim: int, rng: np.random.Generator) -> np.nda
 
 
 def symmetrise(half: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
-    """Whiten half of a point set (n/2, k), orthogonally to whitened columns `known`, and add its mirror image."""
+    """Whiten half a point set (n/2, k), orthogonally to whitened columns `known`, and append its mirror image."""
     n = len(half)
     if known is not None:
         basis = known[:n]
@@ -37,13 +37,13 @@ def symmetrise(half: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
 
 
 def psd_root(covariance: np.ndarray) -> np.ndarray:
-    """Symmetric square roots of positive semi-definite matrices; eigenvalues below zero by rounding count as zero."""
+    """Return symmetric square roots of positive semi-definite matrices; negative eigenvalues count as zero."""
     spectrum, vectors = np.linalg.eigh(0.5 * (covariance + np.swapaxes(covariance, -1, -2)))
     return np.einsum("...ij,...j,...kj->...ik", vectors, np.sqrt(spectrum.clip(min=0)), vectors)
 
 
 def spaced_grid(h: float, dim: int, radius: float, even: bool) -> np.ndarray:
-    """Points (N, dim) of spacing h in a ball around zero; one of every mirror pair where `even`."""
+    """Return points (N, dim) of spacing h in a ball around zero; if `even`, one point of every mirror pair."""
     line = (np.arange(-int(radius / h + 0.5), int(radius / h + 0.5)) + 0.5) * h
     points, norm = np.zeros((1, 0)), np.zeros(1)
     for axis in range(dim):

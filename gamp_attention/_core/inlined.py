@@ -1,6 +1,6 @@
-"""Functions that become part of the kernels that call them, and are not compiled by themselves.
+"""Compilation of functions that are inlined into the kernels that call them.
 
-By itself numba also optimises each of them and makes machine code of it, which nobody runs.
+By default numba also optimises each such function and generates machine code of it, which is never run.
 """
 
 from typing import Any
@@ -11,15 +11,15 @@ from numba.core.environment import lookup_environment
 
 
 class InlinedLibrary(JITCodeLibrary):
-    """Code that is only ever linked into that of its callers."""
+    """Code library that is only ever linked into the libraries of its callers."""
 
     @property
     def codegen(self) -> Any:
-        """What else would be told the address of the environment, which has none here."""
+        """Return self: numba registers the address of the environment with the library; inlined code has none."""
         return self
 
     def set_env(self, name: str, environment: Any) -> None:
-        """Left to the callers, see `set_environments`."""
+        """Do nothing: the callers set the environments, see `set_environments`."""
 
     def _optimize_final_module(self) -> None:
         pass
@@ -30,7 +30,7 @@ class InlinedLibrary(JITCodeLibrary):
 
 
 class InlinedCompiler(Compiler):
-    """Compiles functions as far as their callers need it."""
+    """Compiler that stops at the form of a function that its callers link."""
 
     def _compile_bytecode(self) -> Any:
         state = self.state
@@ -39,9 +39,9 @@ class InlinedCompiler(Compiler):
 
 
 def set_environments(library: Any) -> list[Any]:
-    """Tell finished code where the environments of functions inlined into it are; numba needs them to raise errors."""
-    names = [each.name for each in library._final_module.global_variables if each.name.startswith("_ZN08NumbaEnv")]
-    found = {name: environment for name in names if (environment := lookup_environment(name)) is not None}
-    for name, environment in found.items():
+    """Register the environments of inlined functions with the compiled code; numba needs them to raise errors."""
+    names = [var.name for var in library._final_module.global_variables if var.name.startswith("_ZN08NumbaEnv")]
+    environments = {name: environment for name in names if (environment := lookup_environment(name)) is not None}
+    for name, environment in environments.items():
         library.codegen.set_env(name, environment)
-    return list(found.values())
+    return list(environments.values())

@@ -1,4 +1,4 @@
-"""Dense linear algebra on one thread of BLAS: its results depend on how many there are."""
+"""Dense linear algebra on one BLAS thread, because its results depend on the number of threads."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,13 +9,13 @@ import numpy as np
 
 from gamp_attention._core.compiled import over_blocks
 
-PANEL = 256  # columns of a product that are one task
+PANEL = 256  # number of columns of a product that are one task
 
 
 @lru_cache
 def _libraries() -> Any:
-    """The libraries that are loaded; looking for them takes milliseconds."""
-    import scipy.linalg  # noqa: F401 - brings its own
+    """Return the controller of the loaded BLAS libraries; cached, because searching for them takes milliseconds."""
+    import scipy.linalg  # noqa: F401 - loads the BLAS library of scipy
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
@@ -23,7 +23,7 @@ def _libraries() -> Any:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """BLAS and LAPACK on one thread each; `over_blocks` may call them on several."""
+    """Limit BLAS and LAPACK to one thread each; `over_blocks` may call them on several threads."""
     with _libraries().limit(limits=1):
         yield
 
@@ -34,7 +34,7 @@ def panels(task: Any, n: int) -> None:
 
 
 def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a @ b, panel by panel: the same to the last bit for any number of threads."""
+    """Return a @ b, computed in panels: identical to the last bit for any number of threads."""
     out = np.empty((a.shape[0], b.shape[1]))
 
     def work(columns: slice) -> None:

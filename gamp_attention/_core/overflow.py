@@ -1,4 +1,4 @@
-"""Arithmetic beyond the range of doubles: told by statuses and named errors, not by warnings of numpy."""
+"""Arithmetic beyond the range of doubles, reported by statuses and named errors instead of numpy warnings."""
 
 from typing import Any
 
@@ -6,15 +6,16 @@ import numpy as np
 
 from gamp_attention._core import check
 
-quiet = np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore")  # for functions with such answers
+# for functions that report overflow by a status or by an error
+quiet = np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore")
 
-MAX_ROOT = 1e150  # size of numbers whose squares, and sums of them, are within the range of doubles
+MAX_ROOT = 1e150  # bound of numbers whose squares, and sums of squares, are within the range of doubles
 
 
 def squarable(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:
-    """A real array of a shape, with squares within the range of doubles: what is computed takes products of entries."""
-    found = check.array(name, value, shape)
-    largest = float(np.abs(found).max(initial=0.0))
+    """Return `value` as a real array of a shape; raise ValueError if squares of its entries would overflow."""
+    result = check.array(name, value, shape)
+    largest = float(np.abs(result).max(initial=0.0))
     if not largest < MAX_ROOT:
         raise check.fail(name, largest, f"numbers of size below {MAX_ROOT:g}, with squares within the range of doubles")
-    return found
+    return result

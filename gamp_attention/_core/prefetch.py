@@ -1,4 +1,4 @@
-"""A hint for compiled loops that know which memory they will need soon."""
+"""Prefetch hint for compiled loops that know which memory they will read soon."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-CACHE_LINE = 64  # bytes that come together
+CACHE_LINE = 64  # bytes that are loaded together
 
 
 def _prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
-    """Begin to fetch the cache line of array[row, column], which may lie beyond the array, into the second cache."""
+    """Start loading the cache line of array[row, column] into the second-level cache; it may be beyond the array."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind, (array, *place) = signature.args[0], arguments

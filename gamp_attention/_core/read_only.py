@@ -1,4 +1,4 @@
-"""Arrays that are shown and must not be changed."""
+"""Read-only views of arrays that users may see but must not change."""
 
 import copy
 from dataclasses import is_dataclass
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def read_only(value: T) -> T:
-    """An array, or a dataclass or NamedTuple of arrays, that refuses to be written to; anything else as it is."""
+    """Return an array, or a dataclass or NamedTuple of arrays, as a read-only view; any other value as it is."""
     if isinstance(value, np.ndarray):
         view: Any = value.view()
         view.flags.writeable = False
@@ -18,9 +18,9 @@ def read_only(value: T) -> T:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*map(read_only, value))
     if is_dataclass(value) and not isinstance(value, type):
-        shown: Any = copy.copy(value)
-        for name, each in list(vars(shown).items()):
-            if isinstance(each, np.ndarray | tuple):
-                vars(shown)[name] = read_only(each)
-        return shown
+        copied: Any = copy.copy(value)
+        for name, item in list(vars(copied).items()):
+            if isinstance(item, np.ndarray | tuple):
+                vars(copied)[name] = read_only(item)
+        return copied
     return value

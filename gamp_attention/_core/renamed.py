@@ -1,4 +1,4 @@
-"""Arguments that had another name in earlier versions."""
+"""Keyword arguments that had another name in earlier versions."""
 
 import warnings
 from collections.abc import Callable
@@ -10,7 +10,7 @@ R = TypeVar("R")
 
 
 def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Have a function take keywords under their old names too, given as old="new", with a DeprecationWarning."""
+    """Return a decorator that also accepts keywords under their old names (old="new"), with a DeprecationWarning."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
@@ -19,7 +19,7 @@ def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
             for old, new in names.items():
                 if old in given:
                     if new in given:
-                        raise TypeError(f"{old}, {new}: need one of them, as they are one argument; got both")
+                        raise TypeError(f"{old}, {new}: need one of them, as both are the same argument; got both")
                     say_renamed(f"{function.__name__}(..., {old}=)", new)
                     given[new] = given.pop(old)
             return function(*args, **given)
@@ -30,5 +30,5 @@ def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def say_renamed(old: str, new: str) -> None:
-    """Warn the caller of the function that calls this."""
+    """Emit a DeprecationWarning at the caller of the function that calls this."""
     warnings.warn(f"{old} is now called {new}", DeprecationWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""Random numbers from a seed: each purpose has a stream of its own, so that none shifts the numbers of another."""
+"""Random number generators from a seed, with a separate stream for each purpose, so that streams are independent."""
 
 from enum import IntEnum
 from typing import Any
@@ -9,7 +9,7 @@ from gamp_attention._core import check
 
 
 class Stream(IntEnum):
-    """Purposes of random numbers, other than data, which are drawn from the seed alone."""
+    """Purposes of random numbers other than data, which are drawn from the seed without a stream."""
 
     STARTS = 1
     TEST_SAMPLES = 2
@@ -20,7 +20,7 @@ class Stream(IntEnum):
 
 
 def generator(seed: Any, stream: Stream | None = None) -> np.random.Generator:
-    """A numpy Generator from a seed and the name of a stream, or the Generator itself that is given for a seed."""
+    """Return a numpy Generator for a seed and a stream; a Generator given as seed is returned as it is."""
     if isinstance(seed, np.random.Generator):
         return seed
     seed = check.integer("seed", seed, low=0, high=None)

@@ -1,13 +1,13 @@
-"""The error of a mean: over few independent replicas, and over many samples."""
+"""Errors of means, over a few independent replicas and over many samples."""
 
 import numpy as np
 from scipy.special import stdtrit
 
 
 def half_width(replicas: np.ndarray, coverage: float = 0.98) -> np.ndarray:
-    """Half-width of the mean over the first axis, from Student's t.
+    """Return the half-width of the confidence interval of the mean over the first axis, from Student's t.
 
-    The coverage is that under normal statistics, so that 95 % hold where they are not quite normal.
+    The coverage is for normally distributed replicas; 98 % leaves a margin, so that at least 95 % hold otherwise.
     """
     count = len(replicas)
     scale = float(stdtrit(count - 1, 0.5 + coverage / 2)) / np.sqrt(count)
@@ -15,6 +15,6 @@ def half_width(replicas: np.ndarray, coverage: float = 0.98) -> np.ndarray:
 
 
 def mean_and_error(values: np.ndarray) -> tuple[float, float]:
-    """Mean of samples (n,) and its standard error, NaN where there is one sample alone."""
+    """Return the mean of samples (n,) and its standard error, which is NaN for a single sample."""
     error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
     return float(values.mean()), float(error)

@@ -1,4 +1,4 @@
-"""What a reader sees of values: numbers with errors, short descriptions, tables; and plain data for JSON."""
+"""Display of values: numbers with errors, short descriptions and tables; and conversion to plain data for JSON."""
 
 import math
 from collections.abc import Iterable
@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-Rows = list[str | list[str]]  # of a table: cells, or a line across all columns
+Rows = list[str | list[str]]  # rows of a table: a list of cells, or a line across all columns
 
 
 def with_error(value: float, error: float, digits: int) -> str:
-    """A number with its error in units of the last digit, as 0.0940(2); '-' where it is not known."""
+    """Return a number with its error in units of the last digit, as 0.0940(2); '-' if the number is not finite."""
     if not math.isfinite(value):
         return "-"
     if not error > 0:
@@ -22,14 +22,14 @@ def with_error(value: float, error: float, digits: int) -> str:
 
 
 def to_error(value: float, error: float) -> str:
-    """A number to two digits of its error, as 0.0940(12); to four digits where there is none."""
+    """Return a number with two digits of its error, as 0.0940(12); with four digits if the error is unknown."""
     if not (math.isfinite(value) and 0 < error < math.inf):
         return f"{value:.4g}"
     return with_error(value, error, max(0, 1 - math.floor(math.log10(error))))
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold: arrays as lists, NaN and infinities as None, statuses as words, dataclasses as dicts."""
+    """Convert to JSON types: arrays to lists, NaN and infinities to None, statuses to strings, dataclasses to dicts."""
     if hasattr(value, "to_dict") and not isinstance(value, tuple):
         return value.to_dict()
     if is_dataclass(value):
@@ -50,7 +50,7 @@ def plain(value: Any) -> Any:
 
 
 def short(value: Any, limit: int = 90) -> str:
-    """A value in at most so many characters: arrays and long lists by their size."""
+    """Describe a value in at most `limit` characters; arrays and long lists by their size."""
     if isinstance(value, np.ndarray) and value.ndim:
         return f"array({', '.join(map(str, value.shape))})"
     if isinstance(value, Enum):
@@ -58,20 +58,20 @@ def short(value: Any, limit: int = 90) -> str:
     if isinstance(value, (float, np.floating)):
         return f"{value:.6g}"
     if isinstance(value, dict):
-        shown = "{" + ", ".join(f"{key!r}: {short(item)}" for key, item in value.items()) + "}"
+        text = "{" + ", ".join(f"{key!r}: {short(item)}" for key, item in value.items()) + "}"
     elif type(value) in (list, tuple):
-        shown = f"[{', '.join(map(short, value))}]" if len(value) < limit else ""
+        text = f"[{', '.join(map(short, value))}]" if len(value) < limit else ""
     else:
-        shown = repr(value)
-    if 0 < len(shown) <= limit and "\n" not in shown:
-        return shown
+        text = repr(value)
+    if 0 < len(text) <= limit and "\n" not in text:
+        return text
     if isinstance(value, str):
-        return shown[: limit - 1] + "…"
+        return text[: limit - 1] + "…"
     return f"{len(value)} entries" if type(value) in (dict, list, tuple) else f"{type(value).__name__}(...)"
 
 
 def described(name: str, items: Iterable[tuple[str, Any]], width: int = 120) -> str:
-    """`name(field=value, ...)` with short values, in lines of at most so many characters."""
+    """Return `name(field=value, ...)` with short values, in lines of at most `width` characters."""
     words = [f"{field}={short(value)}" for field, value in items]
     if len(name) + sum(len(word) + 2 for word in words) <= width:
         return f"{name}({', '.join(words)})"
@@ -84,7 +84,7 @@ def described(name: str, items: Iterable[tuple[str, Any]], width: int = 120) -> 
 
 
 def as_text(rows: Rows) -> str:
-    """A table in columns; numbers are set right, words and the first column left."""
+    """Format a table as text in columns; numbers are aligned right, words and the first column left."""
     columns = list(zip(*(row for row in rows if not isinstance(row, str)), strict=True))
     words = [k == 0 or column[-1][:1].isalpha() for k, column in enumerate(columns)]
     widths = [max(map(len, column)) for column in columns]
@@ -97,7 +97,7 @@ def as_text(rows: Rows) -> str:
 
 
 def as_html(rows: Rows) -> str:
-    """The same for a notebook."""
+    """Format a table as HTML for a notebook."""
     columns = max((len(row) for row in rows if not isinstance(row, str)), default=1)
 
     def line(row: str | list[str]) -> str:
@@ -109,9 +109,9 @@ def as_html(rows: Rows) -> str:
 
 
 class Shown:
-    """What shows itself in a few lines: `repr` its fields, `str` a summary, a notebook the summary as a table.
+    """Mixin for short displays: `repr` lists the fields, `str` gives a summary, notebooks show the summary as a table.
 
-    What is not a dataclass gives `_items`.
+    Classes that are not dataclasses or NamedTuples must define `_items`.
     """
 
     def __init_subclass__(cls) -> None:
@@ -131,5 +131,5 @@ class Shown:
         return [(name, getattr(self, name)) for name in names]
 
     def _rows(self) -> Rows:
-        """The summary: a line for each field, where a class gives no other."""
+        """Return the summary as rows; by default one row for each field."""
         return [type(self).__name__, *([f"  {name}", short(value)] for name, value in self._items())]

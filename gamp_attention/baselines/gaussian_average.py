@@ -1,8 +1,9 @@
 """Averages of smooth functions of independent standard Gaussian coordinates, refined to a stated accuracy.
 
-In few coordinates, on grids of equal spacing h: their error is like exp(−c/h), c being set by singularities off the
-real axis (Trefethen and Weideman, SIAM Review 56, 2014), and for the linear baseline they need fewer nodes than
-products of Gauss-Hermite rules. In many, over replicas of scrambled Sobol points in mirror pairs.
+In few coordinates, on grids of equal spacing h: their error is proportional to exp(−c/h), with c set by singularities
+off the real axis (Trefethen and Weideman, SIAM Review 56, 2014), and for the linear baseline they need fewer nodes than
+products of Gauss-Hermite rules. In many coordinates, over replicas of scrambled Sobol points in mirror pairs
+(randomized quasi-Monte Carlo).
 """
 
 from dataclasses import dataclass
@@ -21,39 +22,39 @@ from gamp_attention.results import Status
 class AverageSettings:
     """Settings of Gaussian averages; errors are relative."""
 
-    min_rtol: float = 1e-10  # that rounding allows
-    rounding: float = 1e-15  # error of one value
-    spacing: float = 1.4  # of the first grid
+    min_rtol: float = 1e-10  # smallest tolerance that can be requested, given by rounding
+    rounding: float = 1e-15  # relative rounding error of one value
+    spacing: float = 1.4  # spacing h of the first grid, in standard deviations
     finer: float = 0.75  # ratio of the spacings of two successive grids
     left_out: float = 1e-4  # probability outside of the grids, in units of rtol
-    safety: float = 25  # of a grid's error, see `by_grids`; 10 covered 94 to 97 % of random problems, 20 more than 98 %
-    replicas: int = 8  # sets of Sobol points
-    first_points: int = 1024  # of each of the first replicas
-    more: int = 4  # growth of that number
-    min_random: float = 3e-5  # error that replicas do not get below
-    min_error: float = 0.1  # believed of a result, in units of rtol and of the worst error of those beside it
-    chunk: int = 1 << 14  # points held at a time
+    safety: float = 25  # factor of a grid's error, see `by_grids`; 10 covered 94 to 97 % of random problems, 20 over 98
+    replicas: int = 8  # number of independent sets of Sobol points
+    first_points: int = 1024  # number of points in each of the first sets
+    more: int = 4  # factor by which that number grows in each refinement
+    min_random: float = 3e-5  # replicas, being less accurate, are tried only if the error on grids exceeds this
+    min_error: float = 0.1  # smallest error that is stated, in units of rtol and of the largest error of the results
+    chunk: int = 1 << 14  # number of points evaluated at a time, which bounds the memory
 
 
 AVERAGES = AverageSettings()
 
 
 class Integrand(Protocol):
-    """What is averaged over white Gaussian coordinates, and what is made of the averages."""
+    """Function of white Gaussian coordinates to be averaged, and the results computed from its averages."""
 
     dim: int  # number of white coordinates
-    even: bool  # whether values at opposite points are the same
-    blocks: tuple[slice, ...] = (slice(None),)  # parts of the results; errors are relative to the largest of the part
+    even: bool  # True if values at opposite points are equal
+    blocks: tuple[slice, ...] = (slice(None),)  # blocks of the results; errors are relative to the largest of a block
 
     def __call__(self, white: np.ndarray) -> np.ndarray:
-        """Values (N, K) at points (N, dim)."""
+        """Return values (N, K) at points (N, dim)."""
 
     def results(self, means: np.ndarray) -> np.ndarray:
-        """Results (M,) from the K averages; these themselves where a class says nothing else."""
+        """Return results (M,) computed from the K averages; by default the averages."""
         return means
 
     def rounding(self, results: np.ndarray) -> np.ndarray:
-        """Errors (M,) of the results by rounding."""
+        """Return the rounding errors (M,) of the results."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +63,14 @@ class Average:
 
     values: np.ndarray
     errors: np.ndarray  # half-widths
-    worst: float  # largest error but for rounding, relative to the largest result of its block
+    worst: float  # largest error without rounding, relative to the largest result of its block
 
     @classmethod
     def complete(cls, integrand: Integrand, values: np.ndarray, errors: np.ndarray, rtol: float) -> "Average":
-        """The average with errors as small as one may believe them, and rounding added."""
+        """Return the average, with errors bounded from below and rounding added."""
         size = _largest(integrand, values)
         worst = float(np.divide(errors, size, out=np.where(errors > 0, np.inf, 0.0), where=size > 0).max())
-        # results can agree by accident, and all grids leave out the same tail
+        # a smaller difference between grids may be accidental, and all grids leave out the same tail
         errors = np.maximum(errors, AVERAGES.min_error * max(rtol, min(worst, 1.0)) * size)
         return cls(values, errors + integrand.rounding(values), worst)
 
@@ -77,9 +78,10 @@ class Average:
 def gaussian_average(
     integrand: Integrand, rtol: float, max_points: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, Status]:
-    """Results, errors and status, by grids or, where these end too soon, by replicas if they are more accurate.
+    """Return results, errors and status, computed on grids or, if their budget is too small, from replicas.
 
-    CONVERGED where the errors are within rtol, relative to the largest of each block, or due to rounding.
+    The more accurate of the two is returned. CONVERGED means that the errors are within rtol, relative to the largest
+    result of each block, or due to rounding.
     """
     if integrand.dim == 0:
         values = _results(integrand, np.zeros((1, 0)), np.ones(1))
@@ -92,37 +94,37 @@ def gaussian_average(
 
 
 def by_grids(integrand: Integrand, rtol: float, max_points: int) -> Average | None:
-    """By grids, each finer than the last, until errors are within rtol; None where the budget is below two grids."""
+    """Average on finer and finer grids until errors are within rtol; return None if the budget is below two grids."""
     dim, even, h = integrand.dim, integrand.even, AVERAGES.spacing
     radius = float(np.sqrt(chdtri(dim, AVERAGES.left_out * rtol)))
-    found, before, last_share = None, None, 0.0
-    while (found is None or found.worst > rtol) and _grid_size(h, dim, radius, even) <= max_points:
+    best, before, last_ratio = None, None, 0.0
+    while (best is None or best.worst > rtol) and _grid_size(h, dim, radius, even) <= max_points:
         here = _results(integrand, *_grid(h, dim, radius, even))
         if before is not None:
             size = _largest(integrand, here)
-            away = np.maximum(np.abs(here - before) - integrand.rounding(here), 0)
-            share = np.divide(_largest(integrand, away), size, out=np.zeros_like(here), where=size > 0)
-            # a relative error like exp(−c/h) is its own power 1/finer on the next grid; the last but one guards
-            # against two grids that agree by accident
+            difference = np.maximum(np.abs(here - before) - integrand.rounding(here), 0)
+            ratio = np.divide(_largest(integrand, difference), size, out=np.zeros_like(here), where=size > 0)
+            # if the relative error is exp(−c/h), refining h by the factor `finer` raises it to the power 1/finer;
+            # the difference before the last guards against two grids that agree by accident
             finer = AVERAGES.finer
-            error = AVERAGES.safety * np.maximum(share ** (1 / finer), last_share ** (1 / finer**2))
-            found = Average.complete(integrand, here, error * size, rtol)
-            last_share = share
+            error = AVERAGES.safety * np.maximum(ratio ** (1 / finer), last_ratio ** (1 / finer**2))
+            best = Average.complete(integrand, here, error * size, rtol)
+            last_ratio = ratio
         before, h = here, AVERAGES.finer * h
-    return found
+    return best
 
 
 def by_replicas(integrand: Integrand, rtol: float, max_points: int, rng: np.random.Generator) -> Average:
-    """By independent replicas of ever more points, until errors are within rtol or the budget ends."""
+    """Average over independent replicas of more and more points, until errors are within rtol or the budget ends."""
     n = AVERAGES.first_points
     while True:
         half = n // 2 if integrand.even else n
         sets = (gaussian_points(n, integrand.dim, rng)[:half] for _ in range(AVERAGES.replicas))
         values = np.array([_results(integrand, points, np.full(half, 1 / half)) for points in sets])
-        found = Average.complete(integrand, values.mean(axis=0), half_width(values), rtol)
+        average = Average.complete(integrand, values.mean(axis=0), half_width(values), rtol)
         n *= AVERAGES.more
-        if found.worst <= rtol or n * AVERAGES.replicas > max_points:
-            return found
+        if average.worst <= rtol or n * AVERAGES.replicas > max_points:
+            return average
 
 
 def _results(integrand: Integrand, points: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -131,17 +133,17 @@ def _results(integrand: Integrand, points: np.ndarray, weights: np.ndarray) -> n
 
 
 def _largest(integrand: Integrand, values: np.ndarray) -> np.ndarray:
-    """The largest absolute value in the block of each."""
+    """Return, for each value, the largest absolute value in its block."""
     return np.concatenate([np.full_like(values[b], np.abs(values[b]).max()) for b in integrand.blocks])
 
 
 def _grid_size(h: float, dim: int, radius: float, even: bool) -> float:
-    """About how many points a grid has: the volume of a ball."""
+    """Return the approximate number of points of a grid, from the volume of a ball."""
     return exp(min(dim * log(radius / h * pi**0.5) - lgamma(dim / 2 + 1), 500.0)) / (2 if even else 1)
 
 
 def _grid(h: float, dim: int, radius: float, even: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Points (N, dim) of spacing h in a ball and Gaussian weights (N,); one of every mirror pair where `even`."""
+    """Return points (N, dim) of spacing h in a ball and Gaussian weights (N,); if `even`, half of each mirror pair."""
     points = spaced_grid(h, dim, radius, even)
     weights = np.exp(-0.5 * np.sum(points**2, axis=1))
     return points, weights / weights.sum()

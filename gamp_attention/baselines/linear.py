@@ -19,15 +19,15 @@ from gamp_attention.results import Ended, Status
 
 @dataclass(frozen=True, eq=False)
 class LinearBaseline(Ended):
-    """The learnt matrix and its test error in the limit d → ∞, at any sample complexity.
+    """Weights and test error of the linear layer in the limit d → ∞, at any sample complexity.
 
-    Errors are half-widths that hold in 95 % of cases at least.
+    Errors are half-widths of confidence intervals with a coverage of at least 95 %.
 
     Attributes
     ----------
     weights, weights_error : (L, L) Ŵ = E T[y] of eq. (19), and the error of each entry.
     test_error, test_error_error : ε_lin = (1/L) E Tr[(T − Ŵ) ρ (T − Ŵ)ᵀ] of eq. (20), and its error.
-    status : CONVERGED, or INACCURATE where the budget did not allow the accuracy asked for.
+    status : CONVERGED, or INACCURATE if the requested accuracy was not reached within `max_points`.
     """
 
     weights: np.ndarray
@@ -39,17 +39,17 @@ class LinearBaseline(Ended):
 
 @quiet
 def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: Any = 0) -> LinearBaseline:
-    """Asymptotic weights and test error of the linear layer y = W x trained on the same task.
+    """Compute asymptotic weights and test error of the linear layer y = W x trained on the same task.
 
     Eq. :eq:`baseline`.
 
     Parameters
     ----------
-    model : the problem.
-    rtol : error asked for of Ŵ, relative to its largest entry, and of ε_lin, relative to itself; at least 1e-10.
-        Reached for up to about five fields, L times the teacher's rank; 1e-4 or so for many, in some seconds.
-    max_points : bound on the points of one average.
-    seed : an integer or a numpy Generator; used only where fields are many.
+    model : model with an attention layer as student.
+    rtol : requested error of Ŵ, relative to its largest entry, and of ε_lin, relative to itself; in [1e-10, 0.1]. It is
+        reached for up to about five fields (L times the teacher's rank); for many fields about 1e-4, in some seconds.
+    max_points : maximum number of points of one average, at least 8192.
+    seed : an integer or a numpy Generator; used only if there are many fields.
 
     Returns
     -------
@@ -57,7 +57,8 @@ def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if `model` is not a model of attention, or an argument has the wrong type.
+    ValueError : if `rtol` is outside [1e-10, 0.1], `max_points` is below 8192, or `seed` is negative.
 
     Examples
     --------
@@ -76,14 +77,14 @@ def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 
 
 
 def checked_accuracy(rtol: Any, max_points: Any) -> tuple[float, int]:
-    """The accuracy asked of an average and the bound on its points, both checked."""
+    """Return the requested accuracy of an average and the bound on its points, after checking both."""
     min_points = AVERAGES.replicas * AVERAGES.first_points
     rtol = check.real("rtol", rtol, low=AVERAGES.min_rtol, high=0.1)
     return rtol, check.integer("max_points", max_points, low=min_points)
 
 
 class WhitenedTeacher:
-    """A teacher's target T[y] as a function of independent standard Gaussian coordinates ξ, as few as have variance."""
+    """Teacher's target T[y] as a function of independent standard Gaussian coordinates ξ, one per nonzero variance."""
 
     def __init__(self, teacher: Teacher, rho: np.ndarray, shift: np.ndarray) -> None:
         """Covariances rho (L, t, t) and means (L, t) of the fields of each token."""
@@ -91,7 +92,7 @@ class WhitenedTeacher:
         self.even = teacher.even and not shift.any()
         spectrum, vectors = np.linalg.eigh(rho)
         kept = spectrum > 1e-14 * spectrum.max()
-        self.token = np.nonzero(kept)[0]  # of each coordinate
+        self.token = np.nonzero(kept)[0]  # token of each coordinate
         self.dim = len(self.token)
         self.variance = spectrum[kept]
         self.direction = vectors.transpose(0, 2, 1)[kept]  # (dim, t)
@@ -99,15 +100,15 @@ class WhitenedTeacher:
         self._map[np.arange(self.dim), self.token] = np.sqrt(self.variance)[:, None] * self.direction
 
     def targets(self, white: np.ndarray) -> np.ndarray:
-        """T[y] at points (N, dim), of shape (N, L, L)."""
+        """Return T[y] (N, L, L) at points (N, dim)."""
         fields = white[:, : self.dim] @ self._map.reshape(self.dim, self.shape[0] * self.shape[1])
         return self.teacher(fields.reshape(-1, *self.shape) + self.shift)
 
 
 class _BaselineIntegrand(Integrand):
-    """Ŵ and ε_lin from averages of T and T², both taken about T at zero fields, against cancellation.
+    """Integrand for Ŵ and ε_lin: averages of T and T², minus T at zero fields to avoid cancellation.
 
-    In mixtures Ŵ is that of all patterns of classes together: its column l weights each by its share and its tr Σ_l.
+    In mixtures Ŵ averages over all patterns of classes: column l weights each pattern by its probability times tr Σ_l.
     """
 
     def __init__(self, model: Model) -> None:
@@ -133,7 +134,7 @@ class _BaselineIntegrand(Integrand):
         return total
 
     def results(self, means: np.ndarray) -> np.ndarray:
-        """Ŵ, flat, and ε_lin."""
+        """Return Ŵ, flattened, and ε_lin."""
         error = means[-1] - self._weight @ means[:-1] ** 2
         return np.append(self.centre + means[:-1], max(error, 0.0) + self._noise)
 

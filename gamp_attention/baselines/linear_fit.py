@@ -1,6 +1,6 @@
-"""The linear layer y = W x fitted to data, and its test error at this d.
+"""Linear layer y = W x fitted to data by ridge regression, and its test error at the dimension d of the data.
 
-Given the teacher, the error over fresh sentences is a smooth Gaussian average over the teacher's fields.
+Given the teacher, the error on new samples is a smooth Gaussian average over the teacher's fields.
 """
 
 from collections.abc import Iterator
@@ -20,16 +20,16 @@ from gamp_attention.results import Ended, Status
 
 @dataclass(frozen=True, eq=False)
 class LinearFit(Ended):
-    """A linear layer fitted to data of finite d.
+    """Linear layer fitted to data of finite d.
 
     Attributes
     ----------
     weights : (L, L) minimiser W of the risk of eq. (18).
-    train_loss : that risk over d; tends to α L ε_lin / 2.
-    test_error, test_error_error : E‖y − W x‖_F²/(dL) over fresh sentences of the same teacher at this d, and the
-        half-width, holding in 95 % of cases at least, of its numerical error. There is no sampling error: given Q*,
-        the average is one over the teacher's fields. NaN for own arrays, which have no law to draw from.
-    status : CONVERGED, or INACCURATE where the budget did not allow the accuracy asked of the test error.
+    train_loss : that risk divided by d; tends to α L ε_lin / 2.
+    test_error, test_error_error : E‖y − W x‖_F²/(dL) over new samples of the same teacher at this d, and its numerical
+        error, a half-width with a coverage of at least 95 %. There is no sampling error: given Q*, the expectation is
+        an average over the teacher's fields. NaN for your arrays, whose distribution is unknown.
+    status : CONVERGED, or INACCURATE if the requested accuracy of the test error was not reached within `max_points`.
     """
 
     weights: np.ndarray
@@ -47,17 +47,17 @@ def fit_linear_baseline(
 
     The layer is f_W(x) = W x and sees the tokens without their positions. W minimises
 
-        R(W) = Σ_μ ‖y^μ − W x^μ‖_F²/(2d) + (λ/2)‖W‖_F²,
+        R(W) = Σ_μ ‖y^μ − W x^μ‖_F²/(2d) + (λ/2)‖W‖_F².
 
-    normalised as eq. (3): a sum over samples, so of order d, against which the penalty, of order one, vanishes
-    as 1/d. This is the loss of the authors' published program, where λ = 1e-4. A layer that saw x + p would differ
-    by O(1/d), as ‖p‖ is of order one.
+    This risk is normalised as in eq. (3): the sum over samples is of order d, so the penalty, of order one, vanishes
+    as 1/d. It is the loss of the authors' published program, which uses λ = 1e-4. A layer acting on x + p would differ
+    by O(1/d), because ‖p‖ is of order one.
 
     Parameters
     ----------
-    data : samples, or own arrays.
-    lam : ridge λ > 0, apart from that of the attention layer.
-    rtol, max_points, seed : of the test error, see `linear_baseline`.
+    data : samples with outputs, drawn from a model or built from your arrays.
+    lam : ridge λ > 0 of the linear layer, independent of the penalty of the attention layer.
+    rtol, max_points, seed : accuracy of the test error, see `linear_baseline`.
 
     Returns
     -------
@@ -65,7 +65,9 @@ def fit_linear_baseline(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if `data` is not a Dataset or has labels instead of outputs, or an argument has the wrong type.
+    ValueError : if `lam` is not positive, `rtol` is outside [1e-10, 0.1], `max_points` is below 8192, or `seed` is
+        negative.
 
     Examples
     --------
@@ -90,23 +92,24 @@ def fit_linear_baseline(
         x_t = x.transpose(0, 2, 1)
         normal += (x @ x_t).sum(axis=0) / d
         cross += (y @ x_t).sum(axis=0) / d
-    # not `solve`: the penalty is lost to rounding beside large collinear tokens, and the least W is its limit
+    # `solve` fails here: next to large collinear tokens λ is lost to rounding. The least-squares solution of minimum
+    # norm is the limit λ → 0
     W = np.linalg.lstsq(normal, cross.T)[0].T
     square = sum(float(np.sum((y - W @ x) ** 2)) for x, y in chunks())
     train_loss = (square / (2 * d) + 0.5 * lam * float(np.sum(W**2))) / d
     if data.model is None or data.Q_star is None:
         return LinearFit(W, train_loss, np.nan, np.nan, Status.CONVERGED)
-    integrand = _FreshSentences(data, W)
+    integrand = _TestErrorIntegrand(data, W)
     values, errors, status = gaussian_average(integrand, rtol, max_points, rng)
     return LinearFit(W, train_loss, float(values[0]), float(errors[0]), status)
 
 
-class _FreshSentences(Integrand):
-    """E‖y − W x‖²/(dL) of an instance, in mixtures the mean over patterns of classes."""
+class _TestErrorIntegrand(Integrand):
+    """Test error E‖y − W x‖²/(dL) of an instance; in mixtures averaged over the patterns of classes."""
 
     def __init__(self, data: Dataset, W: np.ndarray) -> None:
         assert data.model is not None
-        self.parts = [(share, _FreshSentence(data, sources, W)) for share, sources, _ in data.model.components]
+        self.parts = [(share, _PatternTestError(data, sources, W)) for share, sources, _ in data.model.components]
         self.dim = max(part.dim for _, part in self.parts)
         self.even = all(part.fields.even for _, part in self.parts)
 
@@ -117,12 +120,13 @@ class _FreshSentences(Integrand):
         return np.max([part.rounding(results) for _, part in self.parts], axis=0)
 
 
-class _FreshSentence:
-    """E‖y − W x‖²/(dL) given the sources of the tokens: a sentence with given fields is Gaussian.
+class _PatternTestError:
+    """Test error E‖y − W x‖²/(dL) for fixed sources of the tokens, as a function of the teacher's fields.
 
-    With u_l = Q*ᵀ(x_l − μ_l)/√d = Σ_a ξ_a s_a v_a, over the coordinates a of token l, E[x_l | ξ] = μ_l + Σ_a κ_a ξ_a
-    with κ_a = Σ_l Q* v_a/(√d s_a). So G_jk = Σ_ab ξ_a ξ_b κ_a·κ_b/d + δ_jk (tr Σ_j/d − Σ_a ‖κ_a‖²/d) is the mean of
-    x xᵀ/d, where μ counts as a κ with ξ = 1.
+    Given the fields, the tokens are Gaussian. With u_l = Q*ᵀ(x_l − μ_l)/√d = Σ_a ξ_a s_a v_a, summed over the
+    coordinates a of token l, E[x_l | ξ] = μ_l + Σ_a κ_a ξ_a with κ_a = Σ_l Q* v_a/(√d s_a). So
+    G_jk = Σ_ab ξ_a ξ_b κ_a·κ_b/d + δ_jk (tr Σ_j/d − Σ_a ‖κ_a‖²/d) is the mean of x xᵀ/d, in which μ counts as a κ with
+    ξ = 1.
     """
 
     def __init__(self, data: Dataset, sources: np.ndarray, W: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""The step of gradient descent that the curvature of the risk at its start allows."""
+"""Stable step size of gradient descent, from the curvature of the risk at the initial weights."""
 
 import math
 from dataclasses import dataclass
@@ -12,20 +12,21 @@ from gamp_attention.data.risk import hessian_product, risk_at
 
 @dataclass(frozen=True)
 class StableStepSettings:
-    """How near to instability steps are."""
+    """Safety factor and accuracy of the step size."""
 
-    share: float = 0.7  # of 1/L: half as much again is left for where the curvature grows along the way
-    accuracy: float = 0.01  # of L
-    restarts: int = 50  # of the Lanczos iterations
+    share: float = 0.7  # step in units of 1/L: the curvature may grow by 40 % before the step exceeds 1/L
+    accuracy: float = 0.01  # relative accuracy of the largest eigenvalue L
+    restarts: int = 50  # maximum number of restarts of the Lanczos iteration
 
 
 STABLE_STEP = StableStepSettings()
 
 
 def stable_step(data: Dataset, Q: np.ndarray, risk: str) -> float:
-    """A step η ≤ .7/L, to one digit, where L is the largest eigenvalue of ∇²R at Q (d, r); 2/L is unstable.
+    """Return a step η ≤ 0.7/L, rounded down to one digit; L is the largest eigenvalue of ∇²R at Q (d, r).
 
-    Of the smooth part of the risk, where the penalty has kinks.
+    Gradient descent is unstable for steps above 2/L. If the penalty has kinks, L is the curvature of the smooth part of
+    the risk. L is computed by the implicitly restarted Lanczos method (ARPACK).
     """
     from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
@@ -34,7 +35,7 @@ def stable_step(data: Dataset, Q: np.ndarray, risk: str) -> float:
     def product(x: np.ndarray) -> np.ndarray:
         return hessian_product(data, at, x.reshape(Q.shape), ridge).ravel()
 
-    if Q.size < 3:  # too small for Lanczos iterations
+    if Q.size < 3:  # ARPACK needs more dimensions than eigenvalues: compute the full spectrum
         values = np.linalg.eigvalsh([product(unit) for unit in np.eye(Q.size)])
     else:
         operator: Any = LinearOperator((Q.size, Q.size), matvec=product, dtype=float)

@@ -1,4 +1,4 @@
-"""Descent loops in torch: first-order steps, L-BFGS, and the threads they use."""
+"""Descent loops in torch: first-order methods, proximal and minibatch descent, and L-BFGS."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import torch
 
 Risk = Callable[["torch.Tensor"], "torch.Tensor"]
-Steps = Callable[[int], float]  # size of each step
-Visit = Callable[[int, float, float, bool], None]  # step, risk, gradient norm, whether to record it in any case
+Steps = Callable[[int], float]  # learning rate of step t
+Visit = Callable[[int, float, float, bool], None]  # called with step, risk, gradient norm, and whether to record it
 
 
 @contextmanager
 def few_threads(n_numbers: int, few: int = 10_000_000) -> Iterator[None]:
-    """One torch thread for tokens of few numbers, where threads would wait for each other longer than they work."""
+    """Use one torch thread if the tokens have fewer than `few` numbers: synchronization would take longer than work."""
     import torch
 
     before = torch.get_num_threads()
@@ -34,7 +34,7 @@ def few_threads(n_numbers: int, few: int = 10_000_000) -> Iterator[None]:
 
 
 def _value_and_norm(function: Risk, Q: "torch.Tensor") -> tuple[float, float]:
-    """The risk and the norm of its gradient, which is left in Q.grad."""
+    """Return the risk and the norm of its gradient; the gradient is left in Q.grad."""
     Q.grad = None
     value = function(Q)
     value.backward()
@@ -52,7 +52,7 @@ def first_order(
     function: Risk, Q: "torch.Tensor", optimizer: "torch.optim.Optimizer", lr: Steps | None, max_iter: int, tol: float,
     visit: Visit,
 ) -> tuple[Status, int]:  # fmt: skip
-    """Steps of a torch optimizer, with sizes of their own if given, until the gradient norm is at most tol."""
+    """Run a torch optimizer, with learning rates `lr` if given, until the gradient norm is at most tol."""
     for t in range(max_iter + 1):
         loss, norm = _value_and_norm(function, Q)
         done = norm <= tol or t == max_iter or not math.isfinite(loss)
@@ -68,7 +68,7 @@ def first_order(
 def proximal_descent(
     function: Risk, Q: "torch.Tensor", penalty: Any, lr: Steps, max_iter: int, tol: float, visit: Visit
 ) -> tuple[Status, int]:
-    """Proximal gradient steps Q ← prox(Q − lr ∇f), until the least subgradient is at most tol."""
+    """Run proximal gradient steps Q ← prox(Q − lr ∇f) until the smallest subgradient has norm at most tol."""
     for t in range(max_iter + 1):
         loss, norm = _value_and_subgradient(function, Q, penalty)
         done = norm <= tol or t == max_iter or not math.isfinite(loss)
@@ -83,9 +83,9 @@ def minibatch_descent(
     function: Any, Q: "torch.Tensor", penalty: Any, method: Any, rng: np.random.Generator, max_iter: int, tol: float,
     seen: tuple[int, int], visit: Visit,
 ) -> tuple[Status, int]:  # fmt: skip
-    """Steps along gradients of shares of the data drawn anew at every step; proximal ones where there is a penalty.
+    """Run minibatch descent: each step uses the gradient of a random fraction of the data; proximal with a penalty.
 
-    The whole risk is looked at in so many first steps, and then every so many.
+    The whole risk is evaluated at the first `seen[0]` steps and at every `seen[1]`-th step.
     """
     import torch
 
@@ -111,7 +111,7 @@ def minibatch_descent(
 
 
 def _value_and_subgradient(function: Risk, Q: "torch.Tensor", penalty: Any) -> tuple[float, float]:
-    """The risk with its penalty and the norm of the least subgradient; the gradient without it is left in Q.grad."""
+    """Return the risk with its penalty and the norm of its smallest subgradient; Q.grad excludes the penalty."""
     value, _ = _value_and_norm(function, Q)
     assert Q.grad is not None
     here, smooth = Q.detach().cpu().numpy(), Q.grad.cpu().numpy()
@@ -120,7 +120,7 @@ def _value_and_subgradient(function: Risk, Q: "torch.Tensor", penalty: Any) -> t
 
 
 def _proximal_step(Q: "torch.Tensor", penalty: Any, lr: float) -> None:
-    """Q ← prox(Q − lr ∇f), with the gradient in Q.grad."""
+    """Replace Q by prox(Q − lr ∇f), with the gradient ∇f in Q.grad."""
     import torch
 
     assert Q.grad is not None
@@ -131,7 +131,11 @@ def _proximal_step(Q: "torch.Tensor", penalty: Any, lr: float) -> None:
 def quasi_newton(
     function: Risk, Q: "torch.Tensor", lr: float, max_iter: int, tol: float, visit: Visit
 ) -> tuple[Status, int]:
-    """Rounds of L-BFGS; where rounding blinds the line search to progress, Barzilai-Borwein steps finish."""
+    """Run rounds of L-BFGS (Liu and Nocedal 1989), then Barzilai-Borwein steps if the line search stalls.
+
+    The line search compares values of the risk, which rounding makes equal near the minimum; Barzilai-Borwein steps use
+    gradients only.
+    """
     import torch
 
     n_iter = 0
@@ -155,14 +159,15 @@ def quasi_newton(
         if norm > 0.5 * before:
             break
     if math.isfinite(loss) and norm > tol and n_iter < max_iter:
-        n_iter = _gradient_secants(function, Q, max_iter, tol, visit, n_iter)
+        n_iter = _barzilai_borwein(function, Q, max_iter, tol, visit, n_iter)
         loss, norm = _value_and_norm(function, Q)
     return _status(loss, norm, tol, Status.STALLED if n_iter < max_iter else Status.MAX_ITER), n_iter
 
 
-def _gradient_secants(function: Risk, Q: "torch.Tensor", max_iter: int, tol: float, visit: Visit, n_iter: int) -> int:
-    """Barzilai-Borwein steps, which use gradients only, kept near the best point."""
-    first, blow_up, patience = 0.1, 30.0, 1000  # step, growth of the gradient to go back at, steps without progress
+def _barzilai_borwein(function: Risk, Q: "torch.Tensor", max_iter: int, tol: float, visit: Visit, n_iter: int) -> int:
+    """Run Barzilai-Borwein steps (IMA Journal of Numerical Analysis 8, 1988); go back after an overshoot."""
+    # first step; growth of the gradient norm at which to return to the best point; maximum steps without progress
+    first, blow_up, patience = 0.1, 30.0, 1000
 
     def gradient() -> "torch.Tensor":
         _value_and_norm(function, Q)
@@ -182,7 +187,7 @@ def _gradient_secants(function: Risk, Q: "torch.Tensor", max_iter: int, tol: flo
         g, step = after, float((move**2).sum()) / curvature if curvature > 0 else first
         if norm < best_norm:
             best, best_norm, best_at = Q.detach().clone(), norm, n_iter
-        elif not norm < blow_up * best_norm:  # a soft direction was overshot: go back
+        elif not norm < blow_up * best_norm:  # a step overshot along a direction of low curvature: return
             Q.data.copy_(best)
             g, step = gradient(), first
     Q.data.copy_(best)

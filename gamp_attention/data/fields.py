@@ -1,7 +1,7 @@
-"""Passes over the tokens X: local fields X̃Q and their transpose, X̃ = (x + p)/√d.
+"""Products with the token matrix X̃ = (x + p)/√d: local fields X̃Q, and X̃ᵀg.
 
-Rows are dealt in blocks that do not depend on the number of threads, and block sums are added in order,
-so results are the same whatever that number is. X̃ is never formed. Tokens may be in a store.
+Rows are processed in blocks that do not depend on the number of threads, and block sums are added in order, so results
+are identical for any number of threads. X̃ is never formed. Tokens may be in a store.
 """
 
 from functools import partial
@@ -13,12 +13,12 @@ from gamp_attention.data.stores import Tokens, token_blocks
 
 
 def _block(n_rows: int) -> int:
-    """Rows of one of 32 blocks."""
+    """Return the number of rows of one of 32 blocks."""
     return max(1, -(-n_rows // 32))
 
 
 def local_fields(tokens: Tokens, positions: np.ndarray, Q: np.ndarray) -> np.ndarray:
-    """z_l = (x_l + p_l)·Q/√d for every sample: (n, L, d), (L, d), (d, r) to (n, L, r). Eq. :eq:`fields`."""
+    """Return z_l = (x_l + p_l)·Q/√d (n, L, r) of tokens (n, L, d), positions (L, d) and Q (d, r). Eq. :eq:`fields`."""
     n, L, d = tokens.shape
     columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
     z = np.empty((n, L, Q.shape[1]))
@@ -29,7 +29,7 @@ def local_fields(tokens: Tokens, positions: np.ndarray, Q: np.ndarray) -> np.nda
 
 
 def back_project(tokens: Tokens, positions: np.ndarray, g: np.ndarray) -> np.ndarray:
-    """Σ_{μ,l} (x_l + p_l) g_lᵀ/√d: (n, L, d), (L, d), (n, L, s) to (d, s)."""
+    """Return Σ_{μ,l} (x_l + p_l) g_lᵀ/√d (d, s), for tokens (n, L, d), positions (L, d) and g (n, L, s)."""
     d, g = tokens.shape[2], np.ascontiguousarray(g)
     total = np.zeros((d, g.shape[2]))
     for rows, _, block in token_blocks(tokens):
@@ -42,10 +42,10 @@ def back_project(tokens: Tokens, positions: np.ndarray, g: np.ndarray) -> np.nda
 
 
 def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """x_l·y_k in float64 within every sample: (n, L, d), (n, K, d) to (n, L, K), without a copy of the tokens."""
+    """Return x_l·y_k (n, L, K) in float64 within every sample, for (n, L, d) and (n, K, d), without a large copy."""
     n, L, d = tokens.shape
     products = np.empty((n, L, others.shape[1]))
-    step = max(1, (1 << 20) // (L * d))  # as single precision is copied into double, some at a time
+    step = max(1, (1 << 20) // (L * d))  # samples at a time, since tokens in single precision are copied into doubles
     for first in range(0, n, step):
         part = slice(first, first + step)
         products[part] = np.asarray(tokens[part], float) @ np.asarray(others[part], float).transpose(0, 2, 1)

@@ -1,4 +1,8 @@
-"""The layer as a GLM: G = (x+p)(x+p)ᵀ/d and M = (x+p)yᵀ/d of every sample, in one pass over the tokens."""
+"""Reduction of the attention layer to L × L matrices of each sample, in one pass over the tokens.
+
+The exact risk depends on tokens and outputs only through G = (x+p)(x+p)ᵀ/d, M = (x+p)yᵀ/d and ‖y‖²/d of each sample,
+and on the weights only through the local fields: it is a generalised linear model (GLM).
+"""
 
 from collections.abc import Callable
 
@@ -14,13 +18,13 @@ from gamp_attention.losses.terms import RiskTerms
 def _terms(
     positions: np.ndarray, xx: np.ndarray, xp: np.ndarray, M: np.ndarray, norm: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Loss parameters from the products x xᵀ, x pᵀ and (x+p) yᵀ (N, L, L) and the squares ‖y‖² (N,), all over d."""
+    """Return loss parameters from x xᵀ, x pᵀ and (x+p) yᵀ (N, L, L) and the squares ‖y‖² (N,), all divided by d."""
     G = xx + xp + xp.transpose(0, 2, 1) + positions @ positions.T / positions.shape[1]
     return pack_attention_parameters(G, M), norm / 2
 
 
 def own_terms(tokens: Tokens, positions: np.ndarray, outputs: Tokens) -> RiskTerms:
-    """Terms of the exact risk, from tokens and outputs (n, L, d)."""
+    """Return the terms of the exact risk for tokens and outputs (n, L, d)."""
     d, parts = tokens.shape[2], []
     for rows, _, x in token_blocks(tokens):
         y = outputs[rows] if isinstance(outputs, np.ndarray) else outputs.read(rows)
@@ -34,7 +38,7 @@ def taught_terms(
     tokens: Tokens, positions: np.ndarray, teacher: Callable[[np.ndarray], np.ndarray], Q_star: np.ndarray,
     noise: np.ndarray | None = None,
 ) -> tuple[np.ndarray, RiskTerms]:  # fmt: skip
-    """T[xQ*/√d] + noise (n, L, L) and the exact risk's terms of y = (T[xQ*/√d] + noise) x, without forming y."""
+    """Return targets T[xQ*/√d] + noise (n, L, L), and the exact risk's terms of y = targets · x, without forming y."""
     d, parts = tokens.shape[2], []
     for rows, _, x in token_blocks(tokens):
         T = teacher(local_fields(x, np.zeros_like(positions), Q_star))
@@ -51,9 +55,9 @@ def _with_positions(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 
 def mean_squares(tokens: Tokens, about: np.ndarray | None = None) -> np.ndarray:
-    """Mean squares (L,) of the entries of each token, less means (L, d) where given.
+    """Return the mean squares (L,) of the entries of each token, minus means (L, d) if given.
 
-    Refuses stores with numbers that are not finite.
+    Raise ValueError if a store contains numbers that are not finite.
     """
     n, L, d = tokens.shape
     total = np.zeros(L)
@@ -66,14 +70,14 @@ def mean_squares(tokens: Tokens, about: np.ndarray | None = None) -> np.ndarray:
 
 
 def token_means(tokens: Tokens) -> np.ndarray:
-    """Means (L, d) over the samples: positions as tokens tell them that hold them."""
+    """Return means (L, d) of the tokens over the samples, the estimate of positions that the tokens include."""
     n = tokens.shape[0]
     if n < 2:
-        needs = "an array (L, d), zeros for none, where there is one sample: its mean tells no positions"
+        needs = "an array (L, d), or zeros if there are none: they cannot be estimated from the mean of a single sample"
         raise check.fail("positions", None, needs)
     return np.add.reduce([x.sum(axis=0, dtype=float) for _, _, x in token_blocks(tokens)]) / n
 
 
 def distinct_samples(tokens: Tokens) -> int:
-    """Number of samples of different tokens."""
+    """Return the number of distinct samples."""
     return len({hash(sample.tobytes()) for _, _, x in token_blocks(tokens) for sample in x})

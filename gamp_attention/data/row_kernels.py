@@ -1,7 +1,7 @@
-"""The loops over coordinates that passes over the tokens are made of: fields of four rows, and sums of four rows.
+"""Inner loops of passes over the tokens: fields of four rows, and weighted sums of four rows.
 
-A processor reads memory and computes at the same time only where it knows early what it will read. So both loops go
-through coordinates in strips, and before each strip ask for a part of rows that are ahead.
+A processor overlaps memory access with computation only if it knows early which addresses it will read. Both loops
+therefore process the coordinates in strips, and before each strip prefetch part of the rows that are read next.
 """
 
 from typing import NamedTuple
@@ -13,11 +13,11 @@ from gamp_attention._core.prefetch import CACHE_LINE, prefetch
 
 
 class RowSettings(NamedTuple):
-    """What one turn of a loop does."""
+    """Sizes of one step of the loops."""
 
-    rows: int = 4  # that one loop projects or adds up
-    strip: int = 8  # cache lines of a row between two requests for memory
-    early: int = 2  # of these, asked for of the rows ahead while projecting; the others while adding up
+    rows: int = 4  # rows that one loop projects or adds up
+    strip: int = 8  # cache lines of a row between two prefetches
+    early: int = 2  # of these lines, prefetched while projecting; the others are prefetched while adding up
 
 
 ROWS = RowSettings()
@@ -25,7 +25,7 @@ ROWS = RowSettings()
 
 @field_kernel
 def project(first, ahead, rows, columns, fields):
-    """Fields (N, r) of the rows from `first` on, along each of the columns (r, d); those from `ahead` on come next."""
+    """Compute fields (N, r) of rows from `first` on, along columns (r, d); rows from `ahead` on are prefetched."""
     for at in range(0, fields.shape[0], ROWS.rows):
         for a in range(columns.shape[0]):
             _project_four(a, first + at, ahead + at, at, rows, columns, fields)
@@ -33,7 +33,7 @@ def project(first, ahead, rows, columns, fields):
 
 @field_kernel
 def add_up(first, ahead, rows, weights, sums):
-    """Add the rows from `first` on to each of the sums (s, d), with weights (N, s); those from `ahead` on come next."""
+    """Add rows from `first` on to the sums (s, d) with weights (N, s); rows from `ahead` on are prefetched."""
     n_sums = sums.shape[0]
     for at in range(0, weights.shape[0], ROWS.rows):
         for a in range(0, n_sums - 1, 2):
@@ -44,13 +44,13 @@ def add_up(first, ahead, rows, weights, sums):
 
 @inline_kernel
 def _steps(rows):
-    """Coordinates in a cache line, in a strip and in its early part; unsigned, as negative indices would cost."""
+    """Return the coordinates in a cache line, a strip and its early part; unsigned: signed indices cost checks."""
     line = np.uint64(CACHE_LINE // rows.itemsize)
     return line, np.uint64(ROWS.strip) * line, np.uint64(ROWS.early) * line
 
 
 @inline_kernel
-def _ask_for(rows, ahead, begin, end, line):
+def _prefetch_rows(rows, ahead, begin, end, line):
     for i in range(begin, end, line):
         for row in range(ahead, ahead + ROWS.rows):
             prefetch(rows, row, i)
@@ -64,7 +64,7 @@ def _project_four(a, first, ahead, at, rows, columns, fields):
     z0, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
     for begin in range(np.uint64(0), d, strip):
         if a == 0:
-            _ask_for(rows, ahead, begin, begin + early, line)
+            _prefetch_rows(rows, ahead, begin, begin + early, line)
         for i in range(begin, min(begin + strip, d)):
             z0 += x0[i] * column[i]
             z1 += x1[i] * column[i]
@@ -83,7 +83,7 @@ def _add_to_two(a, first, ahead, at, rows, weights, sums):
     w0, w1, w2, w3 = weights[at, b], weights[at + 1, b], weights[at + 2, b], weights[at + 3, b]
     for begin in range(np.uint64(0), d, strip):
         if a == 0:
-            _ask_for(rows, ahead, begin + early, begin + strip, line)
+            _prefetch_rows(rows, ahead, begin + early, begin + strip, line)
         for i in range(begin, min(begin + strip, d)):
             one[i] += (v0 * x0[i] + v1 * x1[i]) + (v2 * x2[i] + v3 * x3[i])
             other[i] += (w0 * x0[i] + w1 * x1[i]) + (w2 * x2[i] + w3 * x3[i])
@@ -97,6 +97,6 @@ def _add_to_one(a, first, ahead, at, rows, weights, sums):
     v0, v1, v2, v3 = weights[at, a], weights[at + 1, a], weights[at + 2, a], weights[at + 3, a]
     for begin in range(np.uint64(0), d, strip):
         if a == 0:
-            _ask_for(rows, ahead, begin + early, begin + strip, line)
+            _prefetch_rows(rows, ahead, begin + early, begin + strip, line)
         for i in range(begin, min(begin + strip, d)):
             total[i] += (v0 * x0[i] + v1 * x1[i]) + (v2 * x2[i] + v3 * x3[i])

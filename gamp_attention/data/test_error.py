@@ -1,4 +1,4 @@
-"""Test error of given weights on fresh samples of the same task."""
+"""Test error of given weights on new samples of the same task."""
 
 from typing import Any
 
@@ -13,26 +13,26 @@ from gamp_attention.data.fields import local_fields
 
 
 def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: Any = 1) -> tuple[float, float]:
-    """Test error ε_g = E‖y − f_Q(x)‖_F²/(dL) on fresh samples with the same teacher, and its standard error.
+    """Return the test error ε_g = E‖y − f_Q(x)‖_F²/(dL) on new samples of the same teacher, and its standard error.
 
     Eq. :eq:`test-error`.
 
-    Of a generalised linear model, the mean loss of a fresh sample.
+    For a generalised linear model it is the mean loss of a new sample.
 
     Parameters
     ----------
     data : samples drawn from a model.
     Q : (d, r) weights.
-    n_samples : fresh samples, at least 2.
+    n_samples : number of new samples, at least 2.
     seed : an integer or a numpy Generator.
     """
     if data.model is None or data.Q_star is None:
-        raise ValueError("data: needs samples drawn from a model, got own arrays")
+        raise ValueError("data: needs samples drawn from a model, got your arrays, whose distribution is unknown")
     n = check.integer("n_samples", n_samples, low=2)
     Q = check.array("Q", Q, (data.dim, data.rank))
     rng = generator(seed, Stream.TEST_SAMPLES)
     law = data.dim, data.positions, data.source_means, data.spectra, data.model.classes.draw
-    errors, together = [], 500  # samples held at a time
+    errors, together = [], 500  # number of samples in memory at a time
     for first in range(0, n, together):
         count = min(together, n - first)
         tokens = np.asarray(draw_tokens(rng, count, *law)[0])

@@ -1,8 +1,9 @@
-"""Guarded Anderson acceleration of damped message passing, for fixed points alone: no state evolution tracks it.
+"""Guarded Anderson acceleration of damped message passing.
 
 With u_k the states (Q, D, V) and f_k = G(u_k) − u_k the moves of the damped iteration G, the next state is
-G(u) − Σ_j c_j (Δu_j + Δf_j), the differences Δ being those of consecutive iterations and c minimising
-‖f − Σ_j c_j Δf_j‖. G is the iteration itself, so fixed points are the same, and at each of them D = V g.
+G(u) − Σ_j c_j (Δu_j + Δf_j), in which Δ are differences between consecutive iterations and c minimises
+‖f − Σ_j c_j Δf_j‖ (Anderson, J. ACM 12, 1965; Walker and Ni, SIAM Journal on Numerical Analysis 49, 2011). Fixed points
+are the fixed points of G, and at each of them D = V g. State evolution describes the fixed point, not the iterates.
 """
 
 from collections import deque
@@ -14,22 +15,22 @@ from gamp_attention.gamp.step import GampState
 
 
 class AccelerationSettings(NamedTuple):
-    """How far to trust extrapolations."""
+    """Settings of Anderson acceleration and of its safeguards."""
 
-    depth: int = 15  # differences kept
+    depth: int = 15  # maximum number of differences Δf in the least-squares problem
     warm_up: int = 3  # damped iterations before the first extrapolation
-    max_rise: float = 2.0  # growth of the gradient norm over the smallest one since the last restart
-    pause: int = 5  # damped iterations after the first refusal, and as many more after each other one
-    min_variance: float = 0.1  # of the extrapolated V, in units of the damped one; else V is not extrapolated
-    regularisation: float = 1e-14  # of the least squares, relative
-    late: float = 0.03  # gradient norm below which a run extrapolates that was not told to: not where it may cycle
+    max_rise: float = 2.0  # an extrapolation is undone if the gradient norm exceeds its minimum by this factor
+    pause: int = 5  # after the k-th undone extrapolation, `pause` · k damped iterations follow
+    min_variance: float = 0.1  # smallest accepted eigenvalue of the extrapolated V, relative to that of the damped V
+    regularisation: float = 1e-14  # relative ridge of the least-squares problem, against rounding
+    late: float = 0.03  # gradient norm below which runs extrapolate by default; at larger norms they may still cycle
 
 
 ACCELERATION = AccelerationSettings()
 
 
 class Acceleration:
-    """Extrapolates from the last iterations; falls back to damped ones where the gradient norm rises.
+    """Extrapolation from the last iterations, which returns to damped iterations if the gradient norm rises.
 
     Parameters
     ----------
@@ -37,7 +38,7 @@ class Acceleration:
 
     Attributes
     ----------
-    n_refused : extrapolations taken back.
+    n_refused : number of extrapolations that were undone.
     """
 
     def __init__(self, warm_up: int = ACCELERATION.warm_up) -> None:
@@ -49,11 +50,11 @@ class Acceleration:
         self._moves: deque[np.ndarray] = deque(maxlen=ACCELERATION.depth)  # Δf of (Q, D)
         self._steps: deque[tuple[np.ndarray, ...]] = deque(maxlen=ACCELERATION.depth)  # Δu + Δf of Q, D, V
         self._last: tuple[np.ndarray, GampState] | None = None
-        self._least = np.inf
-        self._successor: GampState | None = None  # of the state with the least gradient
+        self._least = np.inf  # smallest gradient norm since the last restart
+        self._successor: GampState | None = None  # damped successor of the state with that norm
 
     def __call__(self, state: GampState, after: GampState, norm: float) -> GampState:
-        """The state to go on from, given one, its damped successor and the gradient norm at it."""
+        """Return the next state, given a state, its damped successor `after` and the gradient norm at the state."""
         if norm > ACCELERATION.max_rise * self._least:
             successor = self._successor
             self.n_refused += 1
@@ -62,26 +63,27 @@ class Acceleration:
             assert successor is not None
             return successor
         changes = after.Q - state.Q, after.D - state.D
-        move = np.concatenate([change.ravel() / np.sqrt(change.size) for change in changes])  # a root mean square each
+        # each part has unit weight per entry, so that neither Q nor D dominates the norm that c minimises
+        move = np.concatenate([change.ravel() / np.sqrt(change.size) for change in changes])
         if self._last is not None:
             before, reached = self._last
             self._moves.append(move - before)
             self._steps.append((after.Q - reached.Q, after.D - reached.D, after.V - reached.V))
         self._last = move, after
-        if self._wait > 0:  # damped iterations may pass through larger gradients
+        if self._wait > 0:  # no check against the smallest norm: damped iterations may pass through larger gradients
             self._wait -= 1
             return after
         if norm < self._least:
             self._least, self._successor = norm, after
-        return self._extrapolated(after, move)
+        return self._extrapolate(after, move)
 
     def restart(self) -> None:
-        """Forget everything, as the state or the damping was changed from outside."""
+        """Discard all differences, because the state or the damping was changed from outside."""
         self._forget()
         self._wait = max(self._wait, ACCELERATION.warm_up)
 
     def snapshot(self) -> dict[str, Any]:
-        """All that it remembers."""
+        """Return all stored differences and counters, from which `restore` continues."""
         last = None if self._last is None else [self._last[0], self._last[1].snapshot()]
         return {
             "n_refused": self.n_refused, "wait": self._wait, "moves": list(self._moves), "steps": list(self._steps),
@@ -90,7 +92,7 @@ class Acceleration:
         }  # fmt: skip
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go on from a snapshot."""
+        """Continue from a snapshot."""
         self.n_refused, self._wait = int(snapshot["n_refused"]), int(snapshot["wait"])
         self._moves.extend(snapshot["moves"])
         self._steps.extend(tuple(parts) for parts in snapshot["steps"])
@@ -99,7 +101,7 @@ class Acceleration:
         self._least = float(snapshot["least"])
         self._successor = GampState(**snapshot["successor"]) if "successor" in snapshot else None
 
-    def _extrapolated(self, after: GampState, move: np.ndarray) -> GampState:
+    def _extrapolate(self, after: GampState, move: np.ndarray) -> GampState:
         if not self._moves:
             return after
         moves = np.array(self._moves)
@@ -110,7 +112,7 @@ class Acceleration:
         gram = gram / np.outer(scale, scale) + ACCELERATION.regularisation * np.eye(len(gram))
         c = np.linalg.lstsq(gram, moves @ move / scale, rcond=None)[0] / scale
         Q, D, V = (
-            start - sum(share * part for share, part in zip(c, parts, strict=True))
+            start - sum(weight * part for weight, part in zip(c, parts, strict=True))
             for start, parts in zip((after.Q, after.D, after.V), zip(*self._steps, strict=True), strict=True)
         )
         if not (np.isfinite(Q).all() and np.isfinite(D).all() and np.isfinite(V).all()):

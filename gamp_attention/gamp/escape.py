@@ -1,4 +1,4 @@
-"""The way down from a saddle of the risk, along the direction of its lowest curvature."""
+"""Descent from a saddle of the risk along its direction of lowest curvature."""
 
 from dataclasses import dataclass
 
@@ -10,21 +10,22 @@ from gamp_attention.data.risk import risk_at
 
 @dataclass(frozen=True)
 class EscapeSettings:
-    """How far to go down, and how often."""
+    """Settings of the line search along the direction of lowest curvature."""
 
-    step: float = 1e-2  # root mean square of the first change of the weights; 1 is that of a teacher
-    growth: float = 2.0  # of the step, while the risk falls; shrinks by its square where the first does not lower it
-    max_trials: int = 40  # of steps, on each side
-    most: int = 20  # saddles that one run leaves
+    step: float = 1e-2  # root mean square of the first change of the weights; a teacher's weights have 1
+    growth: float = 2.0  # factor of the step while the risk falls; if the first step fails, divided by its square
+    max_trials: int = 40  # maximum number of steps tried in each of the two senses of the direction
+    most: int = 20  # maximum number of saddles that one run leaves
 
 
 ESCAPE = EscapeSettings()
 
 
 def way_down(data: Dataset, risk: str, Q: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, float]:
-    """The lowest of weights Q ± s v with s doubled while the risk falls, v being the direction of lowest curvature.
+    """Return the weights of lowest training loss on the line Q ± s v, and that loss.
 
-    With the training loss there; Q itself where no step lowers it.
+    v is the direction of lowest curvature (d, r); s is doubled while the risk falls. Q itself is returned if no step
+    lowers the risk.
     """
     at = risk_at(data, Q, risk)
     best, lowest = Q, at.train_loss

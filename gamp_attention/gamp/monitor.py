@@ -1,4 +1,4 @@
-"""What an iteration of message passing sees at the state that it starts from, and what a run watches of it."""
+"""Report of an iteration of message passing on its initial state: training loss, gradient norm and averages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ from gamp_attention.penalties.matrix import least_subgradient, on_kinks
 
 @dataclass(frozen=True, eq=False)
 class StepReport(Shown):
-    """What an iteration saw at the state that it started from.
+    """Report of an iteration on the state at which it started.
 
     Attributes
     ----------
-    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q; for penalties with kinks, after `on_kinks`
-        has put on kinks the weights that a kink holds.
-    omega, denoised : (n, L, r) centres of the proximal step, and the output denoiser's answer; None for samples that
-        other processes hold.
+    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q, evaluated when first accessed. If the penalty has
+        kinks, weights that should be at a kink are first moved there by `on_kinks`.
+    omega, denoised : (n, L, r) centres of the proximal step, and the result of the output denoiser; None if the samples
+        are on other processes.
     V_hat : (L, r, r) the response used for A.
-    W : (L, r, r) the new variances before averaging.
-    monitor : what gives the first two, when one of them is asked for.
+    W : (L, r, r) the new variances before averaging over iterations.
+    monitor : function that computes `train_loss` and `gradient_norm`.
     """
 
     omega: np.ndarray | None
@@ -42,12 +42,12 @@ class StepReport(Shown):
 
     @property
     def train_loss(self) -> float:
-        """ε_t."""
+        """Training loss ε_t."""
         return self._monitored[0]
 
     @property
     def gradient_norm(self) -> float:
-        """‖∇R‖_F/(λ√d)."""
+        """Gradient norm ‖∇R‖_F/(λ√d)."""
         return self._monitored[1]
 
     def _items(self) -> list[tuple[str, Any]]:
@@ -56,9 +56,10 @@ class StepReport(Shown):
 
 
 def monitored(data: Dataset, risk: str, Q: np.ndarray, sums: Sums) -> tuple[float, float]:
-    """Training loss and gradient norm at weights Q, from the sums of the iteration that started there.
+    """Return training loss and gradient norm at weights Q (d, r), from the sums of the iteration that started there.
 
-    For a penalty with kinks, at the weights that `on_kinks` gives, which takes another pass over the data.
+    If the penalty has kinks, they are evaluated at the weights returned by `on_kinks`, which takes another pass over
+    the data.
     """
     if data.penalty.smooth:
         gradient = least_subgradient(data.penalty, Q, sums.smooth)

@@ -1,7 +1,8 @@
-"""The attention map S of the student, from local fields z (L, r) to attention matrices (L, L).
+"""Attention map S of the student, from local fields z (L, r) to attention matrices (L, L).
 
-A map is a NamedTuple. Compiled code asks it, dispatched on its type, whether it `is_bounded`. What it computes is in
-`gamp_attention.losses.attention_kernels` for dot products, in `gamp_attention.losses.user_attention` for users' maps.
+A map is a NamedTuple. Compiled code calls `is_bounded` on it, dispatched on its type. The kernels are in
+`gamp_attention.losses.attention_kernels` for dot products, and in `gamp_attention.losses.user_attention` for
+user-defined maps.
 """
 
 from functools import reduce
@@ -14,17 +15,17 @@ from gamp_attention._core.compiled import is_instance, overload
 
 
 class DotProductAttention(NamedTuple):
-    """S[z] from scores z_i·z_j / temperature, or q_i·k_j / temperature where keys have weights of their own.
+    """Dot-product attention S[z], with scores z_i·z_j / temperature, or q_i·k_j / temperature for separate keys.
 
     Eq. :eq:`student`.
 
     Attributes
     ----------
-    temperature : divides the scores.
-    tied : queries and keys share their weights, eq. (2), (15). If not, the first half of the columns of Q are queries,
-        the second half keys, eq. (124).
-    causal : token i attends only to tokens up to i.
-    softmax : rows are normalised by a softmax; if not, attention is linear and the scores are the weights.
+    temperature : positive number by which the scores are divided.
+    tied : whether queries and keys have the same weights, eq. (2), (15). If not, the first half of the columns of Q are
+        queries and the second half are keys, eq. (124).
+    causal : whether token i attends only to tokens up to i.
+    softmax : whether rows are normalised by a softmax; if not, attention is linear: the scores are the weights.
 
     Examples
     --------
@@ -41,21 +42,21 @@ class DotProductAttention(NamedTuple):
 
     @property
     def even(self) -> bool:
-        """S[−z] = S[z]."""
+        """True: S[−z] = S[z]."""
         return True
 
     @property
     def rotations(self) -> bool:
-        """S[z O] = S[z] for every rotation O of the columns, the same one for queries and keys."""
+        """True: S[z O] = S[z] for every rotation O of the columns, applied to both queries and keys."""
         return True
 
     @property
     def parts(self) -> int:
-        """Weight matrices that Q holds side by side: one, or queries and keys."""
+        """Number of weight matrices in the columns of Q: 1, or 2 for queries and keys."""
         return 1 if self.tied else 2
 
     def __call__(self, z: Any) -> Any:
-        """Attention matrices (..., L, L) of local fields (..., L, r); arrays of numpy or tensors of torch."""
+        """Return attention matrices (..., L, L) for local fields (..., L, r), numpy arrays or torch tensors."""
         half = z.shape[-1] // 2
         queries, keys = (z, z) if self.tied else (z[..., :half], z[..., half:])
         weights = queries @ keys.swapaxes(-1, -2) / self.temperature
@@ -72,16 +73,16 @@ class DotProductAttention(NamedTuple):
 
 
 def checked_attention(name: str, attention: Any) -> Any:
-    """The map itself; fields of a DotProductAttention have to be a positive number and three flags."""
+    """Return a map after checks: a DotProductAttention needs a positive temperature and three flags."""
     if not isinstance(attention, DotProductAttention):
         return attention
     temperature = check.real(f"{name}.temperature", attention.temperature, low=0, strict=True)
-    flags = {each: check.flag(f"{name}.{each}", getattr(attention, each)) for each in ("tied", "causal", "softmax")}
+    flags = {flag: check.flag(f"{name}.{flag}", getattr(attention, flag)) for flag in ("tied", "causal", "softmax")}
     return DotProductAttention(temperature, **flags)
 
 
 def softmax_rows(scores: np.ndarray) -> np.ndarray:
-    """Softmax along the last axis, safe for large scores."""
+    """Return the softmax along the last axis, without overflow for large scores."""
     columns = [scores[..., j] for j in range(scores.shape[-1])]  # numpy reduces short axes slowly
     top = reduce(np.maximum, columns)
     weights = [np.exp(column - top) for column in columns]
@@ -90,7 +91,7 @@ def softmax_rows(scores: np.ndarray) -> np.ndarray:
 
 
 def is_bounded(attention):
-    """Whether attention weights are positive and add to 1. Compiled code only."""
+    """Return whether attention weights are positive and add to 1. Compiled code only."""
     raise NotImplementedError("is_bounded() is dispatched by numba on the type of the attention map")
 
 

@@ -1,7 +1,7 @@
 """Losses of generalised linear models: squared, logistic, multinomial, phase retrieval.
 
-The labels of a sample are one row p. Where a sample has several tokens (sources), the last three are losses of the
-sum of their fields, Σ_l z_l, so that one source is the textbook case.
+The labels of a sample are one row p (P,). Except for the squared loss, a loss of several tokens (sources) depends on
+the sum of their fields, Σ_l z_l; with one source it is the textbook loss.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from gamp_attention.losses.registration import register_loss
 
 @register_loss
 class SquaredLoss(NamedTuple):
-    """ℓ(z) = ½ ‖z − p‖², with one label for each of the L r fields.
+    """Squared loss ℓ(z) = ½ ‖z − p‖², with one label for each of the L r fields.
 
     Examples
     --------
@@ -26,7 +26,7 @@ class SquaredLoss(NamedTuple):
     convex = True  # type: ignore[misc]
 
     def value(self, p, z):
-        """ℓ. Compiled code."""
+        """Return ℓ. Compiled code."""
         total = 0.0
         for l in range(z.shape[0]):
             for a in range(z.shape[1]):
@@ -34,7 +34,7 @@ class SquaredLoss(NamedTuple):
         return total
 
     def derivatives(self, p, z, grad, hess):
-        """ℓ and its derivatives. Compiled code."""
+        """Return ℓ and fill its gradient and Hessian. Compiled code."""
         total, r = 0.0, z.shape[1]
         for i in range(z.size):
             for j in range(z.size):
@@ -44,13 +44,13 @@ class SquaredLoss(NamedTuple):
         return total
 
     def torch(self, p: Any, z: Any) -> Any:
-        """The same for tensors."""
+        """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""
         return 0.5 * ((z.flatten(1) - p) ** 2).sum(1)
 
 
 @register_loss
 class LogisticLoss(NamedTuple):
-    """ℓ(z) = log(1 + exp(−p Σ_l z_l)), with a label p = ±1 and r = 1.
+    """Logistic loss ℓ(z) = log(1 + exp(−p Σ_l z_l)), with a label p = ±1 and r = 1.
 
     Examples
     --------
@@ -63,14 +63,14 @@ class LogisticLoss(NamedTuple):
     convex = True  # type: ignore[misc]
 
     def value(self, p, z):
-        """ℓ. Compiled code."""
+        """Return ℓ. Compiled code."""
         total = 0.0
         for l in range(z.shape[0]):
             total += p[0] * z[l, 0]
         return np.log1p(np.exp(-abs(total))) + max(-total, 0.0)
 
     def derivatives(self, p, z, grad, hess):
-        """ℓ and its derivatives. Compiled code."""
+        """Return ℓ and fill its gradient and Hessian. Compiled code."""
         total = 0.0
         for l in range(z.shape[0]):
             total += p[0] * z[l, 0]
@@ -83,14 +83,14 @@ class LogisticLoss(NamedTuple):
         return np.log1p(small) + max(-total, 0.0)
 
     def torch(self, p: Any, z: Any) -> Any:
-        """The same for tensors."""
+        """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""
         total = p[:, 0] * z[..., 0].sum(1)
         return (-total.abs()).exp().log1p() + (-total).clamp(min=0)
 
 
 @register_loss
 class MultinomialLoss(NamedTuple):
-    """ℓ(z) = log Σ_a exp(s_a) − s_p with s = Σ_l z_l, the class p one of 0, ..., r − 1.
+    """Multinomial loss ℓ(z) = log Σ_a exp(s_a) − s_p with s = Σ_l z_l and a class p in 0, ..., r − 1.
 
     Examples
     --------
@@ -103,33 +103,33 @@ class MultinomialLoss(NamedTuple):
     convex = True  # type: ignore[misc]
 
     def value(self, p, z):
-        """ℓ. Compiled code."""
+        """Return ℓ. Compiled code."""
         s = z.sum(axis=0)
         top = s.max()
         return top + np.log(np.exp(s - top).sum()) - s[int(p[0])]
 
     def derivatives(self, p, z, grad, hess):
-        """ℓ and its derivatives. Compiled code."""
+        """Return ℓ and fill its gradient and Hessian. Compiled code."""
         s, r = z.sum(axis=0), z.shape[1]
         top = s.max()
         weight = np.exp(s - top)
         total = weight.sum()
         for i in range(z.size):
-            share = weight[i % r] / total
-            grad[i] = share - (1.0 if i % r == int(p[0]) else 0.0)
+            probability = weight[i % r] / total
+            grad[i] = probability - (1.0 if i % r == int(p[0]) else 0.0)
             for j in range(z.size):
-                hess[i, j] = share * ((1.0 if i % r == j % r else 0.0) - weight[j % r] / total)
+                hess[i, j] = probability * ((1.0 if i % r == j % r else 0.0) - weight[j % r] / total)
         return top + np.log(total) - s[int(p[0])]
 
     def torch(self, p: Any, z: Any) -> Any:
-        """The same for tensors."""
+        """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""
         s = z.sum(1)
         return s.logsumexp(1) - s.gather(1, p[:, :1].long())[:, 0]
 
 
 @register_loss
 class PhaseRetrievalLoss(NamedTuple):
-    """ℓ(z) = ¼ (s² − p)² with s = Σ_l z_l, an intensity p >= 0 and r = 1.
+    """Phase retrieval loss ℓ(z) = ¼ (s² − p)² with s = Σ_l z_l, an intensity p ≥ 0 and r = 1.
 
     Examples
     --------
@@ -142,14 +142,14 @@ class PhaseRetrievalLoss(NamedTuple):
     even = True  # type: ignore[misc]
 
     def value(self, p, z):
-        """ℓ. Compiled code."""
+        """Return ℓ. Compiled code."""
         total = 0.0
         for l in range(z.shape[0]):
             total += z[l, 0]
         return 0.25 * (total * total - p[0]) ** 2
 
     def derivatives(self, p, z, grad, hess):
-        """ℓ and its derivatives. Compiled code."""
+        """Return ℓ and fill its gradient and Hessian. Compiled code."""
         total = 0.0
         for l in range(z.shape[0]):
             total += z[l, 0]
@@ -160,13 +160,13 @@ class PhaseRetrievalLoss(NamedTuple):
         return 0.25 * (total * total - p[0]) ** 2
 
     def floor(self, p):
-        """Nothing is below a perfect fit. Compiled code."""
+        """Return the minimum of ℓ, that of a perfect fit. Compiled code."""
         return 0.0
 
     def curvature(self, p, n_fields, radius):
-        """Least at s = 0, where the Hessian is −p 1 1ᵀ. Compiled code."""
+        """Return the lowest curvature of ℓ, which is at s = 0: the Hessian is −p 1 1ᵀ there. Compiled code."""
         return -n_fields * max(p[0], 0.0)
 
     def torch(self, p: Any, z: Any) -> Any:
-        """The same for tensors."""
+        """Return ℓ (n,) for tensors p (n, P) and z (n, L, r)."""
         return 0.25 * (z[..., 0].sum(1) ** 2 - p[:, 0]) ** 2

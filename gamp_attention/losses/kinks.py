@@ -1,4 +1,4 @@
-"""Whether an attention map has kinks, looked for along random lines of fields."""
+"""Detection of kinks of an attention map along random lines of fields."""
 
 import warnings
 from dataclasses import dataclass
@@ -11,27 +11,27 @@ from gamp_attention.losses.user_attention import attend_all
 
 
 class KinkWarning(UserWarning):
-    """An attention map has kinks, jumps of its slope, at which runs may end with a status that says so."""
+    """Warning that an attention map has kinks (jumps of its derivative), at which runs may end without converging."""
 
 
 @dataclass(frozen=True)
 class KinkSettings:
-    """How kinks are looked for."""
+    """Settings of the search for kinks."""
 
-    lines: int = 6  # random ones; the first goes through zero
-    reach: float = 3.0  # of fields, to both sides
-    points: int = 2001  # on a line
-    places: int = 8  # of strongest bending on a line that are looked at closely
-    finer: int = 33  # points between neighbours of such a place, again and again
-    spacing: float = 1e-7  # at which what bends still is a kink
-    jump: float = 1e-3  # of the slope there, in units of the largest slope on the line and of a slope of one
+    lines: int = 6  # number of random lines; the first goes through zero
+    reach: float = 3.0  # half-length of a line, in units of the fields
+    points: int = 2001  # number of points on a line
+    places: int = 8  # number of points with the largest change of slope at which a line is refined
+    finer: int = 33  # number of points of one refinement between the two neighbours of such a point
+    spacing: float = 1e-7  # spacing at which a remaining change of slope counts as a kink
+    jump: float = 1e-3  # smallest change of slope, in units of the largest slope on the line or of 1 if that is larger
 
 
 KINKS = KinkSettings()
 
 
 def warn_of_kinks(attention: Any, n_tokens: int, rank: int) -> None:
-    """Warn, once for a map, if it has kinks and does not say so by smooth = False."""
+    """Warn, once for a map, if it has kinks and does not declare them by smooth = False."""
     if attention.smooth:
         _warn_once(attention, n_tokens, rank)
 
@@ -45,9 +45,9 @@ def _warn_once(attention: Any, n_tokens: int, rank: int) -> None:
         if jump > KINKS.jump:
             name = type(attention).__name__
             warnings.warn(
-                f"{name}.attend has kinks: its slope jumps by {jump:.2g} along a line of fields. Proximal maps and "
-                "state evolution take derivatives of it, so runs may end beside a minimum, with a status that says so. "
-                f"A smooth map avoids this; smooth = False in {name} says that it is known",
+                f"{name}.attend has kinks: its slope jumps by {jump:.2g} along a line of fields. Proximal maps "
+                "and state evolution use this slope, so runs may end near a minimum without converging, with a status "
+                f"that states it. Use a smooth map, or set smooth = False in {name} to silence this warning",
                 KinkWarning,
                 stacklevel=2,
             )
@@ -55,10 +55,10 @@ def _warn_once(attention: Any, n_tokens: int, rank: int) -> None:
 
 
 def largest_jump(attention: Any, base: np.ndarray, along: np.ndarray) -> float:
-    """The largest jump of the slope of S along base + t·along, relative to the slopes on the line or to one."""
+    """Return the largest jump of the slope of S along base + t·along, divided by max(largest slope, 1)."""
 
     def bends(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Slopes between the points (N − 1,), and their changes at inner points (N − 2,), largest over entries."""
+        """Return slopes between points (N − 1,) and their changes at inner points (N − 2,), maximal over entries."""
         S = np.empty((len(at), len(base), len(base)))
         attend_all(attention, base + at[:, None, None] * along, S)
         slopes = np.diff(S, axis=0) / (at[1] - at[0])
@@ -66,13 +66,13 @@ def largest_jump(attention: Any, base: np.ndarray, along: np.ndarray) -> float:
 
     line = np.linspace(-KINKS.reach, KINKS.reach, KINKS.points)
     slopes, first = bends(line)
-    unit, found = max(float(slopes.max()), 1.0), 0.0
-    for place in np.argsort(first)[::-1][: KINKS.places]:
-        at, spacing, bend = line[place + 1], line[1] - line[0], 0.0
+    unit, largest = max(float(slopes.max()), 1.0), 0.0
+    for index in np.argsort(first)[::-1][: KINKS.places]:
+        at, spacing, bend = line[index + 1], line[1] - line[0], 0.0
         while spacing > KINKS.spacing:
             near = np.linspace(at - spacing, at + spacing, KINKS.finer)
             _, changes = bends(near)
-            where = int(np.argmax(changes))
-            at, spacing, bend = near[where + 1], near[1] - near[0], float(changes[where])
-        found = max(found, bend / unit)
-    return found
+            strongest = int(np.argmax(changes))
+            at, spacing, bend = near[strongest + 1], near[1] - near[0], float(changes[strongest])
+        largest = max(largest, bend / unit)
+    return largest

@@ -1,4 +1,4 @@
-"""The two risks as a GLM: rows of loss parameters, and what does not depend on the weights."""
+"""Both risks written as a GLM: rows of loss parameters, and the part that does not depend on the weights."""
 
 from dataclasses import dataclass
 
@@ -9,18 +9,19 @@ from gamp_attention.losses.attention import pack_attention_parameters
 
 @dataclass(frozen=True, eq=False)
 class RiskTerms:
-    """A risk as a GLM: ℓ_μ(z) + constant_μ summed over samples, with rows of loss parameters."""
+    """Risk as a GLM: ℓ_μ(z) + constant_μ summed over samples, with rows of loss parameters."""
 
-    params: np.ndarray  # (n, P) labels of each sample; for attention G and M, P = 2 L², see `AttentionLoss`
-    constant: np.ndarray  # (n,) the part of the loss that does not depend on Q
+    params: np.ndarray  # (n, P) loss parameters of each sample; for attention G and M, P = 2 L², see `AttentionLoss`
+    constant: np.ndarray  # (n,) the part of each sample's loss that does not depend on Q
 
 
 def asymptotic_terms(T: np.ndarray, rho: np.ndarray) -> RiskTerms:
-    """Loss parameters of the asymptotic risk of equation (41): G = ρ, M = ρ Tᵀ, constant ½ Tr T ρ Tᵀ.
+    """Return the loss parameters of the asymptotic risk of equation (41): G = ρ, M = ρ Tᵀ, constant ½ Tr T ρ Tᵀ.
 
     Eq. :eq:`asymptotic-risk`.
 
-    T has shape (n, L, L) and rho, the traces tr Σ_l/d of each sample's tokens, (n, L), or (1, L) for the same in all.
+    T has shape (n, L, L); rho, the traces tr Σ_l/d of each sample's tokens, has shape (n, L), or (1, L) if they are
+    equal for all samples.
     """
     M = rho[:, :, None] * T.transpose(0, 2, 1)
     G = rho[:, :, None] * np.eye(rho.shape[1])

@@ -1,4 +1,4 @@
-"""Attention between correlated tokens, written for uncorrelated ones."""
+"""Attention between correlated tokens, written as a map of decorrelated tokens."""
 
 from typing import NamedTuple
 
@@ -11,11 +11,13 @@ from gamp_attention.losses.registration import register_attention
 
 @register_attention
 class TurnedAttention(NamedTuple):
-    """S[H z] H, for tokens x = H u of uncorrelated u: ‖(T − S) x‖ is the norm of (T H − S H) u.
+    """Attention map S[H z] H of decorrelated tokens u, for tokens x = H u.
+
+    ‖(T − S) x‖ is the norm of (T H − S H) u, so learning T from x is learning T[H ·] H from u.
 
     Attributes
     ----------
-    attention : S.
+    attention : attention map S of the correlated tokens.
     mixing : the L² entries of H, row by row.
     """
 
@@ -24,28 +26,28 @@ class TurnedAttention(NamedTuple):
 
     @property
     def even(self) -> bool:
-        """S[−z] = S[z]."""
+        """True if S[−z] = S[z]."""
         return self.attention.even
 
     @property
     def rotations(self) -> bool:
-        """S[z O] = S[z] for every rotation O of the columns."""
+        """True if S[z O] = S[z] for every rotation O of the columns."""
         return self.attention.rotations
 
     @property
     def parts(self) -> int:
-        """Weight matrices that Q holds side by side."""
+        """Number of weight matrices in the columns of Q."""
         return self.attention.parts
 
     def attend(self, z, S):
-        """Fill S (L, L) from fields z (L, r)."""
+        """Fill S (L, L) from fields z (L, r). Compiled code."""
         L, r = z.shape
-        turned, row = np.zeros(L * r), np.empty(L)
+        mixed, row = np.zeros(L * r), np.empty(L)
         for i in range(L):
             for k in range(L):
                 for a in range(r):
-                    turned[i * r + a] += self.mixing[i * L + k] * z[k, a]
-        fill_scores(self.attention, turned, L, r, S)
+                    mixed[i * r + a] += self.mixing[i * L + k] * z[k, a]
+        fill_scores(self.attention, mixed, L, r, S)
         for i in range(L):
             attend_row(self.attention, S, i)
             for j in range(L):
@@ -56,6 +58,6 @@ class TurnedAttention(NamedTuple):
                     S[i, j] += row[k] * self.mixing[k * L + j]
 
     def torch(self, z):
-        """Attention matrices (n, L, L) of a tensor of fields (n, L, r)."""
+        """Return attention matrices (n, L, L) for a tensor of fields (n, L, r)."""
         H = z.new_tensor(self.mixing).reshape(z.shape[-2], z.shape[-2])
         return self.attention(H @ z) @ H

@@ -1,4 +1,4 @@
-"""How concave the loss of two tokens can be near a point: the closed form of `two_tokens`, in intervals.
+"""Lower bounds of the curvature of the two-token loss near a point: interval arithmetic on the form in `two_tokens`.
 
 With the rows' slopes u_i = b φ_i' and curvatures c_i = b² φ_i'', ∇²ℓ = c_1 a aᵀ + c_2 e eᵀ + U, where a = (y − 2x, x),
 e = (−y, 2y − x) and U has the eigenvalues u_2 − u_1 ± √(2 (u_1² + u_2²)).
@@ -11,12 +11,12 @@ from gamp_attention._core.compiled import inline_kernel
 
 @inline_kernel
 def two_token_floor(loss, p, center, reach):
-    """A lower bound of the spectrum of ∇²ℓ where ‖z − center‖ ≤ reach."""
+    """Return a lower bound of the spectrum of ∇²ℓ in the ball ‖z − center‖ ≤ reach."""
     b, x, y = 1.0 / loss.attention.temperature, center[0], center[1]
-    span = np.sqrt(2.0) * reach  # of y − x
+    span = np.sqrt(2.0) * reach  # radius of the interval of y − x
     u1_low, u1_high, c1 = _row_bounds(p, 0, b, x, reach, y - x, span)
     u2_low, u2_high, c2 = _row_bounds(p, 1, b, y, reach, y - x, span)
-    wide = np.sqrt(5.0) * reach  # of y − 2x and 2y − x
+    wide = np.sqrt(5.0) * reach  # radius of the intervals of y − 2x and 2y − x
     a = (abs(y - 2.0 * x) + wide) ** 2 + (abs(x) + reach) ** 2
     e = (abs(2.0 * y - x) + wide) ** 2 + (abs(y) + reach) ** 2
     u1, u2 = max(-u1_low, u1_high), max(-u2_low, u2_high)
@@ -25,7 +25,7 @@ def two_token_floor(loss, p, center, reach):
 
 @inline_kernel
 def _row_bounds(p, i, b, z, reach, apart, span):
-    """Bounds of u_i from below and above, and of c_i from below; t_i = b z (y − x), each factor in an interval."""
+    """Return lower and upper bounds of u_i, and a lower bound of c_i, for t_i = b z (y − x) in intervals."""
     t1, t2 = (z - reach) * (apart - span), (z - reach) * (apart + span)
     t3, t4 = (z + reach) * (apart - span), (z + reach) * (apart + span)
     low, high = b * min(t1, t2, t3, t4), b * max(t1, t2, t3, t4)
@@ -47,7 +47,7 @@ def _row_bounds(p, i, b, z, reach, apart, span):
 
 @inline_kernel
 def _weights(t):
-    """1 − w and w at a difference t of scores, each to all its digits."""
+    """Return 1 − w and w at a difference t of scores, each to full relative accuracy."""
     small = np.exp(-abs(t))
     total = 1.0 / (1.0 + small)
     return (small * total, total) if t > 0.0 else (total, small * total)

@@ -1,4 +1,4 @@
-"""The loss of two tokens and one column of weights, tied softmax: in closed form, ten times faster than in general.
+"""Loss of two tokens and one column of weights with tied softmax, in closed form; ten times faster than in general.
 
 Each row of scores has one difference, t_1 = b z_1 (z_2 − z_1) and t_2 = b z_2 (z_2 − z_1), with b = 1/temperature. With
 weights (1 − w, w), w = 1/(1 + e^{−t}), the loss φ of a row has φ' = w (1 − w) δ and φ'' = w (1 − w) (1 − 2w) δ
@@ -12,13 +12,13 @@ from gamp_attention._core.compiled import inline_kernel
 
 @inline_kernel
 def is_two_tokens(loss):
-    """Whether an AttentionLoss of dot products has the closed form of this module."""
+    """Return whether an AttentionLoss of dot products has the closed form of this module."""
     return loss.n_tokens == 2 and loss.rank == 1 and loss.attention.softmax and not loss.attention.causal
 
 
 @inline_kernel
 def _row(p, i, t):
-    """φ_i at a difference t of scores; w (1 − w), 1 − 2w and δ."""
+    """Return φ_i at a difference t of scores, and w (1 − w), 1 − 2w and δ."""
     small = np.exp(-abs(t))
     total = 1.0 / (1.0 + small)
     first, second = (small * total, total) if t > 0.0 else (total, small * total)
@@ -29,14 +29,14 @@ def _row(p, i, t):
 
 @inline_kernel
 def two_token_value(loss, p, z):
-    """ℓ(z)."""
+    """Return ℓ(z)."""
     apart = (z[1] - z[0]) / loss.attention.temperature
     return _row(p, 0, z[0] * apart)[0] + _row(p, 1, z[1] * apart)[0]
 
 
 @inline_kernel
 def two_token_expansion(loss, p, x, y):
-    """ℓ(x, y), its gradient, and the entries 11, 12 and 22 of its Hessian."""
+    """Return ℓ(x, y), its gradient, and the entries 11, 12 and 22 of its Hessian."""
     b = 1.0 / loss.attention.temperature
     kappa = p[0] - p[1] - p[2] + p[3]
     value1, v1, odd1, delta1 = _row(p, 0, b * x * (y - x))
@@ -56,7 +56,7 @@ def two_token_expansion(loss, p, x, y):
 
 @inline_kernel
 def two_token_derivatives(loss, p, z, grad, hess):
-    """ℓ(z), filling its gradient (2,) and Hessian (2, 2)."""
+    """Return ℓ(z), and fill its gradient (2,) and Hessian (2, 2)."""
     value, grad[0], grad[1], hess[0, 0], cross, hess[1, 1] = two_token_expansion(loss, p, z[0], z[1])
     hess[0, 1] = cross
     hess[1, 0] = cross

@@ -1,4 +1,4 @@
-"""Attention models written down by a few numbers: with positions along one direction, and that of the paper."""
+"""Construction of attention models from a few numbers: models with positions along one direction, and the paper's."""
 
 from typing import Any
 
@@ -28,21 +28,23 @@ def attention_model(
     penalty: Any = None,
     score_noise: float = 0.0,
 ) -> Model:
-    """Model with isotropic tokens, Gaussian teacher weights and positions along one direction, or a law of its own.
+    """Build a model with isotropic Gaussian tokens, Gaussian teacher weights and positions along one direction.
+
+    Covariances, positions and teacher weights of any other distribution are passed as `coordinates`.
 
     Parameters
     ----------
-    n_tokens, rank, teacher_rank : L, r and t.
-    omega : share ω of the positional matrix A in the target, in [0, 1]; 0.3 if not given.
-    sigma : standard deviation of the tokens, one number or one for each token, Σ_l = σ_l² I; 0.5 if not given.
-    lam : ridge λ > 0; not used where a penalty is given.
-    A : (L, L) positional part of the target; 0.6 on the diagonal and the rest shared, if not given.
+    n_tokens, rank, teacher_rank : number of tokens L, columns r of the student's Q and columns t of the teacher's Q*.
+    omega : fraction ω of the positional matrix A in the target, in [0, 1]; 0.3 if not given.
+    sigma : standard deviation of the tokens, Σ_l = σ_l² I: one number, or one for each token (L,); 0.5 if not given.
+    lam : ridge strength λ > 0; ignored if `penalty` is given.
+    A : (L, L) positional part of the target. If not given, 0.6 on the diagonal and 0.4/(L − 1) elsewhere.
     tau : (L,) positions p_l = τ_l 1_d/√d; evenly spaced from 1 to −1 if not given.
-    student : the attention map S; the tied softmax of eq. (15) if not given.
-    teacher : another target map T than that of eq. (16), which ω and A belong to.
-    coordinates : the law ν of covariances, positions and teacher weights, in place of sigma and tau.
-    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
-    score_noise : s of targets y = (T[u] + s N)x with white noise N (L, L) of each sample.
+    student : attention map S; the tied softmax of eq. (15) if not given.
+    teacher : target map T. If not given, the map of eq. (16) with `omega` and `A`.
+    coordinates : distribution ν of covariances, positions and teacher weights; replaces `sigma` and `tau`.
+    penalty : penalty to use instead of Ridge(lam), e.g. ElasticNet(lam, l1).
+    score_noise : s of the targets y = (T[u] + s N)x, in which N (L, L) is white noise, drawn for each sample.
 
     Returns
     -------
@@ -50,7 +52,12 @@ def attention_model(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if an argument has the wrong type, `coordinates` is not a CoordinateLaw, or `teacher` is not callable or
+        has no boolean property `even`.
+    ValueError : if `n_tokens`, `rank` or `teacher_rank` is below 1; `omega` is outside [0, 1]; `sigma` or `lam` is not
+        positive; `score_noise` is negative; `A` or `tau` has another shape; `omega` or `A` is combined with
+        `teacher`, or `sigma` or `tau` with `coordinates`; `coordinates` is for another L or t; or `teacher` returns
+        matrices of another shape.
 
     Examples
     --------
@@ -71,19 +78,19 @@ def attention_model(
             np.fill_diagonal(A, 0.6 if L > 1 else 1.0)
         teacher = SoftmaxTeacher(omega, check.array("A", A, (L, L)))
     elif omega is not None or A is not None:
-        raise ValueError("omega, A: need no value beside a teacher, which has its own; got one")
+        raise ValueError("omega, A: need to be omitted if `teacher` is given, which defines the whole target; got both")
     if coordinates is None:
         sigma = 0.5 if sigma is None else sigma
         sigma = check.deviations("sigma", np.full(L, sigma) if check.ndim("sigma", sigma) == 0 else sigma, (L,))
         tau = None if tau is None else check.array("tau", tau, (L,))
         coordinates = coordinate_law(sigma[None] ** 2, tau, n_tokens=L, teacher_rank=t)
     elif sigma is not None or tau is not None:
-        raise ValueError("sigma, tau: need no value beside coordinates, which have their own; got one")
+        raise ValueError("sigma, tau: need to be omitted if `coordinates` is given, which defines both; got a value")
     elif not isinstance(coordinates, CoordinateLaw):
         raise check.fail("coordinates", coordinates, "a CoordinateLaw", TypeError)
     elif (coordinates.gamma.shape[1], coordinates.teacher_mean.shape[1]) != (L, t):
         found = f"L = {coordinates.gamma.shape[1]}, t = {coordinates.teacher_mean.shape[1]}"
-        raise check.fail("coordinates", found, f"a law of L = {L} tokens and t = {t} teacher columns")
+        raise check.fail("coordinates", found, f"a distribution of L = {L} tokens and t = {t} teacher columns")
     student = DotProductAttention() if student is None else student
     return Model(teacher, coordinates, penalty, r, student, score_noise=score_noise)
 
@@ -92,16 +99,16 @@ def paper_model(
     omega: float = 0.3, sigma: float = 0.5, lam: float = 0.01, A: Any = ((0.6, 0.4), (0.4, 0.6)), penalty: Any = None,
     score_noise: float = 0.0,
 ) -> Model:  # fmt: skip
-    """The model of the paper's Section 5: L = 2, r = t = 1, p_1 = −p_2 = 1_d/√d, Q* ~ N(0, I).
+    """Build the model of the paper's Section 5: L = 2, r = t = 1, p_1 = −p_2 = 1_d/√d, Q* ~ N(0, I).
 
     Parameters
     ----------
-    omega : share ω of the positional matrix A in the target, in [0, 1].
-    sigma : standard deviation of the tokens.
-    lam : ridge λ > 0; not used where a penalty is given.
+    omega : fraction ω of the positional matrix A in the target, in [0, 1].
+    sigma : standard deviation σ of the tokens, Σ_l = σ² I.
+    lam : ridge strength λ > 0; ignored if `penalty` is given.
     A : (2, 2) positional part of the target.
-    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
-    score_noise : s of targets y = (T[u] + s N)x with white noise N (2, 2) of each sample.
+    penalty : penalty to use instead of Ridge(lam), e.g. ElasticNet(lam, l1).
+    score_noise : s of the targets y = (T[u] + s N)x, in which N (2, 2) is white noise, drawn for each sample.
 
     Returns
     -------
@@ -109,7 +116,9 @@ def paper_model(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if an argument has the wrong type.
+    ValueError : if `omega` is outside [0, 1]; `sigma` or `lam` is not positive; `score_noise` is negative; or `A` is
+        not of shape (2, 2).
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Classes of coordinates: spectra, positions and teacher weights that a law of coordinates is made of."""
+"""Classes of coordinates: values of spectra, positions and teacher weights, from which a CoordinateLaw is built."""
 
 from itertools import product
 from typing import Any, NamedTuple
@@ -12,12 +12,12 @@ from gamp_attention.results import shown
 
 @shown
 class CoordinateClasses(NamedTuple):
-    """Values that coordinates take, along the first axis, and the shares of coordinates that take each.
+    """Values of K classes of coordinates, along the first axis, and the fraction of coordinates in each class.
 
     Attributes
     ----------
-    values : (K, …).
-    weight : (K,) shares, which add to one.
+    values : (K, …), the value in each class.
+    weight : (K,) fractions of the coordinates; they add to 1.
 
     Examples
     --------
@@ -35,25 +35,27 @@ class CoordinateClasses(NamedTuple):
 def power_law_spectrum(
     exponent: float, n_classes: int = 16, *, weight: Any = None, variance: float = 0.25
 ) -> CoordinateClasses:
-    """Eigenvalues γ_k ∝ k^(−a) of a covariance, k = 1..K, each of a class of coordinates.
+    """Return eigenvalues γ_k ∝ k^(−a) of a covariance, k = 1..K, one for each class of coordinates.
 
-    A coordinate of rank u = i/d has an eigenvalue ∝ u^(−a), held constant within each class at its smallest value: with
-    shares w_k, γ_k ∝ u_k^(−a) at u_k = w_1 + … + w_k.
+    Coordinate i of d has an eigenvalue ∝ (i/d)^(−a), replaced within each class by its smallest value: with fractions
+    w_k, γ_k ∝ u_k^(−a) at u_k = w_1 + … + w_k.
 
     Parameters
     ----------
-    exponent : a >= 0.
-    n_classes : K; with equal shares the largest eigenvalue is K^a times the smallest.
-    weight : (K,) shares of the classes; equal if not given.
-    variance : tr Σ/d that the eigenvalues are scaled to.
+    exponent : a ≥ 0.
+    n_classes : K; with equal fractions the largest eigenvalue is K^a times the smallest. Ignored if `weight` is given.
+    weight : (K,) fractions of the coordinates in each class; equal if not given.
+    variance : tr Σ/d, to which the eigenvalues are scaled.
 
     Returns
     -------
-    CoordinateClasses with values (K,), falling, for `coordinate_law`.
+    CoordinateClasses with values (K,) in decreasing order, for `coordinate_law`.
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if an argument has the wrong type.
+    ValueError : if `exponent` is negative, or so large that an eigenvalue overflows; `variance` is not positive;
+        `n_classes` is below 1; or `weight` is not positive or does not add to 1.
 
     Examples
     --------
@@ -69,25 +71,26 @@ def power_law_spectrum(
     with np.errstate(over="ignore"):
         values = np.cumsum(weight) ** -exponent
     if not np.isfinite(values).all():
-        raise check.fail("exponent", exponent, "eigenvalues within the range of doubles")
+        raise check.fail("exponent", exponent, "a value for which no eigenvalue overflows the range of doubles")
     return CoordinateClasses(values * variance / (weight @ values), weight)
 
 
 def sign_positions(n_tokens: int = 2, size: float = 1.0) -> CoordinateClasses:
-    """Positions with independent random signs, τ_l^i = ±size.
+    """Return positions with independent random signs, τ_l^i = ±size.
 
     Parameters
     ----------
-    n_tokens : L.
-    size : of τ, not negative.
+    n_tokens : L, at most 10.
+    size : absolute value of τ, at least 0.
 
     Returns
     -------
-    CoordinateClasses with all patterns (2^L, L), equally likely.
+    CoordinateClasses with all 2^L sign patterns, values (2^L, L), in equal fractions.
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if an argument has the wrong type.
+    ValueError : if `n_tokens` is not in 1..10, or `size` is negative.
 
     Examples
     --------
@@ -96,27 +99,28 @@ def sign_positions(n_tokens: int = 2, size: float = 1.0) -> CoordinateClasses:
     [[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]
     """
     L, size = check.integer("n_tokens", n_tokens, low=1), check.real("size", size, low=0, high=MAX_ROOT)
-    max_tokens = 10  # of 1024 classes
+    max_tokens = 10  # the number of classes, 2^L, is then at most 1024
     if max_tokens < L:
-        raise check.fail("n_tokens", L, f"at most {max_tokens}, for 2^L classes of coordinates")
+        raise check.fail("n_tokens", L, f"at most {max_tokens}, because there are 2^L classes of coordinates")
     return CoordinateClasses(size * np.array(list(product((1.0, -1.0), repeat=L))), np.full(2**L, 0.5**L))
 
 
 def subset_positions(tau: Any, share: float) -> CoordinateClasses:
-    """Positions τ_l/√share on a share of the coordinates and zero on the others, so that ‖p_l‖ stays.
+    """Return positions τ_l/√share on a fraction `share` of the coordinates and 0 on the others; ‖p_l‖ is unchanged.
 
     Parameters
     ----------
-    tau : (L,) positions on all coordinates.
-    share : of the coordinates, in (0, 1].
+    tau : (L,) positions that would be on all coordinates.
+    share : fraction of the coordinates with positions, in (0, 1].
 
     Returns
     -------
-    CoordinateClasses with values (2, L).
+    CoordinateClasses with values (2, L), or (1, L) if `share` is 1.
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if an argument has the wrong type.
+    ValueError : if `tau` is not of shape (L,), or `share` is not in (0, 1].
 
     Examples
     --------
@@ -130,21 +134,22 @@ def subset_positions(tau: Any, share: float) -> CoordinateClasses:
 
 
 def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -> CoordinateClasses:
-    """Teacher rows N(0, variance·1) on a share of the coordinates and zero on the others.
+    """Return teacher rows N(0, variance·1) on a fraction `share` of the coordinates and zero on the others.
 
     Parameters
     ----------
-    share : of the coordinates, in (0, 1].
-    teacher_rank : t.
-    variance : of the entries that are not zero.
+    share : fraction of the coordinates with nonzero teacher weights, in (0, 1].
+    teacher_rank : t, columns of the teacher.
+    variance : variance of the nonzero entries.
 
     Returns
     -------
-    CoordinateClasses with covariances (2, t, t) for values.
+    CoordinateClasses whose values are covariances (2, t, t), or (1, t, t) if `share` is 1.
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if an argument has the wrong type.
+    ValueError : if `share` is not in (0, 1], `teacher_rank` is below 1, or `variance` is negative.
 
     Examples
     --------
@@ -166,7 +171,7 @@ def _on_share(value: np.ndarray, share: float) -> CoordinateClasses:
 
 
 def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> CoordinateClasses:
-    """A value of one of the given shapes, or many of them, with equal shares or shares of their own, as classes."""
+    """Return `given` as classes: one value of one of the `shapes`, an array of equally frequent values, or classes."""
     weight = None
     if isinstance(given, CoordinateClasses):
         given, weight = given
@@ -180,8 +185,8 @@ def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> Coordinate
 
 
 def class_shares(name: str, value: Any, K: int) -> np.ndarray:
-    """The shares (K,) of classes, if they are positive and add to one."""
+    """Return the fractions (K,) of the classes; raise ValueError unless they are positive and add to 1."""
     weight = check.array(name, value, (K,))
     if (weight <= 0).any() or abs(weight.sum() - 1) > 1e-12:
-        raise check.fail(name, weight, "positive numbers that add to 1")
+        raise check.fail(name, weight, "positive numbers that add to 1, the fractions of the classes")
     return weight

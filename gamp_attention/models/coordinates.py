@@ -1,4 +1,4 @@
-"""The law ν over coordinates: covariances, positions and teacher weights."""
+"""The joint distribution ν of covariances, positions and teacher weights over the coordinates."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,21 +14,23 @@ from gamp_attention.models.coordinate_classes import class_shares, value_classes
 
 @dataclass(frozen=True, eq=False)
 class CoordinateLaw(Shown):
-    """The joint law ν of covariances, positions and teacher weights over the coordinates of R^d, as K classes.
+    """Joint distribution ν of covariances, positions and teacher weights over the coordinates of R^d, as K classes.
 
-    It is the ν of equation (5). In class k every coordinate has covariance eigenvalues γ_l and positions τ_l = √d p_l,
-    and a Gaussian teacher row π ~ N(mean, covariance).
+    This is the ν of equation (5). In class k every coordinate has covariance eigenvalues γ_l and positions
+    τ_l = √d p_l, and a Gaussian teacher row π ~ N(mean, covariance).
 
     Attributes
     ----------
-    weight : (K,) shares of the classes, adding to one.
+    weight : (K,) fractions of the coordinates in each class; they add to 1.
     gamma : (K, L) eigenvalues of Σ_l in the common basis, at least 0.
     tau : (K, L) √d times the coordinate of p_l.
-    teacher_mean, teacher_cov : (K, t) and (K, t, t), of the rows of Q*.
+    teacher_mean, teacher_cov : (K, t) and (K, t, t), mean and covariance of the rows of Q*.
 
     Raises
     ------
-    TypeError, ValueError : naming the field, what it got and what it needs.
+    TypeError : if a field is not an array of real numbers.
+    ValueError : if shapes do not match; `weight` is not positive or does not add to 1; `gamma` has a negative entry or
+        a column of zeros; or a matrix of `teacher_cov` is not symmetric positive semi-definite.
 
     Examples
     --------
@@ -66,19 +68,19 @@ class CoordinateLaw(Shown):
         for name, values in checked.items():
             object.__setattr__(self, name, values)
         if (self.gamma < 0).any():
-            raise check.fail("gamma", float(self.gamma.min()), "eigenvalues, at least 0, of positive semi-definite Σ_l")
+            raise check.fail("gamma", float(self.gamma.min()), "eigenvalues of positive semi-definite Σ_l, at least 0")
         if (self.trace <= 0).any():
-            raise check.fail("gamma", self.gamma, "a positive trace of every Σ_l")
+            raise check.fail("gamma", self.gamma, "a positive trace of every Σ_l: no column of zeros")
         _covariances("teacher_cov", self.teacher_cov)
 
     @cached_property
     def trace(self) -> np.ndarray:
-        """tr Σ_l / d, of shape (L,)."""
+        """Normalized traces tr Σ_l / d, of shape (L,)."""
         return self.weight @ self.gamma
 
     @cached_property
     def moments(self) -> np.ndarray:
-        """E[(τ, π)(τ, π)ᵀ] in each class, of shape (K, L + t, L + t)."""
+        """Second moments E[(τ, π)(τ, π)ᵀ] in each class, of shape (K, L + t, L + t)."""
         mean = np.concatenate([self.tau, self.teacher_mean], axis=1)
         second = mean[:, :, None] * mean[:, None, :]
         L = self.tau.shape[1]
@@ -95,17 +97,17 @@ class CoordinateLaw(Shown):
 def coordinate_law(
     spectra: Any = 0.25, tau: Any = None, teacher: Any = None, *, n_tokens: int = 2, teacher_rank: int = 1
 ) -> CoordinateLaw:
-    """The law of coordinates whose covariances, positions and teacher weights are independent of each other.
+    """Return the distribution of coordinates in which covariances, positions and teacher weights are independent.
 
-    Each of the three is an array of equally likely values, or `CoordinateClasses` with shares of their own; the law has
-    a class for every combination. Laws with dependence are written as a `CoordinateLaw` or by `law_from_samples`.
+    Each of the three is an array of equally frequent values, or `CoordinateClasses` with other fractions; the result
+    has a class for every combination. If they are dependent, build a `CoordinateLaw` or use `law_from_samples`.
 
     Parameters
     ----------
     spectra : eigenvalues of Σ_l: a number, (K,) common to all tokens, or (K, L) in a common basis.
     tau : (L,) or (J, L) positions τ = √d p; evenly spaced from 1 to −1, the same in all coordinates, if not given.
     teacher : (t, t) or (J, t, t) covariances of the rows of Q*, Gaussian of mean zero; the identity if not given.
-    n_tokens, teacher_rank : L and t.
+    n_tokens, teacher_rank : number of tokens L and of teacher columns t.
 
     Returns
     -------
@@ -113,7 +115,9 @@ def coordinate_law(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if an argument has the wrong type.
+    ValueError : if `n_tokens` or `teacher_rank` is below 1; `spectra` has a negative value or only zeros for a token;
+        `teacher` has a matrix that is not symmetric positive semi-definite; or a shape does not match L or t.
 
     Examples
     --------
@@ -127,7 +131,7 @@ def coordinate_law(
     check.fits("n_tokens, teacher_rank", max(L, t), t)
     gamma = value_classes("spectra", spectra, (), (L,))
     if not (gamma.values >= 0).all() or not gamma.values.any(axis=0).all():
-        needs = "eigenvalues, at least 0, of positive semi-definite Σ_l, and a positive trace of each"
+        needs = "eigenvalues of positive semi-definite Σ_l: at least 0, with a positive trace of each Σ_l"
         raise check.fail("spectra", gamma.values, needs)
     gamma = gamma._replace(values=np.broadcast_to(gamma.values.reshape(len(gamma.values), -1), (len(gamma.values), L)))
     tau = value_classes("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))

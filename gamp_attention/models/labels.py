@@ -1,4 +1,4 @@
-"""What labels a teacher gives: rows p (N, P) from its fields u = xQ*/√d (N, L, t) and white noise."""
+"""Label models of teachers: labels p (N, P) as a function of the fields u = xQ*/√d (N, L, t) and of white noise."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,22 +10,22 @@ from gamp_attention._core import check
 
 
 class LabelTeacher(Protocol):
-    """A teacher of labels is any object with these methods."""
+    """Interface of a label model: any object with these methods can be the teacher of a labelled model."""
 
     @property
     def even(self) -> bool:
-        """Whether labels stay the same when all fields and the noise change sign."""
+        """True if labels stay the same when all fields and the noise change sign."""
 
     def n_noise(self, n_tokens: int, rank: int) -> int:
-        """Gaussian numbers that the labels of one sample take beside the fields."""
+        """Return the number of Gaussian random numbers per sample that the labels need in addition to the fields."""
 
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Labels (N, P) from fields (N, L, t) and white noise (N, n_noise)."""
+        """Return labels (N, P) for fields (N, L, t) and white noise (N, n_noise)."""
 
 
 @dataclass(frozen=True)
 class LinearLabels:
-    """p = u + noise · N(0, 1), one for each of the L t fields; for the squared loss.
+    """Linear labels p = u + noise · N(0, 1), one for each of the L t fields; for the squared loss.
 
     Attributes
     ----------
@@ -46,22 +46,22 @@ class LinearLabels:
         check.real("noise", self.noise, low=0)
 
     def n_noise(self, n_tokens: int, rank: int) -> int:
-        """One for each field."""
+        """Return one number for each field, or 0 if there is no noise."""
         return n_tokens * rank if self.noise else 0
 
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Labels (N, L t)."""
+        """Return labels (N, L t)."""
         flat = u.reshape(len(u), -1)
         return flat + self.noise * noise if self.noise else flat
 
 
 @dataclass(frozen=True)
 class LogisticLabels:
-    """p = ±1 with log odds Σ_l u_l / temperature, t = 1; their sign at temperature 0. For the logistic loss.
+    """Binary labels p = ±1 with log odds Σ_l u_l / temperature, for t = 1 and the logistic loss.
 
     Attributes
     ----------
-    temperature : at least 0.
+    temperature : at least 0; at 0 the label is the sign of Σ_l u_l.
 
     Examples
     --------
@@ -78,11 +78,11 @@ class LogisticLabels:
         check.real("temperature", self.temperature, low=0)
 
     def n_noise(self, n_tokens: int, rank: int) -> int:
-        """One for each sample."""
+        """Return 1, or 0 at temperature 0."""
         return 1 if self.temperature else 0
 
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Labels (N, 1)."""
+        """Return labels (N, 1), each ±1."""
         total = u[..., 0].sum(axis=1, keepdims=True)
         positive = ndtr(noise) < expit(total / self.temperature) if self.temperature else total > 0
         return np.where(positive, 1.0, -1.0)
@@ -90,7 +90,7 @@ class LogisticLabels:
 
 @dataclass(frozen=True)
 class ClassLabels:
-    """Class p of t, with probabilities softmax(Σ_l u_l); for the multinomial loss.
+    """Class labels p in 0, ..., t − 1 with probabilities softmax(Σ_l u_l); for the multinomial loss.
 
     Examples
     --------
@@ -103,18 +103,18 @@ class ClassLabels:
     even = False
 
     def n_noise(self, n_tokens: int, rank: int) -> int:
-        """One for each sample."""
+        """Return 1: each label is drawn with one random number."""
         return 1
 
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Labels (N, 1), in 0, ..., t − 1."""
+        """Return labels (N, 1), in 0, ..., t − 1."""
         shares = np.cumsum(softmax(u.sum(axis=1), axis=1), axis=1)
         return (ndtr(noise) > shares[:, :-1]).sum(axis=1, keepdims=True).astype(float)
 
 
 @dataclass(frozen=True)
 class IntensityLabels:
-    """p = (Σ_l u_l)² + noise · N(0, 1), t = 1; for phase retrieval.
+    """Intensities p = (Σ_l u_l)² + noise · N(0, 1), for t = 1 and phase retrieval.
 
     Attributes
     ----------
@@ -135,14 +135,14 @@ class IntensityLabels:
 
     @property
     def even(self) -> bool:
-        """Noise breaks the symmetry of the intensity."""
+        """True if there is no noise: noise breaks the symmetry of the intensity."""
         return self.noise == 0
 
     def n_noise(self, n_tokens: int, rank: int) -> int:
-        """One for each sample."""
+        """Return 1, or 0 if there is no noise."""
         return 1 if self.noise else 0
 
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Labels (N, 1)."""
+        """Return labels (N, 1)."""
         clean = u[..., 0].sum(axis=1, keepdims=True) ** 2
         return clean + self.noise * noise if self.noise else clean

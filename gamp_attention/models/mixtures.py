@@ -1,8 +1,8 @@
-"""Mixtures of tokens, Appendix C.10: every token has a class, and its mean and covariance are those of the class.
+"""Mixtures of tokens, Appendix C.10: every token has a class, which determines its mean and covariance.
 
-A mixture is a problem with S sources, one for each (token, class) pair, of which every sample sees L. Laws, overlaps
-and variances of the weights' side have S entries. The channel is averaged over the fields given the classes, and then
-over the classes.
+A mixture is a problem with S sources, one for each (token, class) pair; each sample has tokens from L of them.
+Distributions, overlaps and variances of the weights have S entries. Averages over samples are computed for fixed
+classes first and then averaged over the classes.
 """
 
 from dataclasses import dataclass, field, replace
@@ -26,30 +26,31 @@ from gamp_attention.models.token_classes import ClassLaw, class_law
 
 @dataclass(frozen=True, eq=False)
 class ShiftedTeacher:
-    """T at fields that have means, as a map of these fields less their means."""
+    """Teacher T as a map of the fields minus their means."""
 
     teacher: Teacher
-    shift: np.ndarray  # (L, t) means Q*ᵀμ_l/√d of the teacher's fields
+    shift: np.ndarray  # (L, t) means Q*ᵀμ_l/√d of the teacher's fields, added before T is applied
 
     @property
     def even(self) -> bool:
-        """Means of the fields break the symmetry of T."""
+        """True if T is even and all means are zero: nonzero means break the symmetry."""
         return bool(self.teacher.even and not self.shift.any())
 
     def __call__(self, u: np.ndarray) -> np.ndarray:
-        """Target attention matrices (..., L, L) of centred teacher fields u (..., L, t)."""
+        """Return target attention matrices (..., L, L) for centred teacher fields u (..., L, t)."""
         return self.teacher(u + self.shift)
 
 
 @dataclass(frozen=True, eq=False)
 class MixtureModel(Model):
-    """A problem whose tokens are mixtures, x_l | c_l = k ~ N(μ_{l,k}, Σ_{l,k}), with any joint law of the classes.
+    """Problem whose tokens are mixtures, x_l | c_l = k ~ N(μ_{l,k}, Σ_{l,k}), with any joint distribution of classes.
 
     Attributes
     ----------
-    coordinates : the law ν over sources: γ_s of Σ_{l,k}, τ_s = √d (p_l + μ_{l,k}), and the teacher's weights.
-    classes : joint law of the classes.
-    class_means : (K, S) √d μ_{l,k} in each class of coordinates: the teacher sees tokens without their positions.
+    coordinates : distribution ν over sources s = (l, k): γ_s of Σ_{l,k}, τ_s = √d (p_l + μ_{l,k}), teacher weights.
+    classes : joint distribution of the classes.
+    class_means : (K, S) √d μ_{l,k} in each class of coordinates. Needed because the teacher reads tokens without their
+        positions.
     """
 
     classes: ClassLaw = field(kw_only=True)
@@ -58,19 +59,21 @@ class MixtureModel(Model):
     def __post_init__(self) -> None:
         if self.coordinates.gamma.shape[1] != self.classes.n_sources:
             found = f"{self.coordinates.gamma.shape[1]} sources"
-            raise check.fail("coordinates", found, f"a law of the {self.classes.n_sources} sources of `classes`")
+            needs = f"a distribution of the {self.classes.n_sources} sources of `classes`"
+            raise check.fail("coordinates", found, needs)
         means = check.array("class_means", self.class_means, self.coordinates.tau.shape)
         rest, classes = self.coordinates.tau - means, self.classes
         alike = rest[:, classes.first][:, classes.token]
         if not np.allclose(rest, alike, rtol=0, atol=1e-9 * (1 + np.abs(rest).max())):
-            needs = "positions coordinates.tau - class_means that a token has in all classes"
+            needs = "the same positions coordinates.tau - class_means in all classes of a token"
             raise check.fail("class_means", means, needs)
         if is_registered_loss(self.student):
-            raise check.fail("student", self.student, "an attention map: mixtures are made for attention", TypeError)
+            needs = "an attention map: mixtures are implemented for attention only, not for labels"
+            raise check.fail("student", self.student, needs, TypeError)
         super().__post_init__()
 
     def given(self, sources: np.ndarray) -> Model:
-        """The model of samples whose tokens are drawn from given sources (L,)."""
+        """Return the model of samples whose tokens are drawn from given sources (L,)."""
         law = self.coordinates
         teacher = ShiftedTeacher(self.teacher, self.teacher_shift[sources])
         own = CoordinateLaw(law.weight, law.gamma[:, sources], law.tau[:, sources], law.teacher_mean, law.teacher_cov)
@@ -83,8 +86,11 @@ class MixtureModel(Model):
         return tuple(Component(float(share), sources, self.given(sources)) for share, sources in patterns)
 
     def on_coordinates(self, gamma: np.ndarray, tau: np.ndarray, class_means: np.ndarray, pi: np.ndarray) -> Model:
-        """The model with the law of given coordinates: γ, √d (p + μ) and √d μ (d, S), and teacher rows (d, t)."""
-        S = tau.shape[1]  # coordinates of one class must have class means in common too
+        """Return this model with the distribution of given coordinates.
+
+        The arguments are γ, √d (p + μ) and √d μ, each (d, S), and teacher rows (d, t).
+        """
+        S = tau.shape[1]  # the means are stacked below τ so that coordinates of one class have equal class means too
         both = law_from_samples(np.tile(gamma, 2), np.concatenate([tau, class_means], axis=1), pi)
         spreads = {"gamma_spread": both.gamma_spread[:S], "tau_spread": both.tau_spread[:S]}
         law = replace(both, gamma=both.gamma[:, :S], tau=both.tau[:, :S], **spreads)
@@ -108,32 +114,35 @@ def mixture_model(
     penalty: Any = None,
     score_noise: float = 0.0,
 ) -> MixtureModel:
-    """Model whose tokens are Gaussian mixtures, Appendix C.10: x_l | c_l = k ~ N(μ_{l,k}, σ_{l,k}² I).
+    """Build a model whose tokens are Gaussian mixtures, Appendix C.10: x_l | c_l = k ~ N(μ_{l,k}, σ_{l,k}² I).
 
     Eq. :eq:`mixture`.
 
     Parameters
     ----------
-    classes : (K_1, …, K_L) joint probabilities of the classes of the L tokens; those of no probability are left out.
-    means : (L, K) class means μ_{l,k} = means[l, k] 1_d/√d, K being the most classes of a token. For means along other
-        directions than 1_d, (J, L, K) or `CoordinateClasses` of such values: one for each of J classes of coordinates.
-    rank, teacher_rank : r and t.
+    classes : (K_1, …, K_L) joint probabilities of the classes of the L tokens; patterns of probability 0 are dropped.
+    means : (L, K) class means μ_{l,k} = means[l, k] 1_d/√d, K being the largest number of classes of a token. For means
+        along other directions than 1_d, (J, L, K) or `CoordinateClasses` of such values: one for each of J classes of
+        coordinates.
+    rank, teacher_rank : columns r of the student's Q and t of the teacher's Q*.
     omega : as for `attention_model`.
     sigma : standard deviations of the tokens in their classes: one number, (L,) or (L, K).
     lam, A : as for `attention_model`.
     tau : (L,) or (J, L) positions as for `coordinate_law`; evenly spaced from 1 to −1, the same in all coordinates, if
         not given. Classes of coordinates of positions and of means are independent.
-    teacher_mean : (t,) mean of the rows of Q*, beside their covariance 1; zero if not given.
+    teacher_mean : (t,) mean of the rows of Q*, whose covariance is the identity; zero if not given.
     student, teacher, penalty, score_noise : as for `attention_model`.
 
     Returns
     -------
-    MixtureModel, with one source for each (token, class) pair of positive probability, in order of tokens, then
-        classes. Overlaps hold one entry for each source.
+    MixtureModel, with one source for each (token, class) pair of positive probability, ordered by token, then class.
+        Overlaps have one entry for each source.
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if an argument has the wrong type, or `student` is a loss of labels.
+    ValueError : if `classes` are not probabilities that add to 1, or have more than 4096 combinations of positive
+        probability; a shape does not match; `sigma` is not positive; or a condition of `attention_model` is violated.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The law of one's own tokens, as `law_of` finds it, and how far the tokens are from what it assumes."""
+"""Distribution of the user's tokens as estimated by `law_of`, and its departures from the assumptions of the theory."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,15 +14,15 @@ VERDICTS = ("as assumed", "mild", "strong")
 
 @dataclass(frozen=True)
 class Departure(Result):
-    """One way in which data can differ from what the theory assumes.
+    """Departure of data from one assumption of the theory.
 
     Attributes
     ----------
-    name : what was measured.
-    value, error : its value and standard error, NaN where none is known.
-    expected : what it is where the assumption holds.
+    name : measured quantity.
+    value, error : its value and standard error; the error is NaN if unknown.
+    expected : value if the assumption holds; NaN if there is no such value.
     verdict : "as assumed", "mild" or "strong".
-    meaning : what it does to predictions.
+    meaning : effect on predictions.
     """
 
     name: str
@@ -35,23 +35,24 @@ class Departure(Result):
 
 @dataclass(frozen=True, eq=False)
 class DataLaw(Result, CoordinateLaw):
-    """The law of one's own tokens, for `attention_model(coordinates=...)`, and, with a target, `solve_state_evolution`.
+    """Token distribution estimated from data, with its departures from the assumptions of the theory.
 
-    As a `CoordinateLaw` it has a class for each of the eigenvalues γ that the covariances are resolved into, or several
-    where positions differ in direction. Solvers of state evolution, `trajectory` and `sample` take it for its `model`.
+    Pass it to `attention_model(coordinates=...)`, or directly as the model to `solve_state_evolution`, `trajectory` and
+    `sample`, which then use `model`. As a `CoordinateLaw` it has one class for each of the eigenvalues γ that represent
+    the covariances, or several classes per eigenvalue if positions differ in direction.
 
     Attributes
     ----------
-    model : the Model that the law belongs to, with the target, student and penalty of the data.
-    departures : of the tokens from what the law assumes, see `Departure`; `str` of the law is their table.
-    correlation : (L, L) of the tokens of a sample, tr Σ_ll'/√(tr Σ_ll tr Σ_l'l').
-    turned : whether `model` holds this correlation, by uncorrelated tokens u of trace 1 in x = H u. Its overlaps are
-        then those of u: QᵀΣ_lQ/d is tr Σ_l/d times its q.
-    noise : s, the score noise of the model.
-    outside : mean square of the outputs outside of the span of their tokens, which no attention can reach. It adds to
-        test errors of finite data, and is not in those of state evolution.
-    n_samples : samples that the law was taken from.
-    replicas : models of laws without one part of the samples each, for errors of what is computed from the law.
+    model : Model with this distribution and the target, student and penalty of the data.
+    departures : departures of the tokens from the assumptions, see `Departure`; `str(law)` prints them as a table.
+    correlation : (L, L) correlation between the tokens of a sample, tr Σ_ll'/√(tr Σ_ll tr Σ_l'l').
+    turned : whether `model` includes this correlation. It then describes decorrelated tokens u with tr Σ/d = 1,
+        x = H u, and its overlaps are overlaps of u: QᵀΣ_lQ/d is tr Σ_l/d times its q.
+    noise : score noise s of the model.
+    outside : mean square of the part of the outputs outside the span of their tokens, which no attention layer can
+        produce. It adds to test errors of finite data and is not included in the errors of state evolution.
+    n_samples : number of samples from which the distribution was estimated.
+    replicas : models of jackknife replicas, each estimated with one part of the samples left out.
     """
 
     model: Any
@@ -65,24 +66,24 @@ class DataLaw(Result, CoordinateLaw):
 
     @property
     def strong(self) -> tuple[str, ...]:
-        """Names of the departures that are strong: predictions need not hold."""
+        """Names of the strong departures, for which predictions may fail."""
         return tuple(each.name for each in self.departures if each.verdict == "strong")
 
     def jackknife(self, values: Any) -> np.ndarray:
-        """Standard errors of numbers computed from the law, given the same (k, …) of each of its k replicas."""
+        """Return jackknife standard errors, given values (k, …) computed from each of the k replicas."""
         found = np.asarray(values, dtype=float)
         k = len(found)
         return np.sqrt((k - 1) / k * ((found - found.mean(axis=0)) ** 2).sum(axis=0))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data of all but the models."""
+        """Return all fields except the models as numbers, strings, lists and dictionaries."""
         return {name: value for name, value in super().to_dict().items() if name not in ("model", "replicas")}
 
     def _rows(self) -> Rows:
         classes, sources = self.gamma.shape
         head = f"DataLaw: {self.n_samples} samples, {sources} sources, {classes} classes of coordinates"
         head += f", tr Σ/d {', '.join(f'{each:.3g}' for each in self.trace[:8])}{', …' if sources > 8 else ''}"
-        rows: Rows = [head, ["  departure", "found", "assumed", "", ""]]
+        rows: Rows = [head, ["  departure", "measured", "assumed", "", ""]]
         for each in self.departures:
             assumed = f"{each.expected:.3g}" if np.isfinite(each.expected) else ""
             meaning = each.meaning if each.verdict != VERDICTS[0] else ""

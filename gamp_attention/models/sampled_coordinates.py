@@ -1,4 +1,4 @@
-"""Laws of coordinates from samples: a class for equal coordinates, or a given number of bins."""
+"""Distributions of coordinates from samples: one class for equal coordinates, or a given number of bins."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +12,14 @@ from gamp_attention.models.coordinates import CoordinateLaw
 
 @dataclass(frozen=True, eq=False)
 class SampledLaw(CoordinateLaw):
-    """A law from samples, with what its classes do not resolve.
+    """Distribution of coordinates from samples, with the error of binning them into classes.
 
     Attributes
     ----------
-    gamma_spread, tau_spread : (L,) binning error: root mean squares of the distances of γ_l and τ_l from the means of
-        their classes, in units of the root mean squares of γ_l and τ_l; zero, up to rounding, where nothing was binned.
-        As means of γ, τ, π and π πᵀ within classes are exact, errors of overlaps are of second order in the spreads
-        where there are no correlations within classes.
+    gamma_spread, tau_spread : (L,) binning error: root mean square distance of γ_l and τ_l from the means of their
+        classes, divided by the root mean square of γ_l and τ_l; zero, up to rounding, if nothing was binned. Means of
+        γ, τ, π and π πᵀ within classes are exact, so errors of overlaps are of second order in the spreads if there are
+        no correlations within classes.
     """
 
     gamma_spread: np.ndarray
@@ -28,26 +28,28 @@ class SampledLaw(CoordinateLaw):
 
 @quiet
 def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None) -> SampledLaw:
-    """The law ν of equation (5) of d given coordinates, as of an instance of data.
+    """Return the distribution ν of equation (5) of d given coordinates, e.g. of one instance of data.
 
-    Coordinates of one class share γ and τ, and their teacher rows are replaced by a Gaussian of the same mean and
-    covariance. With the ridge penalty only these moments matter. Rows of zeros are kept apart from others.
+    Coordinates of one class have the same γ and τ, and their teacher rows are replaced by a Gaussian of the same mean
+    and covariance. With the ridge penalty only these moments matter. Unless coordinates are binned, a class never
+    contains both zero and nonzero teacher rows.
 
     Parameters
     ----------
     gamma : (d, L) eigenvalues of Σ_l along the coordinates.
-    tau : (d, L) positions, √d times those of data.
+    tau : (d, L) positions √d p_l.
     pi : (d, t) rows of Q*.
-    n_classes : bin the coordinates into at most so many classes, by cutting the widest class in two again and again; if
-        not given, coordinates with equal (γ, τ) are a class, and there may be d of them.
+    n_classes : maximum number of classes. If there are more distinct coordinates, they are binned by repeatedly cutting
+        the widest bin in two. If not given, coordinates with equal (γ, τ) form a class, and there may be d classes.
 
     Returns
     -------
-    SampledLaw, which states the error of binning.
+    SampledLaw, with the binning error.
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if an argument is not an array of real numbers, or `n_classes` not an integer.
+    ValueError : if shapes do not match, `gamma` has a negative entry or a column of zeros, or `n_classes` is below 1.
 
     Examples
     --------
@@ -62,16 +64,16 @@ def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None
     pi = squarable("pi", pi, (len(gamma), "t"))
     if (gamma < 0).any() or not gamma.any(axis=0).all():
         raise check.fail(
-            "gamma", gamma, "eigenvalues, at least 0, of positive semi-definite Σ_l, and a positive trace of each"
+            "gamma", gamma, "eigenvalues of positive semi-definite Σ_l: at least 0, with a positive trace of each Σ_l"
         )
-    alike = np.column_stack([gamma, tau, pi.any(axis=1)])
+    keys = np.column_stack([gamma, tau, pi.any(axis=1)])
     _, first, group, counts = np.unique(
-        alike.round(12), axis=0, return_index=True, return_inverse=True, return_counts=True
+        keys.round(12), axis=0, return_index=True, return_inverse=True, return_counts=True
     )
-    most = len(counts) if n_classes is None else check.integer("n_classes", n_classes, low=1)
-    binned = most < len(counts)
+    max_classes = len(counts) if n_classes is None else check.integer("n_classes", n_classes, low=1)
+    binned = max_classes < len(counts)
     if binned:
-        group = _bins(np.column_stack([gamma, tau]), most)
+        group = _assign_bins(np.column_stack([gamma, tau]), max_classes)
         counts = np.bincount(group)
 
     def mean(values: np.ndarray) -> np.ndarray:
@@ -80,27 +82,29 @@ def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None
         return total / counts.reshape(-1, *(1 for _ in values.shape[1:]))
 
     def spread(values: np.ndarray, means: np.ndarray) -> np.ndarray:
-        size = np.sqrt((values**2).mean(axis=0))
-        return np.sqrt(((values - means[group]) ** 2).mean(axis=0)) / np.maximum(size, 1e-300)
+        scale = np.sqrt((values**2).mean(axis=0))
+        return np.sqrt(((values - means[group]) ** 2).mean(axis=0)) / np.maximum(scale, 1e-300)
 
     gammas, taus = (mean(gamma), mean(tau)) if binned else (gamma[first], tau[first])
     pis = mean(pi)
-    rest = pi - pis[group]
+    deviations = pi - pis[group]
     return SampledLaw(
         weight=counts / len(gamma),
         gamma=gammas,
         tau=taus,
         teacher_mean=pis,
-        teacher_cov=mean(rest[:, :, None] * rest[:, None, :]),
+        teacher_cov=mean(deviations[:, :, None] * deviations[:, None, :]),
         gamma_spread=spread(gamma, gammas),
         tau_spread=spread(tau, taus),
     )
 
 
-def _bins(points: np.ndarray, n_classes: int) -> np.ndarray:
-    """Labels (d,) of bins: again and again the bin of largest inner sum of squares is cut at the mean of a column.
+def _assign_bins(points: np.ndarray, n_classes: int) -> np.ndarray:
+    """Return bin labels (d,) of points (d, k).
 
-    Columns are in units of their spread. Fewer than n_classes where no bin is left with two different points.
+    The bin with the largest sum of squares about its mean is cut in two, at the mean of the column that contributes
+    most, until there are n_classes bins or all points within each bin are equal. Columns are divided by their standard
+    deviation first.
     """
     scale = points.std(axis=0)
     points = points / np.where(scale > 1e-12 * (np.abs(points).max(axis=0) + 1e-300), scale, np.inf)
@@ -112,7 +116,7 @@ def _bins(points: np.ndarray, n_classes: int) -> np.ndarray:
 
     inner = [squares(0)]
     while len(inner) < n_classes:
-        widest = int(np.argmax([each.sum() for each in inner]))
+        widest = int(np.argmax([column_squares.sum() for column_squares in inner]))
         if inner[widest].sum() <= 1e-18 * len(points):
             break
         column = points[:, int(np.argmax(inner[widest]))]

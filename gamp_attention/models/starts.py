@@ -1,10 +1,10 @@
-"""Named starts: what the first weights of a solver are, on data and in state evolution alike.
+"""Named starts: the initial weights of a solver, both for data and in state evolution.
 
 In each weight matrix of the student (Q, or queries and keys) the first columns are
 
-- "semantic": the teacher's, Q*;
+- "semantic": the teacher's columns Q*;
 - "positional": √d/4 times the orthonormal directions of the positions p_l, or p_l + μ_{l,k} in mixtures, leading
-  one first (Q = 1_d/4 in the paper's model);
+  direction first (Q = 1_d/4 in the paper's model);
 - "random": none.
 
 All other columns are uninformed, 0.1 N(0, 1) as in the paper's Appendix E.4.
@@ -22,10 +22,10 @@ STARTS = ("semantic", "positional", "random")
 
 @dataclass(frozen=True)
 class StartSizes:
-    """Sizes of weights at the start."""
+    """Sizes of the initial weights."""
 
-    positional: float = 0.25  # near what is learnt in the paper's model, where it is the size of the mean fields m
-    uninformed: float = 0.1  # standard deviation
+    positional: float = 0.25  # m at a positional start; in the paper's model close to the m that is learned
+    uninformed: float = 0.1  # standard deviation of the entries of uninformed columns
 
 
 SIZES = StartSizes()
@@ -34,11 +34,11 @@ SIZES = StartSizes()
 def fill_start(
     weights: np.ndarray, init: str, parts: int, teacher: np.ndarray | None, directions: Callable[[], np.ndarray]
 ) -> np.ndarray:
-    """Put the columns of a named start into weights (·, r), and tell which columns (r,) it leaves uninformed.
+    """Write the columns of a named start into weights (·, r) in place; return which columns (r,) stay uninformed.
 
-    Any coordinates will do, as those of R^d, or coefficients on positions and teacher. The student has `parts` weight
-    matrices; `teacher` (·, t) are the columns of Q*; `directions` gives orthogonal columns (·, k) of norm √d that span
-    the positions, leading one first.
+    The rows can be in any coordinates: the standard basis of R^d, or coefficients of positions and teacher. The
+    student has `parts` weight matrices; `teacher` (·, t) has the columns of Q*; `directions` returns orthogonal columns
+    (·, k) of norm √d that span the positions, leading direction first.
     """
     check.choice("init", init, STARTS)
     columns = np.empty((len(weights), 0))
@@ -49,7 +49,7 @@ def fill_start(
     elif init == "positional":
         columns = SIZES.positional * directions()
         if columns.shape[1] == 0:
-            raise ValueError("init: 'positional' needs positions that are not all zero, got zeros")
+            raise ValueError("init: 'positional' needs positions that are not all zero, got zeros; use 'random'")
     rank = weights.shape[1]
     uninformed, size = np.ones(rank, dtype=bool), rank // parts
     for first in range(0, rank, size):

@@ -12,27 +12,27 @@ from gamp_attention.losses.dot_product import DotProductAttention, checked_atten
 
 
 class Teacher(Protocol):
-    """Any teacher: a function of arrays with one property. A `Model` tries it on a small input when it is made."""
+    """Interface of a teacher: a callable with one property. A `Model` tries it on a small input at construction."""
 
     @property
     def even(self) -> bool:
-        """T[−u] = T[u]."""
+        """True if T[−u] = T[u] for all u."""
 
     def __call__(self, u: np.ndarray) -> np.ndarray:
-        """Target attention matrices (..., L, L) of teacher fields u (..., L, t)."""
+        """Return target attention matrices (..., L, L) for teacher fields u (..., L, t)."""
 
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxTeacher(Shown):
-    """T[u] = (1 − ω) S[u] + ω A of equation (16), with S[u] = softmax_rows(u uᵀ) or another dot-product attention.
+    """Softmax teacher T[u] = (1 − ω) S[u] + ω A, equation (16), with S[u] = softmax_rows(u uᵀ) or another attention.
 
     Eq. :eq:`teacher`.
 
     Attributes
     ----------
-    omega : share ω of the positional matrix.
-    A : (L, L).
-    attention : S, where a temperature, a causal mask or keys of their own can be asked for.
+    omega : fraction ω of the positional matrix.
+    A : (L, L) positional matrix.
+    attention : attention map S; pass a `DotProductAttention` for a temperature, a causal mask or separate keys.
 
     Examples
     --------
@@ -56,53 +56,53 @@ class SoftmaxTeacher(Shown):
 
     @property
     def even(self) -> bool:
-        """T[−u] = T[u]."""
+        """True if T[−u] = T[u] for all u."""
         return self.attention.even
 
     def __call__(self, u: np.ndarray) -> np.ndarray:
-        """Target attention matrices (..., L, L) of teacher fields u (..., L, t)."""
+        """Return target attention matrices (..., L, L) for teacher fields u (..., L, t)."""
         return (1 - self.omega) * self.attention(u) + self.omega * self.A
 
 
 def probe_fields(n_tokens: int, rank: int) -> np.ndarray:
-    """Three fields (3, L, rank) to try a map on, the same at every call."""
+    """Return three fields (3, L, rank) on which maps are tested, identical at every call."""
     return np.random.default_rng(3).standard_normal((3, n_tokens, rank))
 
 
 def check_teacher(teacher: Any, n_tokens: int, teacher_rank: int) -> None:
-    """Try a teacher on a few fields."""
+    """Raise TypeError or ValueError unless a teacher returns consistent matrices for a few fields."""
     if not callable(teacher):
         raise check.fail("teacher", teacher, "a callable u (..., L, t) → (..., L, L)", TypeError)
     if not isinstance(getattr(teacher, "even", None), bool | np.bool_):
         got = type(teacher).__name__ + " with even = " + repr(getattr(teacher, "even", "missing"))
-        raise check.fail("teacher", got, "a property `even`, True where T[-u] = T[u] for all u, else False", TypeError)
+        raise check.fail("teacher", got, "a property `even`, True if T[-u] = T[u] for all u, else False", TypeError)
     L, u = n_tokens, probe_fields(n_tokens, teacher_rank)
-    together = _tried(teacher, u, (len(u), L, L))
-    if not np.allclose(_tried(teacher, u[0], (L, L)), together[0], rtol=1e-9, atol=1e-12):
-        raise check.fail("teacher", "others", "the same matrix for fields alone as within an array of fields")
-    _tried(teacher, np.zeros((L, teacher_rank)), (L, L))
+    together = _evaluate(teacher, u, (len(u), L, L))
+    if not np.allclose(_evaluate(teacher, u[0], (L, L)), together[0], rtol=1e-9, atol=1e-12):
+        raise check.fail("teacher", "different matrices", "to return the same matrix for one sample as for a batch")
+    _evaluate(teacher, np.zeros((L, teacher_rank)), (L, L))
     if teacher.even and not np.allclose(teacher(-u), together, rtol=1e-9, atol=1e-12):
-        raise check.fail("teacher", "even = True", "T[-u] = T[u] where it says `even`")
+        raise check.fail("teacher", "even = True", "T[-u] = T[u] for all u if `even` is True")
 
 
-def _tried(teacher: Any, u: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _evaluate(teacher: Any, u: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     try:
-        found = teacher(u)
+        matrices = teacher(u)
     except Exception as error:
         got = f"{type(error).__name__}: {error}"
         raise check.fail("teacher", got, f"a map of fields of shape {u.shape} to matrices {shape}") from error
-    return check.array(f"teacher(u) for u of shape {u.shape}", found, shape)
+    return check.array(f"teacher(u) for u of shape {u.shape}", matrices, shape)
 
 
 def keeps_order(attention: Any, rank: int, order: np.ndarray) -> bool:
-    """Whether fields in another order give the matrix with rows and columns in that order."""
+    """Return whether a permutation of the tokens permutes rows and columns of the attention matrix equally."""
     u = probe_fields(len(order), rank)
     return bool(np.allclose(attention(u[:, order]), attention(u)[:, order][:, :, order], rtol=1e-12, atol=1e-13))
 
 
 def keeps_columns(attention: Any, n_tokens: int, rank: int) -> bool:
-    """Whether fields whose columns are turned, or one of them reflected, give the same matrix."""
+    """Return whether the matrix is unchanged if the columns of the fields are rotated or one of them is reflected."""
     u = probe_fields(n_tokens, rank)
-    turn, _ = np.linalg.qr(np.random.default_rng(4).standard_normal((rank, rank)))
+    rotation, _ = np.linalg.qr(np.random.default_rng(4).standard_normal((rank, rank)))
     reflection = np.diag([-1.0] + [1.0] * (rank - 1))
-    return all(np.allclose(attention(u @ O), attention(u), rtol=1e-12, atol=1e-13) for O in (turn, reflection))
+    return all(np.allclose(attention(u @ O), attention(u), rtol=1e-12, atol=1e-13) for O in (rotation, reflection))

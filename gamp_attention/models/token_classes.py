@@ -1,4 +1,4 @@
-"""Classes of tokens in a mixture: the joint law of the classes of a sample's tokens."""
+"""Classes of tokens in a mixture: the joint distribution of the classes of a sample's tokens."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,16 +14,19 @@ from gamp_attention.models.sources import Group
 
 @dataclass(frozen=True, eq=False)
 class ClassLaw(Shown):
-    """The joint law of the classes of a sample's tokens.
+    """Joint distribution of the classes of a sample's tokens.
 
     Attributes
     ----------
-    patterns : (C, L) sources of the tokens in each pattern of classes; a source belongs to one token, and all S appear.
-    probability : (C,) of each pattern, positive.
+    patterns : (C, L) sources of the tokens in each combination of classes. Each source belongs to one token, and all S
+        sources appear.
+    probability : (C,) probability of each combination, positive.
 
     Raises
     ------
-    TypeError, ValueError : naming the field, what it got and what it needs.
+    TypeError : if a field is not an array of real numbers.
+    ValueError : if `patterns` does not contain exactly the sources 0 to S − 1, each in one column, or `probability` is
+        not positive or does not add to 1.
 
     Examples
     --------
@@ -50,16 +53,16 @@ class ClassLaw(Shown):
 
     @property
     def n_sources(self) -> int:
-        """Sources S."""
+        """Number of sources S."""
         return int(self.patterns.max()) + 1
 
     @cached_property
     def first(self) -> np.ndarray:
-        """The first source (L,) of every token."""
+        """First source (L,) of every token."""
         return np.unique(self.token, return_index=True)[1]
 
     def draw(self, n_samples: int, rng: np.random.Generator) -> tuple[Group, ...]:
-        """The patterns of n samples, drawn independently from a child of rng and put in order."""
+        """Draw the classes of n samples independently, from a child generator of rng; return consecutive groups."""
         if len(self.patterns) == 1:
             return (Group(slice(0, n_samples), self.patterns[0]),)
         ends = np.cumsum(rng.spawn(1)[0].multinomial(n_samples, self.probability))
@@ -69,25 +72,27 @@ class ClassLaw(Shown):
 
     @cached_property
     def token(self) -> np.ndarray:
-        """The token (S,) of each source."""
+        """Token (S,) of each source."""
         token = np.empty(self.n_sources, dtype=int)
         token[self.patterns] = np.arange(self.patterns.shape[1])
         return token
 
 
 def class_law(classes: Any) -> tuple[ClassLaw, np.ndarray]:
-    """The law of classes with joint probabilities (K_1, …, K_L), and the token and class (S, 2) of each source.
+    """Return the distribution of classes with given joint probabilities, and the token and class (S, 2) of each source.
 
-    Patterns and sources of probability zero are left out; sources are in order of tokens, then classes.
+    `classes` is an array (K_1, …, K_L). Combinations and sources of probability zero are left out; sources are ordered
+    by token, then class.
     """
     L = max(check.ndim("classes", classes), 1)
     table = check.array("classes", classes, tuple(f"K_{l + 1}" for l in range(L)))
     if (table < 0).any() or abs(table.sum() - 1) > 1e-9:
         raise check.fail("classes", table, "probabilities that add to 1")
     seen = np.argwhere(table > 0)
-    max_patterns = 4096  # each has averages of its own
+    max_patterns = 4096  # the averages over fields are computed for each combination of classes
     if len(seen) > max_patterns:
-        raise check.fail("classes", f"{len(seen)} patterns", f"at most {max_patterns} of positive probability")
+        needs = f"at most {max_patterns} combinations of classes of positive probability"
+        raise check.fail("classes", len(seen), needs)
     pairs = [(l, k) for l in range(table.ndim) for k in np.unique(seen[:, l])]
     number = {pair: s for s, pair in enumerate(pairs)}
     patterns = np.array([[number[l, k] for l, k in enumerate(row)] for row in seen])

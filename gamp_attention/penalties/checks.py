@@ -1,4 +1,4 @@
-"""Checks of users' penalties, which tell in words what is wrong."""
+"""Checks of user-defined penalties at registered points, with error messages that state what is wrong."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,18 +12,18 @@ from gamp_attention.penalties.base import POINTS, proxes, slopes, values
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """How penalties are tried."""
+    """Settings of the numerical checks of a penalty."""
 
-    curvatures: tuple[float, ...] = (0.05, 1.0, 20.0)  # a of the prox, in units of the strength
-    step: float = 1e-6  # of differences
-    tolerance: float = 1e-4  # what these may miss, in units of the strength
+    curvatures: tuple[float, ...] = (0.05, 1.0, 20.0)  # curvatures a of the prox, in units of the strength
+    step: float = 1e-6  # step of finite differences
+    tolerance: float = 1e-4  # largest deviation of finite differences, in units of the strength
 
 
 PROBES = ProbeSettings()
 
 
 def check_penalty(penalty: Any) -> None:
-    """Compile the three methods of a penalty, and raise where they contradict each other or what it says of itself."""
+    """Compile the three methods of a penalty; raise if they contradict each other or the declared properties."""
     name = type(penalty).__name__
     if not hasattr(penalty, "strength"):
         raise check.fail("penalty", penalty, f"a property 'strength' of {name}, the unit of its slopes", TypeError)
@@ -43,21 +43,22 @@ def check_penalty(penalty: Any) -> None:
         "quadratic": ("ρ(x) = λx²/2", np.allclose(rho, 0.5 * penalty.lam * POINTS**2)),
     }
     for trait, (needs, holds) in traits.items():
-        _demand(penalty, "value", holds or not getattr(penalty, trait), f"{needs}, as {trait} is True,", POINTS, rho)
+        needs = f"{needs}, because {trait} is True,"
+        _demand(penalty, "value", holds or not getattr(penalty, trait), needs, POINTS, rho)
 
 
 def _check_slopes(penalty: Any, strength: float, inside: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
     x, left, right = POINTS[inside], left[inside], right[inside]
     _demand(penalty, "slopes", (left <= right).all(), "left <= right, neither NaN", x, left - right)
     increasing = right[:-1] <= left[1:] + PROBES.tolerance * strength
-    _demand(penalty, "slopes", increasing.all(), "slopes that increase with x, as ρ is convex", x, left)
+    _demand(penalty, "slopes", increasing.all(), "slopes that increase with x, because ρ is convex", x, left)
     rho = _evaluated(penalty, values, "value", x, 1)[0]
     for side, slope in ((1, right), (-1, left)):
         moved = _evaluated(penalty, values, "value", x + side * PROBES.step, 1)[0]
         difference = side * (moved - rho) / PROBES.step
         near = np.isclose(difference, slope, rtol=1e-3, atol=1e-3 * strength)
-        alike = near | (~np.isfinite(difference) & ~np.isfinite(slope))
-        _demand(penalty, "slopes", alike.all(), "the one-sided derivatives of value", x, slope)
+        equal = near | (~np.isfinite(difference) & ~np.isfinite(slope))
+        _demand(penalty, "slopes", equal.all(), "the one-sided derivatives of value", x, slope)
 
 
 def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> None:
@@ -66,7 +67,7 @@ def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> No
     x, dx = _evaluated(penalty, proxes, "prox", b, 2, a)
     _demand(penalty, "prox", np.isfinite(x).all() and np.isfinite(dx).all(), "finite numbers", b, x)
     left, right = _evaluated(penalty, slopes, "slopes", x, 2)
-    # an interval as wide as rounding in x: at a kink, x may be off it by that much
+    # test an interval around x as wide as rounding: at a kink, x may miss the kink by that much
     around = [_evaluated(penalty, slopes, "slopes", x + s * 1e-9, 2) for s in (-1, 1)]
     slack = PROBES.tolerance * (strength + np.abs(b))
     low = np.fmin(left, around[0][0]) + a * x - b - slack
@@ -84,7 +85,7 @@ def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> No
 
 
 def _evaluated(penalty: Any, kernel: Any, name: str, x: np.ndarray, n_out: int, *args: float) -> list[np.ndarray]:
-    """The values of a compiled function at several points."""
+    """Return the values of a compiled function at several points."""
     out = [np.full(x.shape, np.nan) for _ in range(n_out)]
     returns = "one number" if n_out == 1 else "two numbers"
     attempt(f"{type(penalty).__name__}.{name}", kernel, penalty, x, *args, *out, returns=returns)

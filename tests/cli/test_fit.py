@@ -206,7 +206,7 @@ def test_degenerate_data_have_a_sensible_answer(kind, flags, tmp_path, fit):
 def test_one_sample_needs_positions(tmp_path, capsys, fit):
     x, y = sentences(1)
     assert main(["fit", str(stored(tmp_path, x, y))]) == 2
-    assert "positions: needs an array (L, d), zeros for none, where there is one sample" in capsys.readouterr().err
+    assert "positions: needs an array (L, d), or zeros if there are none" in capsys.readouterr().err
     status, _, words, _ = fit(stored(tmp_path, x, y, np.zeros((2, 20))))
     assert status == 0
     assert words.startswith("1 sample of 2 tokens")

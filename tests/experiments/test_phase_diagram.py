@@ -74,8 +74,8 @@ def test_boundaries_of_the_paper(model, found):
 def test_what_does_not_exist_is_said_in_words(found):
     assert set(found.lines) == set(LINES)
     assert np.isnan(found.line("semantic_from")[0][0])
-    assert "goes on to α = 1" in found.lines["semantic_from"][0].note
-    assert "goes on" in str(found)
+    assert "continues to α = 1" in found.lines["semantic_from"][0].note
+    assert "continues" in str(found)
 
 
 def test_none_in_range_is_definite(model):
@@ -109,7 +109,7 @@ def test_end_of_a_branch_and_of_its_stability(model):
     first, last = existence(scan, 0.65, 0.9, 1e-3)
     assert first.error <= 1e-3
     assert first.value == pytest.approx(0.7192, abs=1e-3)
-    assert "goes on to α = 0.9" in last.note
+    assert "continues to α = 0.9" in last.note
     (change,), stable_below = stability_changes(scan, 1e-3)
     assert not stable_below
     assert change[1]

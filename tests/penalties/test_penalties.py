@@ -276,7 +276,7 @@ BAD = {
     "slopes of another": (lambda: ga.paper_model(penalty=Wrong(3.0)), ValueError, "one-sided derivatives"),
     "prox of another": (lambda: ga.paper_model(penalty=Wrong(4.0)), ValueError, "0 in ∂ρ"),
     "wrong derivative": (lambda: ga.paper_model(penalty=Wrong(5.0)), ValueError, "the derivative of x in b"),
-    "another quadratic": (lambda: ga.paper_model(penalty=Wrong(6.0, 2.0)), ValueError, "λx²/2, as quadratic is True"),
+    "another quadratic": (lambda: ga.paper_model(penalty=Wrong(6.0, 2.0)), ValueError, "λx²/2, because quadratic"),
     "no strength": (lambda: ga.paper_model(penalty=Wrong(0.0, 0.0)), ValueError, "strength.*> 0"),
     "one number for two": (lambda: ga.paper_model(penalty=OneNumber(0.0)), TypeError, "slopes.*two numbers"),
     "negative l1": (lambda: ga.paper_model(penalty=ga.ElasticNet(0.1, -1.0)), ValueError, "l1.*>= 0.*-1"),

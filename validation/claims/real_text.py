@@ -243,7 +243,7 @@ def judge(verdict, rows, told, quick):
                 verdict.check(quick or away > ERRORS, words)
     strong = {kind: [set(row["strong"]) for row in rows if row["kind"] == kind] for kind in KINDS}
     verdict.check(quick or not any(strong["gaussian"]), "gaussian: no departure is strong")
-    norms = ["variance of norms, over Gaussian" in each for each in strong["text"]]
+    norms = ["variance of norms / Gaussian variance" in each for each in strong["text"]]
     verdict.check(all(norms), f"text: norms are a strong departure in {sum(norms)} of {len(norms)} samples")
 
 

@@ -1,4 +1,4 @@
-"""From second moments at each eigenvalue to classes of coordinates."""
+"""Classes of coordinates that have given second moments at each eigenvalue."""
 
 from typing import NamedTuple
 
@@ -8,21 +8,21 @@ import numpy as np
 class Classes(NamedTuple):
     """Classes of coordinates: eigenvalues, fixed columns such as positions, and Gaussian rows of a teacher."""
 
-    weight: np.ndarray  # (K,)
-    gamma: np.ndarray  # (K, …) as they were given
+    weight: np.ndarray  # (K,), fractions of the coordinates
+    gamma: np.ndarray  # (K, …), eigenvalues as they were given
     fixed: np.ndarray  # (K, m)
     teacher_mean: np.ndarray  # (K, t)
     teacher_cov: np.ndarray  # (K, t, t)
 
 
 def classes_of_moments(weight: np.ndarray, gamma: np.ndarray, moments: np.ndarray, n_fixed: int) -> Classes:
-    """Classes whose second moments are those given, summed over coordinates (J, m + t, m + t).
+    """Return classes with given second moments, which are sums over coordinates (J, m + t, m + t).
 
-    The m fixed columns have one value in each class, so that an eigenvalue takes as many classes as their moments have
-    rank; the rest of the teacher's moments is Gaussian.
+    The m fixed columns have one value in each class, so an eigenvalue needs a number of classes equal to the rank of
+    their moments; the remaining moments of the teacher are Gaussian.
     """
     parts = []
-    for share, value, second in zip(weight, gamma, moments / weight[:, None, None], strict=True):
+    for fraction, value, second in zip(weight, gamma, moments / weight[:, None, None], strict=True):
         size, vectors = np.linalg.eigh(second[:n_fixed, :n_fixed])
         along = size > 1e-9 * max(size.max(initial=0.0), 1e-300)
         rank = max(1, int(along.sum()))
@@ -31,11 +31,12 @@ def classes_of_moments(weight: np.ndarray, gamma: np.ndarray, moments: np.ndarra
             np.zeros((rank, len(second) - n_fixed)),
             second[n_fixed:, n_fixed:],
         )
-        for row, (each, vector) in enumerate(zip(size[along], vectors.T[along], strict=True)):
-            coefficient = second[n_fixed:, :n_fixed] @ vector / np.sqrt(each)
-            fixed[row], mean[row] = np.sqrt(rank * each) * vector, np.sqrt(rank) * coefficient
+        for row, (square, vector) in enumerate(zip(size[along], vectors.T[along], strict=True)):
+            coefficient = second[n_fixed:, :n_fixed] @ vector / np.sqrt(square)
+            fixed[row], mean[row] = np.sqrt(rank * square) * vector, np.sqrt(rank) * coefficient
             rest = rest - np.outer(coefficient, coefficient)
         values, vectors = np.linalg.eigh(rest)
         rest = (vectors * values.clip(0)) @ vectors.T
-        parts.append((np.full(rank, share / rank), np.tile(value, (rank, 1)), fixed, mean, np.tile(rest, (rank, 1, 1))))
+        weights = np.full(rank, fraction / rank)
+        parts.append((weights, np.tile(value, (rank, 1)), fixed, mean, np.tile(rest, (rank, 1, 1))))
     return Classes(*map(np.concatenate, zip(*parts, strict=True)))

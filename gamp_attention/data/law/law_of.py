@@ -1,4 +1,4 @@
-"""The law of one's own data, for state evolution."""
+"""Estimation of the token distribution from data, for state evolution."""
 
 from typing import Any
 
@@ -29,28 +29,29 @@ def law_of(
     replicas: int = 0,
     seed: int = 0,
 ) -> DataLaw:
-    """The law of one's own tokens, with a planted or fitted teacher, and how far they are from what it assumes.
+    """Estimate the distribution of tokens with a planted or fitted teacher, and its departures from the assumptions.
 
     Eq. :eq:`resolvents`.
 
-    Eigenvalues of the covariances, and the weight of positions and teacher along them, are fitted to the resolvent of
-    the sample covariance, which is biased by the finite number of tokens in a known way.
+    Eigenvalues of the covariances, and the second moments of positions and teacher along them, are fitted to the
+    resolvent of the sample covariance, whose bias by the finite number of tokens is known (Marchenko and Pastur 1967).
 
     Parameters
     ----------
-    data : the samples; at least 20.
-    teacher : (d, t) weights, planted or fitted, such as those of a `GampResult`; those of the data's own teacher if not
-        given; where there is none, rows N(0, 1) that are independent of all else.
-    target : the teacher's attention map T, or labels; if not given, those of the model that the data were sampled from,
-        or else the student's own map, or the labels that a loss is made for.
-    noise : s of targets (T + s N)x. If not given, it is taken from the outputs: from what the teacher does not explain
-        where its weights are known, else from the part of the outputs outside of the span of their tokens.
-    correlated : whether the model holds the correlation between tokens, see `DataLaw.turned`. State evolution then
-        takes minutes. Only with a `DotProductAttention`, a ridge, and one class for each token.
-    classes : classes of each token, for a mixture: a number, or "auto" for the one of least BIC. They are found by
-        scikit-learn's GaussianMixture in the leading directions.
-    replicas : laws without one part of the samples each, for errors, see `DataLaw.jackknife`; 0 or at least 2.
-    seed : of the search for classes.
+    data : the samples, at least 20.
+    teacher : (d, t) weights, planted or fitted, for example of a `GampResult`. If not given, the weights of the data's
+        teacher; if it has none, independent random rows N(0, 1).
+    target : the teacher's attention map T, or label model. If not given, the target of the model from which the data
+        were sampled, or else the student's attention map, or the default label model of the loss.
+    noise : s of targets (T + s N)x. If not given, it is estimated from the outputs: from the part that the teacher does
+        not explain if its weights are known, else from the part outside the span of the tokens.
+    correlated : whether the model includes the correlation between tokens, see `DataLaw.turned`. State evolution then
+        takes minutes. Requires a `DotProductAttention`, a ridge penalty, and one class for each token.
+    classes : number of classes of each token, for a mixture, or "auto" for the number with the smallest BIC. Classes
+        are found by scikit-learn's GaussianMixture in the leading directions.
+    replicas : number of jackknife replicas, each estimated without one part of the samples, for errors of computed
+        values (see `DataLaw.jackknife`); 0, or 2 to 100.
+    seed : seed of the search for classes.
 
     Returns
     -------
@@ -58,11 +59,14 @@ def law_of(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if `data` is not a Dataset with its tokens in this process, an argument has the wrong type, or `target`
+        is not given for a loss without a default label model.
+    ValueError : if there are fewer than 20 samples; `teacher` is not of shape (d, t); `noise` is negative; `correlated`
+        is True but its requirements are not met; `classes` is not 1 for labels; or `replicas` is 1 or above 100.
 
     Examples
     --------
-    State evolution for given arrays, of a layer that learns from weights drawn at random:
+    Predict a layer that learns from random weights, for given arrays:
 
     >>> import numpy as np
     >>> import gamp_attention as ga
@@ -78,15 +82,16 @@ def law_of(
     parts = check.integer("replicas", replicas, low=0, high=SAMPLES.most_replicas)
     seed = check.integer("seed", seed, low=0)
     if parts == 1:
-        raise check.fail("replicas", parts, "0 or at least 2")
+        raise check.fail("replicas", parts, "0, or at least 2: a jackknife error needs two replicas")
     if not isinstance(require_dataset(data).tokens, np.ndarray) and not hasattr(data.tokens, "fill"):
-        raise check.fail("data", type(data).__name__, "tokens that are in this process", TypeError)
+        needs = "tokens in the memory of this process, not in a store that is spread over several"
+        raise check.fail("data", type(data).__name__, needs, TypeError)
     rows = used_rows(data)
     tokens = np.asarray(data.tokens)[rows].astype(float, copy=False)
-    weights = _teacher(data, teacher)
-    known = _classes(data, tokens, classes, seed)
-    seen = SeenTokens.of(tokens) if known is None else SeenTokens.of(tokens, *known)
-    turned = _turned(data, seen, correlated)
+    weights = _teacher_weights(data, teacher)
+    assigned = _assign_classes(data, tokens, classes, seed)
+    seen = SeenTokens.of(tokens) if assigned is None else SeenTokens.of(tokens, *assigned)
+    turned = _check_correlated(data, seen, correlated)
     problem = Problem(data, weights, own_target(data, target), 0.0)
     own = own_targets(data, rows, tokens) if data.labels is None and data.dim > data.n_tokens else None
     if noise is not None:
@@ -96,34 +101,34 @@ def law_of(
         if weights is not None:
             predicted = problem.target(tokens @ weights / np.sqrt(data.dim))
         problem = problem._replace(noise=score_noise(own, tokens, predicted))
-    found = LawParts.of(seen, problem, turned)
+    estimate = LawParts.of(seen, problem, turned)
     several = tuple(LawParts.of(seen.without(part, parts), problem, turned).model for part in range(parts))
-    law = found.coordinates
+    law = estimate.coordinates
     return DataLaw(
         law.weight, law.gamma, law.tau, law.teacher_mean, law.teacher_cov,
-        model=found.model, departures=departures(seen, found, turned, weights),
+        model=estimate.model, departures=departures(seen, estimate, turned, weights),
         correlation=seen.correlation, turned=turned, noise=problem.noise, outside=own.outside if own else 0.0,
         n_samples=len(rows), replicas=several,
     )  # fmt: skip
 
 
-def _teacher(data: Dataset, teacher: Any) -> np.ndarray | None:
+def _teacher_weights(data: Dataset, teacher: Any) -> np.ndarray | None:
     if teacher is None:
         return data.Q_star
     return check.array("teacher", teacher, (data.dim, "t"))
 
 
-def _classes(data: Dataset, tokens: np.ndarray, classes: Any, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Patterns of sources and that of each sample; None for one class a token."""
+def _assign_classes(data: Dataset, tokens: np.ndarray, classes: Any, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the patterns of sources and the pattern of each sample; None if each token has one class."""
     if data.labels is not None and classes != 1:
-        raise check.fail("classes", classes, "1 for labels: mixtures are made for attention")
+        raise check.fail("classes", classes, "1 for data with labels: mixtures are implemented for attention only")
     return token_classes(tokens, classes, seed)
 
 
-def _turned(data: Dataset, seen: SeenTokens, correlated: Any) -> bool:
-    """Whether the model is to hold the correlation between tokens."""
+def _check_correlated(data: Dataset, seen: SeenTokens, correlated: Any) -> bool:
+    """Return whether the model includes the correlation between tokens; raise ValueError if it cannot."""
     able = isinstance(data.student, DotProductAttention) and seen.n_sources == data.n_tokens > 1
     if check.flag("correlated", correlated) and not (able and data.penalty.quadratic):
-        needs = "False without a DotProductAttention, a ridge and one class for each of several tokens"
+        needs = "False, unless there are a DotProductAttention, a ridge and several tokens of one class each"
         raise check.fail("correlated", correlated, needs)
     return bool(correlated)

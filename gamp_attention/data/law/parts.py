@@ -1,4 +1,4 @@
-"""The law of tokens in its parts: pooled covariance, spectrum, moments of positions and teacher, and the model."""
+"""Parts of an estimated distribution: pooled covariance, spectrum, moments of positions and teacher, and the model."""
 
 from dataclasses import dataclass
 
@@ -15,24 +15,24 @@ from gamp_attention.models.model import Model
 
 @dataclass(frozen=True, eq=False)
 class LawParts:
-    """What a law is made of."""
+    """Parts from which a token distribution and its departures are computed."""
 
-    pooled: np.ndarray  # (B, d, d) covariances of all tokens on unit scale, in parts of the samples
+    pooled: np.ndarray  # (B, d, d) covariances of all tokens, scaled to tr Σ/d = 1, for each of B parts of the samples
     resolvent: Resolvent
     spectrum: Spectrum
-    shapes: list[Estimate]  # relative size of the difference of each Σ_l from the pooled one
-    apart: list[Estimate]  # and of the part of it that is not diagonal
+    shapes: list[Estimate]  # norm of the difference between each Σ_l and the pooled covariance, over the norm of that
+    apart: list[Estimate]  # the same for the part of the difference that is off-diagonal in the pooled eigenvectors
     coordinates: CoordinateLaw
     model: Model
 
     @property
     def unlike(self) -> bool:
-        """Whether the Σ_l surely differ in shape."""
+        """True if the Σ_l differ significantly in shape."""
         return unlike(self.shapes)
 
     @classmethod
     def of(cls, seen: SeenTokens, problem: Problem, turned: bool) -> "LawParts":
-        """All parts."""
+        """Estimate all parts from tokens; `turned` selects a model with the correlation between tokens."""
         L, S, parts = seen.tokens.shape[1], seen.n_sources, SAMPLES.parts
         mixing = _mixing(seen) if turned else None
         u = seen.unit if mixing is None else np.linalg.inv(mixing) @ seen.centred
@@ -54,12 +54,12 @@ class LawParts:
 
 
 def unlike(shapes: list[Estimate]) -> bool:
-    """Whether one shape at least differs for sure."""
+    """Return whether at least one shape differs by more than SAMPLES.sure standard errors."""
     return any(each.value > SAMPLES.sure * each.error for each in shapes)
 
 
 def _mixing(seen: SeenTokens) -> np.ndarray:
-    """H (L, L), symmetric, with covariances tr Σ_ll'/d = H H."""
+    """Return the symmetric matrix H (L, L) with H H = tr Σ_ll'/d, the covariances between tokens."""
     covariance = seen.correlation * np.sqrt(np.outer(seen.scales, seen.scales))
     size, vectors = np.linalg.eigh(covariance)
     return (vectors * np.sqrt(size.clip(1e-6 * size[-1]))) @ vectors.T
@@ -68,22 +68,24 @@ def _mixing(seen: SeenTokens) -> np.ndarray:
 def _differences(
     each: list[np.ndarray], pooled: np.ndarray, vectors: np.ndarray
 ) -> tuple[list[Estimate], list[Estimate]]:
+    """Return the relative size of Σ_l − pooled, and of its off-diagonal part in the basis `vectors`, for each l."""
     if len(each) < 2:
         return [], []
     size, shapes, apart = Products.of(pooled), [], []
     for covariance in each:
         difference = covariance - pooled
         shapes.append(relative_size(Products.of(difference), size))
-        turned = vectors.T @ difference @ vectors
-        turned[:, np.arange(len(vectors)), np.arange(len(vectors))] = 0.0
-        apart.append(relative_size(Products.of(turned), size))
+        rotated = vectors.T @ difference @ vectors
+        rotated[:, np.arange(len(vectors)), np.arange(len(vectors))] = 0.0
+        apart.append(relative_size(Products.of(rotated), size))
     return shapes, apart
 
 
 def _own_eigenvalues(each: list[np.ndarray], spectrum: Spectrum, n_rows: float) -> np.ndarray:
-    """Eigenvalues (J, L) of each Σ_l along the vectors of the pooled one.
+    """Return eigenvalues (J, L) of each Σ_l along the eigenvectors of the pooled covariance.
 
-    One half of the samples tells where the vectors are, the other the variances along them.
+    The eigenvectors are computed from one half of the samples and the variances along them from the other, because
+    variances along eigenvectors of the same sample are biased; then the halves are exchanged.
     """
     ratio = np.zeros((len(spectrum.gamma), len(each)))
     halves = slice(0, None, 2), slice(1, None, 2)
@@ -96,16 +98,16 @@ def _own_eigenvalues(each: list[np.ndarray], spectrum: Spectrum, n_rows: float) 
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class _ClassesAndMeans:
     classes: Classes
-    means: np.ndarray  # (S, d), without chance
+    means: np.ndarray  # (S, d) means of the sources, corrected for sampling noise
 
 
 def _classes(
     seen: SeenTokens, problem: Problem, resolvent: Resolvent, spectrum: Spectrum,
     own: np.ndarray, mixing: np.ndarray | None,
-) -> _Found:  # fmt: skip
-    """Classes of coordinates, with fixed columns √d p (L) and √d μ (S), or √d (p + μ) of unmixed tokens."""
+) -> _ClassesAndMeans:  # fmt: skip
+    """Return classes of coordinates, with fixed columns √d p (L) and √d μ (S), or √d (p + μ) of decorrelated tokens."""
     gamma, weight = spectrum
     d, t = seen.tokens.shape[2], problem.teacher_rank
     means = seen.true_means(d / float(weight @ gamma**2))
@@ -116,7 +118,7 @@ def _classes(
         fixed = np.sqrt(d) * np.linalg.solve(mixing, positions + means).T
     m = fixed.shape[1]
     if not problem.data.penalty.quadratic:
-        return _Found(_along_coordinates(seen, problem, fixed), means)
+        return _ClassesAndMeans(_along_coordinates(seen, problem, fixed), means)
     moments = np.zeros((len(gamma), m + t, m + t))
     if problem.weights is None:
         moments[:, :m, :m] = moments_along(resolvent, spectrum, fixed)
@@ -126,11 +128,11 @@ def _classes(
     law = classes_of_moments(weight, own, moments, m)
     trace = law.weight @ law.gamma
     scales = seen.scales if mixing is None else np.ones(len(trace))
-    return _Found(law._replace(gamma=law.gamma / trace * scales), means)
+    return _ClassesAndMeans(law._replace(gamma=law.gamma / trace * scales), means)
 
 
 def _along_coordinates(seen: SeenTokens, problem: Problem, fixed: np.ndarray) -> Classes:
-    """A class for each coordinate, as penalties other than the ridge tell coordinates apart."""
+    """Return one class for each coordinate, because penalties other than the ridge depend on the basis."""
     d, t = len(fixed), problem.teacher_rank
     squares = np.zeros((seen.n_sources, d))
     for l in range(seen.tokens.shape[1]):

@@ -1,4 +1,4 @@
-"""The model that a law of own tokens belongs to."""
+"""Model that combines an estimated token distribution with teacher, student, penalty and noise."""
 
 from typing import Any, NamedTuple
 
@@ -18,21 +18,21 @@ from gamp_attention.models.turned import ShiftedLabels, TurnedTeacher, turned_st
 
 
 class Problem(NamedTuple):
-    """What is not a law of tokens: who teaches, what is learnt, and with what noise."""
+    """The part of the model that is independent of the token distribution: teacher, loss, penalty and noise."""
 
     data: Dataset
-    weights: np.ndarray | None  # (d, t) of the teacher
-    target: Any
-    noise: float
+    weights: np.ndarray | None  # (d, t) weights of the teacher; None if unknown
+    target: Any  # attention map or label model of the teacher
+    noise: float  # score noise s
 
     @property
     def teacher_rank(self) -> int:
-        """Columns of the teacher's weights."""
+        """Number of columns of the teacher's weights."""
         return self.data.rank if self.weights is None else self.weights.shape[1]
 
 
 def own_target(data: Dataset, target: Any) -> Any:
-    """The map or labels of the teacher."""
+    """Return the attention map or label model of the teacher, with the default of the data if `target` is None."""
     if target is not None:
         return target
     if data.model is not None:
@@ -41,10 +41,11 @@ def own_target(data: Dataset, target: Any) -> Any:
         if isinstance(data.student, DotProductAttention):
             return SoftmaxTeacher(0.0, np.eye(data.n_tokens), data.student)
         return data.student
-    usual = USUAL.get(type(data.student))
-    if usual is None:
-        raise check.fail("target", target, "labels, as this loss has no usual ones", TypeError)
-    return usual
+    default = USUAL.get(type(data.student))
+    if default is None:
+        needs = "a label model, because this loss has no default; pass one, for example `LogisticLabels()`"
+        raise check.fail("target", target, needs, TypeError)
+    return default
 
 
 def model_of(
@@ -55,9 +56,10 @@ def model_of(
     mixing: np.ndarray | None,
     shift: np.ndarray,
 ) -> tuple[CoordinateLaw, Model]:
-    """The law of coordinates and the model, of classes whose fixed columns are √d p (L) and √d μ (S).
+    """Return the distribution of coordinates and the model, for classes with fixed columns √d p (L) and √d μ (S).
 
-    Where tokens are mixed, the columns are those of the uncorrelated ones, √d (p + μ) (L) alone.
+    If tokens are mixed by `mixing`, there are only L fixed columns, √d (p + μ) of the decorrelated tokens. `patterns`
+    are the patterns of sources and the pattern of each sample; `shift` (L, t) are means of the teacher's fields.
     """
     data, L = problem.data, len(token) if mixing is not None else problem.data.n_tokens
     means = law.fixed[:, L:] if mixing is None else np.zeros_like(law.fixed)
@@ -69,13 +71,13 @@ def model_of(
         return coordinates, GLMModel(target, coordinates, data.penalty, data.rank, student)
     own_patterns, pattern = patterns
     if len(own_patterns) > 1:
-        share = np.bincount(pattern, minlength=len(own_patterns)) / len(pattern)
+        probability = np.bincount(pattern, minlength=len(own_patterns)) / len(pattern)
         return coordinates, MixtureModel(
             target, coordinates, data.penalty, data.rank, student, score_noise=noise,
-            classes=ClassLaw(own_patterns, share), class_means=means,
+            classes=ClassLaw(own_patterns, probability), class_means=means,
         )  # fmt: skip
     target = ShiftedTeacher(target, shift) if shift.any() else target
     if mixing is not None:
         target, student = TurnedTeacher(target, mixing), turned_student(student, mixing)
-        noise *= float(np.sqrt(np.trace(mixing @ mixing) / L))  # of the same size in all, as if it stayed white
+        noise *= float(np.sqrt(np.trace(mixing @ mixing) / L))  # keeps the total size of N x, approximated as white
     return coordinates, Model(target, coordinates, data.penalty, data.rank, student, score_noise=noise)

@@ -1,12 +1,13 @@
-"""The spectrum of a covariance from samples of it that are few.
+"""Spectrum of a covariance from few samples.
 
-Eigenvalues of a sample covariance Ŝ of N rows spread beyond those of Σ (Marchenko and Pastur). What state evolution
-needs of Σ are averages with its resolvent, and these follow from the resolvent of Ŝ: for large d and N
+Eigenvalues of a sample covariance Ŝ of N rows are more widely spread than the eigenvalues of Σ (Marchenko and Pastur
+1967). State evolution needs only averages that involve the resolvent of Σ, and these follow from the resolvent of Ŝ:
+for large d and N
 
     Ŝ (Ŝ + z)⁻¹ ≃ Σ (Σ + κ)⁻¹,    κ = z / (1 − tr[Ŝ (Ŝ + z)⁻¹]/N)
 
-between fixed vectors, and in the trace. So shares of coordinates on a grid of eigenvalues are fitted to them, as
-non-negative least squares. Only these averages are determined, not the eigenvalues one by one.
+between fixed vectors and in the trace. So the fractions of coordinates on a grid of eigenvalues are fitted to these
+averages by non-negative least squares. Only the averages are determined, not the single eigenvalues.
 """
 
 from dataclasses import dataclass
@@ -17,61 +18,61 @@ import numpy as np
 
 @dataclass(frozen=True)
 class SpectrumSettings:
-    """Grids of the fit."""
+    """Settings of the fit of a spectrum."""
 
-    eigenvalues: int = 60  # of Σ, geometric
-    resolvents: int = 60  # values of z, geometric
-    below: float = 1e-3  # of the mean eigenvalue, the smallest z and eigenvalue of Σ
-    beyond: float = 100.0  # times the largest eigenvalue, the largest z
-    least_kappa: float = 1e-3  # of 1 − tr/N: where it is smaller the resolvent tells nothing
-    exact: float = 1e3  # weight of what is known exactly: shares that add to 1, the trace
-    least_tilt: float = 0.1  # factor of squares along eigenvectors
-    max_steps: int = 20000
+    eigenvalues: int = 60  # number of eigenvalues of Σ on a geometric grid
+    resolvents: int = 60  # number of values of z on a geometric grid
+    below: float = 1e-3  # smallest z and smallest eigenvalue of Σ, in units of the mean eigenvalue
+    beyond: float = 100.0  # largest z, in units of the largest eigenvalue
+    least_kappa: float = 1e-3  # smallest 1 − tr/N; below, the resolvent carries no information
+    exact: float = 1e3  # weight of the exact conditions: fractions add to 1, and the trace is given
+    least_tilt: float = 0.1  # smallest factor of squares along eigenvectors
+    max_steps: int = 20000  # maximum number of steps of the least-squares solver
 
 
 SPECTRUM = SpectrumSettings()
 
 
 class Resolvent(NamedTuple):
-    """A sample covariance, with the resolvents of Σ that it tells of.
+    """Sample covariance with the averages of the resolvent of Σ that it determines.
 
     Eq. :eq:`resolvents`.
     """
 
-    eigenvalues: np.ndarray  # (d,) of Ŝ
-    vectors: np.ndarray  # (d, d), in columns
-    z: np.ndarray  # (k,)
-    kappa: np.ndarray  # (k,)
+    eigenvalues: np.ndarray  # (d,) of Ŝ, increasing
+    vectors: np.ndarray  # (d, d) eigenvectors of Ŝ in columns
+    z: np.ndarray  # (k,) arguments of the resolvent of Ŝ
+    kappa: np.ndarray  # (k,) corresponding arguments κ of the resolvent of Σ
 
     @classmethod
     def of(cls, covariance: np.ndarray, n_rows: float) -> "Resolvent":
-        """That of a sample covariance of so many rows."""
+        """Return the resolvent of a sample covariance of `n_rows` rows."""
         eigenvalues, vectors = np.linalg.eigh(covariance)
         eigenvalues = eigenvalues.clip(0)
         d, mean = len(eigenvalues), eigenvalues.mean()
         z = np.geomspace(SPECTRUM.below * mean, SPECTRUM.beyond * eigenvalues[-1], SPECTRUM.resolvents)
-        left = 1 - d / n_rows * np.mean(eigenvalues / (eigenvalues + z[:, None]), axis=1)
-        told = left > SPECTRUM.least_kappa
-        return cls(eigenvalues, vectors, z[told], (z / np.maximum(left, SPECTRUM.least_kappa))[told])
+        factor = 1 - d / n_rows * np.mean(eigenvalues / (eigenvalues + z[:, None]), axis=1)
+        usable = factor > SPECTRUM.least_kappa
+        return cls(eigenvalues, vectors, z[usable], (z / np.maximum(factor, SPECTRUM.least_kappa))[usable])
 
     def averages(self, squares: np.ndarray) -> np.ndarray:
-        """Averages (k,) of γ/(γ + κ) over Σ, with weights (d,) along the vectors of Ŝ."""
+        """Return averages (k,) of γ/(γ + κ) over Σ, with weights (d,) along the eigenvectors of Ŝ."""
         return np.mean(squares * self.eigenvalues / (self.eigenvalues + self.z[:, None]), axis=1)
 
     def of_grid(self, gamma: np.ndarray) -> np.ndarray:
-        """γ/(γ + κ), (k, J)."""
+        """Return γ/(γ + κ), (k, J), for eigenvalues γ (J,)."""
         return gamma / (gamma + self.kappa[:, None])
 
 
 class Spectrum(NamedTuple):
-    """Eigenvalues (J,) of Σ, rising, and the share (J,) of coordinates that has each."""
+    """Eigenvalues (J,) of Σ in increasing order, and the fraction (J,) of coordinates with each."""
 
     gamma: np.ndarray
     weight: np.ndarray
 
     @classmethod
     def of(cls, found: Resolvent) -> "Spectrum":
-        """That of Σ, fitted to the resolvent of Ŝ."""
+        """Fit the spectrum of Σ to the resolvent of Ŝ."""
         from scipy.optimize import nnls  # takes long to import
 
         mean = found.eigenvalues.mean()
@@ -81,40 +82,41 @@ class Spectrum(NamedTuple):
         rows = [found.of_grid(gamma) / averages[:, None], SPECTRUM.exact * np.stack([gamma**0, gamma / mean])]
         target = np.append(np.ones(len(averages)), [SPECTRUM.exact] * 2)
         weight, _ = nnls(np.vstack(rows), target, maxiter=SPECTRUM.max_steps)
-        told = weight > 0
-        return cls(gamma[told], weight[told] / weight.sum())
+        used = weight > 0
+        return cls(gamma[used], weight[used] / weight.sum())
 
     def places(self, d: int) -> np.ndarray:
-        """The eigenvalue's number (d,) for each of d eigenvectors of Ŝ, in rising order, that shares say."""
+        """Return the index (d,) of the eigenvalue of Σ for each of d eigenvectors of Ŝ in increasing order."""
         return np.searchsorted(np.cumsum(self.weight), (np.arange(d) + 0.5) / d).clip(max=len(self.gamma) - 1)
 
 
 def moments_along(found: Resolvent, spectrum: Spectrum, columns: np.ndarray) -> np.ndarray:
-    """Second moments (J, m, m) of the entries of columns (d, m) at each eigenvalue of Σ; their sum is that over all d.
+    """Return second moments (J, m, m) of the entries of columns (d, m) at each eigenvalue of Σ, as sums over d.
 
-    Eigenvectors of Ŝ in rising order take the eigenvalues of Σ. As they are not those of Σ, the squares of each column
-    along them are tilted, linearly in γ, to the variance along the column, of which Ŝ is an unbiased estimate.
+    Eigenvectors of Ŝ in increasing order are assigned the eigenvalues of Σ. They differ from the eigenvectors of Σ, so
+    the squares of each column along them are multiplied by a linear function of γ that gives the variance along the
+    column, of which Ŝ is an unbiased estimate.
     """
     d, along = len(columns), found.vectors.T @ columns
-    place = spectrum.places(d)
-    gamma = spectrum.gamma[place]
+    index = spectrum.places(d)
+    gamma = spectrum.gamma[index]
     for column in along.T:
         total = column @ column
         if not total:
             continue
-        share = column**2 / total
-        mean, variance = share @ gamma, share @ gamma**2 - (share @ gamma) ** 2
-        tilt = (share @ found.eigenvalues - mean) / max(variance, 1e-12 * mean**2)
+        fraction = column**2 / total
+        mean, variance = fraction @ gamma, fraction @ gamma**2 - (fraction @ gamma) ** 2
+        tilt = (fraction @ found.eigenvalues - mean) / max(variance, 1e-12 * mean**2)
         factor = np.maximum(1 + tilt * (gamma - mean), SPECTRUM.least_tilt)
-        column *= np.sqrt(factor / (share @ factor))
+        column *= np.sqrt(factor / (fraction @ factor))
     moments = np.zeros((len(spectrum.gamma), columns.shape[1], columns.shape[1]))
-    np.add.at(moments, place, along[:, :, None] * along[:, None, :] / d)
+    np.add.at(moments, index, along[:, :, None] * along[:, None, :] / d)
     return moments
 
 
 def ratios_along(found: Resolvent, spectrum: Spectrum, covariance: np.ndarray, pooled: np.ndarray) -> np.ndarray:
-    """Variances of one covariance over the pooled ones, (J,), along eigenvectors of Ŝ, which is of other samples."""
-    place, total = spectrum.places(len(pooled)), np.zeros((2, len(spectrum.gamma)))
+    """Return ratios (J,) of a covariance to the pooled one along eigenvectors of Ŝ, which must be of other samples."""
+    index, total = spectrum.places(len(pooled)), np.zeros((2, len(spectrum.gamma)))
     for sums, matrix in zip(total, (covariance, pooled), strict=True):
-        np.add.at(sums, place, np.einsum("ia,ij,ja->a", found.vectors, matrix, found.vectors))
+        np.add.at(sums, index, np.einsum("ia,ij,ja->a", found.vectors, matrix, found.vectors))
     return np.divide(total[0], total[1], out=np.ones(len(spectrum.gamma)), where=total[1] > 0)

@@ -1,4 +1,4 @@
-"""What `compare` returns, and its table."""
+"""Result of `compare` and its table."""
 
 import math
 import platform
@@ -20,9 +20,9 @@ HEADS = ["", *(sign for sign, _ in SIGNS.values()), "‖∇R‖/λ√d", "‖ΔQ
 
 @dataclass(frozen=True, eq=False)
 class Row(Result):
-    """One line of the table: a solver's end point.
+    """Row of the table: the end point of one solver.
 
-    Errors are standard errors, of state evolution half-widths of 95 %, and NaN where there is none.
+    Errors are standard errors for data of finite d, half-widths of 95 % confidence for d → ∞, and NaN if unknown.
     """
 
     name: str
@@ -31,11 +31,11 @@ class Row(Result):
     values: dict[str, float]
     errors: dict[str, float]
     gradient_norm: float
-    distance: float  # ‖Q − Q_GAMP‖/√d, up to what the model leaves open
+    distance: float  # ‖Q − Q_GAMP‖/√d, minimized over the symmetries of the model
     seconds: float
 
     def cells(self) -> list[str]:
-        """The row of the table."""
+        """Return the cells of the table."""
         numbers = [
             with_error(self.values[name], self.errors.get(name, math.nan), digits)
             for name, (_, digits) in SIGNS.items()
@@ -49,16 +49,16 @@ class Row(Result):
 
 @dataclass(frozen=True, eq=False)
 class Branch(Result):
-    """All that was computed on one branch.
+    """Results of all solvers on one branch.
 
     Attributes
     ----------
-    gamp, predicted, predicted_descent, fixed_point, descent, quasi_newton, returned : GAMP, whose first iterations take
-        predicted responses; the predicted trajectories of it and of gradient descent, and the fixed point of state
-        evolution; gradient descent and L-BFGS from the informed start; L-BFGS from GAMP's weights, perturbed. Without
-        L-BFGS for other penalties than the ridge: None, and proximal steps.
-    instances : how far other instances deviate from their own predictions, each scalar (instances, T + 1).
-    rows : the lines of the table.
+    gamp, predicted, predicted_descent, fixed_point, descent, quasi_newton, returned : GAMP, whose first iterations use
+        predicted responses; the predicted trajectories of GAMP and of gradient descent, and the fixed point of state
+        evolution; gradient descent and L-BFGS from the informed start; L-BFGS from the perturbed weights of GAMP. With
+        another penalty than the ridge, proximal steps replace L-BFGS and `quasi_newton` is None.
+    instances : deviations of other instances from their predictions, an array (instances, T + 1) for each scalar.
+    rows : rows of the table.
     """
 
     name: str
@@ -73,12 +73,12 @@ class Branch(Result):
     rows: list[Row]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data of all fields, and by names of their own what the picture is drawn from."""
-        found = super().to_dict()
-        gamp, path = found["gamp"], found["predicted"]
-        return found | {
+        """Return plain data of all fields, and under separate names the data from which the picture is drawn."""
+        data = super().to_dict()
+        gamp, path = data["gamp"], data["predicted"]
+        return data | {
             **{name: gamp[name] for name in ("n_off_global", "n_near_jump", "message", "history")},
-            "jump_mass": found["fixed_point"]["jump_mass"],
+            "jump_mass": data["fixed_point"]["jump_mass"],
             "trajectory": path,
             "trajectory_error": path["error"],
             "trajectory_jump_mass": path["jump_mass"],
@@ -88,9 +88,9 @@ class Branch(Result):
         return [f"{self.name} branch", HEADS, *(row.cells() for row in self.rows), *self._notes()]
 
     def _notes(self) -> list[str]:
-        """What the numbers alone do not tell."""
+        """Return remarks below the table: how GAMP ended, validity of state evolution, different minima."""
         gamp, fixed = self.gamp, self.fixed_point
-        notes = [f"  GAMP {gamp.message}; {gamp.n_off_global} samples off their global proximal minimum."]
+        notes = [f"  GAMP {gamp.message}; {gamp.n_off_global} samples are not at their global proximal minimum."]
         if not fixed.consistent and np.isfinite(fixed.replicon):
             notes.append(f"  State evolution is {fixed.validity}.")
         if self.quasi_newton is None:
@@ -98,20 +98,20 @@ class Branch(Result):
         gap = self.quasi_newton.train_loss - gamp.train_loss
         if abs(gap) > 1e-9:
             lower = "GAMP" if gap > 0 else "L-BFGS"
-            notes.append(f"  GAMP and L-BFGS end at different minima; the lower is {lower}'s, by {abs(gap):.1e}.")
+            notes.append(f"  GAMP and L-BFGS end at different minima; {lower} has the lower loss, by {abs(gap):.1e}.")
         return notes
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Result):
-    """Result of `compare`; `str()` gives the table, `to_dict()` what --json writes.
+    """Result of `compare`; `str()` returns the table, `to_dict()` the content of the file that --json writes.
 
     Attributes
     ----------
-    settings : what was asked for, with d, n, α, λ and the damping of each branch.
-    branches : GAMP, state evolution and descents, one entry for each start.
+    settings : arguments, with d, n, α, λ and the damping of each branch.
+    branches : results of GAMP, state evolution and descents, one entry for each start.
     baseline : the linear baseline; None for a model without attention.
-    seconds : what all took.
+    seconds : total elapsed time in seconds.
     """
 
     settings: dict[str, Any]
@@ -121,24 +121,24 @@ class Comparison(Result):
 
     @property
     def converged(self) -> bool:
-        """Whether GAMP and state evolution converged on every branch."""
+        """True if GAMP and state evolution converged on every branch."""
         return all(branch.gamp.converged and branch.fixed_point.converged for branch in self.branches)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data of all fields, with the versions that made them."""
+        """Return plain data of all fields, with the versions of the packages."""
         import numba
 
         from gamp_attention._version import __version__
 
-        found = super().to_dict()
+        data = super().to_dict()
         versions = {"gamp_attention": __version__, "numpy": np.__version__, "numba": numba.__version__}
-        return found | {
-            "linear_baseline": found["baseline"],
+        return data | {
+            "linear_baseline": data["baseline"],
             "versions": versions | {"python": platform.python_version()},
         }
 
     def heading(self, *names: str) -> str:
-        """Sizes and parameters in a line, those that there are."""
+        """Return a line with the named sizes and parameters, as far as they are set."""
         signs, s = {"alpha": "α", "omega": "ω", "lam": "λ"}, self.settings
         return ", ".join(f"{signs.get(name, name)} = {s[name]:g}" for name in names if name in s)
 
@@ -153,17 +153,17 @@ class Comparison(Result):
             rows += ["", f"linear baseline, d → ∞: ε_g = {error}, {base.status.value}"]
         return [
             *rows,
-            "Numbers in brackets are errors in the last digit: half-widths of 95 % where d → ∞, else standard errors. "
-            f"{self.seconds:.0f} s in all.",
+            "Numbers in brackets are errors in the last digit: half-widths of 95 % for d → ∞, else standard errors. "
+            f"Total time {self.seconds:.0f} s.",
         ]
 
 
 class Interrupted(KeyboardInterrupt):
-    """A comparison was interrupted; the branches that were finished are in `.result`."""
+    """Interruption of a comparison; attribute `result` has the finished branches."""
 
     def __init__(self, result: Comparison, unfinished: str) -> None:
-        kept = ", ".join(branch.name for branch in result.branches)
+        finished = ", ".join(branch.name for branch in result.branches)
         super().__init__(
-            f"interrupted on the {unfinished} branch, the {kept} branch is finished: run the same again for both"
+            f"interrupted on the {unfinished} branch, the {finished} branch is finished: run the same again for both"
         )
         self.result = result

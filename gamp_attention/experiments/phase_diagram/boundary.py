@@ -1,4 +1,4 @@
-"""One boundary of one model: its place in α with an error, or in words why there is none."""
+"""Boundary of one model: its value of α with an error, or the reason why there is none."""
 
 from typing import NamedTuple
 
@@ -9,12 +9,12 @@ from gamp_attention.results import shown
 
 @shown
 class Boundary(NamedTuple):
-    """A value of α with an error, or NaN and why.
+    """Value of α with an error, or NaN and the reason.
 
     Attributes
     ----------
     value, error : α and its half-width, or NaN.
-    note : empty, or why there is no value, or how the branch ends there.
+    note : the reason if there is no value, otherwise how the branch ends there; may be empty.
     """
 
     value: float
@@ -23,12 +23,12 @@ class Boundary(NamedTuple):
 
     @classmethod
     def none(cls, note: str) -> "Boundary":
-        """There is none."""
+        """Return a boundary without a value, with the reason."""
         return cls(np.nan, np.nan, note)
 
     @classmethod
     def found(cls, value: float, error: float, tol: float, note: str = "") -> "Boundary":
-        """A root with its error, which is infinite where it was not found."""
+        """Return a root with its error; a boundary without a value if either is not finite."""
         if not np.isfinite(value + error):
             return cls.none("not found: secants did not converge")
         return cls(float(value), float(error), note if error <= tol else "error above the tolerance")

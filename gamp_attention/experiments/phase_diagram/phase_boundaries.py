@@ -1,4 +1,4 @@
-"""`phase_boundaries`: α_c, α_l and spinodals against ω, λ, σ or A."""
+"""Phase boundaries α_c, α_l and spinodals as functions of ω, λ, σ or A."""
 
 import tempfile
 from contextlib import nullcontext
@@ -21,21 +21,22 @@ from gamp_attention.results import Result, Status
 
 @dataclass(frozen=True, eq=False)
 class PhaseBoundaries(Result):
-    """Boundaries in α, one for each value of a parameter. Errors are half-widths that hold in 95 % of cases.
+    """Boundaries in α for each value of a parameter. Errors are half-widths of 95 % confidence.
 
     Attributes
     ----------
     parameter : "omega", "lam", "sigma" or "A".
-    values : (K,) its values; (K, L, L) for A.
-    low, high : the range of α that was searched.
-    lines : by name, K boundaries with value, error and note; where there is none, NaN and why, in words. "alpha_c" and
-        "alpha_l"; and for "semantic" and "positional" the range of α where the branch exists, `_from` and `_to`, and
-        where it is stable against the overlap that is zero on it, `_stable_from` and `_stable_to`. Where asked for,
-        "weak_recovery" and "full_recovery" of the Bayes-optimal estimate, and "hard_from", "hard_to", between which
-        the data tell the teacher but message passing does not find it.
-    status : K of CONVERGED, INACCURATE (an error is above the tolerance, or a line was not found) or NONFINITE.
-    messages : K, what was inaccurate, in words.
-    rows : K, what was stored for each value.
+    values : (K,) values of the parameter; (K, L, L) for A.
+    low, high : range of α that was searched.
+    lines : by name, K boundaries with value, error and note; a boundary that does not exist has value NaN and the
+        reason as note. "alpha_c" and "alpha_l"; for "semantic" and "positional" the range of α in which the branch
+        exists, `_from` and `_to`, and the range in which it is stable against the overlap that is zero on it,
+        `_stable_from` and `_stable_to`. With `bayes`, "weak_recovery" and "full_recovery" of the Bayes-optimal
+        estimate, and "hard_from", "hard_to", between which the data determine the teacher but message passing does not
+        find it.
+    status : K statuses: CONVERGED, INACCURATE (an error is above the tolerance, or a line was not found) or NONFINITE.
+    messages : K messages that name the inaccurate lines.
+    rows : K stored results, one for each value.
     """
 
     parameter: str
@@ -49,7 +50,7 @@ class PhaseBoundaries(Result):
 
     @property
     def converged(self) -> bool:
-        """Whether every line was found to the accuracy asked for, or found not to exist."""
+        """True if every line was found to the requested accuracy, or found not to exist."""
         return all(status.converged for status in self.status)
 
     @property
@@ -59,7 +60,7 @@ class PhaseBoundaries(Result):
 
     @property
     def alpha_c_error(self) -> np.ndarray:
-        """(K,) error of that."""
+        """(K,) error of alpha_c."""
         return self.line("alpha_c")[1]
 
     @property
@@ -69,17 +70,17 @@ class PhaseBoundaries(Result):
 
     @property
     def alpha_l_error(self) -> np.ndarray:
-        """(K,) error of that."""
+        """(K,) error of alpha_l."""
         return self.line("alpha_l")[1]
 
     def line(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Values (K,) and errors (K,) of a line."""
+        """Return values (K,) and errors (K,) of a line."""
         check.choice("name", name, tuple(self.lines))
-        found = self.lines[name]
-        return np.array([line.value for line in found]), np.array([line.error for line in found])
+        boundaries = self.lines[name]
+        return np.array([line.value for line in boundaries]), np.array([line.error for line in boundaries])
 
     def _rows(self) -> Rows:
-        """A line for each value: α_c, α_l and where the branches exist, then in words which lines do not exist."""
+        """Return a row for each value with α_c, α_l and the ranges of the branches, and notes on missing lines."""
         columns = {
             "alpha_c": "α_c",
             "alpha_l": "α_l",
@@ -92,12 +93,12 @@ class PhaseBoundaries(Result):
         rows: Rows = [[self.parameter, *columns.values(), "status"]]
         for k, value in enumerate(self.values):
             cells = [self.lines[name][k] for name in columns]
-            numbers = [with_error(found.value, found.error, 6) for found in cells]
+            numbers = [with_error(boundary.value, boundary.error, 6) for boundary in cells]
             rows.append([f"{value:g}" if np.ndim(value) == 0 else f"no. {k + 1}", *numbers, self.status[k].value])
             rows += [
-                f"    {word}: {found.note}"
-                for word, found in zip(columns.values(), cells, strict=True)
-                if np.isnan(found.value)
+                f"    {word}: {boundary.note}"
+                for word, boundary in zip(columns.values(), cells, strict=True)
+                if np.isnan(boundary.value)
             ]
             rows += [f"    {self.messages[k]}"] if self.messages[k] else []
         return rows
@@ -117,23 +118,24 @@ def phase_boundaries(
     executor: Any = None,
     threads: int | None = None,
 ) -> PhaseBoundaries:
-    """Where in α the phases change, against one parameter of the model.
+    """Compute the boundaries of phases in α as functions of one parameter of the model.
 
     Eq. :eq:`boundaries`.
 
-    Both branches are solved at a ladder of α and followed to their ends. Roots along them are refined until their
-    error is within tol. A branch that appears and ends between two neighbouring α of the ladder is not seen.
+    Both branches are solved on a grid of α and continued to their ends. Roots along them are refined until their error
+    is within tol. A branch that appears and ends between two neighbouring α of the grid is not detected.
 
     Parameters
     ----------
-    model : the problem; its own ω if no values are given.
-    omegas, lams, sigmas, matrices : values of ω, λ, σ or A; only one of these may be given.
+    model : model with an attention layer as student; its ω is used if no values are given.
+    omegas, lams, sigmas, matrices : values of ω, λ, σ or A; at most one of these may be given.
     alphas : (lowest, highest) α.
-    tol : error asked for of every boundary.
-    bayes : whether to add where the Bayes-optimal estimate begins to work, is complete, and is hard to find.
-    folder : where to keep what is finished, so that a rerun goes on from there; nowhere if not given.
-    executor : with `submit` as in concurrent.futures, which gets a job for each value; serial if not given.
-    threads : of compiled kernels; if not given, all when serial, and one on an executor.
+    tol : requested error of every boundary, at least 1e-6.
+    bayes : whether to add the α at which the Bayes-optimal estimate becomes better than random, becomes exact, and is
+        hard to compute.
+    folder : directory in which finished results are stored, so that a rerun continues; if not given, nothing is stored.
+    executor : object with `submit` as in concurrent.futures, which gets a job for each value; serial if not given.
+    threads : number of threads of compiled kernels; if not given, all for serial runs, and one on an executor.
 
     Returns
     -------
@@ -141,7 +143,10 @@ def phase_boundaries(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if `model` is not a model of attention, or an argument has the wrong type.
+    ValueError : if more than one of `omegas`, `lams`, `sigmas` and `matrices` is given, or one is empty or has a value
+        that the model does not allow; `alphas` is not increasing and positive; `tol` is below 1e-6; or `folder` has
+        results of other settings.
     RuntimeError : if a worker failed.
 
     Examples
@@ -152,7 +157,7 @@ def phase_boundaries(
     '1.25 1.49'
     """
     model = require_attention(model)
-    name, values, models = _varied(model, {"omega": omegas, "lam": lams, "sigma": sigmas, "A": matrices})
+    name, values, models = _parameter_models(model, {"omega": omegas, "lam": lams, "sigma": sigmas, "A": matrices})
     low, high = check.array("alphas", alphas, (2,))
     low = check.real("alphas[0]", float(low), low=0, strict=True)
     high = check.real("alphas[1]", float(high), low=low, strict=True)
@@ -160,30 +165,30 @@ def phase_boundaries(
     bayes, wanted = check.flag("bayes", bayes), (*LINES, *(BAYES_LINES if bayes else ()))
     check_workers(executor, threads)
     jobs = [
-        DiagramJob(each, name, np.asarray(value).tolist(), search, bayes)
-        for each, value in zip(models, values, strict=True)
+        DiagramJob(varied, name, np.asarray(value).tolist(), search, bayes)
+        for varied, value in zip(models, values, strict=True)
     ]
     base = base_digest(models[0] if name != "A" else _with_matrix(model, np.zeros_like(softmax_teacher(model).A)))
     about = {"model": short_hash(["boundaries", base]), "settings": asdict(search), "format": DIAGRAM_FORMAT}
-    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as place:
-        store = Store(place)
+    with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder) as directory:
+        store = Store(directory)
         store.begin(about | {"jobs": [job.parameters | {"key": job.key} for job in jobs]})
         run_chains([[job] for job in jobs], store, executor, threads=threads)
         rows = [store.load(job.key) or {"status": "error", "message": "missing from the folder"} for job in jobs]
     lines = {line: [_boundary(row, line) for row in rows] for line in wanted}
-    ended = {"converged": Status.CONVERGED, "inaccurate": Status.INACCURATE}
-    status = [ended.get(row["status"], Status.NONFINITE) for row in rows]
+    statuses = {"converged": Status.CONVERGED, "inaccurate": Status.INACCURATE}
+    status = [statuses.get(row["status"], Status.NONFINITE) for row in rows]
     messages = [row["message"] for row in rows]
     return PhaseBoundaries(name, np.array(values, dtype=float), low, high, lines, status, messages, rows)
 
 
 def _boundary(row: dict[str, Any], line: str) -> Boundary:
-    """One line of a row; where the job failed, its message."""
+    """Return one line of a row; if the job failed, a boundary without a value and the message."""
     return Boundary(*row["lines"][line]) if "lines" in row else Boundary.none(f"not found: {row['message']}")
 
 
-def _varied(model: Model, given: dict[str, Any]) -> tuple[str, list[Any], list[Model]]:
-    """The parameter that is varied, its values, and the models."""
+def _parameter_models(model: Model, given: dict[str, Any]) -> tuple[str, list[Any], list[Model]]:
+    """Return the name of the varied parameter, its values, and the models."""
     chosen = [name for name, values in given.items() if values is not None]
     if len(chosen) > 1:
         raise check.fail("omegas, lams, sigmas, matrices", chosen, "values of one of them")

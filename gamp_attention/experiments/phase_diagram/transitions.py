@@ -1,4 +1,4 @@
-"""Where the two branches have equal training loss, and where attention beats the linear baseline."""
+"""Values of α at which the two branches have equal training loss, and at which attention beats the linear baseline."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -11,7 +11,7 @@ from gamp_attention.state_evolution.continuation.track import TrackPoint
 
 
 def equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
-    """α_c, where the training losses of the two branches are equal; tol is the error of α asked for.
+    """Return α_c, at which the training losses of the two branches are equal, with an error of at most tol if possible.
 
     Eq. :eq:`boundaries`.
     """
@@ -28,13 +28,13 @@ def equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
         return _none(f"the {lower} branch has the lower training loss wherever both exist", values)
     size = semantic.found[brackets[0][0]].train_loss
     value, error, _ = root_along((semantic.track, positional.track), gap, brackets[0], tol, size)
-    found = Boundary.found(value, error, tol)
+    boundary = Boundary.found(value, error, tol)
     others = f"; {len(brackets) - 1} more at larger α" if len(brackets) > 1 else ""
-    return found._replace(note=found.note + others)
+    return boundary._replace(note=boundary.note + others)
 
 
 def beats_baseline(semantic: Scan, baseline: LinearBaseline, tol: float) -> Boundary:
-    """α_l, beyond which the semantic branch has a lower test error than the linear baseline. Eq. :eq:`boundaries`."""
+    """Return α_l, beyond which the semantic branch has a lower test error than the baseline. Eq. :eq:`boundaries`."""
     values = _on_all((semantic,), lambda se: baseline.test_error - se.test_error)
     if not values:
         return Boundary.none("none: there is no semantic branch")
@@ -52,12 +52,12 @@ def _none(why: str, values: list[tuple[float, float]]) -> Boundary:
 
 
 def _sign_changes(values: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Neighbouring α between which a function, given as (α, f), changes its sign."""
+    """Return neighbouring α between which a function, given as pairs (α, f), changes its sign."""
     return [(a[0], b[0]) for a, b in pairwise(values) if a[1] * b[1] < 0]
 
 
 def _on_all(scans: Sequence[Scan], difference: Callable[..., float]) -> list[tuple[float, float]]:
-    """(α, difference) for every α at which one branch is known and all exist."""
+    """Return (α, difference) for every α at which at least one branch is known and all exist."""
     for alpha in sorted({alpha for scan in scans for alpha in scan.found}):
         if all(scan.spans(alpha) for scan in scans):
             for scan in scans:

@@ -1,4 +1,4 @@
-"""Hashes that tell models apart, and all that is plain data, the same in every process."""
+"""Hashes of models and plain data that are identical in every process."""
 
 import json
 from dataclasses import Field, fields, is_dataclass
@@ -12,12 +12,12 @@ from gamp_attention.models.parameters import has_common_variance, has_omega, wit
 
 
 def digest(model: Model) -> str:
-    """A short hash of everything in a model."""
+    """Return a short hash of everything in a model."""
     return short_hash(_described(require_model(model)))
 
 
 def base_digest(model: Model) -> str:
-    """A short hash of a model without its ω, λ and σ, which every cell holds itself."""
+    """Return a short hash of a model without its ω, λ and σ, which are fields of every cell."""
     model = with_parameter(require_model(model), "lam", 1.0)
     if has_omega(model):
         model = with_parameter(model, "omega", 0.0)
@@ -25,16 +25,16 @@ def base_digest(model: Model) -> str:
 
 
 def short_hash(value: Any) -> str:
-    """24 hexadecimal digits of plain finite values, by their JSON text with sorted keys."""
+    """Return 24 hexadecimal digits for plain finite values, from their JSON text with sorted keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashes.hash_bytes(text.encode(), size=12)
 
 
 def _described(value: Any) -> Any:
-    """Plain data that hold all that a model holds."""
+    """Return plain data that describe a value completely."""
     if is_dataclass(value) and not isinstance(value, type):
-        told = {f.name: getattr(value, f.name) for f in fields(value) if not _is_unused(f, value)}
-        return {"type": type(value).__qualname__} | {name: _described(each) for name, each in told.items()}
+        used = {f.name: getattr(value, f.name) for f in fields(value) if not _is_unused(f, value)}
+        return {"type": type(value).__qualname__} | {name: _described(item) for name, item in used.items()}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {"type": type(value).__qualname__} | {name: _described(v) for name, v in value._asdict().items()}
     if isinstance(value, np.ndarray):
@@ -45,9 +45,9 @@ def _described(value: Any) -> Any:
         return value
     if isinstance(value, (tuple, list)):
         return [_described(v) for v in value]
-    raise check.fail("model", value, "fields that are numbers, words, arrays or dataclasses of them", TypeError)
+    raise check.fail("model", value, "fields that are numbers, strings, arrays or dataclasses of them", TypeError)
 
 
 def _is_unused(f: Field[Any], value: Any) -> bool:
-    """Whether a field came later than stored cells, and has the value that they were made with."""
+    """Return whether a field was added after cells had been stored and has the value with which they were computed."""
     return bool(f.metadata.get("later")) and getattr(value, f.name) == f.default

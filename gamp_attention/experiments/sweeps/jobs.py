@@ -1,4 +1,4 @@
-"""Cells as jobs: the numbers of one cell, and chains of warm starts in an order that depends on the grid alone."""
+"""Jobs of a sweep: the computation of one cell, and chains of warm starts whose order depends only on the grid."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,8 +23,8 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.fixed_points.derivatives import Derivatives, solve_near
 from gamp_attention.state_evolution.fixed_points.solve import checked_rtol
 
-DESCENDING = {"semantic": True, "positional": False}  # each branch is followed from the end at which it exists
-USED = {  # settings that matter to each method
+DESCENDING = {"semantic": True, "positional": False}  # whether warm starts go to lower α: from where the branch exists
+USED = {  # settings on which the result of each method depends
     "SE": ("rtol",),
     "GAMP": ("risk", "n_test", "gamp_steps", "tol"),
     "GD": ("risk", "n_test", "descent", "gd_steps", "tol"),
@@ -33,15 +33,15 @@ USED = {  # settings that matter to each method
 
 @dataclass(frozen=True)
 class Settings:
-    """What all cells of a sweep share."""
+    """Settings common to all cells of a sweep."""
 
-    rtol: float = 1e-3  # accuracy of state evolution; all below is for message passing and descent
-    risk: str = "exact"
-    n_test: int = 1000  # fresh sentences for the test error
-    descent: str = "gd"
-    gd_steps: int = 5000  # bounds on the iterations
-    gamp_steps: int = 500
-    tol: float = 1e-8  # bound on the gradient norm
+    rtol: float = 1e-3  # relative accuracy of state evolution; all settings below are for message passing and descent
+    risk: str = "exact"  # risk that is minimized, "exact" or "asymptotic"
+    n_test: int = 1000  # number of new samples for the test error
+    descent: str = "gd"  # method of descent
+    gd_steps: int = 5000  # maximum number of iterations of descent
+    gamp_steps: int = 500  # maximum number of iterations of message passing
+    tol: float = 1e-8  # gradient norm at which a run has converged
 
     def __post_init__(self) -> None:
         plain = {
@@ -57,7 +57,7 @@ class Settings:
             object.__setattr__(self, name, value)
 
     def used_by(self, method: str) -> dict[str, Any]:
-        """The settings that matter to a method, by name."""
+        """Return the settings on which the result of a method depends, by name."""
         return {name: getattr(self, name) for name in USED[method]}
 
 
@@ -65,15 +65,16 @@ class Settings:
 def run_cell(
     model: Model, cell: Cell, settings: Settings, previous_row: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The row of a cell: plain numbers, lists and words.
+    """Run the solver of a cell and return its row: plain numbers, lists and strings.
 
-    The cell replaces the model's ω, λ and σ. State evolution is started from the row before it in a chain, if any.
+    The cell replaces the model's ω, λ and σ. State evolution is started from the previous row of a chain, if it is
+    given.
 
     Returns
     -------
-    dict with status, message, and where the solver returned: converged, n_iter, residual, start, overlaps and
-    overlaps_error (lists by name), train_loss, test_error, replicon, jump_share, gradient_norm, and errors named
-    *_error. Numbers that a method does not have are left out. A cell that raises has the status "error".
+    dict with status and message, and unless the solver raised an error: converged, n_iter, residual, start, overlaps
+    and overlaps_error (lists by name), train_loss, test_error, replicon, jump_share, gradient_norm, and errors named
+    *_error. Numbers that a method does not compute are left out. If the solver raises an error, the status is "error".
     """
     try:
         for name in ("omega", "lam", "sigma"):
@@ -87,9 +88,9 @@ def run_cell(
 
 
 def row_overlaps(row: dict[str, Any], name: str = "overlaps") -> Overlaps | None:
-    """The overlaps that a row holds, or None."""
-    found = row.get(name)
-    return None if found is None else Overlaps(**{key: np.array(values) for key, values in found.items()})
+    """Return the overlaps in a row, or None if it has none."""
+    lists = row.get(name)
+    return None if lists is None else Overlaps(**{key: np.array(values) for key, values in lists.items()})
 
 
 def _state_evolution(
@@ -121,7 +122,7 @@ def _finite_size(model: Model, cell: Cell, settings: Settings) -> dict[str, Any]
         message = result.message
     else:
         options |= {"method": settings.descent, "max_iter": settings.gd_steps}
-        with few_threads(0):  # sums in torch depend on the number of threads, which a cell must not
+        with few_threads(0):  # sums in torch depend on the number of threads; one thread makes cells reproducible
             result = minimize_risk(data, cell.branch, settings.risk, **options)
         message = f"{settings.descent}: {result.status.value} after {result.n_iter} steps"
     error, error_error = sampled_test_error(data, result.Q, n_samples=settings.n_test, seed=cell.seed)
@@ -151,7 +152,7 @@ def _lists(overlaps: Overlaps) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class CellJob:
-    """A cell as a job for `scheduler`."""
+    """Job of a cell, to be run by `scheduler`."""
 
     key: str
     model: Model
@@ -160,30 +161,30 @@ class CellJob:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The cell's fields."""
+        """Fields of the cell by name."""
         return asdict(self.cell)
 
     def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
-        """The row of the cell."""
+        """Return the row of the cell, started from the row `previous` if it is given."""
         return run_cell(self.model, self.cell, self.settings, previous)
 
 
 def chains(model: Model, cells: Sequence[Cell], settings: Settings, warm: bool = True) -> list[list[CellJob]]:
-    """Cells as chains of jobs; each job is started from the row of the one before it.
+    """Return cells as chains of jobs; each job is started from the row of the job before it.
 
-    Where `warm`, state evolution follows the semantic branch to lower α and the positional one to higher α. All other
-    cells stand alone: message passing and descent start from their own data, and random starts are drawn anew.
+    If `warm`, state evolution follows the semantic branch to lower α and the positional branch to higher α. Every other
+    cell is a chain of one job: message passing and descent start from their data, and random starts are independent.
     """
     groups: dict[Cell | tuple[Cell], list[Cell]] = {}
     for cell in cells:
         follows = warm and cell.method == "SE" and cell.branch in DESCENDING
         groups.setdefault(replace(cell, alpha=0.0) if follows else (cell,), []).append(cell)
     base = base_digest(model)
-    found = []
+    result = []
     for group in groups.values():
         key, jobs = None, []
         for cell in sorted(group, key=lambda cell: cell.alpha, reverse=DESCENDING.get(group[0].branch, False)):
             key = cell_key(cell, base, settings.used_by(cell.method), key)
             jobs.append(CellJob(key, model, cell, settings))
-        found.append(jobs)
-    return found
+        result.append(jobs)
+    return result

@@ -1,4 +1,8 @@
-"""Pseudo-arclength: points of the curve F(x; p) = x around turns of the parameter p, and where it turns or ends."""
+"""Pseudo-arclength continuation: points of the curve F(x; p) = x around folds of the parameter p, and its ends.
+
+Keller, in Applications of Bifurcation Theory (Academic Press, 1977). Points are corrected by Newton steps with
+Broyden's updates of the Jacobian (Mathematics of Computation 19, 1965).
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,18 +21,18 @@ from gamp_attention.state_evolution.rules.rule import Rule
 
 @dataclass(frozen=True)
 class ArclengthSettings:
-    """Settings of the steps along a curve, of arclength in units of the overlaps and the parameter."""
+    """Settings of the steps along a curve; arclength is in units of the overlaps and the parameter."""
 
-    first_step: float = 0.05
-    min_step: float = 1e-4  # below, no further point is found
-    max_step: float = 0.3
-    min_cosine: float = 0.9  # between successive tangents, so that turns are seen
-    residual: float = 1e-5  # of a point
-    max_corrections: int = 6  # Newton steps to a point; beyond, the step along the curve was too long
-    few_corrections: int = 3  # up to which steps along the curve grow, and Broyden's Jacobian is kept
-    faded: float = 1e-2  # size of a family in units of √q, or of q in units of its first, that is as good as zero
-    max_parabolas: int = 5  # through a turn
-    min_arc: float = 0.04  # of a parabola, above the noise of the averages
+    first_step: float = 0.05  # arclength of the first step
+    min_step: float = 1e-4  # arclength below which the continuation gives up
+    max_step: float = 0.3  # largest arclength of a step
+    min_cosine: float = 0.9  # smallest cosine between successive tangents, so that no fold is skipped
+    residual: float = 1e-5  # largest residual of a point
+    max_corrections: int = 6  # maximum number of Newton steps to a point; if more are needed, the step is halved
+    few_corrections: int = 3  # up to this number, the next step is longer and Broyden's Jacobian is reused
+    faded: float = 1e-2  # m or θ in units of √q, or q in units of its first value, below which it counts as zero
+    max_parabolas: int = 5  # maximum number of parabolas fitted to a fold
+    min_arc: float = 0.04  # smallest half-width of a parabola, large enough that noise of the averages is negligible
 
 
 ARCLENGTH = ArclengthSettings()
@@ -36,7 +40,7 @@ ARCLENGTH = ArclengthSettings()
 
 @dataclass(frozen=True)
 class Curve:
-    """The equations F(x; p) − x = 0 in u = (x, p), both in units."""
+    """Fixed-point equations F(x; p) − x = 0 along a curve, in the scaled unknowns u = (x, p)."""
 
     model: Model
     alpha: float
@@ -47,14 +51,14 @@ class Curve:
     unit: float
 
     def map(self, u: np.ndarray) -> OverlapMap:
-        """The overlap map at the parameter of u."""
+        """Return the overlap map at the parameter value of u."""
         p = u[-1] * self.unit
         model = with_parameter(self.model, self.parameter, p)
         alpha = p if self.parameter == "alpha" else self.alpha
         return OverlapMap(model, alpha, self.rule, self.response)
 
     def residual(self, u: np.ndarray) -> np.ndarray:
-        """F(x; p) − x."""
+        """Return F(x; p) − x (n,) at u (n + 1,); NaN if the overlaps are infeasible or the map breaks down."""
         x = self.packing.unpack(u[:-1])
         nowhere = np.full(len(u) - 1, np.nan)
         try:
@@ -66,38 +70,38 @@ class Curve:
             return nowhere
 
     def derivative(self, u: np.ndarray, base: np.ndarray) -> np.ndarray:
-        """Derivative of the residual in u, (n, n + 1)."""
+        """Return the derivative (n, n + 1) of the residual with respect to u, by forward differences."""
         steps = BROYDEN.difference * np.eye(len(u))
         return np.stack([(self.residual(u + step) - base) / BROYDEN.difference for step in steps], axis=1)
 
 
 def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[np.ndarray]:
-    """Points of the curve from its start towards a value of the parameter, and around any turn."""
+    """Yield points of the curve from its start towards parameter value `to`, continuing around folds."""
     goal = to / curve.unit
     guess = np.append(curve.packing.pack(overlaps), first / curve.unit)
-    fixed = np.append(np.zeros(len(guess) - 1), 1.0)
+    fixed = np.append(np.zeros(len(guess) - 1), 1.0)  # normal of the planes of constant parameter
     J = curve.derivative(guess, curve.residual(guess))
-    found = _correct(curve, guess, fixed, J)
-    if found is None:
-        raise ConvergenceError("continue_branch found no point to start from", None)
-    u, J, _ = found
+    corrected = _correct(curve, guess, fixed, J)
+    if corrected is None:
+        raise ConvergenceError("continue_branch: found no fixed point at which the branch could start", None)
+    u, J, _ = corrected
     yield u
     tangent = _tangent(J, np.sign(goal - u[-1]) * fixed)
     step = ARCLENGTH.first_step
     while step >= ARCLENGTH.min_step:
         ahead = u + step * tangent
-        if (ahead[-1] - goal) * (u[-1] - goal) <= 0:  # the goal lies on the way: solve there
+        if (ahead[-1] - goal) * (u[-1] - goal) <= 0:  # the step would pass the goal: solve at the goal
             ahead = u + tangent * (goal - u[-1]) / tangent[-1]
             ahead[-1] = goal
-            found = _correct(curve, ahead, fixed, J)
+            corrected = _correct(curve, ahead, fixed, J)
         else:
-            found = _correct(curve, ahead, tangent, J)
-            if found is not None and (found[0][-1] - goal) * (u[-1] - goal) < 0:  # the correction went past it
-                ahead = u + (goal - u[-1]) / (found[0][-1] - u[-1]) * (found[0] - u)
+            corrected = _correct(curve, ahead, tangent, J)
+            if corrected is not None and (corrected[0][-1] - goal) * (u[-1] - goal) < 0:  # the correction passed it
+                ahead = u + (goal - u[-1]) / (corrected[0][-1] - u[-1]) * (corrected[0] - u)
                 ahead[-1] = goal
-                found = _correct(curve, ahead, fixed, J)
-        if found is not None:
-            there, J_there, corrections = found
+                corrected = _correct(curve, ahead, fixed, J)
+        if corrected is not None:
+            there, J_there, corrections = corrected
             moved = there - u
             along = moved / np.linalg.norm(moved)
             if along @ tangent >= ARCLENGTH.min_cosine:
@@ -110,12 +114,12 @@ def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[
                 step = min(step * longer, ARCLENGTH.max_step)
                 continue
         step *= 0.5
-        J = curve.derivative(u, curve.residual(u))  # Broyden's may have drifted
+        J = curve.derivative(u, curve.residual(u))  # Broyden's updates may have made J inaccurate
         tangent = _tangent(J, tangent)
 
 
 def _tangent(J: np.ndarray, towards: np.ndarray) -> np.ndarray:
-    """Unit null vector of the derivative (n, n + 1), on the side of `towards`; `towards` where there is none."""
+    """Return the unit null vector of J (n, n + 1) on the side of `towards`; `towards` if J is not finite."""
     if not np.isfinite(J).all():
         return towards
     tangent = np.linalg.svd(J)[2][-1]
@@ -125,7 +129,7 @@ def _tangent(J: np.ndarray, towards: np.ndarray) -> np.ndarray:
 def _correct(
     curve: Curve, u: np.ndarray, normal: np.ndarray, J: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, int] | None:
-    """Newton steps in the plane through u with a normal, with Broyden updates: the point, J and their number."""
+    """Solve in the plane through u with a given normal; return the point, J and the number of Newton steps, or None."""
     rest = curve.residual(u)
     for number in range(ARCLENGTH.max_corrections):
         if not (np.isfinite(rest).all() and np.isfinite(J).all()):
@@ -133,7 +137,7 @@ def _correct(
         if np.abs(rest).max() <= ARCLENGTH.residual:
             return u, J, number
         step = np.linalg.lstsq(np.vstack([J, normal]), np.append(-rest, 0.0), rcond=None)[0]
-        if normal[-1] == 1:  # at a given parameter, to the last bit
+        if normal[-1] == 1:  # the parameter is given: keep it exactly
             step[-1] = 0.0
         if np.linalg.norm(step) > ARCLENGTH.max_step:
             return None
@@ -144,13 +148,13 @@ def _correct(
 
 
 def turned(points: list[np.ndarray]) -> bool:
-    """Whether the parameter turned back in the last step."""
+    """Return whether the parameter changed its direction at the last step."""
     a, b, c = (u[-1] for u in points[-3:])
     return (b - a) * (c - b) < 0
 
 
 def fading_family(curve: Curve, points: list[np.ndarray]) -> str | None:
-    """The family, m or θ, that goes to zero at the end of the points, where another branch crosses, or None."""
+    """Return "m" or "theta" if it goes to zero at the last points, where another branch crosses; otherwise None."""
     before, after = (curve.packing.unpack(u[:-1]) for u in (points[-3], points[-1]))
     for name in ("m", "theta"):
         old, new = before.arrays()[name], after.arrays()[name]
@@ -162,22 +166,22 @@ def fading_family(curve: Curve, points: list[np.ndarray]) -> str | None:
 
 
 def weights_vanish(curve: Curve, points: list[np.ndarray]) -> bool:
-    """Whether all weights go to zero at the end of the points."""
+    """Return whether all weights go to zero at the last points."""
     first, after = (curve.packing.unpack(u[:-1]) for u in (points[0], points[-1]))
     return bool(np.abs(after.q).max() < ARCLENGTH.faded * np.abs(first.q).max())
 
 
 def where_weights_vanish(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
-    """The parameter where q is zero, as a smooth function of q, and its error."""
+    """Return the parameter value at which q is zero, extrapolated as a smooth function of q, and its error."""
     size = np.array([np.linalg.norm(curve.packing.unpack(u[:-1]).q) for u in points])
     p = np.array([u[-1] for u in points]) * curve.unit
-    used = np.argsort(size)[:3]
-    lines = [np.polyfit(size[used[:count]], p[used[:count]], count - 1)[-1] for count in (2, 3)]
-    return float(lines[1]), float(abs(lines[1] - lines[0])) + abs(_rule_shift(curve, points[used[0]]))
+    smallest = np.argsort(size)[:3]
+    limits = [np.polyfit(size[smallest[:count]], p[smallest[:count]], count - 1)[-1] for count in (2, 3)]
+    return float(limits[1]), float(abs(limits[1] - limits[0])) + abs(_rule_shift(curve, points[smallest[0]]))
 
 
 def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list[np.ndarray]]:
-    """The turning value of the parameter by parabolas in arclength, its error, and the points before it."""
+    """Return the parameter at a fold from parabolas in arclength, its error, and the points before the fold."""
     a, b, c = points[-3:]
     values = []
     for _ in range(ARCLENGTH.max_parabolas):
@@ -188,15 +192,15 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
         tangent = (c - a) / np.linalg.norm(c - a)
         middle = b + at * tangent
         J = curve.derivative(middle, curve.residual(middle))
-        found = _correct(curve, middle, tangent, J)
-        if found is None:
+        corrected = _correct(curve, middle, tangent, J)
+        if corrected is None:
             break
         step = max(0.5 * min(-s[0], s[2]), ARCLENGTH.min_arc)
-        tangent = _tangent(found[1], tangent)
-        sides = [_correct(curve, found[0] + side * step * tangent, tangent, found[1]) for side in (-1, 1)]
+        tangent = _tangent(corrected[1], tangent)
+        sides = [_correct(curve, corrected[0] + side * step * tangent, tangent, corrected[1]) for side in (-1, 1)]
         if sides[0] is None or sides[1] is None:
             break
-        a, b, c = sides[0][0], found[0], sides[1][0]
+        a, b, c = sides[0][0], corrected[0], sides[1][0]
         if len(values) > 1 and abs(values[-1] - values[-2]) < 1e-6 * abs(values[-1]):
             break
     spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(a[-1] - c[-1]) * curve.unit
@@ -205,7 +209,10 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
 
 
 def _rule_shift(curve: Curve, u: np.ndarray) -> float:
-    """How far the next finer rule shifts a turn: −wᵀ δF / wᵀ ∂F/∂p, with the left null vector w of 1 − ∂F/∂x."""
+    """Return the shift of a fold by the next finer rule; NaN if there is none.
+
+    It is −wᵀ δF / wᵀ ∂F/∂p, with the left null vector w of 1 − ∂F/∂x.
+    """
     F = curve.map(u)
     finer = F.finer()
     base = curve.residual(u)

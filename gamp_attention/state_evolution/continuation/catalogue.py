@@ -1,4 +1,4 @@
-"""All fixed points of state evolution that are found from a stated set of starts."""
+"""Search for all fixed points of state evolution that can be reached from a stated set of starts."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,12 +24,12 @@ from gamp_attention.state_evolution.rules.choice import first_rule
 
 @dataclass(frozen=True)
 class CatalogueSettings:
-    """Settings of the search for further solutions between those found."""
+    """Settings of the search for further solutions between known solutions."""
 
-    mixtures: tuple[float, ...] = (0.3, 0.5, 0.7)  # of two solutions, where a third may separate them
-    residual: float = 1e-4  # of a rough solution by Newton steps
-    max_steps: int = 40  # of Newton's, which may start far from a solution
-    same: float = 2e-2  # relative change under which two rough solutions are one
+    mixtures: tuple[float, ...] = (0.3, 0.5, 0.7)  # weights of linear mixtures of two solutions, used as starts
+    residual: float = 1e-4  # residual to which Newton steps solve from a mixture
+    max_steps: int = 40  # maximum number of Newton steps; a mixture may be far from a solution
+    same: float = 2e-2  # relative change of the overlaps below which two solutions are considered identical
 
 
 CATALOGUE = CatalogueSettings()
@@ -37,13 +37,13 @@ CATALOGUE = CatalogueSettings()
 
 @dataclass(frozen=True, eq=False)
 class Branches(Result):
-    """Fixed points at one sample complexity, lowest training loss first.
+    """Fixed points at one sample complexity, in order of training loss.
 
     Attributes
     ----------
-    solutions : the fixed points.
-    names : what each was first found from, a start or a mixture of two solutions.
-    missing : starts that led to no solution, with the status, or to that of another start, which is named.
+    solutions : the fixed points, lowest training loss first.
+    names : start, or mixture of two solutions, from which each was first found.
+    missing : for each start without a new solution: the status, or the name of the start with the same solution.
     """
 
     solutions: list[StateEvolutionResult]
@@ -52,11 +52,11 @@ class Branches(Result):
 
     @property
     def global_minimum(self) -> StateEvolutionResult | None:
-        """Of the solutions found, the one with the lowest training loss; None if there is none."""
+        """Solution with the lowest training loss among those found; None if there is none."""
         return self.solutions[0] if self.solutions else None
 
     def _rows(self) -> Rows:
-        """A line for each solution, then what was not found."""
+        """Return a row for each solution, then a line for each start without a new solution."""
         rows: Rows = [["found from", "q", "m_1", "θ", "V", "ε_t", "stable", "replica symmetry"]]
         for name, se in zip(self.names, self.solutions, strict=True):
             values = [f"{float(value):.5f}" for value in se.overlaps.scalars().values()]
@@ -77,17 +77,18 @@ def branches(
     stability: bool = True,
     seed: int = 0,
 ) -> Branches:
-    """List the fixed points of state evolution found from named or given starts, and from mixtures of them.
+    """List the fixed points of state evolution found from given starts and from mixtures of the solutions.
 
     Eq. :eq:`conjugates`, :eq:`weights`.
 
-    Mixtures are solved by Newton steps alone, which also find unstable solutions that separate two basins. There may be
-    solutions that none of these finds.
+    From mixtures only Newton steps are used, which also converge to unstable solutions that separate two basins. The
+    list need not be complete.
 
     Parameters
     ----------
-    model, alpha : the problem.
-    starts : names or Overlaps, as for `solve_state_evolution`.
+    model : the model.
+    alpha : sample complexity α > 0.
+    starts : a name or Overlaps, or a list of them, as for `solve_state_evolution`.
     rtol, response, stability, seed : as for `solve_state_evolution`.
 
     Returns
@@ -96,7 +97,8 @@ def branches(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if `model` is not a Model, or `starts` is not a list of names or Overlaps or is empty.
+    ValueError : if a start is an unknown name, or an argument is invalid for `solve_state_evolution`.
 
     Examples
     --------
@@ -117,7 +119,7 @@ def branches(
     for number, start in enumerate(starts):
         name = start if isinstance(start, str) else f"overlaps {number}"
         se = solve(start)
-        if se.status is Status.LOST:  # what was found instead is a solution too
+        if se.status is Status.LOST:  # the solution that was reached instead is also on the list
             se = solve(se.overlaps)
         if not (np.isfinite(se.overlaps.q).all() and np.isfinite(se.relative_error)):
             missing[name] = se.status.value
@@ -126,21 +128,21 @@ def branches(
         else:
             found.append((name, se))
     F = OverlapMap(model, float(alpha), first_rule("auto", model, (seed,)), response)
-    for i, (one, a) in enumerate(list(found)):
-        for other, b in found[i + 1 :]:
-            for share in CATALOGUE.mixtures:
-                rough = _newton_from(F, _mixture(a.overlaps, b.overlaps, share))
+    for i, (first, a) in enumerate(list(found)):
+        for second, b in found[i + 1 :]:
+            for weight in CATALOGUE.mixtures:
+                rough = _newton_from(F, _mixture(a.overlaps, b.overlaps, weight))
                 if rough is None or _name_of(rough, found):
                     continue
                 se = solve(rough)
                 if se.converged and not _name_of(se.overlaps, found):
-                    found.append((f"{one} and {other}, mixed", se))
+                    found.append((f"{first} and {second}, mixed", se))
     found.sort(key=lambda entry: entry[1].train_loss)
     return Branches([se for _, se in found], [name for name, _ in found], missing)
 
 
 def _name_of(overlaps: Overlaps, found: list[tuple[str, StateEvolutionResult]]) -> str | None:
-    """The name of the solution that has given overlaps, up to the signs of m and θ; None if it is new."""
+    """Return the name of the solution with given overlaps, up to the signs of m and θ; None if it is new."""
     for name, known in found:
         for s, t in product((1, -1), repeat=2):
             mirrored = replace(known.overlaps, m=s * known.overlaps.m, theta=t * known.overlaps.theta)
@@ -149,12 +151,12 @@ def _name_of(overlaps: Overlaps, found: list[tuple[str, StateEvolutionResult]]) 
     return None
 
 
-def _mixture(a: Overlaps, b: Overlaps, share: float) -> Overlaps:
-    return Overlaps(**{name: (1 - share) * v + share * b.arrays()[name] for name, v in a.arrays().items()})
+def _mixture(a: Overlaps, b: Overlaps, weight: float) -> Overlaps:
+    return Overlaps(**{name: (1 - weight) * v + weight * b.arrays()[name] for name, v in a.arrays().items()})
 
 
 def _newton_from(F: OverlapMap, start: Overlaps) -> Overlaps | None:
-    """A fixed point by Newton steps alone, or None."""
+    """Return a fixed point found by Newton steps without damped steps, or None."""
     if not is_feasible(F.model, start):
         return None
     try:

@@ -1,4 +1,4 @@
-"""Roots with errors of something measured along branches, as the growth in a sector minus 1."""
+"""Roots of functions along branches, with error estimates; for example of the growth in a sector minus 1."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,27 +18,27 @@ from gamp_attention.state_evolution.rules.rule import Rule
 
 @dataclass(frozen=True)
 class CrossingSettings:
-    """Settings of secants for roots of functions that every rule gets a little wrong."""
+    """Settings of the secant method for functions that each rule evaluates with a small error."""
 
-    max_steps: int = 12
-    close: float = 2e-3  # step, relative to the parameter, at which the first rule has done its part
-    clear: float = 20.0  # difference that tells the slope, in units of what a rule leaves unresolved
-    clear_share: float = 0.25  # of the largest difference, which tells it where none is clear
-    slack: float = 1.0  # beyond the two given values, in units of their distance, where the root may lie
-    max_finer: int = 6  # rules: each takes about three times as long as the last
-    slope_error: float = 0.2  # of a secant, relative
-    step_share: float = 0.3  # what the slope's error may do to the last step, in units of the error asked for
-    unresolved: float = 1.0  # least error in units of what the rule leaves unresolved: shifts can be small by accident
+    max_steps: int = 12  # maximum number of secant steps on one rule
+    close: float = 2e-3  # step relative to the parameter at which the secants on the first rule end
+    clear: float = 20.0  # smallest difference of values used for a slope, in units of the rule's unresolved error
+    clear_share: float = 0.25  # the same as a fraction of the largest difference, if that is smaller
+    slack: float = 1.0  # distance of the root beyond the two given values, at most, in units of their distance
+    max_finer: int = 6  # maximum number of finer rules; each takes about three times as long as the last
+    slope_error: float = 0.2  # assumed relative error of a secant's slope
+    step_share: float = 0.3  # largest effect of the slope's error on the last step, in units of the requested error
+    unresolved: float = 1.0  # smallest error in units of the rule's unresolved error: shifts can be small by accident
 
 
 CROSSING = CrossingSettings()
 
-Growth = Callable[[OverlapMap, Overlaps, str], float]
-Measure = Callable[[float], float]  # of the parameter; NaN where the branch is lost
+Growth = Callable[[OverlapMap, Overlaps, str], float]  # growth in a sector at a fixed point of a map
+Measure = Callable[[float], float]  # function of the parameter; NaN if the branch is lost there
 
 
 class Crossing(NamedTuple):
-    """Where growth in a sector crosses 1, with an error."""
+    """Parameter value at which growth in a sector crosses 1, with its error."""
 
     value: float
     error: float
@@ -53,10 +53,10 @@ def crossing(
     growth: Growth = sector_growth,
     tol: float | None = None,
 ) -> Crossing:
-    """The parameter at which growth in a sector crosses 1, near two values of it with known overlaps.
+    """Return the parameter at which growth in a sector crosses 1, near two values with known overlaps.
 
-    The error asked for is tol, or 5e-4 of the curve's unit. It is infinite where the branch was lost on the way, or the
-    crossing is not near.
+    The requested error is tol, or 5e-4 of the curve's unit. The stated error is infinite if the branch was lost on the
+    way or no crossing is near.
     """
     tol = 5e-4 * curve.unit if tol is None else tol
     track = BranchTrack(curve, dict(zip(ends, overlaps, strict=True)), tol)
@@ -67,14 +67,14 @@ def crossing(
 def root_along(
     tracks: Sequence[BranchTrack], measured: Callable[..., float], ends: tuple[float, float], tol: float, size: float
 ) -> tuple[float, float, float]:
-    """Root of what is measured at one fixed point of each branch; the rest is as for `root_on_rules`."""
+    """Return the root of a function of one fixed point per branch; the other arguments are those of `root_on_rules`."""
 
     def measure(rule: Rule) -> Measure:
-        here = [track.on(rule, tol) for track in tracks]
+        tracks_here = [track.on(rule, tol) for track in tracks]
 
         def at(value: float) -> float:
-            found = [track(value) for track in here]
-            return np.nan if None in found else measured(*found)
+            points = [track(value) for track in tracks_here]
+            return np.nan if None in points else measured(*points)
 
         return at
 
@@ -84,10 +84,11 @@ def root_along(
 def root_on_rules(
     measure: Callable[[Rule], Measure], rule: Rule, ends: tuple[float, float], tol: float, size: float
 ) -> tuple[float, float, float]:
-    """Root of a measured function on ever finer rules, its error, infinite where none is found, and the slope.
+    """Return the root of a function on finer and finer rules, its error (infinite if there is none) and the slope.
 
-    Secants from the two ends tell the slope on the first rule. Finer rules then shift the root, until the error is
-    within tol. The function is a difference of numbers of a size, and rules resolve it relative to them.
+    Secants from the two ends give the slope on the first rule. Finer rules then shift the root until the error is
+    within tol. The function is a difference of numbers of magnitude `size`; a rule resolves it to its relative
+    tolerance times this magnitude.
     """
     coarse = measure(rule)
     value, slope = _secant(coarse, *ends, CROSSING.clear * rule.tol * size)
@@ -108,46 +109,46 @@ def root_on_rules(
 
 
 def _secant(measure: Measure, a: float, b: float, clear: float) -> tuple[float, float]:
-    """Root, roughly, and slope there; NaN where the branch is lost or the root is not near.
+    """Return an approximate root and the slope there; NaN if the branch is lost or the root is not near.
 
-    Secants go through the last point and the nearest one where the function clearly differs. Where it nowhere does, a
-    fair share of the largest difference is enough: across the farthest points the function may bend.
+    A secant goes through the last point and the nearest other point whose value clearly differs. If no value does, a
+    fraction of the largest difference is enough, because across the most distant points the function may be nonlinear.
     """
     width = abs(b - a)
     low, high = min(a, b) - CROSSING.slack * width, max(a, b) + CROSSING.slack * width
-    known, slope = {a: measure(a), b: measure(b)}, np.nan
+    values, slope = {a: measure(a), b: measure(b)}, np.nan
     for _ in range(CROSSING.max_steps):
-        rises = {x: abs(f - known[b]) for x, f in known.items() if x != b}
+        rises = {x: abs(f - values[b]) for x, f in values.items() if x != b}
         enough = min(clear, CROSSING.clear_share * np.nanmax([0.0, *rises.values()]))
-        told = [x for x in rises if rises[x] >= enough]  # none where the branch was lost at b
-        if not told:
+        distinct = [x for x in rises if rises[x] >= enough]  # empty if the branch was lost at b
+        if not distinct:
             break
-        a = min(told, key=lambda x: abs(x - b))
+        a = min(distinct, key=lambda x: abs(x - b))
         if rises[a] > 0:
-            slope = (known[b] - known[a]) / (b - a)
-        c = b - known[b] / slope
+            slope = (values[b] - values[a]) / (b - a)
+        c = b - values[b] / slope
         if abs(c - b) <= CROSSING.close * abs(b):
             return c, slope
-        bracket = _bracket(known)
+        bracket = _bracket(values)
         if bracket and not bracket[0] < c < bracket[1]:
             c = 0.5 * (bracket[0] + bracket[1])
         if not low <= c <= high:
             break
         b = c
-        known[b] = measure(b)
+        values[b] = measure(b)
     return np.nan, np.nan
 
 
-def _bracket(known: dict[float, float]) -> tuple[float, float] | None:
-    """The nearest two values between which the sign changes, or None."""
-    pairs = [(a, b) for (a, fa), (b, fb) in pairwise(sorted(known.items())) if fa * fb < 0]
+def _bracket(values: dict[float, float]) -> tuple[float, float] | None:
+    """Return the closest pair of arguments between which the sign changes, or None."""
+    pairs = [(a, b) for (a, fa), (b, fb) in pairwise(sorted(values.items())) if fa * fb < 0]
     return min(pairs, key=lambda pair: pair[1] - pair[0], default=None)
 
 
 def _polish(
     measure: Measure, value: float, rest: float, slope: float, tol: float, clear: float
 ) -> tuple[float, float, float]:
-    """Root from near it, where the function is `rest`; the last step, and the slope."""
+    """Refine a root near `value`, where the function is `rest`; return the root, the last step and the slope."""
     for _ in range(CROSSING.max_steps):
         step = -rest / slope
         if not CROSSING.slope_error * abs(step) > CROSSING.step_share * tol:

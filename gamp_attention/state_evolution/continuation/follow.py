@@ -1,4 +1,4 @@
-"""Branches of fixed points followed in a parameter, through loss of stability, up to their ends."""
+"""Continuation of branches of fixed points in a parameter, also where they are unstable, up to their ends."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,18 +27,20 @@ from gamp_attention.state_evolution.rules.split import SplitRule
 
 @dataclass(frozen=True, eq=False)
 class BranchPath(Result):
-    """Fixed points along a branch, in the order they were met.
+    """Fixed points along a branch, in the order in which they were computed.
 
     Attributes
     ----------
-    parameter, values : what was varied, and its values (P,).
-    overlaps : with an axis of points in front.
-    train_loss : (P,) ε_t.
-    growth : for each sector, the largest real part of the eigenvalues (P,); a damped iteration leaves above 1.
-    end : "reached", the goal; "fold", the branch turns back; "vanished", all weights, or the overlap that tells the
-        branch from a more symmetric one, go to zero; "stalled", no further point was found.
-    end_value, end_error : where the branch turns back or vanishes, with an error; NaN for other ends.
-    changes : where a sector's growth crosses 1: each with value, error and sector.
+    parameter, values : name of the parameter that was varied, and its values (P,).
+    overlaps : overlaps of the P points, with the points as first axis.
+    train_loss : (P,) training loss ε_t.
+    growth : for each sector, the largest real part of the eigenvalues of the map's Jacobian (P,); above 1, the point is
+        unstable under damped iteration. NaN without `stability`.
+    end : "reached" (the goal), "fold" (the branch turns back), "vanished" (all weights go to zero, or the overlap that
+        distinguishes the branch from a more symmetric branch does), or "stalled" (no further point was found).
+    end_value, end_error : parameter value at which the branch turns back or vanishes, with its error; NaN for other
+        ends.
+    changes : crossings of 1 by the growth in a sector, each with value, error and sector.
     """
 
     parameter: str
@@ -52,20 +54,20 @@ class BranchPath(Result):
     changes: list[Crossing]
 
     def at(self, index: int) -> Overlaps:
-        """The overlaps at one point."""
+        """Return the overlaps of one point."""
         return Overlaps(**{name: values[index] for name, values in self.overlaps.arrays().items()})
 
     def _rows(self) -> Rows:
-        """Some of the points, then how the branch ends and where its stability changes."""
-        found = self.overlaps.scalars() | {"train_loss": self.train_loss}
-        points = [[f"{self.values[k]:.6g}", *cells(found, k)] for k in spread(len(self.values))]
-        places = [(self.end, self.end_value, self.end_error)]
-        places += [(f"stability to {c.sector} changes", c.value, c.error) for c in self.changes]
+        """Return rows for at most 12 points, the end of the branch and the changes of its stability."""
+        columns = self.overlaps.scalars() | {"train_loss": self.train_loss}
+        points = [[f"{self.values[k]:.6g}", *cells(columns, k)] for k in spread(len(self.values))]
+        events = [(self.end, self.end_value, self.end_error)]
+        events += [(f"stability to {c.sector} changes", c.value, c.error) for c in self.changes]
         notes = [
-            what + (f" at {self.parameter} = {with_error(value, error, 4)}" if np.isfinite(value) else "")
-            for what, value, error in places
+            event + (f" at {self.parameter} = {with_error(value, error, 4)}" if np.isfinite(value) else "")
+            for event, value, error in events
         ]
-        return [[self.parameter, *(SIGNS[name][0] for name in found)], *points, *notes]
+        return [[self.parameter, *(SIGNS[name][0] for name in columns)], *points, *notes]
 
 
 @renamed(stable="stability", variance="response")
@@ -81,19 +83,19 @@ def continue_branch(
     stability: bool = True,
     max_points: int = 200,
 ) -> BranchPath:
-    """Follow a branch of fixed points in a parameter, by pseudo-arclength with step control.
+    """Follow a branch of fixed points in a parameter, by pseudo-arclength continuation with step control.
 
-    Eq. :eq:`conjugates`, :eq:`weights`, :eq:`growth`.
+    Eq. :eq:`conjugates`, :eq:`weights`, :eq:`growth`. The method is Keller's (1977); it continues around folds.
 
     Parameters
     ----------
-    model, alpha : the problem to start at.
+    model, alpha : the model and the sample complexity α > 0 at which to start.
     init : "semantic", "positional", "random" or Overlaps, as for `solve_state_evolution`.
     parameter : "alpha", "omega", "lam" or "sigma".
-    to : the value to go to.
+    to : parameter value at which to end.
     response : form of V̂, "stein" or "derivative".
-    stability : find the stability of every point.
-    max_points : bound on the points.
+    stability : whether to compute the stability of every point.
+    max_points : maximum number of points, at least 3.
 
     Returns
     -------
@@ -101,8 +103,10 @@ def continue_branch(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
-    ConvergenceError : if there is no such branch to start on.
+    TypeError : if `model` is not a Model, or an argument has the wrong type.
+    ValueError : if `parameter`, `response` or `init` is an unknown name, `to` is outside the range of the parameter,
+        `max_points` is below 3, or the model does not have the parameter.
+    ConvergenceError : if there is no such branch at the start.
 
     Examples
     --------
@@ -122,27 +126,27 @@ def continue_branch(
     )
     first = parameter_value(model, alpha, parameter)
     curve = curve_of(model, alpha, parameter, start.overlaps, response)
-    points, end, family = _walked(curve, start.overlaps, first, to, max_points)
+    points, end, family = _walk_branch(curve, start.overlaps, first, to, max_points)
     value, error = np.nan, np.nan
     if end == "fold":
         value, error, points = arclength.extremum(curve, points)
     elif end == "vanished":
-        place = _meeting_point(curve, points, family) if family else arclength.where_weights_vanish(curve, points)
-        (value, error), points = place, points[:-1]
-    return _path(curve, points, end, to, value, error, stability)
+        limit = _meeting_point(curve, points, family) if family else arclength.where_weights_vanish(curve, points)
+        (value, error), points = limit, points[:-1]
+    return _build_path(curve, points, end, to, value, error, stability)
 
 
 def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, response: str = "stein") -> Curve:
-    """The equations of branches like given overlaps, on a rule that is cheap enough to follow them."""
+    """Return the equations of branches with the symmetries of given overlaps, on a rule of moderate cost."""
     rule = SplitRule(level=1) if prefers_split(model) else SobolRule(1024, lines=True)
     unit = max(parameter_value(model, alpha, parameter), 0.05)
     return Curve(model, alpha, parameter, rule, response, Packing.of(model, like), unit)
 
 
-def _walked(
+def _walk_branch(
     curve: Curve, start: Overlaps, first: float, to: float, max_points: int
 ) -> tuple[list[np.ndarray], str, str | None]:
-    """Points of the branch, how it ends as in `BranchPath`, and the family that fades there, if that is the end."""
+    """Return the points of the branch, its end as in `BranchPath`, and the family that vanishes there, if any."""
     points: list[np.ndarray] = []
     end = "stalled"
     for u in arclength.walk(curve, start, first, to):
@@ -163,24 +167,27 @@ def _walked(
 
 
 def _meeting_point(curve: Curve, points: list[np.ndarray], family: str) -> tuple[float, float]:
-    """Where the branch meets the one without the fading family, which begins to grow there, and the error of that."""
+    """Return the parameter where the branch meets the branch without the vanishing family, and its error.
+
+    There the vanishing family becomes unstable on the branch without it.
+    """
     bare = curve.packing.unpack(points[-1][:-1]).without(family)
     p = points[-1][-1] * curve.unit
-    ends = p * (1 - 0.02), p * (1 + 0.02)  # for a first slope
-    found = crossing(curve, ends, (bare, bare), family, family_growth)
-    return found.value, found.error
+    ends = p * (1 - 0.02), p * (1 + 0.02)  # two values for a first slope
+    meeting = crossing(curve, ends, (bare, bare), family, family_growth)
+    return meeting.value, meeting.error
 
 
-def _path(
+def _build_path(
     curve: Curve, points: list[np.ndarray], end: str, to: float, value: float, error: float, stable: bool
 ) -> BranchPath:
     overlaps = [curve.packing.unpack(u[:-1]) for u in points]
-    losses, found = [], []
+    losses, growths = [], []
     for u, x in zip(points, overlaps, strict=True):
         F = curve.map(u)
         losses.append(stationary_loss(F, x, F.images(x)[0]))
-        found.append(stability(F, x).growth if stable else dict.fromkeys(SECTORS, np.nan))
-    growth = {name: np.array([each[name] for each in found]) for name in SECTORS}
+        growths.append(stability(F, x).growth if stable else dict.fromkeys(SECTORS, np.nan))
+    growth = {name: np.array([point[name] for point in growths]) for name in SECTORS}
     values = np.array([u[-1] for u in points]) * curve.unit
     if end == "reached":
         values[-1] = to

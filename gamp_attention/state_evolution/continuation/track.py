@@ -1,4 +1,4 @@
-"""Fixed points along a branch as a parameter is varied, each by Newton steps from those known nearby."""
+"""Fixed points along a branch as functions of a parameter, each found by Newton steps from known neighbours."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,17 +17,17 @@ from gamp_attention.state_evolution.rules.rule import Rule
 
 @dataclass(frozen=True)
 class TrackSettings:
-    """How well points are solved, and when they are believed to be on the branch; lengths in units of the overlaps."""
+    """Settings for solving a point and for accepting it as a point of the branch; lengths in units of the overlaps."""
 
-    max_residual: float = 2e-3  # before one last Newton step
-    residual: float = 0.05  # the same in units of the relative error asked for of the parameter, where that is less
-    min_residual: float = 0.03  # the same, at least, in units of what the rule leaves unresolved
-    max_steps: int = 8  # of Newton's; beyond, the value was too far
-    max_last_step: float = 0.05  # beyond, one step was not enough
-    halvings: int = 2  # of the way to a value that is too far for one step
-    max_change: float = 1.0  # from the guess; beyond, it is another branch
-    min_family: float = 0.1  # of m and θ in the guess; below, it is another branch, that crosses where they are zero
-    reach: float = 1.2  # of a line through two known points, in units of their distance
+    max_residual: float = 2e-3  # largest residual before the final Newton step
+    residual: float = 0.05  # the same in units of the requested relative error of the parameter, if that is smaller
+    min_residual: float = 0.03  # but not below this, in units of the rule's unresolved error
+    max_steps: int = 8  # maximum number of Newton steps; if more are needed, the value was too far
+    max_last_step: float = 0.05  # largest final Newton step; a larger step would need another
+    halvings: int = 2  # how often the distance to a value that is too far may be halved
+    max_change: float = 1.0  # largest relative change from the guess; beyond, the point is on another branch
+    min_family: float = 0.1  # smallest m and θ relative to the guess; below, it is a crossing branch without them
+    reach: float = 1.2  # largest extrapolation along a line through two known points, in units of their distance
 
 
 TRACK = TrackSettings()
@@ -35,21 +35,21 @@ TRACK = TrackSettings()
 
 @dataclass(frozen=True, eq=False)
 class BranchTrack:
-    """A branch by the fixed points known on it."""
+    """Branch given by its known fixed points; calling it solves for the fixed point at another parameter value."""
 
     curve: Curve
-    known: dict[float, Overlaps]  # fixed points by parameter, at least one
-    tol: float  # error of the parameter that fixed points are to be good enough for
-    _jacobian: list[np.ndarray | None] = field(default_factory=lambda: [None])  # of the last point
+    known: dict[float, Overlaps]  # fixed points by parameter value, at least one
+    tol: float  # requested error of the parameter, which sets the accuracy of the fixed points
+    _jacobian: list[np.ndarray | None] = field(default_factory=lambda: [None])  # Jacobian at the last point
 
     def on(self, rule: Rule, tol: float) -> "BranchTrack":
-        """The same branch on another rule and to another tolerance; what either finds is known to both."""
+        """Return the branch on another rule and with another tolerance; both use the same dict of known points."""
         return replace(self, curve=replace(self.curve, rule=rule), tol=tol)
 
     def __call__(self, value: float, halvings: int = TRACK.halvings) -> "TrackPoint | None":
-        """The fixed point at a value of the parameter, or None where there is none near what is expected there.
+        """Return the fixed point at a parameter value, or None if there is none near the expected overlaps.
 
-        If need be, points half way there are solved first.
+        If necessary, intermediate points are solved first.
         """
         point = self._solve(value)
         if point is None and halvings:
@@ -75,54 +75,54 @@ class BranchTrack:
             best = packing.unpack(at + step)
         except (*BREAKDOWNS, ValueError):
             return None
-        if np.abs(step).max() > TRACK.max_last_step or _elsewhere(guess, best):
+        if np.abs(step).max() > TRACK.max_last_step or _on_other_branch(guess, best):
             return None
         self._jacobian[0] = root.jacobian
         self.known[value] = best
         return TrackPoint(F, root.overlaps, best)
 
     def guess(self, value: float) -> Overlaps:
-        """Overlaps to expect at a value: those of the nearest known point, or on a line through it and another."""
+        """Return the expected overlaps at a value: of the nearest known point, or on a line through it and another."""
         near = sorted(self.known, key=lambda other: abs(other - value))
-        one = self.known[near[0]]
+        nearest = self.known[near[0]]
         across = [other for other in near if (other - value) * (near[0] - value) < 0]
         for other in (across or near[1:])[:1]:
-            share = (value - near[0]) / (other - near[0])
-            guess = _between(one, self.known[other], share)
-            if abs(share) <= TRACK.reach and is_feasible(self.curve.model, guess):
+            weight = (value - near[0]) / (other - near[0])
+            guess = _between(nearest, self.known[other], weight)
+            if abs(weight) <= TRACK.reach and is_feasible(self.curve.model, guess):
                 return guess
-        return one
+        return nearest
 
 
-def _between(a: Overlaps, b: Overlaps, share: float) -> Overlaps:
-    """On a line from a to b; m and θ by their squares, as they fade like square roots."""
-    line = {name: v + share * (b.arrays()[name] - v) for name, v in a.arrays().items()}
+def _between(a: Overlaps, b: Overlaps, weight: float) -> Overlaps:
+    """Interpolate linearly from a to b; m and θ by their squares, because they vanish like square roots."""
+    line = {name: v + weight * (b.arrays()[name] - v) for name, v in a.arrays().items()}
     for name in ("m", "theta"):
         old, new = a.arrays()[name], b.arrays()[name]
-        square = old**2 + share * (new**2 - old**2)
+        square = old**2 + weight * (new**2 - old**2)
         rooted = (old * new > 0) & (square > 0)
         line[name] = np.where(rooted, np.sign(old) * np.sqrt(np.where(rooted, square, 0)), line[name])
     return Overlaps(**line)
 
 
-def _elsewhere(guess: Overlaps, found: Overlaps) -> bool:
-    """Whether what was found is on another branch than the guess."""
-    was, now = guess.arrays(), found.arrays()
+def _on_other_branch(guess: Overlaps, solution: Overlaps) -> bool:
+    """Return whether the solution is on another branch than the guess."""
+    was, now = guess.arrays(), solution.arrays()
     faded = any(np.abs(now[name]).max() < TRACK.min_family * np.abs(was[name]).max() for name in ("m", "theta"))
-    return faded or relative_change(guess, found) > TRACK.max_change
+    return faded or relative_change(guess, solution) > TRACK.max_change
 
 
 @dataclass(frozen=True, eq=False)
 class TrackPoint:
-    """A fixed point of a map."""
+    """Fixed point of an overlap map."""
 
     F: OverlapMap
-    at: Overlaps  # that the map was last evaluated at
-    overlaps: Overlaps  # the fixed point, one last Newton step from there
+    at: Overlaps  # overlaps at which the map was last evaluated
+    overlaps: Overlaps  # the fixed point, one final Newton step from there
 
     @cached_property
     def train_loss(self) -> float:
-        """Training loss ε_t; as the free energy is stationary, its value before the last step will do."""
+        """Training loss ε_t, evaluated before the last step; the free energy is stationary, so the error is small."""
         return stationary_loss(self.F, self.at, self.F.images(self.at)[0])
 
     @cached_property

@@ -1,9 +1,10 @@
-"""Gradient descent at all times, exactly for d → ∞: nothing jumps, so nothing is assumed of the landscape.
+"""Trajectories of gradient descent for d → ∞ at all times.
 
-The fields remember the forces of earlier steps and the weights the weights of earlier steps, through responses that are
-averages of derivatives along the sampled paths (`descent_paths`, `path_responses`, `weight_paths`). Message passing is
-the method whose memory terms cancel these, so that its paths need no derivatives: it has a loop of its own, which costs
-T times less (`message_paths`).
+The equations are exact without assumptions on the landscape, because no proximal map jumps (Celentano, Cheng and
+Montanari, arXiv:2112.07572). The fields depend on the forces of earlier steps and the weights on the weights of earlier
+steps, through responses that are averages of derivatives along the sampled paths (`descent_paths`, `path_responses`,
+`weight_paths`). In message passing the Onsager terms cancel these memory terms, so its paths need no derivatives; its
+loop, `message_paths`, is T times cheaper.
 """
 
 import numpy as np
@@ -21,7 +22,7 @@ def follow_descent(
     model: Model, alpha: float, start: StartLaw, method: DescentMethod, n_iter: int, n_paths: int,
     rng: np.random.Generator,
 ) -> tuple[list[Overlaps], list[MeanLosses]]:  # fmt: skip
-    """Overlaps and losses at every step, on one set of sampled paths. Eq. :eq:`descent-fields`."""
+    """Return overlaps and losses at every step, from one set of sampled paths. Eq. :eq:`descent-fields`."""
     weights = weights_of(model, start, n_iter, n_paths, rng)
     paths = [DescentPaths(component, n_paths, n_iter, method.batch, rng) for component in model.components]
     states, losses = [], []

@@ -1,4 +1,4 @@
-"""Fields of gradient descent, which remember what they did: z^t = m^t + ω̃^t + Σ_{s<t} R(t, s) f^s, f = −∇ℓ(z)."""
+"""Fields of gradient descent with memory of earlier forces: z^t = m^t + ω̃^t + Σ_{s<t} R(t, s) f^s, f = −∇ℓ(z)."""
 
 from dataclasses import dataclass
 
@@ -14,15 +14,16 @@ from gamp_attention.state_evolution.equations.components import restricted
 
 @dataclass(frozen=True)
 class RareSettings:
-    """When derivatives of the paths are too rare and too large to be sampled.
+    """Settings for derivatives along the paths that are too rare and too large to be averaged over samples.
 
-    Where samples choose between two wells, derivatives grow exponentially, on a share of the paths that shrinks as
-    fast, and averages over samples miss what these carry once it is few paths. Then Stein's lemma tells it.
+    If samples choose between two wells, derivatives grow exponentially in time on a fraction of the paths that
+    decreases as fast. Averages over samples are wrong when this fraction is a few paths; they are then corrected by
+    Stein's lemma.
     """
 
-    few: float = 8.0  # paths that carry an average (Σ|F|)²/Σ|F|²; as many or more are enough
-    share: float = 0.25  # of the paths that minibatches drew at both times; as large a one is not rare
-    most: int = 12  # first times that are corrected for; at later ones samples are the less noisy ones
+    few: float = 8.0  # effective number of paths (Σ|F|)²/Σ|F|² of an average below which it is corrected
+    share: float = 0.25  # the same as a fraction of the paths drawn by minibatches at both times, if that is smaller
+    most: int = 12  # maximum number of corrected initial times; at later times sample averages are less noisy
 
 
 RARE = RareSettings()
@@ -30,13 +31,13 @@ RARE = RareSettings()
 
 @dataclass(frozen=True, eq=False)
 class DescentForces:
-    """What the fields at time t do to the weights; sums over the components of a mixture, by source.
+    """Effect of the fields at time t on the weights; for mixtures summed over the components, by source.
 
     Attributes
     ----------
     m : (S, r) m̂^t = α E[f^t].
     theta : (S, r, t) θ̂^t.
-    q : (t + 1, S, r, r) q̂^{s,t} = α E[f^s f^tᵀ] of every s <= t.
+    q : (t + 1, S, r, r) q̂^{s,t} = α E[f^s f^tᵀ] for every s ≤ t.
     response : (t + 1, S, r, r) Γ(t, s) = α E[∂f^t/∂ω^s].
     loss, test_error : α E[ℓ(z^t) + constant], and the test error of the weights at time t.
     """
@@ -50,7 +51,7 @@ class DescentForces:
 
 
 class DescentPaths:
-    """Paths of the fields in one component of a mixture, and of the forces on them. Eq. :eq:`descent-fields`."""
+    """Sampled paths of fields and forces in one component of a mixture. Eq. :eq:`descent-fields`."""
 
     def __init__(self, component: Component, n_paths: int, n_iter: int, batch: float, rng: np.random.Generator) -> None:
         self.share, self.sources, self.model = component
@@ -60,12 +61,15 @@ class DescentPaths:
         self._responses = PathResponses(self._n, n_iter + 1, L, r)
         self._forces = np.empty((n_iter + 1, self._n, L, r))
         self._theta: list[np.ndarray] = []
-        self._rare = 0  # leading times with responses that samples miss
+        self._rare = 0  # number of initial times whose responses are corrected
 
     def advance(
         self, alpha: float, overlaps: Overlaps, covariances: list[np.ndarray], memory: np.ndarray
     ) -> DescentForces:
-        """The forces at the next time t, given overlaps and q^{s,t} of all sources, and R(t, s) (t, S, r, r), s < t."""
+        """Return the forces at the next time t, given overlaps and q^{s,t} of all sources.
+
+        The memory is R(t, s) for every s < t, of shape (t, S, r, r).
+        """
         t, n, model = len(self._theta), self._n, self.model
         now, memory = restricted(overlaps, self.sources), memory[:, self.sources]
         fields = self._paths.draw(now, [each[self.sources] for each in covariances]) + now.m
@@ -73,7 +77,7 @@ class DescentPaths:
         value, slope, hess = sample_derivatives(model.loss, self._paths.terms.params, z)
         force, slopes = -slope, -hess
         if self._batch < 1:
-            drawn = np.tile(self._rng.random(n // 2) < self._batch, 2) / self._batch  # alike in mirror images
+            drawn = np.tile(self._rng.random(n // 2) < self._batch, 2) / self._batch  # equal for mirror images
             force, slopes = drawn[:, None, None] * force, drawn[:, None, None] * slopes
         self._forces[t] = force
         self._theta.append(now.theta)
@@ -81,7 +85,7 @@ class DescentPaths:
         theta = alpha * np.einsum("nla,nlb->lab", force, self._paths.y) / n
         theta -= np.einsum("slab,slbt->lat", response, np.array(self._theta))
         theta = theta @ np.linalg.pinv(model.coordinates.rho, hermitian=True)
-        theta, response = self._counted(alpha * force, theta, response)
+        theta, response = self._correct_rare(alpha * force, theta, response)
         y, terms = self._paths.y, self._paths.terms
         return DescentForces(
             m=alpha * force.mean(axis=0),
@@ -92,8 +96,10 @@ class DescentPaths:
             test_error=float(np.mean(model.task.errors(fields, y, terms))),
         )
 
-    def _counted(self, force: np.ndarray, theta: np.ndarray, response: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """θ̂ and Γ, corrected by Stein's lemma where too few paths carry what samples have of Γ, or did before."""
+    def _correct_rare(
+        self, force: np.ndarray, theta: np.ndarray, response: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return θ̂ and Γ, corrected by Stein's lemma for times at which too few paths carry Γ, now or before."""
         enough, most = min(RARE.few, RARE.share * self._batch**2 * self._n), min(RARE.most, len(response))
         while self._rare < most and self._responses.carriers[self._rare] < enough:
             self._rare += 1
@@ -102,14 +108,14 @@ class DescentPaths:
         times, r, known = len(response), self.model.rank, self.model.teacher_rank
         theta, response = theta.copy(), response.copy()
         for l, path in enumerate(self._paths.of_token):
-            told = np.concatenate([theta[l], response[:, l].swapaxes(0, 1).reshape(r, times * r)], axis=1)
-            told = path.responses(force[:, l], told, known + r * self._rare)
-            theta[l], response[:, l] = told[:, :known], told[:, known:].reshape(r, times, r).swapaxes(0, 1)
+            both = np.concatenate([theta[l], response[:, l].swapaxes(0, 1).reshape(r, times * r)], axis=1)
+            both = path.responses(force[:, l], both, known + r * self._rare)
+            theta[l], response[:, l] = both[:, :known], both[:, known:].reshape(r, times, r).swapaxes(0, 1)
         return theta, response
 
 
 def gathered(model: Model, paths: list[DescentPaths], forces: list[DescentForces]) -> DescentForces:
-    """The forces of all components as sums over the sources, weighted by the components' shares."""
+    """Return the forces of all components as sums over the sources, weighted by the components' probabilities."""
     if len(forces) == 1:
         return forces[0]
 

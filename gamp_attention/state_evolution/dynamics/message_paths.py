@@ -1,11 +1,12 @@
-"""Damped GAMP at all times: the law of every iterate, not only of its fixed points.
+"""Trajectories of damped GAMP for d → ∞: the distribution of every iterate, not only of the fixed points.
 
 The weights depend on the start, the positions, the teacher and the Gaussian noises ζ_s of the iterations,
 
     x^{t+1} = (1−β) x^t + β η(h_t + ζ_t, A_t),   cov(ζ_s, ζ_t) = Σ_l γ_l q̂_l^{s,t},
 
 (`weight_paths`), which gives the overlaps q^{s,t} between any two times. The fields ω̃^0, ω̃^1, … and y are sampled
-as paths with those covariances (`field_paths`).
+as paths with those covariances (`field_paths`). This is the state evolution of Bayati and Montanari (2011) and
+Javanmard and Montanari (2013), extended to damping by the covariances between times.
 """
 
 from copy import deepcopy
@@ -29,7 +30,7 @@ from gamp_attention.state_evolution.equations.moments import Moments, average
 
 @dataclass(frozen=True)
 class MeanLosses:
-    """ε_t and ε_g at one time."""
+    """Training loss ε_t and test error ε_g at one time."""
 
     train: float
     test: float
@@ -39,9 +40,9 @@ def follow(
     model: Model, alpha: float, start: StartLaw, damping: Any, n_iter: int, n_paths: int, rng: np.random.Generator,
     losses: list[MeanLosses] | None = None,
 ) -> tuple[list[Overlaps], list[Hats]]:  # fmt: skip
-    """Overlaps at every iteration, and hats at all but the last, on one set of sampled paths.
+    """Return overlaps at every iteration, and conjugates at all but the last, from one set of sampled paths.
 
-    Losses at every iteration are added to the list, where one is given.
+    If a list `losses` is given, the losses at every iteration are appended to it.
     """
     step = Damping(damping)
     weights = weights_of(model, start, n_iter, n_paths, rng)
@@ -65,13 +66,13 @@ def follow(
         all_hats.append(here)
     if losses is not None:
         for path in paths:
-            path.draw(states[-1], weights.covariances(), deepcopy(rng))  # which leaves the rng as it is
+            path.draw(states[-1], weights.covariances(), deepcopy(rng))  # a copy, so that rng is not advanced
         losses.append(_losses(alpha, weights, paths))
     return states, all_hats
 
 
 class MessagePaths:
-    """Paths of the fields in one component of a mixture, and the denoiser's answers to them."""
+    """Sampled paths of the fields in one component of a mixture, and the results of the denoiser on them."""
 
     def __init__(self, component: Component, n_paths: int, n_iter: int, rng: np.random.Generator) -> None:
         self.share, self.sources, self._model = component
@@ -84,14 +85,14 @@ class MessagePaths:
     def draw(
         self, overlaps: Overlaps, covariances: list[np.ndarray], rng: np.random.Generator | None = None
     ) -> Overlaps:
-        """Draw ω̃ at the next time, given q^{s,t} of all sources with every s <= t; returns the tokens' overlaps."""
+        """Draw ω̃ at the next time, given q^{s,t} of all sources for every s ≤ t; return the overlaps of the tokens."""
         now = restricted(overlaps, self.sources)
         self._noise = self._paths.draw(now, [each[self.sources] for each in covariances], rng)
         self._fields = self._noise + now.m
         return now
 
     def advance(self, overlaps: Overlaps, covariances: list[np.ndarray]) -> Moments:
-        """The moments at the next time, given the overlaps and q^{s,t} of all sources with every s <= t."""
+        """Return the moments at the next time, given the overlaps and q^{s,t} of all sources for every s ≤ t."""
         now, paths = self.draw(overlaps, covariances), self._paths
         out = denoise(self._model.loss, paths.terms.params, self._fields, now.V, self._z)
         self._z = out.z
@@ -99,15 +100,15 @@ class MessagePaths:
         return average(paths.y, self._noise, paths.terms, out, now.V)
 
     def q_hats(self, alpha: float) -> list[np.ndarray]:
-        """α E[g^s g^tᵀ] (L, r, r) for the latest t and every s <= t."""
+        """Return α E[g^s g^tᵀ] (L, r, r) for the latest t and every s ≤ t."""
         return [alpha * np.einsum("nla,nlb->lab", each, self._g[-1]) / self._n for each in self._g]
 
     def remember(self, W: np.ndarray, damping: float) -> None:
-        """Average the memory D, by which the fields of the data differ from ω."""
+        """Update the damped memory D, the difference between the fields of the training data and ω."""
         self._D = (1 - damping) * self._D + damping * np.einsum("lab,nlb->nla", W[self.sources], self._g[-1])
 
     def losses(self) -> MeanLosses:
-        """E[ℓ + constant] at the fields ω + D of the data, and the test error at those of new samples."""
+        """Return E[ℓ + constant] at the fields ω + D of the data, and the test error at the fields ω of new samples."""
         model, terms = self._model, self._paths.terms
         value, _, _ = sample_derivatives(model.loss, terms.params, self._fields + self._D)
         errors = model.task.errors(self._fields, self._paths.y, terms)

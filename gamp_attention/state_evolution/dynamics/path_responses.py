@@ -1,39 +1,39 @@
-"""Derivatives of a process with memory along its paths, in every Gaussian that it was given.
+"""Derivatives of a process with memory along its paths, with respect to every Gaussian input.
 
 Along a path, J(t, s) = ∂z^t/∂ω^s and F(t, s) = ∂f^t/∂ω^s are k × k matrices,
 
     J(t, s) = c δ_{ts} + Σ_{s≤u<t} R(t, u) F(u, s),   F(t, s) = S^t J(t, s),
 
-where S^t is of that path and R(t, u), which acts on each of the blocks alone, is the same for all. Only averages of F
-are asked for, but all of it has to be kept: 4 bytes a number, T² k²/2 numbers a path.
+in which S^t depends on the path and R(t, u), block diagonal, does not. Only averages of F are needed, but the recursion
+requires all of F to be stored: 4 bytes per number, T² k²/2 numbers per path.
 """
 
 import numpy as np
 
 from gamp_attention._core.compiled import field_kernel, kernel, over_blocks
 
-LANES = 64  # paths that are gone through together, side by side in memory
+LANES = 64  # number of paths that the inner loops process together; they are adjacent in memory for SIMD
 
 
 def bytes_per_path(n_times: int, k: int) -> int:
-    """Memory that a path takes."""
+    """Return the memory in bytes of one path."""
     return 2 * n_times * (n_times + 1) * k * k
 
 
 class PathResponses:
-    """The derivatives of n paths at up to `n_times` times, in single precision; averages are in double.
+    """Derivatives of n paths at up to `n_times` times, in single precision; averages are in double precision.
 
     Eq. :eq:`path-responses`.
 
     Parameters
     ----------
-    n : paths.
-    n_times : how often `advance` may be called.
-    blocks, size : k = blocks · size; the memory acts on each block of so many numbers alone.
+    n : number of paths.
+    n_times : maximum number of calls of `advance`.
+    blocks, size : k = blocks · size; the memory R is block diagonal, with blocks of this size.
 
     Attributes
     ----------
-    carriers : (t + 1,) how many paths carry the means at the latest time, (Σ|F|)²/Σ|F|²: n where all are alike.
+    carriers : (t + 1,) effective number of paths of the means at the latest time, (Σ|F|)²/Σ|F|²: n if all are equal.
     """
 
     def __init__(self, n: int, n_times: int, blocks: int, size: int) -> None:
@@ -43,11 +43,11 @@ class PathResponses:
         self.carriers = np.zeros(0)
 
     def advance(self, memory: np.ndarray, slopes: np.ndarray, seed: float = 1.0) -> np.ndarray:
-        """The means over paths of the blocks of F(t, s), (t + 1, blocks, size, size), at the next time t.
+        """Return the means over paths of the diagonal blocks of F(t, s), (t + 1, blocks, size, size), at time t.
 
-        memory : (t, blocks, size, size), R(t, u) of every u < t.
+        memory : (t, blocks, size, size), R(t, u) for every u < t.
         slopes : (n, k, k), S^t of each path.
-        seed : c.
+        seed : the factor c of δ_{ts}.
         """
         t, (blocks, size), k = self._t, self._shape, slopes.shape[1]
         here = np.zeros((len(self._kept), LANES, k, k), dtype=np.float32)
@@ -70,7 +70,7 @@ class PathResponses:
 
 @kernel
 def _advance(t, n_times, seed, memory, slopes, kept, sums, sizes):
-    """F(t, s) of LANES paths for every s, kept at the place of (s, t); their sums, and those of |F| and |F|²."""
+    """Compute F(t, s) of LANES paths for every s, store it at slot (s, t), and add up F, |F| and |F|²."""
     blocks, size = sums.shape[1], sums.shape[2]
     k, lanes = blocks * size, slopes.shape[2]
     J = np.empty((k, k, lanes), np.float32)
@@ -104,7 +104,7 @@ def _advance(t, n_times, seed, memory, slopes, kept, sums, sizes):
 
 @field_kernel
 def _add_memory(memory, kept, J):
-    """J += Σ_u R(u) F(u)."""
+    """Add Σ_u R(u) F(u) to J."""
     blocks, size = memory.shape[1], memory.shape[2]
     k, lanes = J.shape[0], J.shape[2]
     for u in range(kept.shape[0]):
@@ -120,7 +120,7 @@ def _add_memory(memory, kept, J):
 
 @field_kernel
 def _multiply(slopes, J, F):
-    """F = S J."""
+    """Set F to S J."""
     k, lanes = J.shape[0], J.shape[2]
     for i in range(k):
         for j in range(k):

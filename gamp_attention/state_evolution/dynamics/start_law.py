@@ -1,4 +1,4 @@
-"""Where state evolution starts: joint second moments of initial weights, positions and teacher."""
+"""Initial conditions of state evolution: joint second moments of initial weights, positions and teacher."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,22 +15,22 @@ from gamp_attention.state_evolution.equations.weights import overlaps_of_moments
 
 @dataclass(frozen=True, eq=False)
 class StartLaw:
-    """Second moments of (x⁰, τ, π) in each class of coordinates, and the variances V to start with."""
+    """Second moments of (x⁰, τ, π) in each class of coordinates, and the initial variances V."""
 
     moments: np.ndarray  # (K, r + S + t, r + S + t)
     V: np.ndarray  # (S, r, r)
 
     def overlaps(self, model: Model) -> Overlaps:
-        """The overlaps of the start."""
+        """Return the initial overlaps."""
         r = model.rank
         return overlaps_of_moments(model, self.moments[:, :r, :r], self.moments[:, :r, r:], self.V)
 
 
 def start_law(model: Model, init: Any) -> StartLaw:
-    """The law of initial weights from a name or from their overlaps.
+    """Return the distribution of the initial weights for a named start or for given overlaps.
 
-    Names as told in `gamp_attention.models.starts`. Overlaps determine the law only where all coordinates are alike, in
-    one class.
+    Names are defined in `gamp_attention.models.starts`. Overlaps determine the distribution only if all coordinates are
+    in one class; otherwise ValueError is raised.
     """
     law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
     moments = np.zeros((len(law.weight), r + S + t, r + S + t))
@@ -48,7 +48,7 @@ def start_law(model: Model, init: Any) -> StartLaw:
 
 
 def checked_overlaps(model: Model, init: Any) -> Overlaps:
-    """Overlaps given as a start in place of a name, as finite arrays of the model's shapes."""
+    """Return initial overlaps as finite arrays of the model's shapes; raise TypeError or ValueError otherwise."""
     if not isinstance(init, Overlaps):
         raise check.fail("init", init, "one of " + ", ".join(map(repr, STARTS)) + " or Overlaps", TypeError)
     S, r, t = model.n_sources, model.rank, model.teacher_rank
@@ -60,20 +60,20 @@ def _from_overlaps(model: Model, init: Any, moments: np.ndarray) -> StartLaw:
     r, S, K = model.rank, model.n_sources, len(moments)
     given = checked_overlaps(model, init)
     if K != 1:
-        raise check.fail("init", "overlaps", f"a name, as the model has {K} classes of coordinates")
+        raise check.fail("init", "overlaps", f"a name, because the model has {K} classes of coordinates")
     gamma = model.coordinates.gamma[0]
-    used = np.argmax(gamma)
-    moments[0, :r, :r] = given.q[used] / gamma[used]
+    largest = np.argmax(gamma)  # the token whose overlaps determine the moments most accurately
+    moments[0, :r, :r] = given.q[largest] / gamma[largest]
     moments[0, :r, r : r + S] = given.m.T
-    moments[0, :r, r + S :] = given.theta[used] / gamma[used]
+    moments[0, :r, r + S :] = given.theta[largest] / gamma[largest]
     moments[0, r:, :r] = moments[0, :r, r:].T
     return StartLaw(moments, given.V)
 
 
 def _position_coefficients(model: Model) -> np.ndarray:
-    """Orthogonal directions of norm √d along the positions, leading one first, signed along p_1.
+    """Return orthogonal directions of norm √d that span the positions, leading direction first, signed along p_1.
 
-    As columns (S + t, k) of coefficients on (τ, π).
+    They are columns (S + t, k) of coefficients of (τ, π).
     """
     law = model.coordinates
     gram = np.einsum("k,kl,km->lm", law.weight, law.tau, law.tau)  # P Pᵀ

@@ -1,4 +1,4 @@
-"""The weights of state evolution at all times: linear functions of Gaussians for the ridge, else samples."""
+"""Weights of state evolution at all times: linear functions of Gaussians for the ridge, samples for other penalties."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -21,7 +21,7 @@ from gamp_attention.state_evolution.equations.weights import overlaps_of_moments
 
 
 class LinearWeights:
-    """The ridge: coefficients of the iterates on (x⁰, τ, π, ζ_0, ζ_1, …), and the covariance of these, by class.
+    """Weights with the ridge penalty: coefficients of (x⁰, τ, π, ζ_0, ζ_1, …) and the covariance of these, by class.
 
     Eq. :eq:`iterates`.
     """
@@ -39,19 +39,19 @@ class LinearWeights:
         self._V = start.V
 
     def overlaps(self) -> Overlaps:
-        """Overlaps of the latest iterate."""
+        """Return the overlaps of the latest iterate."""
         x = self._x[-1]
         first = (x @ self._gram[:, :, : self._first])[:, :, self.model.rank :]
         return overlaps_of_moments(self.model, x @ (self._gram @ np.swapaxes(x, 1, 2)), first, self._V)
 
     def covariances(self) -> list[np.ndarray]:
-        """q_l^{s,t} = E[x^s x^tᵀ] weighted by γ_l, for the latest t and every s <= t; entries (S, r, r)."""
+        """Return q_l^{s,t} = E[γ_l x^s x^tᵀ] for the latest t and every s ≤ t; entries (S, r, r)."""
         law = self.model.coordinates
         latest = self._gram @ np.swapaxes(self._x[-1], 1, 2)
         return [np.einsum("k,kl,kab->lab", law.weight, law.gamma, x @ latest) for x in self._x]
 
     def step(self, hats: Hats, q_hats: list[np.ndarray], damping: float) -> None:
-        """One damped iteration, given the hats and q̂^{s,t} with every earlier time s <= t."""
+        """Take one damped iteration, given the conjugates and q̂^{s,t} for every earlier time s ≤ t."""
         law = self.model.coordinates
         b = self._drift(hats.m, hats.theta, q_hats)
         _, C, W = prior_response(law.gamma.T, self.model.lam, hats.V, law.weight)
@@ -59,7 +59,7 @@ class LinearWeights:
         self.W, self._V = W, (1 - damping) * self._V + damping * W
 
     def descend(self, forces: DescentForces, method: DescentMethod) -> None:
-        """One step of gradient descent: −∇R is the drift and Σ_s A(t, s) x^s − λ x^t. Eq. :eq:`descent-weights`."""
+        """Take one step of gradient descent, −∇R = drift + Σ_s A(t, s) x^s − λ x^t. Eq. :eq:`descent-weights`."""
         t = len(self._x) - 1
         slope = self.model.lam * self._x[-1] - self._drift(forces.m, forces.theta, list(forces.q))
         for s, A in enumerate(np.einsum("kl,slab->skab", self.model.coordinates.gamma, forces.response)):
@@ -69,7 +69,7 @@ class LinearWeights:
         self._x.append(self._x[-1] - method.lr(t) * move)
 
     def _drift(self, m_hat: np.ndarray, theta_hat: np.ndarray, q_hats: list[np.ndarray]) -> np.ndarray:
-        """Coefficients of b = m̂ τ + θ̂ π + ζ_t, whose covariances with earlier ζ_s are noted."""
+        """Return coefficients of b = m̂ τ + θ̂ π + ζ_t; store the covariances of ζ_t with earlier ζ_s."""
         law, r, S = self.model.coordinates, self.model.rank, self.model.n_sources
         here = self._noise(len(q_hats) - 1)
         for s, q_hat in enumerate(q_hats):
@@ -83,37 +83,38 @@ class LinearWeights:
         return b
 
     def _noise(self, t: int) -> slice:
-        """The columns of ζ_t."""
+        """Return the columns of ζ_t."""
         return slice(self._first + self.model.rank * t, self._first + self.model.rank * (t + 1))
 
     def memory(self) -> np.ndarray:
-        """R(t, s) = E[∂x^t/∂ζ^s] weighted by γ_l, for the latest t and every s < t, (t, S, r, r)."""
+        """Return R(t, s) = E[γ_l ∂x^t/∂ζ^s] for the latest t and every s < t, shape (t, S, r, r)."""
         law, r, t = self.model.coordinates, self.model.rank, len(self._x) - 1
-        own = self._x[-1][:, :, self._first : self._first + r * t].reshape(len(law.weight), r, t, r)
-        return np.einsum("k,kl,katb->tlab", law.weight, law.gamma, own)
+        on_noise = self._x[-1][:, :, self._first : self._first + r * t].reshape(len(law.weight), r, t, r)
+        return np.einsum("k,kl,katb->tlab", law.weight, law.gamma, on_noise)
 
     def penalty(self) -> float:
-        """E[r(x)] per coordinate."""
+        """Return E[r(x)] per coordinate."""
         x = self._x[-1]
         second = np.einsum("kac,kcd,kad->k", x, self._gram, x, optimize=True)
         return 0.5 * self.model.lam * float(self.model.coordinates.weight @ second)
 
 
 class SampledWeights:
-    """Other penalties: x⁰, π and ζ_0, ζ_1, … of sampled coordinates of each class, in mirror pairs.
+    """Weights with other penalties: sampled x⁰, π and ζ_0, ζ_1, … of coordinates of each class, in mirror pairs.
 
     Eq. :eq:`iterates`.
 
-    The start is taken to be Gaussian given (τ, π), as the named starts are. Overlaps of iterates are averages over
-    the samples; the response E[∂x/∂b] at one time needs only the law of b at that time, and is no sample average.
+    The start is assumed to be Gaussian given (τ, π), as it is for the named starts. Overlaps of iterates are averages
+    over the samples; the response E[∂x/∂b] at one time depends only on the distribution of b at that time and is
+    computed without sampling.
     """
 
     def __init__(self, model: Model, start: StartLaw, n_iter: int, n: int, rng: np.random.Generator) -> None:
-        # a generator of its own, so that the fields are the same samples for all penalties
+        # a separate generator, so that the fields use the same random numbers for all penalties
         self.model, self._rng = model, np.random.default_rng(deepcopy(rng).integers(2**63, size=4))
         law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
         columns = t + r * (n_iter + 1)
-        # at least four pairs of each class for every Gaussian that a coordinate is made of
+        # at least four mirror pairs in each class for every Gaussian that a coordinate depends on
         sizes = [2 * max(4 * columns, int(np.ceil(0.5 * n * share))) for share in law.weight]
         self._classes = np.repeat(np.arange(len(sizes)), sizes)
         self._share = (law.weight / sizes)[self._classes]
@@ -137,24 +138,24 @@ class SampledWeights:
         self._memory = np.zeros((0, len(sizes), r, r))
 
     def overlaps(self) -> Overlaps:
-        """Overlaps of the latest iterate; what vanishes by symmetry is exactly zero."""
+        """Return the overlaps of the latest iterate; entries that vanish by symmetry are exactly zero."""
         S, gamma = self.model.n_sources, self.model.coordinates.gamma[self._classes]
         x = self._share[:, None] * self._x[-1]
-        found = Overlaps(
+        sampled = Overlaps(
             q=self.covariances()[-1],
             m=self._known[:, :S].T @ x,
             theta=np.einsum("nl,na,nt->lat", gamma, x, self._known[:, S:], optimize=True),
             V=self._V,
         )
-        return self._symmetry.impose(found)
+        return self._symmetry.impose(sampled)
 
     def covariances(self) -> list[np.ndarray]:
-        """q_l^{s,t} = E[x^s x^tᵀ] weighted by γ_l, for the latest t and every s <= t; entries (S, r, r)."""
+        """Return q_l^{s,t} = E[γ_l x^s x^tᵀ] for the latest t and every s ≤ t; entries (S, r, r)."""
         latest = (self.model.coordinates.gamma[self._classes] * self._share[:, None])[:, :, None] * self._x[-1][:, None]
         return [np.einsum("na,nlb->lab", x, latest) for x in self._x]
 
     def step(self, hats: Hats, q_hats: list[np.ndarray], damping: float) -> None:
-        """One damped iteration, given the hats and q̂^{s,t} with every earlier time s <= t."""
+        """Take one damped iteration, given the conjugates and q̂^{s,t} for every earlier time s ≤ t."""
         law, penalty, x = self.model.coordinates, self.model.penalty, self._x[-1]
         A = precisions(penalty, law.gamma.T, hats.V)
         after = np.empty_like(x)
@@ -167,7 +168,7 @@ class SampledWeights:
         self._V = (1 - damping) * self._V + damping * self.W
 
     def descend(self, forces: DescentForces, method: DescentMethod) -> None:
-        """One proximal step x ← prox(x + η (b + Σ_s A(t, s) x^s)). Eq. :eq:`descent-weights`."""
+        """Take one proximal step x ← prox(x + η (b + Σ_s A(t, s) x^s)). Eq. :eq:`descent-weights`."""
         t, x, r = len(self._x) - 1, self._x[-1], self.model.rank
         lr, after = method.lr(t), np.empty_like(x)
         if not self._responses:
@@ -178,14 +179,15 @@ class SampledWeights:
             force = self._drift(k, forces.m, forces.theta, list(forces.q))
             force += np.einsum("sab,snb->na", A, np.array([each[part] for each in self._x]))
             after[part], slope = proximal_map(self.model.penalty, x[part] / lr + force, 1 / lr)
-            kept = lr * A[1:] + np.concatenate([np.zeros((max(t - 1, 0), r, r)), np.eye(r)[None]])[:t]
-            own = self._responses[k].advance(kept[:, None], slope[:, :, None] / lr * np.eye(r), lr)
-            memory[:, k] = own[:, 0]
+            # coefficients of x^1, …, x^t in the argument of the proximal map: η A(t, s), plus 1 for s = t
+            carried = lr * A[1:] + np.concatenate([np.zeros((max(t - 1, 0), r, r)), np.eye(r)[None]])[:t]
+            means = self._responses[k].advance(carried[:, None], slope[:, :, None] / lr * np.eye(r), lr)
+            memory[:, k] = means[:, 0]
         self._memory = memory
         self._x.append(after)
 
     def _drift(self, k: int, m_hat: np.ndarray, theta_hat: np.ndarray, q_hats: list[np.ndarray]) -> np.ndarray:
-        """Samples of b = m̂ τ + θ̂ π + ζ_t in class k, ζ_t having given covariances with earlier ones."""
+        """Return samples of b = m̂ τ + θ̂ π + ζ_t in class k; ζ_t has given covariances with all earlier ζ_s."""
         law, r = self.model.coordinates, self.model.rank
         blocks = [np.einsum("l,lab->ab", law.gamma[k], q_hat) for q_hat in q_hats]
         fresh = symmetrise(half_normals(len(self._parts[k]), r, self._rng), self._white[k])
@@ -196,12 +198,12 @@ class SampledWeights:
         return self._known[self._parts[k]] @ H.T + noise
 
     def memory(self) -> np.ndarray:
-        """R(t, s) = E[∂x^t/∂ζ^s] weighted by γ_l, for the latest t and every s < t, (t, S, r, r)."""
+        """Return R(t, s) = E[γ_l ∂x^t/∂ζ^s] for the latest t and every s < t, shape (t, S, r, r)."""
         law = self.model.coordinates
         return np.einsum("k,kl,skab->slab", law.weight, law.gamma, self._memory)
 
     def penalty(self) -> float:
-        """E[r(x)] per coordinate."""
+        """Return E[r(x)] per coordinate."""
         values = [penalty_total(self.model.penalty, self._x[-1][part]) / len(part) for part in self._parts]
         return float(self.model.coordinates.weight @ values)
 
@@ -210,7 +212,7 @@ Weights = LinearWeights | SampledWeights
 
 
 def weights_of(model: Model, start: StartLaw, n_iter: int, n_paths: int, rng: np.random.Generator) -> Weights:
-    """The weights of a model; samples of them are more than paths of the fields, as they are cheap."""
+    """Return the weights of a model; sampled weights, being cheap, use 4 times more samples than the fields."""
     if model.penalty.quadratic:
         return LinearWeights(model, start, n_iter)
     return SampledWeights(model, start, n_iter, 4 * n_paths, rng)

@@ -1,7 +1,7 @@
-"""The output channel of state evolution: Gaussian averages over fields and teacher fields, equations (7) to (9).
+"""Output channel of state evolution: Gaussian averages over fields and teacher fields, equations (7) to (9).
 
-For every token, (ω̃_l, y_l) is centred Gaussian with covariance [[q, θ], [θᵀ, ρ]] and ω_l = m_l + ω̃_l; then
-z = prox(ω; T[y], V), g_l = V_l⁻¹(z_l − ω_l), and the hats are averages of g.
+For every token, (ω̃_l, y_l) is a centred Gaussian with covariance [[q, θ], [θᵀ, ρ]] and ω_l = m_l + ω̃_l; then
+z = prox(ω; T[y], V), g_l = V_l⁻¹(z_l − ω_l), and the conjugate overlaps ("hats") are averages of g.
 """
 
 from dataclasses import dataclass, replace
@@ -28,12 +28,12 @@ from gamp_attention.state_evolution.equations.symmetry import Symmetry
 
 @dataclass(frozen=True, eq=False)
 class Hats:
-    """Conjugate overlaps.
+    """Conjugate overlaps, computed by the output channel from the overlaps.
 
     Attributes
     ----------
     m, q, theta, V : (L, r), (L, r, r), (L, r, t), (L, r, r): m̂, q̂, θ̂ and V̂ in Stein's form.
-    V_derivative : (L, r, r) V̂ as the average of the a.e. derivative, which misses the jumps of the prox.
+    V_derivative : (L, r, r) V̂ as the average of the almost-everywhere derivative, which omits the jumps of the prox.
     square : (L, L, r², r²) α E[(∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)].
     moreau, loss : α E[Moreau envelope + constant] and α E[ℓ(z) + constant].
     """
@@ -49,29 +49,29 @@ class Hats:
 
     @property
     def jump_mass(self) -> np.ndarray:
-        """V̂_Stein − V̂_derivative: what the jumps of the proximal map contribute. Eq. :eq:`jump-mass`.
+        """Contribution of the jumps of the proximal map to V̂, V̂_Stein − V̂_derivative. Eq. :eq:`jump-mass`.
 
-        No eigenvalue is positive, as g jumps along the direction in which ω moves.
+        No eigenvalue is positive, because g jumps along the direction in which ω moves.
         """
         return self.V - self.V_derivative
 
     def response(self, form: str) -> np.ndarray:
-        """V̂ in one of the two forms, "stein" or "derivative"."""
+        """Return V̂ in the form "stein" or "derivative"."""
         return self.V if form == "stein" else self.V_derivative
 
 
 def teacher_size(model: Model) -> int:
-    """White coordinates of the teacher's side: its fields, L t, and the noise of its labels."""
+    """Return the number of white coordinates of the teacher: its L t fields and the noise of its labels."""
     return model.n_tokens * model.teacher_rank + model.task.n_noise
 
 
 def n_white(model: Model) -> int:
-    """White coordinates of the channel: L (r + t), and the noise of labels."""
+    """Return the number of white coordinates of the channel: L (r + t) and the noise of the labels."""
     return model.n_tokens * model.rank + teacher_size(model)
 
 
 def fields_and_terms(model: Model, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
-    """Teacher fields y (N, L, t) from white noise (N, teacher_size), and the loss parameters they imply."""
+    """Return teacher fields y (N, L, t) for white noise (N, teacher_size), and the loss parameters they imply."""
     split = model.n_tokens * model.teacher_rank
     noise = white[:, :split].reshape(len(white), model.n_tokens, model.teacher_rank)
     y = np.einsum("lst,nlt->nls", psd_root(model.coordinates.rho), noise)
@@ -79,7 +79,9 @@ def fields_and_terms(model: Model, white: np.ndarray) -> tuple[np.ndarray, RiskT
 
 
 def student_noise_law(model: Model, overlaps: Overlaps) -> tuple[np.ndarray, np.ndarray]:
-    """Fields given the teacher's: ω̃ = slope·y + root·(white noise), of shapes (L, r, t) and (L, r, r).
+    """Return the distribution of the fields given the teacher's, ω̃ = slope·y + root·(white noise).
+
+    slope is (L, r, t) and root is (L, r, r).
 
     Eq. :eq:`channel`.
     """
@@ -88,17 +90,17 @@ def student_noise_law(model: Model, overlaps: Overlaps) -> tuple[np.ndarray, np.
 
 
 class Channel:
-    """The channel at given overlaps as functions of white noise, which is all that quadrature rules know of it.
+    """The channel at given overlaps as a function of white noise, the only interface that quadrature rules use.
 
-    White coordinates are the teacher's, those of `fields_and_terms`, and then the student's, L r.
+    The white coordinates are first the teacher's (see `fields_and_terms`), then the L r of the student.
 
     Attributes
     ----------
     shape : (L, r, t).
-    n_teacher, n_white : white coordinates of the teacher, and all.
-    overlaps : of the tokens.
-    loss : of one sample.
-    slope, root : of the student's fields given the teacher's, see `student_noise_law`.
+    n_teacher, n_white : number of white coordinates of the teacher, and of all.
+    overlaps : overlaps of the tokens.
+    loss : loss of one sample.
+    slope, root : distribution of the student's fields given the teacher's, see `student_noise_law`.
     """
 
     def __init__(self, model: Model, overlaps: Overlaps) -> None:
@@ -109,28 +111,28 @@ class Channel:
 
     @cached_property
     def symmetry(self) -> Symmetry:
-        """What leaves the channel unchanged."""
+        """Transformations that leave the channel unchanged."""
         return Symmetry.of(self._model, self.overlaps)
 
     @property
     def folds(self) -> bool:
-        """Whether points in one part of the channel are enough, as its symmetries map this part to all others."""
+        """True if averages can be restricted to a fundamental domain of the channel's symmetries."""
         return folds(self.symmetry)
 
     @property
     def n_folded(self) -> int:
-        """Coordinates of a point in such a part: less than all where columns may turn."""
+        """Number of coordinates of a point in the fundamental domain; fewer than n_white with rotational symmetry."""
         L, _, t = self.shape
         return self.n_white - (turned_away(L, t) if self.symmetry.isotropic else 0)
 
     def folded(self, cube: np.ndarray) -> np.ndarray:
-        """White noise (N, n_white) in such a part, from points of the unit cube (N, n_folded)."""
+        """Return white noise (N, n_white) in the fundamental domain for points of the unit cube (N, n_folded)."""
         size = np.sqrt(self._model.coordinates.rho[:, 0, 0] * self.overlaps.q[:, 0, 0])
         cosines = self.overlaps.theta[:, 0, 0] / np.where(size > 0, size, np.inf)
         return folded(cube, self.symmetry, self.shape[1], cosines)
 
     def completed(self, moments: Moments) -> Moments:
-        """Averages over such a part, as those over all of the channel."""
+        """Return averages over the whole channel, given averages over the fundamental domain."""
         if self.symmetry.isotropic:
             moments = isotropic_mean(moments)
         if self.symmetry.reversal:
@@ -138,18 +140,19 @@ class Channel:
         return exchanged_mean(moments) if self.symmetry.exchange else moments
 
     def teacher(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
-        """Teacher fields y (N, L, t) and loss parameters from white noise (N, n_teacher)."""
+        """Return teacher fields y (N, L, t) and loss parameters for white noise (N, n_teacher)."""
         return fields_and_terms(self._model, white)
 
     def fields(self, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Fields ω̃ (N, L, r) given teacher fields y (N, L, t), from white noise (N, L, r)."""
+        """Return fields ω̃ (N, L, r) given teacher fields y (N, L, t), for white noise (N, L, r)."""
         return np.einsum("lrt,nlt->nlr", self.slope, y) + np.einsum("lab,nlb->nla", self.root, noise)
 
     def moments(self, white: np.ndarray, squares: bool, searched: int = 1) -> Moments:
-        """Averages over points of white noise (N, n_white); of products of derivatives only where `squares` says so.
+        """Return averages over points of white noise (N, n_white).
 
-        Of so many points one is `searched` for the global minimum. At others the minimum next to the fields is taken,
-        and what is different at those that are searched is added.
+        Products of derivatives are averaged only if `squares` is True. The global minimum of the proximal problem is
+        computed at N/`searched` points; the others use the local minimum nearest to the fields. The difference between
+        global and local minima at the searched points corrects the averages (control variate).
         """
         y, terms, fields = self._at(white)
 
@@ -171,7 +174,7 @@ class Channel:
         )
 
     def errors(self, white: np.ndarray) -> np.ndarray:
-        """Test errors (N,) at points of white noise (N, n_white)."""
+        """Return test errors (N,) at points of white noise (N, n_white)."""
         y, terms, fields = self._at(white)
         return self._model.task.errors(fields + self.overlaps.m, y, terms)
 
@@ -181,12 +184,13 @@ class Channel:
 
 
 def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments, jumps: bool = True) -> Hats:
-    """Conjugate overlaps from averages over the channel, by Stein's identity α E[g (ω̃, y)ᵀ] = (−V̂, θ̂) cov(ω̃, y).
+    """Return the conjugate overlaps, from averages over the channel.
 
     Eq. :eq:`conjugates`.
 
-    What vanishes by symmetry is exactly zero. Without `jumps` of the proximal map V̂ is the a.e. derivative, which then
-    is the same, and of less variance where averages are random.
+    They follow from Stein's identity α E[g (ω̃, y)ᵀ] = (−V̂, θ̂) cov(ω̃, y) (Stein, Annals of Statistics 9, 1981).
+    Entries that vanish by symmetry are exactly zero. If `jumps` is False, V̂ is the average of the almost-everywhere
+    derivative; it equals the Stein form if the proximal map is continuous and has a lower Monte Carlo variance.
     """
     r, rho, theta = overlaps.q.shape[1], model.coordinates.rho, overlaps.theta
     symmetry = Symmetry.of(model, overlaps)
@@ -194,10 +198,11 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments,
     with_teacher = np.zeros_like(theta) if symmetry.theta_zero else alpha * moments.with_teacher
     derivative = alpha * moments.response
     inverse_rho = np.linalg.pinv(rho, hermitian=True)
-    # without jumps the derivative is exact; and only it tells V̂ and θ̂ apart where ω̃ is a function of y
+    # for a continuous proximal map the derivative is exact, and if ω̃ is a function of y, Stein's form cannot separate
+    # V̂ from θ̂
     V_hat, theta_hat = derivative, (with_teacher + derivative @ theta) @ inverse_rho
     rest = overlaps.q - theta @ inverse_rho @ np.swapaxes(theta, 1, 2)
-    # where the teacher explains all of q, Stein's form is 0/0
+    # for tokens whose q is fully explained by the teacher, Stein's form is 0/0
     known = np.linalg.eigvalsh(rest).min(axis=1) > 1e-9 * np.linalg.eigvalsh(overlaps.q).max(axis=1)
     if jumps and model.task.jumps and known.any():
         covariance = np.block([[overlaps.q, theta], [np.swapaxes(theta, 1, 2), rho]])

@@ -1,4 +1,4 @@
-"""The channel of a mixture: averages given the classes of all tokens, weighted by the law of the classes."""
+"""Channel of a mixture: averages for given classes of all tokens, weighted by the probabilities of the classes."""
 
 import numpy as np
 
@@ -8,14 +8,14 @@ from gamp_attention.state_evolution.equations.moments import Moments
 
 
 def restricted(overlaps: Overlaps, sources: np.ndarray) -> Overlaps:
-    """The overlaps of some sources."""
+    """Return the overlaps of some of the sources."""
     return Overlaps(**{name: values[sources] for name, values in overlaps.arrays().items()})
 
 
 def scattered(components: tuple[Component, ...], moments: list[Moments]) -> Moments:
-    """The moments of each component, of L tokens, as sums over the sources weighted by the components' shares.
+    """Return the moments summed over components into sources, weighted by the probabilities of the components.
 
-    Eq. :eq:`mixture-conjugates`.
+    The moments of a component have L tokens, the result has S sources. Eq. :eq:`mixture-conjugates`.
     """
     if len(components) == 1:
         return moments[0]

@@ -1,8 +1,8 @@
-"""Points on one of the parts of a channel that its symmetries map onto each other.
+"""Quadrature points in a fundamental domain of the channel's symmetries.
 
-Where fields may change sign, tokens change places or columns turn together, each of these maps fields to others at
-which all that is averaged takes the same values, but for signs, order and axes. So points in one part are enough. There
-they are as dense as many times more points on the whole.
+If fields may change sign, tokens may be permuted or columns may be rotated together, averages over the whole channel
+equal averages over a fundamental domain, up to signs, order and axes. The same number of points there is many times
+denser.
 """
 
 import numpy as np
@@ -12,19 +12,19 @@ from gamp_attention.state_evolution.equations.symmetry import Symmetry
 
 
 def folds(symmetry: Symmetry) -> bool:
-    """Whether there is a symmetry to make use of: signs of the teacher's fields that do not matter."""
+    """Return whether there is a symmetry to use: a change of sign of the teacher's fields."""
     return symmetry.m_zero or symmetry.theta_zero
 
 
 def turned_away(n_tokens: int, rank: int) -> int:
-    """Coordinates of L fields of t columns that a common rotation of the columns makes zero."""
+    """Return the number of coordinates of L fields of t columns that a common rotation of the columns sets to zero."""
     return sum(rank - 1 - l for l in range(min(n_tokens, rank)))
 
 
 def contrast_basis(n_tokens: int, rank: int) -> np.ndarray:
-    """Orthonormal basis (L·rank, L·rank) whose first column is the contrast between tokens, in the first column.
+    """Return an orthonormal basis (L·rank, L·rank) whose first vector is the contrast between tokens in column 1.
 
-    Where tokens are alike attention is undecided: the proximal map jumps across this direction.
+    At zero contrast attention does not distinguish the tokens, and the proximal map jumps across this direction.
     """
     first = np.zeros((n_tokens, rank))
     first[:, 0] = np.linspace(1, -1, n_tokens) if n_tokens > 1 else 1
@@ -34,57 +34,61 @@ def contrast_basis(n_tokens: int, rank: int) -> np.ndarray:
 
 
 def folded(cube: np.ndarray, symmetry: Symmetry, rank: int, cosines: np.ndarray) -> np.ndarray:
-    """White noise (N, n_white) in one part of the channel, from points of the unit cube (N, n_white or less).
+    """Return white noise (N, n_white) in a fundamental domain, from points of the unit cube (N, n_white or fewer).
 
-    Where columns may turn, they are turned so that the student's fields, as combinations of tokens of which the first
-    is the contrast between them, are a triangular matrix; `cosines` (L,) are the correlations of student and teacher.
-    Else the first L t coordinates are those of the teacher's fields, which are
+    If columns may be rotated, they are rotated so that the student's fields, as combinations of tokens of which the
+    first is the contrast between them, form a triangular matrix; `cosines` (L,) are the correlations of student and
+    teacher. Otherwise the first L t coordinates are the teacher's fields, and
 
-    - ordered for one column: a first token has the largest size and is positive; where tokens may be put in any order,
-      it is the first one and the rest are in order, where they may be reversed, it is the first of the two outer ones;
-    - else only the first of them is positive.
+    - with one column they are ordered: the field of the first token is positive and the largest in absolute value among
+      interchangeable tokens. Interchangeable are all tokens under permutations (the rest are then ordered too), the two
+      outer tokens under reversal, and only the first token otherwise;
+    - with more columns only the first field is made positive.
     """
     if symmetry.isotropic:
-        return _turned(cube, symmetry, rank, cosines)
+        return _fold_rotations(cube, symmetry, rank, cosines)
     white, n_tokens = ndtri(cube), len(cosines)
     outer = list(range(n_tokens)) if symmetry.exchange else [0, n_tokens - 1] if symmetry.reversal else [0]
     if rank > 1 or n_tokens == 1:
         outer = [0]
-    share = cube[:, 0] ** (1 / len(outer))  # of the probability that a field has less than the largest size
-    rest = -np.expm1(np.log(cube[:, 0]) / len(outer))
-    white[:, 0] = -ndtri(0.5 * rest)
-    place = np.ones(len(cube))
+    below = cube[:, 0] ** (1 / len(outer))  # probability that one field is smaller in absolute value than the largest
+    above = -np.expm1(np.log(cube[:, 0]) / len(outer))
+    white[:, 0] = -ndtri(0.5 * above)
+    fraction = np.ones(len(cube))
     for k, token in enumerate(outer[1:]):
-        place = place * cube[:, token] ** (1 / (len(outer) - 1 - k))  # places in order, of uniform ones
-        white[:, token] = ndtri(0.5 * rest + share * place)
+        fraction = fraction * cube[:, token] ** (1 / (len(outer) - 1 - k))  # decreasing order statistics of uniforms
+        white[:, token] = ndtri(0.5 * above + below * fraction)
     return white
 
 
-def _turned(cube: np.ndarray, symmetry: Symmetry, rank: int, cosines: np.ndarray) -> np.ndarray:
-    """Student fields first: V̂ in Stein's form has a third of the noise that points with teacher fields first leave."""
+def _fold_rotations(cube: np.ndarray, symmetry: Symmetry, rank: int, cosines: np.ndarray) -> np.ndarray:
+    """Return white noise with the student's fields first, rotated to a triangular matrix.
+
+    With the teacher's fields first, V̂ in Stein's form would have three times as much noise.
+    """
     n_tokens, used = len(cosines), 0
-    turned = np.zeros((len(cube), n_tokens, rank))
+    rotated = np.zeros((len(cube), n_tokens, rank))
     for token in range(n_tokens):
         for column in range(min(token + 1, rank)):
-            own, used = cube[:, used], used + 1
+            uniform, used = cube[:, used], used + 1
             if column == token:
-                turned[:, token, column] = _length(own, rank - token)
-            elif n_tokens == 2 and symmetry.reversal:  # the contrast turned round, and turned back with the sum
-                turned[:, token, column] = _length(own, 1)
+                rotated[:, token, column] = _chi_quantile(uniform, rank - token)
+            elif n_tokens == 2 and symmetry.reversal:  # reversal changes the sign of the sum, but not of the contrast
+                rotated[:, token, column] = _chi_quantile(uniform, 1)
             else:
-                turned[:, token, column] = ndtri(own)
-    fields = np.einsum("kl,nlr->nkr", contrast_basis(n_tokens, 1), turned)
+                rotated[:, token, column] = ndtri(uniform)
+    fields = np.einsum("kl,nlr->nkr", contrast_basis(n_tokens, 1), rotated)
     size = n_tokens * rank
-    rest = ndtri(cube[:, used : used + size]).reshape(fields.shape)
+    independent = ndtri(cube[:, used : used + size]).reshape(fields.shape)
     cosine = np.clip(cosines, -1, 1)[:, None]
     sine = np.sqrt(1 - cosine**2)
-    teacher, student = cosine * fields + sine * rest, sine * fields - cosine * rest
+    teacher, student = cosine * fields + sine * independent, sine * fields - cosine * independent
     noise = ndtri(cube[:, used + size :])
     return np.concatenate([teacher.reshape(-1, size), noise, student.reshape(-1, size)], axis=1)
 
 
-def _length(cube: np.ndarray, size: int) -> np.ndarray:
-    """Lengths of Gaussian vectors of so many entries, from uniform numbers."""
+def _chi_quantile(cube: np.ndarray, size: int) -> np.ndarray:
+    """Return lengths of white Gaussian vectors with `size` entries, from uniform numbers."""
     if size == 1:
         return -ndtri(0.5 * (1 - cube))
     return np.sqrt(-2 * np.log1p(-cube) if size == 2 else 2 * gammaincinv(0.5 * size, cube))

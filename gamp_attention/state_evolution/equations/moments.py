@@ -1,4 +1,4 @@
-"""Averages over the channel: of points, and completed to all of a channel by its symmetries."""
+"""Averages over the channel, from points in a fundamental domain and completed by the channel's symmetries."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -13,24 +13,24 @@ from gamp_attention.state_evolution.equations.symmetry import exchanged, isotrop
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Averages over the channel."""
+    """Averages over the output channel; g is the output function of the denoiser."""
 
-    g: np.ndarray  # (L, r) of g_l
-    with_noise: np.ndarray  # (L, r, r) of g_l ω̃_lᵀ
-    with_teacher: np.ndarray  # (L, r, t) of g_l y_lᵀ
-    gg: np.ndarray  # (L, r, r) of g_l g_lᵀ
-    response: np.ndarray  # (L, r, r) of −∂g_l/∂ω_l, the a.e. derivative
-    square: np.ndarray  # (L, L, r², r²) of (∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k), again a.e.
-    moreau: float  # of the Moreau envelope, with the constant of the risk
-    loss: float  # of ℓ(z), with this constant
-    steepest: float = np.inf  # largest trace of ∂z/∂ω; inf where a second minimum was found, or none was looked for
-    doubled: float = 1.0  # share of points at which a second minimum was found; 1 where none was looked for
+    g: np.ndarray  # (L, r), E[g_l]
+    with_noise: np.ndarray  # (L, r, r), E[g_l ω̃_lᵀ]
+    with_teacher: np.ndarray  # (L, r, t), E[g_l y_lᵀ]
+    gg: np.ndarray  # (L, r, r), E[g_l g_lᵀ]
+    response: np.ndarray  # (L, r, r), E[−∂g_l/∂ω_l] with the almost-everywhere derivative
+    square: np.ndarray  # (L, L, r², r²), E[(∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)], also almost everywhere
+    moreau: float  # average Moreau envelope, with the constant of the risk
+    loss: float  # average of ℓ(z), with this constant
+    steepest: float = np.inf  # largest trace of ∂z/∂ω; inf if a point has a second minimum, or none was searched
+    doubled: float = 1.0  # fraction of points with a second minimum; 1 if none was searched
 
 
 def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V: np.ndarray) -> Moments:
-    """Averages over samples of the denoiser's answer at fields ω̃ = noise with teacher fields y.
+    """Return averages over samples of the denoiser's result at fields ω̃ = noise with teacher fields y.
 
-    Those of products of derivatives are NaN where the denoiser was not asked for its Jacobian.
+    Averages of products of derivatives are NaN if the denoiser did not compute its Jacobian.
     """
     n, L, r = noise.shape
     g, square = out.g, np.full((L, L, r * r, r * r), np.nan)
@@ -53,8 +53,8 @@ def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V
 
 
 def corrected(all_near: Moments, few: Moments, few_near: Moments) -> Moments:
-    """Averages at minima next to the fields, corrected by a few points at which lower ones were looked for."""
-    averages = [each.name for each in fields(Moments) if each.name not in ("steepest", "doubled")]
+    """Return averages at local minima, corrected at the points searched for the global minimum (control variate)."""
+    averages = [field.name for field in fields(Moments) if field.name not in ("steepest", "doubled")]
     moved: dict[str, Any] = {
         name: getattr(all_near, name) + (getattr(few, name) - getattr(few_near, name)) for name in averages
     }
@@ -62,28 +62,28 @@ def corrected(all_near: Moments, few: Moments, few_near: Moments) -> Moments:
 
 
 def _steepest(out: Denoised, V: np.ndarray) -> float:
-    """The largest trace of ∂z/∂ω, which is large where jumps begin; inf where a second minimum was found."""
+    """Return the largest trace of ∂z/∂ω, which is large next to jumps; inf if a second minimum was found."""
     if np.isfinite(out.gap).any():
         return np.inf
     return float(V.shape[0] * V.shape[1] - np.einsum("lab,nlba->n", V, out.response).min(initial=0.0))
 
 
 def reversed_mean(moments: Moments) -> Moments:
-    """Averages over half of a channel that is the same for tokens reversed, completed to all of it."""
+    """Return averages over a channel that is symmetric under reversal of the tokens, given averages over half of it."""
     g, square = moments.g, moments.square
     return _completed(moments, palindrome, 0.5 * (g - g[::-1]), 0.5 * (square + square[::-1, ::-1]))
 
 
 def exchanged_mean(moments: Moments) -> Moments:
-    """Averages over a channel that is the same for tokens in any order, with the noise of all of them shared."""
+    """Return averages over a channel that is symmetric under permutations of the tokens; sampling noise is averaged."""
     square, L = moments.square, len(moments.g)
-    own, other = np.eye(L)[:, :, None, None], (1 - np.eye(L))[:, :, None, None]
-    both = own * (own * square).sum(axis=(0, 1)) / L + other * (other * square).sum(axis=(0, 1)) / (L * (L - 1))
+    same, other = np.eye(L)[:, :, None, None], (1 - np.eye(L))[:, :, None, None]
+    both = same * (same * square).sum(axis=(0, 1)) / L + other * (other * square).sum(axis=(0, 1)) / (L * (L - 1))
     return _completed(moments, exchanged, exchanged(moments.g), both)
 
 
 def isotropic_mean(moments: Moments) -> Moments:
-    """Averages over a channel that is the same for columns turned together, over all ways to turn them."""
+    """Return averages over a channel that is symmetric under common rotations of the columns, over all rotations."""
     return _completed(moments, isotropic, moments.g, isotropic_pairs(moments.square))
 
 

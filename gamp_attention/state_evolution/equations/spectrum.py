@@ -1,13 +1,13 @@
-"""The spectrum of Σ_μ X̃ᵀ h X̃ for d → ∞, h being matrices (L c, L c) that depend on the teacher's fields.
+"""Spectrum of Σ_μ X̃ᵀ h X̃ for d → ∞, for matrices h (L c, L c) that depend on the teacher's fields.
 
-At x below the spectrum the resolvent has variances V_l(x), and what is left of a direction v in it is a linear map of
-its overlaps m_l = vᵀp_l/√d and θ_l = vᵀΣ_lQ*/d:
+Below the spectrum, at x, the resolvent has variances V_l(x). A direction v with overlaps m_l = vᵀp_l/√d and
+θ_l = vᵀΣ_lQ*/d is mapped linearly to a direction with other overlaps:
 
     R = h (1 + V h)⁻¹,   V̂_l = α E[R_ll],   C_i = (Σ_l γ_l^i V̂_l − x)⁻¹,   V_l = E[γ_l C]
     a_l = m_l + θ_l ρ_l⁻¹ y_l,   m̂_l = −α E[(R a)_l],   θ̂_l = (V̂_l θ_l − α E[(R a)_l y_lᵀ]) ρ_l⁻¹
     b = Σ_l (m̂_l τ_l + γ_l θ̂_l π),   m_l ← E[τ_l C b],   θ_l ← E[γ_l C b πᵀ]
 
-These are the equations of message passing on the quadratic losses ½ zᵀhz, at penalty −x.
+These are the equations of message passing with the quadratic losses ½ zᵀhz and the penalty −x.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from gamp_attention.models.coordinates import CoordinateLaw
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Matrices h (N, L, c, L, c) of points with teacher fields y (N, L, t), at a sample complexity α."""
+    """Samples of matrices h (N, L, c, L, c) with their teacher fields y (N, L, t), at a sample complexity α."""
 
     law: CoordinateLaw
     alpha: float
@@ -29,12 +29,12 @@ class Ensemble:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """L, c and t."""
+        """Dimensions L, c and t."""
         return (*self.h.shape[1:3], self.y.shape[2])
 
     @cached_property
     def products(self) -> np.ndarray:
-        """1, y and y yᵀ of each point, side by side."""
+        """Concatenation of 1, y and y yᵀ for each sample, (N, 1 + L t + (L t)²)."""
         flat = self.y.reshape(len(self.y), -1)
         return np.concatenate(
             [np.ones((len(flat), 1)), flat, (flat[:, :, None] * flat[:, None]).reshape(len(flat), -1)], 1
@@ -42,22 +42,22 @@ class Ensemble:
 
     @cached_property
     def inverse_rho(self) -> np.ndarray:
-        """ρ_l⁻¹ (L, t, t)."""
+        """Inverse ρ_l⁻¹ (L, t, t), a pseudo-inverse if ρ_l is singular."""
         return np.linalg.pinv(self.law.rho, hermitian=True)
 
 
 class Resolvent:
-    """What the equations have at one x and V (L, c, c); nothing of it is meant above the lower edge of the spectrum.
+    """Result of one step of the equations at given x and V (L, c, c); valid only below the edge of the spectrum.
 
     Eq. :eq:`spectral-law`.
 
     Attributes
     ----------
-    x, V : those it is of.
-    inside : whether x is below the edge, as far as one step of the equations tells.
+    x, V : the arguments.
+    inside : whether x is below the edge according to this step: all matrices are positive definite.
     R : (N, L, c, L, c).
-    C : (K, c, c) in each class of coordinates.
-    V_hat, W : (L, c, c), and the new V.
+    C : (K, c, c) in each class of coordinates; NaN if not `inside`.
+    V_hat, W : (L, c, c) conjugate variances and the new V.
     """
 
     def __init__(self, ensemble: Ensemble, x: float, V: np.ndarray) -> None:
@@ -77,19 +77,19 @@ class Resolvent:
 
     @cached_property
     def slope(self) -> np.ndarray:
-        """∂W/∂x (L, c, c)."""
+        """Derivative ∂W/∂x (L, c, c)."""
         law = self._ensemble.law
         return np.asarray(np.einsum("k,kl,kab->lab", law.weight, law.gamma, self.C @ self.C))
 
     @cached_property
     def squares(self) -> np.ndarray:
-        """The linear map (L c², L c²) of covariances of fields to the next ones, of spectral radius 1 at the edge."""
+        """Linear map (L c², L c²) of covariances of the fields in one step; its spectral radius is 1 at the edge."""
         size = len(self._hats_of_q)
         return np.asarray(self._q_of_hats @ self._hats_of_q).reshape(size, size)
 
     @cached_property
     def _hats_of_q(self) -> np.ndarray:
-        """α E[R_lp ⊗ R_lp]."""
+        """Average α E[R_lp ⊗ R_lp]."""
         L, c, _ = self._ensemble.shape
         flat = self.R.reshape(len(self.R), -1)
         pairs = (flat.T @ flat).reshape(L, c, L, c, L, c, L, c) * (self._ensemble.alpha / len(flat))
@@ -97,14 +97,14 @@ class Resolvent:
 
     @cached_property
     def _q_of_hats(self) -> np.ndarray:
-        """E[γ_l γ_p C ⊗ C]."""
+        """Average E[γ_l γ_p C ⊗ C]."""
         law, size = self._ensemble.law, self.W.size
-        found = np.einsum("k,kl,kp,kac,kbd->labpcd", law.weight, law.gamma, law.gamma, self.C, self.C, optimize=True)
-        return np.asarray(found).reshape(size, size)
+        average = np.einsum("k,kl,kp,kac,kbd->labpcd", law.weight, law.gamma, law.gamma, self.C, self.C, optimize=True)
+        return np.asarray(average).reshape(size, size)
 
     @cached_property
     def directions(self) -> np.ndarray:
-        """The linear map of (m, θ), as one vector: it has an eigenvalue 1 where x is an eigenvalue of the sum."""
+        """Linear map of (m, θ), as one vector; it has an eigenvalue 1 if x is an isolated eigenvalue."""
         L, c, t = self._ensemble.shape
         size = L * c * (1 + t)
         columns = []
@@ -114,7 +114,7 @@ class Resolvent:
         return np.stack(columns, axis=1)
 
     def hats(self, m: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """m̂ (L, c) and θ̂ (L, c, t) from m and θ."""
+        """Return m̂ (L, c) and θ̂ (L, c, t) for overlaps m and θ."""
         inverse, slope = self._ensemble.inverse_rho, theta @ self._ensemble.inverse_rho
         plain, left, right, both = self._forces
         m_hat = np.einsum("lapc,pc->la", plain, m) + np.einsum("lapct,pct->la", right, slope)
@@ -123,44 +123,44 @@ class Resolvent:
 
     @cached_property
     def _forces(self) -> tuple[np.ndarray, ...]:
-        """−α E[R_lp], and the same times y_l, y_p, and both."""
+        """Averages −α E[R_lp], and the same multiplied by y_l, by y_p, and by both."""
         L, c, t = self._ensemble.shape
-        known = self._ensemble.products
-        found = (self.R.reshape(len(known), -1).T @ known) * (-self._ensemble.alpha / len(known))
-        alone, one, two = np.split(found, [1, 1 + L * t], axis=1)
-        one, two = one.reshape(L, c, L, c, L, t), two.reshape(L, c, L, c, L, t, L, t)
-        left, right = np.einsum("lapcls->lapcs", one), np.einsum("lapcpt->lapct", one)
-        return alone.reshape(L, c, L, c), left, right, np.einsum("lapclspt->lapcst", two)
+        products = self._ensemble.products
+        sums = (self.R.reshape(len(products), -1).T @ products) * (-self._ensemble.alpha / len(products))
+        plain, first, second = np.split(sums, [1, 1 + L * t], axis=1)
+        first, second = first.reshape(L, c, L, c, L, t), second.reshape(L, c, L, c, L, t, L, t)
+        left, right = np.einsum("lapcls->lapcs", first), np.einsum("lapcpt->lapct", first)
+        return plain.reshape(L, c, L, c), left, right, np.einsum("lapclspt->lapcst", second)
 
     def drift(self, m_hat: np.ndarray, theta_hat: np.ndarray) -> np.ndarray:
-        """H (K, c, L + t) of b = H (τ, π)."""
+        """Return H (K, c, L + t) of b = H (τ, π)."""
         gamma = self._ensemble.law.gamma
         on_positions = np.broadcast_to(m_hat.T, (len(gamma), *m_hat.T.shape))
         return np.concatenate([on_positions, np.einsum("kl,lct->kct", gamma, theta_hat)], axis=2)
 
     def overlaps(self, m_hat: np.ndarray, theta_hat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """m (L, c) and θ (L, c, t) from the hats."""
+        """Return m (L, c) and θ (L, c, t) for given hats."""
         law, L = self._ensemble.law, self._ensemble.shape[0]
         first = self.C @ self.drift(m_hat, theta_hat) @ law.moments
         m = np.einsum("k,kcl->lc", law.weight, first[:, :, :L])
         return m, np.einsum("k,kl,kct->lct", law.weight, law.gamma, first[:, :, L:])
 
     def weights_of(self, m: np.ndarray, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """E[v vᵀ] (c, c) and E[v (τ, π)ᵀ] (c, L + t) of the eigenvector with overlaps m and θ."""
+        """Return E[v vᵀ] (c, c) and E[v (τ, π)ᵀ] (c, L + t) of the eigenvector with overlaps m and θ."""
         ensemble = self._ensemble
         (L, c, _), law = ensemble.shape, ensemble.law
         slope = theta @ ensemble.inverse_rho
         along = m + np.einsum("lct,nlt->nlc", slope, ensemble.y)
         force = np.einsum("nlapc,npc->nla", self.R, along, optimize=True)
-        # q̂ is α E[(R a)(R a)ᵀ] and what the fields have beside a, of covariance q − θ ρ⁻¹ θᵀ
-        own = ensemble.alpha * np.einsum("nla,nlb->lab", force, force) / len(self.R)
-        own -= (self._hats_of_q @ (slope @ np.swapaxes(theta, 1, 2)).ravel()).reshape(L, c, c)
+        # q̂ = α E[(R a)(R a)ᵀ] plus the part of the fields that is independent of a, of covariance q − θ ρ⁻¹ θᵀ
+        source = ensemble.alpha * np.einsum("nla,nlb->lab", force, force) / len(self.R)
+        source -= (self._hats_of_q @ (slope @ np.swapaxes(theta, 1, 2)).ravel()).reshape(L, c, c)
         first = self.C @ self.drift(*self.hats(m, theta))
         with_coordinates = first @ law.moments
         second = with_coordinates @ np.swapaxes(first, 1, 2)
-        q = np.einsum("k,kl,kab->lab", law.weight, law.gamma, second).ravel() + self._q_of_hats @ own.ravel()
+        q = np.einsum("k,kl,kab->lab", law.weight, law.gamma, second).ravel() + self._q_of_hats @ source.ravel()
         q = np.linalg.solve(np.eye(len(q)) - self.squares, q)
-        q_hat = own + (self._hats_of_q @ q).reshape(L, c, c)
+        q_hat = source + (self._hats_of_q @ q).reshape(L, c, c)
         second = second + self.C @ np.einsum("kl,lab->kab", law.gamma, q_hat) @ self.C
         return np.einsum("k,kab->ab", law.weight, second), np.einsum("k,kcj->cj", law.weight, with_coordinates)
 
@@ -171,7 +171,7 @@ def _root(V: np.ndarray) -> np.ndarray:
 
 
 def _positive(matrices: np.ndarray) -> bool:
-    """Whether all of several symmetric matrices are positive definite."""
+    """Return whether all given symmetric matrices are positive definite."""
     try:
         np.linalg.cholesky(0.5 * (matrices + np.swapaxes(matrices, -1, -2)))
     except np.linalg.LinAlgError:

@@ -1,4 +1,4 @@
-"""Symmetries of a solution: averages make use of them, and keep them exactly."""
+"""Symmetries of a solution of state evolution, which averages use and preserve exactly."""
 
 from dataclasses import dataclass, replace
 
@@ -10,15 +10,16 @@ from gamp_attention.results import Overlaps
 
 @dataclass(frozen=True)
 class Symmetry:
-    """What leaves the channel at given overlaps unchanged; all need an even loss and an even teacher.
+    """Transformations that leave the channel at given overlaps unchanged; all require an even loss and an even teacher.
 
     Attributes
     ----------
-    m_zero : all fields may change sign together, as m = 0; then E[g] = 0.
-    theta_zero : the teacher's fields may change sign by themselves, as θ = 0; then E[g yᵀ] = 0.
-    reversal : tokens may be reversed, with all fields changing sign: m_l = −m_{L+1−l}, the others are palindromes.
-    exchange : three tokens or more may be put in any order: m = 0, the others are the same for all.
-    isotropic : columns of student and teacher may turn together: m = 0, r = t > 1, the others are multiples of 1.
+    m_zero : m = 0, so all fields may change sign together; then E[g] = 0.
+    theta_zero : θ = 0, so the teacher's fields may change sign separately; then E[g yᵀ] = 0.
+    reversal : tokens may be reversed if all fields change sign: m_l = −m_{L+1−l}, the other overlaps are palindromes.
+    exchange : three or more tokens may be permuted: m = 0, the other overlaps are equal for all tokens.
+    isotropic : columns of student and teacher may be rotated together: m = 0, r = t > 1, the other overlaps are
+        multiples of the identity.
     """
 
     m_zero: bool
@@ -29,7 +30,7 @@ class Symmetry:
 
     @classmethod
     def of(cls, model: Model, overlaps: Overlaps) -> "Symmetry":
-        """The symmetries of a model that given overlaps have exactly."""
+        """Return the symmetries of a model that given overlaps have exactly, to the last bit."""
         others = overlaps.q, overlaps.theta, overlaps.V
         palindromes = all(np.array_equal(v, v[::-1]) for v in others)
         m_zero = model.even and not overlaps.m.any()
@@ -42,7 +43,7 @@ class Symmetry:
         )
 
     def impose(self, overlaps: Overlaps) -> Overlaps:
-        """Overlaps with these symmetries to the last bit."""
+        """Return the overlaps averaged over these symmetries, so that they have them exactly."""
         if self.reversal:
             odd = 0.5 * (overlaps.m - overlaps.m[::-1])
             overlaps = Overlaps(palindrome(overlaps.q), odd, palindrome(overlaps.theta), palindrome(overlaps.V))
@@ -50,8 +51,8 @@ class Symmetry:
             same = {name: exchanged(overlaps.arrays()[name]) for name in ("q", "theta", "V")}
             overlaps = replace(overlaps, **same)
         if self.isotropic:
-            turned = {name: isotropic(overlaps.arrays()[name]) for name in ("q", "theta", "V")}
-            overlaps = replace(overlaps, **turned)
+            isotropic_parts = {name: isotropic(overlaps.arrays()[name]) for name in ("q", "theta", "V")}
+            overlaps = replace(overlaps, **isotropic_parts)
         if self.m_zero:
             overlaps = replace(overlaps, m=np.zeros_like(overlaps.m))
         if self.theta_zero:
@@ -60,17 +61,17 @@ class Symmetry:
 
 
 def palindrome(values: np.ndarray) -> np.ndarray:
-    """The mean of values (L, …) of tokens with those of the tokens reversed."""
+    """Return the mean of values (L, …) of the tokens and the values in reversed order."""
     return 0.5 * (values + values[::-1])
 
 
 def exchanged(values: np.ndarray) -> np.ndarray:
-    """The mean of values (L, …) over tokens, for each of them."""
+    """Return the mean of values (L, …) over tokens, repeated for each token."""
     return np.repeat(values.mean(axis=0, keepdims=True), len(values), axis=0)
 
 
 def isotropic(values: np.ndarray) -> np.ndarray:
-    """The mean of matrices (L, r, r) turned in all ways: multiples of the identity."""
+    """Return the mean of matrices (L, r, r) over all rotations, a multiple of the identity; NaN if not square."""
     size = values.shape[1]
     if values.shape[2] != size:
         return np.full_like(values, np.nan)
@@ -78,7 +79,10 @@ def isotropic(values: np.ndarray) -> np.ndarray:
 
 
 def isotropic_pairs(values: np.ndarray) -> np.ndarray:
-    """The mean of tensors (L, L, r², r²) of products M_ac M_bd, where all indices turn together, rows (ab) first."""
+    """Return the mean over all rotations of tensors (L, L, r², r²) of products M_ac M_bd, with rows (ab).
+
+    It is a combination of the three isotropic tensors of rank four.
+    """
     r = int(np.sqrt(values.shape[-1]))
     one, sums = np.eye(r), values.reshape(*values.shape[:2], r, r, r, r)
     forms = np.array([np.einsum(f"{p},{q}->abcd", one, one) for p, q in (("ab", "cd"), ("ac", "bd"), ("ad", "bc"))])
@@ -88,9 +92,10 @@ def isotropic_pairs(values: np.ndarray) -> np.ndarray:
 
 
 def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:
-    """Rotate the columns of the weights so that Σ_l θ_l, or m_1 where θ = 0, points along the first axes.
+    """Rotate the columns of the weights so that Σ_l θ_l, or m_1 if θ = 0, points along the first axes.
 
-    The map does not see a common rotation, of queries and keys alike: along it, randomised averages drift.
+    The overlap map does not depend on a common rotation (of queries and keys together), so randomized averages would
+    drift along it.
     """
     r, t = overlaps.theta.shape[1:]
     parts = model.student.parts
@@ -103,7 +108,7 @@ def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:
     else:
         towards[:, 0] = overlaps.m[0].reshape(parts, size).sum(axis=0)
     scale = np.linalg.norm(towards)
-    # a little of the identity, for columns that nothing else fixes
+    # a small multiple of the identity determines the columns that nothing else determines
     u, _, v = np.linalg.svd(towards + 1e-6 * scale * np.eye(size))
     O = np.kron(np.eye(parts), (u @ v).T)
     return Overlaps(O @ overlaps.q @ O.T, overlaps.m @ O.T, O @ overlaps.theta, O @ overlaps.V @ O.T)

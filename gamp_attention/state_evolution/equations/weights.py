@@ -1,7 +1,7 @@
-"""The weights' side of state evolution, equation (7): overlaps from conjugate overlaps.
+"""Weights' side of state evolution, equation (7): overlaps from conjugate overlaps.
 
-The weights are x = η(b, A) with A = Σ_l γ_l V̂_l and b = H (τ, π) + ζ, averaged over the coordinates: linear in b for
-the ridge, x = (λ + A)⁻¹ b, which makes everything below a closed form.
+The weights are x = η(b, A) with A = Σ_l γ_l V̂_l and b = H (τ, π) + ζ, averaged over the coordinates. For the ridge
+they are linear in b, x = (λ + A)⁻¹ b, and all averages below have a closed form.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from gamp_attention.state_evolution.equations.weight_averages import WeightAvera
 
 
 def weights_step(model: Model, hats: Hats, response: str = "stein") -> tuple[Overlaps, float]:
-    """New overlaps, and E[r(x)], the penalty per coordinate, with V̂ in the form that `response` names.
+    """Return the new overlaps and the penalty per coordinate, E[r(x)]; `response` selects the form of V̂.
 
     Eq. :eq:`weights`, :eq:`weights-stein`.
     """
@@ -26,19 +26,19 @@ def weights_step(model: Model, hats: Hats, response: str = "stein") -> tuple[Ove
         second = first @ np.swapaxes(C @ H, 1, 2) + C @ noise @ C
         penalty = 0.5 * model.lam * float(np.einsum("k,kaa->", law.weight, second))
     else:
-        found = penalised_weights(model, hats, hats.response(response))
-        V = field_variances(model.penalty, law.gamma.T, found.response, law.weight)
+        averages = penalised_weights(model, hats, hats.response(response))
+        V = field_variances(model.penalty, law.gamma.T, averages.response, law.weight)
         H, _ = drift_and_noise(model, hats)
         mean = np.concatenate([law.tau, law.teacher_mean], axis=1)
-        first = found.x[:, :, None] * mean[:, None]
-        # Stein: E[x πᵀ] = E[x] E[π]ᵀ + E[∂x/∂b] cov(b, π)
-        first[:, :, S:] += found.response @ H[:, :, S:] @ law.teacher_cov
-        second, penalty = found.xx, float(law.weight @ found.penalty)
+        first = averages.x[:, :, None] * mean[:, None]
+        # Stein's identity: E[x πᵀ] = E[x] E[π]ᵀ + E[∂x/∂b] cov(b, π)
+        first[:, :, S:] += averages.response @ H[:, :, S:] @ law.teacher_cov
+        second, penalty = averages.xx, float(law.weight @ averages.penalty)
     return overlaps_of_moments(model, second, first, V), penalty
 
 
 def overlaps_of_moments(model: Model, second: np.ndarray, first: np.ndarray, V: np.ndarray) -> Overlaps:
-    """Overlaps from E[x xᵀ] (K, r, r) and E[x (τ, π)ᵀ] (K, r, S + t) in each class of coordinates."""
+    """Return overlaps, given E[x xᵀ] (K, r, r) and E[x (τ, π)ᵀ] (K, r, S + t) in each class of coordinates."""
     law, S = model.coordinates, model.n_sources
     return Overlaps(
         q=np.einsum("k,kl,kab->lab", law.weight, law.gamma, second),
@@ -49,7 +49,7 @@ def overlaps_of_moments(model: Model, second: np.ndarray, first: np.ndarray, V: 
 
 
 def drift_and_noise(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:
-    """b = H (τ, π) + ζ with ζ ~ N(0, N): H (K, r, S + t) and N (K, r, r) in each class of coordinates.
+    """Return H (K, r, S + t) and N (K, r, r) in each class of coordinates, for b = H (τ, π) + ζ with ζ ~ N(0, N).
 
     Eq. :eq:`drift`.
     """
@@ -60,7 +60,7 @@ def drift_and_noise(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:
 
 
 def weights_law(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:
-    """Mean (K, r) and covariance (K, r, r) of b, teacher and noise together, in each class of coordinates."""
+    """Return mean (K, r) and covariance (K, r, r) of b, including the teacher, in each class of coordinates."""
     law, S = model.coordinates, model.n_sources
     H, noise = drift_and_noise(model, hats)
     mean = np.einsum("kac,kc->ka", H, np.concatenate([law.tau, law.teacher_mean], axis=1))
@@ -68,13 +68,13 @@ def weights_law(model: Model, hats: Hats) -> tuple[np.ndarray, np.ndarray]:
 
 
 def penalised_weights(model: Model, hats: Hats, V_hat: np.ndarray) -> WeightAverages:
-    """Averages over the weights of a penalty other than the ridge."""
+    """Return averages over the weights for a penalty other than the ridge."""
     A = precisions(model.penalty, model.coordinates.gamma.T, V_hat)
     return weight_averages(model.penalty, A, *weights_law(model, hats))
 
 
 def response_pairs(model: Model, hats: Hats, V_hat: np.ndarray) -> np.ndarray:
-    """E[C ⊗ C] (K, r², r²) of the responses C = ∂x/∂b in each class of coordinates."""
+    """Return E[C ⊗ C] (K, r², r²) of the responses C = ∂x/∂b in each class of coordinates."""
     if not model.penalty.quadratic:
         return penalised_weights(model, hats, V_hat).pairs
     law = model.coordinates
@@ -83,13 +83,13 @@ def response_pairs(model: Model, hats: Hats, V_hat: np.ndarray) -> np.ndarray:
 
 
 def weights_envelope(model: Model, hats: Hats) -> float:
-    """E[min_x r(x) + ½ xᵀA x − bᵀx] per coordinate; −½ E[bᵀ (λ + A)⁻¹ b] for the ridge."""
+    """Return E[min_x r(x) + ½ xᵀA x − bᵀx] per coordinate; for the ridge −½ E[bᵀ (λ + A)⁻¹ b]."""
     law = model.coordinates
     if model.penalty.quadratic:
         _, C, _ = prior_response(law.gamma.T, model.lam, hats.V, law.weight)
         H, noise = drift_and_noise(model, hats)
         return -0.5 * float(np.einsum("k,kab,kab->", law.weight, C, H @ law.moments @ np.swapaxes(H, 1, 2) + noise))
     A, (mean, covariance) = precisions(model.penalty, law.gamma.T, hats.V), weights_law(model, hats)
-    found = weight_averages(model.penalty, A, mean, covariance)
-    gain = np.einsum("ka,ka->k", mean, found.x) + np.einsum("kab,kab->k", covariance, found.response)  # E[b·x]
-    return float(law.weight @ (found.penalty + 0.5 * np.einsum("kab,kab->k", A, found.xx) - gain))
+    averages = weight_averages(model.penalty, A, mean, covariance)
+    gain = np.einsum("ka,ka->k", mean, averages.x) + np.einsum("kab,kab->k", covariance, averages.response)  # E[b·x]
+    return float(law.weight @ (averages.penalty + 0.5 * np.einsum("kab,kab->k", A, averages.xx) - gain))

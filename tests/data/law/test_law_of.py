@@ -178,7 +178,7 @@ def test_labels(named_error):
     moved = ga.law_of(ga.LabelledDataset(tokens, data.labels, ga.LogisticLoss(), lam=0.1), data.Q_star)
     assert isinstance(moved.model.teacher, ShiftedLabels)
     assert np.allclose(moved.model.teacher.shift, 0.03 * data.Q_star.sum(), atol=0.15)
-    named_error(lambda: ga.law_of(data, classes=2), "classes: needs 1 for labels.*got 2")
+    named_error(lambda: ga.law_of(data, classes=2), "classes: needs 1 for data with labels.*got 2")
 
 
 def test_penalties_that_tell_coordinates_apart_keep_them():
@@ -254,11 +254,11 @@ BAD = {
         "data: needs at least 20 samples",
     ),
     "a teacher of another size": (lambda d: ga.law_of(d, np.ones((3, 1))), r"teacher: needs shape \(50, t\)"),
-    "one replica": (lambda d: ga.law_of(d, replicas=1), "replicas: needs 0 or at least 2, got 1"),
+    "one replica": (lambda d: ga.law_of(d, replicas=1), "replicas: needs 0, or at least 2.*got 1"),
     "a word for classes": (lambda d: ga.law_of(d, classes="many"), "classes: needs one of 'auto'"),
     "too many classes": (lambda d: ga.law_of(d, classes=60), "classes: needs at most 10"),
     "negative noise": (lambda d: ga.law_of(d, noise=-1.0), "noise: needs a finite number >= 0"),
-    "correlation in a mixture": (lambda d: ga.law_of(d, classes=2, correlated=True), "correlated: needs False without"),
+    "correlation in a mixture": (lambda d: ga.law_of(d, classes=2, correlated=True), "correlated: needs False, unless"),
     "no dataset": (lambda d: ga.law_of(d.tokens), "data: needs a gamp_attention.Dataset"),
 }
 
