@@ -13,6 +13,7 @@ from gamp_attention.data.loading import ARRAYS, TORCH_FILES
 from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.experiments.figures import require_format
 
+EXTENSIONS = 8  # most extensions of a path, each with a checkpoint
 FORCE = "replace the file with --force"
 
 
@@ -78,9 +79,9 @@ def picture_of_path(plot: str) -> str:
     return str(Path(plot).with_name(f"{Path(plot).stem}.path{Path(plot).suffix}"))
 
 
-def checkpoint_of_path(checkpoint: str) -> str:
-    """Return the name of the checkpoint of a regularization path, next to the checkpoint of the fit."""
-    return str(Path(checkpoint).with_suffix(".path.npz"))
+def checkpoint_of_path(checkpoint: str, extension: int = 0) -> str:
+    """Return the name of the checkpoint of a regularization path, or of its extensions from number 1 on."""
+    return str(Path(checkpoint).with_suffix(f".path{extension or ''}.npz"))
 
 
 def _outputs(options: argparse.Namespace) -> Any:
@@ -96,7 +97,9 @@ def _outputs(options: argparse.Namespace) -> Any:
     if given.get("checkpoint") is not None:
         yield Output("--checkpoint", options.checkpoint, "checkpoint")
         if along and options.checkpoint:
-            yield Output("--checkpoint with --path", checkpoint_of_path(options.checkpoint), "checkpoint")
+            for extension in range(EXTENSIONS + 1):
+                name = checkpoint_of_path(options.checkpoint, extension)
+                yield Output("--checkpoint with --path", name, "checkpoint")
     if given.get("json") not in (None, "-"):
         yield Output("--json", options.json, "report")
 

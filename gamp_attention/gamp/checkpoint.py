@@ -48,13 +48,15 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def load(self) -> dict[str, Any] | None:
-        """Return what was written last, or None if there is no file.
+        """Return what was written last, or None if there is no file or an empty one.
 
         Raises
         ------
         ValueError : if the file is anything else than a checkpoint of an identical run, which is never replaced.
         """
         require_checkpoint("checkpoint", self.path)
+        if self.path.exists() and self.path.stat().st_size == 0:  # as mktemp makes it
+            return None
         needs = "checkpoint: needs the name of a new file or of the checkpoint of an identical run"
         try:
             with open(self.path, "rb") as file, np.load(file, allow_pickle=False) as archive:
