@@ -40,6 +40,7 @@ DENSE = 3000  # weights up to which matrices of their size are inverted
 SIGNIFICANT = 4.0  # standard errors beyond which an assumption counts as violated
 COLUMNS = 600  # columns, chosen at random, that are tested for correlations
 PRODUCTS = 4e9  # products of numbers in this test, which limits the number of samples
+FLAT = 1e-6  # eigenvalue of the response, relative to the largest, of a direction that changes no loss
 UNEQUAL = 0.5  # standard deviation of token sizes, relative to the mean, beyond which non-convex losses are not trusted
 FREE = 5  # samples beyond the number of columns that a regression on all columns needs
 NONLINEAR = 3.0  # the same for powers of predictions
@@ -141,21 +142,14 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     law = _column_law(data)
     reasons = _training_faults(data, gamp)
     with one_thread():
-        curvature = _curvature(data, at, Q)
+        curvature, more = _curvature(data, at, Q), list[str]()
         correlated = law.correlation > SIGNIFICANT
-        if correlated and curvature is not None and _has_regression(data):
+        regression = curvature is not None and data.n_tokens == 1 and data.n_samples >= data.dim + FREE
+        found = _independent(data, gamp, at, Q, law, curvature)
+        if curvature is not None and regression and (correlated or found.dof < EFFECTIVE):
             found, more = _orthogonal(data, at, Q, curvature)
         else:
-            found, more = _independent(data, gamp, at, Q, law, curvature), []
-            if found.dof < EFFECTIVE:
-                more.append(f"training errors have {found.dof:.3g} effective degrees of freedom, {EFFECTIVE:g} are needed")
-            if correlated:
-                more.append(_refusal(data, law))
-            unequal = float(law.sizes.std() / law.sizes.mean())
-            if unequal > UNEQUAL and not getattr(data.student, "convex", False):
-                more.append(f"sizes of tokens vary by {unequal:.2g} of their mean, and the loss is not convex")
-            if data.n_tokens > 1 and law.between_tokens > SIGNIFICANT:
-                more.append("the tokens of a sample are correlated with each other")
+            more = _refusals(data, law, found.dof)
         if isinstance(data.student, SquaredLoss) and curvature is not None:
             more += _nonlinearity(data, at, Q, curvature)
     reasons += more
@@ -190,11 +184,13 @@ class _Curvature:
 
 
 def _curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | None:
-    """Return the second derivatives at Q, or None if there are too many weights, or columns of Q depend on each other.
+    """Return the second derivatives at Q, or None if the limit d → ∞ of the response is used instead.
 
-    Columns of Q are independent of each other for the squared loss, and if there is one.
+    That is for too many weights, for losses that are not convex, where proximal maps bend between the fields with and
+    without a column, and if columns of Q depend on each other, which they do not for the squared loss.
     """
-    if Q.size > DENSE or (data.rank > 1 and not _is_regression(data)):
+    convex = getattr(data.student, "convex", False)
+    if Q.size > DENSE or not convex or (data.rank > 1 and not _is_regression(data)):
         return None
     everything = tuple(np.arange(data.dim) for _ in range(data.rank))
     _, free, penalty = on_kinks(data.penalty, Q, at.smooth)
@@ -204,11 +200,6 @@ def _curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | No
 def _is_regression(data: Dataset) -> bool:
     """Return whether the loss is squared and samples are single rows."""
     return isinstance(data.student, SquaredLoss) and data.n_tokens == 1
-
-
-def _has_regression(data: Dataset) -> bool:
-    """Return whether columns can be regressed on each other."""
-    return data.n_tokens == 1 and data.n_samples >= data.dim + FREE
 
 
 def _training_faults(data: Dataset, gamp: Any) -> list[str]:
@@ -265,14 +256,25 @@ def _column_law(data: Dataset) -> _ColumnLaw:
     return _ColumnLaw(variances, sizes, float(correlation), float(between))
 
 
-def _refusal(data: Dataset, law: _ColumnLaw) -> str:
-    """Return why correlated columns are not handled."""
-    found = f"columns are correlated ({law.correlation:.0f} standard errors above chance)"
-    if data.n_tokens > 1:
-        return f"{found}, which is handled for samples of one token only"
-    if not _has_regression(data):
-        return f"{found}, which needs more samples than columns: {data.n_samples} for {data.dim}"
-    return f"{found}, which is handled for one column of weights and up to {DENSE} weights only"
+def _refusals(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
+    """Return which assumptions of independent columns are violated."""
+    reasons = []
+    if law.correlation > SIGNIFICANT:
+        if data.n_tokens > 1:
+            handled = "which is handled for samples of one token only"
+        elif data.n_samples < data.dim + FREE:
+            handled = f"which needs more samples than columns: {data.n_samples} for {data.dim}"
+        else:
+            handled = f"which is handled for convex losses of one field and up to {DENSE} weights only"
+        reasons.append(f"columns are correlated ({law.correlation:.0f} standard errors above chance), {handled}")
+    if dof < EFFECTIVE:
+        reasons.append(f"training errors have {dof:.3g} effective degrees of freedom, {EFFECTIVE:g} are needed")
+    unequal = float(law.sizes.std() / law.sizes.mean())
+    if unequal > UNEQUAL and not getattr(data.student, "convex", False):
+        reasons.append(f"sizes of tokens vary by {unequal:.2g} of their mean, and the loss is not convex")
+    if data.n_tokens > 1 and law.between_tokens > SIGNIFICANT:
+        reasons.append("the tokens of a sample are correlated with each other")
+    return reasons
 
 
 def _independent(
@@ -295,9 +297,7 @@ def _independent(
             A[:, a, a] = _effective_precisions(curvature, a)
         dof = _noise_dof(data, at, law, curvature)
     A = 0.5 * (A + A.transpose(0, 2, 1))
-    if not (np.isfinite(A).all() and np.linalg.eigvalsh(A).min() > 0):
-        raise ValueError("gamp: needs weights at which the fields have a positive definite response, got others")
-    inverse = np.linalg.inv(A)
+    inverse = _inverse_response(A)
     weights = Q + np.einsum("iab,ib->ia", inverse, pull)
     return _Estimate(weights, inverse @ N @ inverse, dof, "independent")
 
@@ -311,6 +311,17 @@ def _effective_precisions(curvature: _Curvature, a: int) -> np.ndarray:
     cross = K[np.ix_(~free, free)]
     A[~free] = np.diag(K)[~free] - np.einsum("ij,jk,ik->i", cross, inverse, cross, optimize=True)
     return A
+
+
+def _inverse_response(A: np.ndarray) -> np.ndarray:
+    """Return the inverses of A (d, r, r), zero along columns' common shifts that do not change a multinomial loss."""
+    if np.isfinite(A).all():
+        values, vectors = np.linalg.eigh(A)
+        small = FLAT * values[:, -1:]
+        if (values >= -small).all() and (values[:, -1] > 0).all():
+            inverse = np.where(values > small, 1 / np.where(values > small, values, 1.0), 0.0)
+            return np.einsum("iab,ib,icb->iac", vectors, inverse, vectors)
+    raise ValueError("gamp: needs weights at which the fields have a positive definite response, got others")
 
 
 def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: _Curvature) -> float:
