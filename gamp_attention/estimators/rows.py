@@ -152,7 +152,10 @@ class LinearRows(BaseEstimator):
         unit = self._unit[:, None]
         covariance = np.broadcast_to(found.covariance, (self.data_.dim, *found.covariance.shape[1:]))[:d]
         return replace(
-            found, weights=found.weights[:d] / unit, std=found.std[:d] / unit, covariance=covariance / unit[:, None] ** 2
+            found,
+            weights=found.weights[:d] / unit,
+            std=found.std[:d] / unit,
+            covariance=covariance / unit[:, None] ** 2,
         )
 
     def _fields(self, X: Any) -> np.ndarray:

@@ -65,8 +65,7 @@ def on_kinks(penalty: Any, Q: np.ndarray, smooth: np.ndarray) -> tuple[np.ndarra
         kept, free, curvature = on_kinks(penalty.penalty, c * Q, smooth / c)
         bare = penalty.scales[:, None] == 0
         kept, free, curvature = (
-            np.where(bare, plain, found)
-            for plain, found in ((Q, kept / c), (1.0, free), (0.0, c**2 * curvature))
+            np.where(bare, plain, found) for plain, found in ((Q, kept / c), (1.0, free), (0.0, c**2 * curvature))
         )
         return kept, free, curvature + penalty.ridge[:, None] * free
     if penalty.quadratic:

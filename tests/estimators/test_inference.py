@@ -1,4 +1,4 @@
-"""What a fitted estimator says of itself: leave-one-out errors, paths of λ and intervals of its coefficients."""
+"""Methods of fitted estimators: leave-one-out errors, paths of λ and intervals of coefficients."""
 
 import pickle
 
@@ -106,18 +106,16 @@ def test_errors_of_standardised_layers_are_in_the_units_of_the_outputs(layer):
     model = ga.GampAttention(standardise=True, positions=data.positions * scale, n_starts=2).fit(*moved)
     loo = model.leave_one_out()
     assert loo.in_training == pytest.approx(model.test_error(*moved)[0], rel=1e-6)
-    fresh = ga.sample(ga.paper_model(sigma=0.8, omega=0.2), d=60, alpha=4.0, seed=0)
     kept = np.arange(240) != 7
     refit = ga.GampAttention(standardise=True, positions=data.positions * scale, init=model.Q_, n_starts=1)
     refit.fit(moved[0][kept], moved[1][kept])
     error = refit.test_error(moved[0][7:8], moved[1][7:8])[0]
     assert loo.errors[7] == pytest.approx(error, rel=0.05)
     assert loo.test_error > loo.in_training
-    assert fresh.n_samples == 240
 
 
 def test_pickles_clones_and_estimators_without_their_data(layer):
-    data, model = layer
+    _, model = layer
     restored = pickle.loads(pickle.dumps(model))
     assert np.array_equal(restored.leave_one_out().errors, model.leave_one_out().errors)
     rows = pickle.loads(pickle.dumps(ga.GampClassifier().fit(X, Y > 3, WEIGHTS)))

@@ -1,4 +1,4 @@
-"""Sample weights: weights that are integers repeat samples, zeros leave them out, and scikit-learn has the same fits."""
+"""Sample weights: integers repeat samples, zeros leave them out, and fits agree with scikit-learn's."""
 
 import numpy as np
 import pytest

@@ -1,20 +1,17 @@
 """Weights without the bias of the penalty, with standard deviations, and tests of what the intervals assume.
 
-Eq. :eq:`debiased`, :eq:`debiased-noise`, :eq:`debiased-orthogonal`.
-
-Column i of the tokens enters the forces g of all samples twice: by the teacher's weight, which the labels depend on, and
-by the trained weight. If the other weights are trained anew for each value of the trained weight, forces move by
-−M x_i per unit. So a direction v that is independent of the other columns' part of g gives
+Column i of the tokens enters the forces g of all samples twice: by the teacher's weight, which labels depend on, and by
+the trained weight. If the other weights are trained again for each value of the trained weight, forces move by −M x_i
+per unit. So a direction v that is independent of the other columns' part of g gives
 
     w_i = Q_i + vᵀg / vᵀM x_i
 
-without the bias. Two directions are used:
+without the bias of the penalty. Two directions are used:
 
 - independent columns: v = x_i, and x_iᵀM x_i = 1/(H⁻¹)_ii − r''_i by the Schur complement, H being the Hessian of the
-  risk. This is the input denoiser's b/A: A = γ V̂ is its limit for d → ∞.
-- correlated columns and more samples than columns: v is the residual of x_i in a linear regression on the other columns
-  (van de Geer et al. 2014; Javanmard and Montanari 2014). For the squared loss this is ordinary least squares, exact for
-  any design.
+  risk. Its limit for d → ∞ is A = γ V̂, and w is the b/A of the input denoiser.
+- correlated columns and more samples than columns: v is the residual of x_i in a linear regression on the others (van
+  de Geer et al. 2014; Javanmard and Montanari 2014). For the squared loss this is ordinary least squares.
 """
 
 from dataclasses import dataclass
@@ -353,9 +350,7 @@ def _of_column(curvature: _Curvature, a: int) -> tuple[np.ndarray, np.ndarray, n
     return curvature.samples[part, part], curvature.free[:, a], curvature.penalty[:, a]
 
 
-def _orthogonal(
-    data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature
-) -> tuple[_Estimate, list[str]]:
+def _orthogonal(data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature) -> tuple[_Estimate, list[str]]:
     """Return weights by the part of each column that is orthogonal to the others, and what speaks against them.
 
     With G = X̃ᵀwX̃ for sample weights w, the residual of column i is X̃G⁻¹e_i/(G⁻¹)_ii.
