@@ -13,14 +13,13 @@ from gamp_attention._core.spread import mean_and_error
 from gamp_attention.data.layer import Layer, checked_tokens, prepared
 from gamp_attention.data.risk import risk_at
 from gamp_attention.data.stores import token_blocks
-from gamp_attention.estimators.training import checked_sample_weight, follow_path, train, unweighted
+from gamp_attention.estimators.training import PathMixin, checked_sample_weight, train, unweighted
 from gamp_attention.experiments.inference.debias import DebiasedWeights, debias
 from gamp_attention.experiments.inference.leave_one_out import leave_one_out
-from gamp_attention.experiments.inference.path_result import RegularizationPath
 from gamp_attention.experiments.inference.result import LeaveOneOut
 
 
-class GampAttention(RegressorMixin, BaseEstimator):
+class GampAttention(PathMixin, RegressorMixin, BaseEstimator):
     """A dot-product attention layer with low-rank weights, trained by message passing on sentences.
 
     Parameters
@@ -107,8 +106,8 @@ class GampAttention(RegressorMixin, BaseEstimator):
             tokens, outputs, self.positions, self.standardise,
             lam=self.lam, rank=self.rank, student=self.student, penalty=self.penalty, sample_weight=weights,
         )  # fmt: skip
-        self.data_ = data
-        self.result_ = train(self, data, self.init, self.n_starts)
+        self.data_, self._start = data, (self.init, self.n_starts)
+        self.result_ = train(self, data, *self._start)
         self.Q_, self.n_iter_ = self.result_.Q, self.result_.n_iter
         self.center_, self.scale_ = units.centre, units.scale
         self.n_tokens_in_, self.n_features_in_ = data.n_tokens, data.dim
@@ -167,27 +166,6 @@ class GampAttention(RegressorMixin, BaseEstimator):
         return replace(
             loo, errors=errors, test_error=mean, test_error_error=error, in_training=float(seen), with_choice=np.nan
         )
-
-    def regularization_path(self, lams: Any, **options: Any) -> RegularizationPath:
-        """Train at each value of λ on the data of the fit, and estimate the test error at each by leave-one-out.
-
-        Parameters
-        ----------
-        lams : (k,) values of `lam`; if a penalty was given, of its λ.
-        options : other keyword arguments of `gamp_attention.regularization_path`.
-
-        Returns
-        -------
-        RegularizationPath. With `standardise`, its errors are in the standard units of the fit, in which all
-        coordinates count equally. The estimator does not change: `set_params(lam=...)` and `fit` train it with the
-        value chosen.
-
-        Raises
-        ------
-        NotFittedError : before `fit`.
-        """
-        check_is_fitted(self)
-        return follow_path(self.data_, lams, self.init, self.n_starts, self.random_state, options)
 
     def debias(self) -> DebiasedWeights:
         """Return weights without the bias of the penalty, with standard deviations and intervals.

@@ -10,10 +10,9 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from gamp_attention._core import check
 from gamp_attention.data.labelled import LabelledDataset
-from gamp_attention.estimators.training import checked_sample_weight, follow_path, train, unweighted
+from gamp_attention.estimators.training import PathMixin, checked_sample_weight, train, unweighted
 from gamp_attention.experiments.inference.debias import DebiasedWeights, debias
 from gamp_attention.experiments.inference.leave_one_out import leave_one_out
-from gamp_attention.experiments.inference.path_result import RegularizationPath
 from gamp_attention.experiments.inference.result import LeaveOneOut
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.losses.dot_product import softmax_rows
@@ -30,7 +29,7 @@ WEAK = 1e-3  # smallest unit of gradients and variances, relative to the largest
 TIE = 1e-9  # curvature, in the same unit, along the common shift of all classes, along which the risk is flat
 
 
-class LinearRows(BaseEstimator):
+class LinearRows(PathMixin, BaseEstimator):
     """Fields z = x·w + b of rows x, with w = Q/√d, under Σ_μ w_μ ℓ(z^μ; y^μ) + r(Q); the intercept b has no penalty.
 
     The problem is solved in columns that are centred, if there is an intercept, and divided by their root mean square,
@@ -42,7 +41,6 @@ class LinearRows(BaseEstimator):
     lam: float
     fit_intercept: bool
     result_: GampResult
-    data_: LabelledDataset
 
     def _fit_rows(
         self, X: np.ndarray, labels: np.ndarray, loss: Any, rank: int, init: Any, n_starts: int,
@@ -114,26 +112,6 @@ class LinearRows(BaseEstimator):
         check_is_fitted(self)
         loo = unweighted(leave_one_out(self.data_, self.result_, **options), self.data_.sample_weight)
         return replace(loo, fields=loo.fields + self._mean)
-
-    def regularization_path(self, lams: Any, **options: Any) -> RegularizationPath:
-        """Train at each value of λ on the data of the fit, and estimate the test error at each by leave-one-out.
-
-        Parameters
-        ----------
-        lams : (k,) values of `lam`; if a penalty was given, of its λ.
-        options : other keyword arguments of `gamp_attention.regularization_path`.
-
-        Returns
-        -------
-        RegularizationPath with losses for errors. The estimator does not change: `set_params(lam=...)` and `fit` train
-        it with the value chosen.
-
-        Raises
-        ------
-        NotFittedError : before `fit`.
-        """
-        check_is_fitted(self)
-        return follow_path(self.data_, lams, *self._start, self.random_state, options)
 
     def debias(self) -> DebiasedWeights:
         """Return coefficients without the bias of the penalty, with standard deviations and intervals.

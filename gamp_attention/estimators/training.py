@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from gamp_attention._core import check
 from gamp_attention.data.dataset import Dataset
@@ -65,13 +65,38 @@ def unweighted(loo: LeaveOneOut, weights: np.ndarray | None) -> LeaveOneOut:
     return replace(loo, errors=loo.errors / weights, **{name: getattr(loo, name) / mean for name in names})
 
 
-def follow_path(
-    data: Dataset, lams: Any, init: Any, n_starts: int, random_state: Any, options: dict[str, Any]
-) -> RegularizationPath:
-    """Return the path of the data of an estimator, with errors that are weighted means if samples have weights."""
-    path = regularization_path(data, lams, init, **{"n_starts": n_starts, "seed": seed_of(random_state), **options})
-    if data.sample_weight is None:
-        return path
-    mean = float(data.sample_weight.mean())
-    names = "test_error", "test_error_error", "in_training", "errors"
-    return replace(path, **{name: getattr(path, name) / mean for name in names})
+class PathMixin:
+    """Estimators with a method `regularization_path`; their `fit` sets `data_` and the start of a run, `_start`."""
+
+    data_: Dataset
+    _start: tuple[Any, int]
+    random_state: Any
+
+    def regularization_path(self, lams: Any, **options: Any) -> RegularizationPath:
+        """Train at each value of λ on the data of the fit, and estimate the test error at each by leave-one-out.
+
+        Parameters
+        ----------
+        lams : (k,) values of `lam`; if a penalty was given, of its λ.
+        options : other keyword arguments of `gamp_attention.regularization_path`.
+
+        Returns
+        -------
+        RegularizationPath with errors as of `leave_one_out`; for a standardised layer they are in the standard units of
+        the fit, in which all coordinates count equally. If samples have weights, test errors are weighted means. The
+        estimator does not change: `set_params(lam=...)` and `fit` train it with the value chosen.
+
+        Raises
+        ------
+        NotFittedError : before `fit`.
+        """
+        check_is_fitted(self)
+        data, (init, n_starts) = self.data_, self._start
+        path = regularization_path(
+            data, lams, init, **{"n_starts": n_starts, "seed": seed_of(self.random_state), **options}
+        )
+        if data.sample_weight is None:
+            return path
+        mean = float(data.sample_weight.mean())
+        names = "test_error", "test_error_error", "in_training", "errors"
+        return replace(path, **{name: getattr(path, name) / mean for name in names})
