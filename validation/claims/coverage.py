@@ -43,7 +43,7 @@ PENALTIES = {"lasso": ga.ElasticNet(0.0, 0.3), "elastic net": ga.ElasticNet(0.2,
 INDEPENDENT = ("independent", "sizes", "t5")
 STRONG = ("AR(.9)", "sizes, AR(.8)", "mean 1", "common factor", "blocks")
 KINDS = (*INDEPENDENT, "row norms", "binary", "AR(.1)", "AR(.5)", *STRONG)
-SENTENCE_KINDS = (*INDEPENDENT, "AR(.9)", "mean 1", "tokens alike")
+SENTENCE_KINDS = (*INDEPENDENT, "AR(.9)", "mean 1", "similar tokens")
 SPARSE = {"d": 300, "alpha": 2.0, "share": 0.1, "size": 3.0, "l1": 0.2, "noise": 0.5}
 
 
@@ -132,7 +132,7 @@ def sentence_data(kind, ratio, rng):
     """Return samples of two tokens with a noisy teacher, the teacher's weights, and the sizes of columns."""
     d = SENTENCES_D
     n = int(ratio * d)
-    if kind == "tokens alike":
+    if kind == "similar tokens":
         both = rng.standard_normal((n, 1, d))
         x, sizes = np.sqrt(0.5) * (both + rng.standard_normal((n, 2, d))), np.ones(d)
     else:

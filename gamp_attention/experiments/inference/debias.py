@@ -37,6 +37,7 @@ DENSE = 3000  # weights up to which matrices of their size are inverted
 SIGNIFICANT = 4.0  # standard errors beyond which an assumption counts as violated
 COLUMNS = 600  # columns, chosen at random, that are tested for correlations
 PRODUCTS = 4e9  # products of numbers in this test, which limits the number of samples
+DEPENDENT = 1e-9  # smallest eigenvalue of the correlations of columns that are linearly independent
 FLAT = 1e-6  # eigenvalue of the response, relative to the largest, of a direction that changes no loss
 UNEQUAL = 0.5  # standard deviation of token sizes, relative to the mean, beyond which non-convex losses are not trusted
 FREE = 5  # samples beyond the number of columns that a regression on all columns needs
@@ -54,7 +55,7 @@ class DebiasedWeights(Result):
     weights : (d, r) κ times the teacher's weights plus noise of mean zero. κ is one number (for r > 1 a matrix that
         acts on the columns): 1 for the squared loss, if labels are linear in the teacher's fields. If they are not, the
         teacher's weights are the coefficients of the best linear prediction.
-    std : (d, r) standard deviations of the noise.
+    std : (d, r) standard deviations of the noise, infinite for columns of tokens that do not vary.
     covariance : (d, r, r), or (1, r, r) if it is equal for all coordinates: the noise of each coordinate.
     trusted : whether training ended in a minimum and no assumption of the intervals is violated.
     message : the form of the estimate, and each assumption that is violated.
@@ -139,17 +140,16 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     law = _column_law(data)
     reasons = _training_faults(data, gamp)
     with one_thread():
-        curvature, more = _curvature(data, at, Q), list[str]()
-        correlated = law.correlation > SIGNIFICANT
-        regression = curvature is not None and data.n_tokens == 1 and data.n_samples >= data.dim + FREE
+        curvature = _curvature(data, at, Q)
         found = _independent(data, gamp, at, Q, law, curvature)
-        if curvature is not None and regression and (correlated or found.dof < EFFECTIVE):
-            found, more = _orthogonal(data, at, Q, curvature)
-        else:
-            more = _refusals(data, law, found.dof)
+        reasons += _refusals(data, law, found.dof)
+        if curvature is not None and (law.correlation > SIGNIFICANT or found.dof < EFFECTIVE):
+            inverse = _inverse_products(data, law)
+            if inverse is not None:
+                found, reasons = _orthogonal(data, at, Q, curvature, law, inverse)
+                reasons += _training_faults(data, gamp)
         if isinstance(data.student, SquaredLoss) and curvature is not None:
-            more += _nonlinearity(data, at, Q, curvature)
-    reasons += more
+            reasons += _nonlinearity(data, at, Q, curvature)
     text = {"independent": "columns without correlations", "orthogonal": "each column orthogonal to the others"}
     message = text[found.form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
     return DebiasedWeights(
@@ -220,6 +220,11 @@ class _ColumnLaw:
     correlation: float
     between_tokens: float
 
+    @property
+    def used(self) -> np.ndarray:
+        """(d,) True for columns that vary; of others nothing is known."""
+        return self.variances.min(axis=0) > 1e-90
+
 
 def _column_law(data: Dataset) -> _ColumnLaw:
     """Estimate the law of the columns in two passes over the tokens."""
@@ -234,12 +239,13 @@ def _column_law(data: Dataset) -> _ColumnLaw:
     variances = np.maximum(squares / np.maximum(counts, 1), 1e-300)
     deviations = np.sqrt(variances)
     used = np.flatnonzero(variances.min(axis=0) > 1e-90)
+    d = max(len(used), 1)
     used = np.random.default_rng(0).permutation(used)[:COLUMNS]
     sizes, products, tokens = np.empty((n, L)), np.zeros((len(used), len(used))), np.zeros((L, L))
     most, seen = int(max(1000.0, PRODUCTS / max(len(used), 1) ** 2 / L)), 0
     for rows, _, x in token_blocks(data.tokens):
         units = (x + data.positions - data.source_means[owners[rows]]) / deviations[owners[rows]]
-        sizes[rows] = np.mean(units**2, axis=2)
+        sizes[rows] = np.sum(units**2, axis=2) / d
         units = (units / np.sqrt(np.maximum(sizes[rows], 1e-300))[:, :, None])[: most - seen, :, used]
         seen += len(units)
         flat = units.reshape(-1, len(used))
@@ -259,10 +265,12 @@ def _refusals(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
     if law.correlation > SIGNIFICANT:
         if data.n_tokens > 1:
             handled = "which is handled for samples of one token only"
-        elif data.n_samples < data.dim + FREE:
-            handled = f"which needs more samples than columns: {data.n_samples} for {data.dim}"
+        elif data.n_samples < law.used.sum() + FREE:
+            handled = f"which needs more samples than columns: {data.n_samples} for {law.used.sum()}"
         else:
-            handled = f"which is handled for convex losses of one field and up to {DENSE} weights only"
+            handled = (
+                f"which is handled for convex losses of one field and up to {DENSE} linearly independent columns only"
+            )
         reasons.append(f"columns are correlated ({law.correlation:.0f} standard errors above chance), {handled}")
     if dof < EFFECTIVE:
         reasons.append(f"training errors have {dof:.3g} effective degrees of freedom, {EFFECTIVE:g} are needed")
@@ -294,9 +302,12 @@ def _independent(
             A[:, a, a] = _effective_precisions(curvature, a)
         dof = _noise_dof(data, at, law, curvature)
     A = 0.5 * (A + A.transpose(0, 2, 1))
+    A[~law.used] = np.eye(data.rank)
     inverse = _inverse_response(A)
+    N[~law.used] = np.inf
     weights = Q + np.einsum("iab,ib->ia", inverse, pull)
-    return _Estimate(weights, inverse @ N @ inverse, dof, "independent")
+    covariance = inverse @ np.where(np.isinf(N), 0.0, N) @ inverse
+    return _Estimate(weights, np.where(np.isinf(N), N, covariance), dof, "independent")
 
 
 def _effective_precisions(curvature: _Curvature, a: int) -> np.ndarray:
@@ -350,16 +361,37 @@ def _of_column(curvature: _Curvature, a: int) -> tuple[np.ndarray, np.ndarray, n
     return curvature.samples[part, part], curvature.free[:, a], curvature.penalty[:, a]
 
 
-def _orthogonal(data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature) -> tuple[_Estimate, list[str]]:
-    """Return weights by the part of each column that is orthogonal to the others, and what speaks against them.
+def _inverse_products(data: Dataset, law: _ColumnLaw) -> np.ndarray | None:
+    """Return G⁻¹ (d, d), G = X̃ᵀwX̃ with sample weights w, or None if columns cannot be regressed on each other.
 
-    With G = X̃ᵀwX̃ for sample weights w, the residual of column i is X̃G⁻¹e_i/(G⁻¹)_ii.
+    Columns that do not vary have rows of zeros.
     """
-    n, d, r = data.n_samples, data.dim, data.rank
+    if data.n_tokens > 1 or data.n_samples < law.used.sum() + FREE:
+        return None
+    G = np.zeros((data.dim, data.dim))
+    for rows, x in scaled_blocks(data):
+        weights = 1.0 if data.sample_weight is None else data.sample_weight[rows, None]
+        G += x[:, 0].T @ (weights * x[:, 0])
+    size = np.sqrt(np.where(law.used, np.diag(G), np.inf))
+    units = G[np.ix_(law.used, law.used)] / np.outer(size[law.used], size[law.used])
+    if np.linalg.eigvalsh(units)[0] < DEPENDENT:
+        return None
+    inverse = np.zeros(G.shape)
+    inverse[np.ix_(law.used, law.used)] = np.linalg.inv(units)
+    return inverse / np.outer(size, size)
+
+
+def _orthogonal(
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature, law: _ColumnLaw, inverse: np.ndarray
+) -> tuple[_Estimate, list[str]]:
+    """Return weights by the part of each column that is orthogonal to the others, and violated assumptions.
+
+    `inverse` is G⁻¹; the residual of column i is X̃G⁻¹e_i/(G⁻¹)_ii.
+    """
+    n, d, r = data.n_samples, int(law.used.sum()), data.rank
     X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
     weights = np.ones(n) if data.sample_weight is None else data.sample_weight
     g = -at.loss_gradients[:, 0]  # (n, r)
-    inverse = np.linalg.inv(X.T @ (weights[:, None] * X))
     step = inverse @ (X.T @ g)
     left = g - weights[:, None] * (X @ step)  # (n, r), orthogonal to all columns
     directions = X @ inverse  # (n, d): residuals over their squares
@@ -369,21 +401,21 @@ def _orthogonal(data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curva
     else:  # the noise of each sample by itself (MacKinnon and White 1985, HC2)
         free = 1 - weights * np.einsum("ni,ni->n", X, directions)
         noise = np.einsum("ni,na,nb->iab", directions**2, left / np.maximum(free, 1e-12)[:, None], left, optimize=True)
-    factor, reasons = np.ones((d, r)), []
+    factor, reasons = np.ones((data.dim, r)), []
     if not _is_regression(data):
         K, free, own = _of_column(curvature, 0)  # of which free are the weights that no kink holds
         T = inverse @ K
         H = np.linalg.inv(K[np.ix_(free, free)] + np.diag(own[free]))
-        taken = np.empty(d)  # vᵀM x_i over the square of the residual
+        taken = np.empty(data.dim)  # vᵀM x_i over the square of the residual
         taken[free] = np.einsum("ij,ji->i", T[np.ix_(free, free)], H) / np.diag(H)
         held = T[np.ix_(~free, free)] @ H
         taken[~free] = np.diag(T)[~free] - np.einsum("ij,ji->i", held, K[np.ix_(free, ~free)])
-        factor = 1 / taken[:, None]
+        factor = 1 / np.where(law.used, taken, 1.0)[:, None]
         if n < PER_COLUMN * d:
             reasons.append(f"columns are correlated, which needs {PER_COLUMN:g} samples per column, got {n / d:.2g}")
     elif equal:
         reasons += _unequal_noise(X, directions, left, X @ (Q + step))
-    covariance = noise * factor[:, :, None] * factor[:, None, :]
+    covariance = np.where(law.used[:, None, None], noise * factor[:, :, None] * factor[:, None, :], np.inf)
     return _Estimate(Q + step * factor, covariance, float(n - d), "orthogonal"), reasons
 
 
