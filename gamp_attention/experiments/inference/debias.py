@@ -44,6 +44,7 @@ FREE = 5  # samples beyond the number of columns that a regression on all column
 NONLINEAR = 3.0  # the same for powers of predictions
 EFFECTIVE = 12.0  # effective degrees of freedom of the noise below which its size is not known well enough
 PER_COLUMN = 2.0  # samples per column from which correlated columns are trusted for losses that are not squared
+PER_WEIGHT = 1.5  # samples per weight from which losses that are not convex are trusted, measured for attention
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,9 +275,12 @@ def _refusals(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
         reasons.append(f"columns are correlated ({law.correlation:.0f} standard errors above chance), {handled}")
     if dof < EFFECTIVE:
         reasons.append(f"training errors have {dof:.3g} effective degrees of freedom, {EFFECTIVE:g} are needed")
-    unequal = float(law.sizes.std() / law.sizes.mean())
-    if unequal > UNEQUAL and not getattr(data.student, "convex", False):
-        reasons.append(f"sizes of tokens vary by {unequal:.2g} of their mean, and the loss is not convex")
+    if not getattr(data.student, "convex", False):
+        unequal, ratio = float(law.sizes.std() / law.sizes.mean()), data.n_samples / (data.dim * data.rank)
+        if unequal > UNEQUAL:
+            reasons.append(f"sizes of tokens vary by {unequal:.2g} of their mean, and the loss is not convex")
+        if ratio < PER_WEIGHT:
+            reasons.append(f"a loss that is not convex needs {PER_WEIGHT:g} samples per weight, got {ratio:.2g}")
     if data.n_tokens > 1 and law.between_tokens > SIGNIFICANT:
         reasons.append("the tokens of a sample are correlated with each other")
     return reasons
