@@ -247,3 +247,20 @@ def test_what_cannot_be_is_named():
         ga.debias(data, ga.run_gamp(data, risk="asymptotic"))
     noisy = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6), d=150, alpha=1.0, seed=0)
     assert not ga.debias(noisy, ga.run_gamp(noisy)).trusted
+
+
+def test_columns_that_do_not_vary_or_depend_on_each_other():
+    rng = np.random.default_rng(12)
+    x = rows("correlated", rng, 150, 20)
+    y = x @ rng.standard_normal(20) / np.sqrt(20) + 0.5 * rng.standard_normal(150)
+    empty = np.column_stack([x[:, :7], np.zeros(150), x[:, 7:]]) * np.sqrt(21 / 20)
+    plain, found = (fitted(each, y, ga.SquaredLoss(), ga.Ridge(0.3)) for each in (x, empty))
+    assert found.trusted, found.message
+    assert np.isinf(found.std[7, 0])
+    assert found.p_values[7, 0] == 1
+    kept = np.delete(np.arange(21), 7)
+    assert np.allclose(found.weights[kept], plain.weights, atol=1e-5)
+    assert np.allclose(found.std[kept], plain.std)
+    twice = fitted(np.column_stack([x, x[:, :1]]), y, ga.SquaredLoss(), ga.Ridge(0.3))
+    assert not twice.trusted
+    assert "linearly independent" in twice.message

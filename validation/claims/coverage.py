@@ -162,7 +162,7 @@ def on_features(kind, problem, ratio, seed):
     inside = ((ends[..., 0] <= kappa * star) & (kappa * star <= ends[..., 1]))[:, 0]
     thirds = np.array_split(np.argsort(sizes, kind="stable"), 3)
     return {
-        "covered": float(inside.mean()), "thirds": [float(inside[part].mean()) for part in thirds],
+        "covered": round(float(inside.mean()), 4), "thirds": [round(float(inside[part].mean()), 4) for part in thirds],
         "trusted": found.trusted, "form": found.form, "message": found.message,
     }  # fmt: skip
 
@@ -241,7 +241,7 @@ def draw(rows, on, path):
                         face = DARK if trusted else "none"
                         axis.plot(at + 0.15 * (k - 1.5), mean, "o", ms=4, mec=DARK if trusted else GREY, mfc=face)
             axis.set_xticks(range(len(kinds)), kinds, rotation=90)
-            axis.set(ylim=(70, 101), title=problem, ylabel="% in 90 % intervals" if problem == problems[0] else "")
+            axis.set(ylim=(50, 101), title=problem, ylabel="% in 90 % intervals" if problem == problems[0] else "")
         for axis, problem in zip(axes[0], PROBLEMS, strict=True):
             scores = np.concatenate([row["scores"] for row in rows if row["problem"] == problem])
             axis.hist(scores, grid[::3], density=True, color=GREY)
@@ -286,7 +286,8 @@ def main():
     if not quick:
         draw(rows, on, verdict.path(".png"))
     kept = [{name: value for name, value in row.items() if name != "scores"} for row in rows]
-    verdict.end({"rows": kept, "zeros": sparse, "features": on})
+    names = "kind", "problem", "ratio", "seed", "covered", "thirds", "trusted"
+    verdict.end({"rows": kept, "zeros": sparse, "features": [{name: row[name] for name in names} for row in on]})
 
 
 if __name__ == "__main__":
