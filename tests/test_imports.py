@@ -16,7 +16,8 @@ FLOORS = (
     "denoisers models",
     "data state_evolution",
     "gamp baselines bayes",
-    "experiments estimators",
+    "experiments",
+    "estimators",
     "cli",
 )
 INNER = {  # rooms within a room, from the ground up

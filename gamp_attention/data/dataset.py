@@ -13,6 +13,7 @@ from gamp_attention.data.passes import OutputStep, RiskSums, output_step, sum_ri
 from gamp_attention.data.reduction import mean_squares, own_terms, taught_terms, token_means
 from gamp_attention.data.stores import Tokens, as_tokens
 from gamp_attention.losses.dot_product import DotProductAttention
+from gamp_attention.losses.point import WeightedLoss
 from gamp_attention.losses.registration import sample_loss
 from gamp_attention.losses.terms import RiskTerms, asymptotic_terms
 from gamp_attention.models.model import Model, check_student
@@ -43,6 +44,9 @@ class Dataset(Shown):
         not given, about estimated positions. Fixed points do not depend on it.
     student : the attention map S of equation (2).
     penalty : a penalty other than Ridge(lam), e.g. ElasticNet(lam, l1).
+    sample_weight : (n,) positive weights that multiply the losses of the samples in the risk; a weight of 2 counts a
+        sample twice. If not given, all weights are 1. Errors of single samples, as of `leave_one_out`, are multiplied
+        by the weights, too.
 
     Attributes
     ----------
@@ -82,6 +86,7 @@ class Dataset(Shown):
         spectra: Any = None,
         student: DotProductAttention | None = None,
         penalty: Any = None,
+        sample_weight: Any = None,
     ) -> None:
         self.tokens: Tokens = as_tokens("tokens", tokens)
         n, L, d = self.tokens.shape
@@ -96,6 +101,9 @@ class Dataset(Shown):
         exact = own_terms(self.tokens, self.positions, self._outputs)
         if not all((np.abs(part) < MAX_ROOT).all() for part in (exact.params, exact.constant)):
             raise ValueError(OVERFLOW)
+        self.sample_weight = checked_weights(sample_weight, n)
+        if self.sample_weight is not None:  # the loss is linear in its parameters
+            exact = RiskTerms(exact.params * self.sample_weight[:, None], exact.constant * self.sample_weight)
         self._risks = {"exact": exact}
         self.Q_star: np.ndarray | None = None
         self.targets: np.ndarray | None = None
@@ -181,6 +189,7 @@ class Dataset(Shown):
 
     rows_here = True  # whether D and z of the samples are in this process
     labels: np.ndarray | None = None  # (n, P) of a generalised linear model
+    sample_weight: np.ndarray | None = None  # (n,) factors of the losses
 
     @property
     def n_samples(self) -> int:
@@ -218,7 +227,8 @@ class Dataset(Shown):
     @property
     def loss(self) -> Any:
         """The per-sample loss of the equivalent GLM."""
-        return sample_loss(self.student, self.n_tokens, self.rank)
+        loss = sample_loss(self.student, self.n_tokens, self.rank)
+        return loss if self.labels is None or self.sample_weight is None else WeightedLoss(loss)
 
     @property
     def outputs(self) -> np.ndarray:
@@ -262,3 +272,18 @@ def require_dataset(data: Any) -> Dataset:
     if not isinstance(data, Dataset):
         raise check.fail("data", data, "a gamp_attention.Dataset", TypeError)
     return data
+
+
+def checked_weights(sample_weight: Any, n: int) -> np.ndarray | None:
+    """Return positive weights (n,) of the samples, or None if none are given.
+
+    Raises
+    ------
+    ValueError, TypeError : if `sample_weight` is not an array of n finite positive numbers.
+    """
+    if sample_weight is None:
+        return None
+    weights = check.array("sample_weight", sample_weight, (n,))
+    if (weights <= 0).any():
+        raise check.fail("sample_weight", float(weights.min()), "positive weights: leave out samples of weight 0")
+    return weights

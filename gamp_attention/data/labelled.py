@@ -6,7 +6,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.overflow import quiet
-from gamp_attention.data.dataset import RISKS, Dataset
+from gamp_attention.data.dataset import RISKS, Dataset, checked_weights
 from gamp_attention.data.fields import local_fields
 from gamp_attention.data.stores import Tokens, TokenStore, as_tokens
 from gamp_attention.losses.terms import RiskTerms
@@ -26,7 +26,7 @@ class LabelledDataset(Dataset):
     lam : ridge λ > 0; not used where a penalty is given.
     rank : columns r of Q.
     positions : (L, d) added to the tokens; 0 if not given.
-    spectra, penalty : as for `Dataset`.
+    spectra, penalty, sample_weight : as for `Dataset`.
 
     Attributes
     ----------
@@ -60,6 +60,7 @@ class LabelledDataset(Dataset):
         positions: Any = None,
         spectra: Any = None,
         penalty: Any = None,
+        sample_weight: Any = None,
     ) -> None:
         check.require_dense("tokens", tokens)
         check.require_dense("labels", labels)
@@ -73,7 +74,11 @@ class LabelledDataset(Dataset):
         if check.ndim("labels", labels) == 1:
             labels = np.asarray(check.plain(labels))[:, None]
         self.labels = check_labels(loss, labels, n, L, self.rank)
-        self._risks = dict.fromkeys(RISKS, RiskTerms(self.labels, np.zeros(n)))
+        self.sample_weight = checked_weights(sample_weight, n)
+        params = self.labels
+        if self.sample_weight is not None:
+            params = np.column_stack([self.labels, self.sample_weight])
+        self._risks = dict.fromkeys(RISKS, RiskTerms(params, np.zeros(n)))
         self._outputs = self.targets = self.Q_star = self.model = None
 
 

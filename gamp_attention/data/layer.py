@@ -29,11 +29,19 @@ class Units(NamedTuple):
 
     @classmethod
     @quiet
-    def standard(cls, tokens: Any) -> "Units":
-        """Mean and standard deviation of each coordinate over all tokens of all samples; 1 for a constant one."""
+    def standard(cls, tokens: Any, sample_weight: np.ndarray | None = None) -> "Units":
+        """Mean and standard deviation of each coordinate over all tokens of all samples; 1 for a constant one.
+
+        With weights (n,) of the samples, if they are given.
+        """
         flat = squarable("tokens", tokens, ("n", "L", "d"))
+        weights = None if sample_weight is None else np.repeat(sample_weight, flat.shape[1])
         flat = flat.reshape(-1, flat.shape[2])
-        centre, scale = flat.mean(axis=0), flat.std(axis=0)
+        if weights is None:
+            centre, scale = flat.mean(axis=0), flat.std(axis=0)
+        else:
+            centre = np.average(flat, axis=0, weights=weights)
+            scale = np.sqrt(np.average((flat - centre) ** 2, axis=0, weights=weights))
         constant = scale <= 1e-12 * np.abs(centre)  # but for rounding
         return cls(centre, np.where(constant, 1.0, scale), int(np.count_nonzero(constant)))
 
@@ -95,7 +103,7 @@ def prepared(tokens: Any, outputs: Any, positions: Any, standardise: bool, **opt
     tokens, outputs = as_tokens("tokens", tokens), as_tokens("outputs", outputs)
     require_alike(tokens, outputs)
     L, d = tokens.shape[1:]
-    units = Units.standard(tokens) if standardise else Units.raw(d)
+    units = Units.standard(tokens, options.get("sample_weight")) if standardise else Units.raw(d)
     if positions is not None:
         positions = check.array("positions", positions, (L, d)) / units.scale
     return Dataset(units.standardised(tokens), units.standardised(outputs), positions, **options), units

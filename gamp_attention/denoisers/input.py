@@ -9,6 +9,7 @@ import numpy as np
 
 from gamp_attention._core.compiled import inline_kernel, kernel
 from gamp_attention.penalties.base import penalty_prox
+from gamp_attention.penalties.scaled import ScaledPenalty
 
 
 class InputSettings(NamedTuple):
@@ -52,9 +53,10 @@ def prior_response(
 def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarray:
     """A_i (K, r, r) for any penalty, with eigenvalues that keep r(x) + ½ xᵀA x strongly convex."""
     spectrum, vectors = _spectrum(spectra, V_hat)
-    convexity = penalty.convexity
-    least = max(INPUT.min_precision * convexity, INPUT.min_curvature * penalty.strength) - convexity
+    convexity = penalty.convexity  # a number, or one for each coordinate
+    least = np.maximum(INPUT.min_precision * convexity, INPUT.min_curvature * penalty.strength) - convexity
     spectrum = np.maximum(spectrum, least)
+    vectors = np.broadcast_to(vectors, (len(spectrum), *vectors.shape[1:]))
     return np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
 
 
@@ -71,10 +73,23 @@ def field_variances(penalty: Any, spectra: np.ndarray, C: np.ndarray, share: np.
 
 def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """η (K, r) and C (K, r, r) for b (K, r) and A (K, r, r) or (1, r, r), any penalty. Eq. :eq:`input-denoiser`."""
+    if isinstance(penalty, ScaledPenalty):
+        return _denoise_scaled(penalty, b, A)
     b = np.ascontiguousarray(b, dtype=float)
     eta, C = np.empty(b.shape), np.empty((*b.shape, b.shape[1]))
     denoise = _denoise_numbers if b.shape[1] == 1 else _denoise_coordinates  # which takes long to compile
     denoise(penalty, b, np.ascontiguousarray(A), eta, C)
+    return eta, C
+
+
+def _denoise_scaled(penalty: ScaledPenalty, b: np.ndarray, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """η and C: those of ρ in the units of each row, and a linear system for rows without a penalty."""
+    c, bare = penalty.units, penalty.scales == 0
+    A = A + penalty.ridge[:, None, None] * np.eye(A.shape[1])
+    eta, C = denoise_weights(penalty.penalty, b / c[:, None], A / c[:, None, None] ** 2)
+    eta, C = eta / c[:, None], C / c[:, None, None] ** 2
+    C[bare] = np.linalg.inv(A[bare])
+    eta[bare] = _products(C[bare], b[bare])
     return eta, C
 
 

@@ -1,5 +1,6 @@
 """An attention layer as an estimator."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,15 @@ from sklearn.utils.validation import check_array, check_is_fitted
 from gamp_attention._core import check
 from gamp_attention._core.spread import mean_and_error
 from gamp_attention.data.layer import Layer, checked_tokens, prepared
-from gamp_attention.estimators.training import train
+from gamp_attention.data.risk import risk_at
+from gamp_attention.data.stores import token_blocks
+from gamp_attention.estimators.training import PathMixin, checked_sample_weight, train, unweighted
+from gamp_attention.experiments.inference.debias import DebiasedWeights, debias
+from gamp_attention.experiments.inference.leave_one_out import leave_one_out
+from gamp_attention.experiments.inference.result import LeaveOneOut
 
 
-class GampAttention(RegressorMixin, BaseEstimator):
+class GampAttention(PathMixin, RegressorMixin, BaseEstimator):
     """A dot-product attention layer with low-rank weights, trained by message passing on sentences.
 
     Parameters
@@ -38,6 +44,9 @@ class GampAttention(RegressorMixin, BaseEstimator):
     positions_ : (L, d) those given, or the means of the tokens at each place, less `center_` where standardised.
     center_, scale_ : (d,) what standardising subtracts and divides by; 0 and 1 where there is none.
     result_ : the `GampResult`.
+    data_ : the `Dataset` that the layer was trained on, which `leave_one_out`, `regularization_path` and `debias` use:
+        a reference to the arrays given to `fit`, or to their standardised copies. It is part of a pickled estimator;
+        `del model.data_` before pickling leaves predictions as they are.
     n_features_in_, n_tokens_in_, n_iter_ : d, L, and iterations of message passing.
 
     Examples
@@ -78,8 +87,10 @@ class GampAttention(RegressorMixin, BaseEstimator):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> "GampAttention":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GampAttention":
         """Train on tokens X (n, L, d) and outputs y (n, L, d).
+
+        `sample_weight` (n,) multiplies the losses: a weight of 2 counts a sample twice, a weight of 0 leaves it out.
 
         Raises TypeError or ValueError that name the argument, what it got and what it needs. A run that does not
         converge is told by a `ConvergenceWarning`, and its best weights are kept.
@@ -87,11 +98,16 @@ class GampAttention(RegressorMixin, BaseEstimator):
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None: outputs (n, L, d)")
         check.flag("standardise", self.standardise)
+        tokens, outputs = self._checked("tokens", X), self._checked("outputs", y)
+        weights = checked_sample_weight(sample_weight, tokens)
+        if weights is not None and outputs.shape == tokens.shape:
+            tokens, outputs, weights = tokens[weights > 0], outputs[weights > 0], weights[weights > 0]
         data, units = prepared(
-            self._checked("tokens", X), self._checked("outputs", y), self.positions, self.standardise,
-            lam=self.lam, rank=self.rank, student=self.student, penalty=self.penalty,
+            tokens, outputs, self.positions, self.standardise,
+            lam=self.lam, rank=self.rank, student=self.student, penalty=self.penalty, sample_weight=weights,
         )  # fmt: skip
-        self.result_ = train(self, data, self.init, self.n_starts)
+        self.data_, self._start = data, (self.init, self.n_starts)
+        self.result_ = train(self, data, *self._start)
         self.Q_, self.n_iter_ = self.result_.Q, self.result_.n_iter
         self.center_, self.scale_ = units.centre, units.scale
         self.n_tokens_in_, self.n_features_in_ = data.n_tokens, data.dim
@@ -121,6 +137,57 @@ class GampAttention(RegressorMixin, BaseEstimator):
     def test_error(self, X: Any, y: Any) -> tuple[float, float]:
         """Mean of ‖y − f(x)‖²/(dL) over samples, and its standard error; estimates ε_g, eq. (4), on unseen samples."""
         return mean_and_error(self._fitted.errors(self._tokens("X", X), self._tokens("y", y)))
+
+    def leave_one_out(self, **options: Any) -> LeaveOneOut:
+        """Estimate the test error from the training data, each sample being left out.
+
+        Parameters
+        ----------
+        options : keyword arguments of `gamp_attention.leave_one_out`, which is applied to `data_` and `result_`.
+
+        Returns
+        -------
+        LeaveOneOut with errors ‖y − f(x)‖²/(dL) in the units of the outputs, as of `test_error`. If samples have
+        weights, its `test_error` is the weighted mean of the errors; a sample is left out with all of its weight.
+
+        Raises
+        ------
+        NotFittedError : before `fit`.
+        """
+        check_is_fitted(self)
+        data, weights = self.data_, self.data_.sample_weight
+        loo = unweighted(leave_one_out(data, self.result_, **options), weights)
+        if (self.scale_ == 1).all():
+            return loo
+        errors = self._errors_at(loo.fields)
+        each = errors if weights is None else errors * weights / weights.mean()
+        mean, error = mean_and_error(each)
+        seen = np.average(self._errors_at(risk_at(data, self.result_.Q, "exact").z), weights=weights)
+        return replace(
+            loo, errors=errors, test_error=mean, test_error_error=error, in_training=float(seen), with_choice=np.nan
+        )
+
+    def debias(self) -> DebiasedWeights:
+        """Return weights without the bias of the penalty, with standard deviations and intervals.
+
+        Returns
+        -------
+        DebiasedWeights in the units of `Q_`: `gamp_attention.debias` of `data_` and `result_`.
+
+        Raises
+        ------
+        NotFittedError : before `fit`.
+        """
+        check_is_fitted(self)
+        return debias(self.data_, self.result_)
+
+    def _errors_at(self, fields: np.ndarray) -> np.ndarray:
+        """‖y − f(x)‖²/(dL) of the training samples (n,) with other fields (n, L, r), in the units of the outputs."""
+        attention, outputs, errors = self.data_.student(fields), self.data_.outputs, []
+        for rows, _, x in token_blocks(self.data_.tokens):
+            off = (outputs[rows] - attention[rows] @ (x + self.data_.positions)) * self.scale_
+            errors.append(np.mean(off**2, axis=(1, 2)))
+        return np.concatenate(errors)
 
     @property
     def _fitted(self) -> Layer:

@@ -1,5 +1,6 @@
 """Generalised linear models of rows as estimators: regression with any registered loss, and classification."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,50 +10,131 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from gamp_attention._core import check
 from gamp_attention.data.labelled import LabelledDataset
-from gamp_attention.estimators.training import train
+from gamp_attention.estimators.training import PathMixin, checked_sample_weight, train, unweighted
+from gamp_attention.experiments.inference.debias import DebiasedWeights, debias
+from gamp_attention.experiments.inference.leave_one_out import leave_one_out
+from gamp_attention.experiments.inference.result import LeaveOneOut
+from gamp_attention.gamp.result import GampResult
 from gamp_attention.losses.dot_product import softmax_rows
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.models.glm import require_loss
+from gamp_attention.penalties.scaled import ScaledPenalty
+from gamp_attention.penalties.standard import Ridge, require_penalty
 
 LINKS = {
     PhaseRetrievalLoss: np.square
 }  # from fields to what labels are compared with; the fields themselves for others
+ROUNDING = 1e-12  # root mean square of a centred column, relative to its mean, below which the column is constant
+WEAK = 1e-3  # smallest unit of gradients and variances, relative to the largest: the curvature along a column
+TIE = 1e-9  # curvature, in the same unit, along the common shift of all classes, along which the risk is flat
 
 
-class LinearRows(BaseEstimator):
-    """Fields z = x·w + b of rows x, with w = Q/√d, under Σ_μ ℓ(z^μ; y^μ) + r(Q).
+class LinearRows(PathMixin, BaseEstimator):
+    """Fields z = x·w + b of rows x, with w = Q/√d, under Σ_μ w_μ ℓ(z^μ; y^μ) + r(Q); the intercept b has no penalty.
 
-    Rows are taken less their mean where there is an intercept. Labels of the squared loss are too, and then b has no
-    penalty. For other losses b is the weight of a column of √d, with the penalty of the other weights, r(b).
+    The problem is solved in columns that are centred, if there is an intercept, and divided by their root mean square,
+    next to a column of ones for b. A penalty with a factor for each row (`ScaledPenalty`) makes this the problem of the
+    original columns.
     """
 
     penalty: Any
     lam: float
     fit_intercept: bool
+    result_: GampResult
 
-    def _fit_rows(self, X: np.ndarray, labels: np.ndarray, loss: Any, rank: int, init: Any, n_starts: int) -> None:
-        """Train on rows X (n, d) with labels (n, P), leaving result_, Q_, coef_ (rank, d) and intercept_ (rank,)."""
-        centred = check.flag("fit_intercept", self.fit_intercept)
-        d, offset, mean = X.shape[1], np.zeros(X.shape[1]), np.zeros(rank)
-        column = centred and not isinstance(loss, SquaredLoss)
-        if centred:
-            offset = X.mean(axis=0)
-            X = X - offset
-            if not column:
-                mean = labels.mean(axis=0)
-                labels = labels - mean
-        if column:  # fields are divided by the root of the number of columns
-            X = np.column_stack([X * np.sqrt((d + 1) / d), np.full(len(X), np.sqrt(d + 1))])
-        spectra = np.maximum(np.mean(X**2, axis=0), 1e-100)[None]  # columns may have any size
-        data = LabelledDataset(X, labels, loss, self.lam, rank=rank, spectra=spectra, penalty=self.penalty)
+    def _fit_rows(
+        self, X: np.ndarray, labels: np.ndarray, loss: Any, rank: int, init: Any, n_starts: int,
+        weights: np.ndarray | None,
+    ) -> None:  # fmt: skip
+        """Train on rows X (n, d) with labels (n, P), leaving result_, data_, Q_, coef_ (rank, d), intercept_ (rank,).
+
+        `weights` (n,) are positive, or None for equal ones.
+        """
+        intercept = check.flag("fit_intercept", self.fit_intercept)
+        penalty = Ridge(check.real("lam", self.lam, low=0)) if self.penalty is None else require_penalty(self.penalty)
+        n, d = X.shape
+        size = float(np.abs(X).max())
+        offset = np.average(X, axis=0, weights=weights) if intercept else np.zeros(d)
+        columns = X - offset
+        scale = np.sqrt(np.average((columns / max(size, 1e-300)) ** 2, axis=0, weights=weights)) * size
+        constant = scale <= ROUNDING * np.abs(offset)  # rounding is all that is left of the column
+        scale = np.where(constant | (scale == 0), 1.0, scale)
+        columns = np.where(constant, 0.0, columns / scale)
+        self._mean = np.zeros(rank)
+        if intercept:
+            columns = np.column_stack([columns, np.ones(n)])
+            if isinstance(loss, SquaredLoss):
+                self._mean = np.average(labels, axis=0, weights=weights)
+                labels = labels - self._mean
+        wide = columns.shape[1]
+        unit = np.sqrt(wide) * scale  # coef_ = Q/unit for the weights Q (wide, rank) of the columns
+        factors = np.append(np.sqrt(d) / unit, np.zeros(wide - d))
+        curvature = (n if weights is None else weights.sum()) / wide  # of a unit loss along a column
+        bare = type(penalty) is Ridge and penalty.lam == 0
+        if bare:
+            _require_determined(columns, labels, loss, intercept)
+        flat = isinstance(loss, MultinomialLoss) & ((factors == 0) | bare)  # a common shift changes no probability
+        data = LabelledDataset(
+            columns, labels, loss, rank=rank, spectra=np.maximum(np.mean(columns**2, axis=0), 1e-100)[None],
+            penalty=ScaledPenalty(penalty, factors, (WEAK * curvature, curvature), TIE * curvature * flat),
+            sample_weight=weights,
+        )  # fmt: skip
         if loss.convex:
-            init, n_starts = np.zeros((data.dim, rank)), 1
-        elif column and not isinstance(init, str):
-            init = np.concatenate([check.array("init", init, (d, rank)), np.zeros((1, rank))])
+            init, n_starts = np.zeros((wide, rank)), 1
+        elif not isinstance(init, str):
+            init = check.array("init", init, (d, rank)) * (unit / np.sqrt(d))[:, None]
+            init = np.concatenate([init, np.zeros((wide - d, rank))])
+        self.data_, self._start, self._unit = data, (init, n_starts), unit
         self.result_ = train(self, data, init, n_starts)
-        self.Q_, self.n_iter_ = self.result_.Q[:d], self.result_.n_iter
-        self.coef_ = self.Q_.T / np.sqrt(d)
-        self.intercept_ = mean - self.coef_ @ offset + (self.result_.Q[d] if column else 0.0)
+        self.coef_ = (self.result_.Q[:d] / unit[:, None]).T
+        self.Q_, self.n_iter_ = np.sqrt(d) * self.coef_.T, self.result_.n_iter
+        self.intercept_ = self._mean - self.coef_ @ offset
+        if intercept:
+            self.intercept_ = self.intercept_ + self.result_.Q[d] / np.sqrt(wide)
+
+    def leave_one_out(self, **options: Any) -> LeaveOneOut:
+        """Estimate the test error from the training data, each sample being left out.
+
+        Parameters
+        ----------
+        options : keyword arguments of `gamp_attention.leave_one_out`, which is applied to `data_` and `result_`.
+
+        Returns
+        -------
+        LeaveOneOut with losses for errors: half a squared deviation of a label, minus a log-likelihood of a class. If
+        samples have weights, `test_error` is the weighted mean of the errors; a sample is left out with all of its
+        weight.
+
+        Raises
+        ------
+        NotFittedError : before `fit`.
+        """
+        check_is_fitted(self)
+        loo = unweighted(leave_one_out(self.data_, self.result_, **options), self.data_.sample_weight)
+        return replace(loo, fields=loo.fields + self._mean)
+
+    def debias(self) -> DebiasedWeights:
+        """Return coefficients without the bias of the penalty, with standard deviations and intervals.
+
+        Returns
+        -------
+        DebiasedWeights in the units of `coef_`: arrays (d, k) with a row for each column of X. `gamp_attention.debias`
+        of `data_` and `result_` has them in the units of the scaled columns.
+
+        Raises
+        ------
+        NotFittedError : before `fit`.
+        """
+        check_is_fitted(self)
+        found, d = debias(self.data_, self.result_), len(self._unit)
+        unit = self._unit[:, None]
+        covariance = np.broadcast_to(found.covariance, (self.data_.dim, *found.covariance.shape[1:]))[:d]
+        return replace(
+            found,
+            weights=found.weights[:d] / unit,
+            std=found.std[:d] / unit,
+            covariance=covariance / unit[:, None] ** 2,
+        )
 
     def _fields(self, X: Any) -> np.ndarray:
         """Fields z (n, rank)."""
@@ -61,17 +143,53 @@ class LinearRows(BaseEstimator):
         return X @ np.atleast_2d(self.coef_).T + self.intercept_
 
 
+def _require_determined(columns: np.ndarray, labels: np.ndarray, loss: Any, intercept: bool) -> None:
+    """Raise unless data determine the weights of columns (n, D), the intercept's among them, without a penalty."""
+    n, wide = columns.shape
+    if n <= wide:
+        needs = f"a value above 0 unless there are more samples than columns{' and an intercept' * intercept}, {wide}"
+        raise check.fail("lam", f"0 for {n} samples", needs)
+    rank = int(np.linalg.matrix_rank(columns))
+    if rank < wide:
+        needs = f"a value above 0 unless columns{' and an intercept' * intercept} are linearly independent"
+        raise check.fail("lam", f"0 for columns of rank {rank} of {wide}", needs)
+    if isinstance(loss, (LogisticLoss, MultinomialLoss)) and _is_separable(columns, labels[:, 0], loss):
+        needs = "a value above 0 for classes that a plane separates: without a penalty weights grow without bound"
+        raise check.fail("lam", 0, needs)
+
+
+def _is_separable(columns: np.ndarray, labels: np.ndarray, loss: Any) -> bool:
+    """Return whether weights exist with all margins >= 0 and some > 0, by a linear program (Albert, Anderson 1984)."""
+    from scipy.optimize import linprog
+    from scipy.sparse import csr_array, vstack
+
+    n, wide = columns.shape
+    if isinstance(loss, LogisticLoss):
+        margins: Any = labels[:, None] * columns
+    else:
+        k, parts = int(labels.max()) + 1, []
+        for own in range(k):
+            rows = columns[labels == own]
+            for other in set(range(k)) - {own}:
+                block = np.zeros((len(rows), k, wide))
+                block[:, own], block[:, other] = rows, -rows
+                parts.append(csr_array(block.reshape(len(rows), -1)))
+        margins = vstack(parts)
+    total = np.asarray(margins.sum(axis=0)).ravel()
+    found = linprog(-total, A_ub=-margins, b_ub=np.zeros(margins.shape[0]), bounds=(-1, 1), method="highs")
+    return bool(-found.fun > 1e-7 * n)
+
+
 class GampRegressor(RegressorMixin, LinearRows):
     """Linear regression of rows with any loss, convex or not, by message passing.
 
     Parameters
     ----------
-    lam : ridge λ > 0 of Σ_μ ℓ(z^μ; y^μ) + (λ/2)‖Q‖² with z = x·Q/√d + b; not used where a penalty is given. For the
-        squared loss this is scikit-learn's Ridge(alpha=lam * d).
+    lam : ridge λ >= 0 of Σ_μ ℓ(z^μ; y^μ) + (λ/2)‖Q‖² with z = x·Q/√d + b; not used if a penalty is given. For the
+        squared loss this is scikit-learn's Ridge(alpha=lam * d). 0 needs more samples than columns.
     loss : SquaredLoss() if None, PhaseRetrievalLoss() or one registered by `register_loss`.
     penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1), of Q.
-    fit_intercept : whether there is a b, by default. Columns are then centred. With the squared loss b has no penalty,
-        with others that of a weight, which is small beside the sum of n losses. Intensities y = (x·w)² have none.
+    fit_intercept : whether there is an intercept b, which has no penalty. Intensities y = (x·w)² have none.
     init, n_starts : the first start, "spectral", "random" or weights (d, r), and how many starts there are; see
         `run_gamp`. Not used where the loss is convex, which has one minimum.
     tol, max_iter : bounds on the gradient norm and on iterations, see `run_gamp`.
@@ -81,7 +199,9 @@ class GampRegressor(RegressorMixin, LinearRows):
     ----------
     coef_, intercept_ : Q/√d, (d,) or for several labels a row (k, d), and b.
     Q_ : (d, k) weights in the package's normalisation.
-    result_ : the `GampResult`.
+    result_ : the `GampResult`, in columns that are centred and divided by their root mean square, the intercept last.
+    data_ : the `LabelledDataset` of these columns, which `leave_one_out`, `regularization_path` and `debias` use. It is
+        part of a pickled estimator; `del model.data_` before pickling leaves predictions as they are.
     n_features_in_, n_iter_ : d, and iterations of message passing.
 
     Examples
@@ -120,8 +240,16 @@ class GampRegressor(RegressorMixin, LinearRows):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> "GampRegressor":
-        """Train on rows X (n, d) and labels y (n,), or (n, k) for the squared loss and losses of several labels."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GampRegressor":
+        """Train on rows X (n, d) and labels y (n,), or (n, k) for the squared loss and losses of several labels.
+
+        `sample_weight` (n,) multiplies the losses: a weight of 2 counts a sample twice, a weight of 0 leaves it out.
+
+        Raises
+        ------
+        ValueError, TypeError : if an argument has another shape or range than it needs; if lam is 0 and the data do not
+            determine the weights.
+        """
         loss = SquaredLoss() if self.loss is None else require_loss(self.loss)  # type: ignore[call-arg]
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=True)
         squared = isinstance(loss, SquaredLoss)
@@ -129,7 +257,10 @@ class GampRegressor(RegressorMixin, LinearRows):
             y = column_or_1d(y, warn=True)
         labels = np.asarray(y, dtype=float).reshape(len(y), -1)
         rank = labels.shape[1] if squared else 1
-        self._fit_rows(X, labels, loss, rank, self.init, self.n_starts)
+        weights = checked_sample_weight(sample_weight, X)
+        if weights is not None:
+            X, labels, weights = X[weights > 0], labels[weights > 0], weights[weights > 0]
+        self._fit_rows(X, labels, loss, rank, self.init, self.n_starts, weights)
         self._single = y.ndim == 1 or not squared
         if self._single:
             self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
@@ -152,11 +283,11 @@ class GampClassifier(ClassifierMixin, LinearRows):
 
     Parameters
     ----------
-    lam : ridge λ > 0 of Σ_μ ℓ(z^μ; y^μ) + (λ/2)‖Q‖² with z = x·Q/√d + b; not used where a penalty is given. This is
-        scikit-learn's LogisticRegression(C=1 / (lam * d)) but for a penalty on b.
-    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1), of Q and b.
-    fit_intercept : whether there is a b, with the penalty of a weight, which is small beside the sum of n losses.
-        Columns are then centred.
+    lam : ridge λ >= 0 of Σ_μ ℓ(z^μ; y^μ) + (λ/2)‖Q‖² with z = x·Q/√d + b; not used if a penalty is given. This is
+        scikit-learn's LogisticRegression(C=1 / (lam * d)). 0 needs more samples than columns, and classes that no plane
+        separates.
+    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1), of Q.
+    fit_intercept : whether there is an intercept b, which has no penalty.
     tol, max_iter : bounds on the gradient norm and on iterations, see `run_gamp`.
     random_state : not used, as the loss is convex; for the sake of programs that set it.
 
@@ -165,7 +296,9 @@ class GampClassifier(ClassifierMixin, LinearRows):
     classes_ : the labels, in order.
     coef_, intercept_ : Q/√d and b, one row (1, d) for two classes, else a row for each class.
     Q_ : (d, 1) or (d, classes) weights in the package's normalisation.
-    result_ : the `GampResult`.
+    result_ : the `GampResult`, in columns that are centred and divided by their root mean square, the intercept last.
+    data_ : the `LabelledDataset` of these columns, which `leave_one_out`, `regularization_path` and `debias` use. It is
+        part of a pickled estimator; `del model.data_` before pickling leaves predictions as they are.
     n_features_in_, n_iter_ : d, and iterations of message passing.
 
     Examples
@@ -196,17 +329,28 @@ class GampClassifier(ClassifierMixin, LinearRows):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> "GampClassifier":
-        """Train on rows X (n, d) and classes y (n,), numbers or words."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GampClassifier":
+        """Train on rows X (n, d) and classes y (n,), numbers or words.
+
+        `sample_weight` (n,) multiplies the losses: a weight of 2 counts a sample twice, a weight of 0 leaves it out.
+
+        Raises
+        ------
+        ValueError, TypeError : if an argument has another shape or range than it needs; if lam is 0 and the data do not
+            determine the weights, as for classes that a plane separates.
+        """
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
+        weights = checked_sample_weight(sample_weight, X)
+        if weights is not None:
+            X, y, weights = X[weights > 0], y[weights > 0], weights[weights > 0]
         self.classes_, number = np.unique(y, return_inverse=True)
         k = len(self.classes_)
         if k < 2:
             raise ValueError(f"y: needs at least two classes, got one class: {self.classes_.tolist()}")
         logistic: tuple[Any, int, Any] = LogisticLoss(), 1, 2 * number - 1  # type: ignore[call-arg]
         loss, rank, labels = logistic if k == 2 else (MultinomialLoss(), k, number)  # type: ignore[call-arg]
-        self._fit_rows(X, labels.astype(float)[:, None], loss, rank, None, 1)
+        self._fit_rows(X, labels.astype(float)[:, None], loss, rank, None, 1, weights)
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:

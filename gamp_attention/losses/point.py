@@ -59,19 +59,46 @@ class PointLoss(NamedTuple):
         return self.loss.torch(params, z)
 
 
+class WeightedLoss(NamedTuple):
+    """w ℓ(z; p) for a registered loss ℓ and a weight w > 0 of each sample, the last entry of its row of parameters."""
+
+    point: PointLoss
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens per sample L."""
+        return self.point.n_tokens
+
+    @property
+    def rank(self) -> int:
+        """Columns r of the weights."""
+        return self.point.rank
+
+    @property
+    def n_fields(self) -> int:
+        """Number of local fields per sample, L r."""
+        return self.point.n_fields
+
+    def torch(self, params: Any, z: Any) -> Any:
+        """Losses (n,) of tensors."""
+        return params[:, -1] * self.point.torch(params[:, :-1], z)
+
+
 def for_kernels(loss: Any) -> Any:
     """A loss as kernels are given it: a registered one as a CalledLoss, so that they are compiled once for all."""
-    return called(loss) if isinstance(loss, PointLoss) else loss
+    return called(loss) if isinstance(loss, PointLoss | WeightedLoss) else loss
 
 
 @overload(make_work, counted=True)
 def _make_work(loss):
-    nothing = is_instance(loss, PointLoss) or is_instance(loss, CalledLoss)
+    nothing = any(is_instance(loss, cls) for cls in (PointLoss, WeightedLoss, CalledLoss))
     return (lambda loss: 0) if nothing else None
 
 
 @overload(loss_value)
 def _loss_value(loss, p, z, work):
+    if is_instance(loss, WeightedLoss):
+        return lambda loss, p, z, work: p[-1] * loss_value(loss.point, p[:-1], z, work)
     if not is_instance(loss, PointLoss):
         return None
     value = LOSSES.method(loss.types[0], "value")
@@ -80,6 +107,18 @@ def _loss_value(loss, p, z, work):
 
 @overload(loss_derivatives)
 def _loss_derivatives(loss, p, z, grad, hess, work):
+    if is_instance(loss, WeightedLoss):
+
+        def weighted_derivatives(loss, p, z, grad, hess, work):
+            weight = p[-1]
+            value = loss_derivatives(loss.point, p[:-1], z, grad, hess, work)
+            for i in range(grad.shape[0]):
+                grad[i] *= weight
+                for j in range(grad.shape[0]):
+                    hess[i, j] *= weight
+            return weight * value
+
+        return weighted_derivatives
     if not is_instance(loss, PointLoss):
         return None
     derivatives = LOSSES.method(loss.types[0], "derivatives")
@@ -94,6 +133,8 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
 
 @overload(loss_floor)
 def _loss_floor(loss, p, work):
+    if is_instance(loss, WeightedLoss):
+        return lambda loss, p, work: p[-1] * loss_floor(loss.point, p[:-1], work)
     if not is_instance(loss, PointLoss):
         return None
     floor = LOSSES.method(loss.types[0], "floor")
@@ -102,6 +143,8 @@ def _loss_floor(loss, p, work):
 
 @overload(curvature_floor)
 def _curvature_floor(loss, p, radius):
+    if is_instance(loss, WeightedLoss):
+        return lambda loss, p, radius: p[-1] * curvature_floor(loss.point, p[:-1], radius)
     if not is_instance(loss, PointLoss):
         return None
     if loss.types[0].instance_class.convex:

@@ -137,3 +137,10 @@ def proxes(penalty, b, a, x, dx):
     """Fill x (n,) and dx/db for b (n,) and one a > 0."""
     for i in range(b.shape[0]):
         x[i], dx[i] = penalty_prox(penalty, b[i], a)
+
+
+@kernel
+def proxes_of_each(penalty, b, a, x, dx):
+    """Fill x (n,) and dx/db for b (n,) and a > 0 (n,)."""
+    for i in range(b.shape[0]):
+        x[i], dx[i] = penalty_prox(penalty, b[i], a[i])

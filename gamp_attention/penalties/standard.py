@@ -1,12 +1,14 @@
 """The penalties of the package, `Ridge` and `ElasticNet`, and the choice of one, checked."""
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gamp_attention._core import check
 from gamp_attention.penalties.base import PENALTIES, register_penalty
 from gamp_attention.penalties.checks import check_penalty
+from gamp_attention.penalties.scaled import ScaledPenalty
 
 
 @register_penalty
@@ -111,6 +113,9 @@ def require_penalty(penalty: Any, lam: Any = None) -> Any:
     """A penalty that can be used, Ridge(lam) if none is given."""
     if penalty is None:
         penalty = Ridge(lam)
+    if isinstance(penalty, ScaledPenalty):
+        inner = penalty.penalty
+        return penalty if type(inner) is Ridge and inner.lam == 0 else replace(penalty, penalty=require_penalty(inner))
     if type(penalty) is Ridge:
         return Ridge(check.real("lam", penalty.lam, low=0, strict=True))
     if type(penalty) is ElasticNet:
@@ -130,6 +135,10 @@ _check_once = lru_cache(typed=True)(check_penalty)  # typed: NamedTuples of equa
 
 def with_lam(penalty: Any, lam: Any) -> Any:
     """The penalty with another λ."""
+    if isinstance(penalty, ScaledPenalty):
+        if type(penalty.penalty) is Ridge:  # λ = 0 is allowed
+            return replace(penalty, penalty=Ridge(check.real("lam", lam, low=0)))
+        return replace(penalty, penalty=with_lam(penalty.penalty, lam))
     if "lam" not in penalty._fields:
         raise check.fail("penalty", penalty, "a field 'lam' to change λ")
     return require_penalty(penalty._replace(lam=check.real("lam", lam, low=0)))

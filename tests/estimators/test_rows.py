@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
+from sklearn.datasets import load_diabetes
+from sklearn.linear_model import ElasticNet, LinearRegression, LogisticRegression, Ridge
 
 import gamp_attention as ga
 
@@ -65,30 +66,90 @@ def test_classification_is_logistic_regression(classes):
     assert found.score(X, y) == known.score(X, y)
 
 
-def test_intercepts_of_classes_have_the_penalty_of_a_weight():
-    """An unbalanced choice: more than two thirds of the rows are of the first class."""
-    y = FIELDS[:, 0] > np.quantile(FIELDS[:, 0], 0.7)
-    lam = 0.1
-    found = ga.GampClassifier(lam=lam).fit(X, y)
-    b = found.intercept_[0] + found.coef_[0] @ X.mean(axis=0)  # of centred rows
-    wrong = 1 / (1 + np.exp(-found.decision_function(X))) - y
-    assert wrong.sum() + lam * b == pytest.approx(0, abs=1e-6)
-    assert np.allclose((X - X.mean(axis=0)).T @ wrong + lam * D * found.coef_[0], 0, atol=1e-6)
-    free = LogisticRegression(C=1 / (lam * D), tol=1e-10, max_iter=10_000).fit(X - X.mean(axis=0), y)
-    assert 0 < (free.intercept_[0] - b) / free.intercept_[0] < 0.05
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("lam", [0.05, 10.0])
+def test_intercepts_of_classes_have_no_penalty(classes, lam):
+    """An unbalanced choice: the last class has few rows."""
+    y = (FIELDS[:, :classes] - np.array([0.0] * (classes - 1) + [4.0])).argmax(axis=1)
+    found = ga.GampClassifier(lam=lam, tol=1e-10).fit(X, y)
+    known = LogisticRegression(C=1 / (lam * D), solver="newton-cholesky", tol=1e-12, max_iter=10_000).fit(X, y)
+    assert np.allclose(found.coef_, known.coef_, rtol=0, atol=1e-6)
+    assert np.allclose(found.intercept_, known.intercept_, rtol=0, atol=1e-6)
+    assert np.allclose(found.predict_proba(X).mean(axis=0), np.bincount(y) / N, rtol=0, atol=1e-8)
+
+
+def test_rare_classes_have_their_base_rate():
+    x, y = load_diabetes().data, np.zeros(442, dtype=int)
+    y[RNG.choice(442, 17, replace=False)] = 1
+    for lam in (0.1, 10.0, 1e4):
+        assert ga.GampClassifier(lam=lam).fit(x, y).predict_proba(x)[:, 1].mean() == pytest.approx(17 / 442, rel=1e-6)
 
 
 def test_a_registered_loss_and_its_intercept():
     y = FIELDS[:, 0].copy()
     y[:6] += 100.0
-    found = ga.GampRegressor(lam=0.1, loss=Huber()).fit(X, y)
-    slope = np.clip(found.predict(X) - y, -1, 1)
-    b = found.intercept_ + found.coef_ @ X.mean(axis=0)
-    assert slope.sum() + 0.1 * b == pytest.approx(0, abs=1e-5)
-    assert np.allclose((X - X.mean(axis=0)).T @ slope + 0.1 * D * found.coef_, 0, atol=1e-5)
-    squared = ga.GampRegressor(lam=0.1).fit(X, y)
+    for penalty, pull in ((ga.Ridge(0.1), 0.0), (ga.ElasticNet(0.1, 1.0), 1.0)):
+        found = ga.GampRegressor(penalty=penalty, loss=Huber()).fit(X, y)
+        slope = np.clip(found.predict(X) - y, -1, 1)
+        assert slope.sum() == pytest.approx(0, abs=1e-5)
+        rest = (X - X.mean(axis=0)).T @ slope + 0.1 * D * found.coef_ + pull * np.sqrt(D) * np.sign(found.coef_)
+        held = found.coef_ == 0
+        assert np.allclose(rest[~held], 0, atol=1e-4)
+        assert (np.abs(rest[held]) <= pull * np.sqrt(D)).all()
+        assert held.any() == (pull > 0)
+    found, squared = ga.GampRegressor(lam=0.1, loss=Huber()).fit(X, y), ga.GampRegressor(lam=0.1).fit(X, y)
     error, other = (np.linalg.norm(each.coef_ - W[:, 0]) for each in (found, squared))
     assert error < 0.3 * other
+
+
+def test_without_a_penalty_they_are_least_squares_and_maximum_likelihood():
+    found, known = ga.GampRegressor(lam=0).fit(X, FIELDS[:, 0]), LinearRegression().fit(X, FIELDS[:, 0])
+    assert found.result_.converged
+    assert np.allclose(found.coef_, known.coef_, atol=1e-9)
+    assert found.intercept_ == pytest.approx(known.intercept_)
+    noisy = FIELDS + 8 * RNG.standard_normal(FIELDS.shape)
+    for y in (noisy[:, 0] > 0, noisy.argmax(axis=1)):
+        model = ga.GampClassifier(lam=0).fit(X[:, :8], y)
+        likely = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12, max_iter=1000).fit(X[:, :8], y)
+        assert model.result_.converged
+        assert np.allclose(model.predict_proba(X[:, :8]), likely.predict_proba(X[:, :8]), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e8, 1e-8])
+def test_a_column_of_another_size_changes_nothing_else(size):
+    """scikit-learn has the same answer in columns of size one, with the penalty of the original columns."""
+    moved = X.copy()
+    moved[:, 3] *= size
+    y = FIELDS[:, 0]
+    found, known = ga.GampRegressor(lam=0.1).fit(moved, y), Ridge(alpha=0.1 * D, solver="svd").fit(moved, y)
+    assert found.result_.converged
+    assert np.allclose(found.coef_ * moved.std(axis=0), known.coef_ * moved.std(axis=0), rtol=0, atol=1e-6)
+    assert np.allclose(found.predict(moved), known.predict(moved), atol=1e-6)
+    classes = y > 0
+    model = ga.GampClassifier(lam=0.1).fit(moved, classes)
+    assert model.result_.converged
+    wrong = model.predict_proba(moved)[:, 1] - classes
+    units = moved.std(axis=0)
+    assert np.allclose(((moved - moved.mean(axis=0)).T @ wrong + 0.1 * D * model.coef_[0]) / units, 0, atol=1e-6)
+    scaled = np.delete(X, 3, axis=1) if size < 1 else moved / np.where(np.arange(D) == 3, 1e3, 1.0)
+    if size < 1:  # such a column has no weight at this λ
+        likely = LogisticRegression(C=1 / (0.1 * D), solver="newton-cholesky", tol=1e-12).fit(scaled, classes)
+        assert np.allclose(model.predict_proba(moved), likely.predict_proba(scaled), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "rows", "y", "words"),
+    [
+        (ga.GampRegressor(lam=0), X[:20], FIELDS[:20, 0], "lam: needs a value above 0 unless there are more samples"),
+        (ga.GampRegressor(lam=0), X[:, [0, 1, 1]], FIELDS[:, 0], "lam: needs .* linearly independent"),
+        (ga.GampClassifier(lam=0), X, X[:, 0] > 2, "lam: needs a value above 0 for classes that a plane separates"),
+        (ga.GampClassifier(lam=0), X, FIELDS.argmax(1), "lam: needs a value above 0 for classes that a plane"),
+        (ga.GampRegressor(lam=-1), X, FIELDS[:, 0], "lam: needs"),
+    ],
+)
+def test_what_has_no_minimum_without_a_penalty_is_refused(model, rows, y, words):
+    with pytest.raises(ValueError, match=words):
+        model.fit(rows, y)
 
 
 def test_phase_retrieval_finds_the_signal_up_to_its_sign():

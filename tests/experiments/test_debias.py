@@ -1,8 +1,10 @@
 """Debiased weights: intervals of planted instances, units, symmetries, and what they refuse."""
 
+import re
+
 import numpy as np
 import pytest
-from scipy.stats import kstest, norm
+from scipy.stats import kstest, norm, t
 
 import gamp_attention as ga
 
@@ -83,9 +85,182 @@ def test_two_columns_turn_with_the_weights():
     assert np.allclose(turned.covariance, turn.T @ found.covariance @ turn, rtol=1e-2, atol=1e-3)
 
 
+def rows(kind, rng, n, d):
+    x = rng.standard_normal((n, d))
+    if kind == "sizes":
+        x *= np.exp(np.linspace(-2, 2, d))
+    if kind == "correlated":
+        for i in range(1, d):
+            x[:, i] = 0.8 * x[:, i - 1] + 0.6 * x[:, i]
+    if kind == "norms":
+        x *= np.exp(0.8 * rng.standard_normal((n, 1)))
+    return x
+
+
+def fitted(x, y, loss, penalty, **options):
+    data = ga.LabelledDataset(x, y, loss, penalty=penalty, **options)
+    return ga.debias(data, ga.run_gamp(data, np.zeros((x.shape[1], 1))))
+
+
+@pytest.mark.parametrize("kind", ["sizes", "norms"])
+def test_of_independent_columns_they_solve_the_problem_without_each_column(kind):
+    """For the ridge w_i = x_iᵀMy / x_iᵀMx_i, M projecting on what a ridge of the other columns leaves."""
+    rng = np.random.default_rng(5)
+    n, d, lam = 50, 40, 0.4
+    x = rows(kind, rng, n, d)
+    y = x @ rng.standard_normal(d) / np.sqrt(d) + rng.standard_normal(n)
+    found, X = fitted(x, y, ga.SquaredLoss(), ga.Ridge(lam)), x / np.sqrt(d)
+    for i in range(d):
+        others = np.delete(X, i, axis=1)
+        M = np.eye(n) - others @ np.linalg.solve(others.T @ others + lam * np.eye(d - 1), others.T)
+        assert found.weights[i, 0] == pytest.approx(X[:, i] @ M @ y / (X[:, i] @ M @ X[:, i]), rel=1e-5)
+    assert found.form == "independent"
+
+
+@pytest.mark.parametrize("penalty", [ga.Ridge(0.3), ga.ElasticNet(0.1, 0.5)])
+def test_of_correlated_columns_they_are_least_squares(penalty):
+    rng = np.random.default_rng(6)
+    x = rows("correlated", rng, 120, 40)
+    y = x @ rng.standard_normal(40) / np.sqrt(40) + rng.standard_normal(120)
+    found, X = fitted(x, y, ga.SquaredLoss(), penalty), x / np.sqrt(40)
+    plain, rest = np.linalg.lstsq(X, y, rcond=None)[:2]
+    assert (found.form, found.dof, found.trusted) == ("orthogonal", 80, True)
+    assert np.allclose(found.weights[:, 0], plain, atol=1e-6)
+    assert np.allclose(found.std[:, 0], np.sqrt(rest[0] / 80 * np.diag(np.linalg.inv(X.T @ X))), rtol=1e-6)
+    ends, wide = found.interval(0.9)[:, 0], t.ppf(0.95, 80) * found.std[:, 0]
+    assert np.allclose(ends[:, 1] - ends[:, 0], 2 * wide)
+
+
+def test_of_correlated_columns_and_classes_each_column_moves_the_forces_of_the_others():
+    """The formula by inverses against residuals of regressions, and forces after training the other weights again."""
+    rng = np.random.default_rng(7)
+    n, d, lam = 200, 12, 0.3
+    x = rows("correlated", rng, n, d)
+    y = np.where(rng.random(n) < 1 / (1 + np.exp(-x @ rng.standard_normal(d))), 1.0, -1.0)
+    data = ga.LabelledDataset(x, y, ga.LogisticLoss(), lam=lam)
+    gamp = ga.run_gamp(data, np.zeros((d, 1)), tol=1e-11)
+    found, X, Q = ga.debias(data, gamp), x / np.sqrt(d), gamp.Q[:, 0]
+
+    def forces(weights):
+        return y / (1 + np.exp(y * (X @ weights)))
+
+    for i in (0, 5, 11):
+        others = np.delete(np.arange(d), i)
+        v = X[:, i] - X[:, others] @ np.linalg.lstsq(X[:, others], X[:, i], rcond=None)[0]
+        moved = []
+        for step in (-1e-4, 1e-4):
+            weights = Q.copy()
+            weights[i] += step
+            for _ in range(20):  # Newton steps of the other weights
+                g = forces(weights)
+                curvature = g * y * (1 - g * y)
+                H = X[:, others].T @ (curvature[:, None] * X[:, others]) + lam * np.eye(d - 1)
+                weights[others] += np.linalg.solve(H, X[:, others].T @ g - lam * weights[others])
+            moved.append(forces(weights))
+        slope = -v @ (moved[1] - moved[0]) / 2e-4
+        assert found.weights[i, 0] == pytest.approx(Q[i] + v @ forces(Q) / slope, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", [ga.SquaredLoss(), ga.LogisticLoss()])
+@pytest.mark.parametrize(("kind", "n"), [("sizes", 250), ("correlated", 300), ("norms", 250)])
+def test_intervals_cover_columns_of_all_sizes(kind, n, loss):
+    thirds = []
+    for seed in range(5):
+        rng = np.random.default_rng([seed, 8])
+        x, star = rows(kind, rng, n, 120), rng.standard_normal(120)
+        u = x @ star / np.sqrt(120)
+        squared = isinstance(loss, ga.SquaredLoss)
+        y = u + 0.5 * rng.standard_normal(n) if squared else np.where(rng.random(n) < 1 / (1 + np.exp(-2 * u)), 1, -1)
+        found = fitted(x, y, loss, ga.Ridge(0.3))
+        assert found.trusted, found.message
+        w = 1 / found.std[:, 0] ** 2
+        kappa = 1.0 if squared else np.sum(w * found.weights[:, 0] * star) / np.sum(w * star**2)
+        inside = (found.interval(0.9)[:, 0] - kappa * star[:, None]).prod(axis=1) < 0
+        thirds.append([part.mean() for part in np.array_split(inside, 3)])
+    assert (np.abs(np.mean(thirds, axis=0) - 0.9) < 0.075).all()  # three and a half standard errors
+
+
+RNG = np.random.default_rng(9)
+STAR = RNG.standard_normal(60) / np.sqrt(60)
+VIOLATED = {
+    "few samples": (rows("correlated", RNG, 50, 60), lambda u: u, 0.3, "columns are correlated .*: 50 for 60"),
+    "a mean": (RNG.standard_normal((50, 60)) + 1, lambda u: u, 0.3, "columns are correlated"),
+    "labels": (rows("", RNG, 400, 60), np.tanh, 0.1, "labels are not linear"),
+    "squares": (rows("correlated", RNG, 400, 60), lambda u: u + 0.5 * u**2, 0.1, "labels are not linear"),
+    "interpolation": (rows("", RNG, 60, 60), lambda u: u, 1e-4, "effective degrees of freedom"),
+    "noise": (
+        rows("correlated", RNG, 800, 60),
+        lambda u: u + u * np.random.default_rng(0).standard_normal(len(u)),
+        0.3,
+        "noise of the labels depends",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", VIOLATED)
+def test_violated_assumptions_are_named(kind):
+    x, labels, lam, words = VIOLATED[kind]
+    y = labels(2 * x @ STAR) + 0.2 * RNG.standard_normal(len(x))
+    found = fitted(x, y, ga.SquaredLoss(), ga.Ridge(lam))
+    assert not found.trusted
+    assert re.search(f"not to be trusted: .*{words}", found.message), found.message
+    assert found.message in str(found)
+
+
+@pytest.mark.parametrize("kind", ["independent", "correlated", "tokens"])
+def test_correlated_tokens_are_named(kind):
+    rng = np.random.default_rng(10)
+    n, d = 200, 60
+    x = 0.8 * np.stack([rows(kind, rng, n, d) for _ in range(2)], axis=1)
+    if kind == "tokens":
+        x[:, 1] = 0.6 * x[:, 0] + 0.8 * x[:, 1]
+    star = rng.standard_normal((d, 1))
+    u = x @ star / np.sqrt(d)
+    T = np.exp(u @ u.transpose(0, 2, 1))
+    data = ga.Dataset(x, T / T.sum(axis=2, keepdims=True) @ x, np.zeros((2, d)), lam=0.02)
+    found = ga.debias(data, ga.run_gamp(data, star))
+    if kind == "independent":
+        assert found.trusted, found.message
+    else:
+        words = {"correlated": "columns are correlated", "tokens": "tokens of a sample are correlated"}
+        assert not found.trusted
+        assert words[kind] in found.message
+
+
+def test_weights_of_samples_and_classes_that_share_a_shift():
+    rng = np.random.default_rng(11)
+    x, counts = rows("correlated", rng, 150, 20), rng.integers(1, 4, 150)
+    y = x @ rng.standard_normal(20) / np.sqrt(20) + 0.5 * rng.standard_normal(150)
+    weighted = fitted(x, y, ga.SquaredLoss(), ga.Ridge(0.3), sample_weight=counts.astype(float))
+    repeated = fitted(np.repeat(x, counts, axis=0), np.repeat(y, counts), ga.SquaredLoss(), ga.Ridge(0.3))
+    assert np.allclose(weighted.weights, repeated.weights, atol=1e-6)
+    classes = (x[:, :3] + rng.gumbel(size=(150, 3))).argmax(axis=1)
+    data = ga.LabelledDataset(x, classes, ga.MultinomialLoss(), lam=0.3, rank=3)
+    found = ga.debias(data, ga.run_gamp(data, np.zeros((20, 3))))
+    assert np.allclose(found.weights.sum(axis=1), 0, atol=1e-5)
+    assert np.isfinite(found.std).all()
+
+
 def test_what_cannot_be_is_named():
     data = ga.sample(ga.paper_model(), d=60, alpha=1.5, seed=0)
     with pytest.raises(ValueError, match="gamp: needs weights that the exact risk"):
         ga.debias(data, ga.run_gamp(data, risk="asymptotic"))
     noisy = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6), d=150, alpha=1.0, seed=0)
     assert not ga.debias(noisy, ga.run_gamp(noisy)).trusted
+
+
+def test_columns_that_do_not_vary_or_depend_on_each_other():
+    rng = np.random.default_rng(12)
+    x = rows("correlated", rng, 150, 20)
+    y = x @ rng.standard_normal(20) / np.sqrt(20) + 0.5 * rng.standard_normal(150)
+    empty = np.column_stack([x[:, :7], np.zeros(150), x[:, 7:]]) * np.sqrt(21 / 20)
+    plain, found = (fitted(each, y, ga.SquaredLoss(), ga.Ridge(0.3)) for each in (x, empty))
+    assert found.trusted, found.message
+    assert np.isinf(found.std[7, 0])
+    assert found.p_values[7, 0] == 1
+    kept = np.delete(np.arange(21), 7)
+    assert np.allclose(found.weights[kept], plain.weights, atol=1e-5)
+    assert np.allclose(found.std[kept], plain.std)
+    twice = fitted(np.column_stack([x, x[:, :1]]), y, ga.SquaredLoss(), ga.Ridge(0.3))
+    assert not twice.trusted
+    assert "linearly independent" in twice.message

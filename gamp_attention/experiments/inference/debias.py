@@ -1,4 +1,18 @@
-"""Weights without the pull of the penalty, with standard deviations: what the input denoiser is sent."""
+"""Weights without the bias of the penalty, with standard deviations, and tests of what the intervals assume.
+
+Column i of the tokens enters the forces g of all samples twice: by the teacher's weight, which labels depend on, and by
+the trained weight. If the other weights are trained again for each value of the trained weight, forces move by −M x_i
+per unit. So a direction v that is independent of the other columns' part of g gives
+
+    w_i = Q_i + vᵀg / vᵀM x_i
+
+without the bias of the penalty. Two directions are used:
+
+- independent columns: v = x_i, and x_iᵀM x_i = 1/(H⁻¹)_ii − r''_i by the Schur complement, H being the Hessian of the
+  risk. Its limit for d → ∞ is A = γ V̂, and w is the b/A of the input denoiser.
+- correlated columns and more samples than columns: v is the residual of x_i in a linear regression on the others (van
+  de Geer et al. 2014; Javanmard and Montanari 2014). For the squared loss this is ordinary least squares.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,13 +20,31 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.one_thread import one_thread
 from gamp_attention._core.overflow import quiet
 from gamp_attention._core.text import Rows, to_error
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.risk import response, susceptibility
+from gamp_attention.data.risk import RiskAtPoint, response, susceptibility
+from gamp_attention.data.stores import token_blocks
+from gamp_attention.experiments.inference.hessian import _data_part, scaled_blocks
 from gamp_attention.experiments.inference.leave_one_out import is_trusted, trained
-from gamp_attention.models.sources import summed
+from gamp_attention.losses.glm import SquaredLoss
+from gamp_attention.models.sources import by_group, summed
+from gamp_attention.penalties.matrix import on_kinks
 from gamp_attention.results import Result
+
+DENSE = 3000  # weights up to which matrices of their size are inverted
+SIGNIFICANT = 4.0  # standard errors beyond which an assumption counts as violated
+COLUMNS = 600  # columns, chosen at random, that are tested for correlations
+PRODUCTS = 4e9  # products of numbers in this test, which limits the number of samples
+DEPENDENT = 1e-9  # smallest eigenvalue of the correlations of columns that are linearly independent
+FLAT = 1e-6  # eigenvalue of the response, relative to the largest, of a direction that changes no loss
+UNEQUAL = 0.5  # standard deviation of token sizes, relative to the mean, beyond which non-convex losses are not trusted
+FREE = 5  # samples beyond the number of columns that a regression on all columns needs
+NONLINEAR = 3.0  # the same for powers of predictions
+EFFECTIVE = 12.0  # effective degrees of freedom of the noise below which its size is not known well enough
+PER_COLUMN = 2.0  # samples per column from which correlated columns are trusted for losses that are not squared
+PER_WEIGHT = 1.5  # samples per weight from which losses that are not convex are trusted, measured for attention
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,34 +53,44 @@ class DebiasedWeights(Result):
 
     Attributes
     ----------
-    weights : (d, r) A⁻¹b, κ times the teacher's weights plus noise. κ is one number (for r > 1 a matrix that acts on
-        the columns): 1 for the squared loss of labels that are linear in the teacher's fields.
-    std : (d, r) standard deviations of the noise.
-    covariance : (d, r, r), or (1, r, r) where it is the same for all coordinates, of the noise of each coordinate.
-    trusted : whether training ended in a minimum of a landscape that is not rough, as for `leave_one_out`.
+    weights : (d, r) κ times the teacher's weights plus noise of mean zero. κ is one number (for r > 1 a matrix that
+        acts on the columns): 1 for the squared loss, if labels are linear in the teacher's fields. If they are not, the
+        teacher's weights are the coefficients of the best linear prediction.
+    std : (d, r) standard deviations of the noise, infinite for columns of tokens that do not vary.
+    covariance : (d, r, r), or (1, r, r) if it is equal for all coordinates: the noise of each coordinate.
+    trusted : whether training ended in a minimum and no assumption of the intervals is violated.
+    message : the form of the estimate, and each assumption that is violated.
+    form : "independent", for columns without correlations; "orthogonal", for residuals of each column in a regression
+        on the others.
+    dof : degrees of freedom of the noise, for quantiles of Student's t; infinite for Gaussian quantiles.
     """
 
     weights: np.ndarray
     std: np.ndarray
     covariance: np.ndarray
     trusted: bool
+    message: str
+    form: str
+    dof: float
 
     def interval(self, level: float = 0.9) -> np.ndarray:
-        """Intervals (d, r, 2) that hold each weight with a probability of `level`, each by itself."""
-        from scipy.special import ndtri
+        """Return intervals (d, r, 2) that contain κ times each weight with probability `level`, each by itself."""
+        from scipy.special import ndtri, stdtrit
 
         level = check.real("level", level, low=0, high=1, strict=True)
         if level == 1:
             raise check.fail("level", level, "a probability below 1")
-        reach = ndtri(0.5 + 0.5 * level) * self.std
+        p = 0.5 + 0.5 * level
+        reach = (stdtrit(self.dof, p) if np.isfinite(self.dof) else ndtri(p)) * self.std
         return np.stack([self.weights - reach, self.weights + reach], axis=-1)
 
     @property
     def p_values(self) -> np.ndarray:
-        """(d, r) of weights that are zero in the teacher: how often noise alone is as large, two-sided."""
-        from scipy.special import ndtr
+        """(d, r) probabilities that noise alone is as large, two-sided: uniform for zero weights of the teacher."""
+        from scipy.special import ndtr, stdtr
 
-        return 2 * ndtr(-np.abs(self.weights) / self.std)
+        size = -np.abs(self.weights) / self.std
+        return 2 * (stdtr(self.dof, size) if np.isfinite(self.dof) else ndtr(size))
 
     def _rows(self) -> Rows:
         """The most significant weights."""
@@ -57,18 +99,22 @@ class DebiasedWeights(Result):
         for i, a in zip(*np.unravel_index(order, self.weights.shape), strict=True):
             shown = to_error(float(self.weights[i, a]), float(self.std[i, a]))
             rows.append([f"  {i}, {a}", shown, f"{self.p_values[i, a]:.1e}"])
-        return rows
+        return [*rows, f"  {self.message}"]
 
 
 @quiet
 def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
-    """Take the penalty's pull out of trained weights, which leaves Gaussian noise of known size.
+    """Remove the bias of the penalty from trained weights, which leaves Gaussian noise of known size.
 
-    Eq. :eq:`debiased`, :eq:`debiased-noise`.
+    Eq. :eq:`debiased`, :eq:`debiased-noise`, :eq:`debiased-orthogonal`.
+
+    The variance of each column is estimated from the tokens. Correlations between columns are tested: without any, all
+    numbers n of samples and d of columns are allowed. With correlations, rows of labels with n > d use the part of each
+    column that is orthogonal to the others; for other data the result is not trusted. `message` has the reasons.
 
     Parameters
     ----------
-    data : the samples; their spectra are those of the tokens, coordinate by coordinate.
+    data : the samples.
     gamp : the result of `run_gamp` or `minimize_risk` on them, with the exact risk.
 
     Returns
@@ -77,8 +123,8 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs; for weights of the asymptotic risk, and
-        where the response of the fields is not positive definite.
+    TypeError, ValueError : if the weights are not a critical point of the exact risk of these data; if the response of
+        the fields is not positive definite.
 
     Examples
     --------
@@ -92,24 +138,322 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     True
     """
     Q, at = trained(data, gamp)
-    V = gamp.overlaps.V
-    V = V if np.isfinite(V).all() else susceptibility(data, at, Q)
-    V_hat = response(data, at.hessians, V)
-    g = -at.loss_gradients
-    spectra = data.spectra  # (S, 1) or (S, d)
-    A = np.einsum("si,sab->iab", spectra, V_hat)
-    A = 0.5 * (A + A.transpose(0, 2, 1))
-    if not (np.isfinite(A).all() and np.linalg.eigvalsh(A).min() > 0):
-        raise ValueError("gamp: needs weights at which the fields have a positive definite response, got others")
-    forces = summed(data.groups, data.n_sources, g)  # (S, r)
-    squares = summed(data.groups, data.n_sources, np.einsum("nla,nlb->nlab", g, g)) / data.dim  # (S, r, r)
-    without_means = -at.smooth - data.source_means.T @ forces / np.sqrt(data.dim)
-    inverse = np.linalg.inv(A)
-    pull = np.einsum("iab,ib->ia", np.broadcast_to(inverse, (data.dim, *A.shape[1:])), without_means)
-    N = np.einsum("si,sab->iab", spectra, squares)
-    covariance = inverse @ N @ inverse
-    deviation = np.sqrt(np.einsum("iaa->ia", covariance))
+    law = _column_law(data)
+    reasons = _training_faults(data, gamp)
+    with one_thread():
+        curvature = _curvature(data, at, Q)
+        found = _independent(data, gamp, at, Q, law, curvature)
+        reasons += _refusals(data, law, found.dof)
+        if curvature is not None and (law.correlation > SIGNIFICANT or found.dof < EFFECTIVE):
+            inverse = _inverse_products(data, law)
+            if inverse is not None:
+                found, reasons = _orthogonal(data, at, Q, curvature, law, inverse)
+                reasons += _training_faults(data, gamp)
+        if isinstance(data.student, SquaredLoss) and curvature is not None:
+            reasons += _nonlinearity(data, at, Q, curvature)
+    text = {"independent": "columns without correlations", "orthogonal": "each column orthogonal to the others"}
+    message = text[found.form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
     return DebiasedWeights(
-        weights=Q + pull, std=np.broadcast_to(deviation, Q.shape).copy(), covariance=covariance,
-        trusted=is_trusted(data, gamp),
+        found.weights, np.sqrt(np.einsum("iaa->ia", found.covariance)) * np.ones(Q.shape), found.covariance,
+        not reasons, message, found.form, found.dof,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Estimate:
+    """Weights (d, r), the covariances (d, r, r) of their noise, its degrees of freedom, and the form."""
+
+    weights: np.ndarray
+    covariance: np.ndarray
+    dof: float
+    form: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Curvature:
+    """Second derivatives among all weights, in the order of the columns of Q.
+
+    `samples` (k, k) is X̃ᵀ∇²ℓ X̃; `free` (d, r) are the weights that no kink holds, `penalty` (d, r) their r''.
+    """
+
+    samples: np.ndarray
+    free: np.ndarray
+    penalty: np.ndarray
+
+
+def _curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | None:
+    """Return the second derivatives at Q, or None if the limit d → ∞ of the response is used instead.
+
+    That is for too many weights, for losses that are not convex, where proximal maps bend between the fields with and
+    without a column, and if columns of Q depend on each other, which they do not for the squared loss.
+    """
+    convex = getattr(data.student, "convex", False)
+    if Q.size > DENSE or not convex or (data.rank > 1 and not _is_regression(data)):
+        return None
+    everything = tuple(np.arange(data.dim) for _ in range(data.rank))
+    _, free, penalty = on_kinks(data.penalty, Q, at.smooth)
+    return _Curvature(_data_part(data, at.hessians, everything), free > 0, penalty)
+
+
+def _is_regression(data: Dataset) -> bool:
+    """Return whether the loss is squared and samples are single rows."""
+    return isinstance(data.student, SquaredLoss) and data.n_tokens == 1
+
+
+def _training_faults(data: Dataset, gamp: Any) -> list[str]:
+    """Return what is wrong with the end of the training; a convex problem has one minimum."""
+    if getattr(data.student, "convex", False):
+        return [] if gamp.converged else ["the training did not converge"]
+    return [] if is_trusted(data, gamp) else ["leave_one_out does not trust the end of the training"]
+
+
+@dataclass(frozen=True, eq=False)
+class _ColumnLaw:
+    """Moments of the columns of tokens less their source's mean.
+
+    `variances` (S, d) are mean squares; `sizes` (n, L) the mean square of each token in units of these; `correlation`
+    the excess of squared correlations between columns over chance, in standard errors; `between_tokens` the largest
+    correlation between two tokens of a sample, in standard errors.
+    """
+
+    variances: np.ndarray
+    sizes: np.ndarray
+    correlation: float
+    between_tokens: float
+
+    @property
+    def used(self) -> np.ndarray:
+        """(d,) True for columns that vary; of others nothing is known."""
+        return self.variances.min(axis=0) > 1e-90
+
+
+def _column_law(data: Dataset) -> _ColumnLaw:
+    """Estimate the law of the columns in two passes over the tokens."""
+    n, L, d, S = data.n_samples, data.n_tokens, data.dim, data.n_sources
+    owners = by_group(data.groups, lambda rows, s: np.broadcast_to(s, (rows.stop - rows.start, L)))
+    squares = np.zeros((S, d))
+    for rows, _, x in token_blocks(data.tokens):
+        centred = x + data.positions - data.source_means[owners[rows]]
+        for l in range(L):
+            np.add.at(squares, owners[rows, l], centred[:, l] ** 2)
+    counts = np.bincount(owners.ravel(), minlength=S)[:, None]
+    variances = np.maximum(squares / np.maximum(counts, 1), 1e-300)
+    deviations = np.sqrt(variances)
+    used = np.flatnonzero(variances.min(axis=0) > 1e-90)
+    d = max(len(used), 1)
+    used = np.random.default_rng(0).permutation(used)[:COLUMNS]
+    sizes, products, tokens = np.empty((n, L)), np.zeros((len(used), len(used))), np.zeros((L, L))
+    most, seen = int(max(1000.0, PRODUCTS / max(len(used), 1) ** 2 / L)), 0
+    for rows, _, x in token_blocks(data.tokens):
+        units = (x + data.positions - data.source_means[owners[rows]]) / deviations[owners[rows]]
+        sizes[rows] = np.sum(units**2, axis=2) / d
+        units = (units / np.sqrt(np.maximum(sizes[rows], 1e-300))[:, :, None])[: most - seen, :, used]
+        seen += len(units)
+        flat = units.reshape(-1, len(used))
+        products += flat.T @ flat
+        tokens += np.einsum("nli,nki->lk", units, units)
+    diagonal = np.diag(products)
+    squared = np.triu(products**2 / np.outer(diagonal, diagonal), 1)
+    pairs = max(len(used) * (len(used) - 1) / 2, 1)
+    correlation = (seen * L * squared.sum() - pairs) / np.sqrt(2 * pairs)
+    between = np.abs(np.triu(tokens, 1)).max() / np.sqrt(seen * max(len(used), 1))
+    return _ColumnLaw(variances, sizes, float(correlation), float(between))
+
+
+def _refusals(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
+    """Return which assumptions of independent columns are violated."""
+    reasons = []
+    if law.correlation > SIGNIFICANT:
+        if data.n_tokens > 1:
+            handled = "which is handled for samples of one token only"
+        elif data.n_samples < law.used.sum() + FREE:
+            handled = f"which needs more samples than columns: {data.n_samples} for {law.used.sum()}"
+        else:
+            handled = (
+                f"which is handled for convex losses of one field and up to {DENSE} linearly independent columns only"
+            )
+        reasons.append(f"columns are correlated ({law.correlation:.0f} standard errors above chance), {handled}")
+    if dof < EFFECTIVE:
+        reasons.append(f"training errors have {dof:.3g} effective degrees of freedom, {EFFECTIVE:g} are needed")
+    if not getattr(data.student, "convex", False):
+        unequal, ratio = float(law.sizes.std() / law.sizes.mean()), data.n_samples / (data.dim * data.rank)
+        if unequal > UNEQUAL:
+            reasons.append(f"sizes of tokens vary by {unequal:.2g} of their mean, and the loss is not convex")
+        if ratio < PER_WEIGHT:
+            reasons.append(f"a loss that is not convex needs {PER_WEIGHT:g} samples per weight, got {ratio:.2g}")
+    if data.n_tokens > 1 and law.between_tokens > SIGNIFICANT:
+        reasons.append("the tokens of a sample are correlated with each other")
+    return reasons
+
+
+def _independent(
+    data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray, law: _ColumnLaw, curvature: _Curvature | None
+) -> _Estimate:
+    """Return w = Q + A⁻¹(X̃ᵀg − means) with the effective precisions A_i of independent columns."""
+    g, d = -at.loss_gradients, data.dim
+    forces = summed(data.groups, data.n_sources, g)
+    pull = -at.smooth - data.source_means.T @ forces / np.sqrt(d)
+    squares = np.einsum("nl,nla,nlb->nlab", law.sizes, g, g)
+    N = np.einsum("si,sab->iab", law.variances, summed(data.groups, data.n_sources, squares)) / d
+    dof = np.inf
+    if curvature is None:
+        V = gamp.overlaps.V
+        V = V if np.isfinite(V).all() else susceptibility(data, at, Q)
+        A = np.einsum("si,sab->iab", law.variances, response(data, at.hessians, V))
+    else:
+        A = np.zeros((d, data.rank, data.rank))
+        for a in range(data.rank):
+            A[:, a, a] = _effective_precisions(curvature, a)
+        dof = _noise_dof(data, at, law, curvature)
+    A = 0.5 * (A + A.transpose(0, 2, 1))
+    A[~law.used] = np.eye(data.rank)
+    inverse = _inverse_response(A)
+    N[~law.used] = np.inf
+    weights = Q + np.einsum("iab,ib->ia", inverse, pull)
+    covariance = inverse @ np.where(np.isinf(N), 0.0, N) @ inverse
+    return _Estimate(weights, np.where(np.isinf(N), N, covariance), dof, "independent")
+
+
+def _effective_precisions(curvature: _Curvature, a: int) -> np.ndarray:
+    """Return x_iᵀM x_i (d,) of column a of Q: the curvature along weight i less what the other free weights take."""
+    K, free, own = _of_column(curvature, a)
+    A = np.empty(len(K))
+    inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(own[free]))
+    A[free] = 1 / np.diag(inverse) - own[free]
+    cross = K[np.ix_(~free, free)]
+    A[~free] = np.diag(K)[~free] - np.einsum("ij,jk,ik->i", cross, inverse, cross, optimize=True)
+    return A
+
+
+def _inverse_response(A: np.ndarray) -> np.ndarray:
+    """Return the inverses of A (d, r, r), zero along columns' common shifts that do not change a multinomial loss."""
+    if np.isfinite(A).all():
+        values, vectors = np.linalg.eigh(A)
+        small = FLAT * values[:, -1:]
+        if (values >= -small).all() and (values[:, -1] > 0).all():
+            inverse = np.where(values > small, 1 / np.where(values > small, values, 1.0), 0.0)
+            return np.einsum("iab,ib,icb->iac", vectors, inverse, vectors)
+    raise ValueError("gamp: needs weights at which the fields have a positive definite response, got others")
+
+
+def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: _Curvature) -> float:
+    """Return (tr M)²/tr M², the number of directions in which independent noise of the forces has its variance.
+
+    M = S(D − D X̃ H⁻¹X̃ᵀD)S for rows of sizes S². It is small if the fit almost interpolates the labels.
+    """
+    least = np.inf
+    if data.n_tokens > 1:
+        return least
+    X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
+    for a in range(data.rank):
+        K, free, own = _of_column(curvature, a)
+        D, size = at.hessians[:, a, a], law.sizes[:, 0]
+        inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(own[free]))
+        x = X[:, free]
+        leverage = np.einsum("ni,ni->n", x @ inverse, x)
+        second = inverse @ (x.T @ ((size * D**2)[:, None] * x))
+        trace = np.sum(size * D * (1 - leverage * D))
+        square = np.sum(size**2 * D**2 * (1 - 2 * leverage * D)) + np.einsum("ij,ji->", second, second)
+        least = min(least, float(trace**2 / max(square, 1e-300)))
+    return least
+
+
+def _of_column(curvature: _Curvature, a: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the blocks of column a of Q: samples (d, d), free (d,), penalty (d,)."""
+    d = len(curvature.free)
+    part = slice(a * d, (a + 1) * d)
+    return curvature.samples[part, part], curvature.free[:, a], curvature.penalty[:, a]
+
+
+def _inverse_products(data: Dataset, law: _ColumnLaw) -> np.ndarray | None:
+    """Return G⁻¹ (d, d), G = X̃ᵀwX̃ with sample weights w, or None if columns cannot be regressed on each other.
+
+    Columns that do not vary have rows of zeros.
+    """
+    if data.n_tokens > 1 or data.n_samples < law.used.sum() + FREE:
+        return None
+    G = np.zeros((data.dim, data.dim))
+    for rows, x in scaled_blocks(data):
+        weights = 1.0 if data.sample_weight is None else data.sample_weight[rows, None]
+        G += x[:, 0].T @ (weights * x[:, 0])
+    size = np.sqrt(np.where(law.used, np.diag(G), np.inf))
+    units = G[np.ix_(law.used, law.used)] / np.outer(size[law.used], size[law.used])
+    if np.linalg.eigvalsh(units)[0] < DEPENDENT:
+        return None
+    inverse = np.zeros(G.shape)
+    inverse[np.ix_(law.used, law.used)] = np.linalg.inv(units)
+    return inverse / np.outer(size, size)
+
+
+def _orthogonal(
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature, law: _ColumnLaw, inverse: np.ndarray
+) -> tuple[_Estimate, list[str]]:
+    """Return weights by the part of each column that is orthogonal to the others, and violated assumptions.
+
+    `inverse` is G⁻¹; the residual of column i is X̃G⁻¹e_i/(G⁻¹)_ii.
+    """
+    n, d, r = data.n_samples, int(law.used.sum()), data.rank
+    X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
+    weights = np.ones(n) if data.sample_weight is None else data.sample_weight
+    g = -at.loss_gradients[:, 0]  # (n, r)
+    step = inverse @ (X.T @ g)
+    left = g - weights[:, None] * (X @ step)  # (n, r), orthogonal to all columns
+    directions = X @ inverse  # (n, d): residuals over their squares
+    equal = _is_regression(data) and data.sample_weight is None
+    if equal:
+        noise = np.diag(inverse)[:, None, None] * (left.T @ left) / (n - d)
+    else:  # the noise of each sample by itself (MacKinnon and White 1985, HC2)
+        free = 1 - weights * np.einsum("ni,ni->n", X, directions)
+        noise = np.einsum("ni,na,nb->iab", directions**2, left / np.maximum(free, 1e-12)[:, None], left, optimize=True)
+    factor, reasons = np.ones((data.dim, r)), []
+    if not _is_regression(data):
+        K, free, own = _of_column(curvature, 0)  # of which free are the weights that no kink holds
+        T = inverse @ K
+        H = np.linalg.inv(K[np.ix_(free, free)] + np.diag(own[free]))
+        taken = np.empty(data.dim)  # vᵀM x_i over the square of the residual
+        taken[free] = np.einsum("ij,ji->i", T[np.ix_(free, free)], H) / np.diag(H)
+        held = T[np.ix_(~free, free)] @ H
+        taken[~free] = np.diag(T)[~free] - np.einsum("ij,ji->i", held, K[np.ix_(free, ~free)])
+        factor = 1 / np.where(law.used, taken, 1.0)[:, None]
+        if n < PER_COLUMN * d:
+            reasons.append(f"columns are correlated, which needs {PER_COLUMN:g} samples per column, got {n / d:.2g}")
+    elif equal:
+        reasons += _unequal_noise(X, directions, left, X @ (Q + step))
+    covariance = np.where(law.used[:, None, None], noise * factor[:, :, None] * factor[:, None, :], np.inf)
+    return _Estimate(Q + step * factor, covariance, float(n - d), "orthogonal"), reasons
+
+
+def _unequal_noise(X: np.ndarray, directions: np.ndarray, left: np.ndarray, fields: np.ndarray) -> list[str]:
+    """Return whether squared residuals of least squares depend on the fields or on the size of the rows."""
+    free = 1 - np.einsum("ni,ni->n", X, directions)
+    squares = left**2 / np.maximum(free, 1e-12)[:, None]
+    for a in range(left.shape[1]):
+        for other in (fields[:, a], fields[:, a] ** 2, free):
+            if _association(squares[:, a] - squares[:, a].mean(), other - other.mean()) > SIGNIFICANT:
+                return ["the noise of the labels depends on the sample"]
+    return []
+
+
+def _nonlinearity(data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature) -> list[str]:
+    """Return whether errors of samples left out depend on powers of their predictions (RESET, Ramsey 1969)."""
+    X = np.concatenate([x.reshape(len(x), -1) for _, x in scaled_blocks(data)])
+    for a in range(data.rank if data.n_tokens == 1 else 0):
+        K, free, own = _of_column(curvature, a)
+        inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(own[free]))
+        leverage = np.einsum("ni,ij,nj->n", X[:, free], inverse, X[:, free], optimize=True)
+        weights = np.ones(len(X)) if data.sample_weight is None else data.sample_weight
+        error = -at.loss_gradients[:, 0, a] / weights / np.maximum(1 - weights * leverage, 1e-12)
+        z = at.z[:, 0, a] - weights * leverage * error
+        known = np.stack([np.ones(len(z)), z / np.maximum(np.abs(z).max(), 1e-300)], axis=1)
+        error = error - known @ np.linalg.lstsq(known, error, rcond=None)[0]
+        for power in (2, 3):
+            part = known[:, 1] ** power
+            part = part - known @ np.linalg.lstsq(known, part, rcond=None)[0]
+            if _association(error, part) > NONLINEAR:
+                return ["labels are not linear in the fields: weights are those of the best linear prediction"]
+    return []
+
+
+def _association(a: np.ndarray, b: np.ndarray) -> float:
+    """Return |Σ a b| in standard errors, of samples with any variances."""
+    return float(abs(a @ b) / np.maximum(np.sqrt((a**2) @ (b**2)), 1e-300))

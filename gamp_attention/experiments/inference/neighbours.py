@@ -30,7 +30,7 @@ def at_rows(data: Dataset, rows: np.ndarray) -> Dataset:
     """Samples of a dataset in memory, with all that is known of the law of its tokens; rows in their order."""
     other = copy(data)
     other.tokens = np.asarray(data.tokens)[rows]
-    for name in ("_outputs", "targets", "labels"):
+    for name in ("_outputs", "targets", "labels", "sample_weight"):
         held = getattr(data, name)
         setattr(other, name, None if held is None else np.asarray(held)[rows])
     terms = {id(each): RiskTerms(each.params[rows], each.constant[rows]) for each in data._risks.values()}

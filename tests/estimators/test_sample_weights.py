@@ -1,0 +1,87 @@
+"""Sample weights: integers repeat samples, zeros leave them out, and fits agree with scikit-learn's."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+
+import gamp_attention as ga
+
+RNG = np.random.default_rng(1)
+N, D = 90, 15
+X = RNG.standard_normal((N, D)) * np.linspace(0.5, 3, D) + 1.0
+Y = X @ RNG.standard_normal(D) / np.sqrt(D) + 0.5 * RNG.standard_normal(N)
+COUNTS = RNG.integers(0, 4, N)
+REAL = RNG.uniform(0.1, 3, N)
+ROWS = np.repeat(np.arange(N), COUNTS)
+CLASSES = {2: (Y > 0.5).astype(int), 3: np.digitize(Y, [-0.5, 1.5])}
+
+
+def same(one, other, atol=1e-7):
+    assert one.result_.converged
+    assert np.allclose(one.coef_, other.coef_, rtol=0, atol=atol)
+    assert np.allclose(one.intercept_, other.intercept_, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("penalty", [ga.Ridge(0.3), ga.ElasticNet(0.1, 0.5)])
+def test_integers_repeat_rows_and_zeros_leave_them_out(penalty):
+    same(ga.GampRegressor(penalty=penalty).fit(X, Y, COUNTS), ga.GampRegressor(penalty=penalty).fit(X[ROWS], Y[ROWS]))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_integers_repeat_rows_of_classes(classes):
+    y = CLASSES[classes]
+    same(ga.GampClassifier(lam=0.3).fit(X, y, COUNTS), ga.GampClassifier(lam=0.3).fit(X[ROWS], y[ROWS]))
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_real_weights_are_those_of_scikit_learn(intercept):
+    found = ga.GampRegressor(lam=0.3, fit_intercept=intercept).fit(X, Y, REAL)
+    same(found, Ridge(alpha=0.3 * D, fit_intercept=intercept).fit(X, Y, sample_weight=REAL))
+    assert found.score(X, Y, REAL) == pytest.approx(Ridge(alpha=0.3 * D, fit_intercept=intercept).fit(
+        X, Y, sample_weight=REAL).score(X, Y, sample_weight=REAL))  # fmt: skip
+    for y in CLASSES.values():
+        known = LogisticRegression(
+            C=1 / (0.3 * D), fit_intercept=intercept, solver="newton-cholesky", tol=1e-12, max_iter=1000
+        ).fit(X, y, sample_weight=REAL)
+        found = ga.GampClassifier(lam=0.3, fit_intercept=intercept).fit(X, y, REAL)
+        assert np.allclose(found.predict_proba(X), known.predict_proba(X), rtol=0, atol=1e-6)
+
+
+def test_weights_of_phase_retrieval_which_is_not_convex():
+    x = RNG.standard_normal((200, 20))
+    y = (x @ RNG.standard_normal(20) / np.sqrt(20)) ** 2
+    y[:20] = 5.0  # wrong intensities of low weight
+    weights = np.where(np.arange(200) < 20, 1e-6, 1.0)
+    plain = dict(lam=1e-4, loss=ga.PhaseRetrievalLoss(), fit_intercept=False)
+    found, without = ga.GampRegressor(**plain).fit(x, y, weights), ga.GampRegressor(**plain).fit(x[20:], y[20:])
+    assert np.allclose(np.abs(found.coef_), np.abs(without.coef_), atol=1e-4)
+
+
+def test_weights_of_sentences():
+    data = ga.sample(ga.paper_model(sigma=0.8, omega=0.2), d=40, alpha=4.0, seed=0)
+    tokens, outputs, counts = data.tokens, data.outputs, RNG.integers(0, 3, data.n_samples)
+    rows = np.repeat(np.arange(data.n_samples), counts)
+    for standardise in (False, True):
+        layer = ga.GampAttention(positions=data.positions, standardise=standardise, init=data.Q_star, n_starts=1)
+        weighted = layer.fit(tokens, outputs, counts)
+        Q, scores = weighted.Q_, weighted.score(tokens, outputs, counts)
+        repeated = layer.fit(tokens[rows], outputs[rows])
+        assert np.allclose(Q, repeated.Q_, rtol=0, atol=1e-6)
+        assert scores == pytest.approx(repeated.score(tokens[rows], outputs[rows]), rel=1e-6)
+
+
+def test_datasets_have_weights_that_descents_use_too():
+    data = ga.LabelledDataset(X, 2.0 * CLASSES[2] - 1, ga.LogisticLoss(), lam=0.3, sample_weight=REAL)
+    run = ga.run_gamp(data, np.zeros((D, 1)))
+    descent = ga.minimize_risk(data, np.zeros((D, 1)), "exact", "lbfgs")
+    assert np.allclose(run.Q, descent.Q, atol=1e-5)
+    assert ga.train_loss(data, np.zeros((D, 1))) == pytest.approx(REAL.sum() * np.log(2) / D)
+
+
+@pytest.mark.parametrize("weights", [np.ones(N - 1), -np.ones(N), np.zeros(N), np.full(N, np.nan), np.ones((N, 2))])
+def test_bad_weights_are_refused(weights):
+    for model, y in ((ga.GampRegressor(), Y), (ga.GampClassifier(), CLASSES[2])):
+        with pytest.raises(ValueError, match=r"[Ss]ample.?weight"):
+            model.fit(X, y, weights)
+    with pytest.raises(ValueError, match="sample_weight"):
+        ga.LabelledDataset(X, Y, ga.SquaredLoss(), sample_weight=weights)
