@@ -227,9 +227,9 @@ class Dataset(Shown):
         assert self.targets is not None
         return self.targets @ np.asarray(self.tokens)
 
-    def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, hold: bool) -> OutputStep:
+    def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, most: int) -> OutputStep:
         """ω, z and g of all samples in an iteration of message passing; see `gamp_attention.data.passes`."""
-        return output_step(self._part(risk), risk, Q, D, V, z, hold)
+        return output_step(self._part(risk), risk, Q, D, V, z, most)
 
     def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
         """A risk at weights Q (d, r), without its penalty."""

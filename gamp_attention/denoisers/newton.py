@@ -43,11 +43,12 @@ class Workspace(NamedTuple):
     point: np.ndarray
     loss: Any  # what make_work(loss) returns
     minima: np.ndarray
+    stop: np.ndarray  # (1,), not zero once the caller was interrupted; see `over_blocks`
 
 
-_N, _M, _B = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1))
+_N, _M, _B, _STOP = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1)), np.zeros(1, dtype=np.int64)
 METRIC = typeof(Metric(_B, _B, 1.0, 1.0))  # types of numba's, for what is called at addresses
-WORKSPACE = typeof(Workspace(_N, _M, _M, _N, _N, _N, _N, 0, _M))
+WORKSPACE = typeof(Workspace(_N, _M, _M, _N, _N, _N, _N, 0, _M, _STOP))
 
 
 def make_metric(V: np.ndarray) -> Metric:
@@ -64,12 +65,12 @@ def make_metric(V: np.ndarray) -> Metric:
 
 
 @inner_kernel
-def make_workspace(loss, n_fields):
-    """Allocate the scratch of one thread."""
+def make_workspace(loss, n_fields, stop):
+    """Allocate the scratch of one thread; `stop` (1,) is what another one sets to end its work early."""
     k, minima = n_fields, np.empty((NEWTON.max_minima, n_fields))
     return Workspace(
         np.empty(k), np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
-        make_work(loss), minima,
+        make_work(loss), minima, stop,
     )  # fmt: skip
 
 
@@ -188,7 +189,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
         for i in range(k):
             size = max(size, abs(ws.grad[i]))
             scale = max(scale, abs(z[i]) + abs(omega[i]))
-        if not np.isfinite(size):
+        if not np.isfinite(size) or ws.stop[0] != 0:
             return value, END.failed
         definite = cholesky(ws.hess, 0.0, ws.chol)
         if size <= NEWTON.least * metric.largest * scale or size < 1e-300:

@@ -73,26 +73,74 @@ def row_derivatives(attention, p, s, i, slack, u, B, GJ):
 
 @inline_kernel
 def _softmax_derivatives(p, s, i, slack, u, B, GJ):
-    # by J = diag(S) − S Sᵀ
+    # ∂S/∂s = diag(S) − S Sᵀ; with c_j = (G S)_j and its mean c under the weights S,
+    # B_jk = S_j S_k (G_jk − c_j − c_k + c) − S_j u_k − S_k u_j + δ_jk u_k, for symmetric G
     L = s.shape[1]
-    mean = 0.0
+    softmax_slope(s, i, slack, u)
+    total = 0.0
+    for j in range(L):
+        GJ[0, j] = slack[j] + p[L * L + j * L + i]
+        total += s[i, j] * GJ[0, j]
+    for j in range(L):
+        weight, slope, product = s[i, j], u[j], GJ[0, j] - total
+        for k in range(L):
+            B[j, k] = s[i, k] * (weight * (p[j * L + k] - product - GJ[0, k]) - slope) - weight * u[k]
+        B[j, j] += slope
+
+
+@inline_kernel
+def softmax_slope(s, i, slack, u):
+    """Fill u = ∂φ_i/∂s_i with the weights in row i of s and slack = ∂φ_i/∂S_i."""
+    L, mean = s.shape[1], 0.0
     for j in range(L):
         mean += s[i, j] * slack[j]
     for j in range(L):
         u[j] = s[i, j] * (slack[j] - mean)
+
+
+@inline_kernel
+def fill_slack(p, s, i, slack):
+    """Fill slack = ∂φ_i/∂S_i = (G S_i) − M_i for the weights in row i of s (L, L), and return φ_i."""
+    L = s.shape[1]
     for j in range(L):
-        gs = 0.0
-        for k in range(L):
-            gs += p[j * L + k] * s[i, k]
-        for k in range(L):
-            GJ[j, k] = (p[j * L + k] - gs) * s[i, k]
-    for k in range(L):
-        column = 0.0
+        slack[j] = 0.0
+    for k in range(L):  # G is symmetric, and its rows are contiguous
+        weight = s[i, k]
         for j in range(L):
-            column += s[i, j] * GJ[j, k]
+            slack[j] += weight * p[k * L + j]
+    value = 0.0
+    for j in range(L):
+        m = p[L * L + j * L + i]
+        value += s[i, j] * (0.5 * slack[j] - m)
+        slack[j] -= m
+    return value
+
+
+@inline_kernel
+def row_slope(attention, s, i, slack, u):
+    """Fill u = ∂φ_i/∂s_i, as `row_derivatives` without the second derivatives."""
+    if attention.softmax:
+        softmax_slope(s, i, slack, u)
+    else:
+        L = s.shape[1]
+        count = i + 1 if attention.causal else L
         for j in range(L):
-            B[j, k] = s[i, j] * (GJ[j, k] - column) - s[i, k] * u[j] - s[i, j] * u[k]
-        B[k, k] += u[k]
+            u[j] = slack[j] if j < count else 0.0
+
+
+@inline_kernel
+def pull_back_slope(attention, z, L, r, i, u, grad):
+    """Add the gradient in z of row i, whose derivative in its scores is u, as `pull_back` without the Hessian."""
+    b1 = 1.0 / attention.temperature
+    half = r if attention.tied else r // 2
+    first = 0 if attention.tied else half  # column of the keys
+    for j in range(L):
+        c = b1 * u[j]
+        for a in range(half):
+            q, k = i * r + a, j * r + first + a
+            along, across = c * z[k], c * z[q]
+            grad[q] += along
+            grad[k] += across
 
 
 @inline_kernel
