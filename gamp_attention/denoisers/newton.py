@@ -43,12 +43,13 @@ class Workspace(NamedTuple):
     point: np.ndarray
     loss: Any  # what make_work(loss) returns
     minima: np.ndarray
-    stop: np.ndarray  # (1,), not zero once the caller was interrupted; see `over_blocks`
+    stop: np.ndarray  # (1,), not zero once the caller was interrupted; see `interruptible_blocks`
+    count: np.ndarray  # (1,), evaluations of Hessians so far
 
 
-_N, _M, _B, _STOP = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1)), np.zeros(1, dtype=np.int64)
+_N, _M, _B, _I = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1)), np.zeros(1, dtype=np.int64)
 METRIC = typeof(Metric(_B, _B, 1.0, 1.0))  # types of numba's, for what is called at addresses
-WORKSPACE = typeof(Workspace(_N, _M, _M, _N, _N, _N, _N, 0, _M, _STOP))
+WORKSPACE = typeof(Workspace(_N, _M, _M, _N, _N, _N, _N, 0, _M, _I, _I))
 
 
 def make_metric(V: np.ndarray) -> Metric:
@@ -70,7 +71,7 @@ def make_workspace(loss, n_fields, stop):
     k, minima = n_fields, np.empty((NEWTON.max_minima, n_fields))
     return Workspace(
         np.empty(k), np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
-        make_work(loss), minima, stop,
+        make_work(loss), minima, stop, np.zeros(1, dtype=np.int64),
     )  # fmt: skip
 
 
@@ -183,6 +184,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
     if end != END.unfinished:
         return value, end
     k, was_short = z.shape[0], False
+    ws.count[0] += 1
     value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
     for number in range(NEWTON.max_iter):
         size, scale = 0.0, 0.0
@@ -234,6 +236,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
         while True:
             for i in range(k):
                 z[i] = ws.start[i] - t * ws.step[i]
+            ws.count[0] += 1
             trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
             if trial <= value - NEWTON.enough * t * slope + rounding:
                 break

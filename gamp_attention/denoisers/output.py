@@ -33,6 +33,7 @@ class Denoised(NamedTuple):
     loss : (n,) ℓ(z).
     gap : (n,) by how much the next minimum found is higher; inf where there is none or the minimum was held.
     solved : (n,) whether the minimisation reached a stationary point.
+    n_hessians : (n,) Hessians that were evaluated; 0 for two tokens and one column, whose form is closed.
     """
 
     z: np.ndarray
@@ -43,6 +44,7 @@ class Denoised(NamedTuple):
     loss: np.ndarray
     gap: np.ndarray
     solved: np.ndarray
+    n_hessians: np.ndarray
 
 
 @quiet
@@ -149,7 +151,7 @@ def empty_answer(start: np.ndarray, r: int, jacobian: bool = False) -> Denoised:
     return Denoised(
         z=np.array(start, dtype=float), g=np.empty((n, k)), response=np.empty((n, k // r, r, r)),
         jacobian=np.empty((n if jacobian else 0, k, k)), moreau=np.empty(n), loss=np.empty(n), gap=np.empty(n),
-        solved=np.empty(n, dtype=np.bool_),
+        solved=np.empty(n, dtype=np.bool_), n_hessians=np.zeros(n, dtype=np.int64),
     )  # fmt: skip
 
 
@@ -189,9 +191,9 @@ def denoise_sample(mu, loss, p, w, metric, most, points, scratch, out):
     k = w.shape[0]
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     ws, inverse, product = scratch.newton, scratch.inverse, scratch.product
-    x = out.z[mu]
+    x, before = out.z[mu], ws.count[0]
     value, out.gap[mu], status = minimise_globally(loss, p, w, metric, x, most, points, ws)
-    out.moreau[mu] = value
+    out.moreau[mu], out.n_hessians[mu] = value, ws.count[0] - before
     out.solved[mu] = status == END.solved
     factor_hessian(metric, ws)
     whole = k <= SMALL or out.jacobian.shape[0] > 0

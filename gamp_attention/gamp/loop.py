@@ -13,9 +13,10 @@ from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import overlaps, risk_at
 from gamp_attention.denoisers.newton import NotPositiveDefinite
 from gamp_attention.gamp.acceleration import ACCELERATION, Acceleration
+from gamp_attention.gamp.budget import BUDGET, Budget, starts_of_searches
 from gamp_attention.gamp.monitor import StepReport
 from gamp_attention.gamp.step import GampState, gamp_step
-from gamp_attention.gamp.watch import Watch
+from gamp_attention.gamp.watch import WATCH, Watch
 from gamp_attention.results import Recorder, Status
 
 LATE = "late"
@@ -26,7 +27,7 @@ Callback = Callable[[int, GampState, StepReport], None]
 class Plan:
     """What is the same at every iteration, as in `run_gamp`.
 
-    But for `V_hat`, a function of the iteration; `direction`, near which that of lowest curvature is looked for; and
+    But for `bounded`, whether searches are those of `gamp_attention.gamp.budget`; `V_hat`, a function of the iteration; `direction`, near which that of lowest curvature is looked for; and
     `accelerate`, which may be LATE: steps then grow near the end, and extrapolation waits for held minima and a small
     gradient.
     """
@@ -43,6 +44,7 @@ class Plan:
     memory: Memory
     callback: Callback | None
     direction: np.ndarray | None = None
+    bounded: bool = False
 
 
 class Loop:
@@ -67,7 +69,9 @@ class Loop:
         plan = self._plan
         self.state, self._began, self.start, self.ceiling = state, self.t, state.Q, ceiling
         self._ended: Status | None = None
-        self.watch = Watch(plan.tol, plan.hold_after, plan.settling, state)
+        patience = BUDGET.patience if plan.bounded else WATCH.patience
+        self.watch = Watch(plan.tol, plan.hold_after, plan.settling, state, patience)
+        self._budget = Budget(plan.data, plan.bounded and plan.settling)
         late = plan.accelerate == LATE
         self._step = Damping(plan.damping, grows=late)
         self._acceleration = Acceleration(0 if late else ACCELERATION.warm_up) if plan.accelerate else None
@@ -93,6 +97,10 @@ class Loop:
         beta = self._step(t)
         after, report = self._next(t, beta)
         verdict = self.watch.judge(t, self.state, report, beta)
+        if report is not None:
+            self._budget.add(report)
+            if verdict is None and self._budget.is_spent:
+                verdict = Status.STALLED
         seen = risk_at(plan.data, self.state.Q, plan.risk) if report is None else report
         self.record.add(overlaps(plan.data, self.state.Q, self.state.V), seen.gradient_norm, seen.train_loss)
         self.seen = self.state.Q
@@ -125,14 +133,15 @@ class Loop:
         plan = self._plan
         try:
             return gamp_step(
-                plan.data, plan.risk, self.state, beta, hold=t >= plan.hold_after, V_hat=plan.V_hat(t),
-                memory=plan.memory,
+                plan.data, plan.risk, self.state, beta, hold=False, V_hat=plan.V_hat(t), memory=plan.memory,
+                max_starts=starts_of_searches(t, plan.hold_after, plan.bounded),
             )  # fmt: skip
         except (np.linalg.LinAlgError, NotPositiveDefinite):
             return self.state, None
 
     def _parts(self) -> dict[str, Any]:
         parts: dict[str, Any] = {"damping": self._step, "watch": self.watch, "record": self.record}
+        parts |= {"budget": self._budget} if self._plan.bounded else {}
         return parts if self._acceleration is None else parts | {"acceleration": self._acceleration}
 
     def snapshot(self) -> dict[str, Any]:

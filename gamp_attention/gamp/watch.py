@@ -37,8 +37,8 @@ class Watch:
     lowest_Q, lowest_loss : the weights of lowest training loss, and this loss.
     """
 
-    def __init__(self, tol: float, hold_after: int, settling: bool, start: GampState) -> None:
-        self._tol, self._hold_after, self._settling = tol, hold_after, settling
+    def __init__(self, tol: float, hold_after: int, settling: bool, start: GampState, patience: float) -> None:
+        self._tol, self._hold_after, self._settling, self._patience = tol, hold_after, settling, patience
         self.best_state, self.best_norm = start, np.inf
         self.lowest_Q, self.lowest_loss = start.Q, np.inf
         self._mark = 0  # iteration at which progress was last made
@@ -65,7 +65,7 @@ class Watch:
             self._mark, self._mark_norm, self._mark_loss = t, norm, loss
         elif norm <= WATCH.progress * self._mark_norm or loss <= WATCH.loss_progress * self._mark_loss:
             self._mark, self._mark_norm, self._mark_loss = t, min(norm, self._mark_norm), min(loss, self._mark_loss)
-        elif t - self._mark > WATCH.patience * ADAPTIVE.start / min(step, ADAPTIVE.start):
+        elif t - self._mark > self._patience * ADAPTIVE.start / min(step, ADAPTIVE.start):
             return Status.STALLED
         return None
 

@@ -1,0 +1,110 @@
+"""The bounded search of default runs: few further starts, at few iterations, within a budget of arithmetic.
+
+State evolution describes proximal steps to global minima. A search for them costs up to 400 minimisations per sample,
+which for two tokens and one column is little, but for long samples more than a hundred times the products X̃Q and X̃ᵀg
+that it serves. A run to a tolerance need not follow state evolution: it needs a good minimum of the risk. So it searches
+each sample a few times, from its mirror image and its centre, and otherwise keeps the local minimum next to the last
+one. Descent, which evaluates gradients only, finishes the work if message passing has spent its budget.
+
+The unit is one evaluation of the gradient of the risk. The costs are counted, not timed, so that runs are reproducible.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention.data.dataset import Dataset
+from gamp_attention.denoisers.prox import SEARCH
+from gamp_attention.gamp.monitor import StepReport
+from gamp_attention.losses.attention import AttentionLoss
+from gamp_attention.losses.dot_product import DotProductAttention
+
+
+class BudgetSettings(NamedTuple):
+    """Settings of bounded searches, and the costs of operations in seconds."""
+
+    exact_fields: int = 2  # L r up to which default runs search for global minima
+    searched: tuple[int, ...] = (1, 3, 6)  # iterations at which samples are searched
+    starts: int = 2  # further starts of each search: the mirror image of the last minimum, and the centre ω
+    hold_after: int = 7  # iteration from which local minima are kept
+    patience: int = 12  # iterations after that without progress, after which descent takes over
+    gradients: float = 250.0  # budget of message passing, in evaluations of the gradient
+    least: int = 8  # iterations; if the budget does not suffice for so many, the run is a descent
+    typical: float = 5.0  # Hessians per sample and iteration
+    product: float = 0.25e-9  # seconds of a multiplication and addition of X̃Q or X̃ᵀg
+    exponential: float = 8e-9  # seconds of an attention weight
+    small: float = 1e-9  # seconds of an operation on matrices of the size L or L r
+    call: float = 0.2e-6  # seconds of a call per sample
+
+
+BUDGET = BudgetSettings()
+
+
+class Costs(NamedTuple):
+    """Seconds per sample of one evaluation of the gradient of the risk, and of one Hessian of the proximal objective."""
+
+    gradient: float
+    hessian: float
+
+    @classmethod
+    def of(cls, data: Dataset) -> "Costs":
+        """Return the costs for the shapes of a dataset."""
+        L, r, d, loss = data.n_tokens, data.rank, data.dim, data.loss
+        k, value = L * r, BUDGET.call + BUDGET.exponential * L * L
+        slope = value + 0.4 * BUDGET.small * (L**3 + 4 * L * k)
+        hessian = value + BUDGET.small * (L**3 * (1 + r * r) + k**3 / 3)
+        if not (isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention)):
+            slope, hessian = 4 * k * value, 4 * k * (k + 1) * value  # central differences
+        return cls(slope + 4 * L * d * r * BUDGET.product, hessian)
+
+
+class Budget:
+    """The work of message passing from one start, in evaluations of the gradient.
+
+    Parameters
+    ----------
+    data : the samples.
+    bounded : whether there is a bound.
+
+    Attributes
+    ----------
+    spent : evaluations of the gradient that the iterations so far have cost as much as.
+    """
+
+    def __init__(self, data: Dataset, bounded: bool) -> None:
+        self._costs, self._bounded, self.spent = Costs.of(data), bounded, 0.0
+
+    def iteration(self, n_hessians: float) -> float:
+        """Return the cost of an iteration of message passing with so many Hessians per sample."""
+        gradient, hessian = self._costs
+        return 1.5 + (n_hessians + 1) * hessian / gradient
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether descent is to take over."""
+        return self._bounded and self.spent >= BUDGET.gradients
+
+    @property
+    def suffices(self) -> bool:
+        """Whether message passing can make enough iterations to be worth beginning."""
+        return not self._bounded or BUDGET.least * self.iteration(BUDGET.typical) <= BUDGET.gradients
+
+    def add(self, report: StepReport) -> None:
+        """Count an iteration."""
+        seen = report.denoised
+        self.spent += self.iteration(BUDGET.typical if seen is None else float(np.mean(seen.n_hessians)))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return all that changes."""
+        return {"spent": self.spent}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Continue from a snapshot."""
+        self.spent = float(snapshot["spent"])
+
+
+def starts_of_searches(t: int, hold_after: int, bounded: bool) -> int:
+    """Return the bound on the further starts of each sample's search at iteration t."""
+    if bounded:
+        return BUDGET.starts if t in BUDGET.searched and t < hold_after else 0
+    return SEARCH.max_starts if t < hold_after else 0
