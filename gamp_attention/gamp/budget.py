@@ -30,6 +30,8 @@ class BudgetSettings(NamedTuple):
     patience: int = 12  # iterations after that without progress, after which descent takes over
     gradients: float = 250.0  # budget of message passing, in evaluations of the gradient
     least: int = 8  # iterations; if the budget does not suffice for so many, the run is a descent
+    verification: float = 60.0  # gradients that each of the checks of the result may cost
+    least_samples: int = 16  # samples whose minima are compared at the end, even if that costs more
     typical: float = 5.0  # Hessians per sample and iteration
     product: float = 0.25e-9  # seconds of a multiplication and addition of X̃Q or X̃ᵀg
     exponential: float = 8e-9  # seconds of an attention weight
@@ -56,6 +58,22 @@ class Costs(NamedTuple):
         if not (isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention)):
             slope, hessian = 4 * k * value, 4 * k * (k + 1) * value  # central differences
         return cls(slope + 4 * L * d * r * BUDGET.product, hessian)
+
+
+def samples_to_verify(data: Dataset, bounded: bool) -> np.ndarray | None:
+    """Return the samples whose proximal minima a bounded run compares at its end, evenly spaced; None for all."""
+    gradient, hessian = Costs.of(data)
+    each = (1 + BUDGET.starts) * 3 * BUDGET.typical * hessian / gradient
+    n, fraction = data.n_samples, BUDGET.verification / each
+    if not bounded or fraction >= 1:
+        return None
+    return np.linspace(0, n - 1, min(n, max(BUDGET.least_samples, int(fraction * n)))).astype(int)
+
+
+def can_solve_for_variances(data: Dataset, bounded: bool) -> bool:
+    """Return whether the iteration for V at a critical point costs little, next to the rest of a bounded run."""
+    gradient, hessian = Costs.of(data)
+    return not bounded or 10 * hessian <= 3 * BUDGET.verification * gradient
 
 
 class Budget:

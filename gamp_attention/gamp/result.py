@@ -8,6 +8,7 @@ import numpy as np
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, overlaps, risk_at, susceptibility
+from gamp_attention.gamp.budget import BUDGET, can_solve_for_variances, samples_to_verify
 from gamp_attention.gamp.loop import Loop, Plan
 from gamp_attention.gamp.settling import is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
@@ -36,8 +37,10 @@ class GampResult(Ended):
     direction : (d, r) its eigenvector, of norm 1, where the risk is softest, and the way off a saddle; None where the
         run did not converge.
     n_escapes : saddles that the run has left.
-    n_off_global : samples whose held proximal minimum is not the global one.
-    n_near_jump : samples with another proximal minimum nearly as low.
+    n_off_global : samples whose held proximal minimum is not the global one, among those searched.
+    n_near_jump : samples with another proximal minimum nearly as low, among those searched.
+    n_searched : samples that were searched for other minima at the end: all of them, or after a bounded search (see
+        `search` of `run_gamp`) so many as this takes little time, with two further starts each.
     state : the last state of message passing, to go on from.
     starts : what became of each start; see `gamp_attention.gamp.many_starts`.
     message : the outcome in words.
@@ -62,6 +65,7 @@ class GampResult(Ended):
     n_near_jump: int
     state: GampState
     message: str
+    n_searched: int = 0
     starts: tuple[Any, ...] = ()
 
 
@@ -98,14 +102,15 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
         message += f"; settling: {'converged' if status.converged else 'stalled'} after {n_settle}"
 
     at = risk_at(data, Q, risk)
-    if n_settle:
+    if n_settle and can_solve_for_variances(data, plan.bounded):
         settled_V = susceptibility(data, at, Q)
         V = settled_V if np.isfinite(settled_V).all() else V
-    fixed = is_fixed_point(data, at, V) if status.converged else None
+    samples = samples_to_verify(data, plan.bounded)
+    fixed = is_fixed_point(data, at, V, samples=samples) if status.converged else None
     curvature = lowest_curvature(data, at, Q, plan.direction) if status.converged else None
     if curvature is not None and not curvature.is_minimum:
         message += f"; a saddle of the risk, lowest eigenvalue {curvature.lowest_eigenvalue:.2g}: escape=True leaves it"
-    n_off, n_near = _competing_minima(data, risk, at, V)
+    n_off, n_near = _competing_minima(data, risk, at, V, samples, BUDGET.starts if plan.bounded else None)
     if tol > 0 and not status.converged:
         message += _advice(data, risk, status, at.gradient_norm)
     return GampResult(
@@ -115,7 +120,8 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
         is_minimum=curvature is not None and curvature.is_minimum,
         lowest_eigenvalue=np.nan if curvature is None else curvature.lowest_eigenvalue,
         direction=None if curvature is None else curvature.direction, n_escapes=loop.escapes,
-        n_off_global=n_off, n_near_jump=n_near, state=last if data.rows_here else last.fetched(), message=message,
+        n_off_global=n_off, n_near_jump=n_near, n_searched=data.n_samples if samples is None else len(samples),
+        state=last if data.rows_here else last.fetched(), message=message,
     )  # fmt: skip
 
 
@@ -129,12 +135,23 @@ def _advice(data: Dataset, risk: str, status: Status, norm: float) -> str:
     )
 
 
-def _competing_minima(data: Dataset, risk: str, at: RiskAtPoint, V: np.ndarray, near: float = 1e-2) -> tuple[int, int]:
+def _competing_minima(
+    data: Dataset,
+    risk: str,
+    at: RiskAtPoint,
+    V: np.ndarray,
+    samples: np.ndarray | None,
+    max_starts: int | None,
+    near: float = 1e-2,
+) -> tuple[int, int]:
     """Samples whose fields z are not the global minimum of their proximal objective at ω = z − V g, and nearly not.
 
-    Nearly: the next minimum is higher by less than `near`, in units of the mean loss of a sample.
+    Nearly: the next minimum is higher by less than `near`, in units of the mean loss of a sample. Only `samples` are
+    searched, if not all, each from at most `max_starts` further starts.
     """
-    held, best = denoise_at(data, at, V, hold=True), denoise_at(data, at, V)
+    held = denoise_at(data, at, V, samples=samples, hold=True)
+    best = denoise_at(data, at, V, samples=samples, max_starts=max_starts)
     off = best.moreau < held.moreau - 1e-9 * (1.0 + np.abs(held.moreau))
-    mean_loss = np.mean(np.abs(best.loss + data.terms(risk).constant))
+    constant = data.terms(risk).constant
+    mean_loss = np.mean(np.abs(best.loss + (constant if samples is None else constant[samples])))
     return int(np.count_nonzero(off)), int(np.count_nonzero(best.gap < near * mean_loss))

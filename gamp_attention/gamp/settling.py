@@ -135,16 +135,20 @@ def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
     return step.reshape(shape)
 
 
-def is_fixed_point(data: Dataset, at: RiskAtPoint, V: np.ndarray, tol: float = 1e-6) -> bool:
+def is_fixed_point(
+    data: Dataset, at: RiskAtPoint, V: np.ndarray, tol: float = 1e-6, samples: np.ndarray | None = None
+) -> bool:
     """Whether a critical point is a fixed point of GAMP with its local minima held.
 
     Eq. :eq:`critical`.
 
     V is halved until no sample's proximal objective is concave at z; ω = z − V g then has z for its proximal point.
+    `samples` are those for which this is checked, if not all.
     """
-    lowest = float(np.linalg.eigvalsh(at.hessians).min())
+    lowest = float(np.linalg.eigvalsh(at.hessians if samples is None else at.hessians[samples]).min())
     while np.linalg.eigvalsh(V).max() * max(-lowest, 0.0) > 0.9:
         V = 0.5 * V
-    out = denoise_at(data, at, V, hold=True)
-    residual = np.abs(out.z - at.z).max() / (np.abs(at.z).max() + np.finfo(float).tiny)
+    out = denoise_at(data, at, V, samples=samples, hold=True)
+    z = at.z if samples is None else at.z[samples]
+    residual = np.abs(out.z - z).max() / (np.abs(at.z).max() + np.finfo(float).tiny)
     return bool(out.solved.all() and residual < tol)
