@@ -3,8 +3,9 @@
 State evolution describes proximal steps to global minima. A search for them costs up to 400 minimisations per sample,
 which for two tokens and one column is little, but for long samples more than a hundred times the products X̃Q and X̃ᵀg
 that it serves. A run to a tolerance need not follow state evolution: it needs a good minimum of the risk. So it searches
-each sample a few times, from its mirror image and its centre, and otherwise keeps the local minimum next to the last
-one. Descent, which evaluates gradients only, finishes the work if message passing has spent its budget.
+each sample at every second iteration, from its mirror image and its centre, and otherwise keeps the local minimum next
+to the last one. Descent, which evaluates gradients only, finishes the work if message passing has spent its budget. If
+descent takes long, message passing is resumed, with a larger budget, and the lower of both minima is the result.
 
 The unit is one evaluation of the gradient of the risk. The costs are counted, not timed, so that runs are reproducible.
 """
@@ -24,11 +25,12 @@ class BudgetSettings(NamedTuple):
     """Settings of bounded searches, and the costs of operations in seconds."""
 
     exact_fields: int = 2  # L r up to which default runs search for global minima
-    searched: tuple[int, ...] = (1, 3, 6)  # iterations at which samples are searched
+    every: int = 2  # iterations from one search of the samples to the next; the first iteration makes none
     starts: int = 2  # further starts of each search: the mirror image of the last minimum, and the centre ω
-    hold_after: int = 7  # iteration from which local minima are kept
-    patience: int = 12  # iterations after that without progress, after which descent takes over
+    patience: int = 12  # iterations after the last search that may pass without progress, before descent takes over
     gradients: float = 250.0  # budget of message passing, in evaluations of the gradient
+    descents: float = 10.0  # further budget, in what the descent after message passing has cost
+    worthwhile: float = 0.4  # least further budget for which message passing is resumed, in units of the first
     least: int = 8  # iterations; if the budget does not suffice for so many, the run is a descent
     verification: float = 60.0  # gradients that each of the checks of the result may cost
     least_samples: int = 16  # samples whose minima are compared at the end, even if that costs more
@@ -87,10 +89,11 @@ class Budget:
     Attributes
     ----------
     spent : evaluations of the gradient that the iterations so far have cost as much as.
+    limit : evaluations after which descent takes over.
     """
 
     def __init__(self, data: Dataset, bounded: bool) -> None:
-        self._costs, self._bounded, self.spent = Costs.of(data), bounded, 0.0
+        self._costs, self.spent, self.limit = Costs.of(data), 0.0, BUDGET.gradients if bounded else np.inf
 
     def iteration(self, n_hessians: float) -> float:
         """Return the cost of an iteration of message passing with so many Hessians per sample."""
@@ -100,12 +103,23 @@ class Budget:
     @property
     def is_spent(self) -> bool:
         """Whether descent is to take over."""
-        return self._bounded and self.spent >= BUDGET.gradients
+        return self.spent >= self.limit
 
     @property
     def suffices(self) -> bool:
         """Whether message passing can make enough iterations to be worth beginning."""
-        return not self._bounded or BUDGET.least * self.iteration(BUDGET.typical) <= BUDGET.gradients
+        return BUDGET.least * self.iteration(BUDGET.typical) <= self.limit
+
+    def extend(self, n_descent: int) -> bool:
+        """Extend the budget, once, in proportion to the iterations of a descent; return whether this is worthwhile.
+
+        Where a descent takes long, minima are many, and the search for a lower one may take longer, too.
+        """
+        limit = BUDGET.descents * n_descent
+        if self.limit != BUDGET.gradients or limit - self.spent < BUDGET.worthwhile * BUDGET.gradients:
+            return False
+        self.limit = limit
+        return True
 
     def add(self, report: StepReport) -> None:
         """Count an iteration."""
@@ -114,15 +128,15 @@ class Budget:
 
     def snapshot(self) -> dict[str, Any]:
         """Return all that changes."""
-        return {"spent": self.spent}
+        return {"spent": self.spent, "limit": self.limit}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Continue from a snapshot."""
-        self.spent = float(snapshot["spent"])
+        self.spent, self.limit = float(snapshot["spent"]), float(snapshot["limit"])
 
 
 def starts_of_searches(t: int, hold_after: int, bounded: bool) -> int:
     """Return the bound on the further starts of each sample's search at iteration t."""
     if bounded:
-        return BUDGET.starts if t in BUDGET.searched and t < hold_after else 0
+        return BUDGET.starts if 0 < t < hold_after and t % BUDGET.every == 1 else 0
     return SEARCH.max_starts if t < hold_after else 0

@@ -69,6 +69,7 @@ class Loop:
         plan = self._plan
         self.state, self._began, self.start, self.ceiling = state, self.t, state.Q, ceiling
         self._ended: Status | None = None
+        self._after: GampState | None = None  # the next state, of a run that has stalled
         patience = BUDGET.patience if plan.bounded else WATCH.patience
         self.watch = Watch(plan.tol, plan.hold_after, plan.settling, state, patience)
         self._budget = Budget(plan.data, plan.bounded and plan.settling)
@@ -81,6 +82,17 @@ class Loop:
         self.record.step(np.nan)
         self.t, self.escapes = self.t + 1, self.escapes + 1
         self._begin(state, ceiling)
+
+    def resume(self, n_descent: int) -> bool:
+        """Continue a run that has stalled, if its budget allows this after a descent of so many iterations."""
+        stalled = self._ended is Status.STALLED and self._after is not None and self.t < self._plan.max_iter
+        if not (self._plan.bounded and stalled and self._budget.extend(n_descent)):
+            return False
+        self.record.step(self._step(self.t - self._began))
+        assert self._after is not None
+        self.t, self.state, self._ended, self._after = self.t + 1, self._after, None, None
+        self.watch.resume(self.t - self._began)
+        return True
 
     def run(self, until: float = np.inf) -> Status | None:
         """Iterate until the watch says how it has ended; None where iteration `until` comes first."""
@@ -99,7 +111,7 @@ class Loop:
         verdict = self.watch.judge(t, self.state, report, beta)
         if report is not None:
             self._budget.add(report)
-            if verdict is None and self._budget.is_spent:
+            if verdict is None and (self._budget.is_spent or not self._budget.suffices):
                 verdict = Status.STALLED
         seen = risk_at(plan.data, self.state.Q, plan.risk) if report is None else report
         self.record.add(overlaps(plan.data, self.state.Q, self.state.V), seen.gradient_norm, seen.train_loss)
@@ -112,6 +124,7 @@ class Loop:
             return Status.MAX_ITER
         if verdict is not None:
             if not self.watch.worth_a_smaller_step(verdict) or not self._step.shrink():
+                self._after = after
                 return verdict
             after = self.watch.restart(t)
             if self._acceleration is not None:

@@ -10,10 +10,13 @@ from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, overlaps, risk_at, susceptibility
 from gamp_attention.gamp.budget import BUDGET, can_solve_for_variances, samples_to_verify
 from gamp_attention.gamp.loop import Loop, Plan
-from gamp_attention.gamp.settling import is_fixed_point, settle
+from gamp_attention.gamp.settling import Settled, is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
 from gamp_attention.penalties.matrix import on_kinks
 from gamp_attention.results import Ended, History, Overlaps, Status
+
+
+CYCLES = (Status.STALLED, Status.DIVERGED, Status.NONFINITE)  # ends of message passing that descent can better
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,28 +84,40 @@ def followed(plan: Plan, loop: Loop) -> GampResult:
 def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None = None) -> GampResult:
     """Settle where message passing cycled, verify, and report the best there is.
 
-    Settling begins at the weights of lowest training loss, or at given ones instead.
+    Settling begins at the weights of lowest training loss, or at given ones instead. A run with a budget may then
+    resume message passing; of the critical points found, that of lowest training loss is reported.
     """
-    data, risk, tol, watch, last = plan.data, plan.risk, plan.tol, loop.watch, loop.state
+    data, risk, tol, watch = plan.data, plan.risk, plan.tol, loop.watch
+    descents = list[Settled]()
+    while plan.settling and passing in CYCLES and (start is not None or np.isfinite(watch.lowest_loss)):
+        settled = settle(data, risk, watch.lowest_Q if start is None else start, tol)
+        descents.append(settled)
+        if start is not None or settled.gradient_norm > tol or not loop.resume(settled.n_iter):
+            break
+        resumed = loop.run()
+        assert resumed is not None
+        passing = resumed
+
+    last = loop.state
     keep_last = passing is Status.CONVERGED or (tol == 0 and passing is Status.MAX_ITER)
     best = last if keep_last else watch.best_state
-    Q, V, status, n_settle = best.Q, best.V, passing, 0
+    Q, V, status, n_settle = best.Q, best.V, passing, sum(settled.n_iter for settled in descents)
     if tol > 0 and not data.penalty.smooth:
         Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
     message = f"message passing: {passing.value} after {loop.t} iterations"
-
-    cycles = passing in (Status.STALLED, Status.DIVERGED, Status.NONFINITE)
-    if plan.settling and cycles and (start is not None or np.isfinite(watch.lowest_loss)):
-        settled = settle(data, risk, watch.lowest_Q if start is None else start, tol)
-        n_settle = settled.n_iter
-        if settled.gradient_norm <= tol:
+    lowest = min(descents, key=lambda settled: (not settled.gradient_norm <= tol, settled.train_loss), default=None)
+    if lowest is not None:
+        reached, higher = lowest.gradient_norm <= tol, passing is Status.CONVERGED
+        if higher:
+            higher = not reached or lowest.train_loss >= risk_at(data, Q, risk).train_loss
+        if reached and not higher:
             status = Status.SETTLED
-        if start is not None or settled.gradient_norm < watch.best_norm:
-            Q = settled.Q
+        if not higher and (start is not None or reached or lowest.gradient_norm < watch.best_norm):
+            Q = lowest.Q
         message += f"; settling: {'converged' if status.converged else 'stalled'} after {n_settle}"
 
     at = risk_at(data, Q, risk)
-    if n_settle and can_solve_for_variances(data, plan.bounded):
+    if lowest is not None and can_solve_for_variances(data, plan.bounded):
         settled_V = susceptibility(data, at, Q)
         V = settled_V if np.isfinite(settled_V).all() else V
     samples = samples_to_verify(data, plan.bounded)

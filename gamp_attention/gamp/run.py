@@ -69,10 +69,11 @@ def run_gamp(
     max_iter : bound on iterations of message passing, where the run then ends without settling. By default, one that
         runs do not meet.
     hold_after : iteration from which each sample keeps its local proximal minimum; global minima before.
-        If not given, 20, or never where tol=0, since state evolution tracks global minima; 7 for bounded searches.
+        If not given, 20, or never where tol=0, since state evolution tracks global minima.
     search : "full": up to `hold_after`, each sample is searched for the global minimum of its proximal objective, which
-        state evolution describes. "bounded": it is searched at three iterations, from two further starts, and message
-        passing gives way to settling once its work equals that of 250 gradients; see `gamp_attention.gamp.budget`.
+        state evolution describes. "bounded": it is searched at every second iteration, from two further starts, and
+        message passing gives way to settling once its work equals that of 250 gradients, or of ten times the
+        gradients that settling takes; see `gamp_attention.gamp.budget`.
         "auto": "bounded" for runs to a tolerance if L r > 2, unless `hold_after`, `onsager` or `memory` is given.
     accelerate : extrapolate by Anderson acceleration, with damped iterations wherever that raises the gradient norm.
         The same fixed points in fewer iterations, but the iterates are no longer those that state evolution tracks. If
@@ -130,7 +131,7 @@ def run_gamp(
     many = data.n_tokens * data.rank > BUDGET.exact_fields
     bounded = search == "bounded" or (search == "auto" and usual and many and tol > 0)
     if hold_after is None:
-        hold_after = BUDGET.hold_after if bounded else WATCH.hold_after if tol > 0 else sys.maxsize
+        hold_after = WATCH.hold_after if tol > 0 or bounded else sys.maxsize
     hold_after = check.integer("hold_after", hold_after, low=0)
     if empirical_after is not None:
         empirical_after = check.integer("empirical_after", empirical_after, low=0)

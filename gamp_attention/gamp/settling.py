@@ -39,6 +39,7 @@ class Settled(NamedTuple):
     Q: np.ndarray  # (d, r) weights
     gradient_norm: float  # ‖∇R‖_F/(λ√d) there
     n_iter: int  # of L-BFGS or proximal gradient steps, plus Newton steps
+    train_loss: float  # ε_t there
 
 
 def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 5000) -> Settled:
@@ -62,7 +63,7 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 
                 break
             best, at = trial, trial_at
         if smooth or at.gradient_norm <= tol or handover <= tol or n_iter >= max_iter:
-            return Settled(best, at.gradient_norm, n_iter)
+            return Settled(best, at.gradient_norm, n_iter, at.train_loss)
         handover *= 0.1  # the entries at kinks were not all known yet
 
 

@@ -78,6 +78,14 @@ class Watch:
         self._mark, self._mark_norm, self._mark_loss = t, self.best_norm, np.inf
         return self.best_state
 
+    def resume(self, t: int) -> None:
+        """Wait for progress from iteration t on, with the patience of a run without a budget.
+
+        The lowest training loss is that of the iterations from now on.
+        """
+        self._mark, self._mark_norm, self._mark_loss = t, np.inf, np.inf
+        self._patience, self.lowest_loss = WATCH.patience, np.inf
+
     def snapshot(self) -> dict[str, Any]:
         """What has changed since the start."""
         best = {"state": self.best_state.snapshot(), "norm": self.best_norm}
