@@ -86,6 +86,8 @@ def assign(target, source):
 def cholesky(hess, shift, chol):
     """Factor hess + shift I into chol; False where it is not positive definite."""
     k = hess.shape[0]
+    if k > NEWTON.columnwise:
+        return cholesky_by_rows(hess, shift, chol)
     for i in range(k):
         for j in range(i + 1):
             acc = hess[i, j]
@@ -99,6 +101,35 @@ def cholesky(hess, shift, chol):
                 chol[i, i] = np.sqrt(acc)
             else:
                 chol[i, j] = acc / chol[j, j]
+    return True
+
+
+@inline_kernel
+def cholesky_by_rows(hess, shift, chol):
+    """`cholesky` for large matrices: each row of the transposed factor is taken from all rows after it at once.
+
+    The transposed factor is formed in the upper triangle, where rows are contiguous, and copied to the lower one.
+    """
+    k = hess.shape[0]
+    for i in range(k):
+        for j in range(i, k):
+            chol[i, j] = hess[i, j]
+        chol[i, i] += shift
+    for m in range(k):
+        if not chol[m, m] > 1e-14 * abs(hess[m, m]):
+            return False
+        root = np.sqrt(chol[m, m])
+        chol[m, m] = root
+        root = 1.0 / root
+        for j in range(m + 1, k):
+            chol[m, j] *= root
+        for i in range(m + 1, k):
+            c = chol[m, i]
+            for j in range(i, k):
+                chol[i, j] -= c * chol[m, j]
+    for i in range(k):
+        for j in range(i):
+            chol[i, j] = chol[j, i]
     return True
 
 

@@ -33,8 +33,9 @@ class BudgetSettings(NamedTuple):
     worthwhile: float = 0.4  # least further budget for which message passing is resumed, in units of the first
     least: int = 8  # iterations; if the budget does not suffice for so many, the run is a descent
     verification: float = 60.0  # gradients that each of the checks of the result may cost
-    least_samples: int = 16  # samples whose minima are compared at the end, even if that costs more
+    held: float = 3.0  # Hessians per sample of a proximal step that begins at its end
     typical: float = 5.0  # Hessians per sample and iteration
+    searches: float = 45.0  # Hessians per sample of a search from `starts` further starts
     product: float = 0.25e-9  # seconds of a multiplication and addition of X̃Q or X̃ᵀg
     exponential: float = 8e-9  # seconds of an attention weight
     small: float = 1e-9  # seconds of an operation on matrices of the size L or L r
@@ -62,14 +63,14 @@ class Costs(NamedTuple):
         return cls(slope + 4 * L * d * r * BUDGET.product, hessian)
 
 
-def samples_to_verify(data: Dataset, bounded: bool) -> np.ndarray | None:
-    """Return the samples whose proximal minima a bounded run compares at its end, evenly spaced; None for all."""
+def samples_to_verify(data: Dataset, bounded: bool, n_hessians: float) -> np.ndarray | None:
+    """Return the samples that a bounded run checks at its end, evenly spaced; None for all.
+
+    A check costs so many Hessians per sample. Where not even one sample's is worth it, there are none.
+    """
     gradient, hessian = Costs.of(data)
-    each = (1 + BUDGET.starts) * 3 * BUDGET.typical * hessian / gradient
-    n, fraction = data.n_samples, BUDGET.verification / each
-    if not bounded or fraction >= 1:
-        return None
-    return np.linspace(0, n - 1, min(n, max(BUDGET.least_samples, int(fraction * n)))).astype(int)
+    n, fraction = data.n_samples, BUDGET.verification * gradient / (n_hessians * hessian)
+    return None if not bounded or fraction >= 1 else np.linspace(0, n - 1, int(fraction * n)).astype(int)
 
 
 def can_solve_for_variances(data: Dataset, bounded: bool) -> bool:

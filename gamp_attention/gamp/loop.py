@@ -107,11 +107,13 @@ class Loop:
         """One iteration, or how the run has ended."""
         plan, t = self._plan, self.t - self._began
         beta = self._step(t)
+        if t == 0 and not self._budget.suffices:
+            return self._stay()
         after, report = self._next(t, beta)
         verdict = self.watch.judge(t, self.state, report, beta)
         if report is not None:
             self._budget.add(report)
-            if verdict is None and (self._budget.is_spent or not self._budget.suffices):
+            if verdict is None and self._budget.is_spent:
                 verdict = Status.STALLED
         seen = risk_at(plan.data, self.state.Q, plan.risk) if report is None else report
         self.record.add(overlaps(plan.data, self.state.Q, self.state.V), seen.gradient_norm, seen.train_loss)
@@ -136,6 +138,15 @@ class Loop:
             self._acceleration.restart()
         self.t, self.state = self.t + 1, after
         return None
+
+    def _stay(self) -> Status:
+        """End at the start, from where descent begins, as message passing is not worth its cost."""
+        at = risk_at(self._plan.data, self.state.Q, self._plan.risk)
+        self.watch.note(self.state, at.gradient_norm, at.train_loss)
+        self.record.add(overlaps(self._plan.data, self.state.Q, self.state.V), at.gradient_norm, at.train_loss)
+        self.seen = self.state.Q
+        finite = np.isfinite(at.gradient_norm)
+        return Status.NONFINITE if not finite else Status.CONVERGED if at.gradient_norm <= self._plan.tol else Status.STALLED
 
     def _extrapolates(self, t: int, report: StepReport) -> bool:
         late = t >= self._plan.hold_after and report.gradient_norm < ACCELERATION.late

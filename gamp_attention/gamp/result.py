@@ -120,11 +120,12 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
     if lowest is not None and can_solve_for_variances(data, plan.bounded):
         settled_V = susceptibility(data, at, Q)
         V = settled_V if np.isfinite(settled_V).all() else V
-    samples = samples_to_verify(data, plan.bounded)
-    fixed = is_fixed_point(data, at, V, samples=samples) if status.converged else None
+    some = samples_to_verify(data, plan.bounded, BUDGET.held)
+    fixed = is_fixed_point(data, at, V, samples=some) if status.converged else None
     curvature = lowest_curvature(data, at, Q, plan.direction) if status.converged else None
     if curvature is not None and not curvature.is_minimum:
         message += f"; a saddle of the risk, lowest eigenvalue {curvature.lowest_eigenvalue:.2g}: escape=True leaves it"
+    samples = samples_to_verify(data, plan.bounded, BUDGET.searches)
     n_off, n_near = _competing_minima(data, risk, at, V, samples, BUDGET.starts if plan.bounded else None)
     if tol > 0 and not status.converged:
         message += _advice(data, risk, status, at.gradient_norm)
@@ -164,6 +165,8 @@ def _competing_minima(
     Nearly: the next minimum is higher by less than `near`, in units of the mean loss of a sample. Only `samples` are
     searched, if not all, each from at most `max_starts` further starts.
     """
+    if samples is not None and not len(samples):
+        return 0, 0
     held = denoise_at(data, at, V, samples=samples, hold=True)
     best = denoise_at(data, at, V, samples=samples, max_starts=max_starts)
     off = best.moreau < held.moreau - 1e-9 * (1.0 + np.abs(held.moreau))

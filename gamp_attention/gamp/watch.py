@@ -51,10 +51,7 @@ class Watch:
         norm, loss = report.gradient_norm, report.train_loss
         if not np.isfinite(norm):
             return Status.NONFINITE
-        if norm < self.best_norm:
-            self.best_state, self.best_norm = state, norm
-        if loss < self.lowest_loss:
-            self.lowest_Q, self.lowest_loss = state.Q, loss
+        self.note(state, norm, loss)
         if self._tol == 0:
             return None
         if norm <= self._tol:
@@ -68,6 +65,13 @@ class Watch:
         elif t - self._mark > self._patience * ADAPTIVE.start / min(step, ADAPTIVE.start):
             return Status.STALLED
         return None
+
+    def note(self, state: GampState, norm: float, loss: float) -> None:
+        """Keep a state if it is the best so far."""
+        if norm < self.best_norm:
+            self.best_state, self.best_norm = state, norm
+        if loss < self.lowest_loss:
+            self.lowest_Q, self.lowest_loss = state.Q, loss
 
     def worth_a_smaller_step(self, verdict: Status) -> bool:
         """Whether to go on from the best state with a smaller step: not where a descent ends a cycle sooner."""

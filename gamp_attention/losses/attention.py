@@ -17,7 +17,9 @@ from numba.core.types import float64, int64
 from gamp_attention._core.addresses import behind
 from gamp_attention._core.compiled import inline_kernel, is_instance, overload
 from gamp_attention.losses.attention_kernels import (
+    add_blocks,
     attend_row,
+    clear_blocks,
     fill_scores,
     fill_slack,
     pull_back,
@@ -85,6 +87,7 @@ class AttentionWork(NamedTuple):
     u: np.ndarray  # (L,) gradient of one row in its scores
     slack: np.ndarray  # (L,) gradient of one row in its attention weights
     fields: np.ndarray  # (L r,)
+    blocks: np.ndarray  # (r (r + 1)/2, L²) Hessian in the fields, for each pair of columns
 
 
 def is_dot_product_loss(numba_type: Any) -> bool:
@@ -144,8 +147,9 @@ def _make_work(loss):
     def attention_work(loss):
         L = loss.n_tokens
         return AttentionWork(
-            np.empty((L, L)), np.empty((L, L)), np.empty((L, L)), np.empty(L), np.empty(L), np.empty(L * loss.rank)
-        )
+            np.empty((L, L)), np.empty((L, L)), np.empty((L, L)), np.empty(L), np.empty(L), np.empty(L * loss.rank),
+            np.empty((loss.rank * (loss.rank + 1) // 2, L * L)),
+        )  # fmt: skip
 
     return attention_work
 
@@ -185,12 +189,14 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
             for m in range(L * r):
                 hess[k, m] = 0.0
         fill_scores(loss.attention, z, L, r, s)
+        clear_blocks(L, r, work.blocks)
         value = 0.0
         for i in range(L):
             attend_row(loss.attention, s, i)
             value += fill_slack(p, s, i, slack)
             row_derivatives(loss.attention, p, s, i, slack, u, B, GJ)
-            pull_back(loss.attention, z, L, r, i, u, B, grad, hess, work.fields)
+            pull_back(loss.attention, z, L, r, i, u, B, grad, hess, work.fields, work.blocks)
+        add_blocks(L, r, work.blocks, hess)
         return value
 
     return attention_derivatives

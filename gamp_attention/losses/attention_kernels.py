@@ -144,17 +144,41 @@ def pull_back_slope(attention, z, L, r, i, u, grad):
 
 
 @inline_kernel
-def pull_back(attention, z, L, r, i, u, B, grad, hess, scratch):
-    """Add the part of row i, with derivatives u and B in its scores, to the gradient and Hessian in z."""
+def pull_back(attention, z, L, r, i, u, B, grad, hess, scratch, blocks):
+    """Add the part of row i, with derivatives u and B in its scores, to the gradient and Hessian in z.
+
+    For tied weights, most of the Hessian goes to `blocks`, which `add_blocks` adds after the last row.
+    """
     b1 = 1.0 / attention.temperature
     if attention.tied:
-        _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch)
+        _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks)
     else:
         _pull_untied(z, L, r, i, u, B, b1, grad, hess)
 
 
 @inline_kernel
-def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch):
+def clear_blocks(L, r, blocks):
+    """Set blocks to zero: (r (r + 1)/2, L²), one L × L matrix for each pair of columns."""
+    for pair in range(r * (r + 1) // 2):
+        for e in range(L * L):
+            blocks[pair, e] = 0.0
+
+
+@inline_kernel
+def add_blocks(L, r, blocks, hess):
+    """Add the matrix of columns a ≥ b, blocks[a (a + 1)/2 + b], to the entries (k a, m b) and (k b, m a) of hess."""
+    for a in range(r):
+        for b in range(a + 1):
+            pair = a * (a + 1) // 2 + b
+            for k in range(L):
+                for m in range(L):
+                    hess[k * r + a, m * r + b] += blocks[pair, k * L + m]
+                    if a > b:
+                        hess[k * r + b, m * r + a] += blocks[pair, k * L + m]
+
+
+@inline_kernel
+def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks):
     # ∂s_ij/∂z_k = δ_ik z_j + δ_jk z_i, all over the temperature
     b2 = b1 * b1
     for j in range(L):
@@ -176,13 +200,16 @@ def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch):
             for j in range(L):
                 acc += z[j * r + a] * scratch[j * r + b]
             hess[i * r + a, i * r + b] += acc
-            zz = b2 * z[i * r + a] * z[i * r + b]
             for m in range(L):
                 cross = scratch[m * r + a] * z[i * r + b]
                 hess[i * r + a, m * r + b] += cross
                 hess[m * r + b, i * r + a] += cross
-                for k in range(L):
-                    hess[k * r + a, m * r + b] += B[k, m] * zz
+    flat = B.reshape(L * L)
+    for a in range(r):
+        for b in range(a + 1):  # Σ_i z_ia z_ib B_i: long loops over whole matrices, in place of short ones over columns
+            zz, pair = b2 * z[i * r + a] * z[i * r + b], a * (a + 1) // 2 + b
+            for e in range(L * L):
+                blocks[pair, e] += zz * flat[e]
 
 
 @inline_kernel
