@@ -275,7 +275,7 @@ RESULTS = {
     "PhaseBoundaries": boundaries,
     "RegularizationPath": regularization_path,
     "Row": row,
-    "Settled": lambda: Settled(np.ones((D, R)), 1e-9, 12),
+    "Settled": lambda: Settled(np.ones((D, R)), 1e-9, 12, 0.5),
     "Stability": lambda: state_evolution().stability,
     "StateEvolutionResult": state_evolution,
     "Sweep": sweep,

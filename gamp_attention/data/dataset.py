@@ -127,6 +127,10 @@ class Dataset(Shown):
         self.penalty, self.lam = penalty, float(penalty.lam)
         self.rank = check.integer("rank", rank, low=1)
         L, d = self.positions.shape
+        parts = getattr(student, "parts", 1)
+        if (student is None or isinstance(student, DotProductAttention)) and self.rank > d * parts:
+            needs = f"at most {d * parts}, the rank that scores of tokens in d = {d} dimensions can have"
+            raise check.fail("rank", self.rank, needs)
         if spectra is None:
             estimated = self.source_means if self.source_means is not self.positions else None
             spectra = mean_squares(self.tokens, estimated)[:, None]

@@ -38,8 +38,10 @@ class BudgetSettings(NamedTuple):
     searches: float = 45.0  # Hessians per sample of a search from `starts` further starts
     product: float = 0.25e-9  # seconds of a multiplication and addition of X̃Q or X̃ᵀg
     exponential: float = 8e-9  # seconds of an attention weight
-    small: float = 1e-9  # seconds of an operation on matrices of the size L or L r
-    call: float = 0.2e-6  # seconds of a call per sample
+    dense: float = 0.25e-9  # seconds of an operation in a long loop over matrices (L, L)
+    scattered: float = 3e-9  # seconds of an entry of the Hessian (L r, L r)
+    factor: float = 0.09e-9  # seconds of the factor of the Hessian, over (L r)³
+    call: float = 0.5e-6  # seconds of a call per sample
 
 
 BUDGET = BudgetSettings()
@@ -56,10 +58,12 @@ class Costs(NamedTuple):
         """Return the costs for the shapes of a dataset."""
         L, r, d, loss = data.n_tokens, data.rank, data.dim, data.loss
         k, value = L * r, BUDGET.call + BUDGET.exponential * L * L
-        slope = value + 0.4 * BUDGET.small * (L**3 + 4 * L * k)
-        hessian = value + BUDGET.small * (L**3 * (1 + r * r) + k**3 / 3)
-        if not (isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention)):
-            slope, hessian = 4 * k * value, 4 * k * (k + 1) * value  # central differences
+        if isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention):
+            slope = value + 2 * BUDGET.dense * (L**3 + 4 * L * k)
+            hessian = value + BUDGET.dense * L**3 * (2 + r * (r + 1) / 2)
+        else:  # central differences
+            slope, hessian = 4 * k * value, 4 * k * (k + 1) * value
+        hessian += BUDGET.scattered * k**2 + BUDGET.factor * k**3
         return cls(slope + 4 * L * d * r * BUDGET.product, hessian)
 
 
@@ -104,7 +108,7 @@ class Budget:
     @property
     def is_spent(self) -> bool:
         """Whether descent is to take over."""
-        return self.spent >= self.limit
+        return self.spent + self.iteration(BUDGET.typical) > self.limit
 
     @property
     def suffices(self) -> bool:

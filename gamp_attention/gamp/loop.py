@@ -83,6 +83,11 @@ class Loop:
         self.t, self.escapes = self.t + 1, self.escapes + 1
         self._begin(state, ceiling)
 
+    @property
+    def descends(self) -> bool:
+        """Whether the run is a descent from its start, because message passing would not be worth its cost."""
+        return self.t == self._began and not self._budget.suffices
+
     def resume(self, n_descent: int) -> bool:
         """Continue a run that has stalled, if its budget allows this after a descent of so many iterations."""
         stalled = self._ended is Status.STALLED and self._after is not None and self.t < self._plan.max_iter
@@ -107,7 +112,7 @@ class Loop:
         """One iteration, or how the run has ended."""
         plan, t = self._plan, self.t - self._began
         beta = self._step(t)
-        if t == 0 and not self._budget.suffices:
+        if self.descends:
             return self._stay()
         after, report = self._next(t, beta)
         verdict = self.watch.judge(t, self.state, report, beta)
@@ -145,8 +150,9 @@ class Loop:
         self.watch.note(self.state, at.gradient_norm, at.train_loss)
         self.record.add(overlaps(self._plan.data, self.state.Q, self.state.V), at.gradient_norm, at.train_loss)
         self.seen = self.state.Q
-        finite = np.isfinite(at.gradient_norm)
-        return Status.NONFINITE if not finite else Status.CONVERGED if at.gradient_norm <= self._plan.tol else Status.STALLED
+        if not np.isfinite(at.gradient_norm):
+            return Status.NONFINITE
+        return Status.CONVERGED if at.gradient_norm <= self._plan.tol else Status.STALLED
 
     def _extrapolates(self, t: int, report: StepReport) -> bool:
         late = t >= self._plan.hold_after and report.gradient_norm < ACCELERATION.late
