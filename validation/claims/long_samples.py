@@ -241,7 +241,7 @@ def main():
     kinds, seeds = (QUICK["kinds"], 1) if quick else (KINDS, SEEDS)
     asked = [
         {"kind": kind, "n": SAMPLES[L], "L": L, "d": D, "r": r, "seed": seed}
-        for kind, L, r, seed in product(kinds, lengths, ranks, range(seeds))
+        for seed, kind, L, r in product(range(seeds), kinds, lengths, ranks)
     ]
     big = [] if quick else [dict(zip(("kind", "n", "L", "d", "r"), each, strict=True), seed=0) for each in LARGE]
     with pool(found) as executor:
