@@ -1,4 +1,4 @@
-"""A loss of one's own: robust regression with the pseudo-Huber loss."""
+"""A user-defined loss: robust regression with the pseudo-Huber loss."""
 
 from typing import NamedTuple
 
@@ -16,13 +16,13 @@ class PseudoHuber(NamedTuple):
     convex = True
 
     def value(self, p, z):
-        """ℓ at fields z (L, r) of a sample with labels p (P,)."""
+        """Return the loss ℓ at fields z (L, r) of a sample with labels p (P,)."""
         ratio = (z[0, 0] - p[0]) / self.width
         return self.width**2 * (np.sqrt(1 + ratio**2) - 1)
 
 
 def main() -> None:
-    """GAMP against state evolution with the new loss."""
+    """Compare GAMP with state evolution for the new loss."""
     model = ga.glm_model(PseudoHuber(0.5), ga.LinearLabels(noise=0.3), lam=0.1)
     run = ga.run_gamp(ga.sample(model, d=300, alpha=2.0, seed=0), init="random")
     theory = ga.solve_state_evolution(model, alpha=2.0, init="random", stability=False, rtol=5e-3)

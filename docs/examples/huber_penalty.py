@@ -1,4 +1,4 @@
-"""A penalty of one's own: the Huber function, quadratic near zero and linear beyond a knee."""
+"""A user-defined penalty: the Huber function, quadratic near zero and linear beyond a knee."""
 
 from typing import NamedTuple
 
@@ -14,22 +14,22 @@ class Huber(NamedTuple):
 
     @property
     def strength(self) -> float:
-        """The unit of gradients and variances."""
+        """Return the unit of gradients and variances."""
         return self.lam
 
     def value(self, x):
-        """ρ(x)."""
+        """Return ρ(x)."""
         if abs(x) <= self.knee:
             return 0.5 * self.lam * x * x
         return self.lam * self.knee * (abs(x) - 0.5 * self.knee)
 
     def slopes(self, x):
-        """Both ends of ∂ρ(x), here the same."""
+        """Return both ends of the subdifferential ∂ρ(x), which are equal for a differentiable ρ."""
         slope = self.lam * min(max(x, -self.knee), self.knee)
         return slope, slope
 
     def prox(self, b, a):
-        """argmin ρ(x) + a x²/2 − b x, and its derivative in b."""
+        """Return argmin ρ(x) + a x²/2 − b x and its derivative with respect to b."""
         x = b / (self.lam + a)
         if abs(x) <= self.knee:
             return x, 1.0 / (self.lam + a)
@@ -38,7 +38,7 @@ class Huber(NamedTuple):
 
 
 def main() -> None:
-    """GAMP against state evolution with the new penalty."""
+    """Compare GAMP with state evolution for the new penalty."""
     model = ga.paper_model(penalty=Huber(lam=0.02, knee=0.2))
     run = ga.run_gamp(ga.sample(model, d=300, alpha=1.5, seed=0), "semantic", risk="asymptotic")
     theory = ga.solve_state_evolution(model, alpha=1.5, init="semantic", stability=False)

@@ -1,4 +1,4 @@
-"""An attention map of one's own: every token decides by a sigmoid how much it attends to each other one."""
+"""A user-defined attention map: each entry of the attention matrix is a sigmoid of the product of two fields."""
 
 from typing import NamedTuple
 
@@ -23,12 +23,12 @@ class SigmoidAttention(NamedTuple):
                 S[i, j] = 1 / (1 + np.exp(-self.gain * np.sum(z[i] * z[j])))
 
     def torch(self, z):
-        """The same for tensors (n, L, r), for `minimize_risk`."""
+        """Return S (n, L, L) for a tensor of fields (n, L, r), as `minimize_risk` requires."""
         return (self.gain * z @ z.transpose(1, 2)).sigmoid()
 
 
 def main() -> None:
-    """GAMP against state evolution with the new map."""
+    """Compare GAMP with state evolution for the new map."""
     model = ga.attention_model(student=SigmoidAttention(2.0), lam=0.02)
     run = ga.run_gamp(ga.sample(model, d=300, alpha=3.0, seed=0), init="semantic", risk="asymptotic")
     theory = ga.solve_state_evolution(model, alpha=3.0, init="semantic", stability=False, rtol=5e-3)

@@ -2,8 +2,9 @@
 Predict a learning curve for your own tokens
 ============================================
 
-State evolution needs the law of the tokens. ``law_of`` takes it from arrays, and says how far the tokens are from what
-the theory assumes. Here the arrays stand for any file: tokens of which nothing is known beforehand.
+How many samples does an attention layer need to learn from your tokens? State evolution answers this question if the
+distribution of the tokens is known. ``law_of`` estimates this distribution from arrays and measures how far the tokens
+deviate from the assumptions of the theory. In this example random arrays take the place of a file with your tokens.
 """
 
 import matplotlib.pyplot as plt
@@ -15,8 +16,8 @@ rng = np.random.default_rng(0)
 n, d = 500, 200
 
 # %%
-# Tokens with some strong directions in a basis of their own, and a question: how many sentences would a layer need to
-# learn from a teacher like this one?
+# Tokens whose variance is large along a few directions of a random basis, and outputs of a teacher with random
+# weights. The question is: how many samples does a layer need to learn from such a teacher?
 basis, _ = np.linalg.qr(rng.standard_normal((d, d)))
 tokens = rng.standard_normal((3 * n, 2, d)) * (0.15 / np.sqrt(np.linspace(0.01, 1, d))) @ basis
 positions = np.outer([1, -1], np.full(d, d**-0.5))
@@ -25,15 +26,15 @@ teacher = ga.SoftmaxTeacher(0.3, np.array([[0.6, 0.4], [0.4, 0.6]]))
 outputs = teacher(tokens @ weights / np.sqrt(d)) @ tokens
 
 # %%
-# The law of 500 sentences, N/d = 5 tokens for each dimension. Its table tells each departure with its error; here all
-# is as assumed, or nearly.
+# The distribution is estimated from 500 samples, that is, N/d = 5 tokens for each dimension. The table lists each
+# departure from the assumptions with its error; here all of them are negligible or small.
 data = ga.Dataset(tokens[:n], outputs[:n], positions, lam=0.01)
 law = ga.law_of(data, weights, target=teacher)
 print(law)
 
 # %%
-# The learning curve that it predicts, and layers that are trained on more and more sentences, with their errors on
-# sentences that they have not seen.
+# The predicted learning curve, and for comparison layers that are trained on increasing numbers of samples and tested
+# on new samples.
 alphas = np.array([0.75, 1.25, 2.0, 3.0, 4.5])
 predicted = [ga.solve_state_evolution(law, alpha, rtol=1e-2, stability=False) for alpha in alphas]
 found = []
@@ -47,9 +48,10 @@ for alpha in alphas:
     found.append((run.train_loss, test))
 
 # %%
-# Left: eigenvalues of the sample covariance spread beyond the true ones, as there are few tokens; those of the law, a
-# step for
-# each of its classes, do not. Right: errors, predicted (lines) and found (points).
+# Left: eigenvalues of the covariance of the tokens, in increasing order. The eigenvalues of the sample covariance
+# (grey) are more widely spread than the true ones (black), because there are few tokens. The estimated distribution
+# (orange, a step for each class of eigenvalues) corrects this. Right: predicted errors (lines) and measured errors
+# (points).
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 rank = np.linspace(0, 1, d)
 flat = tokens[:n].reshape(-1, d)

@@ -2,8 +2,10 @@
 A trajectory against its prediction
 ===================================
 
-State evolution predicts every iterate of message passing, not only where it ends. Here instances are run without a
-stopping rule, and their overlaps are drawn on the prediction for d → ∞.
+State evolution predicts every iteration of message passing (GAMP), not only the final result. This example runs message
+passing on several random data sets (instances) for a fixed number of iterations and compares the overlaps with the
+prediction for d → ∞. The overlaps are q (squared norm of the weights), m (overlap with the positional encodings),
+θ (overlap with the teacher's weights) and V (variance of the local fields).
 """
 
 import gamp_attention as ga
@@ -12,8 +14,9 @@ STEPS, INSTANCES = 20, 8
 DAMPING = {"semantic": 0.5, "positional": 0.3}
 
 # %%
-# The paper's model at ω = .3 and α = 1.5, where both branches exist. ``tol=0`` runs exactly ``max_iter`` iterations,
-# with global proximal minima throughout, which is what :func:`~gamp_attention.trajectory` describes.
+# The paper's model at ω = 0.3 and α = 1.5. Both branches exist at this point. With ``tol=0`` exactly ``max_iter``
+# iterations are run, and each sample uses the global minimum of its proximal problem in all of them.
+# :func:`~gamp_attention.trajectory` describes these iterations.
 model = ga.paper_model(omega=0.3)
 runs: dict[str, list[ga.GampResult]] = {name: [] for name in DAMPING}
 for seed in range(INSTANCES):
@@ -23,16 +26,17 @@ for seed in range(INSTANCES):
 predicted = {name: ga.trajectory(model, 1.5, name, damping=step, n_iter=STEPS) for name, step in DAMPING.items()}
 
 # %%
-# Dots are means over the instances with their standard errors, lines the prediction.
+# Lines are the prediction, with bands of ± 2 standard errors of its random sampling. Dots are means over the eight
+# instances, with bars of ± 1 standard error.
 for name in DAMPING:
     axes = ga.plot_trajectory(predicted[name], runs[name])
     axes[0, 0].set_ylabel(f"{name} branch")
 
 # %%
-# On the positional branch V runs low: the proximal map jumps there, and the response measured on data misses the
-# jumps. With the response taken from the prediction, ``onsager="state_evolution"``, it does not.
-# ``data.instance_model()`` puts the moments of this very teacher in place of their law, so that the prediction is for
-# the last of the instances.
+# On the positional branch the measured V is too low: the proximal map jumps there, and the response that is computed
+# from the samples does not contain the jumps. With ``onsager="state_evolution"`` the response is taken from the
+# prediction, and V agrees with it. ``data.instance_model()`` replaces the distribution of the teacher's weights by
+# the moments of the teacher of one data set, so that the prediction is for this data set, here the last instance.
 path = ga.trajectory(data.instance_model(), 1.5, "positional", damping=0.3, n_iter=STEPS)
 print(f"V at the last iteration, predicted for this instance: {path.V[-1].mean():.3f}")
 for onsager in ("empirical", "state_evolution"):

@@ -1,16 +1,16 @@
 """
-A loss of your own
-==================
+A user-defined loss
+===================
 
-A loss is a class with one method. Here it is the pseudo-Huber loss, against outliers among the labels.
-:doc:`/adding_a_loss` says what else a loss may have.
+A user-defined loss is a class with one method. This example adds the pseudo-Huber loss, which is less sensitive to
+outliers among the labels than the squared loss. :doc:`/adding_a_loss` lists the optional methods of a loss.
 
 .. literalinclude:: ../examples/huber_loss.py
    :caption: docs/examples/huber_loss.py
    :lines: 1-23
 
-The class is imported: kernels compiled for classes of importable modules are kept on disk, those for classes of the
-script itself are compiled at every start.
+The class is defined in a module that can be imported. The code compiled for such classes is stored on disk. For a class
+that is defined in the script itself, the code is compiled every time the script runs.
 """
 
 import matplotlib.pyplot as plt
@@ -22,8 +22,8 @@ from docs.examples.huber_loss import PseudoHuber
 LAM, SIZE = 0.1, 300
 
 # %%
-# State evolution and message passing know what to do with it: overlaps at every iteration, for labels with Gaussian
-# noise.
+# State evolution and message passing accept the new loss like any other. Here they compute the overlaps at every
+# iteration, for linear labels with Gaussian noise.
 model = ga.glm_model(PseudoHuber(0.5), ga.LinearLabels(noise=0.3), lam=LAM)
 data = ga.sample(model, SIZE, alpha=2.0, seed=0)
 run = ga.run_gamp(data, "random", damping=0.7, tol=0, max_iter=12)
@@ -31,8 +31,8 @@ start = ga.Overlaps(*(run.history.arrays()[name][0] for name in ("q", "m", "thet
 theory = ga.trajectory(data.instance_model(), 2.0, start, damping=0.7, n_iter=12, n_paths=1024)
 
 # %%
-# Then own arrays, in which a share of the labels is replaced by large numbers. The cosine of the weights with the
-# direction that made the others tells how much they mislead.
+# The second test uses arrays in which a fraction of the labels is replaced by large random numbers. The cosine
+# between the fitted weights and the direction that produced the other labels measures the effect of these outliers.
 rng = np.random.default_rng(1)
 shares = np.array([0.0, 0.05, 0.1, 0.2, 0.3])
 tokens = rng.standard_normal((3 * SIZE, SIZE))
@@ -49,7 +49,8 @@ for share in shares:
         print(f"{name:<18}{share:.0%} outliers: {fit.status.value}, cosine {cosines[name][-1]:.3f}")
 
 # %%
-# Left: lines are state evolution, dots one instance each.
+# Left: lines are state evolution, and dots are message passing on one instance. Right: the cosine for one data set,
+# fitted with each of the two losses, against the fraction of outliers.
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 for key, colour in (("q", "0.2"), ("theta", "C0")):
     left.plot(getattr(theory, key)[:, 0, 0, 0], color=colour, label={"q": "q", "theta": "θ"}[key])

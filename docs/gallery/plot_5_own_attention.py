@@ -1,9 +1,10 @@
 """
-An attention map of your own
+A user-defined attention map
 ============================
 
-An attention map is a class with one method, which fills the attention matrix. Here every token decides by a sigmoid how
-much it attends to each other one, so that rows do not add to one. :doc:`/adding_a_loss` says what else a map may have.
+A user-defined attention map is a class with one method, which fills the attention matrix. In this example each entry of
+the matrix is a sigmoid of the product of two fields, so that the rows do not add up to one. :doc:`/adding_a_loss` lists
+the optional methods of an attention map.
 
 .. literalinclude:: ../examples/sigmoid_attention.py
    :caption: docs/examples/sigmoid_attention.py
@@ -18,8 +19,8 @@ from docs.examples.sigmoid_attention import SigmoidAttention
 ALPHA, STEPS = 3.0, 15
 
 # %%
-# The teacher attends by the softmax of the paper. Of two students, one has its map and one attends by sigmoids. Both
-# start at the teacher's weights; their trajectories are predicted as for any other map.
+# The teacher uses the softmax of the paper. One student uses the same map, and the other student uses the sigmoid. Both
+# start from the teacher's weights, and state evolution predicts both trajectories.
 students = {"softmax": ga.DotProductAttention(), "sigmoid": SigmoidAttention(2.0)}
 predicted, followed, ends = {}, {}, {}
 for name, student in students.items():
@@ -29,12 +30,12 @@ for name, student in students.items():
     ends[name] = ga.run_gamp(data, "semantic")
 
 # %%
-# Run to the end, both come to zero gradient. The softmax explains the teacher's outputs better.
+# Both runs reach zero gradient. The softmax student has the lower training loss.
 for name, end in ends.items():
     print(f"{name}: {end.status.value} in {end.n_iter} iterations, ε_t = {end.train_loss:.5f}")
 
 # %%
-# Lines are state evolution, dots message passing.
+# Lines are state evolution, and dots are message passing on one instance with d = 500.
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
 for name, colour in (("softmax", "C0"), ("sigmoid", "C1")):
     line, dots = predicted[name].scalars(), followed[name].history.scalars()

@@ -2,8 +2,9 @@
 A sweep on dask
 ===============
 
-A sweep computes the cells of a grid that its folder does not hold yet, on any executor. Here it is a dask cluster of
-two threads in this process; ``Client("tcp://HOST:8786")`` would be one of many machines.
+A sweep solves the model at every point (cell) of a grid of parameters and stores each result in a folder. Cells that
+are already in the folder are not computed again. The cells can be computed by any executor. This example uses a dask
+cluster of two threads in this process; ``Client("tcp://HOST:8786")`` would use a cluster of several machines.
 """
 
 from tempfile import TemporaryDirectory
@@ -17,8 +18,8 @@ ALPHAS, OMEGAS = [0.8, 1.1, 1.4, 1.7, 2.0], [0.1, 0.3]
 COLOURS = {"semantic": "C0", "positional": "C1"}
 
 # %%
-# State evolution over a grid, message passing at some of its points. Each finished cell is a file, so that the same
-# call made again computes nothing.
+# State evolution (SE) at all points of a grid, and message passing (GAMP) at some of them. Each finished cell is a
+# file. When the same call is repeated, it therefore computes nothing.
 asked = [{"method": "SE", "omega": OMEGAS}, {"method": "GAMP", "omega": 0.3, "d": 400, "seed": [0, 1]}]
 with TemporaryDirectory() as folder:
     options = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": None}
@@ -29,13 +30,15 @@ with TemporaryDirectory() as folder:
             print(f"{attempt}: {found.computed} cells computed, {found.reused} kept; {found.counts}")
 
 # %%
-# The rows carry everything: numbers, errors, statuses, versions. ``found.dataset()`` is the same as an xarray Dataset,
-# where the cells are a grid. "lost" are cells in which the branch does not exist.
+# ``found.rows`` contains one row per cell, with numbers, errors, status and versions. If the cells form a grid,
+# ``found.dataset()`` returns them as an xarray Dataset. Cells with status "lost" are points at which the branch does
+# not exist.
 for row in found.rows[::4]:
     print(*(f"{row[key]!s:<11}" for key in ("method", "branch", "alpha", "omega", "status")), row["train_loss"])
 
 # %%
-# Which branch has the lower loss: lines are state evolution, dots message passing on two instances with d = 400.
+# Training losses of both branches: lines are state evolution, and dots are message passing on two instances with
+# d = 400 (only for ω = 0.3).
 figure, axes = plt.subplots(1, len(OMEGAS), figsize=(9, 3.4), layout="constrained")
 for axis, omega in zip(axes, OMEGAS, strict=True):
     for name in ("semantic", "positional"):

@@ -2,8 +2,9 @@
 Reading stability and validity
 ==============================
 
-A solution of state evolution can be trusted where it is stable, and where replica symmetry is consistent. Both are part
-of the result.
+A solution of state evolution describes message passing at large d if two conditions hold: the solution is stable, and
+the assumption of replica symmetry is consistent. Both are fields of the result. This example shows how to read them,
+along the two branches of the paper's model.
 """
 
 import matplotlib.pyplot as plt
@@ -15,11 +16,11 @@ COLOURS = {"semantic": "C0", "positional": "C1"}
 model = ga.paper_model(omega=0.3)
 
 # %%
-# All solutions found at one α, lowest training loss first, unstable ones that separate them included.
+# All solutions found at one α, sorted by training loss, including unstable solutions between them.
 print(ga.branches(model, alpha=1.5, starts=("semantic", "positional"), rtol=2e-3))
 
 # %%
-# Both branches against α, each solution started from the one before it.
+# Both branches against α. Each solution is the initial value for the next α.
 ALPHAS = np.array([0.7, 0.9, 1.2, 1.6, 2.0])
 found = {}
 for name in ("semantic", "positional"):
@@ -33,10 +34,12 @@ for name, solutions in found.items():
     print(f"{name}, α = {ALPHAS[-1]}: {solutions[-1].validity}")
 
 # %%
-# Left: growth in the direction of the overlap that is zero on the branch. Above 1 any damped iteration leaves: the
-# semantic branch is lost towards the positions at small α. Centre: the replicon eigenvalue of the map's continuous
-# part, with its numerical error, which is large where the map jumps. Right: the share of the jumps in V̂. Where it is
-# more than a per cent, the prediction is an approximation, whatever its numerical error.
+# Left: the growth factor per iteration of the overlap that is zero on the branch (m on the semantic branch, θ on the
+# positional branch). If it is above 1, any damped iteration leaves the branch. At small α the semantic branch becomes
+# unstable in this way, towards the positional branch. Centre: the replicon eigenvalue of the continuous part of the
+# proximal map, with its numerical error, which is large if the map jumps. Right: the fraction of V̂ that comes from
+# jumps, in per cent. If it is above one per cent (dashed line), the prediction is an approximation, however small its
+# numerical error is.
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
 for name, solutions in found.items():
     other = "m" if name == "semantic" else "theta"

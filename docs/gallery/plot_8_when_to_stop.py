@@ -2,9 +2,10 @@
 When to stop training on noisy data
 ===================================
 
-With noise in the targets the fixed point of state evolution no longer tells where training ends, but
-``trajectory(..., method="gd")`` still predicts every step of it: here the test error along gradient descent, for two
-penalties, and how far one instance is from it.
+If the targets are noisy, the fixed point of state evolution no longer predicts the end of training, but
+``trajectory(..., method="gd")`` still predicts every step of gradient descent. This example computes the test error
+during training for two strengths λ of the penalty, finds the step at which training should stop, and compares the
+predicted training loss with one instance.
 """
 
 import matplotlib.pyplot as plt
@@ -15,8 +16,12 @@ import gamp_attention as ga
 NOISE, ALPHA, STEPS = 0.3, 2.0, 60
 
 # %%
-# Targets are y = (T[u] + s N)x. What noise adds to any test error, s² Σ tr Σ/d, is taken off below. Gradient descent
-# starts from the positions, as it would without a teacher to start from, and takes steps of 2.
+# The targets are y = (T[u] + s N)x with Gaussian noise N. This noise adds a constant to every test error, which is
+# subtracted below. Gradient descent starts from the positional encodings, which are known without a teacher, and
+# takes steps of size 2.
+#
+# Lines are the prediction, with bands of ± 2 standard errors. Dots (left) are gradient descent on one instance with
+# d = 600. Triangles (right) mark the step with the smallest test error.
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
 for lam, colour in ((0.01, "#0072B2"), (0.1, "#D55E00")):
     model = ga.paper_model(omega=0.3, lam=lam, score_noise=NOISE)
@@ -32,7 +37,7 @@ for lam, colour in ((0.01, "#0072B2"), (0.1, "#D55E00")):
         axis.fill_between(np.arange(STEPS + 1), values - 2 * errors, values + 2 * errors, color=colour, alpha=0.3, lw=0)
     axes[1].plot(best, path.test_error[best] - more, "v", color=colour)
 
-    # one instance at d = 600, beside it; its noise moves all losses alike, so they are told from the start on
+    # One instance. Its noise shifts all training losses by the same constant, so the initial loss is subtracted.
     data = ga.sample(model, d=600, alpha=ALPHA, seed=0)
     run = ga.minimize_risk(data, "positional", "asymptotic", "gd", lr=2.0, max_iter=STEPS, tol=0)
     axes[0].plot(run.iterations, run.history.train_loss - run.history.train_loss[0], "o", ms=3, color=colour)
