@@ -188,7 +188,7 @@ def path():
 
 def denoised():
     """Of many samples."""
-    shapes = (D, L, R), (D, L, R), (D, L, R, R), (0, 4, 4), (D,), (D,), (D,), (D,)
+    shapes = (D, L, R), (D, L, R), (D, L, R, R), (0, 4, 4), (D,), (D,), (D,), (D,), (D,)
     return ga.Denoised(*(np.ones(shape) for shape in shapes))
 
 

@@ -44,7 +44,7 @@ class Workspace(NamedTuple):
     loss: Any  # what make_work(loss) returns
     minima: np.ndarray
     stop: np.ndarray  # (1,), not zero once the caller was interrupted; see `interruptible_blocks`
-    count: np.ndarray  # (1,), evaluations of Hessians so far
+    n_hessians: np.ndarray  # (1,), evaluations of Hessians so far
 
 
 _N, _M, _B, _I = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1)), np.zeros(1, dtype=np.int64)
@@ -215,7 +215,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
     if end != END.unfinished:
         return value, end
     k, was_short = z.shape[0], False
-    ws.count[0] += 1
+    ws.n_hessians[0] += 1
     value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
     for number in range(NEWTON.max_iter):
         size, scale = 0.0, 0.0
@@ -267,7 +267,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
         while True:
             for i in range(k):
                 z[i] = ws.start[i] - t * ws.step[i]
-            ws.count[0] += 1
+            ws.n_hessians[0] += 1
             trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
             if trial <= value - NEWTON.enough * t * slope + rounding:
                 break

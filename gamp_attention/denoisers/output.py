@@ -14,7 +14,6 @@ from gamp_attention.losses.dot_product import DotProductAttention
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.results import shown
 
-
 SMALL = 3  # fields per sample up to which the whole Jacobian is as fast as its blocks
 OPERATION, STEPS = 1e-9, 6  # seconds, and Newton steps of a minimisation: both typical, not bounds
 
@@ -191,9 +190,9 @@ def denoise_sample(mu, loss, p, w, metric, most, points, scratch, out):
     k = w.shape[0]
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     ws, inverse, product = scratch.newton, scratch.inverse, scratch.product
-    x, before = out.z[mu], ws.count[0]
+    x, before = out.z[mu], ws.n_hessians[0]
     value, out.gap[mu], status = minimise_globally(loss, p, w, metric, x, most, points, ws)
-    out.moreau[mu], out.n_hessians[mu] = value, ws.count[0] - before
+    out.moreau[mu], out.n_hessians[mu] = value, ws.n_hessians[0] - before
     out.solved[mu] = status == END.solved
     factor_hessian(metric, ws)
     whole = k <= SMALL or out.jacobian.shape[0] > 0

@@ -2,10 +2,11 @@
 
 State evolution describes proximal steps to global minima. A search for them costs up to 400 minimisations per sample,
 which for two tokens and one column is little, but for long samples more than a hundred times the products X̃Q and X̃ᵀg
-that it serves. A run to a tolerance need not follow state evolution: it needs a good minimum of the risk. So it searches
-each sample at every second iteration, from its mirror image and its centre, and otherwise keeps the local minimum next
-to the last one. Descent, which evaluates gradients only, finishes the work if message passing has spent its budget. If
-descent takes long, message passing is resumed, with a larger budget, and the lower of both minima is the result.
+that it serves. A run to a tolerance need not follow state evolution: it needs a good minimum of the risk. So it
+searches each sample at every second iteration, from its mirror image and its centre, and otherwise keeps the local
+minimum next to the last one. Descent, which evaluates gradients only, finishes the work if message passing has spent
+its budget. If descent takes long, message passing is resumed, with a larger budget, and the lower of both minima is the
+result.
 
 The unit is one evaluation of the gradient of the risk. The costs are counted, not timed, so that runs are reproducible.
 """
@@ -48,7 +49,7 @@ BUDGET = BudgetSettings()
 
 
 class Costs(NamedTuple):
-    """Seconds per sample of one evaluation of the gradient of the risk, and of one Hessian of the proximal objective."""
+    """Seconds per sample of one gradient of the risk, and of one Hessian of the proximal objective."""
 
     gradient: float
     hessian: float

@@ -15,7 +15,6 @@ from gamp_attention.gamp.step import GampState
 from gamp_attention.penalties.matrix import on_kinks
 from gamp_attention.results import Ended, History, Overlaps, Status
 
-
 CYCLES = (Status.STALLED, Status.DIVERGED, Status.NONFINITE)  # ends of message passing that descent can better
 
 

@@ -187,7 +187,9 @@ def run_gamp(
         options += () if empirical_after is None else (empirical_after,)
         options += ("bounded",) if bounded else ()
         file = Checkpoint(checkpoint, digest(data, *options, memory.__module__, rule), checkpoint_every)
-    plan = Plan(data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, memory, callback, direction, bounded)
+    plan = Plan(
+        data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, memory, callback, direction, bounded
+    )  # fmt: skip
     race = Race(plan, starts, n_finish, file)
     reached = max(each.t for each in race.loops.values())
     if reached > max_iter:

@@ -127,7 +127,8 @@ def proximal_gradient(
 def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray, rtol: float) -> np.ndarray:
     """−(∇²R)⁻¹∇R by MINRES, which a flat direction (a rotation of the columns of Q) does not hinder.
 
-    Its iterations end at a relative residual of `rtol`. Entries of Q that a kink of the penalty holds stay where they are.
+    Its iterations end at a relative residual of `rtol`. Entries of Q that a kink of the penalty holds stay where they
+    are.
     """
     from scipy.sparse.linalg import LinearOperator, minres
 

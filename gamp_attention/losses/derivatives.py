@@ -8,7 +8,6 @@ from gamp_attention._core.compiled import kernel, over_blocks
 from gamp_attention.losses.attention import differentiate, make_work
 from gamp_attention.losses.point import for_kernels
 
-
 BLOCK = 1e8  # operations on a block of samples, between which a run can be interrupted
 
 

@@ -142,7 +142,7 @@ def test_bounded_searches_lie_between_the_local_and_the_global_minimum():
     assert held.moreau.mean() > two.moreau.mean() > full.moreau.mean() - 1e-12
     assert (held.n_hessians <= two.n_hessians).all()
     assert two.n_hessians.mean() < 0.5 * full.n_hessians.mean()
-    with pytest.raises(ValueError, match="max_starts: needs .*got -1"):
+    with pytest.raises(ValueError, match=r"max_starts: needs .*got -1"):
         ga.denoise(data.loss, params, omega, V, max_starts=-1)
 
 
