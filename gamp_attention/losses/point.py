@@ -24,7 +24,7 @@ import numpy as np
 
 from gamp_attention._core.compiled import is_instance, overload
 from gamp_attention._core.user_code import Registry
-from gamp_attention.losses.attention import loss_derivatives, loss_gradient, loss_value, make_work
+from gamp_attention.losses.attention import AttentionLoss, loss_derivatives, loss_gradient, loss_value, make_work
 from gamp_attention.losses.bounds import curvature_floor, loss_floor
 from gamp_attention.losses.called import CalledLoss, called
 from gamp_attention.losses.numeric_derivatives import difference_derivatives, difference_gradient
@@ -94,16 +94,11 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
 
 @overload(loss_gradient)
 def _loss_gradient(loss, p, z, grad, hess, work):
-    if not is_instance(loss, PointLoss):
+    if is_instance(loss, AttentionLoss):
         return None
-    derivatives = LOSSES.method(loss.types[0], "derivatives")
-    if derivatives is None:
+    if is_instance(loss, PointLoss) and LOSSES.method(loss.types[0], "derivatives") is None:
         return difference_gradient
-
-    def point_gradient(loss, p, z, grad, hess, work):
-        return derivatives(loss.loss, p, z.reshape((loss.n_tokens, loss.rank)), grad, hess)
-
-    return point_gradient
+    return lambda loss, p, z, grad, hess, work: loss_derivatives(loss, p, z, grad, hess, work)
 
 
 @overload(loss_floor)
