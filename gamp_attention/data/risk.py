@@ -190,19 +190,19 @@ def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
 
 
 def susceptibility(
-    data: Dataset, at: RiskAtPoint, Q: np.ndarray, tol: float = 1e-10, max_iter: int = 500
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, tol: float = 1e-10, max_iter: int = 500, *, quick: bool = False
 ) -> np.ndarray:
     """V_s (S, r, r) of each source at a minimum Q of the risk, from the Hessians of its samples.
 
     Solves V = W(A), A = −(1/d) Σ ∂g/∂ω with ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹): for a smooth penalty the large-d value of
     (1/d) Σ_i γ_i (∇²R)⁻¹_ii. NaN where no positive definite solution is found. Two tokens and one column take damped
-    iterations. For more fields, an iteration costs as much as several gradients: it is accelerated, and given up if it
-    has not come near to a solution after a few.
+    iterations, unless `quick`. For more fields, an iteration costs as much as several gradients: it is accelerated, and
+    given up if it has not come near to a solution after a few.
     """
     S, r = data.n_sources, data.rank
     V = np.tile(np.eye(r), (S, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
     nothing = np.full((S, r, r), np.nan)
-    quick = data.n_tokens * r > 2
+    quick = quick or data.n_tokens * r > 2
     points, moves = list[np.ndarray](), list[np.ndarray]()
     for number in range(max_iter):
         try:

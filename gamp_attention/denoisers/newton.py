@@ -213,6 +213,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
     """
     value, end = minimise_in_numbers(behind(loss), p, omega, metric, z, ws, n_known)
     if end != END.unfinished:
+        ws.n_hessians[0] += 1
         return value, end
     k, was_short = z.shape[0], False
     ws.n_hessians[0] += 1

@@ -32,7 +32,7 @@ class Denoised(NamedTuple):
     loss : (n,) ℓ(z).
     gap : (n,) by how much the next minimum found is higher; inf where there is none or the minimum was held.
     solved : (n,) whether the minimisation reached a stationary point.
-    n_hessians : (n,) Hessians that were evaluated; 0 for two tokens and one column, whose form is closed.
+    n_hessians : (n,) Hessians that were evaluated; minimisations, for two tokens and one column.
     """
 
     z: np.ndarray

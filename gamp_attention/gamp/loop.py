@@ -27,7 +27,8 @@ Callback = Callable[[int, GampState, StepReport], None]
 class Plan:
     """What is the same at every iteration, as in `run_gamp`.
 
-    But for `bounded`, whether searches are those of `gamp_attention.gamp.budget`; `V_hat`, a function of the iteration;
+    But for `bounded`, whether searches are those of `gamp_attention.gamp.budget`, and `may_bound`, whether they become so
+    if an iteration takes more than `WATCH.searches` minimisations per sample; `V_hat`, a function of the iteration;
     `direction`, near which that of lowest curvature is looked for; and `accelerate`, which may be LATE: steps then grow
     near the end, and extrapolation waits for held minima and a small gradient.
     """
@@ -45,6 +46,7 @@ class Plan:
     callback: Callback | None
     direction: np.ndarray | None = None
     bounded: bool = False
+    may_bound: bool = False
 
 
 class Loop:
@@ -57,6 +59,7 @@ class Loop:
     watch, record : the judgement of the states since the last start, and the history of all.
     escapes : further starts so far.
     seen : the weights of the last entry of the history.
+    bounded : whether searches are bounded now.
     start, ceiling : the weights of the last start, and a bound on the training loss that it was chosen for.
     """
 
@@ -70,6 +73,7 @@ class Loop:
         self.state, self._began, self.start, self.ceiling = state, self.t, state.Q, ceiling
         self._ended: Status | None = None
         self._after: GampState | None = None  # the next state, of a run that has stalled
+        self.bounded = plan.bounded
         patience = BUDGET.patience if plan.bounded else WATCH.patience
         self.watch = Watch(plan.tol, plan.hold_after, plan.settling, state, patience)
         self._budget = Budget(plan.data, plan.bounded and plan.settling)
@@ -91,7 +95,7 @@ class Loop:
     def resume(self, n_descent: int) -> bool:
         """Continue a run that has stalled, if its budget allows this after a descent of so many iterations."""
         stalled = self._ended is Status.STALLED and self._after is not None and self.t < self._plan.max_iter
-        if not (self._plan.bounded and stalled and self._budget.extend(n_descent)):
+        if not (self.bounded and stalled and self._budget.extend(n_descent)):
             return False
         self.record.step(self._step(self.t - self._began))
         assert self._after is not None
@@ -118,6 +122,8 @@ class Loop:
         verdict = self.watch.judge(t, self.state, report, beta)
         if report is not None:
             self._budget.add(report)
+            if plan.may_bound and not self.bounded and report.denoised is not None:
+                self._bound(float(np.mean(report.denoised.n_hessians)))
             if verdict is None and self._budget.is_spent:
                 verdict = Status.STALLED
         seen = risk_at(plan.data, self.state.Q, plan.risk) if report is None else report
@@ -144,6 +150,12 @@ class Loop:
         self.t, self.state = self.t + 1, after
         return None
 
+    def _bound(self, searches: float) -> None:
+        """Bound the searches from now on if the last one took too many minimisations per sample."""
+        if searches > WATCH.searches:
+            self.bounded, self._budget = True, Budget(self._plan.data, self._plan.settling)
+            self.watch.hurry(BUDGET.patience)
+
     def _stay(self) -> Status:
         """End at the start, from where descent begins, as message passing is not worth its cost."""
         at = risk_at(self._plan.data, self.state.Q, self._plan.risk)
@@ -164,19 +176,25 @@ class Loop:
         try:
             return gamp_step(
                 plan.data, plan.risk, self.state, beta, hold=False, V_hat=plan.V_hat(t), memory=plan.memory,
-                max_starts=starts_of_searches(t, plan.hold_after, plan.bounded),
+                max_starts=starts_of_searches(t, plan.hold_after, self.bounded),
             )  # fmt: skip
         except (np.linalg.LinAlgError, NotPositiveDefinite):
             return self.state, None
 
     def _parts(self) -> dict[str, Any]:
         parts: dict[str, Any] = {"damping": self._step, "watch": self.watch, "record": self.record}
-        parts |= {"budget": self._budget} if self._plan.bounded else {}
+        parts |= {"budget": self._budget} if self._plan.bounded or self._plan.may_bound else {}
         return parts if self._acceleration is None else parts | {"acceleration": self._acceleration}
 
     def snapshot(self) -> dict[str, Any]:
         """What has changed since the beginning."""
-        numbers = {"t": self.t, "began": self._began, "escapes": self.escapes, "ceiling": self.ceiling}
+        numbers = {
+            "bounded": int(self.bounded),
+            "t": self.t,
+            "began": self._began,
+            "escapes": self.escapes,
+            "ceiling": self.ceiling,
+        }
         own = numbers | {"start": self.start, "seen": self.seen, "state": self.state.snapshot()}
         own["ended"] = None if self._ended is None else self._ended.value
         return own | {name: part.snapshot() for name, part in self._parts().items()}
@@ -185,7 +203,7 @@ class Loop:
         """Go on from a snapshot."""
         self.t, self._began, self.escapes = (int(stored[name]) for name in ("t", "began", "escapes"))
         self.start, self.ceiling, self.state = stored["start"], float(stored["ceiling"]), GampState(**stored["state"])
-        self.seen = stored["seen"]
+        self.seen, self.bounded = stored["seen"], bool(int(stored["bounded"]))
         self._ended = Status(str(stored["ended"])) if "ended" in stored else None
         for name, part in self._parts().items():
             part.restore(stored[name])

@@ -116,16 +116,16 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
         message += f"; settling: {'converged' if status.converged else 'stalled'} after {n_settle}"
 
     at = risk_at(data, Q, risk)
-    if lowest is not None and can_solve_for_variances(data, plan.bounded):
-        settled_V = susceptibility(data, at, Q)
+    if lowest is not None and can_solve_for_variances(data, loop.bounded):
+        settled_V = susceptibility(data, at, Q, quick=loop.bounded)
         V = settled_V if np.isfinite(settled_V).all() else V
-    some = samples_to_verify(data, plan.bounded, BUDGET.held)
+    some = samples_to_verify(data, loop.bounded, BUDGET.held)
     fixed = is_fixed_point(data, at, V, samples=some) if status.converged else None
     curvature = lowest_curvature(data, at, Q, plan.direction) if status.converged else None
     if curvature is not None and not curvature.is_minimum:
         message += f"; a saddle of the risk, lowest eigenvalue {curvature.lowest_eigenvalue:.2g}: escape=True leaves it"
-    samples = samples_to_verify(data, plan.bounded, BUDGET.searches)
-    n_off, n_near = _competing_minima(data, risk, at, V, samples, BUDGET.starts if plan.bounded else None)
+    samples = samples_to_verify(data, loop.bounded, BUDGET.searches)
+    n_off, n_near = _competing_minima(data, risk, at, V, samples, BUDGET.starts if loop.bounded else None)
     if tol > 0 and not status.converged:
         message += _advice(data, risk, status, at.gradient_norm)
     return GampResult(

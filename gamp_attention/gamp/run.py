@@ -74,7 +74,9 @@ def run_gamp(
         state evolution describes. "bounded": it is searched at every second iteration, from two further starts, and
         message passing gives way to settling once its work equals that of 250 gradients, or of ten times the
         gradients that settling takes; see `gamp_attention.gamp.budget`.
-        "auto": "bounded" for runs to a tolerance if L r > 2, unless `hold_after`, `onsager` or `memory` is given.
+        "auto": for runs to a tolerance "bounded" if L r > 2, and else from the first iteration on in which a search
+        takes more than 100 minimisations per sample; "full" for tol=0, or if `hold_after`, `onsager` or `memory` is
+        given.
     accelerate : extrapolate by Anderson acceleration, with damped iterations wherever that raises the gradient norm.
         The same fixed points in fewer iterations, but the iterates are no longer those that state evolution tracks. If
         not given, runs to a tolerance by adaptive damping take a longer step once the gradient norm is below 0.1, and
@@ -188,7 +190,8 @@ def run_gamp(
         options += ("bounded",) if bounded else ()
         file = Checkpoint(checkpoint, digest(data, *options, memory.__module__, rule), checkpoint_every)
     plan = Plan(
-        data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, memory, callback, direction, bounded
+        data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, memory, callback, direction, bounded,
+        search == "auto" and usual and tol > 0,
     )  # fmt: skip
     race = Race(plan, starts, n_finish, file)
     reached = max(each.t for each in race.loops.values())

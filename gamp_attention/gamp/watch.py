@@ -22,6 +22,7 @@ class WatchSettings:
     patience: float = 40  # held iterations, at the first adaptive step, that may pass without progress
     progress: float = 0.5  # of the gradient norm since progress was last made
     loss_progress: float = 0.99  # the same of the training loss: while it falls, a minimum is still being chosen
+    searches: float = 100.0  # minimisations per sample in an iteration; default runs bound their searches beyond that
     max_growth: float = 1e4  # of the gradient over its best; more is divergence
 
 
@@ -81,6 +82,10 @@ class Watch:
         """Go back to the best state."""
         self._mark, self._mark_norm, self._mark_loss = t, self.best_norm, np.inf
         return self.best_state
+
+    def hurry(self, patience: float) -> None:
+        """Wait for progress for a shorter time from now on."""
+        self._patience = patience
 
     def resume(self, t: int) -> None:
         """Wait for progress from iteration t on, with the patience of a run without a budget.
