@@ -27,8 +27,8 @@ Callback = Callable[[int, GampState, StepReport], None]
 class Plan:
     """What is the same at every iteration, as in `run_gamp`.
 
-    But for `bounded`, whether searches are those of `gamp_attention.gamp.budget`, and `may_bound`, whether they become so
-    if an iteration takes more than `WATCH.searches` minimisations per sample; `V_hat`, a function of the iteration;
+    But for `bounded`, whether searches are those of `gamp_attention.gamp.budget`, and `may_bound`, whether they become
+    so if an iteration takes more than `WATCH.searches` minimisations per sample; `V_hat`, a function of the iteration;
     `direction`, near which that of lowest curvature is looked for; and `accelerate`, which may be LATE: steps then grow
     near the end, and extrapolation waits for held minima and a small gradient.
     """

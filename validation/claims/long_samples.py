@@ -8,7 +8,7 @@ Samples of L = 2 to 32 tokens and students of r = 1 to 8 columns, d = 48, λ = .
   on a task of its own;
 - random: Gaussian outputs, which have nothing to do with the tokens.
 
-Further instances have n L d of about 10⁷. On each of them, in one process: `run_gamp` from one spectral start with
+Two further instances have n L d of about 10⁷, without eight starts. On each of them, in one process: `run_gamp` from one spectral start with
 default settings, the same from eight starts, and L-BFGS-B of scipy with its default settings from eight random starts,
 four each of standard deviation .1 and .5, on the gradient of the package, whose lowest loss counts. All times are of
 the processor, without compilation. Losses that differ by less than 1e-5 are equal, since L-BFGS-B stops there. Test
@@ -35,11 +35,8 @@ from validation._tools.trials import run_trials
 
 SAMPLES = {2: 96, 3: 72, 5: 48, 9: 36, 16: 32, 32: 32}  # n for each L
 RANKS, KINDS = (1, 2, 4, 8), ("planted", "noisy", "trained", "random")
-LARGE = (
-    ("planted", 2000, 5, 1000, 1), ("noisy", 2000, 5, 1000, 1), ("trained", 5000, 9, 220, 1),
-    ("random", 10000, 4, 250, 2), ("planted", 1600, 16, 390, 1), ("noisy", 620, 32, 500, 1),
-)  # fmt: skip
-D, SEEDS, LAM, STARTS, FRESH = 48, 2, 0.01, 8, 1000
+LARGE = (("planted", 2000, 5, 1000, 1), ("noisy", 620, 32, 500, 1))
+D, SEEDS, LAM, STARTS, FRESH = 48, 1, 0.01, 8, 1000
 QUICK = {"L": (3, 9), "r": (1, 4), "kinds": ("noisy", "trained")}
 RATIO, TOL, EQUAL = 3.0, 1e-8, 1e-5
 STEPS, BATCH = 100, 64  # of Adam, for the trained layer
@@ -143,6 +140,8 @@ def instance(kind, n, L, d, r, seed):
         "lbfgs": lambda: lbfgs(data, seed),
     }
     for name, method in methods.items():
+        if name == "starts" and d > D:
+            continue
         began = time.process_time()
         found = method()
         seconds = time.process_time() - began
@@ -162,12 +161,13 @@ def instance(kind, n, L, d, r, seed):
 
 def compared(rows, name):
     """How many runs end lower than the best of L-BFGS-B, as low, and higher."""
+    rows = [row for row in rows if name in row["rows"]]
     ratios = np.array([row["rows"][name]["loss"] / row["rows"]["lbfgs"]["loss"] for row in rows])
     return int(np.sum(ratios < 1 - EQUAL)), int(np.sum(abs(ratios - 1) <= EQUAL)), int(np.sum(ratios > 1 + EQUAL))
 
 
 def total(rows, name, key="seconds"):
-    return float(sum(row["rows"][name][key] for row in rows))
+    return float(sum(row["rows"].get(name, {key: np.nan})[key] for row in rows))
 
 
 def cell_of(rows):
@@ -204,7 +204,7 @@ def markdown(cells, groups, large, ranks):
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
 
     def end(cell):
-        tests = ", ".join(f"{cell['test'][name]:.3g}" for name in ("run", "starts", "lbfgs"))
+        tests = ", ".join(f"{cell['test'][name]:.3g}".replace("nan", "–") for name in ("run", "starts", "lbfgs"))
         return [*(" / ".join(map(str, cell[name])) for name in ("run", "starts")), tests]
 
     for name, cell in groups.items():
@@ -260,7 +260,7 @@ def main():
         f"({worst})",
     )
     for name, words in (("run", "default runs"), ("starts", "runs from eight starts")):
-        norms = np.array([row["rows"][name]["norm"] for row in rows])
+        norms = np.array([row["rows"][name]["norm"] for row in rows if name in row["rows"]])
         verdict.check(
             norms.max() <= TOL, f"{words}: {np.sum(norms <= TOL)} of {len(norms)} at 1e-8, worst {norms.max():.1e}"
         )
