@@ -188,7 +188,7 @@ def path():
 
 def denoised():
     """Of many samples."""
-    shapes = (D, L, R), (D, L, R), (D, L, R, R), (0, 4, 4), (D,), (D,), (D,), (D,)
+    shapes = (D, L, R), (D, L, R), (D, L, R, R), (0, 4, 4), (D,), (D,), (D,), (D,), (D,)
     return ga.Denoised(*(np.ones(shape) for shape in shapes))
 
 
@@ -275,7 +275,7 @@ RESULTS = {
     "PhaseBoundaries": boundaries,
     "RegularizationPath": regularization_path,
     "Row": row,
-    "Settled": lambda: Settled(np.ones((D, R)), 1e-9, 12),
+    "Settled": lambda: Settled(np.ones((D, R)), 1e-9, 12, 0.5),
     "Stability": lambda: state_evolution().stability,
     "StateEvolutionResult": state_evolution,
     "Sweep": sweep,

@@ -7,10 +7,11 @@ threads is safe (numba's own parallel layer is not, and rejects nested NamedTupl
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
 from numba import config, extending
 from numba.core import types
 
@@ -68,6 +69,39 @@ def over_blocks(task: Callable[[int, int], Any], n_rows: int, block: int) -> Non
         for first in starts:
             task(first, min(first + block, n_rows))
         return
-    futures = [_pool(os.getpid(), n_threads).submit(task, first, min(first + block, n_rows)) for first in starts]
-    for future in futures:
-        future.result()
+    _wait([_pool(os.getpid(), n_threads).submit(task, first, min(first + block, n_rows)) for first in starts])
+
+
+def interruptible_blocks(task: Callable[[int, int, np.ndarray], Any], n_rows: int, block: int, long: bool) -> None:
+    """Call task(first, last, stop) as `over_blocks` does, such that Ctrl-C ends it at once.
+
+    While a kernel runs in the main thread, Python cannot act on a signal. So if the work may be long, it runs in other
+    threads. When the main thread is interrupted, it sets `stop` (1,) to 1, which kernels have to look at between steps
+    that take milliseconds.
+    """
+    stop = np.zeros(1, dtype=np.int64)
+    n_threads = min(config.NUMBA_NUM_THREADS, -(-n_rows // block))  # type: ignore[attr-defined]
+    if not long and n_threads <= 1:
+        over_blocks(lambda first, last: task(first, last, stop), n_rows, block)
+        return
+    ranges = [(first, min(first + block, n_rows)) for first in range(0, n_rows, block)]
+    pool = ThreadPoolExecutor(1) if n_threads <= 1 else _pool(os.getpid(), n_threads)
+    try:
+        _wait([pool.submit(task, first, last, stop) for first, last in ranges])
+    except BaseException:
+        stop[0] = 1
+        raise
+    finally:
+        if n_threads <= 1:
+            pool.shutdown()
+
+
+def _wait(futures: list[Future[Any]]) -> None:
+    """Wait for tasks; if one fails, or this thread is interrupted, those that have not begun are given up."""
+    try:
+        for future in futures:
+            future.result()
+    except BaseException:
+        for future in futures:
+            future.cancel()
+        raise

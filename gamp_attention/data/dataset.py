@@ -138,6 +138,10 @@ class Dataset(Shown):
         self.penalty, self.lam = penalty, float(penalty.lam)
         self.rank = check.integer("rank", rank, low=1)
         L, d = self.positions.shape
+        parts = getattr(student, "parts", 1)
+        if (student is None or isinstance(student, DotProductAttention)) and self.rank > d * parts:
+            needs = f"at most {d * parts}, the rank that scores of tokens in d = {d} dimensions can have"
+            raise check.fail("rank", self.rank, needs)
         if spectra is None:
             estimated = self.source_means if self.source_means is not self.positions else None
             spectra = mean_squares(self.tokens, estimated)[:, None]
@@ -240,9 +244,9 @@ class Dataset(Shown):
         assert self.targets is not None
         return self.targets @ np.asarray(self.tokens)
 
-    def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, hold: bool) -> OutputStep:
+    def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, most: int) -> OutputStep:
         """ω, z and g of all samples in an iteration of message passing; see `gamp_attention.data.passes`."""
-        return output_step(self._part(risk), risk, Q, D, V, z, hold)
+        return output_step(self._part(risk), risk, Q, D, V, z, most)
 
     def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
         """A risk at weights Q (d, r), without its penalty."""

@@ -38,10 +38,10 @@ def _load(store: TokenStore, rows: slice, *others: Any) -> Part:
 
 
 def _advance(
-    part: Part, kept: Any, update: Update | None, risk: str, Q: np.ndarray, V: np.ndarray, hold: bool
+    part: Part, kept: Any, update: Update | None, risk: str, Q: np.ndarray, V: np.ndarray, most: int
 ) -> tuple[Kept, Sums]:
     D, z = kept if update is None else (_rows(part, kept, update), kept[0].z)
-    out = output_step(part, risk, Q, D, V, z, hold)
+    out = output_step(part, risk, Q, D, V, z, most)
     assert out.denoised is not None
     return Kept(D, out.z, out.denoised.g), out.sums
 
@@ -141,7 +141,7 @@ class DistributedDataset(Dataset):
         """Their results, in order."""
         return self.client.gather(futures)
 
-    def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, hold: bool) -> OutputStep:
+    def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, most: int) -> OutputStep:
         """ω, z and g of all samples, on the workers."""
         kept, update, age = None, None, 0
         if isinstance(D, Remote) and D.age < MAX_AGE:
@@ -150,7 +150,7 @@ class DistributedDataset(Dataset):
             D, z = np.asarray(D), None if z is None else np.asarray(z)
             kept = [(D[rows], None if z is None else z[rows]) for rows in self.rows]
         tasks = zip(self.parts, kept, strict=True)
-        found = self.on_all(_advance, [(part, each, update, risk, Q, V, hold) for part, each in tasks])
+        found = self.on_all(_advance, [(part, each, update, risk, Q, V, most) for part, each in tasks])
         several = self.fetched(self.on_all(itemgetter(1), [(each,) for each in found]))
         sums = Sums(*(np.sum(each, axis=0) for each in zip(*several, strict=True)))
 

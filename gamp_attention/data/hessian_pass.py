@@ -29,7 +29,7 @@ def _block_sums(
     stride, block = strides(n, L, r)
     sums, totals = np.zeros((-(-n // block), r, d)), np.zeros((-(-n // block), L, r))
 
-    def work(first: int, last: int, b: int, rows: np.ndarray) -> None:
+    def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
         _curve(first, last, stride, rows, columns, shift, hessians, sums[b], totals[b])
 
     over_strides(x, stride, block, work)

@@ -16,9 +16,9 @@ from gamp_attention.data.row_kernels import add_up, project
 from gamp_attention.data.stores import Tokens, joined, token_blocks
 from gamp_attention.data.strides import over_strides, strides
 from gamp_attention.denoisers.newton import make_metric
-from gamp_attention.denoisers.output import Denoised, denoise_sample, empty_answer, finished, make_scratch
-from gamp_attention.denoisers.prox import search_points
-from gamp_attention.losses.attention import differentiate
+from gamp_attention.denoisers.output import Denoised, denoise_sample, empty_answer, finished, is_long, make_scratch
+from gamp_attention.denoisers.prox import SEARCH, search_points
+from gamp_attention.losses.attention import evaluate_gradient
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.sources import Group
@@ -64,7 +64,7 @@ def data_pass(
     params: np.ndarray,
     start: np.ndarray | None = None,
     *,
-    hold: bool = False,
+    most: int = SEARCH.max_starts,
     proximal: bool = True,
 ) -> Pass:
     """Read the tokens once; see `gamp_attention.denoisers.output.denoise` for the proximal step.
@@ -76,7 +76,7 @@ def data_pass(
     Q, D, V : (d, r), (n, L, r), (L, r, r) the state of message passing.
     loss, params : the per-sample loss, with rows of parameters (n, P).
     start : (n, L, r) where minimisations begin; ω if not given.
-    hold : keep the local minimum that the start leads to.
+    most : bound on the further starts of each search for a lower minimum; 0 keeps the one that `start` leads to.
     proximal : if not, there is no proximal step and no force, and `denoised` is not filled; the rest has the same bits.
     """
     n, L, d = tokens.shape
@@ -89,14 +89,16 @@ def data_pass(
     stride, block = strides(n, L, 2 * r)
     # sums over the rows of a block of x g, x ∇ℓ; and over the samples of g_l, ∇ℓ_l
     sums, totals = np.zeros((-(-n // block), 2 * r, d)), np.zeros((-(-n // block), L, 2 * r))
+    long = proximal and is_long(loss, n, most)
     loss, params = for_kernels(loss), np.ascontiguousarray(params, dtype=float)
-    problem = loss, params, make_metric(V), hold, search_points(L * r), proximal
+    problem = loss, params, make_metric(V), most, search_points(L * r), proximal
     fresh = start is None
 
-    def work(first: int, last: int, b: int, rows: np.ndarray) -> None:
-        _pass(first, last, stride, rows, columns, shift, *problem, fresh, omega, out, losses, sums[b], totals[b])
+    def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
+        problem_and_stop = *problem, stop, fresh
+        _pass(first, last, stride, rows, columns, shift, *problem_and_stop, omega, out, losses, sums[b], totals[b])
 
-    over_strides(tokens, stride, block, work)
+    over_strides(tokens, stride, block, work, long)
     both = (sums.sum(axis=0).T + positions.T @ totals.sum(axis=0)) / np.sqrt(d)
     denoised = finished(out)
     return Pass(omega.reshape(n, L, r), denoised, losses, both[:, :r], both[:, r:])
@@ -109,7 +111,7 @@ def grouped_pass(
     D: np.ndarray,
     V: np.ndarray,
     start: np.ndarray | None = None,
-    **options: bool,
+    **options: Any,
 ) -> Pass:
     """The same over all samples of a dataset, each group with the V (S, r, r) of its sources."""
     parts, sums = [], np.zeros((2, *Q.shape))
@@ -122,25 +124,33 @@ def grouped_pass(
 
 
 @kernel
-def _pass(first, last, stride, rows, columns, shift, loss, *others):
+def _pass(
+    first, last, stride, rows, columns, shift, loss, params, metric, most, points, proximal, stop, fresh,
+    omega, out, losses, sums, totals,
+):  # fmt: skip
     """Allocate the scratch of one thread, and go through samples whose rows are given from the first one on."""
     k, r = shift.shape[0], columns.shape[0]
-    scratch = make_scratch(loss, k)
+    scratch = make_scratch(loss, k, stop)
     grad, hess, fields = np.empty(k), np.empty((k, k)), np.empty((stride, k))
     weights = np.zeros((stride * (k // r), 2 * r))
     work = scratch, grad, hess, fields, fields.reshape((stride * (k // r), r)), weights
-    _pass_in_strides(first, last, stride, rows, columns, shift, loss, work, *others)
+    _pass_in_strides(
+        first, last, stride, rows, columns, shift, loss, work, params, metric, most, points, proximal, fresh,
+        omega, out, losses, sums, totals,
+    )  # fmt: skip
 
 
 @sample_kernel
 def _pass_in_strides(
-    first, last, stride, rows, columns, shift, loss, work, params, metric, hold, points, proximal, fresh,
+    first, last, stride, rows, columns, shift, loss, work, params, metric, most, points, proximal, fresh,
     omega, out, losses, sums, totals,
 ):  # fmt: skip
     scratch, grad, hess, fields, projections, weights = work  # weights: g and ∇ℓ of rows
     k, r = shift.shape[0], columns.shape[0]
     L = k // r
     for begin in range(first, last, stride):
+        if scratch.newton.stop[0] != 0:
+            return
         here = (begin - first) * L
         ahead = here + stride * L if begin + stride < last else here
         project(here, ahead, rows, columns, projections)
@@ -160,8 +170,8 @@ def _pass_in_strides(
                 if fresh:
                     out.z[mu, i] = omega[mu, i]
             if proximal:
-                denoise_sample(mu, loss, params[mu], omega[mu], metric, hold, points, scratch, out)
-            losses[mu] = differentiate(loss, params[mu], z, grad, hess, scratch.newton.loss)
+                denoise_sample(mu, loss, params[mu], omega[mu], metric, most, points, scratch, out)
+            losses[mu] = evaluate_gradient(loss, params[mu], z, grad, hess, scratch.newton.loss)
             for l in range(L):
                 for a in range(r):
                     g, slope = out.g[mu, l * r + a], grad[l * r + a]

@@ -61,14 +61,15 @@ class RiskSums(NamedTuple):
 
 
 def output_step(
-    data: Part, risk: str, Q: np.ndarray, D: np.ndarray, V: np.ndarray, z: np.ndarray | None, hold: bool
+    data: Part, risk: str, Q: np.ndarray, D: np.ndarray, V: np.ndarray, z: np.ndarray | None, most: int
 ) -> OutputStep:
     """ω = X̃Q − D, z = prox(ω; V) and g = V⁻¹(z − ω) of the samples in this process, with the sums over them.
 
-    Proximal steps start from the minimisers z of the last iteration, where there are any.
+    Proximal steps start from the minimisers z of the last iteration, where there are any; `most` bounds the further
+    starts of each search for a lower minimum.
     """
     terms = data.risks[risk]
-    seen = grouped_pass(data, terms.params, Q, D, V, z, hold=hold)
+    seen = grouped_pass(data, terms.params, Q, D, V, z, most=most)
     out = seen.denoised
     loss = float(np.sum(seen.losses + terms.constant))
     sums = Sums(loss, seen.force, seen.smooth, summed(data.groups, data.n_sources, out.response))

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -82,15 +82,20 @@ def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
     return RiskAtPoint(value, grad, norm, found.smooth, data.loss, params, found.fields)
 
 
-def denoise_at(data: Dataset, at: RiskAtPoint, V: np.ndarray, *, hold: bool = False) -> Denoised:
+def denoise_at(
+    data: Dataset, at: RiskAtPoint, V: np.ndarray, *, samples: np.ndarray | None = None, **options: Any
+) -> Denoised:
     """The output denoiser at ω = z − V g with g = −∇ℓ(z), started from z, which is stationary there.
 
-    V (S, r, r) has one matrix for the tokens of each source.
+    V (S, r, r) has one matrix for the tokens of each source. `samples` are the rows to denoise, in ascending order, if
+    not all; the options are those of `denoise`.
     """
     omega = at.z + weighted(data.groups, V, at.loss_gradients)
+    kept = np.arange(data.n_samples) if samples is None else samples
+    parts = [(kept[(kept >= rows.start) & (kept < rows.stop)], sources) for rows, sources in data.groups]
     return joined([
-        denoise(at.loss, at.params[rows], omega[rows], V[sources], at.z[rows], hold=hold)
-        for rows, sources in data.groups
+        denoise(at.loss, at.params[mine], omega[mine], V[sources], at.z[mine], **options)
+        for mine, sources in parts if len(mine)
     ])  # fmt: skip
 
 
@@ -185,28 +190,67 @@ def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
 
 
 def susceptibility(
-    data: Dataset, at: RiskAtPoint, Q: np.ndarray, tol: float = 1e-10, max_iter: int = 500
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, tol: float = 1e-10, max_iter: int = 500, *, quick: bool = False
 ) -> np.ndarray:
     """V_s (S, r, r) of each source at a minimum Q of the risk, from the Hessians of its samples.
 
-    Solves V = W(A), A = −(1/d) Σ ∂g/∂ω with ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹), by damped iteration: for a smooth
-    penalty the large-d value of (1/d) Σ_i γ_i (∇²R)⁻¹_ii. NaN where no positive definite solution is found.
+    Solves V = W(A), A = −(1/d) Σ ∂g/∂ω with ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹): for a smooth penalty the large-d value of
+    (1/d) Σ_i γ_i (∇²R)⁻¹_ii. NaN where no positive definite solution is found. Two tokens and one column take damped
+    iterations, unless `quick`. For more fields, an iteration costs as much as several gradients: it is accelerated, and
+    given up if it has not come near to a solution after a few.
     """
     S, r = data.n_sources, data.rank
     V = np.tile(np.eye(r), (S, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
-    for _ in range(max_iter):
+    nothing = np.full((S, r, r), np.nan)
+    quick = quick or data.n_tokens * r > 2
+    points, moves = list[np.ndarray](), list[np.ndarray]()
+    for number in range(max_iter):
         try:
             V_hat = response(data, at.hessians, V)
         except np.linalg.LinAlgError:
-            return np.full((S, r, r), np.nan)
+            return nothing
         W = input_step(data.penalty, data.spectra, V_hat, -at.smooth, Q)[1]
         if not np.isfinite(W).all() or np.linalg.eigvalsh(W).min() <= 0:
-            return np.full((S, r, r), np.nan)
+            return nothing
         change = np.abs(W - V).max() / np.abs(W).max()
+        if quick:
+            points, moves = [*points[-ANDERSON.depth :], V], [*moves[-ANDERSON.depth :], W - V]
         V = 0.5 * (V + W)
         if change < tol:
             return V
-    return np.full((S, r, r), np.nan)
+        if quick:
+            if number >= ANDERSON.patience and change > ANDERSON.near:
+                return nothing
+            V = _extrapolated(points, moves, V)
+    return nothing
+
+
+class AndersonSettings(NamedTuple):
+    """Settings of the accelerated iteration for V."""
+
+    depth: int = 5  # differences that an extrapolation combines
+    patience: int = 12  # iterations after which the change has to be small; if V exists, about 8 reach 1e-10
+    near: float = 1e-2  # the relative change that counts as small
+    smallest: float = 0.1  # eigenvalue of an extrapolated V, in units of that of the damped one; less is not taken
+
+
+ANDERSON = AndersonSettings()
+
+
+def _extrapolated(points: list[np.ndarray], moves: list[np.ndarray], damped: np.ndarray) -> np.ndarray:
+    """Return the Anderson extrapolation of iterates and their moves (S, r, r), or the damped iterate if it fails."""
+    if len(points) < 2:
+        return damped
+    last = moves[-1].ravel()
+    changes = np.diff([move.ravel() for move in moves], axis=0).T
+    ends = np.diff([(point + move).ravel() for point, move in zip(points, moves, strict=True)], axis=0).T
+    weights = np.linalg.lstsq(changes, last, rcond=1e-10)[0]
+    V = (points[-1].ravel() + last - ends @ weights).reshape(damped.shape)
+    V = 0.5 * (V + V.transpose(0, 2, 1))
+    if not np.isfinite(V).all():
+        return damped
+    low = np.linalg.eigvalsh(damped).min()
+    return V if np.linalg.eigvalsh(V).min() > ANDERSON.smallest * low > 0 else damped
 
 
 def response(data: Dataset, hessians: np.ndarray, V: np.ndarray) -> np.ndarray:

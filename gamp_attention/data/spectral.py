@@ -17,7 +17,9 @@ from gamp_attention.denoisers.spectral_weights import (
     Shape,
     fitted_fields,
     posterior_weights,
+    second_moments,
     spectral_weights,
+    weights_of_moments,
 )
 from gamp_attention.models.channels.second_moments import field_moments, moment_channel
 from gamp_attention.results import Result
@@ -173,7 +175,7 @@ def spectral_starts(data: Dataset, risk: str, k: int, random: np.random.Generato
     z = fitted_fields(data.loss, data.terms(risk).params, shape)
     size, k = shape.size, min(k, SPECTRAL.most)
     lower = size - 1 + SPECTRAL.vectors if k > 1 else size
-    vectors = lowest_eigenvectors(data, spectral_weights_of(data, risk, "fitted"), shape.columns, lower, random)[1]
+    vectors = lowest_eigenvectors(data, weights_of_moments(second_moments(z, shape)), shape.columns, lower, random)[1]
     found = [side_by_side(each, size) for each in _mixtures(vectors, size)]
     if not data.student.even:
         found.insert(0, back_project(data.tokens, data.positions, z))

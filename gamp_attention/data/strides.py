@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.compiled import over_blocks
+from gamp_attention._core.compiled import interruptible_blocks
 from gamp_attention.data.row_kernels import ROWS
 
 
@@ -27,19 +27,20 @@ def strides(n: int, L: int, n_sums: int) -> tuple[int, int]:
     return stride, stride * -(-n // (stride * n_blocks))
 
 
-def over_strides(tokens: np.ndarray, stride: int, block: int, work: Callable[..., Any]) -> None:
-    """Call work(first, last, b, rows) for the samples of each block b, whose rows (N, d) are given from `first` on.
+def over_strides(tokens: np.ndarray, stride: int, block: int, work: Callable[..., Any], long: bool = False) -> None:
+    """Call work(first, last, b, rows, stop) for the samples of each block b, whose rows (N, d) start at `first`.
 
-    The samples after the last whole stride come by themselves, in rows that zeros fill up to one.
+    If it may be `long`, it can be interrupted by `stop`, see `interruptible_blocks`. The samples after the last whole
+    stride come by themselves, in rows that zeros fill up to one.
     """
     n, L, d = tokens.shape
     rows, whole = tokens.reshape(n * L, d), n - n % stride
     rest = np.zeros((stride * L, d), dtype=tokens.dtype)
     rest[: len(rows) - whole * L] = rows[whole * L :]
 
-    def task(first: int, last: int) -> None:
+    def task(first: int, last: int, stop: np.ndarray) -> None:
         for begin, end, here in ((first, min(last, whole), rows[first * L :]), (max(first, whole), last, rest)):
             if begin < end:
-                work(begin, end, first // block, here)
+                work(begin, end, first // block, here, stop)
 
-    over_blocks(task, n, block)
+    interruptible_blocks(task, n, block, long)

@@ -43,11 +43,13 @@ class Workspace(NamedTuple):
     point: np.ndarray
     loss: Any  # what make_work(loss) returns
     minima: np.ndarray
+    stop: np.ndarray  # (1,), not zero once the caller was interrupted; see `interruptible_blocks`
+    n_hessians: np.ndarray  # (1,), evaluations of Hessians so far
 
 
-_N, _M, _B = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1))
+_N, _M, _B, _I = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1)), np.zeros(1, dtype=np.int64)
 METRIC = typeof(Metric(_B, _B, 1.0, 1.0))  # types of numba's, for what is called at addresses
-WORKSPACE = typeof(Workspace(_N, _M, _M, _N, _N, _N, _N, 0, _M))
+WORKSPACE = typeof(Workspace(_N, _M, _M, _N, _N, _N, _N, 0, _M, _I, _I))
 
 
 def make_metric(V: np.ndarray) -> Metric:
@@ -64,12 +66,12 @@ def make_metric(V: np.ndarray) -> Metric:
 
 
 @inner_kernel
-def make_workspace(loss, n_fields):
-    """Allocate the scratch of one thread."""
+def make_workspace(loss, n_fields, stop):
+    """Allocate the scratch of one thread; `stop` (1,) is what another one sets to end its work early."""
     k, minima = n_fields, np.empty((NEWTON.max_minima, n_fields))
     return Workspace(
         np.empty(k), np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
-        make_work(loss), minima,
+        make_work(loss), minima, stop, np.zeros(1, dtype=np.int64),
     )  # fmt: skip
 
 
@@ -84,6 +86,8 @@ def assign(target, source):
 def cholesky(hess, shift, chol):
     """Factor hess + shift I into chol; False where it is not positive definite."""
     k = hess.shape[0]
+    if k > NEWTON.columnwise:
+        return cholesky_by_rows(hess, shift, chol)
     for i in range(k):
         for j in range(i + 1):
             acc = hess[i, j]
@@ -97,6 +101,35 @@ def cholesky(hess, shift, chol):
                 chol[i, i] = np.sqrt(acc)
             else:
                 chol[i, j] = acc / chol[j, j]
+    return True
+
+
+@inline_kernel
+def cholesky_by_rows(hess, shift, chol):
+    """`cholesky` for large matrices: each row of the transposed factor is taken from all rows after it at once.
+
+    The transposed factor is formed in the upper triangle, where rows are contiguous, and copied to the lower one.
+    """
+    k = hess.shape[0]
+    for i in range(k):
+        for j in range(i, k):
+            chol[i, j] = hess[i, j]
+        chol[i, i] += shift
+    for m in range(k):
+        if not chol[m, m] > 1e-14 * abs(hess[m, m]):
+            return False
+        root = np.sqrt(chol[m, m])
+        chol[m, m] = root
+        root = 1.0 / root
+        for j in range(m + 1, k):
+            chol[m, j] *= root
+        for i in range(m + 1, k):
+            c = chol[m, i]
+            for j in range(i, k):
+                chol[i, j] -= c * chol[m, j]
+    for i in range(k):
+        for j in range(i):
+            chol[i, j] = chol[j, i]
     return True
 
 
@@ -180,15 +213,17 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
     """
     value, end = minimise_in_numbers(behind(loss), p, omega, metric, z, ws, n_known)
     if end != END.unfinished:
+        ws.n_hessians[0] += 1
         return value, end
     k, was_short = z.shape[0], False
+    ws.n_hessians[0] += 1
     value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
     for number in range(NEWTON.max_iter):
         size, scale = 0.0, 0.0
         for i in range(k):
             size = max(size, abs(ws.grad[i]))
             scale = max(scale, abs(z[i]) + abs(omega[i]))
-        if not np.isfinite(size):
+        if not np.isfinite(size) or ws.stop[0] != 0:
             return value, END.failed
         definite = cholesky(ws.hess, 0.0, ws.chol)
         if size <= NEWTON.least * metric.largest * scale or size < 1e-300:
@@ -233,6 +268,7 @@ def minimise_from(loss, p, omega, metric, z, ws, n_known):
         while True:
             for i in range(k):
                 z[i] = ws.start[i] - t * ws.step[i]
+            ws.n_hessians[0] += 1
             trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
             if trial <= value - NEWTON.enough * t * slope + rounding:
                 break

@@ -25,6 +25,7 @@ class NewtonSettings(NamedTuple):
     short: float = 1e-6  # of a Newton step; two in a row that are shorter are stuck, as on a kink
     merge: float = 0.3  # a step that lands this much nearer to a known minimum belongs to it
     max_minima: int = 16  # that a global search remembers
+    columnwise: int = 12  # size of a matrix up to which its Cholesky factor is formed by columns
     quick: int = 25  # evaluations in numbers, for two tokens
     quick_share: float = 1e-3  # of a step there
 

@@ -5,13 +5,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.compiled import inner_kernel, kernel, over_blocks, sample_kernel
+from gamp_attention._core.compiled import inline_kernel, inner_kernel, interruptible_blocks, kernel, sample_kernel
 from gamp_attention._core.overflow import quiet
-from gamp_attention.denoisers.newton import END, cholesky_solve, make_metric, make_workspace, minimise_from
-from gamp_attention.denoisers.prox import factor_hessian, minimise_globally, search_points
+from gamp_attention.denoisers.newton import END, cholesky_solve, make_metric, make_workspace
+from gamp_attention.denoisers.prox import SEARCH, factor_hessian, minimise_globally, search_points
 from gamp_attention.losses.attention import AttentionLoss
+from gamp_attention.losses.dot_product import DotProductAttention
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.results import shown
+
+SMALL = 3  # fields per sample up to which the whole Jacobian is as fast as its blocks
+OPERATION, STEPS = 1e-9, 6  # seconds, and Newton steps of a minimisation: both typical, not bounds
 
 
 @shown
@@ -28,6 +32,7 @@ class Denoised(NamedTuple):
     loss : (n,) ℓ(z).
     gap : (n,) by how much the next minimum found is higher; inf where there is none or the minimum was held.
     solved : (n,) whether the minimisation reached a stationary point.
+    n_hessians : (n,) Hessians that were evaluated; minimisations, for two tokens and one column.
     """
 
     z: np.ndarray
@@ -38,6 +43,7 @@ class Denoised(NamedTuple):
     loss: np.ndarray
     gap: np.ndarray
     solved: np.ndarray
+    n_hessians: np.ndarray
 
 
 @quiet
@@ -50,6 +56,7 @@ def denoise(
     *,
     hold: bool = False,
     jacobian: bool = False,
+    max_starts: int | None = None,
 ) -> Denoised:
     """Apply the proximal denoiser to n samples (theory: the output channel of GAMP and of state evolution).
 
@@ -64,6 +71,8 @@ def denoise(
     start : (n, L, r) where to begin each minimisation, counted as one start; ω if not given.
     hold : keep the local minimum that the start leads to, instead of searching for the global one.
     jacobian : also return the full ∂z/∂ω.
+    max_starts : bound on the further starts of each search for a lower minimum. Such a search takes less time, and can
+        miss the global minimum. If not given, a search ends by its own rule, after 400 starts at most.
 
     Returns
     -------
@@ -88,9 +97,28 @@ def denoise(
     metric, params = make_metric(V), np.ascontiguousarray(params, dtype=float)
     flat = np.ascontiguousarray(omega, dtype=float).reshape(n, L * r)
     out = empty_answer(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
-    loss, points = for_kernels(loss), search_points(L * r)
-    over_blocks(lambda first, last: _denoise_block(first, last, loss, params, flat, metric, hold, points, out), n, 128)
+    most = SEARCH.max_starts if max_starts is None else check.integer("max_starts", max_starts, low=0)
+    most, points, long = 0 if hold else most, search_points(L * r), is_long(loss, n, most)
+    loss = for_kernels(loss)
+
+    def work(first: int, last: int, stop: np.ndarray) -> None:
+        _denoise_block(first, last, loss, params, flat, metric, most, points, stop, out)
+
+    interruptible_blocks(work, n, 128, long)
     return finished(out)
+
+
+def is_long(loss: Any, n: int, most: int) -> bool:
+    """Whether the proximal steps of n samples, with at most `most` further starts each, may take a tenth of a second.
+
+    The derivatives of attention at k = L r fields cost L³ (r² + 2) + k³ operations. A user's map or loss may give
+    values only, of which the derivatives then take 8 k².
+    """
+    L, r = loss.n_tokens, loss.rank
+    k, cost = L * r, float(L**3 * (r * r + 2) + (L * r) ** 3)
+    if not (isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention)):
+        cost *= 8 * k * k
+    return k > 2 and n * cost * OPERATION * (STEPS * (1 + most)) > 0.1
 
 
 def _checked_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> tuple[int, int, int]:
@@ -122,7 +150,7 @@ def empty_answer(start: np.ndarray, r: int, jacobian: bool = False) -> Denoised:
     return Denoised(
         z=np.array(start, dtype=float), g=np.empty((n, k)), response=np.empty((n, k // r, r, r)),
         jacobian=np.empty((n if jacobian else 0, k, k)), moreau=np.empty(n), loss=np.empty(n), gap=np.empty(n),
-        solved=np.empty(n, dtype=np.bool_),
+        solved=np.empty(n, dtype=np.bool_), n_hessians=np.zeros(n, dtype=np.int64),
     )  # fmt: skip
 
 
@@ -134,50 +162,44 @@ def finished(out: Denoised) -> Denoised:
 
 
 @inner_kernel
-def make_scratch(loss, k):
-    """Allocate the scratch of one thread."""
-    return Scratch(make_workspace(loss, k), np.empty((k, k)), np.empty((k, k)))
+def make_scratch(loss, k, stop):
+    """Allocate the scratch of one thread; see `make_workspace`."""
+    return Scratch(make_workspace(loss, k, stop), np.empty((k, k)), np.empty((k, k)))
 
 
 @kernel
-def _denoise_block(first, last, loss, params, omega, metric, hold, points, out):
-    _denoise_rows(first, last, loss, params, omega, metric, hold, points, make_scratch(loss, omega.shape[1]), out)
+def _denoise_block(first, last, loss, params, omega, metric, most, points, stop, out):
+    scratch = make_scratch(loss, omega.shape[1], stop)
+    _denoise_rows(first, last, loss, params, omega, metric, most, points, scratch, out)
 
 
 @sample_kernel
-def _denoise_rows(first, last, loss, params, omega, metric, hold, points, scratch, out):
+def _denoise_rows(first, last, loss, params, omega, metric, most, points, scratch, out):
     for mu in range(first, last):
-        denoise_sample(mu, loss, params[mu], omega[mu], metric, hold, points, scratch, out)
+        if scratch.newton.stop[0] != 0:
+            return
+        denoise_sample(mu, loss, params[mu], omega[mu], metric, most, points, scratch, out)
 
 
 @sample_kernel
-def denoise_sample(mu, loss, p, w, metric, hold, points, scratch, out):
-    """Fill row mu of the answer for the centre w (k,); z starts from what is there."""
+def denoise_sample(mu, loss, p, w, metric, most, points, scratch, out):
+    """Fill row mu of the answer for the centre w (k,), after a search of at most `most` further starts.
+
+    z starts from what is there, and is held for most = 0.
+    """
     k = w.shape[0]
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     ws, inverse, product = scratch.newton, scratch.inverse, scratch.product
-    x = out.z[mu]
-    if hold:
-        value, status = minimise_from(loss, p, w, metric, x, ws, 0)
-        out.gap[mu] = np.inf
-    else:
-        value, out.gap[mu], status = minimise_globally(loss, p, w, metric, x, points, ws)
-    out.moreau[mu] = value
+    x, before = out.z[mu], ws.n_hessians[0]
+    value, out.gap[mu], status = minimise_globally(loss, p, w, metric, x, most, points, ws)
+    out.moreau[mu], out.n_hessians[mu] = value, ws.n_hessians[0] - before
     out.solved[mu] = status == END.solved
     factor_hessian(metric, ws)
-    for j in range(k):
-        for i in range(k):
-            ws.step[i] = 1.0 if i == j else 0.0
-        cholesky_solve(ws.chol, ws.step)
-        for i in range(k):
-            inverse[i, j] = ws.step[i]
-    for i in range(k):  # ∂z/∂ω = (V⁻¹ + H)⁻¹ V⁻¹
-        for l in range(L):
-            for b in range(r):
-                acc = 0.0
-                for c in range(r):
-                    acc += inverse[i, l * r + c] * metric.inverse[l, c, b]
-                product[i, l * r + b] = acc
+    whole = k <= SMALL or out.jacobian.shape[0] > 0
+    if whole:
+        jacobian_of(metric, ws, inverse, product)
+    else:
+        invert_factor(ws.chol, inverse)
     quadratic = 0.0
     for l in range(L):
         for a in range(r):
@@ -186,6 +208,9 @@ def denoise_sample(mu, loss, p, w, metric, hold, points, scratch, out):
                 acc += metric.inverse[l, a, b] * (x[l * r + b] - w[l * r + b])
             out.g[mu, l * r + a] = acc
             quadratic += 0.5 * acc * (x[l * r + a] - w[l * r + a])
+        if not whole:
+            jacobian_block(l, metric, inverse, product)
+        for a in range(r):
             for b in range(r):  # −∂g_l/∂ω_l = V_l⁻¹ (1 − ∂z_l/∂ω_l)
                 acc = metric.inverse[l, a, b]
                 for c in range(r):
@@ -196,3 +221,57 @@ def denoise_sample(mu, loss, p, w, metric, hold, points, scratch, out):
         for i in range(k):
             for j in range(k):
                 out.jacobian[mu, i, j] = product[i, j]
+
+
+@inline_kernel
+def jacobian_of(metric, ws, inverse, product):
+    """Fill product (k, k) with ∂z/∂ω = (V⁻¹ + H)⁻¹ V⁻¹, and inverse with (V⁻¹ + H)⁻¹, from its factor in ws.chol."""
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    k = L * r
+    for j in range(k):
+        for i in range(k):
+            ws.step[i] = 1.0 if i == j else 0.0
+        cholesky_solve(ws.chol, ws.step)
+        for i in range(k):
+            inverse[i, j] = ws.step[i]
+    for i in range(k):
+        for l in range(L):
+            for b in range(r):
+                acc = 0.0
+                for c in range(r):
+                    acc += inverse[i, l * r + c] * metric.inverse[l, c, b]
+                product[i, l * r + b] = acc
+
+
+@inline_kernel
+def invert_factor(chol, inverse):
+    """Fill the lower triangle of inverse (k, k) with that of the inverse of the lower factor chol, row by row."""
+    k = chol.shape[0]
+    for i in range(k):
+        for j in range(i):
+            inverse[i, j] = 0.0
+        for m in range(i):
+            c = chol[i, m]
+            for j in range(m + 1):
+                inverse[i, j] -= c * inverse[m, j]
+        c = 1.0 / chol[i, i]
+        for j in range(i):
+            inverse[i, j] *= c
+        inverse[i, i] = c
+
+
+@inline_kernel
+def jacobian_block(l, metric, factor, product):
+    """Fill the block of product (k, k) of token l with ∂z_l/∂ω_l, from the inverse factor F of V⁻¹ + H = (F'F)⁻¹."""
+    r, k = metric.inverse.shape[1], factor.shape[0]
+    for a in range(r):
+        for b in range(r):
+            product[l * r + a, l * r + b] = 0.0
+    for a in range(r):
+        for c in range(r):
+            i, j = l * r + a, l * r + c
+            acc = 0.0
+            for m in range(max(i, j), k):
+                acc += factor[m, i] * factor[m, j]
+            for b in range(r):
+                product[i, l * r + b] += acc * metric.inverse[l, c, b]

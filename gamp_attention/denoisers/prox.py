@@ -32,7 +32,8 @@ from gamp_attention.losses.called import PLACES, VECTOR, loss_kernel
 class SearchSettings(NamedTuple):
     """Settings of the global search."""
 
-    max_starts: int = 400  # far more than any case met so far needs
+    max_starts: int = 400  # of a search that is not bounded: far more than any case met so far needs
+    n_attempts: int = 20  # starts of a bounded search as long as no minimum was found
     n_points: int = 2048  # that starts are chosen from
     n_compared: int = 4  # of these, for each start
     feature: float = 0.5  # distance in z over which a softmax of quadratic scores can change the shape of ℓ
@@ -98,6 +99,15 @@ def is_known(z, minima, n_known):
     return False
 
 
+@inline_kernel
+def has_fields(omega):
+    """Whether any entry of ω is not zero."""
+    largest = 0.0
+    for i in range(omega.shape[0]):
+        largest = max(largest, abs(omega[i]))
+    return largest > 0.0
+
+
 @sample_kernel
 def next_start(number, loss, p, omega, metric, points, radius, z, ws):
     """Put the start of search `number` into ws.point: mirror images first, then points of the ellipsoid."""
@@ -139,16 +149,30 @@ def next_start(number, loss, p, omega, metric, points, radius, z, ws):
                 assign(ws.point, ws.trial)
 
 
+@inline_kernel
+def is_worth_a_descent(number, loss, p, omega, metric, value, ws):
+    """Whether a bounded search minimises from ws.point.
+
+    The mirror image of the minimum −z, start number 0, is the end of a descent already up to its distance from the
+    nearest minimum: if the objective is higher there, so is, nearly always, that minimum.
+    """
+    return number > 0 or not objective(loss, p, omega, metric, ws.point, ws.loss) > value
+
+
 @sample_kernel
-def minimise_globally(loss, p, omega, metric, z, points, ws):
-    """The global minimum of the proximal objective, started at z and left there.
+def minimise_globally(loss, p, omega, metric, z, most, points, ws):
+    """Find the global minimum of the proximal objective, started at z and left there.
 
     Returns (objective, gap to the next minimum found, status); the gap is inf where the minimum is
     certified unique or no other was found. On return ws.hess holds the Hessian at z.
     Starts go on until the Bayesian estimate of the number of minima (Boender and Rinnooy Kan) is within
     one half of the number found, and are no fewer than the ellipsoid has room for features of ℓ.
+    A search of fewer than `SEARCH.max_starts` starts is bounded: it ends after `most` of them, and the minimum
+    it returns is the lowest it has met. `most` = 0 keeps the local minimum that z leads to.
     """
     value, status = minimise_from(loss, p, omega, metric, z, ws, 0)
+    if most == 0:
+        return value, np.inf, status
     unique, radius = is_unique(loss, p, omega, metric.smallest, value, ws.loss)
     if unique and status == END.solved:
         return value, np.inf, status
@@ -162,10 +186,20 @@ def minimise_globally(loss, p, omega, metric, z, points, ws):
     extent = radius / np.sqrt(metric.smallest)
     n_starts = int(min(SEARCH.max_starts, 3.0 * (extent / SEARCH.feature) ** 2))
     n_capacity = ws.minima.shape[0]
-    for number in range(SEARCH.max_starts):
-        if number > max(n_starts, 2 * n_known * n_known + 3 * n_known):
+    bounded, first = most < SEARCH.max_starts, 0
+    if bounded:
+        if not np.isfinite(radius):  # no lower bound of ℓ is known: the objective at ω is that of the best guess
+            radius = np.sqrt(2.0 * abs(objective(loss, p, omega, metric, omega, ws.loss) - value))
+        if not has_fields(omega):  # mirror images and signs of ω = 0 are no starts
+            first = 2 ** (min(metric.root.shape[0], 4) + 1)
+    for number in range(first, first + SEARCH.max_starts):
+        if number - first > max(n_starts, 2 * n_known * n_known + 3 * n_known) or ws.stop[0] != 0:
+            break
+        if bounded and number - first >= (most if n_known > 0 else SEARCH.n_attempts):
             break
         next_start(number, loss, p, omega, metric, points, radius, z, ws)
+        if bounded and n_known > 0 and not is_worth_a_descent(number, loss, p, omega, metric, value, ws):
+            continue
         trial, trial_status = minimise_from(loss, p, omega, metric, ws.point, ws, n_known)
         if trial_status != END.solved or is_known(ws.point, ws.minima, n_known):
             continue

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 
 from gamp_attention.denoisers.output import denoise
+from gamp_attention.losses.attention import AttentionLoss
 from gamp_attention.losses.derivatives import sample_derivatives
+from gamp_attention.losses.dot_product import DotProductAttention
 
 WEIGHTS = ("fitted", "hessian", "posterior")
 
@@ -30,6 +32,9 @@ class FitSettings:
     rounding: float = 1e-9  # of h, where all samples say the same
     sharpness: float = 16.0  # b at least: more has hardly more overlap, and eigenvalues that are harder to find
     sharpest: float = 200.0
+    exact_fields: int = 2  # L r up to which the fields are the global minimum; beyond, that next to zero, as good
+    n_starts: int = 2  # further starts for more fields than that, as long as there are few
+    few_fields: int = 12  # L r up to which each column is fitted; beyond, one column for each part is enough
 
 
 FIT = FitSettings()
@@ -61,18 +66,34 @@ class Shape:
 
 
 def fitted_fields(loss: Any, params: np.ndarray, shape: Shape) -> np.ndarray:
-    """Fields (n, L, r) that minimise ℓ(z) + ‖z‖²/(2v), with v large against the curvature at zero."""
-    n, L, r = len(params), shape.n_tokens, shape.rank
-    zero = np.zeros((n, L, r))
-    curvature = np.sqrt(np.mean(sample_derivatives(loss, params, zero)[2] ** 2) * L * r)
+    """Return the fields (n, L, c) that minimise ℓ(z) + ‖z‖²/(2v), with v large against the curvature at zero.
+
+    c is r, or for many fields of attention that is even and invariant under rotations, one for each part.
+    """
+    n, L = len(params), shape.n_tokens
+    reduced = _of_rank(loss, shape.columns)
+    rank = shape.rank if L * shape.rank <= FIT.few_fields or reduced.rank == shape.rank else shape.columns
+    flat = sample_derivatives(reduced, params, np.zeros((n, L, reduced.rank)))[2]
+    curvature = np.sqrt(np.mean(flat**2) * L * reduced.rank)
     v = FIT.reach / max(curvature, np.finfo(float).tiny) if curvature > 0 else 1.0
-    return denoise(loss, params, zero, np.tile(v * np.eye(r), (L, 1, 1))).z
+    V, k = np.tile(v * np.eye(rank), (L, 1, 1)), L * rank
+    starts = None if k <= FIT.exact_fields else FIT.n_starts if k <= FIT.few_fields else 0
+    return denoise(_of_rank(loss, rank), params, np.zeros((n, L, rank)), V, max_starts=starts).z
+
+
+def _of_rank(loss: Any, rank: int) -> Any:
+    """Return the loss for fewer columns, if it is one of attention that columns rotate in; else the loss itself.
+
+    Its Hessian at zero is the same for each column of a part, and zero between them.
+    """
+    dot_product = isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention)
+    return loss._replace(rank=rank) if dot_product else loss
 
 
 def second_moments(z: np.ndarray, shape: Shape) -> np.ndarray:
     """z zᵀ (n, L c, L c), summed over columns that a rotation mixes."""
     n, L, _ = z.shape
-    by_part = z.reshape(n, L * shape.columns, shape.size)
+    by_part = z.reshape(n, L * shape.columns, -1)
     return by_part @ by_part.transpose(0, 2, 1)
 
 
@@ -108,8 +129,8 @@ def posterior_weights(K: np.ndarray, rho: np.ndarray, alpha: float) -> np.ndarra
 def spectral_weights(kind: str, loss: Any, params: np.ndarray, shape: Shape) -> np.ndarray:
     """The matrices h (n, L c, L c) of samples, "fitted" or "hessian"."""
     if kind == "hessian":
-        n, L, r = len(params), shape.n_tokens, shape.rank
-        full = sample_derivatives(loss, params, np.zeros((n, L, r)))[2]
-        kept = np.arange(L * r).reshape(L, shape.columns, shape.size)[:, :, 0].ravel()
+        reduced, n, L = _of_rank(loss, shape.columns), len(params), shape.n_tokens
+        full = sample_derivatives(reduced, params, np.zeros((n, L, reduced.rank)))[2]
+        kept = np.arange(L * reduced.rank).reshape(L, shape.columns, -1)[:, :, 0].ravel()
         return full[:, kept[:, None], kept]
     return weights_of_moments(second_moments(fitted_fields(loss, params, shape), shape))

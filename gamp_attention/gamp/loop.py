@@ -13,9 +13,10 @@ from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import overlaps, risk_at
 from gamp_attention.denoisers.newton import NotPositiveDefinite
 from gamp_attention.gamp.acceleration import ACCELERATION, Acceleration
+from gamp_attention.gamp.budget import BUDGET, Budget, starts_of_searches
 from gamp_attention.gamp.monitor import StepReport
 from gamp_attention.gamp.step import GampState, gamp_step
-from gamp_attention.gamp.watch import Watch
+from gamp_attention.gamp.watch import WATCH, Watch
 from gamp_attention.results import Recorder, Status
 
 LATE = "late"
@@ -26,9 +27,10 @@ Callback = Callable[[int, GampState, StepReport], None]
 class Plan:
     """What is the same at every iteration, as in `run_gamp`.
 
-    But for `V_hat`, a function of the iteration; `direction`, near which that of lowest curvature is looked for; and
-    `accelerate`, which may be LATE: steps then grow near the end, and extrapolation waits for held minima and a small
-    gradient.
+    But for `bounded`, whether searches are those of `gamp_attention.gamp.budget`, and `may_bound`, whether they become
+    so if an iteration takes more than `WATCH.searches` minimisations per sample; `V_hat`, a function of the iteration;
+    `direction`, near which that of lowest curvature is looked for; and `accelerate`, which may be LATE: steps then grow
+    near the end, and extrapolation waits for held minima and a small gradient.
     """
 
     data: Dataset
@@ -43,6 +45,8 @@ class Plan:
     memory: Memory
     callback: Callback | None
     direction: np.ndarray | None = None
+    bounded: bool = False
+    may_bound: bool = False
 
 
 class Loop:
@@ -55,6 +59,7 @@ class Loop:
     watch, record : the judgement of the states since the last start, and the history of all.
     escapes : further starts so far.
     seen : the weights of the last entry of the history.
+    bounded : whether searches are bounded now.
     start, ceiling : the weights of the last start, and a bound on the training loss that it was chosen for.
     """
 
@@ -67,7 +72,11 @@ class Loop:
         plan = self._plan
         self.state, self._began, self.start, self.ceiling = state, self.t, state.Q, ceiling
         self._ended: Status | None = None
-        self.watch = Watch(plan.tol, plan.hold_after, plan.settling, state)
+        self._after: GampState | None = None  # the next state, of a run that has stalled
+        self.bounded = plan.bounded
+        patience = BUDGET.patience if plan.bounded else WATCH.patience
+        self.watch = Watch(plan.tol, plan.hold_after, plan.settling, state, patience)
+        self._budget = Budget(plan.data, plan.bounded and plan.settling)
         late = plan.accelerate == LATE
         self._step = Damping(plan.damping, grows=late)
         self._acceleration = Acceleration(0 if late else ACCELERATION.warm_up) if plan.accelerate else None
@@ -77,6 +86,22 @@ class Loop:
         self.record.step(np.nan)
         self.t, self.escapes = self.t + 1, self.escapes + 1
         self._begin(state, ceiling)
+
+    @property
+    def descends(self) -> bool:
+        """Whether the run is a descent from its start, because message passing would not be worth its cost."""
+        return self.t == self._began and not self._budget.suffices
+
+    def resume(self, n_descent: int) -> bool:
+        """Continue a run that has stalled, if its budget allows this after a descent of so many iterations."""
+        stalled = self._ended is Status.STALLED and self._after is not None and self.t < self._plan.max_iter
+        if not (self.bounded and stalled and self._budget.extend(n_descent)):
+            return False
+        self.record.step(self._step(self.t - self._began))
+        assert self._after is not None
+        self.t, self.state, self._ended, self._after = self.t + 1, self._after, None, None
+        self.watch.resume(self.t - self._began)
+        return True
 
     def run(self, until: float = np.inf) -> Status | None:
         """Iterate until the watch says how it has ended; None where iteration `until` comes first."""
@@ -91,8 +116,16 @@ class Loop:
         """One iteration, or how the run has ended."""
         plan, t = self._plan, self.t - self._began
         beta = self._step(t)
+        if self.descends:
+            return self._stay()
         after, report = self._next(t, beta)
         verdict = self.watch.judge(t, self.state, report, beta)
+        if report is not None:
+            self._budget.add(report)
+            if plan.may_bound and not self.bounded and report.denoised is not None:
+                self._bound(float(np.mean(report.denoised.n_hessians)))
+            if verdict is None and self._budget.is_spent:
+                verdict = Status.STALLED
         seen = risk_at(plan.data, self.state.Q, plan.risk) if report is None else report
         self.record.add(overlaps(plan.data, self.state.Q, self.state.V), seen.gradient_norm, seen.train_loss)
         self.seen = self.state.Q
@@ -104,6 +137,7 @@ class Loop:
             return Status.MAX_ITER
         if verdict is not None:
             if not self.watch.worth_a_smaller_step(verdict) or not self._step.shrink():
+                self._after = after
                 return verdict
             after = self.watch.restart(t)
             if self._acceleration is not None:
@@ -116,6 +150,22 @@ class Loop:
         self.t, self.state = self.t + 1, after
         return None
 
+    def _bound(self, searches: float) -> None:
+        """Bound the searches from now on if the last one took too many minimisations per sample."""
+        if searches > WATCH.searches:
+            self.bounded, self._budget = True, Budget(self._plan.data, self._plan.settling)
+            self.watch.hurry(BUDGET.patience)
+
+    def _stay(self) -> Status:
+        """End at the start, from where descent begins, as message passing is not worth its cost."""
+        at = risk_at(self._plan.data, self.state.Q, self._plan.risk)
+        self.watch.note(self.state, at.gradient_norm, at.train_loss)
+        self.record.add(overlaps(self._plan.data, self.state.Q, self.state.V), at.gradient_norm, at.train_loss)
+        self.seen = self.state.Q
+        if not np.isfinite(at.gradient_norm):
+            return Status.NONFINITE
+        return Status.CONVERGED if at.gradient_norm <= self._plan.tol else Status.STALLED
+
     def _extrapolates(self, t: int, report: StepReport) -> bool:
         late = t >= self._plan.hold_after and report.gradient_norm < ACCELERATION.late
         return late or self._plan.accelerate != LATE
@@ -125,19 +175,26 @@ class Loop:
         plan = self._plan
         try:
             return gamp_step(
-                plan.data, plan.risk, self.state, beta, hold=t >= plan.hold_after, V_hat=plan.V_hat(t),
-                memory=plan.memory,
+                plan.data, plan.risk, self.state, beta, hold=False, V_hat=plan.V_hat(t), memory=plan.memory,
+                max_starts=starts_of_searches(t, plan.hold_after, self.bounded),
             )  # fmt: skip
         except (np.linalg.LinAlgError, NotPositiveDefinite):
             return self.state, None
 
     def _parts(self) -> dict[str, Any]:
         parts: dict[str, Any] = {"damping": self._step, "watch": self.watch, "record": self.record}
+        parts |= {"budget": self._budget} if self._plan.bounded or self._plan.may_bound else {}
         return parts if self._acceleration is None else parts | {"acceleration": self._acceleration}
 
     def snapshot(self) -> dict[str, Any]:
         """What has changed since the beginning."""
-        numbers = {"t": self.t, "began": self._began, "escapes": self.escapes, "ceiling": self.ceiling}
+        numbers = {
+            "bounded": int(self.bounded),
+            "t": self.t,
+            "began": self._began,
+            "escapes": self.escapes,
+            "ceiling": self.ceiling,
+        }
         own = numbers | {"start": self.start, "seen": self.seen, "state": self.state.snapshot()}
         own["ended"] = None if self._ended is None else self._ended.value
         return own | {name: part.snapshot() for name, part in self._parts().items()}
@@ -146,7 +203,7 @@ class Loop:
         """Go on from a snapshot."""
         self.t, self._began, self.escapes = (int(stored[name]) for name in ("t", "began", "escapes"))
         self.start, self.ceiling, self.state = stored["start"], float(stored["ceiling"]), GampState(**stored["state"])
-        self.seen = stored["seen"]
+        self.seen, self.bounded = stored["seen"], bool(int(stored["bounded"]))
         self._ended = Status(str(stored["ended"])) if "ended" in stored else None
         for name, part in self._parts().items():
             part.restore(stored[name])

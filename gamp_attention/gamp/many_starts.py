@@ -121,6 +121,8 @@ class Race:
                 break
             for loop in self.loops.values():
                 loop.run(until)
+            if all(loop.descends for loop in self.loops.values()):  # losses of starts say nothing yet
+                break
             go_on = max(self._n_finish, ceil(RACE.share * len(self.loops)))
             if self._round == len(RACE.rounds) - 1:
                 go_on = self._n_finish

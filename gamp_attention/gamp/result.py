@@ -8,11 +8,14 @@ import numpy as np
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, overlaps, risk_at, susceptibility
+from gamp_attention.gamp.budget import BUDGET, can_solve_for_variances, samples_to_verify
 from gamp_attention.gamp.loop import Loop, Plan
-from gamp_attention.gamp.settling import is_fixed_point, settle
+from gamp_attention.gamp.settling import Settled, is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
 from gamp_attention.penalties.matrix import on_kinks
 from gamp_attention.results import Ended, History, Overlaps, Status
+
+CYCLES = (Status.STALLED, Status.DIVERGED, Status.NONFINITE)  # ends of message passing that descent can better
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +39,10 @@ class GampResult(Ended):
     direction : (d, r) its eigenvector, of norm 1, where the risk is softest, and the way off a saddle; None where the
         run did not converge.
     n_escapes : saddles that the run has left.
-    n_off_global : samples whose held proximal minimum is not the global one.
-    n_near_jump : samples with another proximal minimum nearly as low.
+    n_off_global : samples whose held proximal minimum is not the global one, among those searched.
+    n_near_jump : samples with another proximal minimum nearly as low, among those searched.
+    n_searched : samples that were searched for other minima at the end: all of them, or after a bounded search (see
+        `search` of `run_gamp`) so many as this takes little time, with two further starts each.
     state : the last state of message passing, to go on from.
     starts : what became of each start; see `gamp_attention.gamp.many_starts`.
     message : the outcome in words.
@@ -62,6 +67,7 @@ class GampResult(Ended):
     n_near_jump: int
     state: GampState
     message: str
+    n_searched: int = 0
     starts: tuple[Any, ...] = ()
 
 
@@ -77,35 +83,49 @@ def followed(plan: Plan, loop: Loop) -> GampResult:
 def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None = None) -> GampResult:
     """Settle where message passing cycled, verify, and report the best there is.
 
-    Settling begins at the weights of lowest training loss, or at given ones instead.
+    Settling begins at the weights of lowest training loss, or at given ones instead. A run with a budget may then
+    resume message passing; of the critical points found, that of lowest training loss is reported.
     """
-    data, risk, tol, watch, last = plan.data, plan.risk, plan.tol, loop.watch, loop.state
+    data, risk, tol, watch = plan.data, plan.risk, plan.tol, loop.watch
+    descents = list[Settled]()
+    while plan.settling and passing in CYCLES and (start is not None or np.isfinite(watch.lowest_loss)):
+        settled = settle(data, risk, watch.lowest_Q if start is None else start, tol)
+        descents.append(settled)
+        if start is not None or settled.gradient_norm > tol or not loop.resume(settled.n_iter):
+            break
+        resumed = loop.run()
+        assert resumed is not None
+        passing = resumed
+
+    last = loop.state
     keep_last = passing is Status.CONVERGED or (tol == 0 and passing is Status.MAX_ITER)
     best = last if keep_last else watch.best_state
-    Q, V, status, n_settle = best.Q, best.V, passing, 0
+    Q, V, status, n_settle = best.Q, best.V, passing, sum(settled.n_iter for settled in descents)
     if tol > 0 and not data.penalty.smooth:
         Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
     message = f"message passing: {passing.value} after {loop.t} iterations"
-
-    cycles = passing in (Status.STALLED, Status.DIVERGED, Status.NONFINITE)
-    if plan.settling and cycles and (start is not None or np.isfinite(watch.lowest_loss)):
-        settled = settle(data, risk, watch.lowest_Q if start is None else start, tol)
-        n_settle = settled.n_iter
-        if settled.gradient_norm <= tol:
+    lowest = min(descents, key=lambda settled: (not settled.gradient_norm <= tol, settled.train_loss), default=None)
+    if lowest is not None:
+        reached, higher = lowest.gradient_norm <= tol, passing is Status.CONVERGED
+        if higher:
+            higher = not reached or lowest.train_loss >= risk_at(data, Q, risk).train_loss
+        if reached and not higher:
             status = Status.SETTLED
-        if start is not None or settled.gradient_norm < watch.best_norm:
-            Q = settled.Q
+        if not higher and (start is not None or reached or lowest.gradient_norm < watch.best_norm):
+            Q = lowest.Q
         message += f"; settling: {'converged' if status.converged else 'stalled'} after {n_settle}"
 
     at = risk_at(data, Q, risk)
-    if n_settle:
-        settled_V = susceptibility(data, at, Q)
+    if lowest is not None and can_solve_for_variances(data, loop.bounded):
+        settled_V = susceptibility(data, at, Q, quick=loop.bounded)
         V = settled_V if np.isfinite(settled_V).all() else V
-    fixed = is_fixed_point(data, at, V) if status.converged else None
+    some = samples_to_verify(data, loop.bounded, BUDGET.held)
+    fixed = is_fixed_point(data, at, V, samples=some) if status.converged else None
     curvature = lowest_curvature(data, at, Q, plan.direction) if status.converged else None
     if curvature is not None and not curvature.is_minimum:
         message += f"; a saddle of the risk, lowest eigenvalue {curvature.lowest_eigenvalue:.2g}: escape=True leaves it"
-    n_off, n_near = _competing_minima(data, risk, at, V)
+    samples = samples_to_verify(data, loop.bounded, BUDGET.searches)
+    n_off, n_near = _competing_minima(data, risk, at, V, samples, BUDGET.starts if loop.bounded else None)
     if tol > 0 and not status.converged:
         message += _advice(data, risk, status, at.gradient_norm)
     return GampResult(
@@ -115,7 +135,8 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
         is_minimum=curvature is not None and curvature.is_minimum,
         lowest_eigenvalue=np.nan if curvature is None else curvature.lowest_eigenvalue,
         direction=None if curvature is None else curvature.direction, n_escapes=loop.escapes,
-        n_off_global=n_off, n_near_jump=n_near, state=last if data.rows_here else last.fetched(), message=message,
+        n_off_global=n_off, n_near_jump=n_near, n_searched=data.n_samples if samples is None else len(samples),
+        state=last if data.rows_here else last.fetched(), message=message,
     )  # fmt: skip
 
 
@@ -129,12 +150,25 @@ def _advice(data: Dataset, risk: str, status: Status, norm: float) -> str:
     )
 
 
-def _competing_minima(data: Dataset, risk: str, at: RiskAtPoint, V: np.ndarray, near: float = 1e-2) -> tuple[int, int]:
+def _competing_minima(
+    data: Dataset,
+    risk: str,
+    at: RiskAtPoint,
+    V: np.ndarray,
+    samples: np.ndarray | None,
+    max_starts: int | None,
+    near: float = 1e-2,
+) -> tuple[int, int]:
     """Samples whose fields z are not the global minimum of their proximal objective at ω = z − V g, and nearly not.
 
-    Nearly: the next minimum is higher by less than `near`, in units of the mean loss of a sample.
+    Nearly: the next minimum is higher by less than `near`, in units of the mean loss of a sample. Only `samples` are
+    searched, if not all, each from at most `max_starts` further starts.
     """
-    held, best = denoise_at(data, at, V, hold=True), denoise_at(data, at, V)
+    if samples is not None and not len(samples):
+        return 0, 0
+    held = denoise_at(data, at, V, samples=samples, hold=True)
+    best = denoise_at(data, at, V, samples=samples, max_starts=max_starts)
     off = best.moreau < held.moreau - 1e-9 * (1.0 + np.abs(held.moreau))
-    mean_loss = np.mean(np.abs(best.loss + data.terms(risk).constant))
+    constant = data.terms(risk).constant
+    mean_loss = np.mean(np.abs(best.loss + (constant if samples is None else constant[samples])))
     return int(np.count_nonzero(off)), int(np.count_nonzero(best.gap < near * mean_loss))

@@ -13,6 +13,7 @@ from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import overlaps
 from gamp_attention.data.starts import several_starts
+from gamp_attention.gamp.budget import BUDGET
 from gamp_attention.gamp.checkpoint import Checkpoint, digest
 from gamp_attention.gamp.escape import ESCAPE, way_down
 from gamp_attention.gamp.loop import LATE, Callback, Plan
@@ -35,6 +36,7 @@ def run_gamp(
     tol: float = 1e-8,
     max_iter: int = 10000,
     hold_after: int | None = None,
+    search: str = "auto",
     accelerate: bool | None = None,
     settling: bool = True,
     escape: bool = False,
@@ -68,6 +70,13 @@ def run_gamp(
         runs do not meet.
     hold_after : iteration from which each sample keeps its local proximal minimum; global minima before.
         If not given, 20, or never where tol=0, since state evolution tracks global minima.
+    search : "full": up to `hold_after`, each sample is searched for the global minimum of its proximal objective, which
+        state evolution describes. "bounded": it is searched at every second iteration, from two further starts, and
+        message passing gives way to settling once its work equals that of 250 gradients, or of ten times the
+        gradients that settling takes; see `gamp_attention.gamp.budget`.
+        "auto": for runs to a tolerance "bounded" if L r > 2, and else from the first iteration on in which a search
+        takes more than 100 minimisations per sample; "full" for tol=0, or if `hold_after`, `onsager` or `memory` is
+        given.
     accelerate : extrapolate by Anderson acceleration, with damped iterations wherever that raises the gradient norm.
         The same fixed points in fewer iterations, but the iterates are no longer those that state evolution tracks. If
         not given, runs to a tolerance by adaptive damping take a longer step once the gradient norm is below 0.1, and
@@ -119,8 +128,12 @@ def run_gamp(
     tol = check.real("tol", tol, low=0)
     max_iter = check.integer("max_iter", max_iter, low=1)
     Damping(damping)  # checks it
+    check.choice("search", search, ("auto", "full", "bounded"))
+    usual = isinstance(onsager, str) and onsager == "empirical" and memory is averaged_memory and hold_after is None
+    many = data.n_tokens * data.rank > BUDGET.exact_fields
+    bounded = search == "bounded" or (search == "auto" and usual and many and tol > 0)
     if hold_after is None:
-        hold_after = WATCH.hold_after if tol > 0 else sys.maxsize
+        hold_after = WATCH.hold_after if tol > 0 or bounded else sys.maxsize
     hold_after = check.integer("hold_after", hold_after, low=0)
     if empirical_after is not None:
         empirical_after = check.integer("empirical_after", empirical_after, low=0)
@@ -174,8 +187,12 @@ def run_gamp(
         weights += [] if begun is None else [np.asarray(begun.D)]
         options = risk, *weights, n_finish, damping, tol, hold_after, mode, settling, escape, onsager
         options += () if empirical_after is None else (empirical_after,)
+        options += ("bounded",) if bounded else ()
         file = Checkpoint(checkpoint, digest(data, *options, memory.__module__, rule), checkpoint_every)
-    plan = Plan(data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, memory, callback, direction)
+    plan = Plan(
+        data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, memory, callback, direction, bounded,
+        search == "auto" and usual and tol > 0,
+    )  # fmt: skip
     race = Race(plan, starts, n_finish, file)
     reached = max(each.t for each in race.loops.values())
     if reached > max_iter:

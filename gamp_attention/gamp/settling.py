@@ -22,6 +22,8 @@ class SettlingSettings(NamedTuple):
 
     handover: float = 1e-5  # gradient norm at which Newton steps take over
     newton_gain: float = 0.9  # of the gradient norm, at most, after a Newton step that is taken
+    exact: float = 1e-10  # relative residual of a Newton step
+    inexact: float = 1e-3  # the same for more than two fields per sample, as long as such steps gain
     first_bound: float = 1.0  # on the curvature, for proximal gradient steps
     bound_growth: float = 2.0  # where a step overshoots
     bound_decay: float = 0.9  # at each other step
@@ -39,6 +41,7 @@ class Settled(NamedTuple):
     Q: np.ndarray  # (d, r) weights
     gradient_norm: float  # ‖∇R‖_F/(λ√d) there
     n_iter: int  # of L-BFGS or proximal gradient steps, plus Newton steps
+    train_loss: float  # ε_t there
 
 
 def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 5000) -> Settled:
@@ -54,15 +57,19 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 
         best, more = descend(data, evaluate, best, max(tol, handover), max_iter - n_iter)
         n_iter += more
         at = risk_at(data, best, risk)
+        accuracy = SETTLING.exact if data.n_tokens * data.rank <= 2 else SETTLING.inexact
         while at.gradient_norm > tol and n_iter < max_iter:
-            trial = best + newton_step(data, at, best)
+            trial = best + newton_step(data, at, best, accuracy)
             trial_at = risk_at(data, trial, risk)
             n_iter += 1
             if not trial_at.gradient_norm < SETTLING.newton_gain * at.gradient_norm:
-                break
+                if accuracy <= SETTLING.exact:
+                    break
+                accuracy = SETTLING.exact
+                continue
             best, at = trial, trial_at
         if smooth or at.gradient_norm <= tol or handover <= tol or n_iter >= max_iter:
-            return Settled(best, at.gradient_norm, n_iter)
+            return Settled(best, at.gradient_norm, n_iter, at.train_loss)
         handover *= 0.1  # the entries at kinks were not all known yet
 
 
@@ -117,10 +124,11 @@ def proximal_gradient(
     return best, max_iter
 
 
-def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
+def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray, rtol: float) -> np.ndarray:
     """−(∇²R)⁻¹∇R by MINRES, which a flat direction (a rotation of the columns of Q) does not hinder.
 
-    Entries of Q that a kink of the penalty holds stay where they are.
+    Its iterations end at a relative residual of `rtol`. Entries of Q that a kink of the penalty holds stay where they
+    are.
     """
     from scipy.sparse.linalg import LinearOperator, minres
 
@@ -131,20 +139,25 @@ def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
         matvec=lambda x: (free * hessian_product(data, at, free * x.reshape(shape), curvature)).ravel(),
         dtype=float,
     )
-    step, _ = minres(operator, -(free * at.gradient).ravel(), rtol=1e-10, maxiter=2000)
+    step, _ = minres(operator, -(free * at.gradient).ravel(), rtol=rtol, maxiter=2000)
     return step.reshape(shape)
 
 
-def is_fixed_point(data: Dataset, at: RiskAtPoint, V: np.ndarray, tol: float = 1e-6) -> bool:
+def is_fixed_point(
+    data: Dataset, at: RiskAtPoint, V: np.ndarray, tol: float = 1e-6, samples: np.ndarray | None = None
+) -> bool:
     """Whether a critical point is a fixed point of GAMP with its local minima held.
 
     Eq. :eq:`critical`.
 
     V is halved until no sample's proximal objective is concave at z; ω = z − V g then has z for its proximal point.
+    `samples` are those for which this is checked, if not all.
     """
-    lowest = float(np.linalg.eigvalsh(at.hessians).min())
+    samples = samples if samples is None or len(samples) else np.zeros(1, dtype=int)
+    lowest = float(np.linalg.eigvalsh(at.hessians if samples is None else at.hessians[samples]).min())
     while np.linalg.eigvalsh(V).max() * max(-lowest, 0.0) > 0.9:
         V = 0.5 * V
-    out = denoise_at(data, at, V, hold=True)
-    residual = np.abs(out.z - at.z).max() / (np.abs(at.z).max() + np.finfo(float).tiny)
+    out = denoise_at(data, at, V, samples=samples, hold=True)
+    z = at.z if samples is None else at.z[samples]
+    residual = np.abs(out.z - z).max() / (np.abs(at.z).max() + np.finfo(float).tiny)
     return bool(out.solved.all() and residual < tol)

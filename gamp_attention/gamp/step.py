@@ -26,6 +26,7 @@ from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import risk_at
 from gamp_attention.denoisers.input import initial_variances, input_step
+from gamp_attention.denoisers.prox import SEARCH
 from gamp_attention.gamp.memory import averaged_memory
 from gamp_attention.gamp.monitor import StepReport, monitored
 from gamp_attention.models.sources import weighted
@@ -121,6 +122,7 @@ def gamp_step(
     damping: float,
     *,
     hold: bool = False,
+    max_starts: int | None = None,
     V_hat: np.ndarray | None = None,
     memory: Memory = averaged_memory,
 ) -> tuple[GampState, StepReport]:
@@ -134,6 +136,8 @@ def gamp_step(
     state : where to start.
     damping : the step β in (0, 1].
     hold : keep each sample's local minimum of the proximal objective while it exists.
+    max_starts : bound on the further starts of each sample's search for a lower minimum, as in `denoise`; state
+        evolution describes searches without a bound, which are made if it is not given.
     V_hat : (L, r, r) a response to use instead of the empirical one, e.g. from state evolution.
     memory : rule for the Onsager memory D, called with D, V g, W g and the step β, V being already averaged; see
         `gamp_attention.gamp.memory`.
@@ -160,12 +164,13 @@ def gamp_step(
     require_dataset(data).terms(risk)
     beta = check.real("damping", damping, low=0, high=1, strict=True)
     check.flag("hold", hold)
+    most = SEARCH.max_starts if max_starts is None else check.integer("max_starts", max_starts, low=0)
     check_shapes(data, state, V_hat)
     V_hat = None if V_hat is None else check.array("V_hat", V_hat, np.shape(V_hat))
     Q, V, D, z = state.Q, state.V, state.D, state.z
 
     # output step, in one pass over the tokens: ω = X̃Q − D, z = prox(ω; V), g = V⁻¹(z − ω), V̂ = −(1/d) Σ ∂g/∂ω
-    out = data.output_step(risk, Q, D, V, z, hold and z is not None)
+    out = data.output_step(risk, Q, D, V, z, 0 if hold and z is not None else most)
     if V_hat is None:
         V_hat = out.sums.response / data.dim
         V_hat = 0.5 * (V_hat + V_hat.transpose(0, 2, 1))

@@ -22,6 +22,7 @@ class WatchSettings:
     patience: float = 40  # held iterations, at the first adaptive step, that may pass without progress
     progress: float = 0.5  # of the gradient norm since progress was last made
     loss_progress: float = 0.99  # the same of the training loss: while it falls, a minimum is still being chosen
+    searches: float = 100.0  # minimisations per sample in an iteration; default runs bound their searches beyond that
     max_growth: float = 1e4  # of the gradient over its best; more is divergence
 
 
@@ -37,8 +38,8 @@ class Watch:
     lowest_Q, lowest_loss : the weights of lowest training loss, and this loss.
     """
 
-    def __init__(self, tol: float, hold_after: int, settling: bool, start: GampState) -> None:
-        self._tol, self._hold_after, self._settling = tol, hold_after, settling
+    def __init__(self, tol: float, hold_after: int, settling: bool, start: GampState, patience: float) -> None:
+        self._tol, self._hold_after, self._settling, self._patience = tol, hold_after, settling, patience
         self.best_state, self.best_norm = start, np.inf
         self.lowest_Q, self.lowest_loss = start.Q, np.inf
         self._mark = 0  # iteration at which progress was last made
@@ -51,10 +52,7 @@ class Watch:
         norm, loss = report.gradient_norm, report.train_loss
         if not np.isfinite(norm):
             return Status.NONFINITE
-        if norm < self.best_norm:
-            self.best_state, self.best_norm = state, norm
-        if loss < self.lowest_loss:
-            self.lowest_Q, self.lowest_loss = state.Q, loss
+        self.note(state, norm, loss)
         if self._tol == 0:
             return None
         if norm <= self._tol:
@@ -65,9 +63,16 @@ class Watch:
             self._mark, self._mark_norm, self._mark_loss = t, norm, loss
         elif norm <= WATCH.progress * self._mark_norm or loss <= WATCH.loss_progress * self._mark_loss:
             self._mark, self._mark_norm, self._mark_loss = t, min(norm, self._mark_norm), min(loss, self._mark_loss)
-        elif t - self._mark > WATCH.patience * ADAPTIVE.start / min(step, ADAPTIVE.start):
+        elif t - self._mark > self._patience * ADAPTIVE.start / min(step, ADAPTIVE.start):
             return Status.STALLED
         return None
+
+    def note(self, state: GampState, norm: float, loss: float) -> None:
+        """Keep a state if it is the best so far."""
+        if norm < self.best_norm:
+            self.best_state, self.best_norm = state, norm
+        if loss < self.lowest_loss:
+            self.lowest_Q, self.lowest_loss = state.Q, loss
 
     def worth_a_smaller_step(self, verdict: Status) -> bool:
         """Whether to go on from the best state with a smaller step: not where a descent ends a cycle sooner."""
@@ -77,6 +82,18 @@ class Watch:
         """Go back to the best state."""
         self._mark, self._mark_norm, self._mark_loss = t, self.best_norm, np.inf
         return self.best_state
+
+    def hurry(self, patience: float) -> None:
+        """Wait for progress for a shorter time from now on."""
+        self._patience = patience
+
+    def resume(self, t: int) -> None:
+        """Wait for progress from iteration t on, with the patience of a run without a budget.
+
+        The lowest training loss is that of the iterations from now on.
+        """
+        self._mark, self._mark_norm, self._mark_loss = t, np.inf, np.inf
+        self._patience, self.lowest_loss = WATCH.patience, np.inf
 
     def snapshot(self) -> dict[str, Any]:
         """What has changed since the start."""

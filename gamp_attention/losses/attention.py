@@ -1,11 +1,12 @@
 """Per-sample losses ℓ_μ(z) of the multi-source GLM, as NamedTuples dispatched by type.
 
-Compiled code asks a loss for three things here, and for two bounds in `gamp_attention.losses.bounds`; the parameters p
+Compiled code asks a loss for four things here, and for two bounds in `gamp_attention.losses.bounds`; the parameters p
 of a sample are one row of an array (n, P):
 
 - `make_work(loss)`, the scratch that the others share;
 - `loss_value(loss, p, z, work)`;
-- `loss_derivatives(loss, p, z, grad, hess, work)`, which also returns the value.
+- `loss_derivatives(loss, p, z, grad, hess, work)`, which also returns the value;
+- `loss_gradient(loss, p, z, grad, hess, work)`, the same without the Hessian, whose array is scratch.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +16,17 @@ from numba.core.types import float64, int64
 
 from gamp_attention._core.addresses import behind
 from gamp_attention._core.compiled import inline_kernel, is_instance, overload
-from gamp_attention.losses.attention_kernels import attend_row, fill_scores, pull_back, row_derivatives
+from gamp_attention.losses.attention_kernels import (
+    add_blocks,
+    attend_row,
+    clear_blocks,
+    fill_scores,
+    fill_slack,
+    pull_back,
+    pull_back_slope,
+    row_derivatives,
+    row_slope,
+)
 from gamp_attention.losses.called import MATRIX, PLACES, VECTOR, loss_kernel
 from gamp_attention.losses.dot_product import DotProductAttention
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_derivatives, two_token_value
@@ -76,6 +87,7 @@ class AttentionWork(NamedTuple):
     u: np.ndarray  # (L,) gradient of one row in its scores
     slack: np.ndarray  # (L,) gradient of one row in its attention weights
     fields: np.ndarray  # (L r,)
+    blocks: np.ndarray  # (r (r + 1)/2, L²) Hessian in the fields, for each pair of columns
 
 
 def is_dot_product_loss(numba_type: Any) -> bool:
@@ -104,6 +116,17 @@ def differentiate(loss, p, z, grad, hess, work):
     return loss_derivatives(behind(loss), p, z, grad, hess, work)
 
 
+def loss_gradient(loss, p, z, grad, hess, work):
+    """ℓ(z), filling its gradient; hess is scratch. Compiled code only."""
+    raise NotImplementedError("loss_gradient() is dispatched by numba on the type of the loss")
+
+
+@loss_kernel(PLACES.gradient, float64, VECTOR, VECTOR, VECTOR, MATRIX, int64)
+def evaluate_gradient(loss, p, z, grad, hess, work):
+    """ℓ(z), filling its gradient, with hess as scratch: `loss_gradient`, compiled once for all kernels that call it."""
+    return loss_gradient(behind(loss), p, z, grad, hess, work)
+
+
 @inline_kernel
 def row_loss(p, S, i):
     """φ_i = ½ (S G Sᵀ)_ii − (S M)_ii for the attention weights in row i of S (L, L)."""
@@ -124,8 +147,9 @@ def _make_work(loss):
     def attention_work(loss):
         L = loss.n_tokens
         return AttentionWork(
-            np.empty((L, L)), np.empty((L, L)), np.empty((L, L)), np.empty(L), np.empty(L), np.empty(L * loss.rank)
-        )
+            np.empty((L, L)), np.empty((L, L)), np.empty((L, L)), np.empty(L), np.empty(L), np.empty(L * loss.rank),
+            np.empty((loss.rank * (loss.rank + 1) // 2, L * L)),
+        )  # fmt: skip
 
     return attention_work
 
@@ -159,25 +183,44 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
         if is_two_tokens(loss):
             return two_token_derivatives(loss, p, z, grad, hess)
         L, r = loss.n_tokens, loss.rank
-        LL = L * L
         s, B, GJ, u, slack = work.s, work.B, work.GJ, work.u, work.slack
         for k in range(L * r):
             grad[k] = 0.0
             for m in range(L * r):
                 hess[k, m] = 0.0
         fill_scores(loss.attention, z, L, r, s)
+        clear_blocks(L, r, work.blocks)
         value = 0.0
         for i in range(L):
             attend_row(loss.attention, s, i)
-            for j in range(L):
-                gs = 0.0
-                for k in range(L):
-                    gs += p[j * L + k] * s[i, k]
-                m = p[LL + j * L + i]
-                value += s[i, j] * (0.5 * gs - m)
-                slack[j] = gs - m  # ∂φ_i/∂S_ij
+            value += fill_slack(p, s, i, slack)
             row_derivatives(loss.attention, p, s, i, slack, u, B, GJ)
-            pull_back(loss.attention, z, L, r, i, u, B, grad, hess, work.fields)
+            pull_back(loss.attention, z, L, r, i, u, B, grad, hess, work.fields, work.blocks)
+        add_blocks(L, r, work.blocks, hess)
         return value
 
     return attention_derivatives
+
+
+@overload(loss_gradient)
+def _loss_gradient(loss, p, z, grad, hess, work):
+    if not is_dot_product_loss(loss):
+        return None
+
+    def attention_gradient(loss, p, z, grad, hess, work):
+        if is_two_tokens(loss):
+            return two_token_derivatives(loss, p, z, grad, hess)
+        L, r = loss.n_tokens, loss.rank
+        s, u, slack = work.s, work.u, work.slack
+        for k in range(L * r):
+            grad[k] = 0.0
+        fill_scores(loss.attention, z, L, r, s)
+        value = 0.0
+        for i in range(L):
+            attend_row(loss.attention, s, i)
+            value += fill_slack(p, s, i, slack)
+            row_slope(loss.attention, s, i, slack, u)
+            pull_back_slope(loss.attention, z, L, r, i, u, grad)
+        return value
+
+    return attention_gradient

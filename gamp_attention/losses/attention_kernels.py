@@ -73,40 +73,112 @@ def row_derivatives(attention, p, s, i, slack, u, B, GJ):
 
 @inline_kernel
 def _softmax_derivatives(p, s, i, slack, u, B, GJ):
-    # by J = diag(S) − S Sᵀ
+    # ∂S/∂s = diag(S) − S Sᵀ; with c_j = (G S)_j and its mean c under the weights S,
+    # B_jk = S_j S_k (G_jk − c_j − c_k + c) − S_j u_k − S_k u_j + δ_jk u_k, for symmetric G
     L = s.shape[1]
-    mean = 0.0
+    softmax_slope(s, i, slack, u)
+    total = 0.0
+    for j in range(L):
+        GJ[0, j] = slack[j] + p[L * L + j * L + i]
+        total += s[i, j] * GJ[0, j]
+    for j in range(L):
+        weight, slope, product = s[i, j], u[j], GJ[0, j] - total
+        for k in range(L):
+            B[j, k] = s[i, k] * (weight * (p[j * L + k] - product - GJ[0, k]) - slope) - weight * u[k]
+        B[j, j] += slope
+
+
+@inline_kernel
+def softmax_slope(s, i, slack, u):
+    """Fill u = ∂φ_i/∂s_i with the weights in row i of s and slack = ∂φ_i/∂S_i."""
+    L, mean = s.shape[1], 0.0
     for j in range(L):
         mean += s[i, j] * slack[j]
     for j in range(L):
         u[j] = s[i, j] * (slack[j] - mean)
-    for j in range(L):
-        gs = 0.0
-        for k in range(L):
-            gs += p[j * L + k] * s[i, k]
-        for k in range(L):
-            GJ[j, k] = (p[j * L + k] - gs) * s[i, k]
-    for k in range(L):
-        column = 0.0
-        for j in range(L):
-            column += s[i, j] * GJ[j, k]
-        for j in range(L):
-            B[j, k] = s[i, j] * (GJ[j, k] - column) - s[i, k] * u[j] - s[i, j] * u[k]
-        B[k, k] += u[k]
 
 
 @inline_kernel
-def pull_back(attention, z, L, r, i, u, B, grad, hess, scratch):
-    """Add the part of row i, with derivatives u and B in its scores, to the gradient and Hessian in z."""
+def fill_slack(p, s, i, slack):
+    """Fill slack = ∂φ_i/∂S_i = (G S_i) − M_i for the weights in row i of s (L, L), and return φ_i."""
+    L = s.shape[1]
+    for j in range(L):
+        slack[j] = 0.0
+    for k in range(L):  # G is symmetric, and its rows are contiguous
+        weight = s[i, k]
+        for j in range(L):
+            slack[j] += weight * p[k * L + j]
+    value = 0.0
+    for j in range(L):
+        m = p[L * L + j * L + i]
+        value += s[i, j] * (0.5 * slack[j] - m)
+        slack[j] -= m
+    return value
+
+
+@inline_kernel
+def row_slope(attention, s, i, slack, u):
+    """Fill u = ∂φ_i/∂s_i, as `row_derivatives` without the second derivatives."""
+    if attention.softmax:
+        softmax_slope(s, i, slack, u)
+    else:
+        L = s.shape[1]
+        count = i + 1 if attention.causal else L
+        for j in range(L):
+            u[j] = slack[j] if j < count else 0.0
+
+
+@inline_kernel
+def pull_back_slope(attention, z, L, r, i, u, grad):
+    """Add the gradient in z of row i, whose derivative in its scores is u, as `pull_back` without the Hessian."""
+    b1 = 1.0 / attention.temperature
+    half = r if attention.tied else r // 2
+    first = 0 if attention.tied else half  # column of the keys
+    for j in range(L):
+        c = b1 * u[j]
+        for a in range(half):
+            q, k = i * r + a, j * r + first + a
+            along, across = c * z[k], c * z[q]
+            grad[q] += along
+            grad[k] += across
+
+
+@inline_kernel
+def pull_back(attention, z, L, r, i, u, B, grad, hess, scratch, blocks):
+    """Add the part of row i, with derivatives u and B in its scores, to the gradient and Hessian in z.
+
+    For tied weights, most of the Hessian goes to `blocks`, which `add_blocks` adds after the last row.
+    """
     b1 = 1.0 / attention.temperature
     if attention.tied:
-        _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch)
+        _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks)
     else:
         _pull_untied(z, L, r, i, u, B, b1, grad, hess)
 
 
 @inline_kernel
-def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch):
+def clear_blocks(L, r, blocks):
+    """Set blocks to zero: (r (r + 1)/2, L²), one L × L matrix for each pair of columns."""
+    for pair in range(r * (r + 1) // 2):
+        for e in range(L * L):
+            blocks[pair, e] = 0.0
+
+
+@inline_kernel
+def add_blocks(L, r, blocks, hess):
+    """Add the matrix of columns a ≥ b, blocks[a (a + 1)/2 + b], to the entries (k a, m b) and (k b, m a) of hess."""
+    for a in range(r):
+        for b in range(a + 1):
+            pair = a * (a + 1) // 2 + b
+            for k in range(L):
+                for m in range(L):
+                    hess[k * r + a, m * r + b] += blocks[pair, k * L + m]
+                    if a > b:
+                        hess[k * r + b, m * r + a] += blocks[pair, k * L + m]
+
+
+@inline_kernel
+def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks):
     # ∂s_ij/∂z_k = δ_ik z_j + δ_jk z_i, all over the temperature
     b2 = b1 * b1
     for j in range(L):
@@ -128,13 +200,16 @@ def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch):
             for j in range(L):
                 acc += z[j * r + a] * scratch[j * r + b]
             hess[i * r + a, i * r + b] += acc
-            zz = b2 * z[i * r + a] * z[i * r + b]
             for m in range(L):
                 cross = scratch[m * r + a] * z[i * r + b]
                 hess[i * r + a, m * r + b] += cross
                 hess[m * r + b, i * r + a] += cross
-                for k in range(L):
-                    hess[k * r + a, m * r + b] += B[k, m] * zz
+    flat = B.reshape(L * L)
+    for a in range(r):
+        for b in range(a + 1):  # Σ_i z_ia z_ib B_i: long loops over whole matrices, in place of short ones over columns
+            zz, pair = b2 * z[i * r + a] * z[i * r + b], a * (a + 1) // 2 + b
+            for e in range(L * L):
+                blocks[pair, e] += zz * flat[e]
 
 
 @inline_kernel

@@ -52,16 +52,15 @@ def _simplex_floor(L, p, S, slack):
     for i in range(L):
         for j in range(L):
             S[j] = 1.0 / L
+            gs = 0.0
+            for k in range(L):
+                gs += p[j * L + k] / L
+            slack[j] = gs - p[L * L + j * L + i]
         best = -np.inf
         for _ in range(2 * L):
             value, mean, lowest = 0.0, 0.0, 0
             for j in range(L):
-                gs = 0.0
-                for k in range(L):
-                    gs += p[j * L + k] * S[k]
-                m = p[L * L + j * L + i]
-                value += S[j] * (0.5 * gs - m)
-                slack[j] = gs - m
+                value += 0.5 * S[j] * (slack[j] - p[L * L + j * L + i])
                 mean += S[j] * slack[j]
                 if slack[j] < slack[lowest]:
                     lowest = j
@@ -75,8 +74,9 @@ def _simplex_floor(L, p, S, slack):
                 step = gap / curvature
             if gap <= 1e-12 * abs(value) or step <= 0.0:
                 break
-            for j in range(L):
+            for j in range(L):  # G S follows the step, so that an iteration costs L operations instead of L²
                 S[j] *= 1.0 - step
+                slack[j] += step * (p[lowest * L + j] - slack[j] - p[L * L + j * L + i])
             S[lowest] += step
         floor += best
     return floor
@@ -127,11 +127,12 @@ def _curvature_floor(loss, p, radius):
             return -2.0 * b * share * (share * b * np.sqrt(G) * radius * radius + np.sqrt(M))
         D = 0.0
         for i in range(L):
-            for j in range(L):
-                for k in range(L):
-                    for m in range(L):
-                        a = p[j * L + m] - p[L * L + j * L + i] - p[k * L + m] + p[L * L + k * L + i]
-                        D = max(D, a)
+            for m in range(L):
+                low, high = np.inf, -np.inf
+                for j in range(L):
+                    a = p[j * L + m] - p[L * L + j * L + i]
+                    low, high = min(low, a), max(high, a)
+                D = max(D, high - low)
         return -D * share * (b * np.sqrt(0.5 * L) + 2.0 * b * b * radius * radius)
 
     return attention_curvature

@@ -30,7 +30,8 @@ class Places(NamedTuple):
     objective_derivatives: int = 2
     minimise_from: int = 3
     is_unique: int = 4
-    fields: int = 5
+    gradient: int = 5
+    fields: int = 6
 
 
 PLACES = Places()

@@ -8,6 +8,8 @@ from gamp_attention._core.compiled import kernel, over_blocks
 from gamp_attention.losses.attention import differentiate, make_work
 from gamp_attention.losses.point import for_kernels
 
+BLOCK = 1e8  # operations on a block of samples, between which a run can be interrupted
+
 
 @kernel
 def _derivatives(first, last, loss, params, z, value, grad, hess):
@@ -22,5 +24,6 @@ def sample_derivatives(loss: Any, params: np.ndarray, z: np.ndarray) -> tuple[np
     loss, params = for_kernels(loss), np.ascontiguousarray(params, dtype=float)
     flat = np.ascontiguousarray(z).reshape(n, L * r)
     value, grad, hess = np.empty(n), np.empty((n, L * r)), np.empty((n, L * r, L * r))
-    over_blocks(lambda first, last: _derivatives(first, last, loss, params, flat, value, grad, hess), n, 1024)
+    block = max(1, min(1024, int(BLOCK / (L**3 * (r * r + 2)))))
+    over_blocks(lambda first, last: _derivatives(first, last, loss, params, flat, value, grad, hess), n, block)
     return value, grad.reshape(n, L, r), hess

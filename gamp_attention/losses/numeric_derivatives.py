@@ -32,15 +32,29 @@ def _moved(loss, p, z, work, i, a, j, b):
 
 
 @inline_kernel
+def _difference_slope(loss, p, z, work, i):
+    """∂ℓ/∂z_i."""
+    h = DIFFERENCES.slope * max(1.0, abs(z[i]))
+    near = _moved(loss, p, z, work, i, h, i, 0.0) - _moved(loss, p, z, work, i, -h, i, 0.0)
+    far = _moved(loss, p, z, work, i, 2 * h, i, 0.0) - _moved(loss, p, z, work, i, -2 * h, i, 0.0)
+    return (8 * near - far) / (12 * h)
+
+
+@inline_kernel
+def difference_gradient(loss, p, z, grad, hess, work):
+    """ℓ(z), filling its gradient (k,); hess is not used."""
+    for i in range(z.shape[0]):
+        grad[i] = _difference_slope(loss, p, z, work, i)
+    return loss_value(loss, p, z, work)
+
+
+@inline_kernel
 def difference_derivatives(loss, p, z, grad, hess, work):
     """ℓ(z), filling its gradient (k,) and Hessian (k, k)."""
     here = loss_value(loss, p, z, work)
     k = z.shape[0]
     for i in range(k):
-        h = DIFFERENCES.slope * max(1.0, abs(z[i]))
-        near = _moved(loss, p, z, work, i, h, i, 0.0) - _moved(loss, p, z, work, i, -h, i, 0.0)
-        far = _moved(loss, p, z, work, i, 2 * h, i, 0.0) - _moved(loss, p, z, work, i, -2 * h, i, 0.0)
-        grad[i] = (8 * near - far) / (12 * h)
+        grad[i] = _difference_slope(loss, p, z, work, i)
         h = DIFFERENCES.curvature * max(1.0, abs(z[i]))
         near = _moved(loss, p, z, work, i, h, i, 0.0) + _moved(loss, p, z, work, i, -h, i, 0.0)
         far = _moved(loss, p, z, work, i, 2 * h, i, 0.0) + _moved(loss, p, z, work, i, -2 * h, i, 0.0)

@@ -24,10 +24,10 @@ import numpy as np
 
 from gamp_attention._core.compiled import is_instance, overload
 from gamp_attention._core.user_code import Registry
-from gamp_attention.losses.attention import loss_derivatives, loss_value, make_work
+from gamp_attention.losses.attention import AttentionLoss, loss_derivatives, loss_gradient, loss_value, make_work
 from gamp_attention.losses.bounds import curvature_floor, loss_floor
 from gamp_attention.losses.called import CalledLoss, called
-from gamp_attention.losses.numeric_derivatives import difference_derivatives
+from gamp_attention.losses.numeric_derivatives import difference_derivatives, difference_gradient
 
 LOSSES = Registry(
     "register_loss",
@@ -129,6 +129,15 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
         return derivatives(loss.loss, p, z.reshape((loss.n_tokens, loss.rank)), grad, hess)
 
     return point_derivatives
+
+
+@overload(loss_gradient)
+def _loss_gradient(loss, p, z, grad, hess, work):
+    if is_instance(loss, AttentionLoss):
+        return None
+    if is_instance(loss, PointLoss) and LOSSES.method(loss.types[0], "derivatives") is None:
+        return difference_gradient
+    return lambda loss, p, z, grad, hess, work: loss_derivatives(loss, p, z, grad, hess, work)
 
 
 @overload(loss_floor)

@@ -20,10 +20,10 @@ import numpy as np
 
 from gamp_attention._core.compiled import is_instance, kernel, overload
 from gamp_attention._core.user_code import Registry
-from gamp_attention.losses.attention import AttentionLoss, loss_derivatives, loss_value, row_loss
+from gamp_attention.losses.attention import AttentionLoss, loss_derivatives, loss_gradient, loss_value, row_loss
 from gamp_attention.losses.bounds import curvature_floor
 from gamp_attention.losses.dot_product import DotProductAttention, is_bounded
-from gamp_attention.losses.numeric_derivatives import difference_derivatives
+from gamp_attention.losses.numeric_derivatives import difference_derivatives, difference_gradient
 
 MAPS = Registry(
     "register_attention",
@@ -95,6 +95,11 @@ def _loss_value(loss, p, z, work):
 @overload(loss_derivatives)
 def _loss_derivatives(loss, p, z, grad, hess, work):
     return difference_derivatives if _is_custom(loss) else None
+
+
+@overload(loss_gradient)
+def _loss_gradient(loss, p, z, grad, hess, work):
+    return difference_gradient if _is_custom(loss) else None
 
 
 @overload(curvature_floor)

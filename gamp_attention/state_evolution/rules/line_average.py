@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.compiled import kernel, over_blocks, sample_kernel
+from gamp_attention._core.compiled import interruptible_blocks, kernel, sample_kernel
 from gamp_attention.denoisers.newton import Metric, assign, make_workspace
-from gamp_attention.denoisers.prox import minimise_globally, search_points
+from gamp_attention.denoisers.prox import SEARCH, minimise_globally, search_points
 from gamp_attention.state_evolution.rules.line_track import (
     NORMAL,
     Nodes,
@@ -33,6 +33,7 @@ class LineSettings(NamedTuple):
     block: int = 32  # lines a thread takes at a time
     max_panels: int = 256  # waiting
     max_depth: int = 40  # halvings of one panel
+    short: int = 3  # fields per sample up to which a block of lines takes so little time that it need not be stopped
 
 
 LINE = LineSettings()
@@ -74,24 +75,27 @@ def line_averages(
     out = LineMoments._make([*map(np.zeros, shapes), np.full(n, np.inf), np.zeros((n, 3), dtype=np.int64)])
     c, u = np.ascontiguousarray(centres).reshape(n, L * r), np.ascontiguousarray(direction).reshape(L * r)
     points = search_points(L * r)
-    over_blocks(
-        lambda a, b: _lines(a, b, loss, params, c, u, metric, grid, nodes, (tol, tol_square), points, out),
-        n,
-        LINE.block,
-    )
+
+    def work(first: int, last: int, stop: np.ndarray) -> None:
+        _lines(first, last, loss, params, c, u, metric, grid, nodes, (tol, tol_square), points, stop, out)
+
+    long = L * r > LINE.short
+    interruptible_blocks(work, n, LINE.block, long)
     return out
 
 
 @kernel
-def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, points, out):
+def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, points, stop, out):
     k, n = u.shape[0], nodes.x.shape[0]
-    ws = make_workspace(loss, k)
+    ws = make_workspace(loss, k, stop)
     track = Track(
         np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty((n, k, k)), np.empty((n, k, k)),
         np.empty((n, k)), np.empty(n), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
         np.empty((LINE.max_panels, 2)), np.empty((LINE.max_panels, 2, k)), np.empty(LINE.max_panels, dtype=np.int64),
     )  # fmt: skip
     for line in range(first, last):
+        if stop[0] != 0:
+            return
         enough = (tol[0][line], tol[1][line])
         _line(loss, params[line], centres[line], u, metric, grid, nodes, enough, points, out, line, track, ws)
 
@@ -103,7 +107,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
     for j in range(grid.shape[0] - 1, -1, -1):  # the leftmost panel ends on top of the stack
         field_at(c, grid[j], u, track.omega)
         assign(track.now, track.omega)
-        minimise_globally(loss, p, track.omega, metric, track.now, points, ws)
+        minimise_globally(loss, p, track.omega, metric, track.now, SEARCH.max_starts, points, ws)
         work[1] += 1
         if j < grid.shape[0] - 1:
             track.ends[waiting, 0] = grid[j]
@@ -113,7 +117,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
         if j > 0:
             track.ends[waiting, 1] = grid[j]
             assign(track.at_ends[waiting, 1], track.now)
-    while waiting > 0:
+    while waiting > 0 and ws.stop[0] == 0:
         top = waiting - 1
         a, b = track.ends[top]
         splittable = track.depth[top] < LINE.max_depth and waiting < LINE.max_panels - 1
@@ -129,7 +133,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
             # a third minimum may be lower than the two that tie
             assign(track.now, track.left)
             field_at(c, cut, u, track.omega)
-            minimise_globally(loss, p, track.omega, metric, track.now, points, ws)
+            minimise_globally(loss, p, track.omega, metric, track.now, SEARCH.max_starts, points, ws)
             work[1] += 1
             if are_apart(track.now, track.left) and are_apart(track.now, track.right):
                 assign(track.left, track.now)
@@ -143,7 +147,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
             cut = 0.5 * (a + b)
             field_at(c, cut, u, track.omega)
             assign(track.now, track.z[nodes.x.shape[0] // 2])
-            minimise_globally(loss, p, track.omega, metric, track.now, points, ws)
+            minimise_globally(loss, p, track.omega, metric, track.now, SEARCH.max_starts, points, ws)
             work[1] += 1
             assign(track.left, track.now)
             assign(track.right, track.now)

@@ -1,0 +1,177 @@
+"""Long samples and high rank: bounded searches, descent where message passing costs too much, Ctrl-C at any time."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from tests.conftest import ROOT, layer_gradient_norm
+
+torch = pytest.importorskip("torch")
+
+WORK = {  # calls that would take minutes
+    "search": "ga.denoise(data.loss, params, 3 * rng.standard_normal((40, 8, 4)), np.tile(40 * np.eye(4), (8, 1, 1)))",
+    "tracked run": "ga.run_gamp(data, 'random', tol=0, max_iter=5)",
+}
+SCRIPT = """
+import time
+import numpy as np
+import gamp_attention as ga
+
+rng = np.random.default_rng(0)
+data = ga.Dataset(rng.standard_normal((400, 8, 16)), rng.standard_normal((400, 8, 16)), rank=4)
+params = data.terms("exact").params[:40]
+small = ga.Dataset(data.tokens[:2, :3], data.outputs[:2, :3], rank=1)
+ga.run_gamp(small, "random", tol=0, max_iter=2)
+print("begins", flush=True)
+try:
+    {work}
+except KeyboardInterrupt:
+    print(time.time(), flush=True)
+"""
+
+
+@ga.register_attention
+class Sigmoids(NamedTuple):
+    """A map that does not say that it is bounded."""
+
+    def attend(self, z, S):
+        for i in range(len(z)):
+            for j in range(len(z)):
+                S[i, j] = 1.0 / (1.0 + np.exp(-z[i, 0] * z[j, 0])) / len(z)
+
+
+def two_heads(n, L, d, rank, seed=0):
+    """Samples of a layer of torch with two heads, value and output matrices."""
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    layer = torch.nn.MultiheadAttention(d, 2, batch_first=True).double()
+    x = rng.standard_normal((n, L, d)) + 0.5 * rng.standard_normal((L, d))
+    with torch.no_grad():
+        layer.in_proj_weight *= 2
+        y = layer(torch.tensor(x), torch.tensor(x), torch.tensor(x), need_weights=False)[0].numpy()
+    return ga.Dataset(x, y, rank=rank)
+
+
+def planted(n, L, d, rank, seed=0):
+    """Samples of a tied layer of `rank` columns."""
+    rng = np.random.default_rng(seed)
+    x, teacher = 0.8 * rng.standard_normal((n, L, d)), rng.standard_normal((d, rank))
+    return ga.Dataset(x, ga.DotProductAttention()(x @ teacher / np.sqrt(d)) @ x, rank=rank)
+
+
+@pytest.mark.parametrize("work", WORK)
+def test_ctrl_c_ends_long_searches_within_a_second(work):
+    command = [sys.executable, "-c", SCRIPT.format(work=WORK[work])]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ.copy())
+    try:
+        assert process.stdout.readline().strip() == "begins"
+        time.sleep(0.5)
+        sent = time.time()
+        process.send_signal(signal.SIGINT)
+        assert float(process.stdout.readline()) - sent < 1
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize(("n", "L", "d", "rank"), [(60, 5, 20, 3), (30, 9, 20, 1), (10, 16, 20, 8)])
+def test_trained_layers_end_at_critical_points(n, L, d, rank):
+    data = two_heads(n, L, d, rank)
+    result = ga.run_gamp(data, "spectral")
+    assert result.converged
+    assert result.is_minimum
+    assert result.fixed_point
+    assert layer_gradient_norm(data, result.Q, "exact") <= 1.001e-8
+    assert 0 <= result.n_off_global <= result.n_searched <= n
+
+
+def test_where_iterations_cost_too_much_the_run_is_a_descent():
+    data = two_heads(10, 16, 20, 8)
+    result = ga.run_gamp(data, "spectral", n_starts=3)
+    assert result.status is ga.Status.SETTLED
+    assert result.n_iter == 0
+    assert result.n_settle > 0
+    ends = [start.train_loss for start in result.starts]  # none is given up before its descent
+    assert all(start.status is not None for start in result.starts)
+    assert result.train_loss == min(ends)
+    assert result.history.train_loss[0] > result.train_loss
+
+
+def test_bounded_and_full_searches_find_the_planted_minimum():
+    data = planted(80, 3, 40, 1)
+    bounded, full = (ga.run_gamp(data, "spectral", search=search) for search in ("bounded", "full"))
+    assert bounded.converged
+    assert full.converged
+    assert bounded.train_loss == pytest.approx(full.train_loss, rel=1e-9)
+    assert ga.run_gamp(data, "spectral").train_loss == bounded.train_loss
+    with pytest.raises(ValueError, match=r"search: needs .*auto.*full.*bounded.*got 'some'"):
+        ga.run_gamp(data, search="some")
+
+
+def test_tracked_runs_keep_global_minima():
+    """State evolution describes runs with tol=0: each proximal step is the lowest minimum that any start leads to."""
+    data, seen = planted(40, 3, 20, 2), []
+    ga.run_gamp(data, "random", tol=0, max_iter=3, callback=lambda t, state, report: seen.append((state, report)))
+    params, rng = data.terms("exact").params, np.random.default_rng(0)
+    assert len(seen) == 4
+    for state, report in seen:
+        for _ in range(10):
+            start = report.omega + 3 * rng.standard_normal(report.omega.shape)
+            local = ga.denoise(data.loss, params, report.omega, state.V, start, hold=True)
+            assert (local.moreau >= report.denoised.moreau - 1e-9)[local.solved].all()
+
+
+def test_bounded_searches_lie_between_the_local_and_the_global_minimum():
+    data, rng = planted(60, 4, 30, 2), np.random.default_rng(0)
+    params, omega, V = data.terms("exact").params, rng.standard_normal((60, 4, 2)), np.tile(20 * np.eye(2), (4, 1, 1))
+    held, none, two, full = (
+        ga.denoise(data.loss, params, omega, V, -omega, **options)
+        for options in ({"hold": True}, {"max_starts": 0}, {"max_starts": 2}, {})
+    )
+    np.testing.assert_array_equal(none.moreau, held.moreau)
+    assert (two.moreau <= held.moreau + 1e-12).all()
+    assert (full.moreau <= two.moreau + 1e-12).all()
+    assert held.moreau.mean() > two.moreau.mean() > full.moreau.mean() - 1e-12
+    assert (held.n_hessians <= two.n_hessians).all()
+    assert two.n_hessians.mean() < 0.5 * full.n_hessians.mean()
+    with pytest.raises(ValueError, match=r"max_starts: needs .*got -1"):
+        ga.denoise(data.loss, params, omega, V, max_starts=-1)
+
+
+def test_a_users_map_without_bounds_makes_few_evaluations():
+    rng, work = np.random.default_rng(0), []
+    data = ga.Dataset(rng.standard_normal((60, 4, 10)), rng.standard_normal((60, 4, 10)), student=Sigmoids())
+    assert ga.run_gamp(data, "spectral").converged
+    count = lambda t, state, report: work.append(report.denoised.n_hessians.mean())  # noqa: E731
+    ga.run_gamp(data, "random", settling=False, max_iter=4, callback=count)
+    assert len(work) == 5
+    assert max(work) < 100  # a Hessian takes 170 values of the map; searches without a bound evaluate thousands of them
+
+
+def test_a_run_goes_on_from_a_checkpoint_bit_by_bit(tmp_path):
+    data = planted(60, 3, 30, 2, seed=2)
+    whole = ga.run_gamp(data, "random")
+    ga.run_gamp(data, "random", max_iter=10, checkpoint=tmp_path / "file", checkpoint_every=0)
+    parts = ga.run_gamp(data, "random", checkpoint=tmp_path / "file")
+    np.testing.assert_array_equal(parts.Q, whole.Q)
+    assert parts.n_iter == whole.n_iter
+
+
+@pytest.mark.parametrize("rank", [13, 1000])
+def test_ranks_beyond_the_dimension_are_refused(rank):
+    x = np.random.default_rng(0).standard_normal((40, 2, 12))
+    with pytest.raises(ValueError, match=f"rank: needs at most 12, .* got {rank}"):
+        ga.Dataset(x, x, rank=rank)
+    assert ga.Dataset(x, x, rank=12).rank == 12
+    untied = ga.DotProductAttention(tied=False)
+    assert ga.Dataset(x, x, rank=24, student=untied).rank == 24
+    with pytest.raises(ValueError, match="rank: needs at most 24"):
+        ga.Dataset(x, x, rank=26, student=untied)

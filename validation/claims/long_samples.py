@@ -1,0 +1,283 @@
+"""Long samples, trained layers and high rank: the time of a default run, and where it ends, beside eight of L-BFGS.
+
+Samples of L = 2 to 32 tokens and students of r = 1 to 8 columns, d = 48, λ = .01, on four kinds of targets:
+
+- planted: a tied softmax layer of at most two columns, mixed with a fixed attention matrix;
+- noisy: the same with noise of .3 on its attention weights;
+- trained: `torch.nn.MultiheadAttention` of one to four heads, with value and output matrices, after 100 steps of Adam
+  on a task of its own;
+- random: Gaussian outputs, which have nothing to do with the tokens.
+
+Two further instances have n L d of about 10⁷, without eight starts. On each of them, in one process: `run_gamp` from one spectral start with
+default settings, the same from eight starts, and L-BFGS-B of scipy with its default settings from eight random starts,
+four each of standard deviation .1 and .5, on the gradient of the package, whose lowest loss counts. All times are of
+the processor, without compilation. Losses that differ by less than 1e-5 are equal, since L-BFGS-B stops there. Test
+errors ‖y − f‖²/(dL) are on fresh samples of the same source.
+
+Criterion: for every kind, L and r, a default run takes at most three times as long as the eight runs of L-BFGS-B
+together, and ends at a gradient norm of at most 1e-8. Who ends lower is a report.
+"""
+
+import time
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+from scipy.optimize import minimize
+
+import gamp_attention as ga
+from gamp_attention.data.risk import risk_at
+from gamp_attention.experiments.figures import figure
+from gamp_attention.losses.dot_product import softmax_rows
+from validation._tools.drawing import legend_below
+from validation._tools.report import Verdict, folder, options, pool
+from validation._tools.trials import run_trials
+
+SAMPLES = {2: 96, 3: 72, 5: 48, 9: 36, 16: 32, 32: 32}  # n for each L
+RANKS, KINDS = (1, 2, 4, 8), ("planted", "noisy", "trained", "random")
+LARGE = (("planted", 2000, 5, 1000, 1), ("noisy", 620, 32, 500, 1))
+D, SEEDS, LAM, STARTS, FRESH = 48, 1, 0.01, 8, 1000
+QUICK = {"L": (3, 9), "r": (1, 4), "kinds": ("noisy", "trained")}
+RATIO, TOL, EQUAL = 3.0, 1e-8, 1e-5
+STEPS, BATCH = 100, 64  # of Adam, for the trained layer
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+
+
+def tokens_of(rng, n, L, d, positions):
+    return rng.standard_normal((n, L, d)) + positions
+
+
+def planted(rng, n, L, d, r, noise):
+    """Training and fresh samples of a planted layer: tokens, outputs."""
+    positions = rng.standard_normal((L, d)) / np.sqrt(d)
+    teacher = rng.standard_normal((d, min(r, 2)))
+    A = rng.random((L, L))
+    A /= A.sum(axis=1, keepdims=True)
+    x = 0.8 * tokens_of(rng, n, L, d, positions)
+    u = x @ teacher / np.sqrt(d)
+    T = 0.8 * softmax_rows(u @ u.transpose(0, 2, 1)) + 0.2 * A
+    return x, (T + noise * rng.standard_normal(T.shape)) @ x
+
+
+@lru_cache(maxsize=64)
+def trained_layer(L, d, heads, seed):
+    """Positions, and a layer of torch that was trained to add each token's predecessor to tokens like it."""
+    import torch
+
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    rng = np.random.default_rng([seed, L, d, heads, 333])
+    positions = 0.3 * rng.standard_normal((L, d))
+    along = rng.standard_normal((d, heads))
+    mix = rng.standard_normal((d, d)) / np.sqrt(d)
+    layer = torch.nn.MultiheadAttention(d, heads, batch_first=True).double()
+    adam = torch.optim.Adam(layer.parameters(), lr=0.01)
+    for _ in range(STEPS):
+        x = tokens_of(rng, BATCH, L, d, positions)
+        scores = x @ along / np.sqrt(d)
+        wanted = softmax_rows(3 * scores @ scores.transpose(0, 2, 1)) @ x @ mix + np.roll(x, 1, axis=1)
+        tokens = torch.tensor(x)
+        error = ((layer(tokens, tokens, tokens, need_weights=False)[0] - torch.tensor(wanted)) ** 2).mean()
+        adam.zero_grad()
+        error.backward()
+        adam.step()
+    return positions, layer
+
+
+def instance_of(kind, n, L, d, r, seed):
+    """Tokens and outputs of n samples to train on and of fresh ones."""
+    rng = np.random.default_rng([seed, L, r, d, KINDS.index(kind)])
+    total = n + FRESH
+    if kind in ("planted", "noisy"):
+        return planted(rng, total, L, d, r, 0.3 * (kind == "noisy"))
+    if kind == "random":
+        return rng.standard_normal((total, L, d)), rng.standard_normal((total, L, d))
+    import torch
+
+    heads = [h for h in (1, 2, 3, 4) if d % h == 0]
+    positions, layer = trained_layer(L, d, heads[(RANKS.index(r) + seed) % len(heads)], seed)
+    x = tokens_of(rng, total, L, d, positions)
+    with torch.no_grad():
+        tokens = torch.tensor(x)
+        return x, layer(tokens, tokens, tokens, need_weights=False)[0].numpy()
+
+
+def lbfgs(data, seed):
+    """The weights of lowest loss of eight runs of L-BFGS-B from random starts, and all losses."""
+    rng, shape, found = np.random.default_rng([seed, 334]), (data.dim, data.rank), []
+
+    def both(x):
+        at = risk_at(data, x.reshape(shape), "exact")
+        return at.train_loss * data.dim, at.gradient.ravel()
+
+    for k in range(STARTS):
+        Q = (0.5 if k % 2 else 0.1) * rng.standard_normal(shape)
+        found.append(minimize(both, Q.ravel(), jac=True, method="L-BFGS-B"))
+    return min(found, key=lambda each: each.fun).x.reshape(shape), [each.fun / data.dim for each in found]
+
+
+@lru_cache
+def warm():
+    """Compile."""
+    rng = np.random.default_rng(0)
+    for L, r in ((2, 1), (3, 2)):
+        data = ga.Dataset(rng.standard_normal((20, L, 8)), rng.standard_normal((20, L, 8)), lam=LAM, rank=r)
+        for starts in (1, 2):
+            ga.run_gamp(data, "spectral", n_starts=starts)
+        lbfgs(data, 0)
+
+
+def instance(kind, n, L, d, r, seed):
+    """The three methods on one instance."""
+    warm()
+    x, y = instance_of(kind, n, L, d, r, seed)
+    data = ga.Dataset(x[:n].copy(), y[:n], lam=LAM, rank=r)
+    fresh_x, fresh_y = x[n:], y[n:]
+    rows = {}
+    methods = {
+        "run": lambda: ga.run_gamp(data, "spectral", seed=seed),
+        "starts": lambda: ga.run_gamp(data, "spectral", n_starts=STARTS, seed=seed),
+        "lbfgs": lambda: lbfgs(data, seed),
+    }
+    for name, method in methods.items():
+        if name == "starts" and d > D:
+            continue
+        began = time.process_time()
+        found = method()
+        seconds = time.process_time() - began
+        Q = found[0] if name == "lbfgs" else found.Q
+        attention = data.student((fresh_x + data.positions) @ Q / np.sqrt(d))
+        rows[name] = {
+            "seconds": seconds, "loss": ga.train_loss(data, Q),
+            "test_error": float(np.mean((fresh_y - attention @ (fresh_x + data.positions)) ** 2)),
+        }  # fmt: skip
+        if name == "lbfgs":
+            rows[name]["losses"] = found[1]
+        else:
+            words = {"norm": found.gradient_norm, "status": found.status.value, "passing": found.n_iter}
+            rows[name] |= words | {"descent": found.n_settle}
+    return {"rows": rows}
+
+
+def compared(rows, name):
+    """How many runs end lower than the best of L-BFGS-B, as low, and higher."""
+    rows = [row for row in rows if name in row["rows"]]
+    ratios = np.array([row["rows"][name]["loss"] / row["rows"]["lbfgs"]["loss"] for row in rows])
+    return int(np.sum(ratios < 1 - EQUAL)), int(np.sum(abs(ratios - 1) <= EQUAL)), int(np.sum(ratios > 1 + EQUAL))
+
+
+def total(rows, name, key="seconds"):
+    return float(sum(row["rows"].get(name, {key: np.nan})[key] for row in rows))
+
+
+def cell_of(rows):
+    """Times, and who ends lower, over some instances."""
+    worse = [
+        row["rows"]["run"]["loss"] / row["rows"]["lbfgs"]["loss"] - 1
+        for row in rows if row["rows"]["run"]["loss"] > (1 + EQUAL) * row["rows"]["lbfgs"]["loss"]
+    ]  # fmt: skip
+    singles = [(np.array(row["rows"]["lbfgs"]["losses"]), row["rows"]["run"]["loss"]) for row in rows]
+    single = [np.sum(losses > loss * (1 + EQUAL)) for losses, loss in singles]
+    return {
+        "ratio": total(rows, "run") / total(rows, "lbfgs"),
+        "ratio_starts": total(rows, "starts") / total(rows, "lbfgs"),
+        "seconds": {name: total(rows, name) / len(rows) for name in ("run", "starts", "lbfgs")},
+        "run": compared(rows, "run"), "starts": compared(rows, "starts"),
+        "higher_by": float(np.median(worse)) if worse else 0.0,
+        "single_higher": float(np.mean(single)) / STARTS,
+        "test": {name: total(rows, name, "test_error") / len(rows) for name in ("run", "starts", "lbfgs")},
+    }  # fmt: skip
+
+
+def table_of(rows, key):
+    """Cells of the rows that agree in `key`, in the order of first appearance."""
+    groups = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return {name: cell_of(mine) for name, mine in groups.items()}
+
+
+def markdown(cells, groups, large, ranks):
+    """Ratios of times for each r, and who ends lower, for each kind and L."""
+    head = ["targets, L", *(f"r = {r}" for r in ranks), "one run: lower / equal / higher", "eight starts: the same",
+            "test error: one run, eight starts, L-BFGS"]  # fmt: skip
+    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+
+    def end(cell):
+        tests = ", ".join(f"{cell['test'][name]:.3g}".replace("nan", "–") for name in ("run", "starts", "lbfgs"))
+        return [*(" / ".join(map(str, cell[name])) for name in ("run", "starts")), tests]
+
+    for name, cell in groups.items():
+        times = [cells.get(f"{name}, {r}") for r in ranks]
+        shown = [f"{each['ratio']:.2g} ({each['seconds']['run']:.2g} s)" if each else "–" for each in times]
+        lines.append(f"| {' | '.join([name, *shown, *end(cell)])} |")
+    for name, cell in large.items():
+        r = int(name.rsplit(", r = ", 1)[1])
+        shown = [f"{cell['ratio']:.2g} ({cell['seconds']['run']:.2g} s)" if r == each else "–" for each in ranks]
+        lines.append(f"| {' | '.join([name, *shown, *end(cell)])} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(cells, kinds, ranks, path):
+    """Ratios of times against L, one axis for each kind."""
+    with figure(path, 1, len(kinds), (3 * len(kinds), 3.2)) as axes:
+        axes = np.ravel(axes)
+        for axis, kind in zip(axes, kinds, strict=True):
+            for r, colour in zip(ranks, COLOURS, strict=False):
+                mine = {L: cells.get(f"{kind}, {L}, {r}") for L in SAMPLES}
+                at = [L for L, cell in mine.items() if cell]
+                axis.plot(at, [mine[L]["ratio"] for L in at], "o-", color=colour, ms=4, label=f"r = {r}")
+            axis.axhline(RATIO, color="black", lw=1, ls=":", label="bound")
+            axis.set(xscale="log", xlabel="tokens L", title=f"{kind} targets", ylim=(0, 1.1 * RATIO))
+            axis.set_xticks(list(SAMPLES), list(map(str, SAMPLES)))
+            axis.minorticks_off()
+        axes[0].set_ylabel("time of one run / eight of L-BFGS-B")
+        legend_below(*axes, columns=5)
+
+
+def main():
+    found = options(__doc__, workers=True)
+    verdict, quick = Verdict("long_samples", found), found.quick
+    lengths, ranks = (QUICK["L"], QUICK["r"]) if quick else (tuple(SAMPLES), RANKS)
+    kinds, seeds = (QUICK["kinds"], 1) if quick else (KINDS, SEEDS)
+    asked = [
+        {"kind": kind, "n": SAMPLES[L], "L": L, "d": D, "r": r, "seed": seed}
+        for seed, kind, L, r in product(range(seeds), kinds, lengths, ranks)
+    ]
+    big = [] if quick else [dict(zip(("kind", "n", "L", "d", "r"), each, strict=True), seed=0) for each in LARGE]
+    with pool(found) as executor:
+        rows = run_trials(folder(found, "long_samples"), instance, asked + big, executor)
+    verdict.check(len(rows) == len(asked) + len(big), f"{len(rows)} of {len(asked) + len(big)} instances ended")
+    small, large = [row for row in rows if row["d"] == D], [row for row in rows if row["d"] != D]
+    cells = table_of(small, lambda row: f"{row['kind']}, {row['L']}, {row['r']}")
+    groups = table_of(small, lambda row: f"{row['kind']}, {row['L']}")
+    beyond = table_of(large, lambda row: f"{row['kind']}, {row['L']}, d = {row['d']}, n = {row['n']}, r = {row['r']}")
+    worst = max(cells | beyond, key=lambda name: (cells | beyond)[name]["ratio"])
+    ratios = [cell["ratio"] for cell in (cells | beyond).values()]
+    verdict.check(
+        max(ratios) <= RATIO,
+        f"time of a default run over eight of L-BFGS-B: median {np.median(ratios):.2g}, at most {max(ratios):.2g} "
+        f"({worst})",
+    )
+    for name, words in (("run", "default runs"), ("starts", "runs from eight starts")):
+        norms = np.array([row["rows"][name]["norm"] for row in rows if name in row["rows"]])
+        verdict.check(
+            norms.max() <= TOL, f"{words}: {np.sum(norms <= TOL)} of {len(norms)} at 1e-8, worst {norms.max():.1e}"
+        )
+    kinds_in_all = {kind: cell_of([row for row in rows if row["kind"] == kind]) for kind in kinds}
+    for kind, cell in kinds_in_all.items():
+        lower, equal, higher = cell["run"]
+        print(
+            f"{kind}: one run ends lower than the best of eight of L-BFGS-B in {lower}, as low in {equal}, higher in "
+            f"{higher}, then by {100 * cell['higher_by']:.2g} % (median); {100 * cell['single_higher']:.0f} % of "
+            f"single runs of L-BFGS-B end higher; eight starts: {cell['starts']}"
+        )
+    text = markdown(cells, groups, beyond, ranks)
+    print(text)
+    verdict.path(".md").write_text(text)
+    draw(cells, kinds, ranks, verdict.path(".png"))
+    verdict.end({"cells": cells, "groups": groups, "large": beyond, "kinds": kinds_in_all})
+
+
+if __name__ == "__main__":
+    main()
