@@ -29,7 +29,8 @@ class CurveSettings:
     limited: float = 0.9  # E[g gᵀ] in units of its limit for V → 0, beyond which noise limits it
     plenty: float = 1e4  # s of problems without such a limit, from which a slope of `limited` ends the curve
     farthest: float = 1e30  # s, in either direction
-    shape: float = 1e-11  # change of the shape of the conjugates at fixed points
+    shape: float = 1e-11  # change of the shape of the conjugates at fixed points, of integrals
+    settled: float = 1e-8  # the same of averages over samples
     rough: float = 1e-6  # the same along the curve
     steps: int = 300
     apart: int = 4  # points over which slopes at the end of the curve are taken
@@ -76,8 +77,9 @@ class Curve:
         """Fraction of the fields' second moment that is unknown."""
         return float(np.trace(V, axis1=1, axis2=2).sum()) / self._total
 
-    def at(self, x: float, tol: float = CURVE.shape) -> Point:
+    def at(self, x: float, tol: float | None = None) -> Point:
         """The fixed point whose conjugates have size s = exp(x), and a shape that changes by no more than tol."""
+        tol = (CURVE.shape if self.equations.exact else CURVE.settled) if tol is None else tol
         shape, best, least = self._shape, self._shape, np.inf
         for _ in range(CURVE.steps):
             before = self.equations.input(np.exp(x) * shape)

@@ -122,7 +122,8 @@ def bayes_fixed_points(
     branches = _branches(curves[0], points, alpha)
     if not branches:
         raise ConvergenceError(_no_fixed_point(points, alpha), None)
-    return [_solved(branch, alpha, curves, fresh, points) for branch in branches]
+    found = [_solved(branch, alpha, curves, fresh, points) for branch in branches]
+    return sorted(found, key=lambda each: float(np.trace(each.q)))
 
 
 def curves_of(model: Model, n_points: int, n_replicas: int, rng: np.random.Generator) -> list[Curve]:

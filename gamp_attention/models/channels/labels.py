@@ -7,9 +7,21 @@ import numpy as np
 from scipy.special import log_ndtr, log_softmax
 
 from gamp_attention._core.gaussian import psd_root
-from gamp_attention.models.channels.channel import Channel, Posterior, log_normal
+from gamp_attention.models.channels.channel import Channel, Posterior, log_normal, softmax_sum
 from gamp_attention.models.channels.grids import GRIDS, in_blocks, on_grid, points_for, spacing_for
 from gamp_attention.models.labels import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
+
+
+@dataclass(frozen=True)
+class IntensitySettings:
+    """Sums over which the posterior of a noisy intensity is averaged."""
+
+    likely: float = 8.5  # deviations of the noise, beyond which an intensity has no weight
+    reach: float = 9.0  # deviations of the prior, beyond which a sum has no weight
+    nodes: int = 128  # of each of both intervals
+
+
+INTENSITY = IntensitySettings()
 
 
 @dataclass(frozen=True)
@@ -110,14 +122,16 @@ class SumChannel(LabelChannel):
             return self._modulus(y[:, 0], centre[:, 0], float(total[0, 0]))
         if self.jumps:
             return self._sign(y[:, 0], centre[:, 0], float(total[0, 0]))
+        if isinstance(self.labels, IntensityLabels):
+            return self._intensity(y[:, 0], centre[:, 0], float(total[0, 0]))
         if isinstance(self.labels, ClassLabels):
             return self._classes(y[:, 0].astype(int), centre, total)
         root = psd_root(total)
-        points, prior = points_for(self._slope(y) * float(np.sqrt(np.linalg.eigvalsh(total).max())), total.shape[0])
+        points, prior = points_for(self._slope() * float(np.sqrt(np.linalg.eigvalsh(total).max())), total.shape[0])
         shifts = points @ root
 
-        def log_likelihood(rows: slice) -> tuple[np.ndarray, np.ndarray | None]:
-            return self._log_likelihood(y[rows], centre[rows, None] + shifts)
+        def log_likelihood(rows: slice) -> tuple[np.ndarray, None]:
+            return self._log_odds(y[rows], centre[rows, None] + shifts), None
 
         mean, cov, log_z, misfit = on_grid(points, prior, log_likelihood, len(y))
         return centre + mean @ root, root @ cov @ root, log_z, misfit
@@ -129,6 +143,30 @@ class SumChannel(LabelChannel):
         log_z = np.logaddexp(field, -field) - np.log(2) - 0.5 * (size**2 + centre**2) / V - 0.5 * np.log(2 * np.pi * V)
         unsure = size**2 / np.cosh(np.clip(field, -300, 300)) ** 2
         return (size * np.tanh(field))[:, None], unsure[:, None, None], log_z, None
+
+    def _intensity(
+        self, y: np.ndarray, centre: np.ndarray, V: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Noisy intensities: equally spaced sums S where y is likely, near √y and −√y, and where the prior is."""
+        noise, reach = self.labels.noise, INTENSITY.reach * np.sqrt(V)
+        high = np.sqrt(np.maximum(y, 0) + INTENSITY.likely * self.labels.noise)
+        low = np.sqrt(np.maximum(y - INTENSITY.likely * self.labels.noise, 0))
+        joined = low == 0  # both intervals are one
+        ends = [(np.where(joined, -high, low), high), (-high, np.where(joined, -high, -low))]
+        steps, at = [], (np.arange(INTENSITY.nodes) + 0.5) / INTENSITY.nodes
+        sums = []
+        for begin, end in ends:
+            begin, end = np.clip(begin, centre - reach, centre + reach), np.clip(end, centre - reach, centre + reach)
+            sums.append(begin[:, None] + (end - begin)[:, None] * at)
+            steps.append(np.broadcast_to(((end - begin) / INTENSITY.nodes)[:, None], sums[-1].shape))
+        S, step = np.concatenate(sums, axis=1), np.concatenate(steps, axis=1)
+        squares = (S**2 - y[:, None]) ** 2
+        logs = -0.5 * squares / noise**2 - 0.5 * (S - centre[:, None]) ** 2 / V
+        weights, log_z = softmax_sum(logs + np.log(np.maximum(step, np.finfo(float).tiny)))
+        mean = np.einsum("nj,nj->n", weights, S)
+        cov = np.einsum("nj,nj->n", weights, (S - mean[:, None]) ** 2)
+        log_z = log_z - np.log(2 * np.pi * noise * np.sqrt(V))
+        return mean[:, None], cov[:, None, None], log_z, np.einsum("nj,nj->n", weights, squares)
 
     def _sign(self, y: np.ndarray, centre: np.ndarray, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
         """Classes by the sign of S: a Gaussian that is cut at zero."""
@@ -146,7 +184,7 @@ class SumChannel(LabelChannel):
         basis = np.linalg.qr(np.concatenate([np.ones((t, 1)), np.eye(t)[:, 1:]], axis=1))[0][:, 1:]  # (t, t − 1)
         W = basis.T @ total @ basis
         root, gain = psd_root(W), total @ basis @ np.linalg.inv(W)
-        steepness = self._slope(y) * float(np.sqrt(np.linalg.eigvalsh(W).max()))
+        steepness = self._slope() * float(np.sqrt(np.linalg.eigvalsh(W).max()))
         points, prior = points_for(steepness, t - 1)
         middle = centre @ basis
 
@@ -170,19 +208,13 @@ class SumChannel(LabelChannel):
         cov_sum = total - gain @ W @ gain.T + gain @ (root @ cov @ root) @ gain.T
         return centre + mean @ root @ gain.T, cov_sum, log_z, None
 
-    def _slope(self, y: np.ndarray) -> float:
+    def _slope(self) -> float:
         """The largest slope of the logarithm of the likelihood's root, as that of a Gaussian's exponent."""
-        if isinstance(self.labels, IntensityLabels):
-            return 2 * float(np.sqrt(max(float(y.max()), 0.0) + 6 * self.labels.noise)) / self.labels.noise
         return 1 / self.labels.temperature if isinstance(self.labels, LogisticLabels) else 1.0
 
-    def _log_likelihood(self, y: np.ndarray, s: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Logarithms (N, J) at sums (N, J, t)."""
-        if isinstance(self.labels, IntensityLabels):
-            squares = (s[:, :, 0] ** 2 - y) ** 2
-            scale = self.labels.noise
-            return -0.5 * squares / scale**2 - np.log(np.sqrt(2 * np.pi) * scale), squares
-        return -np.logaddexp(0, -y * s[:, :, 0] / self.labels.temperature), None
+    def _log_odds(self, y: np.ndarray, s: np.ndarray) -> np.ndarray:
+        """Logarithms (N, J) of the probabilities of classes y (N, 1) at sums (N, J, 1)."""
+        return -np.logaddexp(0, -y * s[:, :, 0] / self.labels.temperature)
 
 
 KNOWN = {LinearLabels: LinearChannel, LogisticLabels: SumChannel, IntensityLabels: SumChannel, ClassLabels: SumChannel}

@@ -1,0 +1,258 @@
+"""Bayes-optimal fixed points from α = .001 to 10 000: closed forms, quadratures written apart, every label distribution."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.special import expit, log_ndtr
+
+import gamp_attention as ga
+
+ALPHAS = (1e-3, 0.1, 1.05, 30.0, 1e4)
+BINARY = ga.CoordinateLaw([0.5, 0.5], np.ones((2, 1)), np.zeros((2, 1)), [[1.0], [-1.0]], np.zeros((2, 1, 1)))
+SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.1), n_tokens=1)
+
+
+def linear(noise, **more):
+    return ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise), **more)
+
+
+def logistic(temperature, **more):
+    return ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(temperature), **more)
+
+
+def intensity(noise, **more):
+    return ga.glm_model(ga.PhaseRetrievalLoss(), ga.IntensityLabels(noise), **more)
+
+
+def within(value, error, wanted, reference=1e-9):
+    """Whether a number is within its stated error of a reference of that relative accuracy."""
+    return abs(value - wanted) <= error + reference * abs(wanted)
+
+
+def gauss(x):
+    return np.exp(-0.5 * x * x) / np.sqrt(2 * np.pi)
+
+
+def even_average(function, scale):
+    """E of an even function of a standard Gaussian number that changes on a given scale."""
+    ends = np.unique(np.clip([0, *(scale * np.array([1, 4, 10, 40])), 2, 5, 12], 0, 12))
+    pairs = zip(ends[:-1], ends[1:], strict=True)
+    return 2 * sum(quad(lambda z: gauss(z) * function(z), a, b, epsabs=1e-17, epsrel=1e-12)[0] for a, b in pairs)
+
+
+def sign_square(V):
+    """E g² of labels that are signs."""
+    scale = np.sqrt(V / (1 - V))
+
+    def square(z):
+        at = z / scale
+        return np.exp(-(at**2) - log_ndtr(at) - log_ndtr(-at)) / (2 * np.pi)
+
+    return even_average(square, scale) / V
+
+
+def logistic_square(V, temperature):
+    """E g² and the test error of logistic labels."""
+    x = np.linspace(-10, 10, 2001)
+    weight = gauss(x) * (x[1] - x[0])
+
+    def parts(z):
+        odds = (np.sqrt(1 - V) * z + np.sqrt(V) * x) / temperature
+        return weight @ expit(odds), weight @ expit(-odds), weight @ (expit(odds) * expit(-odds)) / temperature
+
+    def square(z):
+        up, down, slope = parts(z)
+        return slope**2 / max(up * down, 1e-300)
+
+    scale = max(np.sqrt(V), temperature) / np.sqrt(1 - V)
+    return even_average(square, scale), even_average(lambda z: 4 * parts(z)[0] * parts(z)[1], scale)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("noise", [1e-3, 0.5, 3.0])
+def test_linear_labels_have_their_closed_form(noise, alpha):
+    """V² + (α + Δ² − 1) V = Δ², and the free entropy of a Gaussian model."""
+    found = ga.solve_bayes_state_evolution(linear(noise), alpha)
+    b = noise**2 + alpha - 1
+    root = np.hypot(b, 2 * noise)
+    V = 2 * noise**2 / (b + root) if b > 0 else 0.5 * (root - b)
+    s = alpha / (V + noise**2)
+    entropy = -0.5 * alpha * (np.log(2 * np.pi * (V + noise**2)) + 1) + 0.5 * (s * V - np.log1p(s))
+    assert found.converged and found.stable and not found.full
+    assert within(found.V[0, 0, 0], found.V_error[0, 0, 0], V, 1e-13)
+    assert within(found.q[0, 0], found.q_error[0, 0], V * s, 1e-13)  # 1 − V, which cancels
+    assert within(found.test_error, found.test_error_error, V + noise**2, 1e-13)
+    assert within(found.free_entropy, found.free_entropy_error, entropy, 1e-12)
+    assert 0 < found.V_error[0, 0, 0] < 1e-8 * V
+
+
+def test_linear_labels_of_several_columns_and_tokens():
+    """Columns do not know of each other; tokens of variances γ_l give 1/C = 1 + α Σ γ_l/(γ_l C + Δ²)."""
+    gamma, noise, alpha = np.array([1.0, 0.25, 0.04]), 0.5, 7.0
+    found = ga.solve_bayes_state_evolution(linear(noise, n_tokens=3, rank=2, sigma=np.sqrt(gamma)), alpha)
+    C = 1 - found.q[0, 0]
+    assert 1 / C == pytest.approx(1 + alpha * np.sum(gamma / (gamma * C + noise**2)), rel=1e-9)
+    np.testing.assert_allclose(found.V, gamma[:, None, None] * C * np.eye(2), rtol=1e-9)
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+def test_perceptron_against_a_quadrature(alpha):
+    found = ga.solve_bayes_state_evolution(logistic(0.0), alpha)
+    V, error = found.V[0, 0, 0], found.V_error[0, 0, 0]
+    growth = alpha * sign_square(V)
+    assert 1 / (1 + growth) == pytest.approx(V, rel=1e-9)
+    assert within(found.q[0, 0], found.q_error[0, 0], growth / (1 + growth))
+    assert error < 1e-8 * V
+    wanted = 4 / np.pi * np.arcsin(np.sqrt(0.5 * V))  # twice arccos(q)/π
+    assert within(found.test_error, found.test_error_error, wanted)
+
+
+def test_perceptron_generalises_as_published():
+    """Wrong labels of the sign of the mean, .442/α, and of a sample of the posterior, .625/α (Györgyi and Tishby 1990)."""
+    alpha = 1e4
+    found = ga.solve_bayes_state_evolution(logistic(0.0), alpha)
+    V = found.V[0, 0, 0]
+    assert alpha * np.arcsin(np.sqrt(V)) / np.pi == pytest.approx(0.442, abs=1e-3)  # arccos(√q)/π, Barbier et al. 2019
+    assert alpha * found.test_error / 2 == pytest.approx(0.625, abs=1e-3)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.4, 5.0])
+@pytest.mark.parametrize("alpha", [1e-3, 10.0, 1e4])
+def test_logistic_labels_against_a_quadrature(temperature, alpha):
+    found = ga.solve_bayes_state_evolution(logistic(temperature), alpha)
+    V = found.V[0, 0, 0]
+    square, error = logistic_square(V, temperature)
+    assert 1 / (1 + alpha * square) == pytest.approx(V, rel=1e-9)
+    assert within(found.test_error, found.test_error_error, error)
+
+
+def test_two_classes_are_logistic_labels_of_their_difference():
+    """(q₁ − q₀)/√2 is seen at temperature 1/√2, and the sum of the columns is not seen at all."""
+    model = ga.glm_model(ga.MultinomialLoss(), rank=2)
+    for alpha in (0.1, 10.0, 1e4):
+        found = ga.solve_bayes_state_evolution(model, alpha, n_points=512)
+        V = ga.solve_bayes_state_evolution(logistic(np.sqrt(0.5)), alpha).V[0, 0, 0]
+        wanted = 0.5 * np.array([[1 + V, 1 - V], [1 - V, 1 + V]])
+        assert (np.abs(found.V[0] - wanted) <= 2 * found.V_error[0] + 1e-12).all()
+
+
+@pytest.mark.parametrize("alpha", [1.05, 20.0])
+def test_little_noise_of_intensities_is_phase_retrieval(alpha):
+    exact = ga.solve_bayes_state_evolution(intensity(0.0), alpha)
+    noisy = ga.solve_bayes_state_evolution(intensity(1e-3), alpha, n_points=512)
+    if exact.full:
+        assert noisy.V[0, 0, 0] < 1e-5
+        assert not noisy.full
+    else:
+        assert abs(noisy.q[0, 0] - exact.q[0, 0]) <= 2 * noisy.q_error[0, 0] + 1e-3
+
+
+LAWS = {
+    "linear without noise": linear(0.0),
+    "linear, three tokens": linear(0.5, n_tokens=3, sigma=[1.0, 0.5, 0.2]),
+    "signs of four tokens": logistic(0.0, n_tokens=4),
+    "logistic": logistic(0.4),
+    "nearly signs": logistic(1e-3),
+    "nearly no information": logistic(100.0),
+    "phase retrieval": intensity(0.0),
+    "noisy intensities": intensity(0.5, n_tokens=2),
+    "three classes": ga.glm_model(ga.MultinomialLoss(), rank=3),
+    "binary weights, signs": replace(logistic(0.0), coordinates=BINARY),
+    "binary weights, linear": replace(linear(0.5), coordinates=BINARY),
+    "sparse weights, linear": replace(linear(0.1), coordinates=SPARSE),
+    "two tokens": ga.attention_model(2),
+    "three tokens": ga.attention_model(3),
+    "four tokens": ga.attention_model(4),
+    "tokens that differ": ga.attention_model(
+        3, coordinates=ga.coordinate_law(np.array([[1.0, 0.2, 0.5], [0.3, 0.9, 0.1]]), n_tokens=3)
+    ),
+    "two columns of two tokens": ga.attention_model(2, 2, 2),
+    "two columns of four tokens": ga.attention_model(4, 2, 2),
+    "score noise": ga.attention_model(2, sigma=1.0, score_noise=0.3),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", LAWS)
+def test_every_problem_has_a_fixed_point_at_every_alpha(name):
+    last = np.inf
+    for alpha in ALPHAS:
+        found = ga.bayes_fixed_points(LAWS[name], alpha, n_points=128, n_replicas=2)
+        stable = [each for each in found if each.stable]
+        assert stable
+        for each in found:
+            assert each.status in (ga.Status.CONVERGED, ga.Status.INACCURATE)
+            assert each.residual < 1e-6
+            assert np.isfinite(each.q).all() and np.isfinite(each.V).all()
+            assert (np.linalg.eigvalsh(each.V) >= 0).all()
+            assert np.isfinite(each.free_entropy) or each.full
+        overlaps = [float(np.trace(each.q)) for each in found]
+        assert overlaps == sorted(overlaps)
+        unknown = float(np.trace(stable[0].V.sum(axis=0)))
+        slack = float(np.abs(stable[0].V_error).max())
+        assert not np.isfinite(slack) or unknown <= last + slack
+        last = unknown + (slack if np.isfinite(slack) else 0.0)
+
+
+@pytest.mark.parametrize("name", ["signs of four tokens", "logistic", "sparse weights, linear", "three tokens"])
+def test_iteration_from_both_ends_arrives_at_the_stable_fixed_points(name):
+    """State evolution is monotone: from nearly no overlap and from nearly all of it, with sums over random samples."""
+    from gamp_attention.bayes.equations import Equations
+
+    model, alpha = LAWS[name], 0.25 if name == "three tokens" else 2.0
+    sampled = Equations(model, 1 << 13, np.random.default_rng(1))
+    sampled.exact = False
+    found = ga.bayes_fixed_points(model, alpha)
+    assert len([each for each in found if each.stable]) == 1
+    for start in (0.999, 0.01):
+        V = start * sampled.rho
+        for _ in range(60):
+            V = sampled.input(alpha * sampled.output(V).hats).V
+        assert np.trace(V.sum(axis=0)) == pytest.approx(np.trace(found[-1].V.sum(axis=0)), rel=0.08)
+
+
+def test_status_says_where_sets_of_points_disagree():
+    """Just above weak recovery some sets of few points have the fixed point, others do not."""
+    model = ga.attention_model(2, sigma=1.0, score_noise=0.3)
+    status = [
+        each.status
+        for alpha in (0.9, 0.95, 1.0)
+        for each in ga.bayes_fixed_points(model, alpha, n_points=128, n_replicas=4)
+    ]
+    assert ga.Status.INACCURATE in status
+    clear = ga.bayes_fixed_points(model, 8.0, n_points=128, n_replicas=4)[-1]
+    assert clear.status is ga.Status.CONVERGED
+
+
+@pytest.mark.parametrize(
+    ("tokens", "weak", "full"), [(2, None, 1.0), (3, 2 / 12, 0.4), (4, 2 / 20, 2 / 7)]
+)
+def test_thresholds_of_two_columns(tokens, weak, full):
+    """Full recovery at t/(L t − 1), less a column of the mean where two tokens do not tell it: numbers over unknowns."""
+    found = ga.bayes_thresholds(ga.attention_model(tokens, 2, 2), n_points=512, n_replicas=4)
+    assert found.full_recovery == pytest.approx(full, abs=2 * found.full_recovery_error + 1e-4)
+    assert found.full_recovery_error < 0.02
+    if weak is not None:
+        assert found.weak_recovery == pytest.approx(weak, abs=2 * found.weak_recovery_error)
+
+
+def test_tokens_that_differ_by_integrals_and_by_samples():
+    from gamp_attention.bayes.equations import Equations
+
+    model = LAWS["tokens that differ"]
+    found = Equations(model, 1 << 15, np.random.default_rng(0))
+    V = found.rho * np.array([0.3, 0.5, 0.2])[:, None, None]
+    exact = found.output(V)
+    found.exact = False
+    sampled = found.output(V)
+    np.testing.assert_allclose(sampled.hats, exact.hats, rtol=0.05)
+    assert sampled.log_z == pytest.approx(exact.log_z, abs=0.02)
+
+
+def test_a_known_teacher_needs_no_samples():
+    """Weights without variance are known at every α."""
+    atom = ga.CoordinateLaw([1.0], np.ones((1, 1)), np.zeros((1, 1)), [[0.7]], np.zeros((1, 1, 1)))
+    found = ga.solve_bayes_state_evolution(replace(logistic(0.0), coordinates=atom), 3.0)
+    assert found.full and found.q[0, 0] == pytest.approx(0.49)
