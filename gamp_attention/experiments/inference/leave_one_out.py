@@ -175,23 +175,34 @@ class _Estimate:
         """Refit some samples, and correct the fields of all others."""
         n = self.data.n_samples
         top, random = _selected(np.abs(self.errors - self.in_training), n, count)
-        samples = np.concatenate([top, random])
-        parts = np.array_split(samples, max(1, -(-len(samples) // BELIEF.columns)))
-        ended = [refit_samples(self.data, self.at, Q, part, tokens, H) for part in parts if len(part)]
-        if not ended:
+        bound = np.inf if is_convex(self.data) else max(BELIEF.rough, 1 / np.sqrt(self.data.dim))
+        drawn = random if len(random) else top  # typical samples
+        fields, remainder, reached = self._refitted(Q, drawn, tokens, H, bound)
+        self.remainder[drawn] = remainder
+        if len(drawn) and np.median(remainder) > bound:
+            self.rough = True
             return
-        fields, remainder, reached = (
-            np.concatenate([getattr(each, name) for each in ended]) for name in ("fields", "remainder", "reached")
-        )
-        self.remainder[samples], self.lost = remainder, int(np.count_nonzero(~reached))
-        drawn = len(top) + np.flatnonzero(reached[len(top) :])
-        self._correct(samples[drawn], fields[drawn], n - len(top))
+        if len(random):
+            self._correct(random[reached], fields[reached], n - len(top))
+            self._keep(random, fields, reached)
+            fields, remainder, reached = self._refitted(Q, top, tokens, H, np.inf)
+            self.remainder[top] = remainder
+        self._keep(top, fields, reached)
+
+    def _refitted(self, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: Any, bound: float) -> Any:
+        """Refit samples (m,) in parts: their fields, remainders, and whether they reached a minimum."""
+        if not len(samples):
+            return np.zeros((0, *self.at.z.shape[1:])), np.zeros(0), np.zeros(0, bool)
+        parts = np.array_split(samples, -(-len(samples) // BELIEF.columns))
+        ended = [refit_samples(self.data, self.at, Q, part, tokens, H, bound) for part in parts]
+        return (np.concatenate([getattr(each, name) for each in ended]) for name in ("fields", "remainder", "reached"))
+
+    def _keep(self, samples: np.ndarray, fields: np.ndarray, reached: np.ndarray) -> None:
+        """Take the fields of refits that reached a minimum."""
         there = samples[reached]
+        self.lost += int(np.count_nonzero(~reached))
         self.fields[there], self.refitted[there] = fields[reached], True
         self.errors[there] = sample_errors(self.data, fields[reached], there)
-        typical = remainder[drawn] if len(random) else remainder
-        bound = max(BELIEF.rough, 1 / np.sqrt(self.data.dim))
-        self.rough = not is_convex(self.data) and len(typical) > 0 and float(np.median(typical)) > bound
 
     def _correct(self, samples: np.ndarray, fields: np.ndarray, of: int) -> None:
         """Scale the shifts of the fields so that random samples (m,) have the mean error of their refits.

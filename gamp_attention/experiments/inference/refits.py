@@ -29,9 +29,9 @@ class RefitSettings:
     max_iter: int = 5000  # iterations of a descent
     turns: int = 200  # iterations of a descent in a trust region
     left: float = 1e-3  # length of a Newton step, relative to the first step, after which a refit ends
-    slow: float = 0.5  # ratio of the lengths of successive Newton steps from which on they are given up
+    slow: float = 0.7  # ratio of the lengths of successive Newton steps from which on they are given up
     steps: int = 12  # largest number of Newton steps
-    dense: int = 400  # weights up to which a Hessian is computed at each step of a descent
+    dense: int = 200  # weights up to which a Hessian is computed at each step of a descent
     solved: float = 1e-4  # residual of conjugate gradients, relative to the right-hand side
     products: int = 400  # largest number of their iterations
     kinked: int = 2000  # largest number of weights that may be free in a refit, if the penalty has a kink
@@ -59,16 +59,20 @@ class Refits:
 
 
 def refit_samples(
-    data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: FactoredHessian | None
-) -> Refits:
+    data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: FactoredHessian | None,
+    bent: float = np.inf,
+) -> Refits:  # fmt: skip
     """Train without each sample from the minimum Q (d, r), at which the exact risk is `at`.
 
-    With the factored Hessian H in the coordinates of `tokens`; by conjugate gradients if H is None.
+    With the factored Hessian H in the coordinates of `tokens`; by conjugate gradients if H is None. No descents follow
+    for samples whose Newton steps do not converge if the median remainder is above `bent`.
     """
     if data.penalty.smooth or data.penalty.quadratic:
         around = _Smooth(data, at, Q, tokens, samples)
         solver = _Factored(around, H) if H is not None else _Iterative(around)
         found = _newton(around, solver)
+        if np.median(found.remainder) > bent:
+            return found
         if around.Q.size <= REFITS.dense:
             for k in np.flatnonzero(~found.reached):
                 found.fields[k], found.reached[k] = _descend(around, int(k))
@@ -274,7 +278,7 @@ def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
     found = minimize(
         lambda x: evaluate(column_first(x))[0], np.zeros(around.Q.size), method="trust-exact",
         jac=lambda x: evaluate(column_first(x))[1].T.ravel(), hess=lambda x: evaluate(column_first(x))[2],
-        options={"gtol": REFITS.tol * scale, "maxiter": REFITS.turns},
+        options={"gtol": 0.5 * REFITS.accepted * scale, "maxiter": REFITS.turns},
     )  # fmt: skip
     P = np.frombuffer(column_first(found.x)).reshape(shape)
     _, gradient, _ = evaluate(column_first(found.x))
