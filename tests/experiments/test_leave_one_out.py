@@ -235,7 +235,7 @@ def test_refits_replace_the_errors_of_their_samples():
 
 
 def test_the_default_factors_no_large_hessian():
-    for n, d, form in ((40, 1500, "hessian"), (1200, 1100, "cavity")):
+    for n, d, form in ((40, 2500, "hessian"), (2100, 2050, "cavity")):
         x = np.random.default_rng(0).normal(size=(n, d))
         data = ga.LabelledDataset(x, x[:, 0], ga.SquaredLoss(), lam=1.0)
         loo = ga.leave_one_out(data, ga.run_gamp(data, "random"))

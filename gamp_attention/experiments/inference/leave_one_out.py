@@ -36,7 +36,8 @@ FORMS = ("hessian", "cavity")
 class BeliefSettings:
     """What is computed by default, and when it is trusted."""
 
-    exact: int = 1000  # weights, or fields if fewer, up to which the Hessian is factored by default
+    exact: int = 2000  # weights, or fields if fewer, up to which the Hessian is factored by default
+    largest: int = 6000  # the same if the mean field is not trusted
     gradient: float = 1e-3  # norm of the exact risk's gradient at weights that count as a minimum
     all_of: float = 1e7  # n² (L d r + 100 (L r)²) up to which every sample is refitted by default
     top: int = 24  # refitted samples with the largest change of their error
@@ -63,7 +64,8 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     data : the samples, of any distribution.
     gamp : the result of `run_gamp` or `minimize_risk` on them, with the exact risk.
     form : "hessian", a Newton step without each sample by the factored Hessian; "cavity", the fields of message
-        passing, whose cost is a pass over the tokens. If not given, "hessian" if d r or n L r is at most 1000.
+        passing, at the cost of a pass over the tokens, with refits by conjugate gradients. If not given, "hessian" if
+        d r or n L r is at most 2000, or at most 6000 if "cavity" is not trusted; otherwise "cavity".
     refits : number of samples that are trained without exactly, which corrects the others and decides `trusted`: those
         whose errors change the most, and random samples. If not given, all samples of small problems and 64
         otherwise; none if the Newton step is exact.
@@ -90,27 +92,38 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     Q, at = trained(data, gamp)
     if refits is not None:
         refits = check.integer("refits", refits, low=0, high=data.n_samples)
-    if form is None:
-        form = _affordable(data, at)
-    check.choice("form", form, FORMS)
+    if form is not None:
+        check.choice("form", form, FORMS)
+    size = min(data.dim, data.n_samples * data.n_tokens) * data.rank
+    chosen = form or FORMS[size > BELIEF.exact]
+    estimate, reasons = _estimate(data, gamp, at, Q, chosen, refits)
+    if form is None and chosen == "cavity" and estimate.apart and size <= BELIEF.largest:
+        chosen = "hessian"
+        estimate, reasons = _estimate(data, gamp, at, Q, chosen, refits)
+    with_choice = _with_choice(data, gamp, at, estimate.formula, chosen)
+    mean, error = mean_and_error(estimate.errors)
+    return LeaveOneOut(
+        test_error=mean, test_error_error=float(np.hypot(error, estimate.correction_error)),
+        in_training=float(estimate.in_training.mean()), errors=estimate.errors, fields=estimate.fields, form=chosen,
+        trusted=not reasons, doubtful=estimate.doubtful, remainder=estimate.remainder, refitted=estimate.refitted,
+        with_choice=with_choice, message=_describe(reasons, estimate),
+    )  # fmt: skip
+
+
+def _estimate(
+    data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray, form: str, refits: int | None
+) -> tuple["_Estimate", list[str]]:
+    """Return the estimate by a form, and what speaks against it."""
     tokens = token_rows(data) if form == "hessian" else TokenRows(data)
     found = removed(data, at, Q, tokens) if form == "hessian" else None
     fields = cavity_fields(data, at, _responses(data, gamp, at, Q)) if found is None else found.fields
     reasons = _reasons(gamp, found, fields)
-    with_choice = _with_choice(data, gamp, at, fields, form)
     estimate = _Estimate(data, at, fields, found)
     if not reasons and not (estimate.is_exact and refits is None):
-        H = None if found is None else found.hessian
         with one_thread():
-            estimate.refit(Q, tokens, H, _count(data, refits))
+            estimate.refit(Q, tokens, None if found is None else found.hessian, _count(data, refits))
         reasons = estimate.reasons()
-    mean, error = mean_and_error(estimate.errors)
-    return LeaveOneOut(
-        test_error=mean, test_error_error=float(np.hypot(error, estimate.correction_error)),
-        in_training=float(estimate.in_training.mean()), errors=estimate.errors, fields=estimate.fields, form=form,
-        trusted=not reasons, doubtful=estimate.doubtful, remainder=estimate.remainder, refitted=estimate.refitted,
-        with_choice=with_choice, message=_describe(reasons, estimate),
-    )  # fmt: skip
+    return estimate, reasons
 
 
 def trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
@@ -155,11 +168,11 @@ class _Estimate:
     def __init__(self, data: Dataset, at: RiskAtPoint, fields: np.ndarray, found: Removed | None) -> None:
         self.data, self.at, self.found = data, at, found
         n = data.n_samples
-        self.fields, self.errors = fields.copy(), sample_errors(data, fields)
+        self.formula, self.fields, self.errors = fields, fields.copy(), sample_errors(data, fields)
         self.in_training = sample_errors(data, at.z)
         self.refitted, self.remainder = np.zeros(n, bool), np.full(n, np.nan)
         self.stiffness = np.ones(n) if found is None else found.stiffness
-        self.correction_error, self.bias, self.lost, self.rough = 0.0, 0.0, 0, False
+        self.correction_error, self.bias, self.unknown, self.lost, self.rough = 0.0, 0.0, 0.0, 0, False
 
     @property
     def is_exact(self) -> bool:
@@ -184,10 +197,10 @@ class _Estimate:
             return
         if len(random):
             self._correct(random[reached], fields[reached], n - len(top))
-            self._keep(random, fields, reached)
+            self._keep(random, fields, reached, (n - len(top)) / len(random))
             fields, remainder, reached = self._refitted(Q, top, tokens, H, np.inf)
             self.remainder[top] = remainder
-        self._keep(top, fields, reached)
+        self._keep(top, fields, reached, 1.0)
 
     def _refitted(self, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: Any, bound: float) -> Any:
         """Refit samples (m,) in parts: their fields, remainders, and whether they reached a minimum."""
@@ -197,10 +210,11 @@ class _Estimate:
         ended = [refit_samples(self.data, self.at, Q, part, tokens, H, bound) for part in parts]
         return (np.concatenate([getattr(each, name) for each in ended]) for name in ("fields", "remainder", "reached"))
 
-    def _keep(self, samples: np.ndarray, fields: np.ndarray, reached: np.ndarray) -> None:
-        """Take the fields of refits that reached a minimum."""
+    def _keep(self, samples: np.ndarray, fields: np.ndarray, reached: np.ndarray, weight: float) -> None:
+        """Take the fields of refits that reached a minimum; the errors of others, times their weight, are unknown."""
         there = samples[reached]
         self.lost += int(np.count_nonzero(~reached))
+        self.unknown += weight * float(np.abs(self.errors[samples[~reached]]).sum()) / len(self.errors)
         self.fields[there], self.refitted[there] = fields[reached], True
         self.errors[there] = sample_errors(self.data, fields[reached], there)
 
@@ -236,24 +250,23 @@ class _Estimate:
         self.correction_error = float(share * spread * np.sqrt(1 - len(left) / of))
         self.bias = float(share * abs(left.mean()))
 
+    @property
+    def apart(self) -> bool:
+        """Whether the correction is too uncertain: above a standard error of the estimate and 5 % / 3 of it."""
+        mean, error = mean_and_error(self.errors)
+        unknown = self.bias + self.unknown + self.correction_error
+        return unknown > max(BELIEF.share * abs(mean), np.nan_to_num(error))
+
     def reasons(self) -> list[str]:
         """Return what speaks against the estimate."""
-        found = []
-        if self.lost:
-            found.append(f"{self.lost} of the samples that were refitted did not reach a minimum without them")
-        mean, error = mean_and_error(self.errors)
-        if self.bias + self.correction_error > max(BELIEF.share * abs(mean), np.nan_to_num(error)):
-            found.append(
-                f"refits of single samples differ from their estimates by {self.correction_error:.2g} in the mean"
-            )
         if self.rough:
-            found.append("the risk has many minima, among which the samples chose, so that the estimate may be too low")
-        return found
-
-
-def _affordable(data: Dataset, at: RiskAtPoint) -> str:
-    """Return the form that is used by default."""
-    return FORMS[min(data.dim, data.n_samples * data.n_tokens) * data.rank > BELIEF.exact]
+            return ["the risk has many minima, among which the samples chose, so that the estimate may be too low"]
+        if not self.apart:
+            return []
+        if self.unknown > self.correction_error + self.bias:
+            return [f"refits of {self.lost} of the samples did not reach a minimum"]
+        size = self.correction_error + self.bias
+        return [f"refits of single samples differ from their estimates by {size:.2g} in the mean"]
 
 
 def _count(data: Dataset, refits: int | None) -> int:
