@@ -12,7 +12,8 @@ from scipy.optimize import minimize
 
 import gamp_attention as ga
 
-TOLERANCE = 1e-5  # of gradients, relative to the gradient that the sample leaves behind
+TOLERANCE = 1e-5  # of gradients, relative to the mean force of a sample
+BOUNDED = {"ftol": 0, "maxiter": 5000, "maxfun": 10000, "maxcor": 40}  # of L-BFGS-B in positive and negative parts
 
 
 def exact_errors(data: ga.Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
@@ -69,7 +70,9 @@ def _ridge(x: np.ndarray, y: np.ndarray, lam: float, samples: np.ndarray) -> np.
     return np.array(found)
 
 
-def _elastic_net(x: np.ndarray, y: np.ndarray, penalty: ga.ElasticNet, w: np.ndarray, samples: np.ndarray) -> np.ndarray:
+def _elastic_net(
+    x: np.ndarray, y: np.ndarray, penalty: ga.ElasticNet, w: np.ndarray, samples: np.ndarray
+) -> np.ndarray:
     """By scikit-learn; its optimality conditions are checked."""
     from sklearn.linear_model import ElasticNet
 
@@ -98,7 +101,8 @@ def _minimised(
     """By Newton steps in a trust region for the ridge; by L-BFGS-B in positive and negative parts for others."""
     n, (d, r) = len(x), Q.shape
     lam, l1 = float(penalty.lam), float(getattr(penalty, "l1", 0.0))  # type: ignore[attr-defined]
-    found = []
+    found, every = [], np.ones(n, bool)
+    size = float(np.mean(np.linalg.norm(x, axis=1) * np.linalg.norm(terms(every, Q)[1], axis=1)))  # a sample's force
     for k in samples.tolist():
         rest = np.arange(n) != k
 
@@ -112,7 +116,6 @@ def _minimised(
             H = np.einsum("ni,nab,nj->iajb", x[rest], curved, x[rest], optimize=True)
             return H.reshape(d * r, d * r) + lam * np.eye(d * r)
 
-        size = np.linalg.norm(x[k]) * np.abs(terms(np.arange(n) == k, Q)[1]).max() + 1e-6 * lam * np.linalg.norm(Q)
         if l1 == 0:
             end = minimize(risk, Q.ravel(), jac=True, hess=hessian, method="trust-exact",
                            options={"gtol": 0.1 * TOLERANCE * size, "maxiter": 500})  # fmt: skip
@@ -125,7 +128,7 @@ def _minimised(
 
             start = np.concatenate([np.maximum(Q.ravel(), 0), np.maximum(-Q.ravel(), 0)])
             end = minimize(split, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * (2 * d * r),
-                           options={"ftol": 0, "gtol": 1e-5 * l1, "maxiter": 5000, "maxfun": 10000, "maxcor": 50})  # fmt: skip
+                           options=BOUNDED | {"gtol": 1e-5 * l1})  # fmt: skip
             W = (end.x[: d * r] - end.x[d * r :]).reshape(d, r)
             slope, w = risk(W.ravel())[1], W.ravel()
             off = np.where(np.abs(w) > 1e-9, slope + l1 * np.sign(w), np.maximum(np.abs(slope) - l1, 0.0))
@@ -169,7 +172,7 @@ def _attention_errors(data: ga.Dataset, Q: np.ndarray, samples: np.ndarray) -> n
 
             start = np.concatenate([np.maximum(Q.ravel(), 0), np.maximum(-Q.ravel(), 0)])
             end = minimize(split, start, jac=True, method="L-BFGS-B", bounds=[(0, None)] * (2 * Q.size),
-                           options={"ftol": 0, "gtol": 1e-6 * lam, "maxiter": 5000, "maxfun": 10000, "maxcor": 30})  # fmt: skip
+                           options=BOUNDED | {"gtol": 1e-6 * lam})  # fmt: skip
             W = end.x[: Q.size] - end.x[Q.size :]
             slope = risk(W)[1]
             left = np.abs(np.where(np.abs(W) > 1e-9, slope + l1 * np.sign(W),

@@ -29,7 +29,9 @@ def long_rows(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
 def factor(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     """One to three common factors."""
     k = rng.integers(1, 4)
-    return rng.normal(size=(n, d)) + rng.uniform(0.5, 3) * rng.normal(size=(n, k)) @ rng.normal(size=(k, d)) / np.sqrt(k)
+    return rng.normal(size=(n, d)) + rng.uniform(0.5, 3) * rng.normal(size=(n, k)) @ rng.normal(size=(k, d)) / np.sqrt(
+        k
+    )
 
 
 def heavy(rng: np.random.Generator, n: int, d: int) -> np.ndarray:

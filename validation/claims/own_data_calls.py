@@ -1,11 +1,11 @@
 """Leave-one-out errors of random calls on data of twelve distributions, against exact refits by independent code.
 
-Rows of independent, correlated, rescaled, heavy-tailed, binary, clustered, repeated and other features (`_own_features`),
-now and then with other scales of rows and columns; 5 to 60 dimensions, .2 to 50 samples for each; squared, logistic,
-multinomial and phase retrieval losses and attention of ranks 1 and 2, with ridge, elastic net and lasso, over four
-decades of λ. Each is trained by `run_gamp` with its defaults, followed by `leave_one_out` with its defaults, and
-compared with exact refits by numpy, scipy, scikit-learn or torch (`_exact_refits`) of all samples, or of up to 60 random
-ones, in the mean over the same samples.
+Rows of independent, correlated, rescaled, heavy-tailed, binary, clustered, repeated and other features
+(`_own_features`), in some calls with other scales of rows and columns; 5 to 60 dimensions, .2 to 50 samples for each;
+squared, logistic, multinomial and phase retrieval losses and attention of ranks 1 and 2, with ridge, elastic net and
+lasso, over four decades of λ. Each call is `run_gamp` with its defaults, followed by `leave_one_out` with its defaults,
+and is compared with exact refits by numpy, scipy, scikit-learn or torch (`_exact_refits`) of up to 60 random samples,
+in the mean over these samples.
 
 Criterion: estimates that are trusted and off by more than 5 % and by more than three standard errors are under 1 % of
 all calls that converged to a minimum; estimates within these bounds that are not trusted are under 10 %. The median
@@ -38,7 +38,8 @@ def call(seed: int, number: int) -> dict[str, Any]:
     loo = ga.leave_one_out(data, gamp)
     ended = time.process_time()
     row = {
-        "family": family, "features": features, "n": data.n_samples, "d": data.dim, "L": data.n_tokens, "rank": data.rank,
+        "family": family, "features": features, "n": data.n_samples, "d": data.dim, "L": data.n_tokens,
+        "rank": data.rank,
         "lam": data.lam, "minimum": bool(gamp.converged and gamp.is_minimum), "trusted": loo.trusted,
         "error": loo.test_error_error, "test_error": loo.test_error, "share": (ended - trained) / (trained - began),
         "message": loo.message, "seed": seed, "number": number,
@@ -100,7 +101,9 @@ def main() -> None:
     share = total["trusted, wrong"] / total["compared"]
     verdict.check(share < WRONG, f"{100 * share:.2g} % are trusted and wrong: {total['trusted, wrong']} calls")
     share = total["not trusted, right"] / total["compared"]
-    verdict.check(share < DOUBTED, f"{100 * share:.2g} % are right and not trusted: {total['not trusted, right']} calls")
+    verdict.check(
+        share < DOUBTED, f"{100 * share:.2g} % are right and not trusted: {total['not trusted, right']} calls"
+    )
     cost = float(np.median([row["share"] for row in rows]))
     verdict.check(cost < (4.0 if found.quick else 1.0), f"the median cost is {100 * cost:.2g} % of the training")
     print(table(rows))

@@ -170,9 +170,7 @@ class FactoredHessian:
         return A - along @ along.transpose(0, 2, 1) / self.level
 
 
-def factored_hessian(
-    data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows | None = None
-) -> FactoredHessian:
+def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows | None = None) -> FactoredHessian:
     """Return the factored Hessian at Q (d, r), at which the exact risk is `at`.
 
     In the coordinates of `tokens`, the original coordinates if not given.

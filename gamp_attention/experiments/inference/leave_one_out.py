@@ -1,8 +1,8 @@
 """The leave-one-out error of a minimum, without training again for every sample.
 
-A Newton step without each sample, by the Hessian, or the cavity fields of message passing, give the fields of all samples.
-Some samples are refitted exactly: those whose errors change the most, and a random part of the others, which corrects the
-others and gives the correction a standard error.
+A Newton step without each sample, by the Hessian, or the cavity fields of message passing, give the fields of all
+samples. Some samples are refitted exactly: the samples whose errors change the most, and a random part of the others,
+which corrects the rest and gives the correction a standard error.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ BELIEF = BeliefSettings()
 
 @quiet
 def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: int | None = None) -> LeaveOneOut:
-    """Estimate the test error from the training data, as the mean error of each sample under weights trained without it.
+    """Estimate the test error from the training data: the mean error of samples under weights trained without them.
 
     Eq. :eq:`leave-one-out`.
 
@@ -66,8 +66,8 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     form : "hessian", a Newton step without each sample by the factored Hessian; "cavity", the fields of message
         passing, at the cost of a pass over the tokens, with refits by conjugate gradients. If not given, "hessian" if
         d r or n L r is at most 2000, or at most 6000 if "cavity" is not trusted; otherwise "cavity".
-    refits : number of samples that are trained without exactly, which corrects the others and decides `trusted`: those
-        whose errors change the most, and random samples. If not given, all samples of small problems and 64
+    refits : number of samples that are left out by exact refits, which correct the others and decide `trusted`: the
+        samples whose errors change the most, and random samples. If not given, all samples of small problems and 64
         otherwise; none if the Newton step is exact.
 
     Returns
@@ -297,7 +297,7 @@ def _responses(data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray) -> np.n
 
 
 def _with_choice(data: Dataset, gamp: Any, at: RiskAtPoint, fields: np.ndarray, form: str) -> float:
-    """Return the mean error if each sample has the start of lowest risk without it, among those that reached a minimum."""
+    """Return the mean error if each sample has the start of lowest risk without it, of the starts that converged."""
     ended = [one for one in getattr(gamp, "starts", ()) if not one.kept and one.status is not None]
     others = [one for one in ended if one.status.converged]
     if not others:

@@ -1,9 +1,8 @@
 """Minima of the risk without single samples, from the minimum with all of them: exact refits of a few samples.
 
-Newton steps with the Hessian of the minimum with all samples, from which the curvature of the sample that is left out is
-taken away, for many left-out samples at once. Each step is a pass over the tokens. If the penalty has kinks, the set
-of weights that are free to move is determined again before each step. Samples for which that does not converge are left
-to a descent.
+Newton steps with the Hessian of the minimum with all samples, minus the curvature of the sample that is left out, for
+many samples at once; each step is a pass over the tokens. If the penalty has kinks, an active-set method determines
+which weights are free. Samples for which these steps do not converge are refitted by a descent.
 """
 
 from dataclasses import dataclass, replace
@@ -94,9 +93,7 @@ def tokens_fields(data: Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarr
 class _Smooth:
     """The gradients of the risks without each of some samples (m,), around the minimum with all of them."""
 
-    def __init__(
-        self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows, samples: np.ndarray
-    ) -> None:
+    def __init__(self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows, samples: np.ndarray) -> None:
         self.data, self.at, self.tokens, self.samples = data, at, tokens, samples
         self.Q = minimum_in(tokens, at, Q)
         self.own = tokens.of_samples(samples)
@@ -305,7 +302,7 @@ def _on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray
         own = np.zeros((len(whole), L, r))
         for a in range(r):
             own[number[near[:, a], a], :, a] = x[sample][:, near[:, a]].T
-        own = own.reshape(len(whole), L * r)
+        columns = own.reshape(len(whole), L * r)
         D = at.hessians[sample]
         weights, free, first = kept_Q.copy(), at_start.copy(), 0.0
         rest = -x[sample].T @ at.loss_gradients[sample]  # the change of the smooth gradient
@@ -322,7 +319,7 @@ def _on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray
             inside = number[free]
             if (inside < 0).any():
                 break
-            H = whole[np.ix_(inside, inside)] - own[inside] @ D @ own[inside].T
+            H = whole[np.ix_(inside, inside)] - columns[inside] @ D @ columns[inside].T
             H[np.diag_indices(len(inside))] += curvature[free]
             try:
                 step = -cho_solve(cho_factor(H, check_finite=False), gradient[free], check_finite=False)
@@ -364,7 +361,7 @@ def _change(data: Dataset, at: RiskAtPoint, flat: np.ndarray, P: np.ndarray, sam
 
 
 def refit(data: Dataset, Q: np.ndarray, sample: int) -> tuple[np.ndarray, bool]:
-    """Return weights to which a descent from Q leads on the exact risk without a sample, and whether it is a minimum."""
+    """Return the end of a descent from Q on the exact risk without a sample, and whether it is a minimum."""
 
     def evaluate(Q: np.ndarray) -> RiskAtPoint:
         return without(data, Q, sample)

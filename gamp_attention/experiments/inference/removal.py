@@ -1,8 +1,8 @@
 """The fields of each sample under weights trained without it, by one Newton step or by the mean field.
 
-At a minimum Q, with A_μ = X̃^μ H⁻¹ (X̃^μ)ᵀ and D = ∇²ℓ_μ, one Newton step of the risk without sample μ takes its fields to
-z − (1 − A_μ D)⁻¹ A_μ g. The step is exact if the risk is quadratic. Sources: K. Rahnama Rad and A. Maleki, J. R. Stat.
-Soc. B 82, 965 (2020); S. Wang et al., ICML 2018, for penalties with kinks.
+At a minimum Q, with A_μ = X̃^μ H⁻¹ (X̃^μ)ᵀ and D = ∇²ℓ_μ, one Newton step of the risk without sample μ takes its fields
+to z − (1 − A_μ D)⁻¹ A_μ g. The step is exact if the risk is quadratic. Sources: K. Rahnama Rad and A. Maleki, J. R.
+Stat. Soc. B 82, 965 (2020); S. Wang et al., ICML 2018, for penalties with kinks.
 """
 
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ def risks_without(data: Dataset, at: RiskAtPoint, fields: np.ndarray) -> np.ndar
 
 
 def weight_responses(data: Dataset, at: RiskAtPoint, Q: np.ndarray, V: np.ndarray) -> np.ndarray:
-    """Return C = ∂η_i/∂b_i (d, r, r), or (1, r, r) if equal for all i, at a minimum Q (d, r) with variances V (S, r, r)."""
+    """Return C = ∂η_i/∂b_i (d, r, r), or (1, r, r) if equal for all i, at a minimum Q with variances V (S, r, r)."""
     V_hat = response(data, at.hessians, V)
     if data.penalty.quadratic:
         return prior_response(data.spectra, data.penalty.lam, V_hat)[1]
