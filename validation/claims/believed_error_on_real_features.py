@@ -30,7 +30,7 @@ from validation.claims._own_features import size, softmax
 SAMPLED = ("correlated", "row norms", "common factor", "heavy tails")
 REAL = {"diabetes": ("ridge", "lasso"), "breast cancer": ("logistic",), "digits": ("ridge", "logistic")}
 FAMILIES = ("ridge", "lasso", "logistic", "attention")
-COMPARED, SEEDS, FRESH, VALUES = (2, 5, 9), 4, 4000, 12
+COMPARED, SEEDS, FRESH, VALUES = (2, 5, 9), 3, 4000, 12
 WRONG, DOUBTED, REGRET, WORSE, APART = 0.01, 0.1, 0.02, 0.01, 0.05
 
 

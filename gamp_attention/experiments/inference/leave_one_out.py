@@ -57,7 +57,7 @@ BELIEF = BeliefSettings()
 def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: int | None = None) -> LeaveOneOut:
     """Estimate the test error from the training data: the mean error of samples under weights trained without them.
 
-    Eq. :eq:`leave-one-out`.
+    Eq. :eq:`leave-one-out`, corrected by refits, eq. :eq:`refit-correction`.
 
     Parameters
     ----------

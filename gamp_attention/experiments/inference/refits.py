@@ -63,6 +63,8 @@ def refit_samples(
 ) -> Refits:  # fmt: skip
     """Train without each sample from the minimum Q (d, r), at which the exact risk is `at`.
 
+    Eq. :eq:`remainder`.
+
     With the factored Hessian H in the coordinates of `tokens`; by conjugate gradients if H is None. No descents follow
     for samples whose Newton steps do not converge if the median remainder is above `bent`.
     """

@@ -21,8 +21,6 @@ from gamp_attention.losses.derivatives import sample_derivatives
 class Removed:
     """The fields of samples that a Newton step leaves out.
 
-    Eq. :eq:`leave-one-out`.
-
     Attributes
     ----------
     fields : (n, L, r) of each sample.
