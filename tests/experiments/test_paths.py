@@ -10,7 +10,7 @@ from gamp_attention.data.test_error import sampled_test_error
 from gamp_attention.experiments.inference.along import Along
 from gamp_attention.experiments.inference.folds import fold_errors
 from gamp_attention.experiments.inference.neighbours import at_lam, at_rows
-from tests.experiments.test_leave_one_out import ridge_rows
+from tests.experiments.test_leave_one_out import correlated_rows, ridge_rows
 
 LAMS = [3.0, 0.1, 0.3, 1.0]
 
@@ -43,7 +43,7 @@ def test_each_value_is_that_of_a_run_of_its_own(sentences):
         assert result.converged
         assert np.linalg.norm(ga.gradient(there, result.Q)) < 1e-8 * lam * 10 * 1.001
         assert np.isclose(result.train_loss, ga.train_loss(there, result.Q), rtol=1e-10)
-        assert np.isclose(ga.leave_one_out(there, result, form="cavity").test_error, error, rtol=1e-9)
+        assert np.isclose(ga.leave_one_out(there, result).test_error, error, rtol=1e-6)
 
 
 def test_differences_are_over_the_same_samples(rows):
@@ -125,13 +125,14 @@ def test_where_noise_makes_the_landscape_rough_samples_are_left_out_in_folds():
     data, lams = ga.sample(NOISY, d=100, alpha=2.0, seed=0), np.logspace(-3, 0.5, 8)
     path = ga.regularization_path(data, lams, n_starts=4, folds=3)
     assert path.form == "folds"
-    assert path.trusted == (True,) * 8
+    assert path.trusted.dtype == bool
+    assert path.trusted.tolist() == [True] * 8
     assert path.lam[path.best] >= 0.1
     assert "in parts" in path.message
     fresh = sampled_test_error(data, path.results[0].Q, n_samples=4000, seed=0)[0]
     alone = ga.regularization_path(data, lams, n_starts=4, folds=0)
-    assert alone.form == "cavity"
-    assert False in alone.trusted
+    assert alone.form == "hessian"
+    assert not alone.trusted.all()
     assert alone.lam[alone.best] >= 0.1
     assert alone.test_error[0] < 0.9 * fresh < path.test_error[0]
 
@@ -180,6 +181,29 @@ def test_iterations_are_bounded(sentences):
     with pytest.raises(ga.ConvergenceError, match="no run has converged") as stopped:
         ga.regularization_path(sentences, [0.1, 0.3], n_starts=1, tol=1e-12, max_iter=3)
     assert [each.n_iter for each in stopped.value.result] == [3, 3]
+
+
+def test_a_best_value_at_an_edge_is_named(rows):
+    inside = ga.regularization_path(rows, [0.01, 1.0, 100.0], n_starts=1)
+    assert "extend the range" not in inside.message
+    assert inside.trusted.dtype == bool
+    assert inside.trusted.shape == (3,)
+    assert inside.trusted.all()
+    small, large = (ga.regularization_path(rows, lams, n_starts=1) for lams in ([10.0, 100.0], [1e-3, 1e-2]))
+    assert "the smallest value that was tried: extend the range" in small.message
+    assert "the largest value that was tried: extend the range" in large.message
+
+
+@pytest.mark.parametrize("kind", ["neighbours", "norms", "factor"])
+def test_the_choice_is_scikit_learns_for_correlated_features(kind):
+    x, signal, rng = correlated_rows(kind, 150, 60, seed=3)
+    y = signal + 0.7 * rng.normal(size=150)
+    lams = np.geomspace(1e-3, 30, 9)
+    path = ga.regularization_path(ga.LabelledDataset(x, y, ga.SquaredLoss()), lams, init="random", n_starts=1)
+    known = RidgeCV(alphas=60 * lams, fit_intercept=False, store_cv_results=True).fit(x, y)
+    assert np.allclose(path.test_error, known.cv_results_.mean(axis=0) / 2, rtol=5e-3)
+    assert np.isclose(60 * path.lam[path.best], known.alpha_)
+    assert path.trusted.all()
 
 
 def test_bad_paths_are_named(rows):

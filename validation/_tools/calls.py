@@ -145,7 +145,7 @@ LINES = {
     "paper_model": "ga.paper_model(omega=0.3, sigma=0.5, lam=0.1, A=SQUARE, penalty=None, score_noise=0.1)",
     "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, threads=1)",
     "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, weight=None, variance=0.25)",
-    "leave_one_out": "ga.leave_one_out(DATA, FIT, form='hessian', examine=True, refits=1)",
+    "leave_one_out": "ga.leave_one_out(DATA, FIT, form='hessian', refits=1)",
     "regularization_path": (
         "ga.regularization_path(DATA, lams=[0.1, 1.0], init='random', n_starts=1, parameter='lam', form='cavity', "
         "tol=1e-3, max_iter=12, folds=2, seed=0, predict=False, progress=False)"

@@ -40,7 +40,7 @@ def chosen(kind, d, seed):
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 36]))
     path = ga.regularization_path(data, LAMS)
     ended = zip(LAMS, path.results, strict=True)
-    left = [ga.leave_one_out(at_lam(data, lam), each, form="cavity").test_error for lam, each in ended]
+    left = [ga.leave_one_out(at_lam(data, lam), each, refits=0).test_error for lam, each in ended]
     fresh = np.array([sampled_test_error(data, result.Q, n_samples=FRESH, seed=seed)[0] for result in path.results])
     alone = int(np.argmin(left))
     return {

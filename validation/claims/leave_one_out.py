@@ -1,18 +1,19 @@
 """Leave-one-out errors against exact refits of 200 samples, and their mean against fresh data, on nine problems.
 
-Each refit is a descent from the minimum, on the risk without the sample. Both forms are compared with them: the Newton
-step without each sample, and the cavity field of message passing.
+Each refit is a descent from the minimum, on the risk without the sample. Compared with them are both formulas, the
+Newton step without each sample and the cavity field of message passing, and the estimate by default, in which refits by
+Newton steps correct the formula.
 
 Under noise, what choosing the lowest of eight starts does to the estimate is shown, and what choosing anew without
 each sample makes of it. Over noise and penalties, landscapes go from smooth to rough, and estimates from right to too
 low.
 
-Criterion: where an estimate is trusted, the errors have a correlation with those of the refits of at least .99 by the
-Newton step and .98 by the cavity field (.95 where the penalty has kinks), and a median deviation of at most 2 % and 3 %
-(10 %). Their means over four instances are within 3 standard errors of the error on fresh data, the standard errors of
-both counted, wherever they are trusted. Of samples that are off by more than 10 %, at least 70 % are among the doubtful
-ones where the penalty is smooth. Over noise and penalties, the mean of trusted estimates is within 2 % of fresh data,
-and settings whose mean is more than 7 % too low are trusted in at most a quarter of their instances.
+Criterion: if an estimate is trusted, the errors by the formulas have a correlation with those of the refits of at
+least .99 by the Newton step and .98 by the cavity field (.95 if the penalty has kinks), and a median deviation of at
+most 2 % and 3 % (10 %); the mean by default is within 2 % of the refits, over the same samples. The means over four
+instances are within 3 standard errors of the error on fresh data, the standard errors of both counted. Over noise and
+penalties, the mean of trusted estimates is within 2 % of fresh data, and settings whose mean is more than 7 % too low
+are trusted in at most a quarter of their instances.
 """
 
 import numpy as np
@@ -39,7 +40,7 @@ KINDS = {
     "multinomial": (lambda: ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.1), 3.0, "random", 200),
 }  # fmt: skip
 INSTANCES = 4  # of each problem, over which means are averaged
-REFITS, FRESH, OFF, CAUGHT, MOST_ERRORS = 200, 20000, 0.1, 0.7, 3.0
+REFITS, FRESH, OFF, MEAN, MOST_ERRORS = 200, 20000, 0.1, 0.02, 3.0
 LEAST = {True: (0.99, 0.02), False: (0.95, 0.1)}  # correlation and median deviation, of smooth penalties and others
 LEAST_CAVITY = {True: (0.98, 0.03), False: (0.95, 0.1)}
 NOISES, WEAK, EACH = (0.1, 0.2, 0.3), (0.01, 0.1, 0.5), 8  # of the scores, penalties, instances
@@ -51,7 +52,8 @@ def compared(kind, d, refits, seed):
     make, alpha, init, _ = KINDS[kind]
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 31]))
     gamp = ga.run_gamp(data, init)
-    loo, cavity = (ga.leave_one_out(data, gamp, form=form) for form in ("hessian", "cavity"))
+    loo, corrected = ga.leave_one_out(data, gamp, refits=0), ga.leave_one_out(data, gamp)
+    cavity = ga.leave_one_out(data, gamp, form="cavity", refits=0)
     samples = np.sort(np.random.default_rng([seed, 32]).permutation(data.n_samples)[:refits])
     fields, done = loo.fields.copy(), []
     for sample in map(int, samples):
@@ -61,10 +63,13 @@ def compared(kind, d, refits, seed):
     exact = sample_errors(data, fields)[samples]
     fresh = sampled_test_error(data, gamp.Q, n_samples=FRESH, seed=seed)
     return {
-        "smooth": data.penalty.smooth, "minimum": bool(gamp.is_minimum), "trusted": loo.trusted, "refitted": done,
+        "smooth": data.penalty.smooth, "minimum": bool(gamp.is_minimum), "trusted": corrected.trusted,
+        "refitted": done,
         "exact": exact.tolist(), "errors": loo.errors[samples].tolist(), "cavity": cavity.errors[samples].tolist(),
-        "doubtful": loo.doubtful[samples].tolist(), "share": float(loo.doubtful.mean()), "in_training": loo.in_training,
-        "mean": [loo.test_error, loo.test_error_error], "cavity_mean": cavity.test_error, "fresh": list(fresh),
+        "corrected": corrected.errors[samples].tolist(),
+        "in_training": loo.in_training,
+        "mean": [corrected.test_error, corrected.test_error_error], "cavity_mean": cavity.test_error,
+        "fresh": list(fresh),
     }  # fmt: skip
 
 
@@ -73,7 +78,7 @@ def averaged(kind, d, seed):
     make, alpha, init, _ = KINDS[kind]
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 31]))
     gamp = ga.run_gamp(data, init)
-    loo, cavity = (ga.leave_one_out(data, gamp, form=form) for form in ("hessian", "cavity"))
+    loo, cavity = (ga.leave_one_out(data, gamp, form=form) for form in (None, "cavity"))
     fresh = sampled_test_error(data, gamp.Q, n_samples=FRESH // 4, seed=seed)
     means = {"mean": [loo.test_error, loo.test_error_error], "cavity_mean": cavity.test_error}
     return means | {"fresh": list(fresh), "trusted": loo.trusted}
@@ -93,23 +98,23 @@ def several(starts, d, seed):
     """What choosing the lowest of several random starts, all followed to their ends, does to the estimate."""
     data = ga.sample(ga.paper_model(**NOISY, lam=0.1), d=d, alpha=1.5, seed=seed)
     gamp = ga.run_gamp(data, "random", n_starts=starts, n_finish=starts, seed=seed)
-    loo = ga.leave_one_out(data, gamp, form="hessian", examine=False)
+    loo = ga.leave_one_out(data, gamp, form="hessian", refits=0)
     fresh = sampled_test_error(data, gamp.Q, n_samples=FRESH // 4, seed=seed)[0]
     return {"fresh": fresh, "estimate": loo.test_error, "with_choice": loo.with_choice}
 
 
 def summary(row):
     """Correlation, median deviation and samples that are off, of one problem."""
-    exact, errors, doubtful = (np.array(row[name]) for name in ("exact", "errors", "doubtful"))
+    exact, errors = (np.array(row[name]) for name in ("exact", "errors"))
     apart = np.abs(errors / exact - 1)
-    off = apart > OFF
     by_cavity = np.abs(np.array(row["cavity"]) / exact - 1)
     away = (row["mean"][0] - row["fresh"][0]) / np.hypot(row["mean"][1], row["fresh"][1])
     return {
         "correlation": float(np.corrcoef(errors, exact)[0, 1]), "median": float(np.median(apart)),
         "cavity_correlation": float(np.corrcoef(row["cavity"], exact)[0, 1]),
         "cavity_median": float(np.median(by_cavity)),
-        "off": int(off.sum()), "caught": int((off & doubtful).sum()), "away": float(away),
+        "off": int(np.sum(apart > OFF)), "away": float(away),
+        "corrected": float(np.mean(row["corrected"]) / exact.mean() - 1),
     }  # fmt: skip
 
 
@@ -135,16 +140,16 @@ def rough_table(noisy):
 
 def table(rows):
     lines = [
-        "| problem | d | correlation | median deviation | by the cavity field | off by 10 %, of them doubtful "
-        "| doubtful | mean | fresh data | trusted |",
+        "| problem | d | correlation | median deviation | by the cavity field | off by 10 % "
+        "| mean by default beside refits | mean | fresh data | trusted |",
         "|" + "---|" * 10,
     ]
     for row in rows:
         s = row["summary"]
         lines.append(
             f"| {row['kind']} | {row['d']} | {s['correlation']:.4f} | {100 * s['median']:.2g} % | "
-            f"{s['cavity_correlation']:.3f}, {100 * s['cavity_median']:.2g} % | {s['off']}, {s['caught']} | "
-            f"{100 * row['share']:.0f} % | {plus_minus(*row['mean'])} | {plus_minus(*row['fresh'])} | "
+            f"{s['cavity_correlation']:.3f}, {100 * s['cavity_median']:.2g} % | {s['off']} | "
+            f"{100 * s['corrected']:+.2g} % | {plus_minus(*row['mean'])} | {plus_minus(*row['fresh'])} | "
             f"{'yes' if row['trusted'] else 'no'} |"
         )
     return "\n".join(lines) + "\n"
@@ -153,10 +158,9 @@ def table(rows):
 def draw(rows, path):
     with figure(path, 3, 3, (10, 9)) as axes:
         for axis, row in zip(axes.flat, rows, strict=False):
-            exact, errors, doubtful = (np.array(row[name]) for name in ("exact", "errors", "doubtful"))
+            exact, errors = (np.array(row[name]) for name in ("exact", "errors"))
             axis.loglog(exact, exact, color=GREY, lw=1)
-            axis.loglog(exact[~doubtful], errors[~doubtful], ".", color=DARK, ms=4)
-            axis.loglog(exact[doubtful], errors[doubtful], "o", mfc="none", color="C1", ms=4, label="doubtful")
+            axis.loglog(exact, errors, ".", color=DARK, ms=4)
             axis.set(title=f"{row['kind']}, d = {row['d']}", xlabel="error, refitted", ylabel="error, by the formula")
             axis.tick_params(which="minor", labelbottom=False, labelleft=False)
 
@@ -191,6 +195,8 @@ def main():
             verdict.check(
                 held, about + f"correlation {s['correlation']:.4f}, median deviation {100 * s['median']:.2g} %"
             )
+            apart = s["corrected"]
+            verdict.check(abs(apart) <= MEAN, about + f"the mean by default is {100 * apart:+.2g} % beside refits")
             least, most = LEAST_CAVITY[row["smooth"]]
             held = s["cavity_correlation"] >= least and s["cavity_median"] <= most
             told = f"correlation {s['cavity_correlation']:.3f}, median deviation {100 * s['cavity_median']:.2g} %"
@@ -204,10 +210,6 @@ def main():
             )
         else:
             print(f"        {about}says that it is not to be trusted; {s['away']:.1f} standard errors from fresh data")
-    off, caught = (sum(row["summary"][name] for row in rows if row["smooth"]) for name in ("off", "caught"))
-    verdict.check(
-        caught >= CAUGHT * off, f"smooth penalties: {caught} of {off} samples that are off by 10 % are doubtful"
-    )
     said = table(rows) + ("\n" + rough_table(noisy) if noisy else "")
     print(said)
     verdict.path(".md").write_text(said)

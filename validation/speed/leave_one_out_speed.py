@@ -1,12 +1,12 @@
 """What a believed error costs: leave-one-out beside the run it judges, and a path of 20 λ beside runs.
 
 In processor time: at each size, one after the other and alternating, the best of several: `run_gamp` from one start
-and from eight, as `gamp-attention fit` runs it; leave-one-out errors by default, which is by the cavity field here, by
-the Hessian, and with every sample examined; a path of 20 λ. The best is taken as other programs on the machine only
-add time.
+and from eight, as `gamp-attention fit` runs it; leave-one-out errors by default, which factor the Hessian at these
+sizes and refit 64 samples unless the formula is exact; the formula alone; cavity fields, corrected by refits; a path of
+20 λ. The best is taken as other programs on the machine only add time.
 
-Criterion: leave-one-out errors take at most 5 % of a run from one start, and the path at most 5 times one from eight
-starts.
+Criterion: leave-one-out errors by default take at most as long as a run from one start, and the path at most 6 times
+a run from eight starts.
 """
 
 import time
@@ -21,7 +21,7 @@ PROBLEMS = {
     "attention": (lambda: ga.paper_model(), 1.5),
     "ridge": (lambda: ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.3), 1.5),
 }
-MOST, MOST_PATH = 0.05, 5.0
+MOST, MOST_PATH = 1.0, 6.0
 
 
 def seconds(function):
@@ -39,8 +39,8 @@ def measured(problem, d, repeats, with_path):
         "run": lambda: ga.run_gamp(data, "spectral"),
         "eight": lambda: ga.run_gamp(data, "spectral", n_starts=8),
         "default": lambda: ga.leave_one_out(data, gamp),
-        "hessian": lambda: ga.leave_one_out(data, gamp, form="hessian", examine=False),
-        "examined": lambda: ga.leave_one_out(data, gamp, form="hessian", examine=True),
+        "formula": lambda: ga.leave_one_out(data, gamp, form="hessian", refits=0),
+        "cavity": lambda: ga.leave_one_out(data, gamp, form="cavity"),
     } | ({"path": lambda: ga.regularization_path(data, LAMS)} if with_path else {})  # fmt: skip
     times = {name: [] for name in works}
     for turn in range(repeats + 1):  # the first compiles
@@ -52,11 +52,12 @@ def measured(problem, d, repeats, with_path):
 
 def table(rows):
     lines = [
-        "| problem | d | run, s | eight starts, s | leave-one-out | by the Hessian | examined | path of 20 λ |",
+        "| problem | d | run, s | eight starts, s | leave-one-out | formula alone | cavity fields, corrected "
+        "| path of 20 λ |",
         "|" + "---|" * 8,
     ]
     for row in rows:
-        shares = [f"{100 * row[name] / row['run']:.2g} % of the run" for name in ("default", "hessian", "examined")]
+        shares = [f"{100 * row[name] / row['run']:.2g} % of the run" for name in ("default", "formula", "cavity")]
         path = f"{row['path'] / row['eight']:.1f} runs of eight starts" if "path" in row else "–"
         about = f"| {row['problem']} | {row['d']} | {row['run']:.3f} | {row['eight']:.3f} | "
         lines.append(about + " | ".join([*shares, path]) + " |")

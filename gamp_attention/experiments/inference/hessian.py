@@ -1,7 +1,7 @@
-"""The Hessian of the exact risk at a critical point, factored, and the leverage of each sample in it."""
+"""The factored Hessian of the exact risk at a critical point, and the leverage of each sample in it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +18,78 @@ from gamp_attention.penalties.matrix import on_kinks
 class HessianSettings:
     """Sizes of the dense matrices."""
 
-    block: int = 1024  # samples that are whitened at a time
+    block: int = 1024  # samples of one block of a pass over the tokens
+    reduced: float = 0.8  # ratio of n L to d below which the tokens are expressed in a basis of their span
+    in_memory: float = 2e8  # largest number of token entries that are expressed in such a basis
     flat: float = 1e-9  # curvature, relative to the largest, below which a direction of an indefinite Hessian is left
 
 
 HESSIAN = HessianSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class TokenRows:
+    """The tokens (x + p)/√d of all samples, block by block, in p coordinates.
+
+    Attributes
+    ----------
+    data : the samples.
+    coordinates : (n, L, p) the tokens in an orthonormal basis of their span, or None for the original coordinates.
+    """
+
+    data: Dataset
+    coordinates: np.ndarray | None = None
+
+    @property
+    def dim(self) -> int:
+        """Number of coordinates p."""
+        return self.data.dim if self.coordinates is None else self.coordinates.shape[2]
+
+    def blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """Return rows and tokens (m, L, p) of blocks of samples, in order."""
+        if self.coordinates is None:
+            yield from scaled_blocks(self.data)
+            return
+        for first in range(0, len(self.coordinates), HESSIAN.block):
+            rows = slice(first, min(first + HESSIAN.block, len(self.coordinates)))
+            yield rows, self.coordinates[rows]
+
+    def of_samples(self, samples: np.ndarray) -> np.ndarray:
+        """Return the tokens (m, L, p) of samples (m,)."""
+        if self.coordinates is not None:
+            return self.coordinates[samples]
+        tokens = self.data.tokens
+        if isinstance(tokens, np.ndarray):
+            rows = tokens[samples]
+        else:
+            rows = np.concatenate([tokens.read(slice(k, k + 1)) for k in samples.tolist()])
+        return (rows + self.data.positions) / np.sqrt(self.data.dim)
+
+
+def token_rows(data: Dataset) -> TokenRows:
+    """Return the tokens in min(d, n L) coordinates if the penalty allows it: the kernel form of the Hessian.
+
+    With the penalty λ‖Q‖²/2 the columns of a minimum lie in the span of the n L tokens, and the risk depends on their
+    coordinates in an orthonormal basis of it only. The triangular factor of a QR decomposition holds these coordinates.
+    """
+    n, L, d = data.n_samples, data.n_tokens, data.dim
+    if not (data.penalty.quadratic and data.penalty.lam > 0) or n * L > HESSIAN.reduced * d:
+        return TokenRows(data)
+    if n * L * d > HESSIAN.in_memory:
+        return TokenRows(data)
+    from scipy.linalg import qr
+
+    flat = np.concatenate([x.reshape(-1, d) for _, x in scaled_blocks(data)])
+    triangle = qr(flat.T, mode="r", check_finite=False, overwrite_a=True)[0][: n * L]
+    return TokenRows(data, np.ascontiguousarray(triangle.T).reshape(n, L, n * L))
+
+
+def minimum_in(tokens: TokenRows, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
+    """Return the weights (p, r) of a minimum Q (d, r) in the coordinates of the tokens."""
+    if tokens.coordinates is None:
+        return Q
+    slopes = at.loss_gradients.reshape(-1, Q.shape[1])
+    return -tokens.coordinates.reshape(len(slopes), -1).T @ slopes / tokens.data.penalty.lam
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +145,21 @@ class FactoredHessian:
         panels(work, columns.shape[1])
         return out
 
+    def solve(self, columns: np.ndarray) -> np.ndarray:
+        """H⁻¹ of vectors (k, c), rotations raised as in the factor."""
+        white = self.whiten(columns)
+        if self.signs is not None:
+            return product(np.ascontiguousarray(self.whitener.T), self.signs[:, None] * white)
+        from scipy.linalg import solve_triangular
+
+        out = np.empty(columns.shape)
+
+        def work(part: slice) -> None:
+            out[:, part] = solve_triangular(self.whitener, white[:, part], lower=True, trans=1, check_finite=False)
+
+        panels(work, columns.shape[1])
+        return out
+
     def leverages(self, columns: np.ndarray, whitened: np.ndarray, k: int) -> np.ndarray:
         """A = X̃ H⁻¹ X̃ᵀ of each sample, (m, k, k), from its k columns and what `whiten` made of them."""
         rows = np.ascontiguousarray(whitened.T).reshape(whitened.shape[1] // k, k, self.size)
@@ -88,15 +170,21 @@ class FactoredHessian:
         return A - along @ along.transpose(0, 2, 1) / self.level
 
 
-def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> FactoredHessian:
-    """The Hessian at Q (d, r), the exact risk there being `at`."""
+def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows | None = None) -> FactoredHessian:
+    """Return the factored Hessian at Q (d, r), at which the exact risk is `at`.
+
+    In the coordinates of `tokens`, the original coordinates if not given.
+    """
     from scipy.linalg import LinAlgError, cholesky, eigh
 
-    _, free, curvature = on_kinks(data.penalty, Q, at.smooth)
+    tokens = TokenRows(data) if tokens is None else tokens
+    Q = minimum_in(tokens, at, Q)
+    smooth = at.smooth if tokens.coordinates is None else -data.penalty.lam * Q
+    _, free, curvature = on_kinks(data.penalty, Q, smooth)
     kept = tuple(np.flatnonzero(column) for column in free.T)
     size = sum(map(len, kept))
     check.fits("data", size, size)
-    H = _data_part(data, at.hessians, kept)
+    H = data_hessian(tokens, at.hessians, kept)
     ridge = np.concatenate([curvature[rows, a] for a, rows in enumerate(kept)])
     H[np.diag_indices(size)] += ridge
     turns = rotations(data, Q)
@@ -112,14 +200,14 @@ def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> FactoredH
         return FactoredHessian((vectors * np.sqrt(inverse)).T, np.sign(values), kept, flat, level)
 
 
-def _data_part(data: Dataset, hessians: np.ndarray, kept: tuple[np.ndarray, ...]) -> np.ndarray:
-    """X̃ᵀ ∇²ℓ X̃ among the kept weights."""
-    n, L, r = data.n_samples, data.n_tokens, data.rank
-    D = hessians.reshape(n, L, r, L, r)
+def data_hessian(tokens: TokenRows, hessians: np.ndarray, kept: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Return X̃ᵀ ∇²ℓ X̃ (k, k) among the kept weights, from the Hessians (n, L r, L r) of the samples."""
+    r = len(kept)
+    D = hessians.reshape(len(hessians), -1, r, hessians.shape[1] // r, r)
     edges = np.cumsum([0, *map(len, kept)])
     H = np.zeros((edges[-1], edges[-1]))
-    for rows, x in scaled_blocks(data):
-        flat = x.reshape(-1, data.dim)
+    for rows, x in tokens.blocks():
+        flat = x.reshape(-1, x.shape[2])
         for a in range(r):
             for b in range(a, r):
                 turned = (D[rows, :, a, :, b] @ x).reshape(flat.shape)
@@ -130,8 +218,8 @@ def _data_part(data: Dataset, hessians: np.ndarray, kept: tuple[np.ndarray, ...]
     return 0.5 * (H + H.T)
 
 
-def scaled_blocks(data: Dataset) -> Any:
-    """Rows and (x + p)/√d of blocks of samples, in order."""
+def scaled_blocks(data: Dataset) -> Iterator[tuple[slice, np.ndarray]]:
+    """Return rows and (x + p)/√d of blocks of samples, in order."""
     for rows, _, tokens in token_blocks(data.tokens):
         for first in range(0, len(tokens), HESSIAN.block):
             part = tokens[first : first + HESSIAN.block]

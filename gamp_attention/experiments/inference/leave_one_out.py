@@ -1,4 +1,9 @@
-"""The leave-one-out error of a minimum, without training again."""
+"""The leave-one-out error of a minimum, without training again for every sample.
+
+A Newton step without each sample, by the Hessian, or the cavity fields of message passing, give the fields of all
+samples. Some samples are refitted exactly: the samples whose errors change the most, and a random part of the others,
+which corrects the rest and gives the correction a standard error.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,49 +11,64 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.one_thread import one_thread
 from gamp_attention._core.overflow import quiet
 from gamp_attention._core.spread import mean_and_error
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import RiskAtPoint, risk_at, susceptibility
-from gamp_attention.experiments.inference.refits import refit
-from gamp_attention.experiments.inference.removal import Removed, cavity_fields, removed, risks_without
+from gamp_attention.experiments.inference.hessian import TokenRows, token_rows
+from gamp_attention.experiments.inference.refits import refit_samples, tokens_fields
+from gamp_attention.experiments.inference.removal import (
+    Removed,
+    cavity_fields,
+    removed,
+    risks_without,
+    weight_responses,
+)
 from gamp_attention.experiments.inference.result import LeaveOneOut
-from gamp_attention.experiments.inference.roughness import Responses, is_rough, responses_at
 from gamp_attention.losses.derivatives import sample_derivatives
+from gamp_attention.losses.glm import SquaredLoss
 
-FORMS = ("hessian", "cavity")  # up to `small` weights, and beyond
+FORMS = ("hessian", "cavity")
 
 
 @dataclass(frozen=True)
 class BeliefSettings:
-    """What is computed by itself, and when it is trusted."""
+    """What is computed by default, and when it is trusted."""
 
-    small: int = 256  # weights up to which the Hessian is factored without being asked for: in hundredths of a second
-    examined: float = 2e11  # products of numbers up to which samples are examined
-    gradient: float = 1e-3  # norm of the exact risk at weights of a minimum of it
+    exact: int = 2000  # weights, or fields if fewer, up to which the Hessian is factored by default
+    largest: int = 6000  # the same if the mean field is not trusted
+    gradient: float = 1e-3  # norm of the exact risk's gradient at weights that count as a minimum
+    all_of: float = 1e7  # n² (L d r + 100 (L r)²) up to which every sample is refitted by default
+    top: int = 24  # refitted samples with the largest change of their error
+    random: int = 40  # refitted samples among the others
+    columns: int = 128  # samples that are refitted together
+    share: float = 1 / 60  # standard error of the correction, relative to the estimate, that is trusted
+    sole: float = 0.05  # smallest eigenvalue of 1 − A D below which a sample alone determines weights
+    remainder: float = 0.08  # change of curvature beyond which a sample is doubtful
+    rough: float = 0.1  # median change of curvature, if above 1/√d, from which on there are many minima
+    scale: tuple[float, float] = (0.05, 20.0)  # range of the factor that corrects the shifts of fields
 
 
 BELIEF = BeliefSettings()
 
 
 @quiet
-def leave_one_out(
-    data: Dataset, gamp: Any, *, form: str | None = None, examine: bool | None = None, refits: int = 0
-) -> LeaveOneOut:
-    """Estimate the test error from the training data alone, as the error of each sample under weights without it.
+def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: int | None = None) -> LeaveOneOut:
+    """Estimate the test error from the training data: the mean error of samples under weights trained without them.
 
-    Eq. :eq:`leave-one-out`.
+    Eq. :eq:`leave-one-out`, corrected by refits, eq. :eq:`refit-correction`.
 
     Parameters
     ----------
-    data : the samples.
+    data : the samples, of any distribution.
     gamp : the result of `run_gamp` or `minimize_risk` on them, with the exact risk.
-    form : "cavity", the cavity field of message passing, which costs a pass over the tokens and is right up to
-        O(1/√d) in each sample; "hessian", a Newton step without each sample, from one Cholesky factor, which may take
-        as long as the training. If not given, "hessian" up to 256 weights, and where variances are not known.
-    examine : whether the Newton step of each sample is examined, which says where refits would end elsewhere; with the
-        Hessian alone. If not given, where that takes seconds at most.
-    refits : so many of the doubtful samples, the most doubtful first, are left out by a descent from these weights.
+    form : "hessian", a Newton step without each sample by the factored Hessian; "cavity", the fields of message
+        passing, at the cost of a pass over the tokens, with refits by conjugate gradients. If not given, "hessian" if
+        d r or n L r is at most 2000, or at most 6000 if "cavity" is not trusted; otherwise "cavity".
+    refits : number of samples that are left out by exact refits, which correct the others and decide `trusted`: the
+        samples whose errors change the most, and random samples. If not given, all samples of small problems and 64
+        otherwise; none if the Newton step is exact.
 
     Returns
     -------
@@ -56,7 +76,8 @@ def leave_one_out(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs; for weights of the asymptotic risk.
+    TypeError : if `data` is no Dataset or `gamp` no result of training.
+    ValueError : if `gamp` is not a minimum of the exact risk of these data, or for an unknown form.
 
     Examples
     --------
@@ -69,41 +90,44 @@ def leave_one_out(
     True
     """
     Q, at = trained(data, gamp)
-    refits = check.integer("refits", refits, low=0)
-    known = _responses(data, gamp, at, Q)
-    if form is None:
-        form = FORMS[Q.size > BELIEF.small and bool(np.isfinite(known.V).all())]
-    check.choice("form", form, FORMS)
-    if examine is not None and check.flag("examine", examine) and form != "hessian":
-        raise check.fail("examine", examine, "form='hessian'")
-    if examine is None:
-        work = float(data.n_samples**2 * data.n_tokens * data.rank) * Q.size
-        examine = form == "hessian" and work <= BELIEF.examined and isinstance(data.tokens, np.ndarray)
-    n, refitted = data.n_samples, np.zeros(data.n_samples, bool)
-    doubtful, remainder, found = refitted, np.full(n, np.nan), None
-    if form == "hessian":
-        found = removed(data, at, Q, np.arange(n if examine else 0))
-        fields, doubtful, remainder = found.fields, found.doubtful, found.remainder
-    else:
-        fields = cavity_fields(data, at, known.C)
-    with_choice = _with_choice(data, gamp, at, fields, form)
-    order = np.argsort(-np.where(doubtful, np.nan_to_num(remainder, nan=np.inf), -1.0), kind="stable")
-    for sample in order[: min(refits, np.count_nonzero(doubtful))]:
-        weights, refitted[sample] = refit(data, Q, int(sample))
-        if refitted[sample]:
-            fields[sample] = data_fields(data, weights, int(sample))
-    errors = sample_errors(data, fields)
-    against = _against(data, gamp, at, known, found is None or found.minimum)
-    mean, error = mean_and_error(errors)
+    if refits is not None:
+        refits = check.integer("refits", refits, low=0, high=data.n_samples)
+    if form is not None:
+        check.choice("form", form, FORMS)
+    size = min(data.dim, data.n_samples * data.n_tokens) * data.rank
+    chosen = form or FORMS[size > BELIEF.exact]
+    estimate, reasons = _estimate(data, gamp, at, Q, chosen, refits)
+    if form is None and chosen == "cavity" and estimate.apart and size <= BELIEF.largest:
+        chosen = "hessian"
+        estimate, reasons = _estimate(data, gamp, at, Q, chosen, refits)
+    with_choice = _with_choice(data, gamp, at, estimate.formula, chosen)
+    mean, error = mean_and_error(estimate.errors)
     return LeaveOneOut(
-        test_error=mean, test_error_error=error, in_training=float(sample_errors(data, at.z).mean()),
-        errors=errors, fields=fields, form=form, trusted=not against, doubtful=doubtful, remainder=remainder,
-        refitted=refitted, with_choice=with_choice, message=_told(against, found, examine),
+        test_error=mean, test_error_error=float(np.hypot(error, estimate.correction_error)),
+        in_training=float(estimate.in_training.mean()), errors=estimate.errors, fields=estimate.fields, form=chosen,
+        trusted=not reasons, doubtful=estimate.doubtful, remainder=estimate.remainder, refitted=estimate.refitted,
+        with_choice=with_choice, message=_describe(reasons, estimate),
     )  # fmt: skip
 
 
+def _estimate(
+    data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray, form: str, refits: int | None
+) -> tuple["_Estimate", list[str]]:
+    """Return the estimate by a form, and what speaks against it."""
+    tokens = token_rows(data) if form == "hessian" else TokenRows(data)
+    found = removed(data, at, Q, tokens) if form == "hessian" else None
+    fields = cavity_fields(data, at, _responses(data, gamp, at, Q)) if found is None else found.fields
+    reasons = _reasons(gamp, found, fields)
+    estimate = _Estimate(data, at, fields, found)
+    if not reasons and not (estimate.is_exact and refits is None):
+        with one_thread():
+            estimate.refit(Q, tokens, None if found is None else found.hessian, _count(data, refits))
+        reasons = estimate.reasons()
+    return estimate, reasons
+
+
 def trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
-    """Weights of a result and the exact risk there; raises unless they are of these data and of that risk."""
+    """Return the weights of a result and the exact risk there; raise unless they are of these data and of that risk."""
     require_dataset(data)
     if not all(hasattr(gamp, name) for name in ("Q", "overlaps", "converged", "is_minimum", "gradient_norm")):
         raise check.fail("gamp", gamp, "a result of run_gamp or minimize_risk", TypeError)
@@ -117,33 +141,163 @@ def trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
 
 
 def is_trusted(data: Dataset, gamp: Any) -> bool:
-    """Whether nothing speaks against a result."""
-    Q, at = trained(data, gamp)
-    return not _against(data, gamp, at, _responses(data, gamp, at, Q))
+    """Return whether the leave-one-out error of a result is trusted."""
+    return leave_one_out(data, gamp).trusted
 
 
-def _responses(data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray) -> Responses:
-    """Those at a minimum, with the variances of its overlaps where these are known."""
-    V = gamp.overlaps.V if np.isfinite(gamp.overlaps.V).all() else susceptibility(data, at, Q)
-    return responses_at(data, at, Q, V)
+def is_convex(data: Dataset) -> bool:
+    """Return whether the risk is convex, as the loss declares; penalties always are."""
+    return bool(getattr(data.student, "convex", False))
 
 
-def sample_errors(data: Dataset, fields: np.ndarray) -> np.ndarray:
-    """‖y − f(x)‖²/(dL) (n,) of samples that have these fields (n, L, r); of labels their loss."""
+def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
+    """Return ‖y − f(x)‖²/(dL) (n,) of samples that have these fields (n, L, r); of labels their loss."""
     terms = data.terms("exact")
-    losses = sample_derivatives(data.loss, terms.params, fields)[0] + terms.constant
+    losses = sample_derivatives(data.loss, terms.params[rows], fields)[0] + terms.constant[rows]
     return losses if data.labels is not None else 2 * losses / data.n_tokens
 
 
 def data_fields(data: Dataset, Q: np.ndarray, sample: int) -> np.ndarray:
-    """Fields (L, r) of one sample."""
-    rows = slice(sample, sample + 1)
-    x = data.tokens[rows] if isinstance(data.tokens, np.ndarray) else data.tokens.read(rows)
-    return (x[0] + data.positions) @ Q / np.sqrt(data.dim)
+    """Return the fields (L, r) of one sample."""
+    return tokens_fields(data, Q, np.array([sample]))[0]
+
+
+class _Estimate:
+    """Errors of samples left out, corrected by exact refits of some of them."""
+
+    def __init__(self, data: Dataset, at: RiskAtPoint, fields: np.ndarray, found: Removed | None) -> None:
+        self.data, self.at, self.found = data, at, found
+        n = data.n_samples
+        self.formula, self.fields, self.errors = fields, fields.copy(), sample_errors(data, fields)
+        self.in_training = sample_errors(data, at.z)
+        self.refitted, self.remainder = np.zeros(n, bool), np.full(n, np.nan)
+        self.stiffness = np.ones(n) if found is None else found.stiffness
+        self.correction_error, self.bias, self.unknown, self.lost, self.rough = 0.0, 0.0, 0.0, 0, False
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the Newton step is exact, the risk being quadratic."""
+        return self.found is not None and isinstance(self.data.student, SquaredLoss) and self.data.penalty.quadratic
+
+    @property
+    def doubtful(self) -> np.ndarray:
+        """(n,) whether the formula of a sample is doubtful."""
+        return (self.stiffness < BELIEF.sole) | (self.remainder > BELIEF.remainder)
+
+    def refit(self, Q: np.ndarray, tokens: TokenRows, H: Any, count: int) -> None:
+        """Refit some samples, and correct the fields of all others."""
+        n = self.data.n_samples
+        top, random = _selected(np.abs(self.errors - self.in_training), n, count)
+        bound = np.inf if is_convex(self.data) else max(BELIEF.rough, 1 / np.sqrt(self.data.dim))
+        drawn = random if len(random) else top  # typical samples
+        fields, remainder, reached = self._refitted(Q, drawn, tokens, H, bound)
+        self.remainder[drawn] = remainder
+        if len(drawn) and np.median(remainder) > bound:
+            self.rough = True
+            return
+        if len(random):
+            self._correct(random[reached], fields[reached], n - len(top))
+            self._keep(random, fields, reached, (n - len(top)) / len(random))
+            fields, remainder, reached = self._refitted(Q, top, tokens, H, np.inf)
+            self.remainder[top] = remainder
+        self._keep(top, fields, reached, 1.0)
+
+    def _refitted(self, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: Any, bound: float) -> Any:
+        """Refit samples (m,) in parts: their fields, remainders, and whether they reached a minimum."""
+        if not len(samples):
+            return np.zeros((0, *self.at.z.shape[1:])), np.zeros(0), np.zeros(0, bool)
+        parts = np.array_split(samples, -(-len(samples) // BELIEF.columns))
+        ended = [refit_samples(self.data, self.at, Q, part, tokens, H, bound) for part in parts]
+        return (np.concatenate([getattr(each, name) for each in ended]) for name in ("fields", "remainder", "reached"))
+
+    def _keep(self, samples: np.ndarray, fields: np.ndarray, reached: np.ndarray, weight: float) -> None:
+        """Take the fields of refits that reached a minimum; the errors of others, times their weight, are unknown."""
+        there = samples[reached]
+        self.lost += int(np.count_nonzero(~reached))
+        self.unknown += weight * float(np.abs(self.errors[samples[~reached]]).sum()) / len(self.errors)
+        self.fields[there], self.refitted[there] = fields[reached], True
+        self.errors[there] = sample_errors(self.data, fields[reached], there)
+
+    def _correct(self, samples: np.ndarray, fields: np.ndarray, of: int) -> None:
+        """Scale the shifts of the fields so that random samples (m,) have the mean error of their refits.
+
+        `of` is the number of samples that these were drawn from.
+        """
+        if not len(samples) or len(samples) == of:
+            return
+        from scipy.optimize import brentq
+
+        exact = sample_errors(self.data, fields, samples)
+        z, shifts = self.at.z[samples], self.fields[samples] - self.at.z[samples]
+
+        def apart(factor: float) -> float:
+            return float((sample_errors(self.data, z + factor * shifts, samples) - exact).mean())
+
+        low, high = BELIEF.scale
+        factors = np.unique(np.concatenate([np.geomspace(low, high, 25), [1.0]]))
+        values = np.array([apart(factor) for factor in factors])
+        changes = np.flatnonzero(values[:-1] * values[1:] <= 0)
+        if len(changes):
+            k = changes[np.argmin(np.abs(np.log(factors[changes])))]
+            factor = float(brentq(apart, factors[k], factors[k + 1], xtol=1e-10))
+        else:
+            factor = float(factors[np.argmin(np.abs(values))])
+        self.fields = self.at.z + factor * (self.fields - self.at.z)
+        self.errors = sample_errors(self.data, self.fields)
+        left = exact - self.errors[samples]
+        share = of / self.data.n_samples
+        spread = left.std(ddof=1) / np.sqrt(len(left)) if len(left) > 1 else np.inf
+        self.correction_error = float(share * spread * np.sqrt(1 - len(left) / of))
+        self.bias = float(share * abs(left.mean()))
+
+    @property
+    def apart(self) -> bool:
+        """Whether the correction is too uncertain: above a standard error of the estimate and 5 % / 3 of it."""
+        mean, error = mean_and_error(self.errors)
+        unknown = self.bias + self.unknown + self.correction_error
+        return unknown > max(BELIEF.share * abs(mean), np.nan_to_num(error))
+
+    def reasons(self) -> list[str]:
+        """Return what speaks against the estimate."""
+        if self.rough:
+            return ["the risk has many minima, among which the samples chose, so that the estimate may be too low"]
+        if not self.apart:
+            return []
+        if self.unknown > self.correction_error + self.bias:
+            return [f"refits of {self.lost} of the samples did not reach a minimum"]
+        size = self.correction_error + self.bias
+        return [f"refits of single samples differ from their estimates by {size:.2g} in the mean"]
+
+
+def _count(data: Dataset, refits: int | None) -> int:
+    """Return the number of samples that are refitted."""
+    if refits is not None:
+        return refits
+    n = data.n_samples
+    k = data.n_tokens * data.rank
+    every = float(n) ** 2 * (k * data.dim + 100 * k**2) <= BELIEF.all_of
+    return n if every else min(n, BELIEF.top + BELIEF.random)
+
+
+def _selected(changes: np.ndarray, n: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the samples of largest changes, and random others: `count` samples in all."""
+    top = min(n, -(-count * BELIEF.top // (BELIEF.top + BELIEF.random))) if count < n else n
+    order = np.argsort(-np.nan_to_num(changes, nan=np.inf), kind="stable")[:top]
+    drawn = np.random.default_rng(0).permutation(n)  # equal for all values of a path
+    return order, drawn[~np.isin(drawn, order)][: count - top]
+
+
+def _responses(data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
+    """Return the responses of the weights, from the variances of the overlaps if these are known."""
+    V = gamp.overlaps.V if np.isfinite(gamp.overlaps.V).all() else susceptibility(data, at, Q)
+    if not np.isfinite(V).all():  # only their size is unknown, which refits correct
+        V = np.tile(np.eye(data.rank), (data.n_sources, 1, 1))
+        V *= (data.spectra.mean(axis=1) / (1 + data.penalty.strength))[:, None, None]
+    return weight_responses(data, at, Q, V)
 
 
 def _with_choice(data: Dataset, gamp: Any, at: RiskAtPoint, fields: np.ndarray, form: str) -> float:
-    """The mean error where each sample has the start of lowest risk without it, among those followed to a minimum."""
+    """Return the mean error if each sample has the start of lowest risk without it, of the starts that converged."""
     ended = [one for one in getattr(gamp, "starts", ()) if not one.kept and one.status is not None]
     others = [one for one in ended if one.status.converged]
     if not others:
@@ -152,34 +306,28 @@ def _with_choice(data: Dataset, gamp: Any, at: RiskAtPoint, fields: np.ndarray, 
     for one in others:
         there = risk_at(data, one.Q, "exact")
         if form == "hessian":
-            left = removed(data, there, one.Q, np.arange(0)).fields
+            left = removed(data, there, one.Q).fields
         else:
-            left = cavity_fields(data, there, _responses(data, one, there, one.Q).C)
+            left = cavity_fields(data, there, _responses(data, one, there, one.Q))
         risks.append(risks_without(data, there, left))
         errors.append(sample_errors(data, left))
     best = np.argmin(risks, axis=0)
     return float(np.array(errors)[best, np.arange(len(best))].mean())
 
 
-def _against(data: Dataset, gamp: Any, at: RiskAtPoint, known: Responses, minimum: bool = True) -> list[str]:
-    """What speaks against the estimate."""
-    reasons = []
+def _reasons(gamp: Any, found: Removed | None, fields: np.ndarray) -> list[str]:
+    """Return what speaks against an estimate before samples are refitted."""
     if not gamp.converged:
-        reasons.append("the training did not converge")
-    elif not gamp.is_minimum or not minimum:
-        reasons.append("the weights are a saddle of the risk, which run_gamp(..., escape=True) leaves")
-    elif not np.isfinite(known.V).all():
-        reasons.append("no variances of the fields go with the Hessians, so that cavity fields are unknown")
-    elif is_rough(data, at, known):
-        reasons.append("the landscape is rough, so that samples chose among minima and the estimate may be too low")
-    return reasons
+        return ["the training did not converge"]
+    if not gamp.is_minimum or (found is not None and not found.minimum):
+        return ["the weights are a saddle of the risk, which run_gamp(..., escape=True) leaves"]
+    if not np.isfinite(fields).all():
+        return ["the Hessian is singular, so that the weights without a sample are not determined"]
+    return []
 
 
-def _told(reasons: list[str], found: Removed | None, examine: Any) -> str:
-    if found is None:
-        looked = "samples were not examined one by one"
-    elif examine:
-        looked = f"{np.count_nonzero(found.doubtful)} of {len(found.fields)} samples are doubtful"
-    else:
-        looked = f"{np.count_nonzero(found.doubtful)} of {len(found.fields)} samples hold the weights alone"
-    return f"{'not to be trusted: ' + '; '.join(reasons) + '; ' if reasons else ''}{looked}"
+def _describe(reasons: list[str], estimate: _Estimate) -> str:
+    """Return the outcome in words."""
+    count, n = np.count_nonzero(estimate.refitted), len(estimate.errors)
+    how = f"{count} of {n} samples were refitted" if count or not estimate.is_exact else "the formula is exact"
+    return f"{'not to be trusted: ' + '; '.join(reasons) + '; ' if reasons else ''}{how}"

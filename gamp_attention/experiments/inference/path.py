@@ -12,7 +12,7 @@ from gamp_attention._core.overflow import quiet
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.experiments.inference.along import Along
 from gamp_attention.experiments.inference.folds import fold_errors
-from gamp_attention.experiments.inference.leave_one_out import FORMS, leave_one_out
+from gamp_attention.experiments.inference.leave_one_out import FORMS, is_convex, leave_one_out
 from gamp_attention.experiments.inference.neighbours import at_lam
 from gamp_attention.experiments.inference.path_result import RegularizationPath
 from gamp_attention.experiments.inference.result import LeaveOneOut
@@ -41,7 +41,7 @@ def regularization_path(
     *,
     n_starts: int = 8,
     parameter: str = "lam",
-    form: str = "cavity",
+    form: str | None = None,
     tol: float = 1e-3,
     max_iter: int = 10000,
     folds: int = 5,
@@ -61,11 +61,11 @@ def regularization_path(
     init : where the first run begins, as for `run_gamp`; also others that have no weights before them, or only zeros.
     n_starts : its starts.
     parameter : the name of the hyperparameter of a dictionary, for tables.
-    form : "cavity" or "hessian", see `leave_one_out`.
+    form : "hessian" or "cavity", as for `leave_one_out`, which chooses if it is not given.
     tol : bound on the gradient norms, above 0. By default the estimates are those of minima to a thousandth or so.
     max_iter : bound on the iterations of each run, which then ends without having converged.
-    folds : parts that samples are left out in where rough landscapes leave the choice to estimates that are not to be
-        trusted, each with a path of its own; 0 for none, where such estimates count a quarter more instead.
+    folds : number of parts in which the samples are left out, each with a path of its own, if the least estimate is
+        not trusted; 0 for none: estimates that are not trusted then count a quarter more.
     seed : for the random part of starts, and for folds.
     predict : whether state evolution of the instance predicts ε_g too, on each run's branch; sampled data alone.
     checkpoint : path of a file that weights are written to after each value, and taken from where it exists.
@@ -90,7 +90,8 @@ def regularization_path(
     """
     values, problems = _problems(data, lams)
     first = problems[0]
-    check.choice("form", form, FORMS)
+    if form is not None:
+        check.choice("form", form, FORMS)
     tol = check.real("tol", tol, low=0, strict=True)
     max_iter = check.integer("max_iter", max_iter, low=1)
     if progress is not None:
@@ -119,13 +120,14 @@ def regularization_path(
 
         for k, problem, result in along.runs(known.setdefault("all", {})):
             ends[k] = result
-            left[k] = leave_one_out(problem, result, form=form, examine=False)
+            left[k] = leave_one_out(problem, result, form=form)
             finished()
         results = tuple(ends[k] for k in range(len(values)))
         estimates = tuple(left[k] for k in range(len(values)))
         if not any(each.converged for each in results):
             raise ConvergenceError("regularization_path: no run has converged", results)
         errors, trusted = np.array([each.errors for each in estimates]), _trusted(estimates, order, data)
+        form = estimates[0].form
         here = all(isinstance(each.tokens, np.ndarray) for each in problems)
         if folds and here and _undecided(errors, trusted, results):
             form, bar.total = "folds", bar.total + folds * len(values)
@@ -152,9 +154,12 @@ def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
 
 
 def _trusted(left: Any, order: np.ndarray, data: Any) -> np.ndarray:
-    """Whether each estimate is trusted (k,); along λ by the majority of itself and its neighbours."""
+    """Return whether each estimate is trusted (k,).
+
+    Whether a risk has many minima is decided along λ by the majority of a value and its neighbours.
+    """
     own = np.array([each.trusted for each in left])
-    if not isinstance(data, Dataset):
+    if not isinstance(data, Dataset) or is_convex(data):
         return own
     found, beside = own.copy(), PATHS.beside
     for place in range(len(order)):
@@ -183,17 +188,22 @@ def _judged(
     lower = sum(mean[k] < mean[best] for k in ended)
     message = f"the least test error at {parameter} = {values[best]:.4g}"
     if form == "folds":
-        message += ", by samples left out in parts, as the landscape is too rough for leave-one-out"
+        message += ", by samples left out in parts, as the leave-one-out error is not to be trusted there"
     elif not trusted[best]:
         message += ", where it is not to be trusted: compare with samples held out"
     elif lower:
         message += f"; {lower} others are lower by estimates that are not to be trusted"
+    if parameter == "lam" and len(values) > 1:
+        if values[best] == values.min():
+            message += "; it is the smallest value that was tried: extend the range"
+        elif values[best] == values.max():
+            message += "; it is the largest value that was tried: extend the range"
     ran = zip(along.problems, results, strict=True)
     predicted = np.array([_predicted(*each) if predict else np.nan for each in ran])
     return RegularizationPath(
         parameter=parameter, lam=values, test_error=mean, test_error_error=spread,
         in_training=np.array([each.in_training for each in left]), errors=errors, form=form, best=best,
-        best_1se=best_1se, trusted=tuple(bool(each) for each in trusted), predicted=predicted, results=results,
+        best_1se=best_1se, trusted=np.asarray(trusted, bool), predicted=predicted, results=results,
         message=message,
     )  # fmt: skip
 

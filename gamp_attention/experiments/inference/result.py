@@ -15,16 +15,18 @@ class LeaveOneOut(Result):
 
     Attributes
     ----------
-    test_error, test_error_error : mean of `errors`, an estimate of ε_g, and its standard error.
+    test_error, test_error_error : mean of `errors`, an estimate of ε_g, and its standard error, which includes the
+        standard error of the correction by refits.
     in_training : the same mean with the samples in training.
     errors : (n,) ‖y − f(x)‖²/(dL) of each sample; of labels their loss.
     fields : (n, L, r) fields z of each sample under weights trained without it.
-    form : "hessian", "cavity" or "refits" (see `leave_one_out`).
-    trusted : whether nothing speaks against it; `message` says what does.
-    doubtful : (n,) whether a refit without the sample would probably end elsewhere.
-    remainder : (n,) what is left of the gradient after the Newton step that leaves the sample out, relative to the
-        step; NaN where it was not looked at.
-    refitted : (n,) whether the error is that of a refit.
+    form : "hessian" or "cavity" (see `leave_one_out`).
+    trusted : whether the mean agrees with exact refits: within 5 % or three standard errors; `message` says why not.
+    doubtful : (n,) whether the formula of a sample is doubtful, as it alone determines weights or its removal changes
+        the curvature of the others.
+    remainder : (n,) length of the second Newton step without the sample relative to the first; NaN if the sample was
+        not refitted, zero for penalties with kinks.
+    refitted : (n,) whether the error is the error of an exact refit.
     with_choice : the mean where the start was chosen anew without each sample; NaN where one start alone was followed
         to its end.
     message : the outcome in words.
