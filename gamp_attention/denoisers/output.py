@@ -8,7 +8,7 @@ from gamp_attention._core import check
 from gamp_attention._core.compiled import inner_kernel, kernel, over_blocks, sample_kernel
 from gamp_attention._core.overflow import quiet
 from gamp_attention.denoisers.newton import END, cholesky_solve, make_metric, make_workspace, minimise_from
-from gamp_attention.denoisers.prox import factor_hessian, minimise_globally, search_points
+from gamp_attention.denoisers.prox import SEARCH, factor_hessian, minimise_globally, search_points
 from gamp_attention.losses.attention import AttentionLoss
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.results import shown
@@ -161,7 +161,7 @@ def denoise_sample(mu, loss, p, w, metric, hold, points, scratch, out):
         value, status = minimise_from(loss, p, w, metric, x, ws, 0)
         out.gap[mu] = np.inf
     else:
-        value, out.gap[mu], status = minimise_globally(loss, p, w, metric, x, points, ws)
+        value, out.gap[mu], status = minimise_globally(loss, p, w, metric, x, SEARCH.max_starts, points, ws)
     out.moreau[mu] = value
     out.solved[mu] = status == END.solved
     factor_hessian(metric, ws)

@@ -140,13 +140,14 @@ def next_start(number, loss, p, omega, metric, points, radius, z, ws):
 
 
 @sample_kernel
-def minimise_globally(loss, p, omega, metric, z, points, ws):
+def minimise_globally(loss, p, omega, metric, z, most, points, ws):
     """The global minimum of the proximal objective, started at z and left there.
 
     Returns (objective, gap to the next minimum found, status); the gap is inf where the minimum is
     certified unique or no other was found. On return ws.hess holds the Hessian at z.
     Starts go on until the Bayesian estimate of the number of minima (Boender and Rinnooy Kan) is within
-    one half of the number found, and are no fewer than the ellipsoid has room for features of ℓ.
+    one half of the number found, and are no fewer than the ellipsoid has room for features of ℓ, but no more than
+    `most`.
     """
     value, status = minimise_from(loss, p, omega, metric, z, ws, 0)
     unique, radius = is_unique(loss, p, omega, metric.smallest, value, ws.loss)
@@ -162,7 +163,7 @@ def minimise_globally(loss, p, omega, metric, z, points, ws):
     extent = radius / np.sqrt(metric.smallest)
     n_starts = int(min(SEARCH.max_starts, 3.0 * (extent / SEARCH.feature) ** 2))
     n_capacity = ws.minima.shape[0]
-    for number in range(SEARCH.max_starts):
+    for number in range(most):
         if number > max(n_starts, 2 * n_known * n_known + 3 * n_known):
             break
         next_start(number, loss, p, omega, metric, points, radius, z, ws)
