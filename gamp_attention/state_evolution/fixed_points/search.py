@@ -112,10 +112,12 @@ def _ended(F: OverlapMap, path: list[Overlaps], change: float, tol: float) -> Ro
 
 def _gone(F: OverlapMap, overlaps: Overlaps, known: set[str]) -> str | None:
     """Return a family, not among `known`, that is as good as zero and falls in a full step; None if there is none."""
-    for family in ("m", "theta"):
-        if F.model.even and family not in known and overlaps.arrays()[family].any() and has_faded(overlaps, family):
-            if family_size(F(overlaps), family) < (1 - ROOT_SEARCH.clear) * family_size(overlaps, family):
-                return family
+    for family in ("m", "theta") if F.model.even else ():
+        size = family_size(overlaps, family)
+        if family in known or size == 0 or not has_faded(overlaps, family):
+            continue
+        if family_size(F(overlaps), family) < (1 - ROOT_SEARCH.clear) * size:
+            return family
     return None
 
 

@@ -135,21 +135,24 @@ def jump_shift(model: Model, hats: Hats) -> float:
     return float(derivative / stein - 1)
 
 
-def validity(replicon: float, jump_share: float, shift: float = np.nan) -> tuple[bool, str]:
-    """Whether the replica-symmetric prediction is consistent, and why, in words.
+def validity(replicon: float, jump_share: float, shift: float = np.nan, response: str = "stein") -> tuple[bool, str]:
+    """Return whether the replica-symmetric prediction is consistent, and why, in words.
 
     Parameters
     ----------
     replicon : of `replicon`.
     jump_share : jump mass relative to V̂, at most 0 but for numerical errors, as g jumps forward.
     shift : of `jump_shift` at a fixed point of Stein's form; what to expect of V is not said without it.
+    response : form of V̂ that was solved with; with jumps, "derivative" is not the replica-symmetric solution.
     """
     if not np.isfinite(replicon + jump_share):
-        return False, "unknown: there is no fixed point"
+        return False, "unknown: replicon and jump mass are not known"
     jumps = f"jump mass {float(f'{100 * jump_share:.2g}'):g} % of V̂"
     jumping = abs(jump_share) > STABILITY.negligible_jumps
     gap = STABILITY.gap_per_shift * shift
     expected = f"; expect V of minima about {-100 * gap:.2g} % lower" if jumping and -1 < gap < 0 else ""
+    if jumping and response == "derivative":
+        expected = "; this form of V̂ leaves the jumps out and is not the replica-symmetric solution"
     if not replicon < 1:
         return False, f"inconsistent: the replicon eigenvalue {replicon:.3g} is not below 1 ({jumps}){expected}"
     if jumping:
