@@ -8,6 +8,7 @@ import numpy as np
 from gamp_attention._core.spread import half_width
 from gamp_attention.results import Overlaps, Status, stacked
 from gamp_attention.state_evolution.equations.channel import Hats
+from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.errors import (
     LOSSES,
     Point,
@@ -20,7 +21,7 @@ from gamp_attention.state_evolution.fixed_points.errors import (
 from gamp_attention.state_evolution.fixed_points.newton import Root, newton
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHistory, StateEvolutionResult
-from gamp_attention.state_evolution.fixed_points.stability import jump_shift, replicon, validity
+from gamp_attention.state_evolution.fixed_points.stability import replicon, validity
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 from gamp_attention.state_evolution.rules.rule import work_of
 
@@ -192,7 +193,8 @@ def _result(
     shift = jump_shift(F.model, hats) if known else np.nan
     consistent, words = validity(judged.replicon, float(judged.jump_mass.sum() / V_hat.sum()), shift, F.response)
     accurate = point.residual <= rtol and error <= rtol * (1 + 1e-9)
-    solved, budget = accurate and judged.within(rtol, hats), f"within {max_work:g} proximal problems an average (max_work)"
+    solved = accurate and judged.within(rtol, hats)
+    budget = f"within {max_work:g} proximal problems an average (max_work)"
     message = "" if solved else f"the relative error is {error:.1g}, not rtol = {rtol:g}, {budget}"
     if accurate and not solved:
         message = f"jump mass or replicon are not as accurate as rtol = {rtol:g} needs {budget}"

@@ -237,7 +237,7 @@ def is_off(branch: str | None, overlaps: Overlaps) -> bool:
 
 
 def is_lost(result: StateEvolutionResult, branch: str | None) -> bool:
-    """Return whether a solution has lost the overlaps that a branch is named after, without all weights going to zero."""
+    """Return whether a solution has lost the overlaps that a branch is named after, and weights are left."""
     return branch in FAMILY_OF and result.status is Status.LOST and result.validity != VANISHED
 
 

@@ -10,7 +10,7 @@ from gamp_attention.results import Overlaps, Result
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
 from gamp_attention.state_evolution.equations.units import Packing
-from gamp_attention.state_evolution.equations.weights import response_pairs, weights_step
+from gamp_attention.state_evolution.equations.weights import response_pairs
 from gamp_attention.state_evolution.fixed_points.newton import BROYDEN
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 
@@ -122,17 +122,6 @@ def replicon(model: Model, hats: Hats, response: str) -> float:
     weights = np.einsum("k,kl,km,kab->lmab", law.weight, law.gamma, law.gamma, CC)
     K = np.einsum("lmab,mnbc->lanc", weights, hats.square).reshape(L * r * r, L * r * r)
     return float(np.abs(np.linalg.eigvals(K)).max()) if np.isfinite(K).all() else np.nan
-
-
-def jump_shift(model: Model, hats: Hats) -> float:
-    """Relative change of the trace of V, averaged over tokens, when the weights are given V̂_derivative for V̂_Stein.
-
-    Eq. :eq:`jump-shift`.
-
-    At Stein's fixed point it predicts by how much V of minima at finite d differs, see `validity`.
-    """
-    stein, derivative = (np.trace(weights_step(model, hats, form)[0].V.sum(axis=0)) for form in ("stein", "derivative"))
-    return float(derivative / stein - 1)
 
 
 def validity(replicon: float, jump_share: float, shift: float = np.nan, response: str = "stein") -> tuple[bool, str]:
