@@ -23,7 +23,7 @@ class ErrorSettings:
     shift: float = 1.0  # of what a rule gives, in units of its difference from the coarser one: next ones are .02 to .8
     memory: float = 0.05  # of the difference before that one, as two rules can agree by accident
     # least error of a number in units of the worst, for the same reason, after two rules and after more
-    floor: tuple[float, float] = (0.5, 0.3)
+    floor: tuple[float, float] = (0.8, 0.3)
     floor_loss: tuple[float, float] = (0.4, 0.1)  # the same for a loss
     passed_on: float = 0.15  # of what errors of overlaps make of ε_g, which those of q and θ together mostly cancel
     step: float = 0.1  # of the last Newton step, in units of itself
