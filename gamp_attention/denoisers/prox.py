@@ -151,7 +151,7 @@ def next_start(number, loss, p, omega, metric, points, radius, z, ws):
 
 @inline_kernel
 def is_worth_a_descent(number, loss, p, omega, metric, value, ws):
-    """Whether a bounded search minimises from ws.point.
+    """Whether a search with shortcuts minimises from ws.point.
 
     The mirror image of the minimum −z, start number 0, is the end of a descent already up to its distance from the
     nearest minimum: if the objective is higher there, so is, nearly always, that minimum.
@@ -166,9 +166,9 @@ def minimise_globally(loss, p, omega, metric, z, most, points, ws):
     Returns (objective, gap to the next minimum found, status); the gap is inf where the minimum is
     certified unique or no other was found. On return ws.hess holds the Hessian at z.
     Starts go on until the Bayesian estimate of the number of minima (Boender and Rinnooy Kan) is within
-    one half of the number found, and are no fewer than the ellipsoid has room for features of ℓ.
-    A search of fewer than `SEARCH.max_starts` starts is bounded: it ends after `most` of them, and the minimum
-    it returns is the lowest it has met. `most` = 0 keeps the local minimum that z leads to.
+    one half of the number found, and are no fewer than the ellipsoid has room for features of ℓ, but no more than
+    `most`. The minimum returned is the lowest that was met. A search of at most `SEARCH.n_attempts` starts also takes
+    shortcuts (`is_worth_a_descent`). `most` = 0 keeps the local minimum that z leads to.
     """
     value, status = minimise_from(loss, p, omega, metric, z, ws, 0)
     if most == 0:
@@ -186,8 +186,8 @@ def minimise_globally(loss, p, omega, metric, z, most, points, ws):
     extent = radius / np.sqrt(metric.smallest)
     n_starts = int(min(SEARCH.max_starts, 3.0 * (extent / SEARCH.feature) ** 2))
     n_capacity = ws.minima.shape[0]
-    bounded, first = most < SEARCH.max_starts, 0
-    if bounded:
+    shortcuts, first = most <= SEARCH.n_attempts, 0
+    if shortcuts:
         if not np.isfinite(radius):  # no lower bound of ℓ is known: the objective at ω is that of the best guess
             radius = np.sqrt(2.0 * abs(objective(loss, p, omega, metric, omega, ws.loss) - value))
         if not has_fields(omega):  # mirror images and signs of ω = 0 are no starts
@@ -195,10 +195,10 @@ def minimise_globally(loss, p, omega, metric, z, most, points, ws):
     for number in range(first, first + SEARCH.max_starts):
         if number - first > max(n_starts, 2 * n_known * n_known + 3 * n_known) or ws.stop[0] != 0:
             break
-        if bounded and number - first >= (most if n_known > 0 else SEARCH.n_attempts):
+        if number - first >= (most if n_known > 0 else max(most, SEARCH.n_attempts)):
             break
         next_start(number, loss, p, omega, metric, points, radius, z, ws)
-        if bounded and n_known > 0 and not is_worth_a_descent(number, loss, p, omega, metric, value, ws):
+        if shortcuts and n_known > 0 and not is_worth_a_descent(number, loss, p, omega, metric, value, ws):
             continue
         trial, trial_status = minimise_from(loss, p, omega, metric, ws.point, ws, n_known)
         if trial_status != END.solved or is_known(ws.point, ws.minima, n_known):

@@ -5,8 +5,9 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.losses.attention import pack_attention_parameters
+from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.stability import STABILITY, jump_shift, validity
+from gamp_attention.state_evolution.fixed_points.stability import STABILITY, validity
 from gamp_attention.state_evolution.rules.sobol import SobolRule
 from tests.conftest import CLASSES, MEANS
 

@@ -96,3 +96,79 @@ def test_finite_d_starts_have_the_predicted_overlaps(model):
         assert np.allclose(run.q[0], first.q[0], atol=0.02)
         assert np.allclose(run.m[0], first.m[0], atol=0.05)
         assert np.allclose(run.V[0], first.V[0])
+
+
+def overlaps(q, m, theta, V=10.0):
+    """Overlaps of two tokens with m of opposite signs."""
+    one = np.ones((2, 1, 1))
+    return ga.Overlaps(q * one, np.array([[m], [-m]]), theta * one, V * one)
+
+
+IMPOSSIBLE = {  # ρ = 1/4, and q = σ² E[x²] with m = E[x] and σ² = 1/4
+    "theta": ("theta", overlaps(0.1, 0.0, 0.2)),
+    "m": ("m", overlaps(0.02, 0.5, 0.0)),
+    "m and theta together": ("q", overlaps(0.1, 0.5, 0.12)),
+    "m off the positions": ("m", ga.Overlaps(*(*[overlaps(0.1, 0.0, 0.1).q, np.full((2, 1), 0.1)], *[np.ones((2, 1, 1))] * 2))),
+    "negative q": ("q", overlaps(-0.1, 0.0, 0.0)),
+    "q of unlike tokens": ("q", ga.Overlaps(np.array([[[0.1]], [[0.5]]]), *list(overlaps(0.1, 0.0, 0.1).arrays().values())[1:])),
+    "V": ("V", overlaps(0.1, 0.0, 0.1, V=0.0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", IMPOSSIBLE)
+def test_overlaps_that_no_weights_have_are_refused(model, case):
+    name, start = IMPOSSIBLE[case]
+    with pytest.raises(ValueError, match=rf"init\.{name}: needs"):
+        ga.trajectory(model, 1.5, start, n_iter=3, n_paths=256, n_replicas=2)
+
+
+def test_random_overlaps_of_weights_are_accepted(model):
+    """Of weights x = a π + b τ + noise, and q is never negative then."""
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        a, b, noise = rng.normal(size=2).tolist() + [abs(rng.normal())]
+        start = overlaps(0.25 * (a**2 + b**2 + noise**2), b, 0.25 * a)
+        for method in ("gamp", "gd"):
+            path = ga.trajectory(model, 1.5, start, method=method, lr=1.0, n_iter=3, n_paths=128, n_replicas=2)
+            assert (path.q > 0).all()
+            assert path.theta[0] == pytest.approx(start.theta)
+
+
+def test_overlaps_of_an_instance_are_accepted(model):
+    """The teacher's ρ of an instance differs from 1/4, so that θ² > q ρ at the semantic start of every second one."""
+    for seed in range(4):
+        first = ga.run_gamp(ga.sample(model, 500, 1.5, seed=seed), tol=0, max_iter=1).history
+        start = ga.Overlaps(first.q[0], first.m[0], first.theta[0], first.V[0])
+        path = ga.trajectory(model, 1.5, start, n_iter=3, n_paths=128, n_replicas=2)
+        assert path.theta[0] == pytest.approx(start.theta, rel=0.1)
+
+
+def test_descents_continue_from_where_they_ended(model):
+    """Their V is NaN. Going on from overlaps alone forgets the memory of the steps before: only the start is exact."""
+    first = ga.trajectory(model, 1.5, method="gd", lr=1.0, n_iter=5, n_paths=256, n_replicas=2)
+    end = ga.Overlaps(first.q[-1], first.m[-1], first.theta[-1], first.V[-1])
+    assert np.isnan(end.V).all()
+    again = ga.trajectory(model, 1.5, end, method="gd", lr=1.0, n_iter=5, n_paths=256, n_replicas=2)
+    assert again.q[0] == pytest.approx(end.q, rel=1e-9)
+    messages = ga.trajectory(model, 1.5, end, n_iter=2, n_paths=256, n_replicas=2)
+    assert messages.V[0] == pytest.approx(np.full((2, 1, 1), 12.5))  # tr Σ/(2dλ), as in run_gamp
+    partly = ga.Overlaps(end.q, end.m, end.theta, np.array([[[np.nan]], [[1.0]]]))
+    with pytest.raises(ValueError, match=r"init\.V"):
+        ga.trajectory(model, 1.5, partly, n_iter=2, n_paths=256, n_replicas=2)
+
+
+def test_validity_of_trajectories(model):
+    """The proximal map jumps on the positional branch; V of runs is lower there by about what is stated."""
+    path = ga.trajectory(model, 1.5, "positional", damping=0.3, n_iter=15)
+    assert path.validity.startswith("approximate because the proximal map jumps")
+    assert path.validity in str(path)
+    assert path.jump_share.shape == path.jump_shift.shape == (15,)
+    assert path.jump_share.min() < -0.05
+    stated = float(path.validity.partition("V of runs about ")[2].partition(" %")[0]) / 100
+    assert stated == pytest.approx(-path.jump_shift.min(), rel=0.05)
+    V = np.mean([ga.run_gamp(ga.sample(model, 1000, 1.5, seed=s), "positional", "asymptotic", damping=0.3, tol=0,
+                             max_iter=15).history.V[-1].mean() for s in range(3)])  # fmt: skip
+    assert 0.2 * stated < 1 - V / path.V[-1].mean() < 2 * stated
+    smooth = ga.trajectory(model, 1.5, "semantic", n_iter=8)
+    assert smooth.validity.startswith("consistent within its errors")
+    assert ga.trajectory(model, 1.5, method="gd", n_iter=2, n_paths=128, n_replicas=2).validity.startswith("consistent")

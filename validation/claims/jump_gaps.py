@@ -19,7 +19,8 @@ import gamp_attention as ga
 from gamp_attention._core.text import plain
 from gamp_attention.data.risk import overlaps, risk_at, susceptibility
 from gamp_attention.state_evolution.equations.channel import Hats
-from gamp_attention.state_evolution.fixed_points.stability import STABILITY, jump_shift
+from gamp_attention.state_evolution.equations.weights import jump_shift
+from gamp_attention.state_evolution.fixed_points.stability import STABILITY
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.trials import run_trials
 from validation.claims._jump_rows import rows

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.gaussian import psd_root
 from gamp_attention.denoisers.input import initial_variances
 from gamp_attention.models.model import Model
 from gamp_attention.models.starts import SIZES, STARTS, fill_start
@@ -26,17 +27,25 @@ class StartLaw:
         return overlaps_of_moments(model, self.moments[:, :r, :r], self.moments[:, :r, r:], self.V)
 
 
-def start_law(model: Model, init: Any) -> StartLaw:
-    """Return the distribution of the initial weights for a named start or for given overlaps.
+EXCESS = 0.2  # relative, by which overlaps of weights at finite d may exceed the bounds for d → ∞
+CHANCE = 0.03  # overlap that weights at finite d have by chance, in units of the largest that they can have
 
-    Names are defined in `gamp_attention.models.starts`. Overlaps determine the distribution only if all coordinates are
-    in one class; otherwise ValueError is raised.
+
+def start_law(model: Model, init: Any, needs_V: bool = True) -> StartLaw:
+    """Return the law of initial weights, given a name of `gamp_attention.models.starts` or their overlaps.
+
+    Overlaps determine the law only if all coordinates have one class. V that is NaN, as after gradient descent, is
+    replaced by the V that message passing starts from; V is not used if not `needs_V`.
+
+    Raises
+    ------
+    ValueError : if no weights have the overlaps, or V is not positive definite but needed.
     """
     law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
     moments = np.zeros((len(law.weight), r + S + t, r + S + t))
     moments[:, r:, r:] = law.moments
     if not isinstance(init, str):
-        return _from_overlaps(model, init, moments)
+        return _from_overlaps(model, init, moments, needs_V)
     # x⁰ = B (τ, π) + noise
     B = np.zeros((S + t, r))
     uninformed = fill_start(B, init, model.student.parts, np.eye(S + t)[:, S:], lambda: _position_coefficients(model))
@@ -56,18 +65,77 @@ def checked_overlaps(model: Model, init: Any) -> Overlaps:
     return Overlaps(**{name: check.array(f"init.{name}", getattr(init, name), shape) for name, shape in shapes.items()})
 
 
-def _from_overlaps(model: Model, init: Any, moments: np.ndarray) -> StartLaw:
-    r, S, K = model.rank, model.n_sources, len(moments)
+def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool) -> StartLaw:
+    r, S, K, law = model.rank, model.n_sources, len(moments), model.coordinates
+    V = initial_variances(law.trace, model.penalty.strength, r)
+    if isinstance(init, Overlaps) and (not needs_V or _is_unknown(init.V)):
+        init = Overlaps(init.q, init.m, init.theta, V)
     given = checked_overlaps(model, init)
     if K != 1:
-        raise check.fail("init", "overlaps", f"a name, because the model has {K} classes of coordinates")
-    gamma = model.coordinates.gamma[0]
-    largest = np.argmax(gamma)  # the token whose overlaps determine the moments most accurately
-    moments[0, :r, :r] = given.q[largest] / gamma[largest]
-    moments[0, :r, r : r + S] = given.m.T
-    moments[0, :r, r + S :] = given.theta[largest] / gamma[largest]
-    moments[0, r:, :r] = moments[0, :r, r:].T
+        raise check.fail("init", "overlaps", f"a name, as the model has {K} classes of coordinates")
+    if np.linalg.eigvalsh(given.V).min() <= 0:
+        raise check.fail("init.V", given.V, "positive definite matrices, or NaN for V to start message passing from")
+    gamma = law.gamma[0]
+    used = np.argmax(gamma)
+    second, first = given.q[used] / gamma[used], given.theta[used] / gamma[used]
+    for name, value in (("q", second), ("theta", first)):
+        found, wanted = getattr(given, name), gamma[:, None, None] * value
+        if np.abs(found - wanted).max() > EXCESS * np.abs(wanted).max():
+            needs = "values in proportion to the eigenvalues γ_l of the tokens, as the same weights act on all tokens"
+            raise check.fail(f"init.{name}", found, needs)
+    known = np.concatenate([given.m.T, first], axis=1)  # E[x (τ, π)ᵀ]
+    known = _possible(given, second, known, moments[0, r:, r:], S)
+    moments[0, :r, :r] = second
+    moments[0, :r, r:] = known
+    moments[0, r:, :r] = known.T
     return StartLaw(moments, given.V)
+
+
+def _is_unknown(V: Any) -> bool:
+    """Return whether V is NaN throughout."""
+    values = np.asarray(check.plain(V))
+    return values.dtype.kind == "f" and values.size > 0 and bool(np.isnan(values).all())
+
+
+def _possible(given: Overlaps, second: np.ndarray, known: np.ndarray, law: np.ndarray, S: int) -> np.ndarray:
+    """Return E[x (τ, π)ᵀ] that some weights have together with E[x xᵀ] = `second`; raise ValueError if there are none.
+
+    `law` is E[(τ, π)(τ, π)ᵀ]. What is explained of x by (τ, π) is at most all of x. Overlaps of weights at finite d may
+    exceed that by EXCESS, as their teacher has a ρ of its own; m and θ are then reduced to the bound.
+    """
+    spectrum = np.linalg.eigvalsh(0.5 * (second + second.T))
+    if not np.allclose(second, second.T, rtol=0, atol=1e-8 * np.abs(second).max()) or spectrum.min() < -1e-8 * abs(
+        spectrum.max()
+    ):
+        raise check.fail("init.q", given.q, "symmetric matrices without negative eigenvalues")
+    size = np.sqrt(max(spectrum.max(), 0.0)) * np.sqrt(np.abs(np.diag(law)))
+    left = np.abs(known - known @ np.linalg.pinv(law, hermitian=True) @ law).max(axis=0)
+    for name, columns in (("m", slice(None, S)), ("theta", slice(S, None))):
+        allowed = np.maximum(EXCESS * np.abs(known[:, columns]).max(initial=0.0), CHANCE * size[columns])
+        if (left[columns] > allowed + 1e-300).any():
+            of = {"m": "the positions: m_l = E[x] τ_l", "theta": "the teacher"}[name]
+            raise check.fail(f"init.{name}", getattr(given, name), f"overlaps that some weights have with {of}")
+    root = np.linalg.pinv(psd_root(second), rcond=1e-6, hermitian=True)
+
+    def explained(columns: slice) -> float:
+        part = known[:, columns]
+        both = part @ np.linalg.pinv(law[columns, columns], hermitian=True) @ part.T
+        beyond = np.abs(part - second @ np.linalg.pinv(second, rcond=1e-6, hermitian=True) @ part).max(initial=0.0)
+        if beyond > EXCESS * size[columns].max(initial=0.0):
+            return np.inf
+        return float(np.linalg.eigvalsh(root @ both @ root)[-1])
+
+    bounds = (
+        ("theta", slice(S, None), "θ_l ρ_l⁻¹ θ_lᵀ of at most q_l"),
+        ("m", slice(None, S), "m_l of at most what q_l allows, γ_l E[x] E[x]ᵀ ≤ q_l"),
+        ("q", slice(None), "at least what m and θ together take of it"),
+    )
+    for name, columns, needs in bounds:
+        share = explained(columns)
+        if share > 1 + EXCESS:
+            more = "; for weights at finite d, give `data.instance_model()` as the model" if name == "theta" else ""
+            raise check.fail(f"init.{name}", getattr(given, name), needs + more)
+    return known / np.sqrt(max(share, 1.0))
 
 
 def _position_coefficients(model: Model) -> np.ndarray:

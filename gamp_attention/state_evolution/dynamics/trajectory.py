@@ -10,6 +10,8 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.overflow import quiet
 from gamp_attention._core.seeds import generator
+from gamp_attention._core.spread import half_width
+from gamp_attention._core.text import Rows
 from gamp_attention.damping import Damping
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Overlaps, stacked
@@ -19,6 +21,10 @@ from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses, fo
 from gamp_attention.state_evolution.dynamics.methods import DESCENTS, descent_method, require_unused
 from gamp_attention.state_evolution.dynamics.path_responses import bytes_per_path
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw, start_law
+from gamp_attention.state_evolution.equations.channel import Hats
+from gamp_attention.state_evolution.equations.weights import jump_shift
+
+NEGLIGIBLE = 1e-2  # jump mass, relative to V̂, up to which a prediction is called consistent
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +41,11 @@ class Trajectory(Overlaps):
         with the next two.
     jump_mass : (T, L, r, r) V̂_Stein − V̂_derivative, at most 0 but for numerical errors.
     jump_mass_error : its standard error.
+    jump_share, jump_share_error : (T,) trace of the jump mass, relative to the trace of V̂ in the larger of its two
+        forms, both summed over tokens; and its standard error.
+    jump_shift : (T,) relative change of the new V if the jumps are left out of V̂, as message passing on data does.
     method : "gamp", or the name of a descent.
+    validity : in words, whether runs at finite d follow the prediction.
     """
 
     error: Overlaps
@@ -46,7 +56,14 @@ class Trajectory(Overlaps):
     V_hat: np.ndarray
     jump_mass: np.ndarray
     jump_mass_error: np.ndarray
+    jump_share: np.ndarray
+    jump_share_error: np.ndarray
+    jump_shift: np.ndarray
     method: str = "gamp"
+    validity: str = ""
+
+    def _rows(self) -> Rows:
+        return [*super()._rows(), f"  validity: {self.validity}"]
 
 
 @quiet
@@ -75,7 +92,8 @@ def trajectory(
     ----------
     model : the problem.
     alpha : sample complexity, > 0.
-    init : "semantic", "positional", "random", or the Overlaps of the start (V included, which descents do not use).
+    init : "semantic", "positional", "random", or the Overlaps of the start. Descents do not use their V, and it may be
+        NaN, as in what descents return; message passing then starts from the V that `run_gamp` starts from.
     method : "gamp"; "gd", "momentum" (heavy ball), "nesterov"; or "sgd", with minibatches drawn anew at every step.
     damping : for "gamp" only: the step β in (0, 1], or a sequence with a step for each iteration, its last entry being
         repeated; "adaptive" stands for the first step of adaptive damping, 0.3. By default 0.5.
@@ -93,11 +111,15 @@ def trajectory(
     Returns
     -------
     Trajectory
+        Its `validity` says whether the proximal map jumps along the way, where message passing on data takes another
+        response than the prediction.
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs; also if a setting is given that the
-        method does not use.
+    ValueError : if no weights have the overlaps of `init`: q of less than θ or m take of it, or m that no weights have
+        with the positions. What overlaps of weights at finite d exceed these bounds by, up to 20 %, is taken off.
+    TypeError, ValueError : if another argument is out of its range, or if a setting is given that the method does not
+        use.
 
     Examples
     --------
@@ -135,14 +157,17 @@ def trajectory(
         needs = f"'gd' or 'sgd' for {type(model.penalty).__name__}, as proximal steps have no momentum"
         raise check.fail("method", method, needs)
     _require_memory(model, n_iter, n_paths, max_memory)
-    start = start_law(model, init)
+    start = start_law(model, init, needs_V=False)
     with _finite(model):
         runs = [follow_descent(model, alpha, start, descent, n_iter, n_paths, rng) for _ in range(n_replicas)]
     none = np.zeros((0, *start.V.shape))
     means = _means([states for states, _ in runs], [losses for _, losses in runs])
     unknown = np.full((n_iter + 1, *start.V.shape), np.nan)
     means["V"], means["error"] = unknown, Overlaps(**means["error"].arrays() | {"V": unknown})
-    return Trajectory(**means, V_hat=none, jump_mass=none, jump_mass_error=none, method=method)
+    jumps = dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(0))
+    words = "consistent: descent takes no proximal steps, which could jump, and its equations hold on every branch"
+    responses = {"V_hat": none, "jump_mass": none, "jump_mass_error": none}
+    return Trajectory(**means, **responses, **jumps, method=method, validity=words)
 
 
 @contextmanager
@@ -158,16 +183,44 @@ def _messages(
     model: Model, alpha: float, start: StartLaw, damping: Any, n_iter: int, n_paths: int, n_replicas: int,
     rng: np.random.Generator,
 ) -> Trajectory:  # fmt: skip
-    """That of GAMP."""
+    """Predict damped GAMP."""
     losses: list[list[MeanLosses]] = [[] for _ in range(n_replicas)]
     runs = [follow(model, alpha, start, damping, n_iter, n_paths, rng, each) for each in losses]
     jumps = np.array([[hats.jump_mass for hats in all_hats] for _, all_hats in runs])
+    shares = np.array([[_jump_share(hats) for hats in all_hats] for _, all_hats in runs])
+    share, share_error = shares.mean(axis=0), shares.std(axis=0, ddof=1) / np.sqrt(n_replicas)
+    shift = np.array([[jump_shift(model, hats) for hats in all_hats] for _, all_hats in runs]).mean(axis=0)
     return Trajectory(
         **_means([states for states, _ in runs], losses),
         V_hat=np.array([[hats.V for hats in all_hats] for _, all_hats in runs]).mean(axis=0),
         jump_mass=jumps.mean(axis=0),
         jump_mass_error=jumps.std(axis=0, ddof=1) / np.sqrt(n_replicas),
+        jump_share=share,
+        jump_share_error=share_error,
+        jump_shift=shift,
+        validity=_validity(share, 2 * half_width(shares - share), shift),
     )
+
+
+def _jump_share(hats: Hats) -> float:
+    """Return the trace of the jump mass, relative to the trace of V̂ in the larger of its two forms."""
+    stein, derivative = (np.trace(v.sum(axis=0)) for v in (hats.V, hats.V_derivative))
+    return float((stein - derivative) / max(abs(stein), abs(derivative), 1e-300))
+
+
+def _validity(share: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
+    """Say whether runs of message passing follow a prediction with given jumps of the proximal map, known up to noise.
+
+    The jump mass is never positive, except for noise.
+    """
+    t = int(np.argmin(share))
+    mass = f"jump mass up to {float(f'{100 * min(share[t], 0):.2g}'):g} % of V̂"
+    if not (share < -np.maximum(NEGLIGIBLE, unsure)).any():
+        return f"consistent within its errors ({mass})"
+    words = f"approximate because the proximal map jumps ({mass}, at iteration {t})"
+    if shift.min() < 0:
+        words += f"; expect V of runs about {float(f'{-100 * shift.min():.2g}'):g} % lower"
+    return f'{words}; with onsager="state_evolution" runs follow the prediction'
 
 
 def _means(states: list[list[Overlaps]], losses: list[list[MeanLosses]]) -> dict[str, Any]:

@@ -73,6 +73,17 @@ def penalised_weights(model: Model, hats: Hats, V_hat: np.ndarray) -> WeightAver
     return weight_averages(model.penalty, A, *weights_law(model, hats))
 
 
+def jump_shift(model: Model, hats: Hats) -> float:
+    """Return the relative change of the trace of V, averaged over tokens, when V̂_derivative replaces V̂_Stein.
+
+    Eq. :eq:`jump-shift`.
+
+    At Stein's fixed point it predicts by how much V of minima at finite d differs, see `validity`.
+    """
+    stein, derivative = (np.trace(weights_step(model, hats, form)[0].V.sum(axis=0)) for form in ("stein", "derivative"))
+    return float(derivative / stein - 1)
+
+
 def response_pairs(model: Model, hats: Hats, V_hat: np.ndarray) -> np.ndarray:
     """Return E[C ⊗ C] (K, r², r²) of the responses C = ∂x/∂b in each class of coordinates."""
     if not model.penalty.quadratic:

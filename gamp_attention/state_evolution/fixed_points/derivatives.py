@@ -12,7 +12,7 @@ from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, BROYD
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.search import fixed_point
-from gamp_attention.state_evolution.fixed_points.solve import START, named_start, refined
+from gamp_attention.state_evolution.fixed_points.solve import START, is_lost, path_from, refined, where_lost
 from gamp_attention.state_evolution.fixed_points.vanishing import family_size
 from gamp_attention.state_evolution.rules.choice import first_rule
 
@@ -116,8 +116,11 @@ def solve_near(
             found, last = refined(start, branch, rtol)
             if found.converged:
                 return found, _derivatives(start, last), True
-    root = fixed_point(F, named_start(F, branch, 0), F.rule.rough, NEAR.max_iter, START.relax_named)
+    path = path_from(F, branch, 0)
+    root = fixed_point(F, path[-1], F.rule.rough, NEAR.max_iter, START.relax_named)
     found, last = refined(root, branch, rtol)
+    if is_lost(found, branch):
+        found = where_lost(found, F, branch, path)
     return found, _derivatives(root, last), False
 
 

@@ -6,11 +6,13 @@ import numpy as np
 
 from gamp_attention.denoisers.newton import NotPositiveDefinite
 from gamp_attention.results import Overlaps, Status
-from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
+from gamp_attention.state_evolution.equations.units import Packing, in_units, is_feasible, relative_change
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished, damped
 from gamp_attention.state_evolution.fixed_points.vanishing import weights_shrink
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 
+DRIFTS = 0.9  # cosine of the angle between two moves above which damped steps drift rather than overshoot
+DRIFTING = 3  # such moves in a row after which the steps are doubled, if they were halved before
 BREAKDOWNS = (NotPositiveDefinite, np.linalg.LinAlgError, FloatingPointError, WeightsVanished, WorkExceeded)
 
 
@@ -60,21 +62,33 @@ def breakdown(error: Exception) -> Status:
 
 
 def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[list[Overlaps], float]:
-    """Plain damped steps until a full step changes no overlap by more than tol: the path, and that change.
+    """Take plain damped steps until a full step changes no overlap by more than tol; return the path and that change.
 
-    Steps are halved, down to 1/64, while they do not reduce the change; but not where weights vanish, as the change of
-    their size never does.
+    Steps are halved, down to 1/64, if the change grows and has another direction than before: then they overshoot.
+    After a few changes in one direction they are doubled again. A change that grows in its own direction leaves the
+    neighbourhood of a fixed point or of a fold, and shorter steps would only take longer. Steps are not halved either
+    where weights vanish, as the change of their size never falls.
     """
-    path, slower, last = [start], 1.0, np.inf
+    path, slower, last, drifting = [start], 1.0, (np.inf, np.zeros(0)), 0
     while True:
-        after = F(path[-1])
-        change = relative_change(path[-1], after)
+        here = path[-1]
+        after = F(here)
+        change = relative_change(here, after)
         if not change > tol or len(path) > n_steps:
             return path, change
-        if change > last and not weights_shrink(F.model, path[-1], after):
+        move = in_units(here, after)
+        drifting = drifting + 1 if len(path) > 1 and _is_along(move, last[1]) else 0
+        if change > last[0] and not drifting and not weights_shrink(F.model, here, after):
             slower = max(0.5 * slower, 1 / 64)
-        last = change
-        path.append(damped(path[-1], after, slower))
+        elif drifting > DRIFTING:
+            slower, drifting = min(2 * slower, 1.0), 0
+        last = change, move
+        path.append(damped(here, after, slower))
+
+
+def _is_along(move: np.ndarray, last: np.ndarray) -> bool:
+    """Return whether two moves have about the same direction."""
+    return bool(move @ last > DRIFTS * np.linalg.norm(move) * np.linalg.norm(last))
 
 
 def newton_step(jacobian: np.ndarray, rest: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 from gamp_attention._core.spread import half_width
 from gamp_attention.results import Overlaps, Status, stacked
 from gamp_attention.state_evolution.equations.channel import Hats
+from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.errors import (
     LOSSES,
     Point,
@@ -20,7 +21,7 @@ from gamp_attention.state_evolution.fixed_points.errors import (
 from gamp_attention.state_evolution.fixed_points.newton import Root, newton
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHistory, StateEvolutionResult
-from gamp_attention.state_evolution.fixed_points.stability import jump_shift, replicon, validity
+from gamp_attention.state_evolution.fixed_points.stability import replicon, validity
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 from gamp_attention.state_evolution.rules.rule import work_of
 
@@ -97,7 +98,7 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
             break
         x, finer = points[-1].overlaps, finer.aimed(max(error / rtol, REFINEMENT.least_excess))
     judged = _judged(points, slopes, errors, rtol, max_work)
-    return _result(points[-1], errors, error, judged, root.path, n_iter, rtol), points[-1].root
+    return _result(points[-1], errors, error, judged, root.path, n_iter, rtol, max_work), points[-1].root
 
 
 def _worst(points: list[Point], errors: np.ndarray) -> float:
@@ -181,16 +182,22 @@ def _pair(F: OverlapMap, image: Image) -> tuple[np.ndarray, float]:
 
 
 def _result(
-    point: Point, errors: np.ndarray, error: float, judged: Judgement, path: list[Overlaps], n_iter: int, rtol: float
-) -> StateEvolutionResult:
+    point: Point, errors: np.ndarray, error: float, judged: Judgement, path: list[Overlaps], n_iter: int, rtol: float,
+    max_work: float,
+) -> StateEvolutionResult:  # fmt: skip
     """The solution; the path leads to the first rule's, n_iter counts all iterations."""
     F, packing, k = point.root.F, point.root.packing, len(point.best)
     V_hat = point.numbers[k + LOSSES :].reshape(point.image.hats.V.shape)
     hats = replace(point.image.hats, V=V_hat, V_derivative=V_hat - judged.jump_mass)
     known = F.response == "stein" and np.isfinite(judged.jump_mass).all()
     shift = jump_shift(F.model, hats) if known else np.nan
-    consistent, words = validity(judged.replicon, float(judged.jump_mass.sum() / V_hat.sum()), shift)
-    solved = point.residual <= rtol and error <= rtol * (1 + 1e-9) and judged.within(rtol, hats)
+    consistent, words = validity(judged.replicon, float(judged.jump_mass.sum() / V_hat.sum()), shift, F.response)
+    accurate = point.residual <= rtol and error <= rtol * (1 + 1e-9)
+    solved = accurate and judged.within(rtol, hats)
+    budget = f"within {max_work:g} proximal problems an average (max_work)"
+    message = "" if solved else f"the relative error is {error:.1g}, not rtol = {rtol:g}, {budget}"
+    if accurate and not solved:
+        message = f"jump mass or replicon are not as accurate as rtol = {rtol:g} needs {budget}"
     return StateEvolutionResult(
         status=Status.CONVERGED if solved else Status.INACCURATE,
         n_iter=n_iter,
@@ -214,4 +221,5 @@ def _result(
         validity=words,
         response=F.response,
         rule=F.rule.name,
+        message=message,
     )

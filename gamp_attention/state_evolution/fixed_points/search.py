@@ -13,6 +13,7 @@ from gamp_attention.state_evolution.fixed_points.vanishing import (
     VANISHING,
     fading_families,
     family_size,
+    has_faded,
     vanishing_weights,
     weights_are_tiny,
 )
@@ -34,6 +35,7 @@ class RootSearchSettings:
 
 
 ROOT_SEARCH = RootSearchSettings()
+SEED = 10.0  # size at which a family is tried again, in units of the size below which it counts as gone
 
 
 @dataclass(frozen=True)
@@ -44,19 +46,24 @@ class Neighbour:
     growth: float  # below 1, damped steps bring the family back to zero
 
 
-def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_damped: int = 4) -> Root:
+def fixed_point(
+    F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_damped: int = 4, anywhere: bool = False
+) -> Root:
     """A fixed point near where plain damped steps from `start` lead.
 
     There are ever more damped steps, at most max_iter, until they converge by themselves or one of three shortcuts is
     safe:
 
     - Where weights vanish, the status is LOST as soon as zero is seen to attract.
+    - Where m or θ is as good as zero and falls, it is set to zero, and the solution without it is taken if it attracts.
     - Where m or θ fades slowly, the fixed point without it is taken as soon as that is seen to attract; if it repels,
       one between.
-    - Newton's answer is taken if it lies near the damped iterate it started from, and damped steps from it stay there.
+    - Newton's answer is taken if it lies near the damped iterate it started from, or `anywhere` if it attracts, and
+      damped steps from it stay there.
     """
     path = [start]
     looked_at: dict[str, Neighbour | None] = {}
+    gone: set[str] = set()
     try:
         while True:
             latest, change = iterate(F, path[-1], tol, min(n_damped, max_iter - len(path) + 1))
@@ -70,10 +77,20 @@ def fixed_point(F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_dam
             if ROOT_SEARCH.newton * len(Packing.of(F.model, path[-1]).pack(path[-1])) > max_iter:
                 n_damped = max_iter
                 continue
+            family = _gone(F, path[-1], gone)
+            if family is not None:
+                gone.add(family)
+                left = max(max_iter - len(path), 1)
+                root = fixed_point(F, path[-1].without(family), tol, left, n_damped, True)
+                if not root.status.converged or not _grows_back(F, root.overlaps, family, tol):
+                    return replace(root, path=path + root.path)
+                seed = path[-1].arrays()[family] * (SEED * VANISHING.faded / family_size(path[-1], family))
+                path += [*root.path, Overlaps(**root.overlaps.arrays() | {family: seed})]
+                continue
             root = _clearly_faded(F, latest, tol, looked_at)
             if root is not None:
                 return replace(root, path=path + root.path)
-            near = _newton_nearby(F, path[-1], tol, change)
+            near = _newton_nearby(F, path[-1], tol, np.inf if anywhere else change)
             if near is None or not _keeps(path[-1], near):
                 root = _without_fading(F, latest, tol, looked_at)
                 if root is not None:
@@ -91,6 +108,23 @@ def _ended(F: OverlapMap, path: list[Overlaps], change: float, tol: float) -> Ro
     if change <= tol:
         return Root(Status.CONVERGED, path, change, packing, F.jacobian(packing, path[-1], BROYDEN.difference), F)
     return Root(Status.MAX_ITER if np.isfinite(change) else Status.NONFINITE, path, change, packing, None, F)
+
+
+def _gone(F: OverlapMap, overlaps: Overlaps, known: set[str]) -> str | None:
+    """Return a family, not among `known`, that is as good as zero and falls in a full step; None if there is none."""
+    for family in ("m", "theta") if F.model.even else ():
+        size = family_size(overlaps, family)
+        if family in known or size == 0 or not has_faded(overlaps, family):
+            continue
+        if family_size(F(overlaps), family) < (1 - ROOT_SEARCH.clear) * size:
+            return family
+    return None
+
+
+def _grows_back(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> bool:
+    """Return whether a small family grows at a fixed point where it is zero."""
+    near = neighbour(F, overlaps, family, tol)
+    return (family_growth(F, overlaps, family) if near is None else near.growth) >= 1
 
 
 def _clearly_faded(
@@ -125,12 +159,21 @@ def _without_fading(
 
 
 def _newton_nearby(F: OverlapMap, start: Overlaps, tol: float, change: float) -> Root | None:
-    """Newton's answer from a damped iterate, where the last damped steps changed so much; None if not to be trusted."""
-    root = newton(F, start, tol)
-    near, changes = ROOT_SEARCH.reach
-    reach = min(BROYDEN.max_step, near + changes * change)
-    if not (root.solves(tol) and relative_change(start, root.overlaps) <= reach):
-        return None
+    """Return Newton's answer from a damped iterate; None if it is not to be trusted.
+
+    `change` is the change by the last damped step. If it is infinite, an answer that attracts is taken at any distance.
+    """
+    if change == np.inf:
+        root = newton(F, start, tol)
+        assert root.jacobian is not None
+        if not (root.solves(tol) and np.linalg.eigvals(root.jacobian).real.max() < 1 - ROOT_SEARCH.clear):
+            return None
+    else:
+        root = newton(F, start, tol, reach=ROOT_SEARCH.astray * BROYDEN.max_step)
+        near, changes = ROOT_SEARCH.reach
+        reach = min(BROYDEN.max_step, near + changes * change)
+        if not (root.solves(tol) and relative_change(start, root.overlaps) <= reach):
+            return None
     _, drift = iterate(F, root.overlaps, 0.0, 2)
     tolerances, least = ROOT_SEARCH.drift
     return root if drift <= max(tolerances * tol, least) else None

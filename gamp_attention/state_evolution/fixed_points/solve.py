@@ -20,11 +20,15 @@ from gamp_attention.state_evolution.fixed_points.overlap_map import RESPONSES, O
 from gamp_attention.state_evolution.fixed_points.refinement import refine
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHistory, StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.search import fixed_point
-from gamp_attention.state_evolution.fixed_points.stability import replicon, stability, validity
-from gamp_attention.state_evolution.fixed_points.vanishing import VANISHING, has_faded, last_with
+from gamp_attention.state_evolution.fixed_points.stability import STABILITY, replicon, stability
+from gamp_attention.state_evolution.fixed_points.vanishing import has_faded, last_with
 from gamp_attention.state_evolution.rules.choice import first_rule
 
 FAMILY_OF = {"semantic": "theta", "positional": "m"}  # the family that a branch is named after
+SPLIT_WORK, RANDOM_WORK = 1e8, 1e7  # proximal problems of one average, if no budget is given
+ZERO = 2.0  # overlap, in units of its error, below which it counts as zero
+OTHER_FORM = 12  # damped steps at most, to find out whether the other form of V̂ has a branch
+VANISHED = "none: all weights go to zero"
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ def solve_state_evolution(
     rule: str = "auto",
     response: str = "stein",
     max_iter: int = 500,
-    max_work: float = 1e8,
+    max_work: float | None = None,
     stability: bool = True,
     seed: int = 0,
     raise_on_failure: bool = False,
@@ -80,7 +84,9 @@ def solve_state_evolution(
     response : form of V̂: "stein" counts the jumps of the proximal map, "derivative" averages the a.e. derivative.
     max_iter : bound on the damped steps of the search. One below twice the number of overlaps leaves out Newton
         steps, as they cost so many.
-    max_work : bound on the proximal problems of one average, at least 1e4; fewer random points are taken for it.
+    max_work : bound on the proximal problems of one average, at least 1e4, of 1 to 40 µs each; fewer random points are
+        taken for it. If not given, 1e8 for the split rule, of which levels for `rtol` above 1e-6 take a hundredth, and
+        1e7 for random points. A result that the budget ends early says so in `message`.
     stability : also find the stability of the solution.
     seed : of the randomised points.
     raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
@@ -88,10 +94,12 @@ def solve_state_evolution(
     Returns
     -------
     StateEvolutionResult
-        With status INACCURATE where the budget did not allow rtol, and MAX_ITER where it allowed no solution. With LOST
-        where a named branch does not exist: then the overlaps are roughly those of the solution found instead, without
-        errors or losses, and `replicon` and `message` tell whether replica symmetry is unstable where the branch is
-        lost, so that it may go on at finite d. Where all weights go to zero they are tiny, and `validity` says so.
+        With status INACCURATE if the budget did not allow rtol, and MAX_ITER if it allowed no solution. With LOST if a
+        named branch does not exist, or if θ of "semantic" or m of "positional" is zero within its error: then the
+        overlaps are roughly those of the solution found instead, without errors or losses, and `replicon`, `validity`
+        and `message` state whether replica symmetry holds where the branch is lost, or is broken there, so that the
+        branch may exist at finite d; and, where jumps break it, whether `response="derivative"` has the branch. If all
+        weights go to zero, they are tiny, and `validity` and `message` say so.
 
     Raises
     ------
@@ -107,8 +115,11 @@ def solve_state_evolution(
     """
     model = require_model(model)
     alpha = check.real("alpha", alpha, low=0, strict=True)
-    max_work = check.real("max_work", max_work, low=1e4)
-    first = first_rule(rule, model, (check.integer("seed", seed, low=0),), max_work)
+    if max_work is not None:
+        max_work = check.real("max_work", max_work, low=1e4)
+    first = first_rule(rule, model, (check.integer("seed", seed, low=0),), max_work or np.inf)
+    max_work = max_work or (SPLIT_WORK if first.deterministic else RANDOM_WORK)
+    first = first_rule(rule, model, (seed,), max_work)
     rtol = checked_rtol(rtol if rtol is not None else 1e-4 if first.deterministic else 2e-3)
     check.choice("response", response, RESPONSES)
     max_iter = check.integer("max_iter", max_iter, low=1)
@@ -121,15 +132,15 @@ def solve_state_evolution(
         except BREAKDOWNS as error:
             begun = start_law(model, init).overlaps(model)
             broken = Root(breakdown(error), [begun], np.nan, Packing.of(model, begun), None, F)
-            return finish(_failed(broken), raise_on_failure, "solve_state_evolution")
+            return finish(_failed(broken, max_work), raise_on_failure, "solve_state_evolution")
         start, branch, n_damped = path[-1], init, START.relax_named
     else:
         start, branch, n_damped = checked_overlaps(model, init), None, START.relax_given
         if not is_feasible(model, start, slack=0.0):
             raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
     result = solve_from(F, start, branch, rtol, n_damped, max_iter=max_iter, max_work=max_work, stable=stability)
-    if branch in FAMILY_OF and result.status is Status.LOST and result.overlaps.q.max() > VANISHING.tiny:
-        result = where_lost(result, F, branch, path)
+    if is_lost(result, branch):
+        result = where_lost(result, F, branch, path, other_form=True)
     return finish(result, raise_on_failure, "solve_state_evolution")
 
 
@@ -174,7 +185,7 @@ def solve_from(
     n_damped: int = START.relax_named,
     *,
     max_iter: int = 500,
-    max_work: float = 1e8,
+    max_work: float = SPLIT_WORK,
     stable: bool = False,
 ) -> StateEvolutionResult:
     """The fixed point that a start leads to after some damped steps; LOST where it is not on the branch named."""
@@ -184,24 +195,40 @@ def solve_from(
     try:
         return replace(result, stability=stability(last.F.on(last.F.rule.for_stability()), result.overlaps))
     except BREAKDOWNS as error:
-        return _failed(replace(last, status=breakdown(error)))
+        return _failed(replace(last, status=breakdown(error), residual=np.nan), max_work)
 
 
 def refined(
-    root: Root, branch: str | None, rtol: float, max_work: float = 1e8
+    root: Root, branch: str | None, rtol: float, max_work: float = SPLIT_WORK
 ) -> tuple[StateEvolutionResult, Root | None]:
-    """The solution that begins with a root on the first rule, and the root on the last, None where there is none."""
+    """Return the solution that begins with a root on the first rule, and the root on the last, None without a solution.
+
+    The status is LOST if the family of overlaps that the branch is named after is as good as zero, or zero within its
+    error.
+    """
     if not root.status.converged:
-        return _failed(root), None
+        return _failed(root, max_work), None
     try:
         if is_off(branch, root.overlaps):
-            return _failed(replace(root, status=Status.LOST)), None
+            return _failed(replace(root, status=Status.LOST), max_work), None
         result, last = refine(root, rtol, max_work)
     except BREAKDOWNS as error:
-        return _failed(replace(root, status=breakdown(error))), None
-    if is_off(branch, result.overlaps):
-        return _failed(replace(root, status=Status.LOST, path=[*root.path, result.overlaps])), None
+        return _failed(replace(root, status=breakdown(error), residual=np.nan), max_work), None
+    words = "" if branch not in FAMILY_OF else _zero_within_error(result, FAMILY_OF[branch])
+    if is_off(branch, result.overlaps) or words:
+        lost = replace(root, status=Status.LOST, path=[*root.path, result.overlaps])
+        return replace(_failed(lost, max_work), message=words), None
     return result, last
+
+
+def _zero_within_error(result: StateEvolutionResult, family: str) -> str:
+    """Return words on a family of overlaps that is zero within its error, empty if it is not zero."""
+    value, error = (each.arrays()[family] for each in (result.overlaps, result.overlaps_error))
+    if (np.abs(value) > ZERO * error).any():
+        return ""
+    at = np.unravel_index(np.argmax(np.abs(value)), value.shape)
+    told = f"{family} = {value[at]:.2g} is zero within its error of {error[at]:.1g} at the solution found"
+    return f"{told} (a smaller rtol tells whether a smaller {family} is left)"
 
 
 def is_off(branch: str | None, overlaps: Overlaps) -> bool:
@@ -209,34 +236,68 @@ def is_off(branch: str | None, overlaps: Overlaps) -> bool:
     return branch in FAMILY_OF and has_faded(overlaps, FAMILY_OF[branch])
 
 
-def where_lost(result: StateEvolutionResult, F: OverlapMap, branch: str, path: list[Overlaps]) -> StateEvolutionResult:
-    """A LOST result with the replicon at the last overlaps on the branch, and in words what that means."""
+def is_lost(result: StateEvolutionResult, branch: str | None) -> bool:
+    """Return whether a solution has lost the overlaps that a branch is named after, and weights are left."""
+    return branch in FAMILY_OF and result.status is Status.LOST and result.validity != VANISHED
+
+
+def where_lost(
+    result: StateEvolutionResult, F: OverlapMap, branch: str, path: list[Overlaps], *, other_form: bool = False
+) -> StateEvolutionResult:
+    """Return a LOST result with the replicon where the branch was last seen, and in words what is known of the branch.
+
+    With `other_form`, that includes whether the derivative form of V̂ has the branch, if jumps break Stein's.
+    """
     history, family = result.history.arrays(), FAMILY_OF[branch]
     later = [Overlaps(*(history[name][k] for name in history)) for k in range(len(history["q"]))]
     there = last_with(path + later, family)
     begun = Symmetry.of(F.model, start_law(F.model, branch).overlaps(F.model))
     at = begun.impose(fix_gauge(F.model, there))
+    told = result.message or f"damped steps lose {family}"
     try:
-        value = replicon(F.model, F.images(at, squares=True)[0].hats, F.response)
+        hats = F.images(at, squares=True)[0].hats
+        value = replicon(F.model, hats, F.response)
+        jumps = float(hats.jump_mass.sum() / max(abs(hats.V.sum()), abs(hats.V_derivative.sum())))
     except BREAKDOWNS:
-        value = np.nan
-    told = f"damped steps lose {family}; where it last is half as large, the replicon is {value:.3g}"
-    if value < 1:
-        return replace(result, replicon=value, message=told)
-    told += (
-        ", not below 1: replica symmetry, which all of this assumes, is unstable there. At finite d the branch may go "
-        "on, without a fixed point here: run_gamp and minimize_risk follow it"
-    )
-    words = f"inconsistent: the replicon eigenvalue {value:.3g} is not below 1 where the branch is lost"
+        words = "unknown: replica symmetry cannot be checked where the branch is lost"
+        return replace(result, message=f"{told}; {words}", validity=words)
+    mass = f"jump mass {float(f'{100 * jumps:.2g}'):g} % of V̂"
+    told += f"; where it last is half as large, the replicon is {value:.3g}"
+    onwards = "At finite d the branch may go on, without a fixed point here: run_gamp and minimize_risk follow it"
+    jumping = abs(jumps) > STABILITY.negligible_jumps
+    if not value < 1:
+        told += f", not below 1: replica symmetry, which all of this assumes, is unstable there. {onwards}"
+        words = f"inconsistent: the replicon eigenvalue {value:.3g} is not below 1 where the branch is lost ({mass})"
+    elif jumping:
+        told += f", and the proximal map jumps ({mass}), which replica symmetry does not describe. {onwards}"
+        words = f"unknown: the proximal map jumps where the branch is lost ({mass}; replicon {value:.3g} without them)"
+    else:
+        told += f" and {mass}: replica symmetry is consistent, and there is no such branch for d → ∞"
+        words = f"no such branch: replica symmetry is consistent where it is lost (replicon {value:.3g}, {mass})"
+    if other_form and jumping and F.response == "stein":
+        told += _in_other_form(F, path[-1], family)
     return replace(result, replicon=value, message=told, validity=words)
 
 
-def _failed(root: Root) -> StateEvolutionResult:
-    """The result where there is no fixed point of the kind asked for: the last overlaps, if finite, without errors."""
+def _in_other_form(F: OverlapMap, start: Overlaps, family: str) -> str:
+    """Say whether the derivative form of V̂, which leaves jumps out, has a fixed point with a family of overlaps."""
+    other = OverlapMap(F.model, F.alpha, F.rule, "derivative")
+    root = fixed_point(other, start, F.rule.rough, OTHER_FORM)
+    option = 'response="derivative", which leaves the jumps out of V̂,'
+    if root.status.converged and not has_faded(root.overlaps, family):
+        size = np.abs(root.overlaps.arrays()[family]).max()
+        return f". {option} has a fixed point with {family} = {size:.3g}: an approximation, whose `validity` says so"
+    if root.status.converged or root.status is Status.LOST:
+        return f". {option} loses the branch, too"
+    return f". Whether {option} has the branch was not decided in {OTHER_FORM} steps"
+
+
+def _failed(root: Root, max_work: float) -> StateEvolutionResult:
+    """Return the result if there is no fixed point as requested: the last overlaps, if finite, without errors."""
     nothing = Overlaps(**{name: np.full_like(values, np.nan) for name, values in root.overlaps.arrays().items()})
     of_type: dict[Any, Any] = {float: np.nan, np.ndarray: nothing.V}
     unknown = {each.name: of_type[each.type] for each in fields(StateEvolutionResult) if each.type in of_type}
-    vanished = root.status is Status.LOST and np.isnan(root.residual)
+    validity, message = _why(root, max_work)
     known: dict[str, Any] = {
         "status": root.status,
         "n_iter": len(root.path) - 1,
@@ -246,11 +307,26 @@ def _failed(root: Root) -> StateEvolutionResult:
         "overlaps_error": nothing,
         "stability": None,
         "consistent": False,
-        "validity": "none: all weights go to zero" if vanished else validity(np.nan, np.nan)[1],
+        "validity": validity,
         "response": root.F.response,
         "rule": root.F.rule.name,
+        "message": message,
     }
     return StateEvolutionResult(**unknown | known)
+
+
+def _why(root: Root, max_work: float) -> tuple[str, str]:
+    """Return the validity and the message of a result without a solution."""
+    unsolved = "unknown: no fixed point was found"
+    if root.status is Status.LOST and np.isnan(root.residual):
+        return VANISHED, "all weights go to zero, which attracts them: too few data, or too strong a penalty"
+    if root.status is Status.LOST:
+        return "unknown: the branch was lost", ""
+    if root.status is Status.MAX_ITER and np.isnan(root.residual):
+        return unsolved, f"an average needs more than max_work = {max_work:g} proximal problems: raise max_work"
+    if root.status is Status.MAX_ITER:
+        return unsolved, f"the overlaps still change by {root.residual:.1g}, relatively, in a step: raise max_iter"
+    return unsolved, "the overlaps or the averages are not finite numbers any more"
 
 
 def checked_rtol(rtol: Any) -> float:

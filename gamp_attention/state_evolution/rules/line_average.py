@@ -12,6 +12,8 @@ import numpy as np
 from gamp_attention._core.compiled import interruptible_blocks, kernel, sample_kernel
 from gamp_attention.denoisers.newton import Metric, assign, make_workspace
 from gamp_attention.denoisers.prox import SEARCH, minimise_globally, search_points
+from gamp_attention.losses.attention import AttentionLoss
+from gamp_attention.losses.dot_product import DotProductAttention
 from gamp_attention.state_evolution.rules.line_track import (
     NORMAL,
     Nodes,
@@ -34,6 +36,7 @@ class LineSettings(NamedTuple):
     max_panels: int = 256  # waiting
     max_depth: int = 40  # halvings of one panel
     short: int = 3  # fields per sample up to which a block of lines takes so little time that it need not be stopped
+    two_tokens: int = 48  # starts of a search for two tokens, which have few minima, however large V is
 
 
 LINE = LineSettings()
@@ -75,9 +78,11 @@ def line_averages(
     out = LineMoments._make([*map(np.zeros, shapes), np.full(n, np.inf), np.zeros((n, 3), dtype=np.int64)])
     c, u = np.ascontiguousarray(centres).reshape(n, L * r), np.ascontiguousarray(direction).reshape(L * r)
     points = search_points(L * r)
+    two_tokens = isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention) and L * r == 2
+    most = LINE.two_tokens if two_tokens and loss.attention.softmax else SEARCH.max_starts
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
-        _lines(first, last, loss, params, c, u, metric, grid, nodes, (tol, tol_square), points, stop, out)
+        _lines(first, last, loss, params, c, u, metric, grid, nodes, (tol, tol_square), most, points, stop, out)
 
     long = L * r > LINE.short
     interruptible_blocks(work, n, LINE.block, long)
@@ -85,7 +90,7 @@ def line_averages(
 
 
 @kernel
-def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, points, stop, out):
+def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, most, points, stop, out):
     k, n = u.shape[0], nodes.x.shape[0]
     ws = make_workspace(loss, k, stop)
     track = Track(
@@ -97,17 +102,17 @@ def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, poin
         if stop[0] != 0:
             return
         enough = (tol[0][line], tol[1][line])
-        _line(loss, params[line], centres[line], u, metric, grid, nodes, enough, points, out, line, track, ws)
+        _line(loss, params[line], centres[line], u, metric, grid, nodes, enough, most, points, out, line, track, ws)
 
 
 @sample_kernel
-def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws):
+def _line(loss, p, c, u, metric, grid, nodes, tol, most, points, out, line, track, ws):
     waiting = 0
     work = out.work[line]
     for j in range(grid.shape[0] - 1, -1, -1):  # the leftmost panel ends on top of the stack
         field_at(c, grid[j], u, track.omega)
         assign(track.now, track.omega)
-        minimise_globally(loss, p, track.omega, metric, track.now, SEARCH.max_starts, points, ws)
+        minimise_globally(loss, p, track.omega, metric, track.now, most, points, ws)
         work[1] += 1
         if j < grid.shape[0] - 1:
             track.ends[waiting, 0] = grid[j]
@@ -133,7 +138,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
             # a third minimum may be lower than the two that tie
             assign(track.now, track.left)
             field_at(c, cut, u, track.omega)
-            minimise_globally(loss, p, track.omega, metric, track.now, SEARCH.max_starts, points, ws)
+            minimise_globally(loss, p, track.omega, metric, track.now, most, points, ws)
             work[1] += 1
             if are_apart(track.now, track.left) and are_apart(track.now, track.right):
                 assign(track.left, track.now)
@@ -147,7 +152,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, points, out, line, track, ws)
             cut = 0.5 * (a + b)
             field_at(c, cut, u, track.omega)
             assign(track.now, track.z[nodes.x.shape[0] // 2])
-            minimise_globally(loss, p, track.omega, metric, track.now, SEARCH.max_starts, points, ws)
+            minimise_globally(loss, p, track.omega, metric, track.now, most, points, ws)
             work[1] += 1
             assign(track.left, track.now)
             assign(track.right, track.now)

@@ -1,6 +1,9 @@
 """Lines of fields that cross the jumps of the proximal map, in white coordinates of the channel."""
 
+from functools import lru_cache
+
 import numpy as np
+from scipy.special import erf
 
 from gamp_attention.denoisers.newton import make_metric
 from gamp_attention.state_evolution.equations.channel import Channel
@@ -10,6 +13,7 @@ from gamp_attention.state_evolution.rules.line_average import line_averages
 from gamp_attention.state_evolution.rules.line_track import legendre_nodes
 
 LineValues = tuple[np.ndarray, ...]  # in the order of the fields of Moments, one row a line
+SECOND_MOMENT, ROUNDING = 1e-3, 1e-14  # error of the variance of e, in units of the tolerance, and by rounding
 ARRAYS = ("g", "with_noise", "with_teacher", "gg", "response", "square")
 
 
@@ -17,6 +21,28 @@ def reach(tol: float) -> float:
     """Range, in standard deviations, beyond which a Gaussian average may be cut."""
     margin = 1.5  # beyond where the Gaussian density reaches the tolerance
     return float(np.sqrt(-2 * np.log(tol)) + margin)
+
+
+@lru_cache
+def first_panels(tol: float, n_nodes: int) -> np.ndarray:
+    """Return the ends of the first panels of a line, before any is cut.
+
+    The panels are so short that the nodes integrate e² times the Gaussian density to a thousandth of the tolerance.
+    Where fields hardly change along a line, nothing else would make them shorter, and averages in which large terms
+    cancel, as the training loss, amplify the error.
+    """
+    end, nodes = reach(tol), legendre_nodes(n_nodes)
+    density = np.exp(-0.5 * end**2) * np.sqrt(2 / np.pi)
+    exact = float(erf(end / np.sqrt(2))) - end * density
+    n_panels = 2
+    while True:
+        ends = np.linspace(-end, end, n_panels + 1)
+        half = 0.5 * np.diff(ends)[:, None]
+        e = ends[:-1, None] + half * (1 + nodes.x)
+        second = float((half * nodes.weight * e**2 * np.exp(-0.5 * e**2)).sum() / np.sqrt(2 * np.pi))
+        if abs(second - exact) <= max(SECOND_MOMENT * tol, ROUNDING):
+            return ends
+        n_panels += 1
 
 
 class WorkExceeded(ArithmeticError):
@@ -37,7 +63,7 @@ class FieldLines:
         student = contrast_basis(L, r)
         self._across = student[:, 1:]
         self._direction = np.einsum("lab,lb->la", channel.root, student[:, 0].reshape(L, r))
-        self._grid = np.linspace(-reach(tol), reach(tol), 3)  # ends of panels, before any is cut
+        self._grid = first_panels(tol, n_nodes)
         self._nodes = legendre_nodes(n_nodes)
         size = np.sqrt(np.abs(overlaps.q).max()) + np.abs(overlaps.m).max()
         # of fields; not less, or rounding looks like structure where all weights are zero
