@@ -26,7 +26,7 @@ from gamp_attention._core.text import Rows, to_error
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, response, susceptibility
 from gamp_attention.data.stores import token_blocks
-from gamp_attention.experiments.inference.hessian import _data_part, scaled_blocks
+from gamp_attention.experiments.inference.hessian import TokenRows, data_hessian, scaled_blocks
 from gamp_attention.experiments.inference.leave_one_out import is_trusted, trained
 from gamp_attention.losses.glm import SquaredLoss
 from gamp_attention.models.sources import by_group, summed
@@ -192,7 +192,7 @@ def _curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | No
         return None
     everything = tuple(np.arange(data.dim) for _ in range(data.rank))
     _, free, penalty = on_kinks(data.penalty, Q, at.smooth)
-    return _Curvature(_data_part(data, at.hessians, everything), free > 0, penalty)
+    return _Curvature(data_hessian(TokenRows(data), at.hessians, everything), free > 0, penalty)
 
 
 def _is_regression(data: Dataset) -> bool:
