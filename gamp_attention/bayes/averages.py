@@ -1,10 +1,10 @@
 """Averages over samples that are sums over few nodes: of linear labels, of fields known up to a sign, and of classes.
 
 Linear labels have Gaussian posteriors and need no nodes. Fields known up to a common sign have
-g_l = (u_l tanh h − ω_l)/V_l with h = Σ_l u_l ω_l/V_l. Given the fields u_l = √ρ_l r n_l, with n on the unit sphere, h is
-Gaussian, with mean and variance κ² = r² Σ_l n_l² q_l/V_l. Classes are given by the sign of the sum of the fields, or by
-its logistic odds. Panels of Gauss-Legendre nodes are as fine near zero as V is. `FINE` is the rule that results come
-from; its difference from `COARSE` bounds its error.
+g_l = (u_l tanh h − ω_l)/V_l with h = Σ_l u_l ω_l/V_l. Given the fields u_l = √ρ_l r n_l, with n on the unit
+sphere, h is Gaussian, with mean and variance κ² = r² Σ_l n_l² q_l/V_l. Classes are given by the sign of the sum
+of the fields, or by its logistic odds. Panels of Gauss-Legendre nodes are as fine near zero as V is. `FINE` is
+the rule that results come from; its difference from `COARSE` bounds its error.
 """
 
 from dataclasses import dataclass

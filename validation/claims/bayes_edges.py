@@ -6,11 +6,11 @@ scipy's adaptive quadrature; test error and free entropy likewise. Noisy intensi
 fields, outputs and centres. Classes by a softmax of two columns are logistic labels. All other label distributions and
 kinds of attention are solved on the same grid of α.
 
-Criterion: every problem has a stable fixed point at every α. The status is `converged` for all problems whose averages
-are integrals, and for 95 % of all; close to a threshold sets of random points may disagree, which is `inaccurate`. V, q,
-the test error and the free entropy differ from the references by no more than their stated errors and the accuracy of
-the reference, 1e-9 of the value; for averages over samples by no more than twice their stated half-widths. V never
-grows with α.
+Criterion: every problem has a stable fixed point at every α. The status is `converged` for all problems whose
+averages are integrals, and for 95 % of all; close to a threshold sets of random points may disagree, which is
+`inaccurate`. V, q, the test error and the free entropy differ from the references by no more than their stated
+errors and the accuracy of the reference, 1e-9 of the value; for averages over samples by no more than twice their
+stated half-widths. V never grows with α.
 """
 
 import warnings
