@@ -1,10 +1,10 @@
 """Averages over samples that are sums over few nodes: of linear labels, of fields known up to a sign, and of classes.
 
-Linear labels have Gaussian posteriors and need no nodes. Fields known up to a common sign have g_l = (u_l tanh h − ω_l)/V_l
-with h = Σ_l u_l ω_l/V_l. Given the fields u_l = √ρ_l r n_l, with n on the unit sphere, h is Gaussian, with mean and
-variance κ² = r² Σ_l n_l² q_l/V_l. Classes are given by the sign of the sum of the fields, or by its logistic odds.
-Panels of Gauss-Legendre nodes are as fine near zero as V is. `FINE` is the rule that results come from; its difference
-from `COARSE` bounds its error.
+Linear labels have Gaussian posteriors and need no nodes. Fields known up to a common sign have
+g_l = (u_l tanh h − ω_l)/V_l with h = Σ_l u_l ω_l/V_l. Given the fields u_l = √ρ_l r n_l, with n on the unit
+sphere, h is Gaussian, with mean and variance κ² = r² Σ_l n_l² q_l/V_l. Classes are given by the sign of the sum
+of the fields, or by its logistic odds. Panels of Gauss-Legendre nodes are as fine near zero as V is. `FINE` is
+the rule that results come from; its difference from `COARSE` bounds its error.
 """
 
 from dataclasses import dataclass
@@ -66,9 +66,11 @@ def output_averages(
                 return None
             squares, log_z = _known_to_a_sign(*sums, rule)
         elif channel.jumps:
-            squares, log_z = _cut(float(sums[0][0]), float(sums[1][0]), rule)
+            square, log_z = _cut(float(sums[0][0]), float(sums[1][0]), rule)
+            squares = np.array([square])
         else:
-            squares, log_z = _odds(float(sums[0][0]), float(sums[1][0]), channel.labels.temperature, rule)
+            square, log_z = _odds(float(sums[0][0]), float(sums[1][0]), channel.labels.temperature, rule)
+            squares = np.array([square])
         return np.broadcast_to(np.reshape(squares, (1, 1, 1)), (L, 1, 1)), log_z
     return None
 
@@ -92,16 +94,14 @@ def _normal_nodes(rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _directions(L: int, rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
-    """Squares n_l² (K, L) of unit vectors and weights (K,) of the sphere, by Gauss-Jacobi rules for one after another."""
+    """Squares n_l² (K, L) of unit vectors and weights (K,) of the sphere, by a Gauss-Jacobi rule for each."""
     from scipy.special import roots_jacobi
 
     squares, weights, left = np.zeros((1, 0)), np.ones(1), np.ones(1)
     for l in range(L - 1):
         x, w = roots_jacobi(rule.directions, 0.5 * (L - l - 1) - 1, -0.5)  # n_l² ~ Beta(1/2, (L − l − 1)/2) of the rest
         part = 0.5 * (1 + x)
-        squares = np.concatenate(
-            [np.repeat(squares, len(x), axis=0), (left[:, None] * part).reshape(-1, 1)], axis=1
-        )
+        squares = np.concatenate([np.repeat(squares, len(x), axis=0), (left[:, None] * part).reshape(-1, 1)], axis=1)
         left = (left[:, None] * (1 - part)).ravel()
         weights = (weights[:, None] * (w / w.sum())).ravel()
     return np.concatenate([squares, left[:, None]], axis=1), weights
@@ -124,7 +124,10 @@ def _known_to_a_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tu
 
 
 def _sign_averages(L: int, strength: float, rule: IntegralRule) -> tuple[float, float, float]:
-    """E[r² tanh² h], E[r² (1 − tanh² h)] and E log(1 + e^(−2h)), r² a chi square of L numbers, h ~ N(κ², κ²), κ² = c r²."""
+    """Return E[r² tanh² h], E[r² (1 − tanh² h)] and E log(1 + e^(−2h)).
+
+    r² is a chi square of L numbers, h ~ N(κ², κ²) and κ² = r² times the strength c.
+    """
     r, weight = _panels(float(1 / np.sqrt(max(strength, 1e-300))), rule)
     weight = weight * np.exp((L - 1) * np.log(r) - 0.5 * r**2 - (L / 2 - 1) * np.log(2) - gammaln(L / 2))
     z, normal = _normal_nodes(rule)
@@ -141,7 +144,7 @@ def _sign_averages(L: int, strength: float, rule: IntegralRule) -> tuple[float, 
 
 
 def _interpolated(L: int, strength: np.ndarray, rule: IntegralRule) -> np.ndarray:
-    """The averages (3, K) of `_sign_averages` at strengths (K,), by Chebyshev polynomials of log c for every decade of c."""
+    """Return averages (3, K) of `_sign_averages` at strengths (K,), by polynomials of log c for every decade."""
     logs = np.log10(np.maximum(strength, 1e-300))
     decades = np.floor(logs).astype(int)
     found = np.empty((3, len(strength)))

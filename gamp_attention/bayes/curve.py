@@ -1,9 +1,9 @@
 """All fixed points at once: the sample complexity α at which state evolution has a fixed point of given conjugates.
 
-Conjugates q̂_l = s S_l with a shape S of unit size give the covariances V_l, and these the averages E[g gᵀ]. The shape is
-iterated until E[g gᵀ] is proportional to it; the factor is α(s) = s/‖E[g gᵀ]‖. Fixed points at a given α are the crossings
-of this curve, stable where α grows with s. s runs over all positive numbers, from no information to all of it, and V is
-computed from it without cancellation, so that the curve has no steep end.
+Conjugates q̂_l = s S_l with a shape S of unit size give the covariances V_l, and these the averages E[g gᵀ]. The shape
+is iterated until E[g gᵀ] is proportional to it; the factor is α(s) = s/‖E[g gᵀ]‖. Fixed points at a given α are the
+crossings of this curve, stable where α grows with s. s runs over all positive numbers, from no information to all of
+it, and V is computed from it without cancellation, so that the curve has no steep end.
 """
 
 from dataclasses import dataclass
@@ -103,7 +103,8 @@ class Curve:
         found = [self.at(self.lowest, CURVE.rough)]
         if not self.equations.says_nothing_alone():
             while alpha is not None and found[0].alpha > alpha and found[0].x > -np.log(CURVE.farthest):
-                found.insert(0, self.at(found[0].x - max(2.0, float(np.log(found[0].alpha / alpha)) + 1.0), CURVE.rough))
+                back = max(2.0, float(np.log(found[0].alpha / alpha)) + 1.0)
+                found.insert(0, self.at(found[0].x - back, CURVE.rough))
         limit = self._noise_limit()
         while found[-1].x < np.log(CURVE.farthest) and not self._ends(found, limit, alpha):
             found.append(self.at(found[-1].x + CURVE.step, CURVE.rough))
@@ -124,7 +125,8 @@ class Curve:
         if self.unknown(last.V) < least:
             return ends_level(found) or (above and self.unknown(last.V) < 1e-3 * least)
         slow = len(found) > 2 and last.x > np.log(CURVE.plenty) and _slope(found, 1) > CURVE.limited
-        return last.x > 0 and above and (self.size(last.output.hats) > CURVE.limited * limit or (slow and np.isfinite(limit)))
+        limited = self.size(last.output.hats) > CURVE.limited * limit or (slow and np.isfinite(limit))
+        return bool(last.x > 0 and above and limited)
 
     def _resolved(self, found: list[Point]) -> list[Point]:
         """With points between those around which the slope is small or changes its sign."""

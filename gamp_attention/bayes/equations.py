@@ -45,13 +45,10 @@ class InputAverages(NamedTuple):
 class Equations:
     """Both halves of state evolution, averaged over one set of randomised points or by one rule of integrals."""
 
-    def __init__(
-        self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE
-    ) -> None:
+    def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.channel, self.kinds = channel_of(model), kinds_of(model.coordinates)
         self.rho, self.rule = model.coordinates.rho, rule
         self.exact = output_averages(self.channel, 0.5 * self.rho, 0.5 * self.rho, rule) is not None
-        L, t, _ = self.rho.shape
         self._n_points, self._rng = n_points, rng
         self._alike, self._isotropic, self._shifted = symmetries(model)
 

@@ -150,8 +150,9 @@ def _no_fixed_point(points: list[Point], alpha: float) -> str:
     alphas = [point.alpha for point in points]
     unknown = float(np.trace(points[-1].V, axis1=1, axis2=2).sum())
     return (
-        f"bayes_fixed_points: no fixed point found at alpha = {alpha:g}: for conjugates of size {np.exp(points[0].x):.1e} "
-        f"to {np.exp(points[-1].x):.1e} fixed points are at alpha = {min(alphas):g} to {max(alphas):g}, "
+        f"bayes_fixed_points: no fixed point found at alpha = {alpha:g}: for conjugates of size "
+        f"{np.exp(points[0].x):.1e} to {np.exp(points[-1].x):.1e} "
+        f"fixed points are at alpha = {min(alphas):g} to {max(alphas):g}, "
         f"and a variance of {unknown:.1e} is still unknown there; try more points"
     )
 
@@ -187,7 +188,7 @@ def _solved(branch: Branch, alpha: float, curves: list[Curve], fresh: list[Fresh
         errors = [each.test_error(found[0].V, found[0].known) for each in fresh]
     else:
         errors = [(fresh * len(found))[k].test_error(one.V, one.known) for k, one in enumerate(found)]
-    columns = [np.array(column) for column in zip(*((each.q, each.V, each.free_entropy) for each in found), strict=True)]
+    columns = [np.array([each[k] for each in found]) for k in (0, 1, 3)]  # q, V and the free entropy
     if exact:
         means = [column[0] for column in columns]
         halves = [np.abs(column[1] - column[0]) for column in columns]

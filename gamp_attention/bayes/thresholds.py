@@ -168,9 +168,7 @@ def _peak(curve: Curve, points: list[Point], k: int) -> float:
     from scipy.optimize import minimize_scalar
 
     low, high = (points[min(max(j, 0), len(points) - 1)].x for j in (k - 1, k + 1))
-    found = minimize_scalar(
-        lambda x: -curve.at(x).alpha, bounds=(low, high), method="bounded", options={"xatol": 1e-4}
-    )
+    found = minimize_scalar(lambda x: -curve.at(x).alpha, bounds=(low, high), method="bounded", options={"xatol": 1e-4})
     return float(max(-found.fun, points[k].alpha))
 
 

@@ -1,6 +1,7 @@
-"""Bayes-optimal fixed points from α = .001 to 10 000: closed forms, quadratures written apart, every label distribution."""
+"""Bayes-optimal fixed points from α = .001 to 10 000: closed forms, quadratures, all label distributions."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -38,8 +39,8 @@ def gauss(x):
 def even_average(function, scale):
     """E of an even function of a standard Gaussian number that changes on a given scale."""
     ends = np.unique(np.clip([0, *(scale * np.array([1, 4, 10, 40])), 2, 5, 12], 0, 12))
-    pairs = zip(ends[:-1], ends[1:], strict=True)
-    return 2 * sum(quad(lambda z: gauss(z) * function(z), a, b, epsabs=1e-17, epsrel=1e-12)[0] for a, b in pairs)
+    weighted = lambda z: gauss(z) * function(z)  # noqa: E731
+    return 2 * sum(quad(weighted, a, b, epsabs=1e-17, epsrel=1e-12)[0] for a, b in pairwise(ends))
 
 
 def sign_square(V):
@@ -80,7 +81,9 @@ def test_linear_labels_have_their_closed_form(noise, alpha):
     V = 2 * noise**2 / (b + root) if b > 0 else 0.5 * (root - b)
     s = alpha / (V + noise**2)
     entropy = -0.5 * alpha * (np.log(2 * np.pi * (V + noise**2)) + 1) + 0.5 * (s * V - np.log1p(s))
-    assert found.converged and found.stable and not found.full
+    assert found.converged
+    assert found.stable
+    assert not found.full
     assert within(found.V[0, 0, 0], found.V_error[0, 0, 0], V, 1e-13)
     assert within(found.q[0, 0], found.q_error[0, 0], V * s, 1e-13)  # 1 − V, which cancels
     assert within(found.test_error, found.test_error_error, V + noise**2, 1e-13)
@@ -93,7 +96,7 @@ def test_linear_labels_of_several_columns_and_tokens():
     gamma, noise, alpha = np.array([1.0, 0.25, 0.04]), 0.5, 7.0
     found = ga.solve_bayes_state_evolution(linear(noise, n_tokens=3, rank=2, sigma=np.sqrt(gamma)), alpha)
     C = 1 - found.q[0, 0]
-    assert 1 / C == pytest.approx(1 + alpha * np.sum(gamma / (gamma * C + noise**2)), rel=1e-9)
+    assert pytest.approx(1 + alpha * np.sum(gamma / (gamma * C + noise**2)), rel=1e-9) == 1 / C
     np.testing.assert_allclose(found.V, gamma[:, None, None] * C * np.eye(2), rtol=1e-9)
 
 
@@ -110,7 +113,7 @@ def test_perceptron_against_a_quadrature(alpha):
 
 
 def test_perceptron_generalises_as_published():
-    """Wrong labels of the sign of the mean, .442/α, and of a sample of the posterior, .625/α (Györgyi and Tishby 1990)."""
+    """Wrong labels by the mean, .442/α, and by a sample of the posterior, .625/α (Györgyi and Tishby 1990)."""
     alpha = 1e4
     found = ga.solve_bayes_state_evolution(logistic(0.0), alpha)
     V = found.V[0, 0, 0]
@@ -185,7 +188,8 @@ def test_every_problem_has_a_fixed_point_at_every_alpha(name):
         for each in found:
             assert each.status in (ga.Status.CONVERGED, ga.Status.INACCURATE)
             assert each.residual < 1e-6
-            assert np.isfinite(each.q).all() and np.isfinite(each.V).all()
+            assert np.isfinite(each.q).all()
+            assert np.isfinite(each.V).all()
             assert (np.linalg.eigvalsh(each.V) >= 0).all()
             assert np.isfinite(each.free_entropy) or each.full
         overlaps = [float(np.trace(each.q)) for each in found]
@@ -226,11 +230,9 @@ def test_status_says_where_sets_of_points_disagree():
     assert clear.status is ga.Status.CONVERGED
 
 
-@pytest.mark.parametrize(
-    ("tokens", "weak", "full"), [(2, None, 1.0), (3, 2 / 12, 0.4), (4, 2 / 20, 2 / 7)]
-)
+@pytest.mark.parametrize(("tokens", "weak", "full"), [(2, None, 1.0), (3, 2 / 12, 0.4), (4, 2 / 20, 2 / 7)])
 def test_thresholds_of_two_columns(tokens, weak, full):
-    """Full recovery at t/(L t − 1), less a column of the mean where two tokens do not tell it: numbers over unknowns."""
+    """Full recovery at t/(L t − 1), or t/(L t − 2) for two tokens: unknowns over numbers in a sample."""
     found = ga.bayes_thresholds(ga.attention_model(tokens, 2, 2), n_points=512, n_replicas=4)
     assert found.full_recovery == pytest.approx(full, abs=2 * found.full_recovery_error + 1e-4)
     assert found.full_recovery_error < 0.02
@@ -255,4 +257,5 @@ def test_a_known_teacher_needs_no_samples():
     """Weights without variance are known at every α."""
     atom = ga.CoordinateLaw([1.0], np.ones((1, 1)), np.zeros((1, 1)), [[0.7]], np.zeros((1, 1, 1)))
     found = ga.solve_bayes_state_evolution(replace(logistic(0.0), coordinates=atom), 3.0)
-    assert found.full and found.q[0, 0] == pytest.approx(0.49)
+    assert found.full
+    assert found.q[0, 0] == pytest.approx(0.49)

@@ -1,19 +1,21 @@
-"""Bayes-optimal fixed points from α = .001 to 10 000: against closed forms and quadratures written apart from the package.
+"""Bayes-optimal fixed points from α = .001 to 10 000: against closed forms and independent quadratures.
 
-Linear labels have a quadratic equation. For signs, logistic labels, binary weights, phase retrieval and attention of two
-to four tokens the scalar equation V = 1/(1 + α h(V)) is iterated from no knowledge and from nearly all, with h by scipy's
-adaptive quadrature; test error and free entropy likewise. Noisy intensities are averaged over a dense grid of fields,
-outputs and centres. Classes by a softmax of two columns are logistic labels. All other label distributions and kinds of
-attention are solved on the same grid of α.
+Linear labels have a quadratic equation. For signs, logistic labels, binary weights, phase retrieval and attention of
+two to four tokens the scalar equation V = 1/(1 + α h(V)) is iterated from no knowledge and from nearly all, with h by
+scipy's adaptive quadrature; test error and free entropy likewise. Noisy intensities are averaged over a dense grid of
+fields, outputs and centres. Classes by a softmax of two columns are logistic labels. All other label distributions and
+kinds of attention are solved on the same grid of α.
 
-Criterion: every problem has a stable fixed point at every α. The status is `converged` for all problems whose averages are
-integrals, and for 95 % of all; close to a threshold sets of random points may disagree, which is `inaccurate`. V, q, the test error and the
-free entropy differ from the references by no more than their stated errors and the accuracy of the reference, 1e-9 of the
-value; for averages over samples by no more than twice their stated half-widths. V never grows with α.
+Criterion: every problem has a stable fixed point at every α. The status is `converged` for all problems whose
+averages are integrals, and for 95 % of all; close to a threshold sets of random points may disagree, which is
+`inaccurate`. V, q, the test error and the free entropy differ from the references by no more than their stated
+errors and the accuracy of the reference, 1e-9 of the value; for averages over samples by no more than twice their
+stated half-widths. V never grows with α.
 """
 
 import warnings
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from scipy.integrate import quad
@@ -105,11 +107,11 @@ def gauss(x):
 
 
 def integral(function, scale):
-    """2 ∫_0^∞ of an even function of a Gaussian number that changes on a given scale, by adaptive quadrature in parts."""
+    """2 ∫_0^∞ of a function that changes on a given scale, by adaptive quadrature in parts."""
     ends = np.unique(np.clip(np.concatenate([[0.0], scale * np.array([0.3, 1, 3, 6, 12, 40]), [2, 6, 12]]), 0, 12.0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of parts in which the integrand is zero to rounding
-        parts = [quad(function, a, b, epsabs=1e-18, epsrel=1e-13, limit=400)[0] for a, b in zip(ends, ends[1:])]
+        parts = [quad(function, a, b, epsabs=1e-18, epsrel=1e-13, limit=400)[0] for a, b in pairwise(ends)]
     return 2 * sum(parts)
 
 
@@ -117,7 +119,10 @@ def perceptron(V):
     """h = E g², E log Z and the test error for signs."""
     q, scale = 1 - V, np.sqrt(V / (1 - V))
     at = lambda z: z / scale  # noqa: E731
-    squares = lambda z: gauss(z) * np.exp(-(at(z) ** 2) - np.log(2 * np.pi) - log_ndtr(at(z)) - log_ndtr(-at(z)))  # noqa: E731
+
+    def squares(z):
+        return gauss(z) * np.exp(-(at(z) ** 2) - np.log(2 * np.pi) - log_ndtr(at(z)) - log_ndtr(-at(z)))
+
     logs = lambda z: gauss(z) * sum(np.exp(log_ndtr(s * at(z))) * log_ndtr(s * at(z)) for s in (1, -1))  # noqa: E731
     error = 4 / np.pi * np.arcsin(np.sqrt(V / 2)) if V < 0.5 else 2 / np.pi * np.arccos(q)
     return integral(squares, scale) / V, integral(logs, scale), float(error)
@@ -219,8 +224,12 @@ def gaussian_prior(hats):
 
 def binary_prior(hats):
     """E 1 − tanh²(s + √s z) of weights ±1."""
-    return integral(lambda z: gauss(z) * (np.cosh(np.clip(hats + np.sqrt(hats) * z, -300, 300)) ** -2.0
-                                         + np.cosh(np.clip(hats - np.sqrt(hats) * z, -300, 300)) ** -2.0) / 2, 1.0)  # fmt: skip
+
+    def unknown(z):
+        both = [np.cosh(np.clip(hats + sign * np.sqrt(hats) * z, -300, 300)) ** -2.0 for sign in (1, -1)]
+        return gauss(z) * np.mean(both)
+
+    return integral(unknown, 1.0)
 
 
 def expected(name, alpha):
@@ -313,22 +322,26 @@ def main():
     verdict.check(all(stable), f"{sum(map(bool, stable))} of {len(rows)} have a stable fixed point")
     sure = [each for each in stable if any(each)]
     verdict.check(len(sure) >= 0.95 * len(rows), f"{len(sure)} of {len(rows)} have a stable fixed point that converged")
-    table = ["| problem | stable fixed points converged | numbers compared | V differs by at most | of what is allowed |"]
+    table = [
+        "| problem | stable fixed points converged | numbers compared | V differs by at most | of what is allowed |"
+    ]
     table.append("|---|---|---|---|---|")
     for name in MODELS:
         mine = [row for row in rows if row["name"] == name]
         done = [p["status"] == "converged" for row in mine for p in row["points"] if p["stable"]]
         if name in INTEGRALS:
             verdict.check(all(done), f"{name}: all {len(done)} stable fixed points converged")
-        V = [[p for p in row["points"] if p["stable"]][0] for row in sorted(mine, key=lambda row: row["alpha"])]
-        falls = all(b["V"] <= a["V"] + a["V_error"] + b["V_error"] for a, b in zip(V, V[1:]))
+        V = [next(p for p in row["points"] if p["stable"]) for row in sorted(mine, key=lambda row: row["alpha"])]
+        falls = all(b["V"] <= a["V"] + a["V_error"] + b["V_error"] for a, b in pairwise(V))
         verdict.check(falls, f"{name}: V never grows with α")
         cells = [f"{sum(done)} of {len(done)}", "–", "–", "–"]
         both = [(row, ends[name, row["alpha"]]) for row in mine if (name, row["alpha"]) in ends]
         if both:
             compared = [compare(row, end, name in SAMPLED) for row, end in both]
             ratios, relative = [r for each, _ in compared for r in each], max(each for _, each in compared)
-            verdict.check(max(ratios) <= 1, f"{name}: within {max(ratios):.2f} of what is allowed, {len(ratios)} numbers")
+            verdict.check(
+                max(ratios) <= 1, f"{name}: within {max(ratios):.2f} of what is allowed, {len(ratios)} numbers"
+            )
             cells[1:] = [f"{len(ratios)}", f"{relative:.0e}", f"{max(ratios):.2f}"]
         table.append(f"| {name} | " + " | ".join(cells) + " |")
     text = "\n".join(table) + "\n"
@@ -340,10 +353,12 @@ def main():
         for k, name in enumerate(shown):
             mine = sorted((row for row in rows if row["name"] == name), key=lambda row: row["alpha"])
             unit = float(np.trace(MODELS[name].coordinates.rho.sum(axis=0)))
-            V = [[p for p in row["points"] if p["stable"]][0]["V"] / unit for row in mine]
+            V = [next(p for p in row["points"] if p["stable"])["V"] / unit for row in mine]
             axes[0, 0].plot([row["alpha"] for row in mine], np.maximum(V, 1e-12), color=f"C{k}", label=name)
             marks = [ends[name, row["alpha"]][0]["V"] for row in mine]
-            axes[0, 0].plot([row["alpha"] for row in mine], np.maximum(marks, 1e-12), "o", ms=4, mfc="none", color=f"C{k}")
+            axes[0, 0].plot(
+                [row["alpha"] for row in mine], np.maximum(marks, 1e-12), "o", ms=4, mfc="none", color=f"C{k}"
+            )
         axes[0, 0].set(xscale="log", yscale="log", xlabel="α", ylabel="fraction of variance that is unknown",
                        ylim=(3e-11, 2), title="lines: package; circles: independent quadrature")  # fmt: skip
         axes[0, 0].legend(fontsize=7)

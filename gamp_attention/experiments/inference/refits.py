@@ -74,9 +74,11 @@ def refit_samples(
         found = _newton(around, solver)
         if np.median(found.remainder) > bent:
             return found
-        if around.Q.size <= REFITS.dense:
-            for k in np.flatnonzero(~found.reached):
-                found.fields[k], found.reached[k] = _descend(around, int(k))
+        for k in np.flatnonzero(~found.reached).tolist():
+            if around.Q.size <= REFITS.dense:
+                found.fields[k], found.reached[k] = _descend(around, k)
+            elif H is not None:
+                found.fields[k], found.reached[k] = _descend_whitened(around, H, k)
     else:
         found = _on_kinks(data, at, Q, samples)
     fields = found.fields
@@ -282,6 +284,42 @@ def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
     P = np.frombuffer(column_first(found.x)).reshape(shape)
     _, gradient, _ = evaluate(column_first(found.x))
     return at.z[sample] + around.own[k] @ P, bool(np.linalg.norm(gradient) <= REFITS.accepted * scale)
+
+
+def _descend_whitened(around: _Smooth, H: FactoredHessian, k: int) -> tuple[np.ndarray, bool]:
+    """Minimise the risk without the k-th sample by L-BFGS in coordinates in which H = 1: its fields, and success."""
+    from scipy.linalg import solve_triangular
+    from scipy.optimize import minimize
+
+    at, sample = around.at, around.samples[k]
+    shape = around.Q.shape
+    still = sample_derivatives(at.loss, at.params, at.z)[0]
+
+    def step(w: np.ndarray) -> np.ndarray:
+        flat = solve_triangular(H.whitener, w, lower=True, trans=1, check_finite=False)
+        return np.ascontiguousarray(flat.reshape(shape[::-1]).T)
+
+    def evaluate(w: np.ndarray) -> tuple[float, np.ndarray]:
+        P, z = step(w), at.z.copy()
+        for rows, x in around.tokens.blocks():
+            z[rows] += x @ P
+        losses, slopes, _ = sample_derivatives(at.loss, at.params, z)
+        missed = losses - still - np.einsum("nla,nla->n", at.loss_gradients, z - at.z)
+        missed[sample] = -np.sum(at.loss_gradients[sample] * (z - at.z)[sample])
+        change = slopes - at.loss_gradients
+        change[sample] = -at.loss_gradients[sample]
+        value, gradient = around.penalty_change(P)
+        for rows, x in around.tokens.blocks():
+            gradient = gradient + x.reshape(-1, shape[0]).T @ change[rows].reshape(-1, shape[1])
+        white = solve_triangular(H.whitener, gradient.T.ravel(), lower=True, check_finite=False)
+        return float(missed.sum()) + value, white
+
+    start = np.zeros(around.Q.size)
+    first = float(np.linalg.norm(evaluate(start)[1]))
+    options = {"gtol": 0.3 * REFITS.left * first / np.sqrt(len(start)), "ftol": 0.0, "maxiter": REFITS.turns}
+    found = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
+    reached = float(np.linalg.norm(evaluate(found.x)[1])) <= REFITS.left * first
+    return at.z[sample] + around.own[k] @ step(found.x), reached
 
 
 def _on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray) -> Refits:

@@ -36,15 +36,16 @@ class GridSettings:
 
 
 GRIDS = GridSettings()
-HERMITE = ((0.03, 4), (0.1, 6), (0.3, 9))  # largest steepness of a rule, and its nodes for every axis: errors below 1e-9
+# largest steepness of a Gauss-Hermite rule, and its nodes for every axis: errors below 1e-9
+HERMITE = ((0.03, 4), (0.1, 6), (0.3, 9))
 
 
 def points_for(steepness: float, dim: int) -> tuple[np.ndarray, np.ndarray]:
     """Return points (J, dim) and logarithms (J,) of their weights for a posterior of at most that steepness.
 
-    The steepness is the slope over the noise in whitened fields. Where it is small a likelihood is nearly a polynomial,
-    and Gauss-Hermite rules need the fewest points; else grids of equal spacing; where these would be too large, randomised
-    points of the prior, of which enough must count.
+    The steepness is the slope over the noise in whitened fields. If it is small, a likelihood is nearly a polynomial,
+    and Gauss-Hermite rules need the fewest points; else grids of equal spacing; if these would be too large,
+    randomised points of the prior, of which enough must count.
     """
     for steepest, nodes in HERMITE:
         if steepness <= steepest and nodes**dim <= GRIDS.most:
@@ -68,12 +69,12 @@ def spacing_for(steepness: float) -> float:
 
 
 def on_grid(
-    points: np.ndarray, prior: np.ndarray, log_likelihood: Callable[[slice], tuple[np.ndarray, np.ndarray | None]], n: int
+    points: np.ndarray, prior: np.ndarray, log_likelihood: Callable[[slice], tuple[np.ndarray, Any]], n: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
     """Mean (n, D), covariance (n, D, D) of whitened fields, log Z (n,), and the mean of what else the likelihood says.
 
-    Points (J, D) have weights of logarithms `prior` (J,). `log_likelihood` returns logarithms (rows, J) of some rows, and
-    (rows, J) or None.
+    Points (J, D) have weights of logarithms `prior` (J,). `log_likelihood` returns logarithms (rows, J) of some rows,
+    and (rows, J) or None.
     """
     J, D = points.shape
     random, counting = len(points) == GRIDS.random and not np.ptp(prior), np.empty(n)
@@ -101,8 +102,8 @@ def in_blocks(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
     """Return the posterior of whitened fields x ~ N(centre, I) by grids of blocks, for likelihoods exp(c(x) + f(x)·y).
 
-    Samples whose centres are near each other have the same grid, for which c and f are evaluated once. The logarithms of all
-    weights are then products of two matrices.
+    Samples whose centres are near each other have the same grid, for which c and f are evaluated once. The logarithms
+    of all weights are then products of two matrices.
 
     Parameters
     ----------
@@ -241,9 +242,9 @@ class ScoreChannel:
         return self._of_whitened(omega, root, mean, cov, log_z, misfit)
 
     def _of_whitened(
-        self, omega: np.ndarray, root: np.ndarray, mean: np.ndarray, cov: np.ndarray, log_z: np.ndarray, misfit: np.ndarray
+        self, omega: np.ndarray, root: np.ndarray, mean: np.ndarray, cov: np.ndarray, log_z: np.ndarray, misfit: Any
     ) -> Posterior:
-        """The posterior of fields from that of whitened deviations from ω."""
+        """Return the posterior of fields from the moments of whitened deviations from ω."""
         n, L, t = omega.shape
         full = np.zeros((L * t, L * t))
         for l in range(L):

@@ -191,7 +191,7 @@ class SumChannel(LabelChannel):
         def log_probabilities(differences: np.ndarray) -> np.ndarray:
             return np.asarray(log_softmax(differences @ basis.T, axis=-1))
 
-        found = None
+        found: Any = None
         if len(points) > GRIDS.few:
             found = in_blocks(
                 middle @ np.linalg.inv(root), GRIDS.coarser * spacing_for(steepness),

@@ -74,10 +74,10 @@ class SignChannel(KnownFields):
 class PlaneChannel(KnownFields):
     """Two columns: fields are known up to a rotation and a reflection; for two tokens up to a common shift, too.
 
-    If every V_l is a multiple of the identity, averages over angles are ratios of Bessel functions, or for two tokens sums
-    of a few cosines. Else they are sums over equally spaced angles, enough of them for an error of rounding; if fields are
-    so well known that this takes thousands, over angles around the most likely one. The shift is Gaussian given the angle
-    and integrated exactly.
+    If every V_l is a multiple of the identity, averages over angles are ratios of Bessel functions, or for two tokens
+    sums of a few cosines. Else they are sums over equally spaced angles, enough of them for an error of rounding; if
+    fields are so well known that this takes thousands, over angles around the most likely one. The shift is Gaussian
+    given the angle and integrated exactly.
     """
 
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
@@ -126,11 +126,15 @@ class PlaneChannel(KnownFields):
         logs, fields, more = [], [], []
         for sign in (1.0,) if self.hidden else (1.0, -1.0):
             if n:
-                angle, width = np.broadcast_to(2 * np.pi * np.arange(n) / n, (len(y), n)), 1 / n
+                angle = np.broadcast_to(2 * np.pi * np.arange(n) / n, (len(y), n))
+                width = np.full((len(y), 1), 1 / n)
             else:
-                angle, width = _around_peak(
-                    lambda at, sign=sign: self._exponent(y, omega, P, at, sign)[0], len(y)  # type: ignore[misc]
-                )
+
+                def exponent(at: np.ndarray, sign: float = sign) -> np.ndarray:
+                    return self._exponent(y, omega, P, at, sign)[0]
+
+                angle, spacing = _around_peak(exponent, len(y))
+                width = spacing
             weight, u, second = self._exponent(y, omega, P, angle, sign)
             logs.append(weight + np.log(width))
             fields.append(u.reshape(*u.shape[:2], -1))
