@@ -1,6 +1,4 @@
-"""Branches near their ends: never converged on a lost branch, never lost without what is known, within a budget."""
-
-import time
+"""Branches near their ends: never converged on a lost branch, never lost without what is known, in few steps."""
 
 import numpy as np
 import pytest
@@ -12,11 +10,10 @@ JUMPS = ga.paper_model(0.4429, sigma=0.4544, lam=0.0033, A=[[0.983, 0.761], [0.3
 NOISY = ga.paper_model(0.37, sigma=0.63, lam=0.004, A=[[0.7, 0.3], [0.8, 0.2]], score_noise=0.05), 1.23
 
 
-@pytest.mark.parametrize("seed", [0, 2])
-def test_an_overlap_that_is_zero_within_its_error_is_no_branch(seed):
-    """Newton's method on few random points finds a small θ, which is noise: −.003 to .002 with errors of .005 to .008."""
+def test_an_overlap_that_is_zero_within_its_error_is_no_branch():
+    """Newton's method on few random points finds a small θ, which is noise: .002 with an error of .005."""
     model, alpha = NOISY
-    se = ga.solve_state_evolution(model, alpha, rtol=2e-2, max_work=4e5, stability=False, seed=seed)
+    se = ga.solve_state_evolution(model, alpha, rtol=2e-2, max_work=4e5, stability=False)
     assert se.status is ga.Status.LOST
     assert np.isnan(se.train_loss)
     assert "theta = " in se.message
@@ -24,7 +21,7 @@ def test_an_overlap_that_is_zero_within_its_error_is_no_branch(seed):
     assert "replicon" in se.message
 
 
-def test_a_branch_that_jumps_end_offers_the_form_that_keeps_it():
+def test_where_jumps_end_a_branch_the_form_that_keeps_it_is_offered():
     model, alpha = JUMPS
     se = ga.solve_state_evolution(model, alpha, "positional", rtol=1e-2, stability=False)
     assert se.status is ga.Status.LOST
@@ -39,7 +36,7 @@ def test_a_branch_that_jumps_end_offers_the_form_that_keeps_it():
 
 
 def test_finite_d_keeps_the_branch_that_jumps_end():
-    """The premise of the test above: minima near the positional start have the m of the derivative's form within 10 %."""
+    """The premise of the test above: minima have the m of the derivative's form within 10 %."""
     model, alpha = JUMPS
     run = ga.run_gamp(ga.sample(model, 500, alpha, seed=0), "positional", "asymptotic", tol=1e-6)
     assert run.converged
@@ -61,19 +58,14 @@ def test_weights_that_vanish_are_named():
 
 
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
-def test_a_lost_branch_at_large_sigma_takes_few_averages(branch):
-    """The unit of time is one average on the first rule at the solution found, of which 500 were taken before."""
-    model = ga.paper_model(0.404, sigma=1.51, lam=0.0016)
-    began = time.process_time()
-    se = ga.solve_state_evolution(model, 0.768, branch, rtol=1e-2, stability=False)
-    first = time.process_time() - began  # with compilation
+def test_a_lost_branch_at_large_sigma_takes_few_steps(branch):
+    """Steps that were halved where they drift took 49 and 106, and 120 and 190 averages of .2 to .4 s."""
+    se = ga.solve_state_evolution(ga.paper_model(0.404, sigma=1.51, lam=0.0016), 0.768, branch, rtol=1e-2)
     assert se.status is ga.Status.LOST
-    assert se.n_iter < 60
+    assert se.n_iter < 30
     assert not se.overlaps.m.any()
     assert not se.overlaps.theta.any()
-    began = time.process_time()
-    ga.solve_state_evolution(model, 0.768, branch, rtol=1e-2, stability=False)
-    assert min(first, time.process_time() - began) < 12
+    assert "replicon" in se.message
 
 
 def test_a_budget_that_ends_a_solution_early_is_named(model):

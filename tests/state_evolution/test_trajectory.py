@@ -104,15 +104,21 @@ def overlaps(q, m, theta, V=10.0):
     return ga.Overlaps(q * one, np.array([[m], [-m]]), theta * one, V * one)
 
 
+def changed(start, **values):
+    """Overlaps with other values of some."""
+    return ga.Overlaps(**start.arrays() | values)
+
+
+SOME = overlaps(0.1, 0.0, 0.1)
 IMPOSSIBLE = {  # ρ = 1/4, and q = σ² E[x²] with m = E[x] and σ² = 1/4
     "theta": ("theta", overlaps(0.1, 0.0, 0.2)),
     "m": ("m", overlaps(0.02, 0.5, 0.0)),
     "m and theta together": ("q", overlaps(0.1, 0.5, 0.12)),
-    "m off the positions": ("m", ga.Overlaps(*(*[overlaps(0.1, 0.0, 0.1).q, np.full((2, 1), 0.1)], *[np.ones((2, 1, 1))] * 2))),
+    "m off the positions": ("m", changed(SOME, m=np.full((2, 1), 0.1))),
     "negative q": ("q", overlaps(-0.1, 0.0, 0.0)),
-    "q of unlike tokens": ("q", ga.Overlaps(np.array([[[0.1]], [[0.5]]]), *list(overlaps(0.1, 0.0, 0.1).arrays().values())[1:])),
+    "q of unlike tokens": ("q", changed(SOME, q=np.array([[[0.1]], [[0.5]]]))),
     "V": ("V", overlaps(0.1, 0.0, 0.1, V=0.0)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", IMPOSSIBLE)
@@ -126,7 +132,7 @@ def test_random_overlaps_of_weights_are_accepted(model):
     """Of weights x = a π + b τ + noise, and q is never negative then."""
     rng = np.random.default_rng(0)
     for _ in range(10):
-        a, b, noise = rng.normal(size=2).tolist() + [abs(rng.normal())]
+        a, b, noise = rng.normal(size=3)
         start = overlaps(0.25 * (a**2 + b**2 + noise**2), b, 0.25 * a)
         for method in ("gamp", "gd"):
             path = ga.trajectory(model, 1.5, start, method=method, lr=1.0, n_iter=3, n_paths=128, n_replicas=2)

@@ -164,9 +164,9 @@ def trajectory(
     means = _means([states for states, _ in runs], [losses for _, losses in runs])
     unknown = np.full((n_iter + 1, *start.V.shape), np.nan)
     means["V"], means["error"] = unknown, Overlaps(**means["error"].arrays() | {"V": unknown})
-    jumps = dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(0))
+    jumps: dict[str, Any] = dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(0))
     words = "consistent: descent takes no proximal steps, which could jump, and its equations hold on every branch"
-    responses = {"V_hat": none, "jump_mass": none, "jump_mass_error": none}
+    responses: dict[str, Any] = {"V_hat": none, "jump_mass": none, "jump_mass_error": none}
     return Trajectory(**means, **responses, **jumps, method=method, validity=words)
 
 

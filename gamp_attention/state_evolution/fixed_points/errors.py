@@ -22,11 +22,10 @@ class ErrorSettings:
 
     shift: float = 1.0  # of what a rule gives, in units of its difference from the coarser one: next ones are .02 to .8
     memory: float = 0.05  # of the difference before that one, as two rules can agree by accident
-    # least error of a number in units of the worst, for the same reason, after two rules and after more
-    floor: tuple[float, float] = (0.8, 0.3)
-    floor_loss: tuple[float, float] = (0.4, 0.1)  # the same for a loss
+    floor: float = 0.3  # least error of a number in units of the worst, for the same reason
+    floor_loss: tuple[float, float] = (0.4, 0.1)  # the same for a loss, where two rules or more tell of it
     passed_on: float = 0.15  # of what errors of overlaps make of ε_g, which those of q and θ together mostly cancel
-    step: float = 0.1  # of the last Newton step, in units of itself
+    step: float = 0.8  # of the last Newton step, in units of itself: its Jacobian is of the first rule
     unresolved: float = 0.95  # least error of an overlap in units of what the split rule leaves unresolved
     unresolved_loss: float = 0.3  # the same for a loss
 
@@ -138,8 +137,7 @@ def errors_of(points: list[Point]) -> np.ndarray:
     size = np.minimum(np.abs(last.numbers), units)
     error = np.maximum(error, np.where(loss, ERRORS.unresolved_loss, ERRORS.unresolved) * unresolved * size)
     worst = float((error[:k]).max())
-    more = len(points) > 2
-    error = np.maximum(error, np.where(loss, ERRORS.floor_loss[more], ERRORS.floor[more]) * worst * size)
+    error = np.maximum(error, np.where(loss, ERRORS.floor_loss[len(points) > 2], ERRORS.floor) * worst * size)
     error[k + 1] = max(error[k + 1], ERRORS.passed_on * float(np.linalg.norm(last.test_slopes * error[:k])))
     return error
 

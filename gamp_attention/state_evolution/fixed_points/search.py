@@ -81,11 +81,11 @@ def fixed_point(
             if family is not None:
                 gone.add(family)
                 left = max(max_iter - len(path), 1)
-                root = fixed_point(F, path[-1].without(family), tol, left, n_damped, True)
-                if not root.status.converged or not _grows_back(F, root.overlaps, family, tol):
-                    return replace(root, path=path + root.path)
+                other = fixed_point(F, path[-1].without(family), tol, left, n_damped, True)
+                if not other.status.converged or not _grows_back(F, other.overlaps, family, tol):
+                    return replace(other, path=path + other.path)
                 seed = path[-1].arrays()[family] * (SEED * VANISHING.faded / family_size(path[-1], family))
-                path += [*root.path, Overlaps(**root.overlaps.arrays() | {family: seed})]
+                path += [*other.path, Overlaps(**other.overlaps.arrays() | {family: seed})]
                 continue
             root = _clearly_faded(F, latest, tol, looked_at)
             if root is not None:

@@ -139,7 +139,7 @@ def solve_state_evolution(
         if not is_feasible(model, start, slack=0.0):
             raise check.fail("init", init, "V_l and q_l − θ_l ρ_l⁻¹ θ_lᵀ positive definite")
     result = solve_from(F, start, branch, rtol, n_damped, max_iter=max_iter, max_work=max_work, stable=stability)
-    if is_lost(result, branch):
+    if branch is not None and is_lost(result, branch):
         result = where_lost(result, F, branch, path, other_form=True)
     return finish(result, raise_on_failure, "solve_state_evolution")
 
@@ -236,7 +236,7 @@ def is_off(branch: str | None, overlaps: Overlaps) -> bool:
     return branch in FAMILY_OF and has_faded(overlaps, FAMILY_OF[branch])
 
 
-def is_lost(result: StateEvolutionResult, branch: str | None) -> bool:
+def is_lost(result: StateEvolutionResult, branch: str) -> bool:
     """Return whether a solution has lost the overlaps that a branch is named after, and weights are left."""
     return branch in FAMILY_OF and result.status is Status.LOST and result.validity != VANISHED
 
