@@ -8,11 +8,11 @@ Samples of L = 2 to 32 tokens and students of r = 1 to 8 columns, d = 48, λ = .
   on a task of its own;
 - random: Gaussian outputs, which have nothing to do with the tokens.
 
-Two further instances have n L d of about 10⁷, without eight starts. On each of them, in one process: `run_gamp` from one spectral start with
-default settings, the same from eight starts, and L-BFGS-B of scipy with its default settings from eight random starts,
-four each of standard deviation .1 and .5, on the gradient of the package, whose lowest loss counts. All times are of
-the processor, without compilation. Losses that differ by less than 1e-5 are equal, since L-BFGS-B stops there. Test
-errors ‖y − f‖²/(dL) are on fresh samples of the same source.
+Two further instances have n L d of about 10⁷, without eight starts. On each, in one process: `run_gamp` from one
+spectral start with default settings, the same from eight starts, and L-BFGS-B of scipy with its default settings from
+eight random starts, four each of standard deviation .1 and .5, on the gradient of the package, whose lowest loss
+counts. All times are of the processor, without compilation. Losses that differ by less than 1e-5 are equal, since
+L-BFGS-B stops there. Test errors ‖y − f‖²/(dL) are on fresh samples of the same source.
 
 Criterion: for every kind, L and r, a default run takes at most three times as long as the eight runs of L-BFGS-B
 together, and ends at a gradient norm of at most 1e-8. Who ends lower is a report.
