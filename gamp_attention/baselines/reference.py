@@ -1,4 +1,4 @@
-"""Errors of predictions without attention (zero, the mean output, a linear layer), which a trained layer has to beat."""
+"""Errors of predictions without attention (zero, the mean output, a linear layer), which a layer has to beat."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

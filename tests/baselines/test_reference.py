@@ -1,4 +1,4 @@
-"""Errors of zero, the mean output and a linear layer: leave-one-out against refits, units, and the verdict on a layer."""
+"""Errors of zero, the mean output and a linear layer: leave-one-out against refits, units, verdicts on layers."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_leave_one_out_is_that_of_refits(shape):
         expected.append([np.mean((y - f) ** 2) for f in (W @ x, mean, 0 * y)])
     assert found.names == ("linear", "mean", "zero")
     assert found.left_out
-    assert found.errors.T == pytest.approx(np.array(expected), rel=1e-6)
+    assert pytest.approx(np.array(expected), rel=1e-6) == found.errors.T
     assert found.test_error == pytest.approx(np.mean(expected, axis=0), rel=1e-6)
     assert found.test_error_error == pytest.approx(np.std(expected, axis=0, ddof=1) / np.sqrt(len(tokens)), rel=1e-6)
 

@@ -1,0 +1,166 @@
+"""Progress on a terminal: one bar for the outermost task of a process, to which all inner tasks report.
+
+A task is a `with Progress(...)` block. The outermost task of the main thread draws a bar on standard error. A task
+inside of it draws none: its progress moves the bar by a fraction of one step of the outer task, and its description
+appears behind the bar. Nothing is drawn if standard error is not a terminal, nor in worker processes.
+"""
+
+import multiprocessing
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from tqdm import tqdm
+
+from gamp_attention._core import check
+
+DELAY = 1.0  # seconds before a bar appears: shorter tasks show none
+INTERVAL = 0.1  # seconds between two drawings of a bar
+COMPILING = "compiling kernels for this loss: up to about 20 s, once"
+WITH_TOTAL = "{desc}{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining}{postfix}"
+WITHOUT_TOTAL = "{desc}{elapsed}{postfix}"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_outermost: "Progress | None" = None  # the task of this process that draws
+_announced = False  # whether a compilation has been announced in this process
+
+
+class Progress:
+    """A task whose progress is shown, as a context manager.
+
+    Parameters
+    ----------
+    label : what the task does, in a few words, in front of the bar.
+    total : number of steps; None if it is not known: then only time and description are shown.
+    shown : whether a bar is drawn; if None, only on a terminal. It has no effect inside another task.
+    """
+
+    def __init__(self, label: str = "", total: float | None = None, shown: bool | None = None) -> None:
+        self._label, self._total, self._shown = label, total, shown
+        self._bar: Any = None
+        self._outer: Progress | None = None
+        self._inner: Progress | None = None
+        self._done, self._text = 0.0, ""
+        self._thread, self._redrawn = threading.get_ident(), 0.0
+
+    def __enter__(self) -> "Progress":
+        global _outermost
+        if _outermost is None:
+            if self._draws():
+                _outermost, self._bar = self, self._drawn()
+        elif _outermost._thread == self._thread:
+            self._outer = _outermost._innermost
+            self._outer._inner = self
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        global _outermost
+        if self._outer is not None:
+            self._outer._inner = None
+        if _outermost is self:
+            self._bar.close()
+            _outermost = None
+
+    def update(self, steps: float = 1.0) -> None:
+        """Count steps that are done."""
+        self._done += steps
+        self._refresh()
+
+    def describe(self, text: str) -> None:
+        """Replace the description of what is being done."""
+        self._text = text
+        self._refresh()
+
+    def _draws(self) -> bool:
+        """Return whether this task may be the outermost one; if it shows nothing, tasks inside of it are silent."""
+        main = threading.current_thread() is threading.main_thread() and multiprocessing.parent_process() is None
+        return main or bool(self._shown)
+
+    def _drawn(self) -> Any:
+        form = WITHOUT_TOTAL if self._total is None else WITH_TOTAL
+        shown = _on_terminal() if self._shown is None else self._shown
+        self._redrawn = time.monotonic() + DELAY - INTERVAL
+        return tqdm(
+            desc=self._label, total=self._total, disable=not shown, leave=False, delay=DELAY, file=sys.stderr,
+            dynamic_ncols=True, bar_format=form,
+        )  # fmt: skip
+
+    @property
+    def _innermost(self) -> "Progress":
+        return self if self._inner is None else self._inner._innermost
+
+    @property
+    def _share(self) -> float:
+        """Steps that are done, with the part of the current one that an inner task has done."""
+        inside = self._inner
+        known = inside is not None and inside._total
+        return self._done + (min(inside._share / inside._total, 1.0) if known else 0.0)  # type: ignore[union-attr]
+
+    @property
+    def _words(self) -> str:
+        inside = "" if self._inner is None else self._inner._words
+        return ": ".join(part for part in (self._text, inside) if part)
+
+    def _refresh(self) -> None:
+        root = self
+        while root._outer is not None:
+            root = root._outer
+        bar, now = root._bar, time.monotonic()
+        if bar is None or bar.disable or now - root._redrawn < INTERVAL:
+            return
+        root._redrawn = now
+        bar.n = max(bar.n, round(root._share, 3))
+        bar.set_postfix_str(root._words, refresh=False)
+        bar.refresh()
+
+
+def showing(label: str) -> Callable[[Function], Function]:
+    """Run a function as a task, shown if its argument `progress` is True, or if it is None on a terminal."""
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def shown(*args: Any, progress: Any = None, **options: Any) -> Any:
+            if progress is not None:
+                check.flag("progress", progress)
+            with Progress(label, shown=progress):
+                return function(*args, **options)
+
+        return cast(Function, shown)
+
+    return decorate
+
+
+def is_shown() -> bool:
+    """Return whether a bar is drawn for the current task, so that descriptions of it are worth their time."""
+    root = _outermost
+    return root is not None and not root._bar.disable and root._thread == threading.get_ident()
+
+
+def describe(text: str) -> None:
+    """Replace the description of what the current task is doing."""
+    if is_shown():
+        assert _outermost is not None
+        _outermost._innermost.describe(text)
+
+
+def update(steps: float = 1.0) -> None:
+    """Count steps of the current task that are done."""
+    if is_shown():
+        assert _outermost is not None
+        _outermost._innermost.update(steps)
+
+
+def announce_compilation() -> None:
+    """Say once in a process, if progress is being shown, that kernels are compiled, which takes a while."""
+    global _announced
+    if not _announced and _outermost is not None and not _outermost._bar.disable:
+        _announced = True
+        _outermost._bar.clear()
+        print(COMPILING, file=sys.stderr, flush=True)
+
+
+def _on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
