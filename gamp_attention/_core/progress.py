@@ -43,8 +43,8 @@ class Progress:
         self._bar: Any = None
         self._outer: Progress | None = None
         self._inner: Progress | None = None
-        self._done, self._text = 0.0, ""
-        self._thread, self._redrawn = threading.get_ident(), 0.0
+        self.done, self._text = 0.0, ""
+        self._thread, self._redrawn, self._shown_share = threading.get_ident(), 0.0, 0.0
 
     def __enter__(self) -> "Progress":
         global _outermost
@@ -66,7 +66,7 @@ class Progress:
 
     def update(self, steps: float = 1.0) -> None:
         """Count steps that are done."""
-        self._done += steps
+        self.done += steps
         self._refresh()
 
     def describe(self, text: str) -> None:
@@ -80,12 +80,11 @@ class Progress:
         return main or bool(self._shown)
 
     def _drawn(self) -> Any:
-        form = WITHOUT_TOTAL if self._total is None else WITH_TOTAL
         shown = _on_terminal() if self._shown is None else self._shown
         self._redrawn = time.monotonic() + DELAY - INTERVAL
         return tqdm(
             desc=self._label, total=self._total, disable=not shown, leave=False, delay=DELAY, file=sys.stderr,
-            dynamic_ncols=True, bar_format=form,
+            dynamic_ncols=True, bar_format=WITHOUT_TOTAL if self._total is None else WITH_TOTAL,
         )  # fmt: skip
 
     @property
@@ -93,11 +92,19 @@ class Progress:
         return self if self._inner is None else self._inner._innermost
 
     @property
+    def _counted(self) -> "Progress":
+        """The outermost task with a known number of steps, or this one if there is none."""
+        task: Progress | None = self
+        while task is not None and task._total is None:
+            task = task._inner
+        return self if task is None else task
+
+    @property
     def _share(self) -> float:
         """Steps that are done, with the part of the current one that an inner task has done."""
         inside = self._inner
         known = inside is not None and inside._total
-        return self._done + (min(inside._share / inside._total, 1.0) if known else 0.0)  # type: ignore[union-attr]
+        return self.done + (min(inside._share / inside._total, 1.0) if known else 0.0)  # type: ignore[union-attr]
 
     @property
     def _words(self) -> str:
@@ -111,8 +118,10 @@ class Progress:
         bar, now = root._bar, time.monotonic()
         if bar is None or bar.disable or now - root._redrawn < INTERVAL:
             return
-        root._redrawn = now
-        bar.n = max(bar.n, round(root._share, 3))
+        root._redrawn, counted = now, root._counted
+        known = counted._total is not None
+        bar.bar_format, bar.total = WITH_TOTAL if known else WITHOUT_TOTAL, counted._total
+        bar.n = counted._shown_share = max(counted._shown_share, counted._share)
         bar.set_postfix_str(root._words, refresh=False)
         bar.refresh()
 
@@ -146,11 +155,10 @@ def describe(text: str) -> None:
         _outermost._innermost.describe(text)
 
 
-def update(steps: float = 1.0) -> None:
-    """Count steps of the current task that are done."""
-    if is_shown():
-        assert _outermost is not None
-        _outermost._innermost.update(steps)
+def clear() -> None:
+    """Remove the bar from the terminal, so that a line can be printed; it is drawn again at the next report."""
+    if _outermost is not None:
+        _outermost._bar.clear()
 
 
 def announce_compilation() -> None:
@@ -158,7 +166,7 @@ def announce_compilation() -> None:
     global _announced
     if not _announced and _outermost is not None and not _outermost._bar.disable:
         _announced = True
-        _outermost._bar.clear()
+        clear()
         print(COMPILING, file=sys.stderr, flush=True)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gamp_attention._core.files import write_json
+from gamp_attention._core.progress import clear
 from gamp_attention.experiments.figures import require_format
 
 
@@ -36,6 +37,7 @@ def check_target(flag: str, target: str | None) -> None:
 
 def say(options: argparse.Namespace, text: str) -> None:
     """Print for a reader: to standard error where JSON goes to standard output."""
+    clear()
     print(text, file=sys.stderr if options.json == "-" else sys.stdout)
 
 
