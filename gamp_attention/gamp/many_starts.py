@@ -21,11 +21,11 @@ class RaceSettings:
 
     rounds: tuple[int, ...] = (6, 15, 30)  # iterations after which those of higher loss are left
     share: float = 0.5  # of the starts that goes on
-    alike: float = 0.9  # overlap of weights from which on they agree
     whole: float = 0.1  # from which on shares are told in whole percents
 
 
 RACE = RaceSettings()
+AGREEMENT = 0.9  # overlap with the selected weights from which on weights count as (nearly) the same
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +190,7 @@ def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:
 def told(records: tuple[StartRecord, ...]) -> str:
     """Return sentences on the starts: which one is kept, how many agree with it, how much higher the others were."""
     name = next(record.name for record in records if record.kept)
-    others = [record.excess for record in records if record.agreement < RACE.alike]
+    others = [record.excess for record in records if record.agreement < AGREEMENT]
     best, n, agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(others)
     if not others:
         return f"{best} All {n} gave (nearly) the same weights."
