@@ -19,7 +19,7 @@ from gamp_attention._core import check
 
 DELAY = 1.0  # seconds before a bar appears: shorter tasks show none
 INTERVAL = 0.1  # seconds between two drawings of a bar
-COMPILING = "compiling kernels for this loss: up to about 20 s, once"
+COMPILING = "compiling kernels for this loss: 10 to 40 s, only the first time"
 WITH_TOTAL = "{desc}{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining}{postfix}"
 WITHOUT_TOTAL = "{desc}{elapsed}{postfix}"
 
@@ -70,9 +70,9 @@ class Progress:
         self._refresh()
 
     def describe(self, text: str) -> None:
-        """Replace the description of what is being done."""
-        self._text = text
-        self._refresh()
+        """Replace the description of what is being done; the first one of a task is drawn at once."""
+        first, self._text = not self._text, text
+        self._refresh(at_once=first)
 
     def _draws(self) -> bool:
         """Return whether this task may be the outermost one; if it shows nothing, tasks inside of it are silent."""
@@ -111,12 +111,12 @@ class Progress:
         inside = "" if self._inner is None else self._inner._words
         return ": ".join(part for part in (self._text, inside) if part)
 
-    def _refresh(self) -> None:
+    def _refresh(self, at_once: bool = False) -> None:
         root = self
         while root._outer is not None:
             root = root._outer
         bar, now = root._bar, time.monotonic()
-        if bar is None or bar.disable or now - root._redrawn < INTERVAL:
+        if bar is None or bar.disable or now < root._redrawn + (0.0 if at_once else INTERVAL):
             return
         root._redrawn, counted = now, root._counted
         known = counted._total is not None

@@ -25,6 +25,7 @@ SPAN, VALUES = 30.0, 20  # of a path without values: from λ/30 to 30 λ
 WIDEST = 1e4  # factor from --lam up to which a path is extended if its best value lies at an edge
 ADDED = 8  # values by which a path is extended at a time, with the spacing of the others
 FLAT = 0.01  # relative decrease of the error by an extension below which there is no further one
+ZERO = 1e-3  # ‖Q‖/√d below which weights count as zero
 ROWS = {"linear": "linear layer y = Wx", "mean": "mean output", "zero": "y = 0"}
 
 
@@ -46,22 +47,21 @@ def path_of(data: Dataset, init: Any, options: argparse.Namespace) -> Regulariza
         lams = np.geomspace(options.lam / SPAN, options.lam * SPAN, VALUES).tolist()
     path = _path(data, lams, init, options, 0)
     extensions, flat = 0, False
-    while not given and options.lam > 0 and not flat and (edge := _edge(path)):
-        more = [path.lam[path.best] * spacing ** (edge * k) for k in range(1, ADDED + 1)]
+    while not given and options.lam > 0 and not flat and (edge := _direction(path)):
+        more = [(path.lam.max() if edge > 0 else path.lam.min()) * spacing ** (edge * k) for k in range(1, ADDED + 1)]
         more = [lam for lam in more if options.lam / WIDEST <= lam <= options.lam * WIDEST]
         if not more:
             break
         before, extensions = path, extensions + 1
-        say(
-            options,
-            f"The best λ is the {'largest' if edge > 0 else 'smallest'} of {len(path.lam)}: trying more beyond.",
-        )
+        why = _all_zero(path) or f"The best λ is the {'largest' if edge > 0 else 'smallest'} of {len(path.lam)} values"
+        say(options, f"{why}: {len(more)} {'larger' if edge > 0 else 'smaller'} values are tried.")
         smallest = path.results[int(np.argmin(path.lam))]
         begin = smallest if smallest.converged else init
         path = _path(data, sorted([*path.lam.tolist(), *more]), begin, options, extensions)
-        flat = float(np.nanmin(path.test_error)) > (1 - FLAT) * float(np.nanmin(before.test_error))
+        errors = [float(each.test_error[each.best]) for each in (before, path)]
+        flat = errors[1] > (1 - FLAT) * errors[0] and not _all_zero(path)
     say(options, str(path))
-    if edge := _edge(path):
+    if edge := _direction(path):
         say(options, _about_edge(path, edge, bool(given), flat))
     if options.plot:
         picture = Path(options.plot)
@@ -81,20 +81,38 @@ def _path(
     return regularization_path(data, lams, init, checkpoint=file, n_starts=n_starts, seed=options.seed)
 
 
-def _edge(path: RegularizationPath) -> int:
-    """Return -1 or 1 if the best value is the smallest or the largest of several, else 0."""
+def _direction(path: RegularizationPath) -> int:
+    """Return -1 or 1 if smaller or larger values may be better than all values of a path, else 0.
+
+    That is so if the best value is the smallest or the largest; also, all weights may be zero, as λ is far too large.
+    """
+    if len(path.lam) < 2:
+        return 0
+    if _all_zero(path):
+        return -1
     best = path.lam[path.best]
-    return 0 if len(path.lam) < 2 else int(best == path.lam.max()) - int(best == path.lam.min())
+    larger = best == path.lam.max() and not _is_zero(path.results[path.best])  # zero weights stay zero at larger λ
+    return int(larger) - int(best == path.lam.min())
+
+
+def _all_zero(path: RegularizationPath) -> str:
+    """Return a clause if the weights are zero at every value of a path, else an empty one."""
+    return "The weights are zero at every λ" if all(map(_is_zero, path.results)) else ""
+
+
+def _is_zero(result: GampResult) -> bool:
+    return bool(np.linalg.norm(result.Q) < ZERO * np.sqrt(len(result.Q)))
 
 
 def _about_edge(path: RegularizationPath, edge: int, given: bool, flat: bool) -> str:
     """Return a sentence on a best value at the edge of the path."""
-    text = f"The best λ, {path.lam[path.best]:.3g}, is the {'largest' if edge > 0 else 'smallest'} value tried"
+    text = _all_zero(path)
+    text = text or f"The best λ, {path.lam[path.best]:.3g}, is the {'largest' if edge > 0 else 'smallest'} value tried"
     if given:
         return f"{text}: give {'larger' if edge > 0 else 'smaller'} values as well, or --path without values."
     if flat:
         return f"{text}, but the last {ADDED} values have lowered the error by less than {FLAT:.0%}."
-    return f"{text}; the path ends here, at {WIDEST:g} times --lam or its inverse."
+    return f"{text}; the path is not extended beyond a factor of {WIDEST:g} from --lam."
 
 
 def path_numbers(path: RegularizationPath) -> dict[str, Any]:
@@ -153,8 +171,8 @@ def test_errors(
         cells = [to_error(*mean_and_error(references.errors[k])) for _, references in columns.values()]
         table.append([ROWS[name], *cells])
     text = (
-        f"{as_text(table)}\nIn parentheses: standard errors of the last digits. Leave-one-out: the error of each "
-        f"training sample under weights trained without it, by a formula; for this layer, {loo.message}."
+        f"{as_text(table)}\nIn parentheses: standard errors in units of the last digit. Leave-one-out: the error of "
+        f"each training sample under weights trained without it, by a formula; for this layer, {loo.message}."
     )
     return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, own)
 

@@ -106,7 +106,8 @@ class Race:
         self._plan, self._n_finish, self._file, self._round = plan, n_finish, file, 0
         save = None if file is None else self._save
         self._names = [name for name, _ in starts]
-        counted = [f"start {k} of {len(starts)} ({name})" for k, (name, _) in enumerate(starts, 1)]
+        n = len(starts)
+        counted = [f"start {k} of {n} ({name})" if n > 1 else f"{name} start" for k, (name, _) in enumerate(starts, 1)]
         self.loops = {k: Loop(plan, state, save, counted[k]) for k, (_, state) in enumerate(starts)}
         self._left: dict[int, Left] = {}
         self._ends: dict[int, GampResult] = {}

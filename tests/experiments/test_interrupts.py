@@ -54,7 +54,7 @@ def test_fit_goes_on_from_where_it_was_stopped(tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         stops_at(patch, message_passing, "gamp_step", 8)
         assert main(command) == 130
-    assert f"--init {out} goes on from there" in capsys.readouterr().err
+    assert f"continue from them with --init {out}" in capsys.readouterr().err
     with np.load(out, allow_pickle=False) as stored:
         assert (str(stored["status"]), int(stored["n_iter"])) == ("interrupted", 5)  # of the first start of several
         assert ga.train_loss(ga.Dataset(data.tokens, data.outputs, data.positions), stored["Q"]) == pytest.approx(
