@@ -6,6 +6,7 @@ appears behind the bar. Nothing is drawn if standard error is not a terminal, no
 """
 
 import multiprocessing
+import os
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from gamp_attention._core import check
 
 DELAY = 1.0  # seconds before a bar appears: shorter tasks show none
 INTERVAL = 0.1  # seconds between two drawings of a bar
+SCREEN = {"ncols": 120, "nrows": 24}  # columns and rows, if the size of the terminal is not known
 COMPILING = "compiling kernels for this loss: 10 to 40 s, only the first time"
 WITH_TOTAL = "{desc}{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining}{postfix}"
 WITHOUT_TOTAL = "{desc}{elapsed}{postfix}"
@@ -82,9 +84,10 @@ class Progress:
     def _drawn(self) -> Any:
         shown = _on_terminal() if self._shown is None else self._shown
         self._redrawn = time.monotonic() + DELAY - INTERVAL
+        form, measured = WITHOUT_TOTAL if self._total is None else WITH_TOTAL, _columns() > 0
         return tqdm(
             desc=self._label, total=self._total, disable=not shown, leave=False, delay=DELAY, file=sys.stderr,
-            dynamic_ncols=True, bar_format=WITHOUT_TOTAL if self._total is None else WITH_TOTAL,
+            bar_format=form, dynamic_ncols=measured, **({} if measured else SCREEN),
         )  # fmt: skip
 
     @property
@@ -103,8 +106,9 @@ class Progress:
     def _share(self) -> float:
         """Steps that are done, with the part of the current one that an inner task has done."""
         inside = self._inner
-        known = inside is not None and inside._total
-        return self.done + (min(inside._share / inside._total, 1.0) if known else 0.0)  # type: ignore[union-attr]
+        if inside is None or not inside._total:
+            return self.done
+        return self.done + min(inside._share / inside._total, 1.0)
 
     @property
     def _words(self) -> str:
@@ -168,6 +172,14 @@ def announce_compilation() -> None:
         _announced = True
         clear()
         print(COMPILING, file=sys.stderr, flush=True)
+
+
+def _columns() -> int:
+    """Return the width of the terminal, 0 if it is not known, as within `script` or a container."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        return 0
 
 
 def _on_terminal() -> bool:

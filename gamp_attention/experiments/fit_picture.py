@@ -51,7 +51,7 @@ def _ticks(matrix: np.ndarray) -> np.ndarray:
 
 def _draw_curves(row: Any, result: GampResult) -> None:
     """Draw training loss and gradient norm of message passing and, behind it, of the descent that finished the run."""
-    phases = [("message passing", COLOURS["semantic"], 0, result.history)]
+    phases: list[tuple[str, str, int, Any]] = [("message passing", COLOURS["semantic"], 0, result.history)]
     if result.settling_history is not None:
         begin = len(result.history.train_loss) - 1
         phases.append(("descent", COLOURS["positional"], begin, result.settling_history))
