@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.overflow import quiet
+from gamp_attention._core.overflow import quiet, squarable
 from gamp_attention._core.spread import mean_and_error
 from gamp_attention._core.text import Rows, to_error
 from gamp_attention.data.dataset import Dataset, require_dataset
@@ -24,14 +24,33 @@ BLOCK = 512  # samples whose equations are solved at a time
 
 @shown
 class ReferenceVerdict(NamedTuple):
-    """Comparison of a layer with the predictions of `reference_errors`, on the same samples."""
+    """Comparison of a layer with the predictions of `reference_errors`, on the same samples.
 
-    better: bool  # whether the layer has a lower error than every reference, by two standard errors at least
-    worse_than: tuple[str, ...]  # names of the references whose error is lower, by two standard errors at least
-    not_better_than: tuple[str, ...]  # names of the references whose error differs by less than that
-    difference: np.ndarray  # (3,) error of each reference minus the error of the layer
-    difference_error: np.ndarray  # (3,) standard errors of these differences, over pairs of errors of one sample
-    message: str  # the outcome in words
+    Attributes
+    ----------
+    better : whether the layer has a lower error than every reference, by two standard errors at least.
+    worse_than : names of the references whose error is lower than that of the layer, by two standard errors at least.
+    not_better_than : names of the references whose error differs from that of the layer by less than that.
+    difference : (3,) mean error of each reference minus the mean error of the layer.
+    difference_error : (3,) standard errors of these differences, over the differences of single samples.
+    message : the outcome as a sentence.
+
+    Examples
+    --------
+    A layer that predicts as well as the mean output:
+
+    >>> import gamp_attention as ga
+    >>> references = ga.reference_errors(ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0))
+    >>> references.verdict(references.errors[1]).message
+    'The layer predicts worse than the linear layer y = Wx; it is not clearly better than the mean output.'
+    """
+
+    better: bool
+    worse_than: tuple[str, ...]
+    not_better_than: tuple[str, ...]
+    difference: np.ndarray
+    difference_error: np.ndarray
+    message: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +71,7 @@ class ReferenceErrors(Result):
     test_error_error: np.ndarray
     left_out: bool
 
+    @quiet
     def verdict(self, errors: Any) -> ReferenceVerdict:
         """Compare a layer with the references.
 
@@ -65,9 +85,9 @@ class ReferenceErrors(Result):
 
         Raises
         ------
-        ValueError : if `errors` has another length than the references, or entries that are not finite.
+        ValueError : if `errors` has another length than the references, or entries whose squares are not finite.
         """
-        own = check.array("errors", errors, (self.errors.shape[1],))
+        own = squarable("errors", errors, (self.errors.shape[1],))
         pairs = [mean_and_error(reference - own) for reference in self.errors]
         difference, spread = np.array([mean for mean, _ in pairs]), np.array([error for _, error in pairs])
         margin = CLEAR * np.nan_to_num(spread, nan=np.inf)  # a single sample shows no difference
@@ -145,6 +165,8 @@ def reference_errors(
         raise ValueError(f"{missing}: needed together with {'outputs' if tokens is None else 'tokens'}, got None")
     n, L, d = data.tokens.shape
     units = Units.raw(d) if units is None else units
+    if not isinstance(units, Units):
+        raise check.fail("units", units, "the centre and scale of standardised data, or None", TypeError)
     normal, cross, mean = np.zeros((L, L)), np.zeros((L, L)), np.zeros((L, d))
     for x, y in _blocks(data.tokens, data.read_outputs):
         x_t = x.transpose(0, 2, 1)
@@ -179,6 +201,8 @@ def reference_errors(
             zero = y + units.centre / units.scale
             parts.append(np.stack([measured(each) for each in (y - W @ x, y - mean, zero)]))
     errors = np.concatenate(parts, axis=1)
+    if not np.isfinite(errors).all():
+        raise ValueError("tokens, outputs: need products within the range of doubles, got ones that overflow")
     means = [mean_and_error(each) for each in errors]
     values, spread = np.array([each for each, _ in means]), np.array([error for _, error in means])
     return ReferenceErrors(tuple(LABELS), errors, values, spread, tokens is None)
