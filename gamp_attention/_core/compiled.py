@@ -69,5 +69,9 @@ def over_blocks(task: Callable[[int, int], Any], n_rows: int, block: int) -> Non
             task(first, min(first + block, n_rows))
         return
     futures = [_pool(os.getpid(), n_threads).submit(task, first, min(first + block, n_rows)) for first in starts]
-    for future in futures:
-        future.result()
+    try:
+        for future in futures:
+            future.result()
+    finally:  # after Ctrl-C no further block begins, which the end of the process would wait for
+        for future in futures:
+            future.cancel()

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core import progress
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, overlaps, risk_at, susceptibility
-from gamp_attention.gamp.loop import Loop, Plan
-from gamp_attention.gamp.settling import is_fixed_point, settle
+from gamp_attention.gamp.loop import Loop, Plan, described
+from gamp_attention.gamp.settling import SettlingHistory, is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
 from gamp_attention.penalties.matrix import on_kinks
 from gamp_attention.results import Ended, History, Overlaps, Status
@@ -41,6 +42,7 @@ class GampResult(Ended):
     state : the last state of message passing, to go on from.
     starts : what became of each start; see `gamp_attention.gamp.many_starts`.
     message : the outcome in words.
+    settling_history : training loss and gradient norm along the descent of the settling phase; None without this phase.
     """
 
     status: Status
@@ -63,6 +65,16 @@ class GampResult(Ended):
     state: GampState
     message: str
     starts: tuple[Any, ...] = ()
+    settling_history: SettlingHistory | None = None
+
+
+ENDINGS = {
+    Status.CONVERGED: "converged after {} iterations",
+    Status.MAX_ITER: "reached its limit of {} iterations",
+    Status.STALLED: "stopped improving after {} iterations",
+    Status.DIVERGED: "diverged after {} iterations",
+    Status.NONFINITE: "reached numbers that are not finite after {} iterations",
+}
 
 
 def followed(plan: Plan, loop: Loop) -> GampResult:
@@ -85,18 +97,27 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
     Q, V, status, n_settle = best.Q, best.V, passing, 0
     if tol > 0 and not data.penalty.smooth:
         Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
-    message = f"message passing: {passing.value} after {loop.t} iterations"
+    message, descent = f"Message passing {ENDINGS[passing].format(loop.t)}", None
 
     cycles = passing in (Status.STALLED, Status.DIVERGED, Status.NONFINITE)
     if plan.settling and cycles and (start is not None or np.isfinite(watch.lowest_loss)):
-        settled = settle(data, risk, watch.lowest_Q if start is None else start, tol)
-        n_settle = settled.n_iter
+
+        def show(at: RiskAtPoint) -> None:
+            if progress.is_shown():
+                progress.describe(f"{loop.name}, descent after message passing, {described(at)}")
+
+        settled = settle(data, risk, watch.lowest_Q if start is None else start, tol, callback=show)
+        n_settle, descent = settled.n_iter, settled.history
         if settled.gradient_norm <= tol:
             status = Status.SETTLED
         if start is not None or settled.gradient_norm < watch.best_norm:
             Q = settled.Q
-        message += f"; settling: {'converged' if status.converged else 'stalled'} after {n_settle}"
+        begin = "its start" if start is not None else "the weights of lowest training loss"
+        ending = "converged" if status.converged else "stopped without converging"
+        message += f"; a descent from {begin} {ending} after {n_settle} steps"
+    message += "."
 
+    progress.describe(f"{loop.name}, checking whether the weights are a minimum")
     at = risk_at(data, Q, risk)
     if n_settle:
         settled_V = susceptibility(data, at, Q)
@@ -104,7 +125,8 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
     fixed = is_fixed_point(data, at, V) if status.converged else None
     curvature = lowest_curvature(data, at, Q, plan.direction) if status.converged else None
     if curvature is not None and not curvature.is_minimum:
-        message += f"; a saddle of the risk, lowest eigenvalue {curvature.lowest_eigenvalue:.2g}: escape=True leaves it"
+        lowest = f"lowest eigenvalue of the Hessian {curvature.lowest_eigenvalue:.2g}"
+        message += f" The weights are a saddle of the risk ({lowest}): escape=True leaves it."
     n_off, n_near = _competing_minima(data, risk, at, V)
     if tol > 0 and not status.converged:
         message += _advice(data, risk, status, at.gradient_norm)
@@ -116,16 +138,17 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
         lowest_eigenvalue=np.nan if curvature is None else curvature.lowest_eigenvalue,
         direction=None if curvature is None else curvature.direction, n_escapes=loop.escapes,
         n_off_global=n_off, n_near_jump=n_near, state=last if data.rows_here else last.fetched(), message=message,
+        settling_history=descent,
     )  # fmt: skip
 
 
 def _advice(data: Dataset, risk: str, status: Status, norm: float) -> str:
-    """How to go on from weights that did not converge."""
+    """Return a sentence on how to continue from weights that did not converge."""
     method = "lbfgs" if data.penalty.quadratic else "gd"
     longer = "a larger max_iter or " if status is Status.MAX_ITER else ""
     return (
-        f"; not converged, gradient norm {norm:.2g}: {longer}minimize_risk(data, result.Q, {risk!r}, {method!r}) "
-        "goes on from these weights, the best so far"
+        f" Not converged, gradient norm {norm:.2g}: {longer}minimize_risk(data, result.Q, {risk!r}, {method!r}) "
+        "continues from these weights, the best so far."
     )
 
 
