@@ -106,8 +106,8 @@ def noisy():
 
 
 TOLD = {
-    "not converged, gradient norm": lambda data: ga.run_gamp(data, max_iter=5).message,
-    "a saddle of the risk, lowest eigenvalue": lambda data: ga.run_gamp(data, np.zeros((100, 1))).message,
+    "Not converged, gradient norm": lambda data: ga.run_gamp(data, max_iter=5).message,
+    "a saddle of the risk (lowest eigenvalue": lambda data: ga.run_gamp(data, np.zeros((100, 1))).message,
     "damped steps lose theta": lambda data: ga.solve_state_evolution(data.model, 0.3, "semantic", rtol=1e-2).message,
     "approximate because the proximal map jumps": lambda data: (
         ga.solve_state_evolution(data.model, 1.5, "positional", rtol=1e-2).validity
@@ -115,7 +115,7 @@ TOLD = {
     "inconsistent: the replicon eigenvalue": lambda data: noisy(),
 }
 RAISED = {
-    "needs the teacher's weights, got data without a teacher": lambda data: ga.run_gamp(own(data)),
+    "needs the teacher's weights, got data without a teacher": lambda data: ga.run_gamp(own(data), "semantic"),
     "risk: needs 'exact'": lambda data: ga.run_gamp(own(data), "random", risk="asymptotic"),
     "needs arrays that fit into memory": lambda data: ga.sample(data.model, d=10**7, alpha=10),
     "max_memory: needs at least": lambda data: ga.trajectory(data.model, 1.5, method="gd", n_iter=200, max_memory=1e6),

@@ -13,7 +13,7 @@ from gamp_attention.bayes.run import BayesHistory
 from gamp_attention.experiments.comparison.result import Branch, Row
 from gamp_attention.experiments.sweeps.cells import Cell
 from gamp_attention.gamp.monitor import StepReport
-from gamp_attention.gamp.settling import Settled
+from gamp_attention.gamp.settling import Settled, SettlingHistory
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHistory
 from validation._tools.names import PUBLIC
 
@@ -82,7 +82,7 @@ def gamp():
         n_off_global=0,
         n_near_jump=1,
         state=state(),
-        message="message passing: stalled after 400 iterations; settling: converged after 3",
+        message="Message passing stopped improving after 400 iterations; a descent converged after 3 steps.",
     )
 
 
@@ -93,6 +93,12 @@ def leave_one_out():
     return ga.LeaveOneOut(
         0.1, 0.01, 0.05, errors, np.ones((90, L, R)), "hessian", False, flags, errors, ~flags, np.nan, message
     )
+
+
+def references():
+    """Errors of 90 samples."""
+    errors = np.arange(270.0).reshape(3, 90)
+    return errors, errors.mean(axis=1), np.ones(3)
 
 
 def regularization_path():
@@ -273,9 +279,12 @@ RESULTS = {
     "LinearFit": lambda: ga.LinearFit(np.ones((L, L)), 0.1, np.nan, np.nan, ga.Status.CONVERGED),
     "Overlaps": lambda: ga.Overlaps(**arrays()),
     "PhaseBoundaries": boundaries,
+    "ReferenceErrors": lambda: ga.ReferenceErrors(("linear", "mean", "zero"), *references(), left_out=True),
+    "ReferenceVerdict": lambda: RESULTS["ReferenceErrors"]().verdict(np.ones(90)),
     "RegularizationPath": regularization_path,
     "Row": row,
-    "Settled": lambda: Settled(np.ones((D, R)), 1e-9, 12, 0.5),
+    "Settled": lambda: Settled(np.ones((D, R)), 1e-9, 12, 0.5, SettlingHistory(np.ones(13), np.ones(13))),
+    "SettlingHistory": lambda: SettlingHistory(np.ones(T), np.ones(T)),
     "Stability": lambda: state_evolution().stability,
     "StateEvolutionResult": state_evolution,
     "Sweep": sweep,

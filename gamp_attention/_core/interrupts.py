@@ -1,12 +1,16 @@
-"""Ctrl-C while the command line is still being imported: one line, in place of a traceback from within some library.
+"""Ctrl-C while the command line is being imported, and while kernels are compiled.
 
-Nothing has been done then, so the process ends where it is. Imported before anything else; without effect in processes
-that only use the package.
+During imports it gives one line, in place of a traceback from within some library. Nothing has been done then, so the
+process ends where it is. This module is imported before anything else; processes that only use the package are not
+affected. During compilation, callbacks of LLVM may ignore the interrupt: it is raised again.
 """
 
 import os
 import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 COMMAND, MODULE = "gamp-attention", "gamp_attention.cli.main"
@@ -27,6 +31,54 @@ def raise_interrupts() -> None:
     """Have Ctrl-C raise KeyboardInterrupt again: from now on there is something to tell."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def interruptible_compilation() -> Iterator[None]:
+    """Raise KeyboardInterrupt in or after the block if Ctrl-C was pressed in it and a library has ignored that.
+
+    Python prints and drops exceptions in callbacks from C, such as those of LLVM: compilation then continues, or ends
+    with another error. So each pass of the compiler checks whether Ctrl-C was pressed before it.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # within a block of this kind, in a thread, or with a handler of the user
+        return
+    from numba.core import event  # not above: this module is imported before anything else
+
+    pressed, hook = False, sys.unraisablehook
+
+    def press(number: int, frame: Any) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.default_int_handler(number, frame)
+
+    def report(unraisable: Any) -> None:
+        if unraisable.exc_type is not KeyboardInterrupt:
+            hook(unraisable)
+
+    class Check(event.Listener):
+        def on_start(self, event: Any) -> None:
+            if pressed:
+                raise KeyboardInterrupt
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    signal.signal(signal.SIGINT, press)
+    sys.unraisablehook = report
+    try:
+        with event.install_listener("numba:run_pass", Check()):
+            yield
+    except Exception:
+        if pressed:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = hook
+    if pressed:
+        raise KeyboardInterrupt
 
 
 if _is_command() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -15,6 +15,7 @@ from numba.core import types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 from gamp_attention._core.hashes import hash_bytes
+from gamp_attention._core.progress import announce_compilation
 
 PACKAGE = Path(__file__).parent.parent
 # in files with kernels, with classes or settings that kernels read, and with the compile options
@@ -32,10 +33,13 @@ class KernelCache(FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The compiled kernel, or None."""
         try:
-            return super().load_overload(sig, target_context) if is_known(sig) else None
+            stored = super().load_overload(sig, target_context) if is_known(sig) else None
         except Exception:  # whatever is wrong with a file on disk, the kernel can be compiled again
             self.flush()
-            return None
+            stored = None
+        if stored is None:
+            announce_compilation()
+        return stored
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Store a compiled kernel, beside those of other versions of a user's sources."""

@@ -18,6 +18,7 @@ from numba.core.registry import CPUDispatcher
 
 from gamp_attention._core.hashes import hash_bytes
 from gamp_attention._core.inlined import set_environments
+from gamp_attention._core.interrupts import interruptible_compilation
 from gamp_attention._core.kernel_cache import KernelCache, key_of_types
 
 _LOADED: list[Any] = []  # all compiled code stays, as others may hold its address
@@ -63,7 +64,8 @@ class Kernel(CPUDispatcher):
         collects = gc.isenabled()
         gc.disable()
         try:
-            return super().compile(sig)
+            with interruptible_compilation():
+                return super().compile(sig)
         finally:
             if collects:
                 gc.enable()

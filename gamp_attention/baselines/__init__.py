@@ -3,5 +3,9 @@
 from gamp_attention.baselines.descent import DescentResult, minimize_risk
 from gamp_attention.baselines.linear import LinearBaseline, linear_baseline
 from gamp_attention.baselines.linear_fit import LinearFit, fit_linear_baseline
+from gamp_attention.baselines.reference import ReferenceErrors, ReferenceVerdict, reference_errors
 
-__all__ = ["DescentResult", "LinearBaseline", "LinearFit", "fit_linear_baseline", "linear_baseline", "minimize_risk"]
+__all__ = [
+    "DescentResult", "LinearBaseline", "LinearFit", "ReferenceErrors", "ReferenceVerdict", "fit_linear_baseline",
+    "linear_baseline", "minimize_risk", "reference_errors",
+]  # fmt: skip

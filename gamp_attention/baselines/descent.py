@@ -128,7 +128,7 @@ def require_device(device: Any) -> None:
 @quiet
 def minimize_risk(
     data: Dataset,
-    init: Any = "semantic",
+    init: Any = None,
     risk: str = "exact",
     method: str = "gd",
     *,
@@ -148,7 +148,8 @@ def minimize_risk(
     Parameters
     ----------
     data : the samples.
-    init : "semantic", "positional", "random", "spectral", "posterior", or weights (d, r).
+    init : "semantic", "positional", "random", "spectral", "posterior", or weights (d, r). If not given, "semantic" for
+        data with a teacher, and "spectral" for your own arrays, which have none.
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     method : "gd", "momentum" (heavy ball), "nesterov", "sgd" (minibatches drawn anew at every step), which `trajectory`
         predicts; "adam"; or "lbfgs" (strong Wolfe line search, finished by Barzilai-Borwein steps). With another

@@ -8,8 +8,7 @@ import numpy as np
 from gamp_attention._core.files import write_archive
 from gamp_attention._core.spread import mean_and_error
 from gamp_attention._core.text import to_error
-from gamp_attention.baselines.linear_fit import fit_linear_baseline
-from gamp_attention.cli.belief import add_path, believed, path_numbers, path_of
+from gamp_attention.cli.belief import add_path, path_numbers, path_of, test_errors
 from gamp_attention.cli.options import add_l1, chosen_penalty
 from gamp_attention.cli.output import chosen, report, say
 from gamp_attention.data.dataset import Dataset
@@ -25,10 +24,25 @@ from gamp_attention.experiments.inference.path_result import RegularizationPath
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
 
+LAYER = (
+    "one attention layer with one head, queries equal to keys, weights of low rank, and no value matrix: "
+    "f(x) = softmax(z zᵀ) x with z = x Q/√d"
+)
+ELSE = (
+    "The layer has one head, queries equal to keys, low rank and no value matrix. For outputs of a general attention "
+    "layer train torch.nn.MultiheadAttention; for keys with weights of their own see DotProductAttention(tied=False)."
+)
+
 
 def add_fit(commands: Any) -> argparse.ArgumentParser:
     """Add the parser of `fit`."""
-    found = commands.add_parser("fit", help="GAMP on your own arrays, with the exact risk")
+    about = (
+        f"Train {LAYER}, on your own arrays. For several heads or value matrices use torch.nn.MultiheadAttention; for "
+        "keys with weights of their own, run_gamp in Python with DotProductAttention(tied=False). Exit status: 0 "
+        "converged, 1 not converged, 2 bad input, 130 interrupted. The first line of the summary states whether the "
+        "layer predicts better than a constant and than a linear layer."
+    )
+    found = commands.add_parser("fit", help="train an attention layer on your own arrays", description=about)
     found.add_argument(
         "data", metavar="DATA",
         help="arrays tokens (n,L,d), outputs (n,L,d) and, unless the tokens hold them, positions (L,d): an .npz file, "
@@ -96,46 +110,50 @@ def _problem(options: argparse.Namespace) -> Problem:
     return Problem(OwnArrays(tokens, outputs, stored.positions), train, test, units, data)
 
 
-def _told(problem: Problem, options: argparse.Namespace) -> str:
-    """What was done to the arrays, before the run."""
+def _described(problem: Problem, options: argparse.Namespace) -> str:
+    """Describe the arrays, and what was done to them before the run."""
     data, units = problem.data, problem.units
     n, L, d = problem.arrays.tokens.shape
     lines = [f"{n} sample{'s' * (n > 1)} of {L} token{'s' * (L > 1)} in {d} dimension{'s' * (d > 1)}"]
     if len(problem.test):
         lines[0] += f": {len(problem.train)} to train on, {len(problem.test)} held out (seed {options.seed})"
     if repeated := n - distinct_samples(problem.arrays.tokens):
-        known = ", so that samples held out may be known from training" if len(problem.test) else ""
-        lines.append(f"{repeated} samples have the tokens of another one{known}")
-    about = ""
+        known = "; samples held out may be among those trained on" if len(problem.test) else ""
+        lines.append(f"duplicates: {repeated} samples have the same tokens as another sample{known}")
     if problem.arrays.positions is None:
-        about = " about those"
         norms, chance = np.linalg.norm(data.source_means, axis=1), np.sqrt(data.traces[0] / data.alpha)
-        each = ", ".join(f"{norm:.3g} ({by_chance:.3g})" for norm, by_chance in zip(norms[:8], chance, strict=False))
         lines.append(
-            "positions: none given; the means of the tokens at each place are taken for those that the tokens hold, "
-            f"of norm (by chance alone) {each}{', …' if L > 8 else ''}"
+            "positions: not in the file. The mean token at each place is used instead. "
+            f"Its norm is {_several(norms)}; random tokens alone would give {_several(chance)}."
         )
     else:
-        lines.append("positions: as given, added to the tokens")
+        lines.append("positions: from the file, added to the tokens")
     if options.standardise:
         low, high = units.scale.min(), units.scale.max()
-        constant = f", but {units.constant} that are constant" if units.constant else ""
+        constant = f" ({units.constant} constant coordinates are only shifted)" if units.constant else ""
         lines.append(
-            "standardised: tokens and outputs less the mean of each coordinate over all tokens "
-            f"(size up to {np.abs(units.centre).max():.3g}), over its standard deviation ({low:.3g} to {high:.3g})"
-            f"{constant}; weights and training loss are in these units, errors and attention in those of the file"
+            "standardised: each coordinate of tokens and outputs is shifted by its mean over all tokens (up to "
+            f"{np.abs(units.centre).max():.3g}) and divided by its standard deviation ({low:.3g} to {high:.3g})"
+            f"{constant}. λ, weights and training loss are in these units, errors and attention in those of the file."
         )
     else:
-        squares = ", ".join(f"{s:.3g}" for s in data.traces[0][:8])
-        lines.append(f"not standardised: tokens have mean squares{about} {squares}{', …' if L > 8 else ''}")
+        lines.append(f"not standardised: variance of the tokens at each place {_several(data.traces[0])}")
     return "\n".join(lines)
+
+
+def _several(values: np.ndarray, most: int = 8) -> str:
+    """The first numbers of an array, separated by commas, to three digits; a number that repeats is written once."""
+    words = [f"{value:.3g}" for value in values]
+    if len(set(words)) == 1:
+        return words[0]
+    return ", ".join(words[:most]) + (", …" if len(words) > most else "")
 
 
 def _fit(options: argparse.Namespace) -> int:
     problem = _problem(options)
     out = options.out
     init = options.init if options.init in DATA_STARTS else load_weights(options.init)
-    say(options, _told(problem, options))
+    say(options, _described(problem, options))
     path = None
     if options.path is not None:
         path = path_of(problem.data, init, options)
@@ -145,10 +163,11 @@ def _fit(options: argparse.Namespace) -> int:
     layer = problem.layer(result.Q)
     tokens, outputs, positions = problem.arrays
     attention, errors = layer.attention(tokens), layer.errors(tokens, outputs)
-    x, y = (
-        (tokens, outputs) if not len(problem.test) else (np.asarray(each)[problem.train] for each in (tokens, outputs))
-    )
-    estimated, estimate, left_out = believed(problem.data, result, layer, x, y)
+    train, test = (tokens, outputs), None
+    if len(problem.test):
+        x, y = np.asarray(tokens), np.asarray(outputs)
+        train, test = (x[problem.train], y[problem.train]), (x[problem.test], y[problem.test])
+    estimated = test_errors(problem.data, result, layer, train, test)
     found: dict[str, Any] = {
         "Q": result.Q,
         **{name: value for name, value in result.overlaps.arrays().items() if value.size},
@@ -160,7 +179,7 @@ def _fit(options: argparse.Namespace) -> int:
         "lowest_eigenvalue": result.lowest_eigenvalue,
         "attention": attention,
         "errors": errors,
-        "errors_left_out": left_out,
+        "errors_left_out": estimated.left_out,
         "lam": problem.data.lam,
         "held_out": problem.test,
         "positions": layer.positions,
@@ -168,20 +187,22 @@ def _fit(options: argparse.Namespace) -> int:
         "scale": problem.units.scale,
     }
     write_archive("--out", out, "fit", found, options.force)
+    in_training = to_error(*mean_and_error(errors[problem.train]))
     lines = [
+        f"{'' if estimated.better else 'WARNING: '}{estimated.verdict}",
+        *([] if estimated.better else [ELSE]),
         result.message,
-        f"training loss {result.train_loss:.8g}, gradient norm {result.gradient_norm:.2g}, lowest eigenvalue of the "
-        f"Hessian {result.lowest_eigenvalue:.2g}, {result.n_off_global} of {len(problem.train)} samples off their "
-        "global proximal minimum",
-        estimated,
+        f"training loss {result.train_loss:.6g}, gradient norm {result.gradient_norm:.2g}, lowest eigenvalue of the "
+        f"Hessian {result.lowest_eigenvalue:.2g}; error of the training samples {in_training}",
+        estimated.text,
     ]
+    if result.n_off_global:
+        off = f"{result.n_off_global} of {len(problem.train)} samples"
+        lines.append(f"{off} are not at the global minimum of their proximal step: other minima of the risk are near.")
     told = result.to_dict()
     told |= told["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}
-    told |= {"standardised": options.standardise, "lam": problem.data.lam, "leave_one_out": estimate}
+    told |= {"standardised": options.standardise, "lam": problem.data.lam} | estimated.numbers
     told |= {"path": path_numbers(path)} if path is not None else {}
-    if len(problem.test):
-        said, numbers = _held_out_errors(problem, errors)
-        lines, told = [*lines, said], told | {"held_out": numbers}
     report(options, "\n".join([*lines, f"result: {out}"]), told)
     if options.plot:
         plot_fit(result, attention, options.plot, options.force)
@@ -208,22 +229,3 @@ def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> Gam
         write_archive("--out", out, "fit", found | {"train_loss": step.train_loss}, options.force)
         again = f"the weights of iteration {t} are in {out}: --init {out} with another --out continues from there"
         raise KeyboardInterrupt(f"interrupted, {again}") from None
-
-
-def _held_out_errors(problem: Problem, errors: np.ndarray) -> tuple[str, dict[str, Any]]:
-    """ε_g on the samples held out, of the layer and of a linear one trained on the same samples."""
-    (tokens, outputs, _), (train, test), centre = problem.arrays, (problem.train, problem.test), problem.units.centre
-    x, y = np.asarray(tokens)[test] - centre, np.asarray(outputs)[test] - centre
-    linear = np.mean((y - fit_linear_baseline(problem.data).weights @ x) ** 2, axis=(1, 2))
-    seen = {"test_error": errors[test], "linear_test_error": linear, "train_error": errors[train]}
-    told: dict[str, Any] = {"samples": len(test)}
-    words = []
-    for name, values in seen.items():
-        mean, error = mean_and_error(values)
-        told |= {name: mean, f"{name}_error": error if np.isfinite(error) else None}
-        words.append(to_error(mean, error))
-    said = (
-        f"test error ‖y − f‖²/(dL), mean of {len(test)} samples held out (standard error): {words[0]}; "
-        f"of a linear layer y = Wx {words[1]}; on the samples trained on {words[2]}"
-    )
-    return said, told

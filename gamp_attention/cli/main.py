@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gamp_attention._core import interrupts
+from gamp_attention._core.progress import Progress
 from gamp_attention._core.text import plain
 from gamp_attention._version import __version__
 from gamp_attention.cli.fit import add_fit
@@ -43,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         interrupts.raise_interrupts()
         check_extras(options)
         check_outputs(options)
-        return options.run(options)
+        with Progress(f"{options.command} "):  # solvers show in it where they are
+            return options.run(options)
     except (ValueError, TypeError, ImportError, OSError, MemoryError) as error:
         print(f"gamp-attention {options.command}: {error}", file=sys.stderr)
         return 2

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from gamp_attention._core.extras import require_modules
 from gamp_attention._core.files import require_checkpoint, require_distinct, require_replaceable, write_json
+from gamp_attention._core.progress import clear
 from gamp_attention.data.loading import ARRAYS, TORCH_FILES
 from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.experiments.figures import require_format
@@ -142,6 +143,7 @@ def _check_target(output: Output, force: bool) -> None:
 
 def say(options: argparse.Namespace, text: str) -> None:
     """Print for a reader: to standard error where JSON goes to standard output."""
+    clear()
     print(text, file=sys.stderr if options.json == "-" else sys.stdout)
 
 

@@ -244,6 +244,17 @@ class Dataset(Shown):
         assert self.targets is not None
         return self.targets @ np.asarray(self.tokens)
 
+    def read_outputs(self, rows: slice) -> np.ndarray:
+        """Return the outputs y of a range of samples, (rows, L, d), without the outputs of other samples in memory."""
+        if isinstance(self._outputs, np.ndarray):
+            return self._outputs[rows]
+        if self._outputs is not None:
+            return self._outputs.read(rows)
+        if self.targets is None:
+            raise ValueError("data: needs samples with outputs, got labels")
+        tokens = self.tokens[rows] if isinstance(self.tokens, np.ndarray) else self.tokens.read(rows)
+        return self.targets[rows] @ tokens
+
     def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, most: int) -> OutputStep:
         """ω, z and g of all samples in an iteration of message passing; see `gamp_attention.data.passes`."""
         return output_step(self._part(risk), risk, Q, D, V, z, most)

@@ -13,8 +13,13 @@ from gamp_attention.models.starts import SIZES, STARTS, fill_start
 DATA_STARTS = (*STARTS, "spectral", "posterior")
 
 
+def default_start(data: Dataset) -> str:
+    """Return the name of the start that solvers use by default: "semantic" with a teacher, else "spectral"."""
+    return "spectral" if data.Q_star is None else "semantic"
+
+
 def initial_weights(data: Dataset, init: Any, seed: Any = 0, risk: str = "exact") -> np.ndarray:
-    """Weights (d, r) from an array, or a name: those of `gamp_attention.models.starts`, "spectral" or "posterior"."""
+    """Return weights (d, r) from an array, a name of `DATA_STARTS`, or None for the default start of the data."""
     return several_starts(data, init, 1, seed, risk)[0][1]
 
 
@@ -23,6 +28,7 @@ def several_starts(
 ) -> list[tuple[str, np.ndarray]]:
     """Weights (d, r) to start from, with names: the start asked for, or the spectral ones, then random ones."""
     check.fits("rank", data.dim, data.rank)
+    init = default_start(data) if init is None else init
     random, found = generator(seed, Stream.STARTS), list[tuple[str, np.ndarray]]()
     if not isinstance(init, str):
         found.append(("given", check.array("init", init, (data.dim, data.rank)).copy()))

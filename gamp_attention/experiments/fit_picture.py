@@ -1,4 +1,4 @@
-"""The picture of a fit to own data: how it was learnt, what the layer attends to, and where other starts ended."""
+"""The picture of a fit to your own data: the run, the training losses of all starts, and attention matrices."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
+from gamp_attention.gamp.many_starts import AGREEMENT
 from gamp_attention.gamp.result import GampResult
 
 KINDS = {"spectral": COLOURS["semantic"], "random": COLOURS["random"], "positional": COLOURS["positional"]}
@@ -19,7 +20,7 @@ def plot_fit(
 
     Returns the axes (2, 4); those of panels that have nothing to show are off.
     """
-    with figure(path, 2, COLUMNS, (12, 6), overwrite) as axes:
+    with figure(path, 2, COLUMNS, (14, 6), overwrite) as axes:
         _draw_curves(axes[0], result)
         _draw_starts(axes[0, 3], result)
         spread = np.linspace(0, len(attention) - 1, min(COLUMNS - 1, len(attention))).astype(int)
@@ -51,31 +52,43 @@ def _ticks(matrix: np.ndarray) -> np.ndarray:
 
 
 def _draw_curves(row: Any, result: GampResult) -> None:
-    history = result.history
-    row[0].plot(history.train_loss, color=COLOURS["semantic"])
+    """Draw training loss and gradient norm of message passing and, behind it, of the descent that finished the run."""
+    phases: list[tuple[str, str, int, Any]] = [("message passing", COLOURS["semantic"], 0, result.history)]
+    if result.settling_history is not None:
+        begin = len(result.history.train_loss) - 1
+        phases.append(("descent", COLOURS["positional"], begin, result.settling_history))
+    for label, colour, begin, curve in phases:
+        steps = begin + np.arange(len(curve.train_loss))
+        above = curve.train_loss - result.train_loss
+        above = np.where(above > 1e-14 * abs(result.train_loss), above, np.nan)
+        row[0].plot(steps, curve.train_loss, color=colour)
+        row[1].semilogy(steps, above, color=colour)
+        row[2].semilogy(steps, curve.gradient_norm, color=colour, label=label)
     row[0].axhline(result.train_loss, color=GREY, lw=0.8, ls="--")
+    if len(phases) > 1:
+        row[2].legend(frameon=False, fontsize=8)
     row[0].set(title=r"training loss $\epsilon_t$", xlabel="iteration")
-    above = history.train_loss - result.train_loss
-    above = np.where(above > 1e-14 * abs(result.train_loss), above, np.nan)
-    row[1].semilogy(above, color=COLOURS["semantic"])
     row[1].set(title=r"$\epsilon_t$ above its end", xlabel="iteration")
-    row[2].semilogy(history.gradient_norm, color=COLOURS["semantic"])
     row[2].set(title=r"gradient norm $\|\nabla R\|/\lambda\sqrt{d}$", xlabel="iteration")
 
 
 def _draw_starts(axis: Any, result: GampResult) -> None:
-    """Training losses of all starts where they ended, or were left."""
+    """Draw the training losses of all starts when they ended or were stopped; diamonds have the selected weights."""
     drawn = set()
     for place, record in enumerate(sorted(result.starts, key=lambda each: each.train_loss), 1):
         name = record.name.rpartition(" ")[0] or record.name
-        colour = KINDS.get(name, DARK)
-        ended = record.status is not None
-        label = None if name in drawn else name
-        axis.plot(place, record.train_loss, "o", color=colour, mfc=colour if ended else "white", ms=6, label=label)
-        drawn.add(name)
+        colour, marker = KINDS.get(name, DARK), "D" if record.agreement >= AGREEMENT else "o"
+        face = colour if record.status is not None else "white"
+        axis.plot(place, record.train_loss, marker, color=colour, mfc=face, ms=6)
+        drawn.add((name, colour))
         if record.kept:
-            axis.plot(place, record.train_loss, "o", ms=12, mfc="none", color=DARK, label="kept")
-    axis.plot([], [], "o", color=GREY, mfc="white", label="left early")
-    axis.set(title=r"$\epsilon_t$ of all starts", xlabel="start, in order of loss")
+            axis.plot(place, record.train_loss, "o", ms=13, mfc="none", color=DARK, label="selected")
+    for name, colour in sorted(drawn):
+        axis.plot([], [], "s", color=colour, label=name)
+    agreeing = sum(record.agreement >= AGREEMENT for record in result.starts)
+    axis.plot([], [], "D", color=GREY, label=f"{agreeing} with (nearly)\nthe selected weights")
+    axis.plot([], [], "o", color=GREY, label=f"{len(result.starts) - agreeing} with others")
+    axis.plot([], [], "s", color=GREY, mfc="white", label="stopped early")
+    axis.set(title=r"$\epsilon_t$ of all starts when stopped", xlabel="start, in order of loss")
     axis.set_xticks(range(1, len(result.starts) + 1))
-    axis.legend(frameon=False, fontsize=9)
+    axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core import progress
 from gamp_attention._core.read_only import read_only
 from gamp_attention.damping import Damping
 from gamp_attention.data.dataset import Dataset
@@ -49,6 +50,11 @@ class Plan:
     may_bound: bool = False
 
 
+def described(at: Any) -> str:
+    """Return the training loss and the gradient norm of a `StepReport` or a `RiskAtPoint` in words."""
+    return f"training loss {at.train_loss:.4g}, gradient norm {at.gradient_norm:.1e}"
+
+
 class Loop:
     """Message passing from a start, and from further starts after it has ended.
 
@@ -61,10 +67,11 @@ class Loop:
     seen : the weights of the last entry of the history.
     bounded : whether searches are bounded now.
     start, ceiling : the weights of the last start, and a bound on the training loss that it was chosen for.
+    name : name of the start, for the display of progress.
     """
 
-    def __init__(self, plan: Plan, state: GampState, save: Callable[[], None] | None = None) -> None:
-        self._plan, self._save = plan, save
+    def __init__(self, plan: Plan, state: GampState, save: Callable[[], None] | None = None, name: str = "") -> None:
+        self._plan, self._save, self.name = plan, save, name
         self.t, self.escapes, self.record, self.seen = 0, 0, Recorder(), state.Q
         self._begin(state, np.inf)
 
@@ -129,6 +136,8 @@ class Loop:
         seen = risk_at(plan.data, self.state.Q, plan.risk) if report is None else report
         self.record.add(overlaps(plan.data, self.state.Q, self.state.V), seen.gradient_norm, seen.train_loss)
         self.seen = self.state.Q
+        if progress.is_shown():
+            progress.describe(f"{self.name}, iteration {self.t}, {described(seen)}")
         if plan.callback is not None and report is not None:
             plan.callback(self.t, read_only(self.state), read_only(report))
         if verdict is Status.CONVERGED:

@@ -21,11 +21,11 @@ class RaceSettings:
 
     rounds: tuple[int, ...] = (6, 15, 30)  # iterations after which those of higher loss are left
     share: float = 0.5  # of the starts that goes on
-    alike: float = 0.9  # overlap of weights from which on they agree
     whole: float = 0.1  # from which on shares are told in whole percents
 
 
 RACE = RaceSettings()
+AGREEMENT = 0.9  # overlap with the selected weights from which on weights count as (nearly) the same
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +106,9 @@ class Race:
         self._plan, self._n_finish, self._file, self._round = plan, n_finish, file, 0
         save = None if file is None else self._save
         self._names = [name for name, _ in starts]
-        self.loops = {k: Loop(plan, state, save) for k, (_, state) in enumerate(starts)}
+        n = len(starts)
+        counted = [f"start {k} of {n} ({name})" if n > 1 else f"{name} start" for k, (name, _) in enumerate(starts, 1)]
+        self.loops = {k: Loop(plan, state, save, counted[k]) for k, (_, state) in enumerate(starts)}
         self._left: dict[int, Left] = {}
         self._ends: dict[int, GampResult] = {}
         stored = None if file is None else file.load()
@@ -189,16 +191,17 @@ def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:
 
 
 def told(records: tuple[StartRecord, ...]) -> str:
-    """How many starts agree with the one kept, and how much higher the others were."""
-    others = [record for record in records if record.agreement < RACE.alike]
+    """Return sentences on the starts: which one is kept, how many agree with it, how much higher the others were."""
     name = next(record.name for record in records if record.kept)
-    text = (
-        f"; {name} kept, the lowest training loss of {len(records)} starts, of which {len(records) - len(others)} agree"
-    )
+    others = [record.excess for record in records if record.agreement < AGREEMENT]
+    best, n, agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(others)
     if not others:
-        return text
-    low, high = min(record.excess for record in others), max(record.excess for record in others)
-    return f"{text}; the others were {_percent(low)} to {_percent(high)} % higher"
+        return f"{best} All {n} gave (nearly) the same weights."
+    weights = f"{agree} of {n} gave (nearly) the same weights" if agree > 1 else "No other start gave the same weights"
+    low, high = _percent(min(others)), _percent(max(others))
+    span = low if low == high else f"{low} to {high}"
+    rest = f"the other {len(others)}" if len(others) > 1 else "the other one"
+    return f"{best} {weights}; {rest} had a training loss {span} % higher when stopped."
 
 
 def _percent(share: float) -> str:

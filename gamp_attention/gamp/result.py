@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core import progress
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, overlaps, risk_at, susceptibility
 from gamp_attention.gamp.budget import BUDGET, can_solve_for_variances, samples_to_verify
-from gamp_attention.gamp.loop import Loop, Plan
-from gamp_attention.gamp.settling import Settled, is_fixed_point, settle
+from gamp_attention.gamp.loop import Loop, Plan, described
+from gamp_attention.gamp.settling import Settled, SettlingHistory, is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
 from gamp_attention.penalties.matrix import on_kinks
 from gamp_attention.results import Ended, History, Overlaps, Status
@@ -46,6 +47,7 @@ class GampResult(Ended):
     state : the last state of message passing, to go on from.
     starts : what became of each start; see `gamp_attention.gamp.many_starts`.
     message : the outcome in words.
+    settling_history : training loss and gradient norm along the descent of the settling phase; None without this phase.
     """
 
     status: Status
@@ -69,6 +71,16 @@ class GampResult(Ended):
     message: str
     n_searched: int = 0
     starts: tuple[Any, ...] = ()
+    settling_history: SettlingHistory | None = None
+
+
+ENDINGS = {
+    Status.CONVERGED: "converged after {} iterations",
+    Status.MAX_ITER: "reached its limit of {} iterations",
+    Status.STALLED: "stopped improving after {} iterations",
+    Status.DIVERGED: "diverged after {} iterations",
+    Status.NONFINITE: "reached numbers that are not finite after {} iterations",
+}
 
 
 def followed(plan: Plan, loop: Loop) -> GampResult:
@@ -88,8 +100,13 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
     """
     data, risk, tol, watch = plan.data, plan.risk, plan.tol, loop.watch
     descents = list[Settled]()
+
+    def show(at: RiskAtPoint) -> None:
+        if progress.is_shown():
+            progress.describe(f"{loop.name}, descent after message passing, {described(at)}")
+
     while plan.settling and passing in CYCLES and (start is not None or np.isfinite(watch.lowest_loss)):
-        settled = settle(data, risk, watch.lowest_Q if start is None else start, tol)
+        settled = settle(data, risk, watch.lowest_Q if start is None else start, tol, callback=show)
         descents.append(settled)
         if start is not None or settled.gradient_norm > tol or not loop.resume(settled.n_iter):
             break
@@ -103,7 +120,7 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
     Q, V, status, n_settle = best.Q, best.V, passing, sum(settled.n_iter for settled in descents)
     if tol > 0 and not data.penalty.smooth:
         Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
-    message = f"message passing: {passing.value} after {loop.t} iterations"
+    message, descent = f"Message passing {ENDINGS[passing].format(loop.t)}", None
     lowest = min(descents, key=lambda settled: (not settled.gradient_norm <= tol, settled.train_loss), default=None)
     if lowest is not None:
         reached, higher = lowest.gradient_norm <= tol, passing is Status.CONVERGED
@@ -112,9 +129,13 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
         if reached and not higher:
             status = Status.SETTLED
         if not higher and (start is not None or reached or lowest.gradient_norm < watch.best_norm):
-            Q = lowest.Q
-        message += f"; settling: {'converged' if status.converged else 'stalled'} after {n_settle}"
+            Q, descent = lowest.Q, lowest.history
+        begin = "its start" if start is not None else "the weights of lowest training loss"
+        ending = "converged" if status.converged else "stopped without converging"
+        message += f"; a descent from {begin} {ending} after {n_settle} steps"
+    message += "."
 
+    progress.describe(f"{loop.name}, checking whether the weights are a minimum")
     at = risk_at(data, Q, risk)
     if lowest is not None and can_solve_for_variances(data, loop.bounded):
         settled_V = susceptibility(data, at, Q, quick=loop.bounded)
@@ -123,7 +144,8 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
     fixed = is_fixed_point(data, at, V, samples=some) if status.converged else None
     curvature = lowest_curvature(data, at, Q, plan.direction) if status.converged else None
     if curvature is not None and not curvature.is_minimum:
-        message += f"; a saddle of the risk, lowest eigenvalue {curvature.lowest_eigenvalue:.2g}: escape=True leaves it"
+        eigenvalue = f"lowest eigenvalue of the Hessian {curvature.lowest_eigenvalue:.2g}"
+        message += f" The weights are a saddle of the risk ({eigenvalue}): escape=True leaves it."
     samples = samples_to_verify(data, loop.bounded, BUDGET.searches)
     n_off, n_near = _competing_minima(data, risk, at, V, samples, BUDGET.starts if loop.bounded else None)
     if tol > 0 and not status.converged:
@@ -136,17 +158,17 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
         lowest_eigenvalue=np.nan if curvature is None else curvature.lowest_eigenvalue,
         direction=None if curvature is None else curvature.direction, n_escapes=loop.escapes,
         n_off_global=n_off, n_near_jump=n_near, n_searched=data.n_samples if samples is None else len(samples),
-        state=last if data.rows_here else last.fetched(), message=message,
+        state=last if data.rows_here else last.fetched(), message=message, settling_history=descent,
     )  # fmt: skip
 
 
 def _advice(data: Dataset, risk: str, status: Status, norm: float) -> str:
-    """How to go on from weights that did not converge."""
+    """Return a sentence on how to continue from weights that did not converge."""
     method = "lbfgs" if data.penalty.quadratic else "gd"
     longer = "a larger max_iter or " if status is Status.MAX_ITER else ""
     return (
-        f"; not converged, gradient norm {norm:.2g}: {longer}minimize_risk(data, result.Q, {risk!r}, {method!r}) "
-        "goes on from these weights, the best so far"
+        f" Not converged, gradient norm {norm:.2g}: {longer}minimize_risk(data, result.Q, {risk!r}, {method!r}) "
+        "continues from these weights, the best so far."
     )
 
 

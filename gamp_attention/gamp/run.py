@@ -8,11 +8,12 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.overflow import quiet
+from gamp_attention._core.progress import showing
 from gamp_attention.damping import Damping
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import overlaps
-from gamp_attention.data.starts import several_starts
+from gamp_attention.data.starts import default_start, several_starts
 from gamp_attention.gamp.budget import BUDGET
 from gamp_attention.gamp.checkpoint import Checkpoint, digest
 from gamp_attention.gamp.escape import ESCAPE, way_down
@@ -27,9 +28,10 @@ from gamp_attention.results import finish
 
 
 @quiet
+@showing("message passing ")
 def run_gamp(
     data: Dataset,
-    init: Any = "semantic",
+    init: Any = None,
     risk: str = "exact",
     *,
     damping: Any = "adaptive",
@@ -51,6 +53,7 @@ def run_gamp(
     checkpoint: Any = None,
     checkpoint_every: float = 60.0,
     raise_on_failure: bool = False,
+    progress: bool | None = None,
 ) -> GampResult:
     """Run damped GAMP to a critical point of the training risk of equation (3).
 
@@ -61,7 +64,9 @@ def run_gamp(
     data : the samples.
     init : "semantic", "positional", "random", "spectral" (from the data alone), "posterior" (from the data and the
         teacher's map), weights (d, r), a `GampState`, whose memory a run then begins with: near a fixed point it
-        stays there; or the result of a run on data that are nearly the same, to go on from its fixed point.
+        stays there; or the result of a run on data that are nearly the same, to go on from its fixed point. If not
+        given, "semantic" for data with a teacher, and "spectral" for your own arrays, which have none; with
+        `n_starts=8`, as in the command `fit`, the lowest of several minima is kept.
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     damping : the step β in (0, 1], a sequence with one for each iteration, or "adaptive": 0.3 at first, and
         on divergence or a stall back to the best state with a smaller one; see also `accelerate`.
@@ -104,6 +109,8 @@ def run_gamp(
         same iterations, to the last bit, of all starts. max_iter may have grown since; all else must be the same.
     checkpoint_every : least seconds between two writes.
     raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
+    progress : whether start, iteration, training loss and gradient norm are shown on standard error while it runs; if
+        not given, on a terminal, for runs of more than a second.
 
     Returns
     -------
@@ -125,6 +132,7 @@ def run_gamp(
     """
     require_dataset(data)
     data.terms(risk)
+    init = default_start(data) if init is None else init
     tol = check.real("tol", tol, low=0)
     max_iter = check.integer("max_iter", max_iter, low=1)
     Damping(damping)  # checks it
@@ -204,7 +212,7 @@ def run_gamp(
         loop.leave(initial_state(data, Q, V), ceiling)
         result = followed(plan, loop)
     records = race.records(result, loop)
-    message = result.message + (told(records) if n_starts > 1 else "")
+    message = f"{result.message} {told(records)}" if n_starts > 1 else result.message
     return finish(replace(result, starts=records, message=message), raise_on_failure, "run_gamp")
 
 

@@ -7,6 +7,7 @@ the gradient. The end is checked to be a fixed point of GAMP: for a V that is sm
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, hessian_product, risk_at
 from gamp_attention.penalties.matrix import on_kinks, penalty_total, proximal_map
-from gamp_attention.results import shown
+from gamp_attention.results import Result, shown
 
 
 class SettlingSettings(NamedTuple):
@@ -32,6 +33,21 @@ class SettlingSettings(NamedTuple):
 
 SETTLING = SettlingSettings()
 Risk = Callable[[np.ndarray], RiskAtPoint]
+Visit = Callable[[RiskAtPoint], None]
+
+
+@dataclass(frozen=True, eq=False)
+class SettlingHistory(Result):
+    """Training loss and gradient norm along the descent of the settling phase.
+
+    Attributes
+    ----------
+    train_loss : (K + 1,) ε_t at the start of the descent and after each of its K steps.
+    gradient_norm : (K + 1,) ‖∇R‖_F/(λ√d) there.
+    """
+
+    train_loss: np.ndarray
+    gradient_norm: np.ndarray
 
 
 @shown
@@ -40,21 +56,35 @@ class Settled(NamedTuple):
 
     Q: np.ndarray  # (d, r) weights
     gradient_norm: float  # ‖∇R‖_F/(λ√d) there
-    n_iter: int  # of L-BFGS or proximal gradient steps, plus Newton steps
+    n_iter: int  # number of L-BFGS or proximal gradient steps, plus Newton steps
     train_loss: float  # ε_t there
+    history: SettlingHistory
 
 
-def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 5000) -> Settled:
-    """Minimise the risk from Q until ‖∇R‖_F/(λ√d) <= tol or nothing improves."""
+def settle(
+    data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 5000, callback: Visit | None = None
+) -> Settled:
+    """Minimise the risk from Q until ‖∇R‖_F/(λ√d) <= tol or nothing improves.
+
+    `callback` is called with the risk at the start and after each step.
+    """
     smooth = data.penalty.smooth
     descend = quasi_newton if smooth else proximal_gradient
+    losses, norms = list[float](), list[float]()
 
     def evaluate(Q: np.ndarray) -> RiskAtPoint:
         return risk_at(data, Q, risk)
 
+    def visit(at: RiskAtPoint) -> None:
+        losses.append(at.train_loss)
+        norms.append(at.gradient_norm)
+        if callback is not None:
+            callback(at)
+
+    visit(evaluate(Q))
     best, n_iter, handover = Q, 0, SETTLING.handover
     while True:
-        best, more = descend(data, evaluate, best, max(tol, handover), max_iter - n_iter)
+        best, more = descend(data, evaluate, best, max(tol, handover), max_iter - n_iter, visit)
         n_iter += more
         at = risk_at(data, best, risk)
         accuracy = SETTLING.exact if data.n_tokens * data.rank <= 2 else SETTLING.inexact
@@ -68,29 +98,38 @@ def settle(data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 
                 accuracy = SETTLING.exact
                 continue
             best, at = trial, trial_at
+            visit(at)
         if smooth or at.gradient_norm <= tol or handover <= tol or n_iter >= max_iter:
-            return Settled(best, at.gradient_norm, n_iter, at.train_loss)
+            history = SettlingHistory(np.array(losses), np.array(norms))
+            return Settled(best, at.gradient_norm, n_iter, at.train_loss, history)
         handover *= 0.1  # the entries at kinks were not all known yet
 
 
-def quasi_newton(data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int) -> tuple[np.ndarray, int]:
-    """L-BFGS on a risk of these data: weights and iterations."""
+def quasi_newton(
+    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None
+) -> tuple[np.ndarray, int]:
+    """Minimise a risk of these data by L-BFGS; return weights and iterations."""
     from scipy.optimize import minimize
 
-    shape = Q.shape
+    shape, latest = Q.shape, list[RiskAtPoint]()
 
     def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
         at = evaluate(x.reshape(shape))
+        latest[:] = [at]
         return at.train_loss * data.dim, at.gradient.ravel()
+
+    def accepted(_: np.ndarray) -> None:  # the last point of a line search is the one that is accepted
+        if visit is not None:
+            visit(latest[0])
 
     gtol = tol * data.penalty.strength * np.sqrt(data.dim / Q.size)
     options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "maxcor": 20, "ftol": 0.0, "gtol": gtol}
-    found = minimize(value_and_gradient, Q.ravel(), jac=True, method="L-BFGS-B", options=options)
+    found = minimize(value_and_gradient, Q.ravel(), jac=True, method="L-BFGS-B", callback=accepted, options=options)
     return found.x.reshape(shape), int(found.nit)
 
 
 def proximal_gradient(
-    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int
+    data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None
 ) -> tuple[np.ndarray, int]:
     """Accelerated proximal gradient steps (FISTA with restarts): the weights of smallest gradient, and iterations.
 
@@ -112,6 +151,8 @@ def proximal_gradient(
             if data.dim * there.train_loss - penalty_total(penalty, moved) <= allowed + rounding:
                 break
             bound *= SETTLING.bound_growth
+        if visit is not None:
+            visit(there)
         if there.gradient_norm < best_norm:
             best, best_norm = moved, there.gradient_norm
         if there.gradient_norm <= tol:

@@ -85,10 +85,10 @@ def stored(folder, tokens, outputs, positions=None):
 def test_positions_in_the_tokens_give_the_layer_of_positions_beside_them(arrays, tmp_path, fit):
     path, data = arrays
     _, beside, words, first = fit(path, "--out", "beside.npz")
-    assert "positions: as given" in words
+    assert "positions: from the file" in words
     within = stored(tmp_path, data.tokens + data.positions, data.outputs)
     _, inside, words, second = fit(within)
-    assert "positions: none given; the means of the tokens" in words
+    assert "positions: not in the file. The mean token at each place is used instead." in words
     assert (beside["positions"], inside["positions"]) == ("given", "in the tokens")
     assert inside["train_loss"] == pytest.approx(beside["train_loss"], rel=1e-9)
     assert np.allclose(first["attention"], second["attention"], atol=1e-6)
@@ -135,7 +135,7 @@ def test_standardised_data_do_not_depend_on_units(tmp_path, fit):
     _, plain, words, _ = fit(stored(tmp_path, x, y))
     assert "not standardised" in words
     _, first, words, one = fit(stored(tmp_path, x, y), "--standardise")
-    assert "standardised: tokens and outputs less the mean of each coordinate" in words
+    assert "standardised: each coordinate of tokens and outputs is shifted by its mean" in words
     scale, shift = np.linspace(1, 9, 20), np.linspace(-50, 50, 20)
     _, second, _, other = fit(stored(tmp_path, x * scale + shift, y * scale + shift), "--standardise")
     assert second["train_loss"] == pytest.approx(first["train_loss"], rel=1e-8)
@@ -170,7 +170,7 @@ def test_the_picture_of_a_fit(arrays, tmp_path, fit):
     path, _ = arrays
     _, _, words, _ = fit(path, "--plot", "fit.png", "--out", "picture.npz")
     assert "picture: fit.png" in words
-    assert "the lowest training loss of 8 starts" in words
+    assert "Best of 8 starts: 'spectral" in words
     assert (tmp_path / "fit.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
@@ -199,8 +199,8 @@ def test_degenerate_data_have_a_sensible_answer(kind, flags, tmp_path, fit):
     assert np.isfinite(found["errors"]).all()
     assert np.allclose(found["attention"].sum(axis=2), 1)
     repeated = {"constant rows": 29, "duplicate rows": 45, "zeros": 29}.get(kind)
-    assert (f"{repeated} samples have the tokens of another one" in words) == (repeated is not None)
-    assert ("but 1 that are constant" in words) == (kind == "constant coordinate" and bool(flags))
+    assert (f"{repeated} samples have the same tokens as another sample" in words) == (repeated is not None)
+    assert ("1 constant coordinates are only shifted" in words) == (kind == "constant coordinate" and bool(flags))
 
 
 def test_one_sample_needs_positions(tmp_path, capsys, fit):
@@ -222,7 +222,7 @@ def test_the_test_error_is_estimated_from_training_data(arrays, tmp_path, fit):
     assert estimate["test_error_error"] == pytest.approx(loo.test_error_error, rel=1e-6)
     assert estimate["trusted"] == loo.trusted
     assert np.allclose(found["errors_left_out"], loo.errors, rtol=1e-5)
-    assert "by leaving samples out (standard error)" in words
+    assert re.search(r"^error .*  leave-one-out$", words, re.MULTILINE)
     assert estimate["test_error"] > found["errors"].mean()
 
 
@@ -252,6 +252,130 @@ def test_a_path_chooses_the_penalty(arrays, tmp_path, fit):
     assert "RegularizationPath: 3 values" in words
     assert "picture: fit.path.png" in words
     assert (tmp_path / "fit.path.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    status, report, _, _ = fit(path, "--path", "--n-starts", "1")
+    status, report, words, _ = fit(path, "--path", "--n-starts", "1")
+    assert report["path"]["lam"][:20] == pytest.approx(np.geomspace(0.01 / 30, 0.3, 20).tolist())
     assert len(report["path"]["lam"]) == 20
-    assert report["path"]["lam"][0] == pytest.approx(0.01 / 30)
+
+
+def test_a_path_goes_beyond_its_first_values_until_the_best_lies_inside(arrays, fit):
+    """With a λ of 3 the first twenty values end at .1; the best is next to .03."""
+    path, _ = arrays
+    _, report, words, _ = fit(path, "--path", "--lam", "3", "--n-starts", "2")
+    lams, best = np.array(report["path"]["lam"]), report["path"]["best"]
+    assert "The best λ is the smallest of 20 values: 8 smaller values are tried." in words
+    assert len(lams) == 28
+    assert np.allclose(np.diff(np.log(lams)), np.log(30) * 2 / 19)
+    assert lams.min() < lams[best] == report["lam"] < 0.1
+    assert "value tried" not in words
+    at_edge = report["path"]["test_error"][np.argmin(abs(lams - 0.1))]
+    assert report["path"]["test_error"][best] < at_edge
+
+
+@pytest.mark.parametrize(
+    ("lam", "said"),
+    [("1e-4", None), ("1000", "The weights are zero at every λ: 8 smaller values are tried."),
+     ("1e6", "The weights are zero at every λ; the path is not extended beyond a factor of 10000 from --lam.")],
+)  # fmt: skip
+def test_a_path_ends_where_the_error_is_flat_or_far_from_lam(lam, said, tmp_path, fit):
+    """Without noise the error falls to a constant as λ → 0; all weights are zero from a λ of about 1 on."""
+    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), 40, 3.0, seed=0)
+    path = stored(tmp_path, data.tokens + data.positions, data.outputs)
+    _, report, words, _ = fit(path, "--path", "--lam", lam, "--n-starts", "1")
+    lams = np.array(report["path"]["lam"])
+    assert float(lam) / 1e4 <= lams.min() <= lams.max() <= float(lam) * 1e4
+    if said is not None:
+        assert said in words
+    if lam != "1e6":
+        assert report["lam"] < 1
+        assert report["better_than_references"]
+        edge = report["lam"] in (lams.min(), lams.max())
+        assert edge == ("value tried" in words)
+
+
+def test_values_of_a_path_that_are_given_are_kept(arrays, fit):
+    path, _ = arrays
+    _, report, words, _ = fit(path, "--path", "1", "0.1", "--n-starts", "1")
+    assert report["path"]["lam"] == [1.0, 0.1]
+    assert "The best λ, 0.1, is the smallest value tried: give smaller values as well" in words
+    _, report, words, _ = fit(path, "--path", "0.003", "0.3", "0.01", "--n-starts", "1")
+    assert report["path"]["lam"] == [0.003, 0.3, 0.01]
+    if report["lam"] == 0.01:
+        assert "value tried" not in words
+
+
+def heads(n=150, L=3, d=16):
+    """Outputs of a plain attention layer of torch, with several heads and value matrices."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    x = torch.randn(n, L, d)
+    layer = torch.nn.MultiheadAttention(d, 4, batch_first=True)
+    with torch.no_grad():
+        return x.numpy().astype(float), layer(x, x, x)[0].numpy().astype(float)
+
+
+@pytest.mark.parametrize("flags", [(), ("--held-out", "0.3"), ("--standardise",)], ids=["raw", "held out", "standard"])
+def test_a_layer_that_is_worse_than_none_is_no_success(flags, tmp_path, fit):
+    x, y = heads()
+    status, report, words, found = fit(stored(tmp_path, x, y), *flags, "--n-starts", "2")
+    assert status == 0  # the training has converged
+    summary = words.splitlines()[3]
+    assert summary.startswith("WARNING: The layer predicts worse than the linear layer y = Wx, the mean output and")
+    assert "torch.nn.MultiheadAttention" in words.splitlines()[4]
+    assert summary == f"WARNING: {report['verdict']}"
+    assert report["better_than_references"] is False
+    estimate = report["leave_one_out"]
+    train = np.setdiff1d(np.arange(len(x)), found["held_out"])
+    assert estimate["zero_test_error"] == pytest.approx(np.mean(y[train] ** 2))
+    n = len(train)
+    assert estimate["mean_test_error"] == pytest.approx(np.var(y[train], axis=0).mean() * (n / (n - 1)) ** 2)
+    assert estimate["test_error"] > 2 * estimate["zero_test_error"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--held-out", "0.3"), ("--standardise",)], ids=["raw", "held out", "standard"])
+def test_a_layer_that_the_data_are_made_of_is_a_success(flags, tmp_path, fit):
+    data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), 40, 4.0, seed=1)
+    path = stored(tmp_path, data.tokens + data.positions, data.outputs)
+    status, report, words, found = fit(path, *flags)
+    assert status == 0
+    assert "WARNING" not in words
+    assert words.splitlines()[3] == report["verdict"]
+    assert report["verdict"].startswith("The layer predicts better than the linear layer y = Wx, the mean output and")
+    assert report["better_than_references"] is True
+    estimate = report["leave_one_out"]
+    assert estimate["test_error"] < 0.5 * estimate["linear_test_error"] < 0.5 * estimate["zero_test_error"]
+    rows = [line.split() for line in words.splitlines() if line.startswith(("this layer", "linear", "mean o", "y = 0"))]
+    assert [float(row[-1].partition("(")[0]) for row in rows] == pytest.approx(
+        [report["held_out" if "--held-out" in flags else "leave_one_out"][f"{name}test_error"]
+         for name in ("", "linear_", "mean_", "zero_")],
+        rel=0.05,
+    )  # fmt: skip
+    if "--held-out" in flags:
+        test = found["held_out"]
+        assert report["held_out"]["zero_test_error"] == pytest.approx(np.mean(data.outputs[test] ** 2))
+
+
+def test_weights_that_have_not_converged_are_compared_too(arrays, tmp_path, fit):
+    path, _ = arrays
+    status, report, _, _ = fit(path, "--max-iter", "1", "--n-starts", "1", "--out", "cut.npz")
+    assert status == 1
+    assert not report["leave_one_out"]["trusted"]
+    assert "which is not reliable here: compare with --held-out 0.2" in report["verdict"]
+
+
+def test_the_picture_shows_the_descent_and_the_starts_that_agree(model, tmp_path):
+    from gamp_attention.experiments.fit_picture import plot_fit
+
+    data = ga.sample(model, 200, 1.5, seed=0)
+    result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300, n_starts=4)
+    assert result.status is ga.Status.SETTLED
+    axes = plot_fit(result, data.student(data.fields(result.Q)))
+    passing, descent = axes[0, 2].lines
+    assert len(passing.get_xdata()) == result.n_iter + 1
+    assert descent.get_xdata()[0] == result.n_iter
+    assert descent.get_ydata()[-1] == pytest.approx(result.settling_history.gradient_norm[-1])
+    assert axes[0, 0].lines[1].get_ydata()[-1] == pytest.approx(result.train_loss)
+    agreeing = sum(record.agreement >= 0.9 for record in result.starts)
+    drawn = [line for line in axes[0, 3].lines if line.get_marker() == "D" and len(line.get_xdata())]
+    assert len(drawn) == agreeing
+    said = "No other start" if agreeing == 1 else f"{agreeing} of 4 gave" if agreeing < 4 else "All 4 gave"
+    assert said in result.message

@@ -138,7 +138,7 @@ def test_random_states(taught):
 
 
 def test_a_run_that_does_not_converge_is_told(taught):
-    with pytest.warns(ConvergenceWarning, match="GampAttention: message passing: max_iter after 2"):
+    with pytest.warns(ConvergenceWarning, match="GampAttention: Message passing reached its limit of 2 iterations"):
         model = ga.GampAttention(max_iter=2, n_starts=1).fit(taught.tokens, taught.outputs)
     assert model.predict(taught.tokens).shape == taught.tokens.shape
 

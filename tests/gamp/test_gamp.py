@@ -92,8 +92,55 @@ def test_settling_finishes_what_message_passing_cannot(model):
     assert result.message_passing in (ga.Status.DIVERGED, ga.Status.STALLED)
     assert result.n_settle > 0
     assert result.fixed_point
-    assert "settling: converged" in result.message
+    assert f"a descent from the weights of lowest training loss converged after {result.n_settle}" in result.message
     assert layer_gradient_norm(data, result.Q, "exact") < 1.1e-8
+
+
+@pytest.mark.parametrize("penalty", [None, ga.ElasticNet(0.01, 0.002)])
+def test_the_descent_that_finishes_a_run_is_recorded(penalty, model):
+    """From the lowest loss of message passing to the weights that are returned, never up."""
+    sampled = ga.sample(model, 200, 1.5, seed=0)
+    data = ga.Dataset(sampled.tokens, sampled.outputs, sampled.positions, penalty=penalty)
+    result = ga.run_gamp(data, sampled.Q_star, damping=1.0, max_iter=300)
+    assert result.status is ga.Status.SETTLED
+    descent = result.settling_history
+    assert len(descent.train_loss) == len(descent.gradient_norm) <= result.n_settle + 1
+    assert len(descent.train_loss) >= result.n_settle  # a Newton step that is not taken is no entry
+    assert descent.train_loss[0] == pytest.approx(result.history.train_loss.min(), rel=1e-3)
+    assert descent.train_loss[-1] == pytest.approx(result.train_loss, rel=1e-9)
+    assert descent.gradient_norm[-1] == pytest.approx(result.gradient_norm, rel=1e-2)
+    if penalty is None:
+        assert np.diff(descent.train_loss).max() < 1e-12
+    assert result.to_dict()["settling_history"]["train_loss"] == descent.train_loss.tolist()
+    assert ga.run_gamp(data, result.Q).settling_history is None
+
+
+def without_teacher():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 2, 30))
+    rows = rng.normal(size=(90, 20))
+    return {
+        "attention": ga.Dataset(x, 0.7 * x + 0.3 * x[:, ::-1], lam=0.05),
+        "keys of their own": ga.Dataset(x, x, student=ga.DotProductAttention(tied=False), rank=2, lam=0.1),
+        "labels": ga.LabelledDataset(rows, np.sign(rows[:, 0]), ga.LogisticLoss(), lam=0.1),
+        "no outputs": ga.Dataset(x, 0 * x),
+    }
+
+
+@pytest.mark.parametrize("kind", without_teacher())
+def test_own_data_start_from_spectral_weights(kind):
+    data = without_teacher()[kind]
+    default, named = ga.run_gamp(data), ga.run_gamp(data, "spectral")
+    assert default.converged
+    assert np.array_equal(default.Q, named.Q)
+    assert [each.name for each in default.starts] == [each.name for each in named.starts]
+    pytest.importorskip("torch")
+    descents = [ga.minimize_risk(data, *init, max_iter=3) for init in ((), ("spectral",))]
+    assert np.array_equal(descents[0].Q, descents[1].Q)
+
+
+def test_data_with_a_teacher_start_from_its_weights(data):
+    assert np.array_equal(ga.run_gamp(data).Q, ga.run_gamp(data, "semantic").Q)
 
 
 def test_breakdown_is_a_status_and_nothing_hangs(data):

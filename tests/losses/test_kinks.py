@@ -94,4 +94,4 @@ def test_a_run_with_kinks_ends_soon_and_says_how(init):
     norm = np.linalg.norm(ga.gradient(data, result.Q)) / (data.lam * np.sqrt(data.dim))
     assert norm == pytest.approx(result.gradient_norm, rel=1e-6, abs=1e-12)
     assert result.converged == (norm <= 1e-8)
-    assert result.converged or "goes on from these weights" in result.message
+    assert result.converged or "continues from these weights" in result.message

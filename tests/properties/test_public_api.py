@@ -54,8 +54,8 @@ def test_message_passing_ends_finite_and_says_how(data, init, accelerate):
     assert norm == pytest.approx(result.gradient_norm, rel=1e-6, abs=1e-12)
     assert ga.train_loss(data, result.Q) == pytest.approx(result.train_loss, rel=1e-9, abs=1e-300)
     assert result.converged == (norm <= 1e-8)
-    assert result.converged or "goes on from these weights" in result.message
-    with pytest.raises(ga.ConvergenceError, match="goes on from") if not result.converged else nullcontext():
+    assert result.converged or "continues from these weights" in result.message
+    with pytest.raises(ga.ConvergenceError, match="continues from") if not result.converged else nullcontext():
         ga.run_gamp(data, init, accelerate=accelerate, max_iter=40, raise_on_failure=True)
 
 

@@ -146,6 +146,7 @@ LINES = {
     "phase_boundaries": "ga.phase_boundaries(SHARP, omegas=[0.3], alphas=(1.2, 1.3), tol=0.1, threads=1)",
     "power_law_spectrum": "ga.power_law_spectrum(exponent=1.0, n_classes=2, weight=None, variance=0.25)",
     "leave_one_out": "ga.leave_one_out(DATA, FIT, form='hessian', refits=1)",
+    "reference_errors": "ga.reference_errors(DATA, tokens=X, outputs=Y, units=None).verdict(errors=PLUS_MINUS)",
     "regularization_path": (
         "ga.regularization_path(DATA, lams=[0.1, 1.0], init='random', n_starts=1, parameter='lam', form='cavity', "
         "tol=1e-3, max_iter=12, folds=2, seed=0, predict=False, progress=False)"
@@ -206,8 +207,9 @@ GIVEN = {
     "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches", "Comparison",
     "ConvergenceError", "DataLaw", "DebiasedWeights", "Denoised", "Departure", "DescentResult", "GLMModel",
     "GampResult", "History", "KinkWarning", "LeaveOneOut", "LinearBaseline", "LinearFit", "MixtureModel",
-    "PhaseBoundaries", "RegularizationPath", "SampledLaw", "SpectralDirections", "SpectralOverlap", "Stability",
-    "StartRecord", "StateEvolutionResult", "Status", "Sweep", "Trajectory", "__version__",
+    "PhaseBoundaries", "ReferenceErrors", "ReferenceVerdict", "RegularizationPath", "SampledLaw", "SpectralDirections",
+    "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "Sweep", "Trajectory",
+    "__version__",
 }  # fmt: skip
 ELSEWHERE = {  # tried by tests of their own: they draw, register classes, or need a cluster
     "DistributedDataset", "plot_comparison", "plot_phase_diagram", "plot_trajectory", "register_attention",

@@ -112,6 +112,8 @@ def _faults(found: Any, watched: Watched) -> list[str]:
         return [] if finite([found.z[good], found.g[good], found.loss[good], found.moreau[good]]) else ["nan"]
     if isinstance(found, ga.LinearFit):
         return [] if finite([found.weights, found.train_loss]) or not found.converged else ["nan"]
+    if isinstance(found, ga.ReferenceVerdict):
+        return [] if finite([found.difference, found.difference_error]) else ["nan"]
     if isinstance(found, ga.LinearBaseline):
         known = finite([found.weights, found.weights_error, found.test_error, found.test_error_error])
         return [] if known or not found.converged else ["nan"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core.progress import Progress
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.baselines.descent import minimize_risk
 from gamp_attention.baselines.stable_step import stable_step
@@ -50,13 +51,13 @@ class Plan:
     device: str
 
 
-def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan: Plan, progress: Any) -> Branch:
-    """Run everything from one start; progress is a bar of EFFORT.solvers steps."""
+def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan: Plan, progress: Progress) -> Branch:
+    """Run everything from one start; `progress` counts at most EFFORT.solvers steps."""
     alpha, seed, risk = plan.alpha, plan.seed, plan.risk
     quasi_newton = model.penalty.quadratic
 
     def timed(what: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
-        progress.set_description(f"{name}: {what}")
+        progress.describe(f"{name} branch, {what}")
         began = time.perf_counter()
         result = solver(*args, **options)
         progress.update()

@@ -4,11 +4,10 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from tqdm import tqdm
-
 from gamp_attention._core import check
 from gamp_attention._core.extras import require_modules
 from gamp_attention._core.overflow import quiet
+from gamp_attention._core.progress import Progress
 from gamp_attention.baselines.descent import require_device
 from gamp_attention.baselines.linear import linear_baseline
 from gamp_attention.damping import DAMPING
@@ -102,7 +101,7 @@ def compare(
     began = time.perf_counter()
     data = sample(model, d, alpha, seed)
     plan = Plan(alpha, seed, risk, rtol, lr, gd_steps, instances, device)
-    with tqdm(total=len(names) * EFFORT.solvers, disable=None, leave=False) as progress:
+    with Progress("compare ", total=len(names) * EFFORT.solvers) as progress:
         found: list[Branch] = []
         try:
             for name in names:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core.overflow import quiet
+from gamp_attention._core.progress import Progress
 from gamp_attention.baselines.linear import linear_baseline
 from gamp_attention.bayes.thresholds import bayes_thresholds
 from gamp_attention.experiments.phase_diagram.boundary import Boundary
@@ -22,6 +23,7 @@ LINES = (
     "alpha_l",
     *(f"{branch}_{what}" for branch in BRANCHES for what in ("from", "to", "stable_from", "stable_to")),
 )
+STAGES = 8  # number of times that `find` reports progress
 BAYES_LINES = ("weak_recovery", "full_recovery", "hard_from", "hard_to")
 
 
@@ -59,8 +61,12 @@ class DiagramJob:
     def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
         """Every line as [value, error, note], and the points that were solved on the way."""
         try:
-            found, scans = find(self.model, self.search)
-            found |= thresholds(self.model) if self.bayes else {}
+            with Progress(total=STAGES + self.bayes) as task:
+                task.describe(f"{self.name} = {self.value}")
+                found, scans = find(self.model, self.search, task)
+                if self.bayes:
+                    task.describe(f"{self.name} = {self.value}, thresholds of the Bayes-optimal estimate")
+                    found |= thresholds(self.model)
         except Exception as error:
             return {"status": "error", "message": f"{type(error).__name__}: {error}"}
         late = [
@@ -77,17 +83,30 @@ class DiagramJob:
         }
 
 
-def find(model: Model, search: Search) -> tuple[dict[str, Boundary], dict[str, Scan]]:
-    """All boundaries of a model by name, and the branches they come from."""
+def find(model: Model, search: Search, task: Progress) -> tuple[dict[str, Boundary], dict[str, Scan]]:
+    """Return all boundaries of a model by name, and the branches they come from; `task` counts the stages."""
     found, scans = {}, {branch: Scan(model, branch) for branch in BRANCHES}
     for branch, scan in scans.items():
         scan.climb(search.low, search.high)
-        found[f"{branch}_from"], found[f"{branch}_to"] = existence(scan, search.low, search.high, search.tol)
+        task.update()
+        with Progress() as stage:
+            stage.describe(f"ends of the {branch} branch")
+            found[f"{branch}_from"], found[f"{branch}_to"] = existence(scan, search.low, search.high, search.tol)
+        task.update()
     semantic, positional = scans.values()
-    found["alpha_c"] = equal_loss(semantic, positional, search.tol)
-    found["alpha_l"] = beats_baseline(semantic, linear_baseline(model), search.tol)
+    with Progress() as stage:
+        stage.describe("α_c, where both branches have equal training loss")
+        found["alpha_c"] = equal_loss(semantic, positional, search.tol)
+    task.update()
+    with Progress() as stage:
+        stage.describe("α_l, where attention beats the linear baseline")
+        found["alpha_l"] = beats_baseline(semantic, linear_baseline(model), search.tol)
+    task.update()
     for branch, scan in scans.items():
-        found[f"{branch}_stable_from"], found[f"{branch}_stable_to"] = _stable(scan, search.tol)
+        with Progress() as stage:
+            stage.describe(f"stability of the {branch} branch")
+            found[f"{branch}_stable_from"], found[f"{branch}_stable_to"] = _stable(scan, search.tol)
+        task.update()
     return {name: found[name] for name in LINES}, scans
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from gamp_attention._core.progress import Progress
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.continuation.follow import curve_of
@@ -95,7 +96,10 @@ class Scan:
         """
         rungs = np.geomspace(low, high, max(2, int(np.ceil(SCAN.rungs * np.log(high / low)))))
         for chosen in (rungs, np.sqrt(rungs[1:] * rungs[:-1])):
-            for alpha in chosen[::-1] if self.branch == "semantic" else chosen:
-                self.at(float(alpha))
+            with Progress(total=len(chosen)) as ladder:
+                for alpha in chosen[::-1] if self.branch == "semantic" else chosen:
+                    ladder.describe(f"{self.branch} branch at α = {alpha:.3g}")
+                    self.at(float(alpha))
+                    ladder.update()
             if self.found:
                 return

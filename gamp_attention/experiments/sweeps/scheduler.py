@@ -15,9 +15,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from numba import config
-from tqdm import tqdm
 
 from gamp_attention._core import check
+from gamp_attention._core.progress import Progress, is_shown
 from gamp_attention.experiments.sweeps.store import Store
 
 LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
@@ -66,11 +66,12 @@ def run_chains(
     missing = {job.key for chain in chains for job in chain if store.load(job.key) is None}
     waiting = [chain for chain in chains if any(job.key in missing for job in chain)]
     total = sum(len(chain) for chain in chains)
-    with tqdm(total=total, initial=total - len(missing), disable=None, leave=False, unit="cell") as bar:
+    with Progress("cells ", total=total) as bar:
+        bar.update(total - len(missing))
 
         def advance() -> None:  # by the files that are there, whichever process wrote them
-            if not bar.disable:
-                bar.update(bar.initial + len(missing & store.present()) - bar.n)
+            if is_shown():
+                bar.update(total - len(missing - store.present()) - bar.done)
 
         try:
             if executor is None:

@@ -1,0 +1,186 @@
+"""Progress on a terminal: one bar for the outermost task of a process, to which all inner tasks report.
+
+A task is a `with Progress(...)` block. The outermost task of the main thread draws a bar on standard error. A task
+inside of it draws none: its progress moves the bar by a fraction of one step of the outer task, and its description
+appears behind the bar. Nothing is drawn if standard error is not a terminal, nor in worker processes.
+"""
+
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+from tqdm import tqdm
+
+from gamp_attention._core import check
+
+DELAY = 1.0  # seconds before a bar appears: shorter tasks show none
+INTERVAL = 0.1  # seconds between two drawings of a bar
+SCREEN = {"ncols": 120, "nrows": 24}  # columns and rows, if the size of the terminal is not known
+COMPILING = "compiling kernels for this loss: 10 to 40 s, only the first time"
+WITH_TOTAL = "{desc}{percentage:3.0f}%|{bar:20}| {elapsed}<{remaining}{postfix}"
+WITHOUT_TOTAL = "{desc}{elapsed}{postfix}"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_outermost: "Progress | None" = None  # the task of this process that draws
+_announced = False  # whether a compilation has been announced in this process
+
+
+class Progress:
+    """A task whose progress is shown, as a context manager.
+
+    Parameters
+    ----------
+    label : what the task does, in a few words, in front of the bar.
+    total : number of steps; None if it is not known: then only time and description are shown.
+    shown : whether a bar is drawn; if None, only on a terminal. It has no effect inside another task.
+    """
+
+    def __init__(self, label: str = "", total: float | None = None, shown: bool | None = None) -> None:
+        self._label, self._total, self._shown = label, total, shown
+        self._bar: Any = None
+        self._outer: Progress | None = None
+        self._inner: Progress | None = None
+        self.done, self._text = 0.0, ""
+        self._thread, self._redrawn, self._shown_share = threading.get_ident(), 0.0, 0.0
+
+    def __enter__(self) -> "Progress":
+        global _outermost
+        if _outermost is None:
+            if self._draws():
+                _outermost, self._bar = self, self._drawn()
+        elif _outermost._thread == self._thread:
+            self._outer = _outermost._innermost
+            self._outer._inner = self
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        global _outermost
+        if self._outer is not None:
+            self._outer._inner = None
+        if _outermost is self:
+            self._bar.close()
+            _outermost = None
+
+    def update(self, steps: float = 1.0) -> None:
+        """Count steps that are done."""
+        self.done += steps
+        self._refresh()
+
+    def describe(self, text: str) -> None:
+        """Replace the description of what is being done; the first one of a task is drawn at once."""
+        first, self._text = not self._text, text
+        self._refresh(at_once=first)
+
+    def _draws(self) -> bool:
+        """Return whether this task may be the outermost one; if it shows nothing, tasks inside of it are silent."""
+        main = threading.current_thread() is threading.main_thread() and multiprocessing.parent_process() is None
+        return main or bool(self._shown)
+
+    def _drawn(self) -> Any:
+        shown = _on_terminal() if self._shown is None else self._shown
+        self._redrawn = time.monotonic() + DELAY - INTERVAL
+        form, measured = WITHOUT_TOTAL if self._total is None else WITH_TOTAL, _columns() > 0
+        return tqdm(
+            desc=self._label, total=self._total, disable=not shown, leave=False, delay=DELAY, file=sys.stderr,
+            bar_format=form, dynamic_ncols=measured, **({} if measured else SCREEN),
+        )  # fmt: skip
+
+    @property
+    def _innermost(self) -> "Progress":
+        return self if self._inner is None else self._inner._innermost
+
+    @property
+    def _counted(self) -> "Progress":
+        """The outermost task with a known number of steps, or this one if there is none."""
+        task: Progress | None = self
+        while task is not None and task._total is None:
+            task = task._inner
+        return self if task is None else task
+
+    @property
+    def _share(self) -> float:
+        """Steps that are done, with the part of the current one that an inner task has done."""
+        inside = self._inner
+        if inside is None or not inside._total:
+            return self.done
+        return self.done + min(inside._share / inside._total, 1.0)
+
+    @property
+    def _words(self) -> str:
+        inside = "" if self._inner is None else self._inner._words
+        return ": ".join(part for part in (self._text, inside) if part)
+
+    def _refresh(self, at_once: bool = False) -> None:
+        root = self
+        while root._outer is not None:
+            root = root._outer
+        bar, now = root._bar, time.monotonic()
+        if bar is None or bar.disable or now < root._redrawn + (0.0 if at_once else INTERVAL):
+            return
+        root._redrawn, counted = now, root._counted
+        known = counted._total is not None
+        bar.bar_format, bar.total = WITH_TOTAL if known else WITHOUT_TOTAL, counted._total
+        bar.n = counted._shown_share = max(counted._shown_share, counted._share)
+        bar.set_postfix_str(root._words, refresh=False)
+        bar.refresh()
+
+
+def showing(label: str) -> Callable[[Function], Function]:
+    """Run a function as a task, shown if its argument `progress` is True, or if it is None on a terminal."""
+
+    def decorate(function: Function) -> Function:
+        @wraps(function)
+        def shown(*args: Any, progress: Any = None, **options: Any) -> Any:
+            if progress is not None:
+                check.flag("progress", progress)
+            with Progress(label, shown=progress):
+                return function(*args, **options)
+
+        return cast(Function, shown)
+
+    return decorate
+
+
+def is_shown() -> bool:
+    """Return whether a bar is drawn for the current task, so that descriptions of it are worth their time."""
+    root = _outermost
+    return root is not None and not root._bar.disable and root._thread == threading.get_ident()
+
+
+def describe(text: str) -> None:
+    """Replace the description of what the current task is doing."""
+    if is_shown():
+        assert _outermost is not None
+        _outermost._innermost.describe(text)
+
+
+def clear() -> None:
+    """Remove the bar from the terminal, so that a line can be printed; it is drawn again at the next report."""
+    if _outermost is not None:
+        _outermost._bar.clear()
+
+
+def announce_compilation() -> None:
+    """Say once in a process, if progress is being shown, that kernels are compiled, which takes a while."""
+    global _announced
+    if not _announced and _outermost is not None and not _outermost._bar.disable:
+        _announced = True
+        clear()
+        print(COMPILING, file=sys.stderr, flush=True)
+
+
+def _columns() -> int:
+    """Return the width of the terminal, 0 if it is not known, as within `script` or a container."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError, AttributeError):
+        return 0
+
+
+def _on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()

@@ -1,0 +1,221 @@
+"""Errors of predictions without attention (zero, the mean output, a linear layer), which a layer has to beat."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention._core.overflow import quiet, squarable
+from gamp_attention._core.spread import mean_and_error
+from gamp_attention._core.text import Rows, to_error
+from gamp_attention.data.dataset import Dataset, require_dataset
+from gamp_attention.data.layer import Units, require_alike
+from gamp_attention.data.stores import Tokens, as_tokens, token_blocks
+from gamp_attention.results import Result, shown
+
+LABELS = {"linear": "the linear layer y = Wx", "mean": "the mean output", "zero": "the output y = 0"}
+CLEAR = 2.0  # standard errors by which two mean errors must differ to be called different
+RIDGE = 1e-4  # λ of the linear layer, as in `fit_linear_baseline`
+FLOOR = 1e-12  # smallest λ relative to the mean square of the tokens: below it, rounding makes the equations singular
+BLOCK = 512  # samples whose equations are solved at a time
+
+
+@shown
+class ReferenceVerdict(NamedTuple):
+    """Comparison of a layer with the predictions of `reference_errors`, on the same samples.
+
+    Attributes
+    ----------
+    better : whether the layer has a lower error than every reference, by two standard errors at least.
+    worse_than : names of the references whose error is lower than that of the layer, by two standard errors at least.
+    not_better_than : names of the references whose error differs from that of the layer by less than that.
+    difference : (3,) mean error of each reference minus the mean error of the layer.
+    difference_error : (3,) standard errors of these differences, over the differences of single samples.
+    message : the outcome as a sentence.
+
+    Examples
+    --------
+    A layer that predicts as well as the mean output:
+
+    >>> import gamp_attention as ga
+    >>> references = ga.reference_errors(ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0))
+    >>> references.verdict(references.errors[1]).message
+    'The layer predicts worse than the linear layer y = Wx; it is not clearly better than the mean output.'
+    """
+
+    better: bool
+    worse_than: tuple[str, ...]
+    not_better_than: tuple[str, ...]
+    difference: np.ndarray
+    difference_error: np.ndarray
+    message: str
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceErrors(Result):
+    """Test errors of three predictions that need no attention.
+
+    Attributes
+    ----------
+    names : "linear", "mean" and "zero": the linear layer y = Wx, the mean output, and the output y = 0.
+    errors : (3, n) ‖y − f(x)‖²/(dL) of each sample.
+    test_error, test_error_error : (3,) means of `errors`, which estimate the test error ε_g, and standard errors.
+    left_out : whether each sample was left out of the fit by leave-one-out; otherwise the samples are new ones.
+    """
+
+    names: tuple[str, ...]
+    errors: np.ndarray
+    test_error: np.ndarray
+    test_error_error: np.ndarray
+    left_out: bool
+
+    @quiet
+    def verdict(self, errors: Any) -> ReferenceVerdict:
+        """Compare a layer with the references.
+
+        Parameters
+        ----------
+        errors : (n,) ‖y − f(x)‖²/(dL) of the layer for the same samples, for example `leave_one_out(...).errors`.
+
+        Returns
+        -------
+        ReferenceVerdict
+
+        Raises
+        ------
+        ValueError : if `errors` has another length than the references, or entries whose squares are not finite.
+        """
+        own = squarable("errors", errors, (self.errors.shape[1],))
+        pairs = [mean_and_error(reference - own) for reference in self.errors]
+        difference, spread = np.array([mean for mean, _ in pairs]), np.array([error for _, error in pairs])
+        margin = CLEAR * np.nan_to_num(spread, nan=np.inf)  # a single sample shows no difference
+        worse = tuple(name for name, lower in zip(self.names, difference < -margin, strict=True) if lower)
+        better = difference > margin
+        unclear = tuple(name for k, name in enumerate(self.names) if not better[k] and name not in worse)
+        return ReferenceVerdict(bool(better.all()), worse, unclear, difference, spread, _verdict(worse, unclear))
+
+    def _rows(self) -> Rows:
+        how = "leave-one-out" if self.left_out else "new samples"
+        rows: Rows = [f"ReferenceErrors: {self.errors.shape[1]} samples, {how}"]
+        numbers = zip(self.names, self.test_error, self.test_error_error, strict=True)
+        return rows + [[f"  {LABELS[name]}", to_error(float(mean), float(error))] for name, mean, error in numbers]
+
+
+def _verdict(worse: tuple[str, ...], unclear: tuple[str, ...]) -> str:
+    if not worse and not unclear:
+        return f"The layer predicts better than {_listed(tuple(LABELS))}."
+    text = f"The layer predicts worse than {_listed(worse)}." if worse else ""
+    if unclear:
+        also = "; it is" if worse else "The layer is"
+        text = f"{text.removesuffix('.')}{also} not clearly better than {_listed(unclear)}."
+    return text
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    *first, last = (LABELS[name] for name in names)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+@quiet
+def reference_errors(
+    data: Dataset, tokens: Any = None, outputs: Any = None, *, units: Units | None = None
+) -> ReferenceErrors:
+    """Estimate the test errors of zero, of the mean output and of a linear layer, which a trained layer has to beat.
+
+    Without new samples, each sample is left out of the fit exactly (leave-one-out in closed form). With the mean ȳ of
+    n outputs, the residual of a sample is (y − ȳ) n/(n − 1). The linear layer y = Wx, with W an (L, L) matrix that
+    mixes tokens, minimises Σ‖y − Wx‖²/(2d) + (λ/2)‖W‖² with λ = 1e-4, as `fit_linear_baseline`; with
+    N = λ + Σ xxᵀ/d and the residual e = y − Wx of a sample in the fit, its residual out of the fit is
+
+        e + (e xᵀ/d) (N − xxᵀ/d)⁻¹ x      (Sherman, Morrison and Woodbury).
+
+    Parameters
+    ----------
+    data : the samples that the mean and the linear layer are fitted to. The linear layer sees tokens without positions.
+    tokens, outputs : (m, L, d) new samples to evaluate the predictions at, in place of leave-one-out.
+    units : centre c and scale s, if `data` holds standardised arrays (x − c)/s. Errors are then in the units of the
+        original arrays, and so are `tokens` and `outputs`; y = 0 means zero in these units.
+
+    Returns
+    -------
+    ReferenceErrors
+
+    Raises
+    ------
+    TypeError : if `data` has labels in place of outputs.
+    ValueError : if only one of `tokens` and `outputs` is given, or if their shapes do not match the data.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
+    >>> references = ga.reference_errors(data)
+    >>> references.names
+    ('linear', 'mean', 'zero')
+    >>> layer = ga.leave_one_out(data, ga.run_gamp(data))
+    >>> references.verdict(layer.errors).better
+    True
+    """
+    if require_dataset(data).labels is not None:
+        raise check.fail("data", data, "samples with outputs, not labels", TypeError)
+    if (tokens is None) != (outputs is None):
+        missing = "tokens" if tokens is None else "outputs"
+        raise ValueError(f"{missing}: needed together with {'outputs' if tokens is None else 'tokens'}, got None")
+    n, L, d = data.tokens.shape
+    units = Units.raw(d) if units is None else units
+    if not isinstance(units, Units):
+        raise check.fail("units", units, "the centre and scale of standardised data, or None", TypeError)
+    normal, cross, mean = np.zeros((L, L)), np.zeros((L, L)), np.zeros((L, d))
+    for x, y in _blocks(data.tokens, data.read_outputs):
+        x_t = x.transpose(0, 2, 1)
+        normal += (x @ x_t).sum(axis=0) / d
+        cross += (y @ x_t).sum(axis=0) / d
+        mean += y.sum(axis=0) / n
+    ridge = max(RIDGE, FLOOR * float(np.trace(normal)) / L)
+    normal += ridge * np.eye(L)
+    W = np.linalg.solve(normal, cross.T).T
+
+    def measured(residual: np.ndarray) -> np.ndarray:
+        return np.mean((residual * units.scale) ** 2, axis=(1, 2))
+
+    parts = []
+    if tokens is None:
+        mean, grown = (mean, n / (n - 1)) if n > 1 else (0 * mean, 1.0)  # the mean of no samples is taken to be zero
+        for x, y in _blocks(data.tokens, data.read_outputs):
+            residual = y - W @ x
+            x_t = x.transpose(0, 2, 1)
+            without = normal - x @ x_t / d
+            residual += (residual @ x_t / d) @ np.linalg.solve(without, x)
+            centred = (y - mean) * grown
+            zero = y + units.centre / units.scale
+            parts.append(np.stack([measured(each) for each in (residual, centred, zero)]))
+    else:
+        new, targets = as_tokens("tokens", tokens), as_tokens("outputs", outputs)
+        require_alike(new, targets)
+        if new.shape[1:] != (L, d):
+            raise check.fail("tokens", f"shape {new.shape}", f"shape (m, {L}, {d}), as in data")
+        for x, y in _blocks(new, _reader(targets)):
+            x, y = units.standardised(x), units.standardised(y)
+            zero = y + units.centre / units.scale
+            parts.append(np.stack([measured(each) for each in (y - W @ x, y - mean, zero)]))
+    errors = np.concatenate(parts, axis=1)
+    if not np.isfinite(errors).all():
+        raise ValueError("tokens, outputs: need products within the range of doubles, got ones that overflow")
+    means = [mean_and_error(each) for each in errors]
+    values, spread = np.array([each for each, _ in means]), np.array([error for _, error in means])
+    return ReferenceErrors(tuple(LABELS), errors, values, spread, tokens is None)
+
+
+def _reader(outputs: Tokens) -> Any:
+    return outputs.__getitem__ if isinstance(outputs, np.ndarray) else outputs.read
+
+
+def _blocks(tokens: Tokens, read_outputs: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Tokens and outputs of consecutive samples, in double precision."""
+    for rows, _, block in token_blocks(tokens):
+        for first in range(0, len(block), BLOCK):
+            x = block[first : first + BLOCK].astype(float)
+            begin = rows.start + first
+            yield x, np.asarray(read_outputs(slice(begin, begin + len(x))), dtype=float)

@@ -1,0 +1,210 @@
+"""Progress on a terminal: what tasks within tasks show, silence elsewhere, compilation, Ctrl-C while it lasts."""
+
+import io
+import os
+import re
+import select
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention._core import progress
+
+MAIN = "import sys; from gamp_attention.cli.main import main; sys.exit(main())"
+
+
+class Terminal(io.StringIO):
+    """A standard error that says that it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Standard error as a terminal on which every report is drawn at once."""
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)
+    found = Terminal()
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=found))
+    return found
+
+
+def percents(text):
+    return [int(each) for each in re.findall(r"(\d+)%\|", text)]
+
+
+def own_data(n=90, d=60):
+    data = ga.sample(ga.paper_model(), d, n / d, seed=0)
+    return ga.Dataset(data.tokens, data.outputs, data.positions)
+
+
+def test_a_run_shows_starts_iterations_losses_and_gradients(terminal):
+    data = own_data()
+    result = ga.run_gamp(data, n_starts=3)
+    drawn = terminal.getvalue()
+    for k, record in enumerate(result.starts, 1):
+        assert f"start {k} of 3 ({record.name}), iteration 0" in drawn
+    kept = next(k for k, record in enumerate(result.starts) if record.kept)
+    shown = re.findall(
+        rf"start {kept + 1} of 3 \([\w ]+\), iteration (\d+), training loss (\S+), gradient norm (\S+?)\s", drawn
+    )
+    assert [int(t) for t, _, _ in shown] == list(range(result.n_iter + 1))
+    assert [float(loss) for _, loss, _ in shown] == pytest.approx(result.history.train_loss, rel=1e-3)
+    assert [float(norm) for _, _, norm in shown] == pytest.approx(result.history.gradient_norm, rel=0.06)
+    assert drawn.endswith("\r")  # the line is cleared
+
+
+def test_a_descent_after_message_passing_is_shown(terminal, model):
+    result = ga.run_gamp(ga.sample(model, 200, 1.5, seed=0), "semantic", damping=1.0, max_iter=300)
+    losses = re.findall(r"semantic start, descent after message passing, training loss (\S+),", terminal.getvalue())
+    assert [float(loss) for loss in losses] == pytest.approx(result.settling_history.train_loss, rel=1e-3)
+
+
+@pytest.mark.parametrize("silent", ["progress=False", "no terminal", "thread", "short"])
+def test_nothing_is_drawn_where_nothing_is_wanted(silent, terminal, monkeypatch):
+    data, options = own_data(), {}
+    if silent == "progress=False":
+        options["progress"] = False
+    elif silent == "no terminal":
+        monkeypatch.setattr(terminal, "isatty", lambda: False)
+    elif silent == "short":
+        monkeypatch.setattr(progress, "DELAY", 3600.0)
+    if silent == "thread":
+        thread = threading.Thread(target=ga.run_gamp, args=(data,))
+        thread.start()
+        thread.join()
+    else:
+        assert ga.run_gamp(data, **options).converged
+    assert "iteration" not in terminal.getvalue()
+
+
+def test_progress_is_shown_elsewhere_on_request(terminal, monkeypatch):
+    monkeypatch.setattr(terminal, "isatty", lambda: False)
+    ga.run_gamp(own_data(), progress=True)
+    assert "spectral 1 start, iteration 0" in terminal.getvalue()
+    with pytest.raises(TypeError, match="progress: needs True or False, got 'yes'"):
+        ga.run_gamp(own_data(), progress="yes")
+
+
+def test_inner_tasks_move_the_bar_of_the_outer_one(terminal):
+    with progress.Progress("outer ", total=2) as outer:
+        for k in range(2):
+            with progress.Progress(total=5) as inner:
+                inner.describe(f"part {k}")
+                for _ in range(5):
+                    inner.update()
+            outer.update()
+    shown = percents(terminal.getvalue())
+    assert sorted(shown) == shown
+    assert set(range(0, 101, 10)) <= set(shown)
+    assert "part 0" in terminal.getvalue()
+    assert "part 1" in terminal.getvalue()
+
+
+def test_an_error_or_ctrl_c_ends_all_tasks(terminal):
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error), progress.Progress("outer "), progress.Progress(total=2):
+            raise error
+    terminal.truncate(0)
+    with progress.Progress("next ", total=1) as task:
+        task.update()
+    assert "next 100%" in terminal.getvalue()
+
+
+def test_one_omega_does_not_jump_from_0_to_100_percent(terminal, model):
+    ga.phase_boundaries(model, omegas=[0.3], alphas=(1.2, 1.3), tol=1e-2)
+    drawn = terminal.getvalue()
+    shown = percents(drawn)
+    assert shown == sorted(shown)
+    assert shown[-1] == 100
+    assert len(set(shown)) >= 8
+    assert np.diff(shown).max() <= 20
+    assert "omega = 0.3: semantic branch at α = 1.3" in drawn
+    assert "equal training loss" in drawn
+    assert "stability of the positional branch" in drawn
+
+
+class PseudoTerminal:
+    """A process on a terminal of its own, and what it has written there."""
+
+    def __init__(self, code, *arguments, **environment):
+        import pty
+
+        self.text, self.began = "", time.monotonic()
+        self.pid, self.file = pty.fork()
+        if self.pid == 0:
+            os.environ.update(environment)
+            os.execv(sys.executable, [sys.executable, "-c", code, *arguments])
+
+    def read(self, pattern=None, seconds=120):
+        """Read until a pattern has come, or to the end; return what has come so far."""
+        while pattern is None or not re.search(pattern, self.text):
+            left = seconds - (time.monotonic() - self.began)
+            assert left > 0, self.text
+            if select.select([self.file], [], [], left)[0]:
+                try:
+                    more = os.read(self.file, 1 << 16)
+                except OSError:  # Linux, where the other end has been closed
+                    more = b""
+                if not more:
+                    break
+                self.text += more.decode(errors="replace")
+        return self.text
+
+    def end(self):
+        """Press Ctrl-C; return the exit status and the seconds until the process has ended."""
+        began = time.monotonic()
+        os.write(self.file, b"\x03")
+        self.read()
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]), time.monotonic() - began
+
+
+@pytest.fixture
+def pseudo_terminal():
+    pytest.importorskip("pty")
+    started = []
+
+    def start(*arguments, **environment):
+        started.append(PseudoTerminal(*arguments, **environment))
+        return started[-1]
+
+    yield start
+    for each in started:
+        os.close(each.file)
+
+
+def test_fit_shows_progress_on_a_terminal_and_results_without_it(tmp_path, pseudo_terminal):
+    data = own_data()
+    path = tmp_path / "mine.npz"
+    np.savez(path, tokens=data.tokens, outputs=data.outputs)
+    quick = "from gamp_attention._core import progress; progress.DELAY = progress.INTERVAL = 0.0; "
+    process = pseudo_terminal(quick + MAIN, "fit", str(path), "--n-starts", "2")
+    text = process.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1]) == 0
+    assert re.search(r"fit \d\d:\d\d, start 2 of 2 \(spectral 2\), iteration 3, training loss", text)
+    assert "estimating the test error by leave-one-out" in text
+    lines = [line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").split("\n")]
+    assert [line for line in lines if line.startswith("result: ")] == [f"result: {path.with_name('mine.fit.npz')}"]
+    assert not [line for line in lines if "iteration 3," in line]  # every bar was cleared before a line was printed
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.7])
+def test_compilation_is_announced_and_ends_with_ctrl_c(seconds, tmp_path, pseudo_terminal):
+    """A fresh cache: the first kernels take seconds. Callbacks of LLVM must not turn Ctrl-C into another error."""
+    data = own_data()
+    np.savez(tmp_path / "mine.npz", tokens=data.tokens, outputs=data.outputs)
+    process = pseudo_terminal(MAIN, "fit", str(tmp_path / "mine.npz"), NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    process.read("compiling kernels for this loss: 10 to 40 s, only the first time")
+    time.sleep(seconds)
+    status, took = process.end()
+    assert status == 130
+    assert "Traceback" not in process.text
+    assert "gamp-attention fit: interrupted" in process.text
+    assert took < 10  # of 8 s of compilation on a machine of its own, about 1
+    assert process.text.count("compiling") == 1
