@@ -41,8 +41,9 @@ class ReferenceVerdict(NamedTuple):
 
     >>> import gamp_attention as ga
     >>> references = ga.reference_errors(ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0))
-    >>> references.verdict(references.errors[1]).message
-    'The layer predicts worse than the linear layer y = Wx; it is not clearly better than the mean output.'
+    >>> verdict = references.verdict(references.errors[1])
+    >>> verdict.better, verdict.worse_than, verdict.not_better_than
+    (False, ('linear', 'zero'), ('mean',))
     """
 
     better: bool
@@ -150,7 +151,7 @@ def reference_errors(
     Examples
     --------
     >>> import gamp_attention as ga
-    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
+    >>> data = ga.sample(ga.paper_model(omega=0.1, sigma=0.8), d=100, alpha=1.5, seed=0)
     >>> references = ga.reference_errors(data)
     >>> references.names
     ('linear', 'mean', 'zero')
