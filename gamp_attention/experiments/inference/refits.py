@@ -82,7 +82,7 @@ def refit_samples(
     else:
         found = _on_kinks(data, at, Q, samples)
     fields = found.fields
-    for k in np.flatnonzero(~found.reached):
+    for k in np.flatnonzero(~found.reached).tolist():
         weights, found.reached[k] = refit(data, Q, int(samples[k]))
         if found.reached[k]:
             fields[k] = tokens_fields(data, weights, samples[k : k + 1])[0]
