@@ -138,7 +138,8 @@ def trajectory():
     hats = np.ones((20, L, R, R))
     losses = dict.fromkeys(("train_loss", "train_loss_error", "test_error", "test_error_error"), np.ones(21))
     responses = dict.fromkeys(("V_hat", "jump_mass", "jump_mass_error"), hats)
-    return ga.Trajectory(**arrays(21), error=ga.Overlaps(**arrays(21)), **losses, **responses)
+    jumps = dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(20))
+    return ga.Trajectory(**arrays(21), error=ga.Overlaps(**arrays(21)), **losses, **responses, **jumps)
 
 
 def baseline():
@@ -265,7 +266,9 @@ RESULTS = {
     "Comparison": comparison,
     "Denoised": denoised,
     "Departure": lambda: ga.Departure("correlation", 0.1, 0.01, 0.0, "mild", "samples are not independent"),
-    "DebiasedWeights": lambda: ga.DebiasedWeights(np.ones((D, R)), np.ones((D, R)), np.ones((1, R, R)), trusted=True),
+    "DebiasedWeights": lambda: ga.DebiasedWeights(
+        np.ones((D, R)), np.ones((D, R)), np.ones((1, R, R)), trusted=True, message="", form="independent", dof=np.inf
+    ),
     "DescentResult": descent,
     "SpectralDirections": lambda: ga.SpectralDirections(np.ones(3), np.ones((3, D, 1))),
     "SpectralOverlap": lambda: ga.SpectralOverlap(-1.0, 1.5, *3 * [np.ones(1)], 0.1, np.nan, *3 * [np.ones(1)]),
