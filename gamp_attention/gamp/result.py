@@ -145,7 +145,8 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
     curvature = lowest_curvature(data, at, Q, plan.direction) if status.converged else None
     if curvature is not None and not curvature.is_minimum:
         eigenvalue = f"lowest eigenvalue of the Hessian {curvature.lowest_eigenvalue:.2g}"
-        message += f" The weights are a saddle of the risk ({eigenvalue}): escape=True leaves it."
+        remedy = "escape=True (gamp-attention fit: --escape) leaves it"
+        message += f" The weights are a saddle of the risk ({eigenvalue}): {remedy}."
     samples = samples_to_verify(data, loop.bounded, BUDGET.searches)
     n_off, n_near = _competing_minima(data, risk, at, V, samples, BUDGET.starts if loop.bounded else None)
     if tol > 0 and not status.converged:
