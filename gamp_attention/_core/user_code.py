@@ -1,12 +1,14 @@
 """Classes whose methods become part of kernels: a registry of each kind, and their faults told in one line."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
+from numba.core.ir import Loc
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import user_kernel
@@ -81,8 +83,21 @@ def attempt(method: str, call: Callable[..., Any], *arguments: Any, returns: str
         needs = "code that numba compiles" + (f" and that returns {returns}" if returns else "")
         raise TypeError(f"{method}: needs {needs}, got: {_cause(str(error))}{about}") from None
     except FAULTS as error:
-        needs = "to run on arguments of the model's shapes"
-        raise TypeError(f"{method}: needs {needs}, got {type(error).__name__}: {error}{about}") from error
+        line = _line_compiled(error)
+        needs = "code that numba compiles" if line else "to run on arguments of the model's shapes"
+        raise TypeError(f"{method}: needs {needs}, got {type(error).__name__}: {error}{line}{about}") from error
+
+
+def _line_compiled(error: Exception) -> str:
+    """Return the line of the user's code that numba was compiling when a plain Python error stopped it, or ""."""
+    compiled = [getattr(frame.f_locals.get("self"), "loc", None) for frame, _ in walk_tb(error.__traceback__)]
+    return _first_outside([(loc.filename, loc.line) for loc in compiled if isinstance(loc, Loc)])
+
+
+def _first_outside(places: Iterable[tuple[str, Any]]) -> str:
+    """Return the first of some (file, line) that is in the user's code, as text, or ""."""
+    own = [(file, line) for file, line in places if "/numba/" not in file and str(PACKAGE) not in file]
+    return f" (line {own[0][1]} of {Path(own[0][0]).name})" if own else ""
 
 
 def _cause(message: str) -> str:
@@ -99,7 +114,6 @@ def _cause(message: str) -> str:
             cause += f": {lines_inside[reasons[0]].partition(': ')[2]}"
     if cause.startswith("Untyped global name") and "<class 'function'>" in cause:
         cause += ", decorate this function with numba.njit"
-    places = [re.search(r" at (\S.*) \((\d+)\)$", line) for line in lines]
-    own = [found for found in places if found and not any(part in found[1] for part in ("/numba/", str(PACKAGE)))]
-    seen = f" (line {own[0][2]} of {Path(own[0][1]).name})" if own else ""
-    return cause + seen
+    text = "\n".join(lines)
+    places = re.findall(r" at (\S.*) \((\d+)\)$", text, re.MULTILINE) + re.findall(r'File "(.+)", line (\d+):', text)
+    return cause + _first_outside(places)

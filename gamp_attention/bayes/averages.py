@@ -1,10 +1,10 @@
-"""Averages over samples that are sums over few nodes: of linear labels, of fields known up to a sign, and of classes.
+"""Averages over samples by quadrature: for linear labels, for fields known up to a sign, and for two classes.
 
 Linear labels have Gaussian posteriors and need no nodes. Fields known up to a common sign have
 g_l = (u_l tanh h − ω_l)/V_l with h = Σ_l u_l ω_l/V_l. Given the fields u_l = √ρ_l r n_l, with n on the unit
 sphere, h is Gaussian, with mean and variance κ² = r² Σ_l n_l² q_l/V_l. Classes are given by the sign of the sum
-of the fields, or by its logistic odds. Panels of Gauss-Legendre nodes are as fine near zero as V is. `FINE` is
-the rule that results come from; its difference from `COARSE` bounds its error.
+of the fields, or by its logistic odds. The smallest panels of Gauss-Legendre nodes, near zero, have
+the width that V requires. Results are computed with the rule `FINE`; its difference from `COARSE` bounds its error.
 """
 
 from dataclasses import dataclass
@@ -22,19 +22,19 @@ from gamp_attention.models.labels import IntensityLabels
 
 @dataclass(frozen=True)
 class IntegralRule:
-    """Nodes of these integrals."""
+    """Nodes of the quadrature rules."""
 
     nodes: int = 16  # of a panel
     reach: float = 9.0  # in units of the deviation
-    smallest: float = 0.05  # of the first panel, in units of the smallest width
+    smallest: float = 0.05  # width of the first panel, in units of the smallest width of the integrand
     growth: float = 1.4  # from panel to panel
     widest: float = 0.5  # panel
-    spacing: float = 0.1  # of Gaussian and logistic variables, in units of their scale
-    directions: int = 6  # nodes of each angle, where tokens differ
-    logistic: float = 40.0  # reach of a logistic variable, beyond which its weight is below 1e-17
+    spacing: float = 0.1  # spacing of nodes of Gaussian and logistic variables, in units of their scale
+    directions: int = 6  # nodes for each angle if the tokens have different variances
+    logistic: float = 40.0  # integration limit of a logistic variable; its weight beyond is below 1e-17
 
 
-DECADE_NODES = 18  # of polynomials in log c over a decade: errors below 1e-11, most below 1e-12
+DECADE_NODES = 18  # Chebyshev nodes for each decade of c: errors below 1e-11, most below 1e-12
 FINE = INTEGRALS = IntegralRule()
 COARSE = IntegralRule(nodes=12, smallest=0.08, growth=1.6, widest=0.6, spacing=0.15, directions=5)
 
@@ -46,9 +46,9 @@ def output_averages(
 
     Parameters
     ----------
-    channel : how samples are seen.
+    channel : observation model of the samples.
     known, V : (L, t, t) covariances of ω and of u − ω, whose sum is ρ.
-    rule : nodes of the integrals.
+    rule : nodes of the quadrature rules.
     """
     L, t, _ = V.shape
     if isinstance(channel, LinearChannel):
@@ -87,19 +87,21 @@ def _panels(scale: float, rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _normal_nodes(rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
-    """Equally spaced nodes and weights of the standard Gaussian."""
+    """Return equally spaced nodes and weights for the standard Gaussian."""
     z = spaced_grid(rule.spacing, 1, rule.reach, False)[:, 0]
     weight = np.exp(-0.5 * z**2)
     return z, weight / weight.sum()
 
 
 def _directions(L: int, rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
-    """Squares n_l² (K, L) of unit vectors and weights (K,) of the sphere, by a Gauss-Jacobi rule for each."""
+    """Return squares n_l² (K, L) of unit vectors and weights (K,) of the sphere, by Gauss-Jacobi rules."""
     from scipy.special import roots_jacobi
 
     squares, weights, left = np.zeros((1, 0)), np.ones(1), np.ones(1)
     for l in range(L - 1):
-        x, w = roots_jacobi(rule.directions, 0.5 * (L - l - 1) - 1, -0.5)  # n_l² ~ Beta(1/2, (L − l − 1)/2) of the rest
+        x, w = roots_jacobi(
+            rule.directions, 0.5 * (L - l - 1) - 1, -0.5
+        )  # n_l²/(1 − Σ_{k<l} n_k²) ~ Beta(1/2, (L − l − 1)/2)
         part = 0.5 * (1 + x)
         squares = np.concatenate([np.repeat(squares, len(x), axis=0), (left[:, None] * part).reshape(-1, 1)], axis=1)
         left = (left[:, None] * (1 - part)).ravel()
@@ -108,7 +110,7 @@ def _directions(L: int, rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _known_to_a_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float]:
-    """E g_l² (L,) and E log Z for fields that are known up to a common sign, of variances known + V (L,)."""
+    """Return E g_l² (L,) and E log Z for fields that are known up to a common sign, with variances known + V (L,)."""
     L, rho, ratio = len(V), known + V, known / V
     if np.ptp(ratio) <= 1e-12 * ratio.max():
         squares, share = np.full((1, L), 1 / L), np.ones(1)
@@ -117,7 +119,7 @@ def _known_to_a_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tu
     strength = squares @ ratio  # κ²/r²
     parts = _interpolated(L, strength, rule)
     surely, unsure = ((share * part) @ squares for part in parts[:2])
-    # E tanh² h = E tanh h over the law of h, so that E g_l² = (ρ_l E[r² n_l² tanh²] − q_l)/V_l²
+    # E tanh² h = E tanh h over the distribution of h, so that E g_l² = (ρ_l E[r² n_l² tanh²] − q_l)/V_l²
     total = np.where(known < V, (rho * surely - known) / V**2, 1 / V - rho * unsure / V**2)
     log_z = float(share @ parts[2]) - 0.5 * L - np.log(2) - 0.5 * float(np.log(2 * np.pi * V).sum())
     return total, log_z
@@ -126,7 +128,7 @@ def _known_to_a_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tu
 def _sign_averages(L: int, strength: float, rule: IntegralRule) -> tuple[float, float, float]:
     """Return E[r² tanh² h], E[r² (1 − tanh² h)] and E log(1 + e^(−2h)).
 
-    r² is a chi square of L numbers, h ~ N(κ², κ²) and κ² = r² times the strength c.
+    r² has a chi-square distribution with L degrees of freedom, h ~ N(κ², κ²), and κ² is r² times the strength c.
     """
     r, weight = _panels(float(1 / np.sqrt(max(strength, 1e-300))), rule)
     weight = weight * np.exp((L - 1) * np.log(r) - 0.5 * r**2 - (L / 2 - 1) * np.log(2) - gammaln(L / 2))
@@ -157,7 +159,7 @@ def _interpolated(L: int, strength: np.ndarray, rule: IntegralRule) -> np.ndarra
 
 @lru_cache(maxsize=1024)
 def _decade(L: int, decade: int, rule: IntegralRule) -> np.ndarray:
-    """Chebyshev coefficients (nodes, 3) of the logarithms of these averages over a decade of c."""
+    """Return Chebyshev coefficients (nodes, 3) of the logarithms of `_sign_averages` over a decade of c."""
     x = np.polynomial.chebyshev.chebpts1(DECADE_NODES)
     values = [_sign_averages(L, float(10 ** (decade + 0.5 * (1 + each))), rule) for each in x]
     logs = np.log(np.maximum(np.array(values), np.finfo(float).tiny))
@@ -165,7 +167,7 @@ def _decade(L: int, decade: int, rule: IntegralRule) -> np.ndarray:
 
 
 def _cut(known: float, V: float, rule: IntegralRule) -> tuple[float, float]:
-    """E g² and E log Z for a sum whose sign is seen."""
+    """Return E g² and E log Z for a sum whose sign is observed."""
     at, weight = _panels(np.sqrt(V / max(known, V)), rule)
     weight = 2 * weight * np.exp(-0.5 * at**2) / np.sqrt(2 * np.pi)
     at = at * np.sqrt(known / V)
@@ -175,7 +177,7 @@ def _cut(known: float, V: float, rule: IntegralRule) -> tuple[float, float]:
 
 
 def _odds(known: float, V: float, temperature: float, rule: IntegralRule) -> tuple[float, float]:
-    """E g² and E log Z for a sum whose class has logistic odds."""
+    """Return E g² and E log Z for a sum whose class has logistic odds."""
     weight, likely, unlikely, slope = class_probabilities(known, V, temperature, rule)
     tiny = np.finfo(float).tiny
     logs = likely * np.log(likely) + unlikely * np.log(np.maximum(unlikely, tiny))
@@ -198,7 +200,7 @@ def class_probabilities(
         odds = (omega + deviation * x) / temperature
         up, down = expit(odds), expit(-odds)
         return weight, up @ normal, down @ normal, (up * down) @ normal / temperature
-    # T < √V: the noise of the class is the narrow one, and the nodes are of a logistic variable
+    # T < √V: the noise of the class is narrower than V, so the nodes resolve a logistic variable
     tau = np.arange(-rule.logistic, rule.logistic + rule.spacing, 4 * rule.spacing)
     logistic = expit(tau) * expit(-tau)
     logistic /= logistic.sum()

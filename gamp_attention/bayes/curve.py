@@ -1,9 +1,9 @@
 """All fixed points at once: the sample complexity α at which state evolution has a fixed point of given conjugates.
 
-Conjugates q̂_l = s S_l with a shape S of unit size give the covariances V_l, and these the averages E[g gᵀ]. The shape
-is iterated until E[g gᵀ] is proportional to it; the factor is α(s) = s/‖E[g gᵀ]‖. Fixed points at a given α are the
-crossings of this curve, stable where α grows with s. s runs over all positive numbers, from no information to all of
-it, and V is computed from it without cancellation, so that the curve has no steep end.
+Conjugates q̂_l = s S_l with a shape S of unit size give the covariances V_l, and V_l gives the averages E[g gᵀ]. The
+shape is iterated until E[g gᵀ] is proportional to it; then α(s) = s/‖E[g gᵀ]‖. Fixed points at a given α are the
+crossings of this curve with that α; they are stable if α increases with s. s runs over all positive numbers, from no
+information to full information, and V is computed from s without cancellation, so that the curve has no steep end.
 """
 
 from dataclasses import dataclass
@@ -18,24 +18,26 @@ from gamp_attention.bayes.equations import Equations, InputAverages, OutputAvera
 class CurveSettings:
     """Range and resolution of the curve."""
 
-    lowest: float = 1e-7  # s of the first point, of integrals
-    start: float = 1e-4  # the same of averages over samples
-    step: float = 0.6  # of log s
-    finest: float = 0.08  # of log s, near maxima and minima of α, of integrals
-    fine: float = 0.3  # the same of averages over samples
-    flat: float = 0.35  # slope of log α in log s, below which the curve is resolved
-    everything: float = 1e-12  # fraction of the fields' variance below which all is known, of integrals
-    sampled: float = 1e-6  # the same of averages over samples
-    limited: float = 0.9  # E[g gᵀ] in units of its limit for V → 0, beyond which noise limits it
-    plenty: float = 1e4  # s of problems without such a limit, from which a slope of `limited` ends the curve
-    farthest: float = 1e30  # s, in either direction
-    shape: float = 1e-11  # change of the shape of the conjugates at fixed points, of integrals
-    settled: float = 1e-8  # the same of averages over samples
-    rough: float = 1e-6  # the same along the curve
+    lowest: float = 1e-7  # s of the first point, for averages by integrals
+    start: float = 1e-4  # s of the first point, for averages over samples
+    step: float = 0.6  # distance of points in log s
+    finest: float = 0.08  # distance in log s near maxima and minima of α, for averages by integrals
+    fine: float = 0.3  # distance in log s near maxima and minima of α, for averages over samples
+    flat: float = 0.35  # slope of log α in log s below which these smaller distances are used
+    everything: float = 1e-12  # unknown fraction of the fields' variance that counts as zero, for averages by integrals
+    sampled: float = 1e-6  # unknown fraction that counts as zero, for averages over samples
+    limited: float = 0.9  # ratio of E[g gᵀ] to its limit for V → 0 above which the curve ends
+    plenty: float = (
+        1e4  # s above which the curve also ends if the slope of log α exceeds `limited` and noise is present
+    )
+    farthest: float = 1e30  # largest s; its inverse is the smallest s
+    shape: float = 1e-11  # change of the shape of the conjugates at fixed points, for averages by integrals
+    settled: float = 1e-8  # change of the shape at fixed points, for averages over samples
+    rough: float = 1e-6  # change of the shape at other points of the curve
     steps: int = 300
-    apart: int = 4  # points over which slopes at the end of the curve are taken
+    apart: int = 4  # number of points over which slopes at the end of the curve are computed
     level: float = 0.02  # slope of log α in log s below which α has a limit for s → ∞
-    noiseless: float = 0.05  # of the slope of log ‖E[g gᵀ]‖ in log V around −1, if fields are known without noise
+    noiseless: float = 0.05  # maximum distance of d log ‖E[g gᵀ]‖/d log V from −1 for fields without noise
 
 
 CURVE = CurveSettings()
@@ -51,34 +53,34 @@ class Point(NamedTuple):
 
     @property
     def V(self) -> np.ndarray:
-        """(L, t, t) covariances of what is unknown of the fields."""
+        """Posterior covariances of the fields, (L, t, t)."""
         return self.input.V
 
 
 class Curve:
-    """α(s) of one set of points."""
+    """The curve α(s) for one set of points."""
 
     def __init__(self, equations: Equations) -> None:
         self.equations = equations
         rho = equations.rho
         self._total = float(np.trace(rho, axis1=1, axis2=2).sum())
-        self._shape = np.linalg.inv(rho)  # of the last point
+        self._shape = np.linalg.inv(rho)  # shape of the conjugates at the last point
         self._shape = self._shape / self.size(self._shape)
         self.at_nothing = equations.input(np.zeros_like(rho))
         self.evaluations = 0
         self.lowest = float(np.log(CURVE.lowest if equations.exact else CURVE.start))
 
     def size(self, hats: np.ndarray) -> float:
-        """‖q̂‖ in units of the prior: 1 for q̂ = ρ⁻¹."""
+        """Return ‖q̂‖ in units of the prior: 1 for q̂ = ρ⁻¹."""
         rho = self.equations.rho
         return float(np.einsum("lab,lba->", hats, rho)) / (rho.shape[0] * rho.shape[1])
 
     def unknown(self, V: np.ndarray) -> float:
-        """Fraction of the fields' second moment that is unknown."""
+        """Return the fraction of the fields' second moment that is unknown."""
         return float(np.trace(V, axis1=1, axis2=2).sum()) / self._total
 
     def at(self, x: float, tol: float | None = None) -> Point:
-        """The fixed point whose conjugates have size s = exp(x), and a shape that changes by no more than tol."""
+        """Return the fixed point whose conjugates have size s = exp(x), with a shape that changes by at most tol."""
         tol = (CURVE.shape if self.equations.exact else CURVE.settled) if tol is None else tol
         shape, best, least = self._shape, self._shape, np.inf
         for _ in range(CURVE.steps):
@@ -99,7 +101,7 @@ class Curve:
         return Point(x, float(np.exp(x) / size), output, before)
 
     def points(self, alpha: float | None = None) -> list[Point]:
-        """Return points along the whole curve, and as far as it takes to reach α from both sides if α is given."""
+        """Return points along the whole curve; if α is given, also points that reach α from both sides."""
         found = [self.at(self.lowest, CURVE.rough)]
         if not self.equations.says_nothing_alone():
             while alpha is not None and found[0].alpha > alpha and found[0].x > -np.log(CURVE.farthest):
@@ -111,7 +113,7 @@ class Curve:
         return self._resolved(found)
 
     def _noise_limit(self) -> float:
-        """‖E[g gᵀ]‖ for V → 0, infinite without noise."""
+        """Return ‖E[g gᵀ]‖ for V → 0, infinite without noise."""
         if self.equations.reveals:
             return np.inf
         V = np.zeros_like(self.equations.rho)
@@ -129,7 +131,7 @@ class Curve:
         return bool(last.x > 0 and above and limited)
 
     def _resolved(self, found: list[Point]) -> list[Point]:
-        """With points between those around which the slope is small or changes its sign."""
+        """Return the points with further points inserted at small slopes and at changes of the slope's sign."""
         finest, k = CURVE.finest if self.equations.exact else CURVE.fine, 0
         while k < len(found) - 1:
             a, b = found[k], found[k + 1]
@@ -145,7 +147,7 @@ class Curve:
         return found
 
     def crossing(self, alpha: float, low: float, high: float) -> Point:
-        """The fixed point at α between two x with α on different sides."""
+        """Return the fixed point at α between two x with α on different sides."""
         from scipy.optimize import brentq
 
         accuracy = 1e-13 if self.equations.exact else 1e-9
@@ -161,12 +163,12 @@ class Curve:
 
 
 def ends_level(points: list[Point]) -> bool:
-    """Whether α has a limit for s → ∞ or falls, so that all is known beyond some α."""
+    """Return whether α decreases or has a limit for s → ∞, so that weights are known exactly above some α."""
     return bool(_slope(points, CURVE.apart) < CURVE.level)
 
 
 def _slope(points: list[Point], apart: int) -> float:
-    """That of log α in log s at the end."""
+    """Return the slope of log α in log s at the end of the curve."""
     a, b = points[-1 - min(apart, len(points) - 1)], points[-1]
     if not np.isfinite(b.alpha) or b.x == a.x:
         return np.inf

@@ -19,7 +19,7 @@ from gamp_attention.models.teachers import SoftmaxTeacher, keeps_columns, keeps_
 class SampledSettings:
     """Limits of averages over randomised points."""
 
-    least: float = 1e-13  # V in units of ρ that is added, so that V is never singular
+    least: float = 1e-13  # multiple of ρ that is added to V, so that V is never singular
     blurred: float = 1e-8  # V in units of ρ below which rounding blurs the slope −∂g/∂ω
 
 
@@ -43,7 +43,7 @@ class InputAverages(NamedTuple):
 
 
 class Equations:
-    """Both halves of state evolution, averaged over one set of randomised points or by one rule of integrals."""
+    """State evolution averaged over one set of randomised points or by one quadrature rule."""
 
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.channel, self.kinds = channel_of(model), kinds_of(model.coordinates)
@@ -54,21 +54,21 @@ class Equations:
 
     @cached_property
     def _points(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """White numbers of ω and of u − ω (N, L, t), and of the noise."""
+        """Return standard normal numbers for ω and u − ω (N, L, t), and for the noise."""
         L, t, _ = self.rho.shape
         white = gaussian_points(self._n_points, 2 * L * t + self.channel.n_noise, self._rng)
         shape = -1, L, t
         return white[:, : L * t].reshape(shape), white[:, L * t : 2 * L * t].reshape(shape), white[:, 2 * L * t :]
 
     def samples(self, V: np.ndarray, known: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return ω (N, L, t) of covariance ρ − V, fields u = ω + N(0, V), and what is seen of these samples."""
+        """Return ω (N, L, t) of covariance ρ − V, fields u = ω + N(0, V), and the observations of these samples."""
         first, second, noise = self._points
         omega = np.einsum("lab,nlb->nla", psd_root(self.rho - V if known is None else known), first)
         u = omega + np.einsum("lab,nlb->nla", psd_root(V), second)
         return omega, u, self.channel.observe(u, noise)
 
     def output(self, V: np.ndarray, known: np.ndarray | None = None) -> OutputAverages:
-        """Return E[g gᵀ] and E[log Z] at covariances V of what is unknown, and known of ω (ρ − V by default)."""
+        """Return E[g gᵀ] and E[log Z] for covariances V of u − ω and `known` of ω (ρ − V by default)."""
         known = self.rho - V if known is None else known
         if self.exact:
             found = output_averages(self.channel, known, V, self.rule)
@@ -77,7 +77,7 @@ class Equations:
         return self._sampled(np.maximum(V, 0) if V.shape[1] == 1 else V, known)
 
     def _sampled(self, V: np.ndarray, known: np.ndarray) -> OutputAverages:
-        """Over randomised points; −∂g/∂ω has the same mean as g gᵀ and is subtracted where that lowers the variance."""
+        """Average over randomised points, with control variate g gᵀ + ∂g/∂ω (mean zero) if it lowers the variance."""
         V = V + SAMPLED.least * self.rho
         omega, _, y = self.samples(V, known)
         found = self.channel.posterior(y, omega, V)
@@ -90,7 +90,7 @@ class Equations:
         squares = np.einsum("nla,lab,nlb->n", g, self.rho, g)
         slopes = np.einsum("lab,lab->", inverse, self.rho) - np.einsum("lab,lnab->n", weight, blocks)
         both = np.stack([squares, squares - slopes])
-        both = 0.5 * (both[:, : len(g) // 2] + both[:, len(g) // 2 :])  # mirror images
+        both = 0.5 * (both[:, : len(g) // 2] + both[:, len(g) // 2 :])  # means of points and their mirror images
         cov = np.cov(both)
         unknown = float(np.trace(V, axis1=1, axis2=2).sum() / np.trace(self.rho, axis1=1, axis2=2).sum())
         part = float(np.clip(cov[0, 1] / cov[1, 1], 0, 1)) if cov[1, 1] > 0 else 0.0
@@ -101,12 +101,12 @@ class Equations:
             hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
         if self._isotropic:
             hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / t * np.eye(t)
-        if self._shifted:  # a shift of all columns changes no class
+        if self._shifted:  # a common shift of all columns does not change the class
             hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / (t - 1) * (np.eye(t) - 1 / t)
         return OutputAverages(hats, float(found.log_z.mean()))
 
     def input(self, hats: np.ndarray) -> InputAverages:
-        """Return the overlaps that conjugates q̂ (L, t, t) lead to.
+        """Return the overlaps for conjugates q̂ (L, t, t).
 
         Eq. :eq:`bayes-overlaps`.
         """
@@ -120,7 +120,7 @@ class Equations:
         return InputAverages(V, known, q, net)
 
     def free_entropy(self, alpha: float, V: np.ndarray, output: OutputAverages) -> float:
-        """Return Φ at V, of the conjugates that V has.
+        """Return Φ at V and at the conjugates that belong to V.
 
         Eq. :eq:`bayes-entropy`.
         """
@@ -130,7 +130,7 @@ class Equations:
 
     @property
     def reveals(self) -> bool:
-        """Whether samples have no noise, so that enough of them may tell everything."""
+        """Return whether samples have no noise, so that enough samples may determine the weights exactly."""
         return self.channel.n_noise == 0
 
     def linear_growth(self) -> float:
@@ -161,7 +161,7 @@ class Equations:
 
 
 def symmetries(model: Model) -> tuple[bool, bool, bool]:
-    """Return whether tokens in any order, columns rotated in any way, and classes in any order are the same problem."""
+    """Return whether the problem is invariant under permutations of tokens and classes and rotations of columns."""
     law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
     look = model.teacher.attention if isinstance(model.teacher, SoftmaxTeacher) else model.teacher
     tokens = np.arange(L)

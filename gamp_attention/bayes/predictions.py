@@ -20,14 +20,14 @@ class FreshSamples:
             self._white = white.reshape(-1, 3, *self.rho.shape[:2])
 
     def test_error(self, V: np.ndarray, known: np.ndarray) -> float:
-        """Return half of the mean square distance of two outputs that the same posterior has.
+        """Return half of the mean square distance between two outputs drawn from the same posterior.
 
-        Of labels it is in closed form, or an integral; of attention an average over samples.
+        For labels it has a closed form or is an integral; for attention it is an average over samples.
         Eq. :eq:`bayes-test-error`.
 
         Parameters
         ----------
-        V, known : (L, t, t) covariances of what is unknown and of what is known of the fields.
+        V, known : (L, t, t) posterior covariances of the fields, and covariances of their posterior means.
         """
         if not self.model.attention:
             return self._label_error(V, known)
@@ -40,7 +40,7 @@ class FreshSamples:
         return float(0.5 * np.mean(np.sum(apart, axis=1) @ trace) / len(trace) + noise)
 
     def _label_error(self, V: np.ndarray, known: np.ndarray) -> float:
-        """Mean square error of the posterior mean of a label."""
+        """Return the mean square error of the posterior mean of a label."""
         labels = self.model.teacher
         if isinstance(labels, LinearLabels):
             return float(np.trace(V, axis1=1, axis2=2).sum() + labels.noise**2 * V.shape[0] * V.shape[1])

@@ -27,7 +27,7 @@ class PriorAverages(NamedTuple):
     """Averages over rows q* of the prior, observed as b = A q* + N(0, A)."""
 
     cov: np.ndarray  # (t, t) E Cov(q | b)
-    known: np.ndarray  # (t, t) E q̂ q̂ᵀ, the prior's second moment less cov, without cancellation
+    known: np.ndarray  # (t, t) E q̂ q̂ᵀ, the prior's second moment minus cov, computed without cancellation
     log_z: float  # E log Z
     net: float  # E log Z − ½ Tr A known, the contribution of a row to the free entropy
 
@@ -94,7 +94,7 @@ class MixturePrior:
 
         Raises
         ------
-        ValueError : for mixtures of rows of more than one number.
+        ValueError : for mixtures with more than one column.
         """
         if len(self.weight) == 1:
             mu, cov = self.mean[0], self.cov[0]

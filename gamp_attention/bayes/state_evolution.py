@@ -19,12 +19,12 @@ from gamp_attention.results import ConvergenceError, Status
 BAYES_STARTS = ("uninformed", "informed")
 
 
-ACCURACY = 1e-10  # relative, of quantities that are integrals; 1e-12 of α is what roots are found to
-NEAR = 0.1  # log s around a crossing in which another set of points is first tried
+ACCURACY = 1e-10  # relative accuracy of quantities that are integrals; roots are found to 1e-12 of α
+NEAR = 0.1  # half-width in log s around a crossing that is searched first with another set of points
 
 
 class Branch(NamedTuple):
-    """A fixed point as the curve of the first set of points has it: an interval of log s, or an end of the curve."""
+    """A fixed point on the curve of the first set of points: an interval of log s, or an end of the curve."""
 
     where: str  # "nothing", "between" or "everything"
     low: float
@@ -33,7 +33,7 @@ class Branch(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """A fixed point by one set of points."""
+    """A fixed point computed with one set of points."""
 
     q: np.ndarray
     V: np.ndarray
@@ -127,7 +127,7 @@ def bayes_fixed_points(
 
 
 def curves_of(model: Model, n_points: int, n_replicas: int, rng: np.random.Generator) -> list[Curve]:
-    """Return the curves of independent sets of points, or where averages are integrals of a fine and a coarse rule."""
+    """Return the curves of independent sets of points, or of a fine and a coarse rule if averages are integrals."""
     first = Curve(Equations(model, n_points, rng, FINE))
     if first.equations.exact:
         return [first, Curve(Equations(model, n_points, rng, COARSE))]
@@ -170,7 +170,7 @@ def _branches(curve: Curve, points: list[Point], alpha: float) -> list[Branch]:
 
 
 def _solved(branch: Branch, alpha: float, curves: list[Curve], fresh: list[FreshSamples], points: list[Point]) -> Any:
-    """The fixed point of a branch by all sets of points, with errors."""
+    """Return the fixed point of a branch, computed with all sets of points, with errors."""
     exact, found, missing = curves[0].equations.exact, list[Solution](), 0
     for curve in curves:
         if branch.where == "everything":
@@ -198,7 +198,7 @@ def _solved(branch: Branch, alpha: float, curves: list[Curve], fresh: list[Fresh
     integrated = exact and not fresh[0].model.attention
     test_error = errors[0] if integrated else float(np.mean(errors))
     test_half = abs(errors[1] - errors[0]) if integrated else float(_half(np.array(errors)))
-    if exact:  # what the error of V makes of it
+    if exact:  # add the effect of the error of V
         moved = fresh[0].test_error(found[0].V + halves[1], found[0].known)
         test_half += abs(moved - fresh[0].test_error(found[0].V, found[0].known)) + ACCURACY * abs(test_error)
     return BayesStateEvolution(
@@ -210,14 +210,14 @@ def _solved(branch: Branch, alpha: float, curves: list[Curve], fresh: list[Fresh
 
 
 def _half(column: np.ndarray) -> np.ndarray:
-    """Half-widths from replicas, NaN for fewer than two."""
+    """Return half-widths from replicas, NaN for fewer than two."""
     if len(column) < 2 or not np.isfinite(column).all():
         return np.full(column.shape[1:], np.nan)
     return half_width(column)
 
 
 def _nothing(curve: Curve, alpha: float) -> Solution:
-    """No overlap, where samples do not tell the sign."""
+    """Return the fixed point without overlap, of problems whose samples do not determine the sign."""
     nothing = curve.at_nothing
     output = curve.equations.output(nothing.V, nothing.known)
     entropy = alpha * output.log_z
@@ -226,7 +226,7 @@ def _nothing(curve: Curve, alpha: float) -> Solution:
 
 
 def _everything(curve: Curve, alpha: float, points: list[Point]) -> Solution:
-    """All that the prior leaves open is known."""
+    """Return the fixed point at which the weights are known exactly."""
     q = np.sum([kind.share * kind.prior.second for kind in curve.equations.kinds], axis=0)
     entropy = np.nan
     if points:
@@ -237,7 +237,7 @@ def _everything(curve: Curve, alpha: float, points: list[Point]) -> Solution:
 
 
 def _crossing(curve: Curve, alpha: float, low: float, high: float) -> Solution:
-    """The fixed point between two log s."""
+    """Return the fixed point between two log s."""
     point = curve.crossing(alpha, low, high)
     again = curve.equations.input(alpha * curve.equations.output(point.V, point.input.known).hats)
     residual = np.abs(again.V - point.V).max() / np.abs(point.V).max() if point.V.any() else np.abs(again.V).max()
@@ -259,14 +259,14 @@ def _crossing(curve: Curve, alpha: float, low: float, high: float) -> Solution:
 
 
 def _bracket(curve: Curve, alpha: float, branch: Branch, first: bool) -> tuple[tuple[float, float] | None, bool]:
-    """Two log s around the fixed point, or None at no overlap; and whether it is as the first set of points has it."""
+    """Return two log s around the fixed point (None without overlap), and whether the first points have it, too."""
     if first:
         return (None if branch.where == "nothing" else (branch.low, branch.high)), True
     lowest, even = curve.lowest, curve.equations.says_nothing_alone()
     if branch.where == "nothing":
         if not branch.stable or curve.at(lowest).alpha > alpha:
             return None, True
-        low, high = lowest, lowest  # overlap grows from nothing with this set of points
+        low, high = lowest, lowest  # with this set of points, overlap grows from zero
         while high < np.log(CURVE.farthest):
             low, high = high, high + CURVE.step
             if curve.at(high).alpha > alpha:

@@ -16,10 +16,10 @@ from gamp_attention.models.model import Model
 
 @dataclass(frozen=True)
 class FoldSettings:
-    """What counts as a fold of the curve α(s)."""
+    """Settings for folds and limits of the curve α(s)."""
 
-    drop: float = 3e-3  # fraction of itself by which α falls
-    apart: float = 3.0  # of log s, between points that α is extrapolated from to s → ∞
+    drop: float = 3e-3  # relative decrease of α that counts as a fold
+    apart: float = 3.0  # distance in log s of the points from which α is extrapolated to s → ∞
     nothing: float = 1e-5  # s from which α is extrapolated to zero
     accuracy: float = 1e-6  # of roots and maxima, relative
 
@@ -92,19 +92,19 @@ def bayes_thresholds(model: Model, *, n_points: int = 4096, n_replicas: int = 8,
 
 
 def _value(values: np.ndarray, exact: bool) -> np.ndarray:
-    """The mean of replicas, or the value of the fine rule."""
+    """Return the mean of replicas, or the value of the fine rule."""
     return np.asarray(values[0] if exact else values.mean(axis=0))
 
 
 def _error(values: np.ndarray, exact: bool) -> np.ndarray:
-    """Half-widths from replicas; of integrals the difference of two rules, and the accuracy of roots and maxima."""
+    """Return half-widths from replicas; for integrals, the difference of two rules plus the accuracy of roots."""
     if exact:
         return np.asarray(np.abs(values[1] - values[0]) + FOLD.accuracy * np.abs(values[0]))
     return np.asarray(half_width(values))
 
 
 def _mean_curve(points: list[list[Point]], exact: bool) -> np.ndarray:
-    """α along growing overlap, less where it falls by no more than sets of points differ."""
+    """Return α along increasing overlap, without decreases that are within the spread of the sets of points."""
     alphas = np.array([[point.alpha for point in each] for each in points])
     if exact:
         return np.asarray(alphas[0])
@@ -145,7 +145,7 @@ def _from_nothing(curve: Curve) -> float:
 
 
 def _limit(curve: Curve, points: list[Point]) -> float:
-    """The limit of α for s → ∞, from three points whose s have the same ratio."""
+    """Return the limit of α for s → ∞, from three points whose s have a constant ratio."""
     a, b, c = (curve.at(points[-1].x - k * FOLD.apart).alpha for k in (2, 1, 0))
     steps = c - b, b - a
     return float(c + steps[0] ** 2 / (steps[1] - steps[0]) if abs(steps[0]) < abs(steps[1]) else c)
@@ -179,7 +179,7 @@ def _first_order(curve: Curve, points: list[Point], first: int, last: int, to: f
     alphas = np.array([point.alpha for point in points])
     low = alphas[last]
     if is_noiseless(points) and alphas[-1] < (1 + FOLD.drop) * low:
-        return _limit(curve, points)  # from there on the free entropy of knowing all is infinite
+        return _limit(curve, points)  # above this α the free entropy of exact knowledge is infinite
     at_nothing = curve.equations.output(curve.at_nothing.V, curve.at_nothing.known).log_z
 
     def gain(alpha: float) -> float:

@@ -24,7 +24,7 @@ SPAN, VALUES = 30.0, 20  # of a path without values: from λ/30 to 30 λ
 WIDEST = 1e4  # factor from --lam up to which a path is extended if its best value lies at an edge
 ADDED = 8  # values by which a path is extended at a time, with the spacing of the others
 FLAT = 0.01  # relative decrease of the error by an extension below which there is no further one
-ZERO = 1e-3  # ‖Q‖/√d below which weights count as zero
+ZERO = 1e-3  # norm ‖Q‖/√d of the weights below which they count as zero
 ROWS = {"linear": "linear layer y = Wx", "mean": "mean output", "zero": "y = 0"}
 
 
@@ -33,7 +33,7 @@ def add_path(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--path", type=numbers, nargs="*", metavar="LAM",
         help=f"choose λ by its leave-one-out error, among these ({FORM}) or, without values, {VALUES} around --lam and "
-        "more beyond them if the best one lies at the edge; prints a table, and with --plot draws a second picture",
+        "more beyond them if the best value lies at the edge; prints a table, and with --plot draws a second picture",
     )  # fmt: skip
 
 

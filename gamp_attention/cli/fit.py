@@ -197,7 +197,8 @@ def _fit(options: argparse.Namespace) -> int:
         estimated.text,
     ]
     if result.n_off_global:
-        off = f"{result.n_off_global} of {len(problem.train)} samples"
+        partly = " that were searched for other minima" if result.n_searched < len(problem.train) else ""
+        off = f"{result.n_off_global} of {result.n_searched} samples{partly}"
         lines.append(f"{off} are not at the global minimum of their proximal step: other minima of the risk are near.")
     told = result.to_dict()
     told |= told["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         interrupts.raise_interrupts()
         check_extras(options)
         check_outputs(options)
-        with Progress(f"{options.command} "):  # solvers show in it where they are
+        with Progress(f"{options.command} "):  # solvers display their progress in it
             return options.run(options)
     except (ValueError, TypeError, ImportError, OSError, MemoryError) as error:
         print(f"gamp-attention {options.command}: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What commands read and write: paths are checked before the work, and text stays out of JSON on standard output."""
+"""Files that commands read and write: checks of their paths before the work, and reports as text or JSON."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ from gamp_attention.data.loading import ARRAYS, TORCH_FILES
 from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.experiments.figures import require_format
 
-EXTENSIONS = 8  # most extensions of a path, each with a checkpoint
+EXTENSIONS = 8  # maximum number of extensions of a path, each with a checkpoint
 FORCE = "replace the file with --force"
 
 
@@ -23,7 +23,7 @@ class Output(NamedTuple):
 
     flag: str  # the option that names it
     path: str
-    kind: str  # of the contents, see `_core.files`
+    kind: str  # kind of the contents, see `_core.files`
 
 
 def forgiving_streams() -> None:

@@ -1,4 +1,4 @@
-"""The parser of the command line, whose messages suggest what may be meant."""
+"""Parser of the command line, with suggestions for misspelt words."""
 
 import argparse
 import re
@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that names the nearest command, word or option if a given one does not exist."""
+    """ArgumentParser that suggests the nearest command, word or option if the given word does not exist."""
 
     def error(self, message: str) -> NoReturn:
         """Print the message with a suggestion, if one is near, and exit with status 2."""
@@ -18,7 +18,7 @@ class Parser(argparse.ArgumentParser):
         super().error(message)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """Parse all arguments; one that no command has is an error that names the nearest option."""
+        """Parse all arguments; an unknown option is an error that suggests the nearest option."""
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             command = _subparsers(self).get(getattr(options, "command", None), self)

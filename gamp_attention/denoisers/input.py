@@ -53,7 +53,7 @@ def prior_response(
 def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarray:
     """A_i (K, r, r) for any penalty, with eigenvalues that keep r(x) + ½ xᵀA x strongly convex."""
     spectrum, vectors = _spectrum(spectra, V_hat)
-    convexity = penalty.convexity  # a number, or one for each coordinate
+    convexity = penalty.convexity  # a number, or an array with a number for each coordinate
     least = np.maximum(INPUT.min_precision * convexity, INPUT.min_curvature * penalty.strength) - convexity
     spectrum = np.maximum(spectrum, least)
     vectors = np.broadcast_to(vectors, (len(spectrum), *vectors.shape[1:]))
@@ -83,7 +83,7 @@ def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndar
 
 
 def _denoise_scaled(penalty: ScaledPenalty, b: np.ndarray, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """η and C: those of ρ in the units of each row, and a linear system for rows without a penalty."""
+    """Return η and C: η and C of ρ in the units of each row; rows without a penalty solve a linear system."""
     c, bare = penalty.units, penalty.scales == 0
     A = A + penalty.ridge[:, None, None] * np.eye(A.shape[1])
     eta, C = denoise_weights(penalty.penalty, b / c[:, None], A / c[:, None, None] ** 2)

@@ -67,7 +67,7 @@ def make_metric(V: np.ndarray) -> Metric:
 
 @inner_kernel
 def make_workspace(loss, n_fields, stop):
-    """Allocate the scratch of one thread; `stop` (1,) is what another one sets to end its work early."""
+    """Allocate the scratch of one thread; another thread sets `stop` (1,) to end the work of this thread early."""
     k, minima = n_fields, np.empty((NEWTON.max_minima, n_fields))
     return Workspace(
         np.empty(k), np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
@@ -106,7 +106,7 @@ def cholesky(hess, shift, chol):
 
 @inline_kernel
 def cholesky_by_rows(hess, shift, chol):
-    """`cholesky` for large matrices: each row of the transposed factor is taken from all rows after it at once.
+    """Factorise a large matrix as `cholesky` does, but row by row: each row is subtracted from all later rows at once.
 
     The transposed factor is formed in the upper triangle, where rows are contiguous, and copied to the lower one.
     """

@@ -14,8 +14,8 @@ from gamp_attention.losses.dot_product import DotProductAttention
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.results import shown
 
-SMALL = 3  # fields per sample up to which the whole Jacobian is as fast as its blocks
-OPERATION, STEPS = 1e-9, 6  # seconds, and Newton steps of a minimisation: both typical, not bounds
+SMALL = 3  # maximum number of fields per sample for which the whole Jacobian takes no longer than its blocks
+OPERATION, STEPS = 1e-9, 6  # typical seconds per operation and typical number of Newton steps per minimisation
 
 
 @shown
@@ -32,7 +32,7 @@ class Denoised(NamedTuple):
     loss : (n,) ℓ(z).
     gap : (n,) by how much the next minimum found is higher; inf where there is none or the minimum was held.
     solved : (n,) whether the minimisation reached a stationary point.
-    n_hessians : (n,) Hessians that were evaluated; minimisations, for two tokens and one column.
+    n_hessians : (n,) number of evaluated Hessians; for two tokens and one column, number of minimisations.
     """
 
     z: np.ndarray
@@ -71,8 +71,9 @@ def denoise(
     start : (n, L, r) where to begin each minimisation, counted as one start; ω if not given.
     hold : keep the local minimum that the start leads to, instead of searching for the global one.
     jacobian : also return the full ∂z/∂ω.
-    max_starts : bound on the further starts of each search for a lower minimum. Such a search takes less time, and can
-        miss the global minimum. If not given, a search ends by its own rule, after 400 starts at most.
+    max_starts : maximum number of further starts in each search for a lower minimum. A smaller number takes less time,
+        but the search may miss the global minimum. By default a statistical rule ends the search, after at most 400
+        starts.
 
     Returns
     -------
@@ -109,10 +110,10 @@ def denoise(
 
 
 def is_long(loss: Any, n: int, most: int) -> bool:
-    """Whether the proximal steps of n samples, with at most `most` further starts each, may take a tenth of a second.
+    """Return whether the proximal steps of n samples, each with at most `most` further starts, may take 0.1 s or more.
 
-    The derivatives of attention at k = L r fields cost L³ (r² + 2) + k³ operations. A user's map or loss may give
-    values only, of which the derivatives then take 8 k².
+    The derivatives of attention at k = L r fields cost L³ (r² + 2) + k³ operations. If a user-defined
+    map or loss has no derivatives, they are computed by differences, from 8 k² values.
     """
     L, r = loss.n_tokens, loss.rank
     k, cost = L * r, float(L**3 * (r * r + 2) + (L * r) ** 3)
@@ -183,9 +184,9 @@ def _denoise_rows(first, last, loss, params, omega, metric, most, points, scratc
 
 @sample_kernel
 def denoise_sample(mu, loss, p, w, metric, most, points, scratch, out):
-    """Fill row mu of the answer for the centre w (k,), after a search of at most `most` further starts.
+    """Fill row mu of the result for the centre w (k,), after a search with at most `most` further starts.
 
-    z starts from what is there, and is held for most = 0.
+    The first minimisation starts from the current z. If `most` is 0, its local minimum is kept.
     """
     k = w.shape[0]
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
@@ -245,7 +246,7 @@ def jacobian_of(metric, ws, inverse, product):
 
 @inline_kernel
 def invert_factor(chol, inverse):
-    """Fill the lower triangle of inverse (k, k) with that of the inverse of the lower factor chol, row by row."""
+    """Fill the lower triangle of inverse (k, k) with the inverse of the lower triangular factor chol, row by row."""
     k = chol.shape[0]
     for i in range(k):
         for j in range(i):

@@ -32,8 +32,8 @@ from gamp_attention.losses.called import PLACES, VECTOR, loss_kernel
 class SearchSettings(NamedTuple):
     """Settings of the global search."""
 
-    max_starts: int = 400  # of a search that is not bounded: far more than any case met so far needs
-    n_attempts: int = 20  # starts of a bounded search as long as no minimum was found
+    max_starts: int = 400  # maximum number of starts of an unbounded search: far more than any tested problem needs
+    n_attempts: int = 20  # minimum number of starts of a bounded search while no minimum has been found
     n_points: int = 2048  # that starts are chosen from
     n_compared: int = 4  # of these, for each start
     feature: float = 0.5  # distance in z over which a softmax of quadratic scores can change the shape of ℓ
@@ -101,7 +101,7 @@ def is_known(z, minima, n_known):
 
 @inline_kernel
 def has_fields(omega):
-    """Whether any entry of ω is not zero."""
+    """Return whether any entry of ω is not zero."""
     largest = 0.0
     for i in range(omega.shape[0]):
         largest = max(largest, abs(omega[i]))
@@ -151,10 +151,10 @@ def next_start(number, loss, p, omega, metric, points, radius, z, ws):
 
 @inline_kernel
 def is_worth_a_descent(number, loss, p, omega, metric, value, ws):
-    """Whether a search with shortcuts minimises from ws.point.
+    """Return whether a search with shortcuts minimises from the start ws.point.
 
-    The mirror image of the minimum −z, start number 0, is the end of a descent already up to its distance from the
-    nearest minimum: if the objective is higher there, so is, nearly always, that minimum.
+    Start number 0 is the mirror image −z of the current minimum z, which is close to a minimum of its own. If the
+    objective at −z is higher than at z, that minimum is nearly always higher, too, so it is not computed.
     """
     return number > 0 or not objective(loss, p, omega, metric, ws.point, ws.loss) > value
 
@@ -165,10 +165,11 @@ def minimise_globally(loss, p, omega, metric, z, most, points, ws):
 
     Returns (objective, gap to the next minimum found, status); the gap is inf where the minimum is
     certified unique or no other was found. On return ws.hess holds the Hessian at z.
-    Starts go on until the Bayesian estimate of the number of minima (Boender and Rinnooy Kan) is within
-    one half of the number found, and are no fewer than the ellipsoid has room for features of ℓ, but no more than
-    `most`. The minimum returned is the lowest that was met. A search of at most `SEARCH.n_attempts` starts also takes
-    shortcuts (`is_worth_a_descent`). `most` = 0 keeps the local minimum that z leads to.
+    The search ends if the Bayesian estimate of the number of minima (Boender and Rinnooy Kan) exceeds the number of
+    minima found by less than one half, but not before the number of starts has reached the number of features of ℓ
+    that fit into the ellipsoid. `most` bounds the number of starts. The lowest minimum found is returned. A search of
+    at most `SEARCH.n_attempts` starts skips unpromising starts (`is_worth_a_descent`). With `most` = 0 the local
+    minimum next to z is kept.
     """
     value, status = minimise_from(loss, p, omega, metric, z, ws, 0)
     if most == 0:
@@ -188,9 +189,9 @@ def minimise_globally(loss, p, omega, metric, z, most, points, ws):
     n_capacity = ws.minima.shape[0]
     shortcuts, first = most <= SEARCH.n_attempts, 0
     if shortcuts:
-        if not np.isfinite(radius):  # no lower bound of ℓ is known: the objective at ω is that of the best guess
+        if not np.isfinite(radius):  # ℓ has no lower bound: the objective at ω limits the distance instead
             radius = np.sqrt(2.0 * abs(objective(loss, p, omega, metric, omega, ws.loss) - value))
-        if not has_fields(omega):  # mirror images and signs of ω = 0 are no starts
+        if not has_fields(omega):  # for ω = 0 mirror images and sign changes give no new starts
             first = 2 ** (min(metric.root.shape[0], 4) + 1)
     for number in range(first, first + SEARCH.max_starts):
         if number - first > max(n_starts, 2 * n_known * n_known + 3 * n_known) or ws.stop[0] != 0:

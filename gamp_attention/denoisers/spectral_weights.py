@@ -32,9 +32,9 @@ class FitSettings:
     rounding: float = 1e-9  # of h, where all samples say the same
     sharpness: float = 16.0  # b at least: more has hardly more overlap, and eigenvalues that are harder to find
     sharpest: float = 200.0
-    exact_fields: int = 2  # L r up to which the fields are the global minimum; beyond, that next to zero, as good
-    n_starts: int = 2  # further starts for more fields than that, as long as there are few
-    few_fields: int = 12  # L r up to which each column is fitted; beyond, one column for each part is enough
+    exact_fields: int = 2  # maximum L r for which the global minimum is computed; above, the minimum next to zero
+    n_starts: int = 2  # further starts if L r is above `exact_fields` and at most `few_fields`
+    few_fields: int = 12  # maximum L r for which each column is fitted; above, one column for each part suffices
 
 
 FIT = FitSettings()
@@ -66,9 +66,9 @@ class Shape:
 
 
 def fitted_fields(loss: Any, params: np.ndarray, shape: Shape) -> np.ndarray:
-    """Return the fields (n, L, c) that minimise ℓ(z) + ‖z‖²/(2v), with v large against the curvature at zero.
+    """Return the fields (n, L, c) that minimise ℓ(z) + ‖z‖²/(2v), with v above the inverse curvature at zero.
 
-    c is r, or for many fields of attention that is even and invariant under rotations, one for each part.
+    c is r; for attention that is even and invariant under rotations, with many fields, c is the number of parts.
     """
     n, L = len(params), shape.n_tokens
     reduced = _of_rank(loss, shape.columns)
@@ -82,9 +82,9 @@ def fitted_fields(loss: Any, params: np.ndarray, shape: Shape) -> np.ndarray:
 
 
 def _of_rank(loss: Any, rank: int) -> Any:
-    """Return the loss for fewer columns, if it is one of attention that columns rotate in; else the loss itself.
+    """Return the loss for `rank` columns if it is the loss of a `DotProductAttention`; else return the loss itself.
 
-    Its Hessian at zero is the same for each column of a part, and zero between them.
+    The Hessian of this loss at zero is identical for all columns of a part, and zero between columns.
     """
     dot_product = isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention)
     return loss._replace(rank=rank) if dot_product else loss

@@ -50,7 +50,7 @@ class Acceleration:
         self._moves: deque[np.ndarray] = deque(maxlen=ACCELERATION.depth)  # Δf of (Q, D)
         self._steps: deque[tuple[np.ndarray, ...]] = deque(maxlen=ACCELERATION.depth)  # Δu + Δf of Q, D, V
         self._last: tuple[np.ndarray, GampState] | None = None
-        self._least = np.inf  # smallest gradient norm since the last restart
+        self._least = np.inf  # minimum gradient norm since the last restart
         self._successor: GampState | None = None  # damped successor of the state with that norm
 
     def __call__(self, state: GampState, after: GampState, norm: float) -> GampState:

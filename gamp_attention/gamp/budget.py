@@ -1,14 +1,15 @@
-"""The bounded search of default runs: few further starts, at few iterations, within a budget of arithmetic.
+"""Bounded searches of default runs: few further starts, in few iterations, within a budget of operations.
 
-State evolution describes proximal steps to global minima. A search for them costs up to 400 minimisations per sample,
-which for two tokens and one column is little, but for long samples more than a hundred times the products X̃Q and X̃ᵀg
-that it serves. A run to a tolerance need not follow state evolution: it needs a good minimum of the risk. So it
-searches each sample at every second iteration, from its mirror image and its centre, and otherwise keeps the local
-minimum next to the last one. Descent, which evaluates gradients only, finishes the work if message passing has spent
-its budget. If descent takes long, message passing is resumed, with a larger budget, and the lower of both minima is the
-result.
+State evolution describes proximal steps to global minima. A search for a global minimum costs up to 400 minimisations
+per sample. For two tokens and one column these are cheap, but for long samples they cost more than a hundred times the
+products X̃Q and X̃ᵀg of an iteration. A run to a tolerance need not follow state evolution: it needs a good minimum of
+the risk. So it searches each sample at every second iteration, from the mirror image of the last minimum and from the
+centre, and otherwise keeps the local minimum next to the last minimum. If message passing has spent its budget, a
+descent, which evaluates only gradients, completes the run. If the descent takes long, message passing is resumed with a
+larger budget, and the lower of both minima is the result.
 
-The unit is one evaluation of the gradient of the risk. The costs are counted, not timed, so that runs are reproducible.
+The unit of the budget is one evaluation of the gradient of the risk. Costs are computed from the numbers of operations,
+not from measured times, so that runs are reproducible.
 """
 
 from typing import Any, NamedTuple
@@ -23,20 +24,20 @@ from gamp_attention.losses.dot_product import DotProductAttention
 
 
 class BudgetSettings(NamedTuple):
-    """Settings of bounded searches, and the costs of operations in seconds."""
+    """Settings of bounded searches, and costs of operations in seconds."""
 
-    exact_fields: int = 2  # L r up to which default runs search for global minima
-    every: int = 2  # iterations from one search of the samples to the next; the first iteration makes none
-    starts: int = 2  # further starts of each search: the mirror image of the last minimum, and the centre ω
-    patience: int = 12  # iterations after the last search that may pass without progress, before descent takes over
+    exact_fields: int = 2  # maximum L r for which default runs search for global minima
+    every: int = 2  # number of iterations between searches; the first iteration makes no search
+    starts: int = 2  # number of further starts: mirror image of the last minimum, and centre ω
+    patience: int = 12  # iterations without progress after the last search, after which descent takes over
     gradients: float = 250.0  # budget of message passing, in evaluations of the gradient
-    descents: float = 10.0  # further budget, in what the descent after message passing has cost
-    worthwhile: float = 0.4  # least further budget for which message passing is resumed, in units of the first
-    least: int = 8  # iterations; if the budget does not suffice for so many, the run is a descent
-    verification: float = 60.0  # gradients that each of the checks of the result may cost
-    held: float = 3.0  # Hessians per sample of a proximal step that begins at its end
-    typical: float = 5.0  # Hessians per sample and iteration
-    searches: float = 45.0  # Hessians per sample of a search from `starts` further starts
+    descents: float = 10.0  # budget after a descent, in gradients for each step of the descent
+    worthwhile: float = 0.4  # minimum added budget for which message passing is resumed, in units of `gradients`
+    least: int = 8  # minimum number of iterations within the budget; if it is smaller, the run is a descent
+    verification: float = 60.0  # maximum cost of each check of the result, in evaluations of the gradient
+    held: float = 3.0  # Hessians per sample of a proximal step that starts at its minimum
+    typical: float = 5.0  # typical number of Hessians per sample and iteration
+    searches: float = 45.0  # Hessians per sample of a search with `starts` further starts
     product: float = 0.25e-9  # seconds of a multiplication and addition of X̃Q or X̃ᵀg
     exponential: float = 8e-9  # seconds of an attention weight
     dense: float = 0.25e-9  # seconds of an operation in a long loop over matrices (L, L)
@@ -49,7 +50,7 @@ BUDGET = BudgetSettings()
 
 
 class Costs(NamedTuple):
-    """Seconds per sample of one gradient of the risk, and of one Hessian of the proximal objective."""
+    """Seconds per sample for a gradient of the risk and for a Hessian of the proximal objective."""
 
     gradient: float
     hessian: float
@@ -62,16 +63,16 @@ class Costs(NamedTuple):
         if isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention):
             slope = value + 2 * BUDGET.dense * (L**3 + 4 * L * k)
             hessian = value + BUDGET.dense * L**3 * (2 + r * (r + 1) / 2)
-        else:  # central differences
+        else:  # derivatives by central differences of values
             slope, hessian = 4 * k * value, 4 * k * (k + 1) * value
         hessian += BUDGET.scattered * k**2 + BUDGET.factor * k**3
         return cls(slope + 4 * L * d * r * BUDGET.product, hessian)
 
 
 def samples_to_verify(data: Dataset, bounded: bool, n_hessians: float) -> np.ndarray | None:
-    """Return the samples that a bounded run checks at its end, evenly spaced; None for all.
+    """Return indices of the samples that a bounded run checks at its end, evenly spaced; None for all samples.
 
-    A check costs so many Hessians per sample. Where not even one sample's is worth it, there are none.
+    A check costs `n_hessians` Hessians per sample. If one sample exceeds the limit, the array is empty.
     """
     gradient, hessian = Costs.of(data)
     n, fraction = data.n_samples, BUDGET.verification * gradient / (n_hessians * hessian)
@@ -79,47 +80,47 @@ def samples_to_verify(data: Dataset, bounded: bool, n_hessians: float) -> np.nda
 
 
 def can_solve_for_variances(data: Dataset, bounded: bool) -> bool:
-    """Return whether the iteration for V at a critical point costs little, next to the rest of a bounded run."""
+    """Return whether solving for V at a critical point costs little compared with the rest of a bounded run."""
     gradient, hessian = Costs.of(data)
     return not bounded or 10 * hessian <= 3 * BUDGET.verification * gradient
 
 
 class Budget:
-    """The work of message passing from one start, in evaluations of the gradient.
+    """Work of message passing from one start, in evaluations of the gradient.
 
     Parameters
     ----------
     data : the samples.
-    bounded : whether there is a bound.
+    bounded : whether the work is bounded.
 
     Attributes
     ----------
-    spent : evaluations of the gradient that the iterations so far have cost as much as.
-    limit : evaluations after which descent takes over.
+    spent : cost of the iterations so far, in evaluations of the gradient.
+    limit : cost, in evaluations of the gradient, from which on descent takes over.
     """
 
     def __init__(self, data: Dataset, bounded: bool) -> None:
         self._costs, self.spent, self.limit = Costs.of(data), 0.0, BUDGET.gradients if bounded else np.inf
 
     def iteration(self, n_hessians: float) -> float:
-        """Return the cost of an iteration of message passing with so many Hessians per sample."""
+        """Return the cost of an iteration of message passing with `n_hessians` Hessians per sample."""
         gradient, hessian = self._costs
         return 1.5 + (n_hessians + 1) * hessian / gradient
 
     @property
     def is_spent(self) -> bool:
-        """Whether descent is to take over."""
+        """Return whether the budget does not suffice for another iteration, so that descent takes over."""
         return self.spent + self.iteration(BUDGET.typical) > self.limit
 
     @property
     def suffices(self) -> bool:
-        """Whether message passing can make enough iterations to be worth beginning."""
+        """Return whether the budget suffices for the minimum number of iterations of message passing."""
         return BUDGET.least * self.iteration(BUDGET.typical) <= self.limit
 
     def extend(self, n_descent: int) -> bool:
-        """Extend the budget, once, in proportion to the iterations of a descent; return whether this is worthwhile.
+        """Extend the budget once, in proportion to the steps of a descent; return whether it was extended.
 
-        Where a descent takes long, minima are many, and the search for a lower one may take longer, too.
+        If a descent takes long, the risk usually has many minima, so that a longer search for a lower minimum pays.
         """
         limit = BUDGET.descents * n_descent
         if self.limit != BUDGET.gradients or limit - self.spent < BUDGET.worthwhile * BUDGET.gradients:
@@ -128,12 +129,12 @@ class Budget:
         return True
 
     def add(self, report: StepReport) -> None:
-        """Count an iteration."""
+        """Add the cost of an iteration."""
         seen = report.denoised
         self.spent += self.iteration(BUDGET.typical if seen is None else float(np.mean(seen.n_hessians)))
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all that changes."""
+        """Return the values that change during a run."""
         return {"spent": self.spent, "limit": self.limit}
 
     def restore(self, snapshot: dict[str, Any]) -> None:
@@ -142,7 +143,7 @@ class Budget:
 
 
 def starts_of_searches(t: int, hold_after: int, bounded: bool) -> int:
-    """Return the bound on the further starts of each sample's search at iteration t."""
+    """Return the maximum number of further starts of each sample's search at iteration t."""
     if bounded:
         return BUDGET.starts if 0 < t < hold_after and t % BUDGET.every == 1 else 0
     return SEARCH.max_starts if t < hold_after else 0

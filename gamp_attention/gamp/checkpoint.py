@@ -48,14 +48,14 @@ class Checkpoint:
         self._last = time.monotonic()
 
     def load(self) -> dict[str, Any] | None:
-        """Return what was written last, or None if there is no file or an empty one.
+        """Return the entries written last, or None if the file does not exist or is empty.
 
         Raises
         ------
-        ValueError : if the file is anything else than a checkpoint of an identical run, which is never replaced.
+        ValueError : if the file is not a checkpoint of an identical run; such a file is never replaced.
         """
         require_checkpoint("checkpoint", self.path)
-        if self.path.exists() and self.path.stat().st_size == 0:  # as mktemp makes it
+        if self.path.exists() and self.path.stat().st_size == 0:  # an empty file, for example from mktemp
             return None
         needs = "checkpoint: needs the name of a new file or of the checkpoint of an identical run"
         try:

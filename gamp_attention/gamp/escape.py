@@ -22,7 +22,7 @@ ESCAPE = EscapeSettings()
 
 
 def way_down(data: Dataset, risk: str, Q: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the weights of lowest training loss on the line Q ± s v, and that loss.
+    """Return the weights of lowest training loss on the line Q ± s v, and their training loss.
 
     v is the direction of lowest curvature (d, r); s is doubled while the risk falls. Q itself is returned if no step
     lowers the risk.

@@ -26,12 +26,13 @@ Callback = Callable[[int, GampState, StepReport], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is the same at every iteration, as in `run_gamp`.
+    """Arguments that do not change during a run; see `run_gamp`.
 
-    But for `bounded`, whether searches are those of `gamp_attention.gamp.budget`, and `may_bound`, whether they become
-    so if an iteration takes more than `WATCH.searches` minimisations per sample; `V_hat`, a function of the iteration;
-    `direction`, near which that of lowest curvature is looked for; and `accelerate`, which may be LATE: steps then grow
-    near the end, and extrapolation waits for held minima and a small gradient.
+    In addition: `bounded`, whether searches are bounded (see `gamp_attention.gamp.budget`); `may_bound`, whether they
+    are bounded after an iteration with more than `WATCH.searches` minimisations per sample; `V_hat`, a function of the
+    iteration; `direction`, the initial vector of the search for the direction of lowest curvature; and `accelerate`,
+    which may be LATE: steps then grow near the end, and extrapolation waits until minima are held and the gradient is
+    small.
     """
 
     data: Dataset
@@ -65,7 +66,7 @@ class Loop:
     watch, record : the judgement of the states since the last start, and the history of all.
     escapes : further starts so far.
     seen : the weights of the last entry of the history.
-    bounded : whether searches are bounded now.
+    bounded : whether searches are currently bounded.
     start, ceiling : the weights of the last start, and a bound on the training loss that it was chosen for.
     name : name of the start, for the display of progress.
     """
@@ -79,7 +80,7 @@ class Loop:
         plan = self._plan
         self.state, self._began, self.start, self.ceiling = state, self.t, state.Q, ceiling
         self._ended: Status | None = None
-        self._after: GampState | None = None  # the next state, of a run that has stalled
+        self._after: GampState | None = None  # next state of a stalled run, from which it can be resumed
         self.bounded = plan.bounded
         patience = BUDGET.patience if plan.bounded else WATCH.patience
         self.watch = Watch(plan.tol, plan.hold_after, plan.settling, state, patience)
@@ -96,11 +97,11 @@ class Loop:
 
     @property
     def descends(self) -> bool:
-        """Whether the run is a descent from its start, because message passing would not be worth its cost."""
+        """Return whether the run is a descent from its start, because message passing would cost too much."""
         return self.t == self._began and not self._budget.suffices
 
     def resume(self, n_descent: int) -> bool:
-        """Continue a run that has stalled, if its budget allows this after a descent of so many iterations."""
+        """Continue a stalled run if the budget allows it after `n_descent` steps of descent; return whether it does."""
         stalled = self._ended is Status.STALLED and self._after is not None and self.t < self._plan.max_iter
         if not (self.bounded and stalled and self._budget.extend(n_descent)):
             return False
@@ -160,13 +161,13 @@ class Loop:
         return None
 
     def _bound(self, searches: float) -> None:
-        """Bound the searches from now on if the last one took too many minimisations per sample."""
+        """Bound all later searches if the last search took too many minimisations per sample."""
         if searches > WATCH.searches:
             self.bounded, self._budget = True, Budget(self._plan.data, self._plan.settling)
             self.watch.hurry(BUDGET.patience)
 
     def _stay(self) -> Status:
-        """End at the start, from where descent begins, as message passing is not worth its cost."""
+        """End the run at its start, from which a descent begins, because message passing would cost too much."""
         at = risk_at(self._plan.data, self.state.Q, self._plan.risk)
         self.watch.note(self.state, at.gradient_norm, at.train_loss)
         self.record.add(overlaps(self._plan.data, self.state.Q, self.state.V), at.gradient_norm, at.train_loss)

@@ -25,7 +25,7 @@ class RaceSettings:
 
 
 RACE = RaceSettings()
-AGREEMENT = 0.9  # overlap with the selected weights from which on weights count as (nearly) the same
+AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +123,9 @@ class Race:
                 break
             for loop in self.loops.values():
                 loop.run(until)
-            if all(loop.descends for loop in self.loops.values()):  # losses of starts say nothing yet
+            if all(
+                loop.descends for loop in self.loops.values()
+            ):  # the losses of the starts do not predict the final losses
                 break
             go_on = max(self._n_finish, ceil(RACE.share * len(self.loops)))
             if self._round == len(RACE.rounds) - 1:
@@ -191,7 +193,7 @@ def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:
 
 
 def told(records: tuple[StartRecord, ...]) -> str:
-    """Return sentences on the starts: which one is kept, how many agree with it, how much higher the others were."""
+    """Return sentences on the starts: the selected start, how many agree with it, and the losses of the others."""
     name = next(record.name for record in records if record.kept)
     others = [record.excess for record in records if record.agreement < AGREEMENT]
     best, n, agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(others)

@@ -16,7 +16,7 @@ from gamp_attention.gamp.step import GampState
 from gamp_attention.penalties.matrix import on_kinks
 from gamp_attention.results import Ended, History, Overlaps, Status
 
-CYCLES = (Status.STALLED, Status.DIVERGED, Status.NONFINITE)  # ends of message passing that descent can better
+CYCLES = (Status.STALLED, Status.DIVERGED, Status.NONFINITE)  # endings of message passing that a descent can improve on
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +40,10 @@ class GampResult(Ended):
     direction : (d, r) its eigenvector, of norm 1, where the risk is softest, and the way off a saddle; None where the
         run did not converge.
     n_escapes : saddles that the run has left.
-    n_off_global : samples whose held proximal minimum is not the global one, among those searched.
-    n_near_jump : samples with another proximal minimum nearly as low, among those searched.
-    n_searched : samples that were searched for other minima at the end: all of them, or after a bounded search (see
-        `search` of `run_gamp`) so many as this takes little time, with two further starts each.
+    n_off_global : number of searched samples whose proximal minimum is not the global minimum.
+    n_near_jump : number of searched samples with another proximal minimum that is nearly as low.
+    n_searched : number of samples that were searched for other minima at the end: all samples; after a bounded search
+        (see `search` of `run_gamp`) as many as can be searched in little time, each from two further starts.
     state : the last state of message passing, to go on from.
     starts : what became of each start; see `gamp_attention.gamp.many_starts`.
     message : the outcome in words.
@@ -95,8 +95,8 @@ def followed(plan: Plan, loop: Loop) -> GampResult:
 def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None = None) -> GampResult:
     """Settle where message passing cycled, verify, and report the best there is.
 
-    Settling begins at the weights of lowest training loss, or at given ones instead. A run with a budget may then
-    resume message passing; of the critical points found, that of lowest training loss is reported.
+    Settling begins at the weights `start`, by default at the weights of lowest training loss. A run with a budget may
+    then resume message passing. Of the critical points found, the point of lowest training loss is reported.
     """
     data, risk, tol, watch = plan.data, plan.risk, plan.tol, loop.watch
     descents = list[Settled]()
@@ -145,7 +145,8 @@ def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None =
     curvature = lowest_curvature(data, at, Q, plan.direction) if status.converged else None
     if curvature is not None and not curvature.is_minimum:
         eigenvalue = f"lowest eigenvalue of the Hessian {curvature.lowest_eigenvalue:.2g}"
-        message += f" The weights are a saddle of the risk ({eigenvalue}): escape=True leaves it."
+        remedy = "escape=True (gamp-attention fit: --escape) leaves it"
+        message += f" The weights are a saddle of the risk ({eigenvalue}): {remedy}."
     samples = samples_to_verify(data, loop.bounded, BUDGET.searches)
     n_off, n_near = _competing_minima(data, risk, at, V, samples, BUDGET.starts if loop.bounded else None)
     if tol > 0 and not status.converged:
@@ -183,8 +184,8 @@ def _competing_minima(
 ) -> tuple[int, int]:
     """Samples whose fields z are not the global minimum of their proximal objective at ω = z − V g, and nearly not.
 
-    Nearly: the next minimum is higher by less than `near`, in units of the mean loss of a sample. Only `samples` are
-    searched, if not all, each from at most `max_starts` further starts.
+    A minimum counts as nearly as low if it is higher by less than `near`, in units of the mean loss of a sample. Only
+    `samples` are searched (default: all), each from at most `max_starts` further starts.
     """
     if samples is not None and not len(samples):
         return 0, 0

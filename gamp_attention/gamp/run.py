@@ -65,8 +65,8 @@ def run_gamp(
     init : "semantic", "positional", "random", "spectral" (from the data alone), "posterior" (from the data and the
         teacher's map), weights (d, r), a `GampState`, whose memory a run then begins with: near a fixed point it
         stays there; or the result of a run on data that are nearly the same, to go on from its fixed point. If not
-        given, "semantic" for data with a teacher, and "spectral" for your own arrays, which have none; with
-        `n_starts=8`, as in the command `fit`, the lowest of several minima is kept.
+        given, "semantic" for data with a teacher, and "spectral" for arrays without a
+        teacher; with `n_starts=8`, as in the command `fit`, the lowest of several minima is kept.
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
     damping : the step β in (0, 1], a sequence with one for each iteration, or "adaptive": 0.3 at first, and
         on divergence or a stall back to the best state with a smaller one; see also `accelerate`.
@@ -75,13 +75,13 @@ def run_gamp(
         runs do not meet.
     hold_after : iteration from which each sample keeps its local proximal minimum; global minima before.
         If not given, 20, or never where tol=0, since state evolution tracks global minima.
-    search : "full": up to `hold_after`, each sample is searched for the global minimum of its proximal objective, which
-        state evolution describes. "bounded": it is searched at every second iteration, from two further starts, and
-        message passing gives way to settling once its work equals that of 250 gradients, or of ten times the
-        gradients that settling takes; see `gamp_attention.gamp.budget`.
-        "auto": for runs to a tolerance "bounded" if L r > 2, and else from the first iteration on in which a search
-        takes more than 100 minimisations per sample; "full" for tol=0, or if `hold_after`, `onsager` or `memory` is
-        given.
+    search : "full": up to iteration `hold_after`, the global minimum of each sample's proximal objective is searched
+        for, as state evolution assumes. "bounded": samples are searched at every second iteration only, from two
+        further starts, and settling begins when the work of message passing equals the work of 250 gradients, or of
+        ten times the number of gradients of a first descent; see `gamp_attention.gamp.budget`.
+        "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches are bounded after an iteration in
+        which a search takes more than 100 minimisations per sample. "full" if `tol` is 0 or if `hold_after`,
+        `onsager` or `memory` is given.
     accelerate : extrapolate by Anderson acceleration, with damped iterations wherever that raises the gradient norm.
         The same fixed points in fewer iterations, but the iterates are no longer those that state evolution tracks. If
         not given, runs to a tolerance by adaptive damping take a longer step once the gradient norm is below 0.1, and
@@ -109,8 +109,8 @@ def run_gamp(
         same iterations, to the last bit, of all starts. max_iter may have grown since; all else must be the same.
     checkpoint_every : least seconds between two writes.
     raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
-    progress : whether start, iteration, training loss and gradient norm are shown on standard error while it runs; if
-        not given, on a terminal, for runs of more than a second.
+    progress : whether start, iteration, training loss and gradient norm are shown on standard error during the run.
+        By default they are shown on a terminal if the run takes more than a second.
 
     Returns
     -------

@@ -24,7 +24,9 @@ class SettlingSettings(NamedTuple):
     handover: float = 1e-5  # gradient norm at which Newton steps take over
     newton_gain: float = 0.9  # of the gradient norm, at most, after a Newton step that is taken
     exact: float = 1e-10  # relative residual of a Newton step
-    inexact: float = 1e-3  # the same for more than two fields per sample, as long as such steps gain
+    inexact: float = (
+        1e-3  # relative residual for more than two fields per sample, while such steps reduce the gradient norm
+    )
     first_bound: float = 1.0  # on the curvature, for proximal gradient steps
     bound_growth: float = 2.0  # where a step overshoots
     bound_decay: float = 0.9  # at each other step
@@ -43,7 +45,7 @@ class SettlingHistory(Result):
     Attributes
     ----------
     train_loss : (K + 1,) ε_t at the start of the descent and after each of its K steps.
-    gradient_norm : (K + 1,) ‖∇R‖_F/(λ√d) there.
+    gradient_norm : (K + 1,) ‖∇R‖_F/(λ√d) at the start of the descent and after each of its K steps.
     """
 
     train_loss: np.ndarray
@@ -55,9 +57,9 @@ class Settled(NamedTuple):
     """End of the settling phase."""
 
     Q: np.ndarray  # (d, r) weights
-    gradient_norm: float  # ‖∇R‖_F/(λ√d) there
+    gradient_norm: float  # ‖∇R‖_F/(λ√d) at Q
     n_iter: int  # number of L-BFGS or proximal gradient steps, plus Newton steps
-    train_loss: float  # ε_t there
+    train_loss: float  # ε_t at Q
     history: SettlingHistory
 
 
@@ -168,8 +170,8 @@ def proximal_gradient(
 def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray, rtol: float) -> np.ndarray:
     """−(∇²R)⁻¹∇R by MINRES, which a flat direction (a rotation of the columns of Q) does not hinder.
 
-    Its iterations end at a relative residual of `rtol`. Entries of Q that a kink of the penalty holds stay where they
-    are.
+    Its iterations end at a relative residual of `rtol`. Entries of Q at a kink of the penalty that satisfy
+    its optimality condition are not moved.
     """
     from scipy.sparse.linalg import LinearOperator, minres
 
@@ -192,7 +194,7 @@ def is_fixed_point(
     Eq. :eq:`critical`.
 
     V is halved until no sample's proximal objective is concave at z; ω = z − V g then has z for its proximal point.
-    `samples` are those for which this is checked, if not all.
+    `samples` are the indices of the samples that are checked (default: all).
     """
     samples = samples if samples is None or len(samples) else np.zeros(1, dtype=int)
     lowest = float(np.linalg.eigvalsh(at.hessians if samples is None else at.hessians[samples]).min())

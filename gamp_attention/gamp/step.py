@@ -136,8 +136,8 @@ def gamp_step(
     state : where to start.
     damping : the step β in (0, 1].
     hold : keep each sample's local minimum of the proximal objective while it exists.
-    max_starts : bound on the further starts of each sample's search for a lower minimum, as in `denoise`; state
-        evolution describes searches without a bound, which are made if it is not given.
+    max_starts : maximum number of further starts of each sample's search for a lower minimum, as in `denoise`. By
+        default searches are not bounded, as state evolution assumes.
     V_hat : (L, r, r) a response to use instead of the empirical one, e.g. from state evolution.
     memory : rule for the Onsager memory D, called with D, V g, W g and the step β, V being already averaged; see
         `gamp_attention.gamp.memory`.

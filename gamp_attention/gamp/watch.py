@@ -22,7 +22,7 @@ class WatchSettings:
     patience: float = 40  # held iterations, at the first adaptive step, that may pass without progress
     progress: float = 0.5  # of the gradient norm since progress was last made
     loss_progress: float = 0.99  # the same of the training loss: while it falls, a minimum is still being chosen
-    searches: float = 100.0  # minimisations per sample in an iteration; default runs bound their searches beyond that
+    searches: float = 100.0  # minimisations per sample and iteration above which default runs bound their searches
     max_growth: float = 1e4  # of the gradient over its best; more is divergence
 
 
@@ -84,13 +84,13 @@ class Watch:
         return self.best_state
 
     def hurry(self, patience: float) -> None:
-        """Wait for progress for a shorter time from now on."""
+        """Reduce the number of iterations without progress that end the run to `patience`."""
         self._patience = patience
 
     def resume(self, t: int) -> None:
-        """Wait for progress from iteration t on, with the patience of a run without a budget.
+        """Measure progress from iteration t on, with the patience of a run without a budget.
 
-        The lowest training loss is that of the iterations from now on.
+        The lowest training loss is reset, so that only later iterations count.
         """
         self._mark, self._mark_norm, self._mark_loss = t, np.inf, np.inf
         self._patience, self.lowest_loss = WATCH.patience, np.inf

@@ -135,6 +135,16 @@ def _loss_derivatives(loss, p, z, grad, hess, work):
 def _loss_gradient(loss, p, z, grad, hess, work):
     if is_instance(loss, AttentionLoss):
         return None
+    if is_instance(loss, WeightedLoss):
+
+        def weighted_gradient(loss, p, z, grad, hess, work):
+            weight = p[-1]
+            value = loss_gradient(loss.point, p[:-1], z, grad, hess, work)
+            for i in range(grad.shape[0]):
+                grad[i] *= weight
+            return weight * value
+
+        return weighted_gradient
     if is_instance(loss, PointLoss) and LOSSES.method(loss.types[0], "derivatives") is None:
         return difference_gradient
     return lambda loss, p, z, grad, hess, work: loss_derivatives(loss, p, z, grad, hess, work)

@@ -379,3 +379,27 @@ def test_the_picture_shows_the_descent_and_the_starts_that_agree(model, tmp_path
     assert len(drawn) == agreeing
     said = "No other start" if agreeing == 1 else f"{agreeing} of 4 gave" if agreeing < 4 else "All 4 gave"
     assert said in result.message
+
+
+def test_samples_off_their_global_minimum_are_counted_among_the_searched_samples(tmp_path, fit):
+    """A bounded search of long samples does not search all of them, so that their number is not the denominator."""
+    data = ga.sample(ga.attention_model(8, 2, 1), d=20, alpha=1.0, seed=0)
+    outputs = data.outputs + 0.5 * np.random.default_rng(1).standard_normal(data.outputs.shape)
+    _, report, words, _ = fit(stored(tmp_path, data.tokens, outputs, data.positions), "--rank", "2", "--lam", "1e-3")
+    assert 0 < report["n_off_global"] < report["n_searched"] < data.n_samples
+    assert (
+        f"{report['n_off_global']} of {report['n_searched']} samples that were searched for other minima are" in words
+    )
+
+
+def test_a_saddle_is_left_by_the_option_that_the_message_names(arrays, tmp_path, fit):
+    path, data = arrays
+    np.savez(tmp_path / "zeros.npz", Q=np.zeros((data.dim, 1)))
+    start = ("--init", str(tmp_path / "zeros.npz"), "--n-starts", "1", "--force")
+    _, report, words, _ = fit(path, *start)
+    assert not report["is_minimum"]
+    assert "are a saddle of the risk" in words
+    assert "--escape" in words
+    _, report, words, _ = fit(path, *start, "--escape")
+    assert report["is_minimum"]
+    assert "saddle" not in words

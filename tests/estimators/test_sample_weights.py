@@ -5,6 +5,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import gamp_attention as ga
+from docs.examples.huber_loss import PseudoHuber
 
 RNG = np.random.default_rng(1)
 N, D = 90, 15
@@ -85,3 +86,16 @@ def test_bad_weights_are_refused(weights):
             model.fit(X, y, weights)
     with pytest.raises(ValueError, match="sample_weight"):
         ga.LabelledDataset(X, Y, ga.SquaredLoss(), sample_weight=weights)
+
+
+def test_integer_weights_repeat_samples_of_a_loss_without_derivatives():
+    """The gradient of such a loss, and of a weighted loss made of it, is computed by differences of values."""
+    used = COUNTS > 0
+    data = ga.LabelledDataset(X[used], Y[used], PseudoHuber(0.5), lam=0.3, sample_weight=COUNTS[used])
+    repeated = ga.LabelledDataset(X[ROWS], Y[ROWS], PseudoHuber(0.5), lam=0.3)
+    Q = RNG.standard_normal((D, 1))
+    assert ga.train_loss(data, Q) == pytest.approx(ga.train_loss(repeated, Q), rel=1e-12)
+    assert np.allclose(ga.gradient(data, Q), ga.gradient(repeated, Q), rtol=0, atol=1e-10)
+    runs = [ga.run_gamp(each, np.zeros((D, 1))) for each in (data, repeated)]
+    assert all(run.converged for run in runs)
+    assert np.allclose(runs[0].Q, runs[1].Q, rtol=0, atol=1e-7)

@@ -102,6 +102,110 @@ def test_wrong_losses_are_told_in_words(flag):
         check_loss(sample_loss(Wrong(flag), 2, 1), np.zeros((1, 1)))
 
 
+def not_compiled(z):
+    return z[0, 0]
+
+
+@ga.register_loss
+class FaultyLoss(NamedTuple):
+    """A user's loss; the tests replace a method by a faulty method."""
+
+    convex = True
+
+    def value(self, p, z):
+        return 0.5 * np.sum(z * z)
+
+
+def two_dimensional_grad(self, p, z, grad, hess):
+    grad[:, 0] = z[:, 0]
+    return 0.5 * np.sum(z * z)
+
+
+def four_dimensional_hess(self, p, z, grad, hess):
+    hess[0, 0, 0, 0] = 1.0
+    return 0.5 * np.sum(z * z)
+
+
+def gradient_in_the_shape_of_z(self, p, z, grad, hess):
+    grad[:] = z
+    return 0.5 * np.sum(z * z)
+
+
+def unknown_function(self, p, z):
+    return np.no_such_function(z)
+
+
+def python_function(self, p, z):
+    return not_compiled(z)
+
+
+def wrong_argument(self, p, z):
+    return np.sum(z, axis="rows")
+
+
+def unknown_attribute(self, z, S):
+    S[:] = z.no_such_attribute
+
+
+def message_of_dataset(**methods):
+    """Return the message of the error that a dataset raises for a loss with faulty methods."""
+    faulty = ga.register_loss(type("Faulty", (FaultyLoss,), {"convex": True, "value": FaultyLoss.value, **methods}))
+    tokens = np.random.default_rng(0).standard_normal((8, 2, 5))
+    with pytest.raises(TypeError) as caught:
+        ga.LabelledDataset(tokens, np.zeros((8, 1)), loss=faulty(), rank=1, lam=0.1)
+    return str(caught.value)
+
+
+def line_of(function):
+    """Return the words for the line after the `def` of a function of this file."""
+    return f"(line {function.__code__.co_firstlineno + 1} of {Path(__file__).name})"
+
+
+@pytest.mark.parametrize(
+    ("value", "cause"),
+    [
+        (unknown_function, "module 'numpy' has no attribute 'no_such_function'"),
+        (python_function, "decorate this function with numba.njit"),
+        (wrong_argument, "NumPy sum only supports integer axis value or tuple of integers"),
+    ],
+)
+def test_a_value_that_numba_cannot_compile_raises_with_its_method_cause_and_line(value, cause):
+    message = message_of_dataset(value=value)
+    assert message.startswith("Faulty.value: needs code that numba compiles, got")
+    assert cause in message
+    assert line_of(value) in message
+    assert "found for signature" not in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("derivatives", "cause"),
+    [
+        (two_dimensional_grad, "cannot index array(float64, 1d, C) with 2 indices"),
+        (four_dimensional_hess, "cannot index array(float64, 2d, C) with 4 indices"),
+        (gradient_in_the_shape_of_z, "cannot assign slice of shape (2,) from input of shape (2, 1)"),
+    ],
+)
+def test_derivatives_of_wrong_shape_raise_with_the_shapes_of_grad_and_hess(derivatives, cause):
+    message = message_of_dataset(derivatives=derivatives)
+    assert message.startswith("Faulty.derivatives: needs ")
+    assert cause in message
+    assert "grad has shape (L r,) = (2,) and hess has shape (L r, L r) = (2, 2)" in message
+    assert "z has shape (L, r) = (2, 1)" in message
+    assert "found for signature" not in message
+    if "index" in cause:
+        assert line_of(derivatives) in message
+
+
+def test_a_map_that_numba_cannot_compile_raises_with_its_method_cause_and_line():
+    faulty = ga.register_attention(type("FaultyMap", (Unregistered,), {"attend": unknown_attribute}))
+    with pytest.raises(TypeError, match=r"FaultyMap\.attend: needs code that numba compiles, got") as caught:
+        ga.attention_model(2, 1, student=faulty())
+    assert "Unknown attribute 'no_such_attribute' of type array(float64, 2d, C)" in str(caught.value)
+    assert line_of(unknown_attribute) in str(caught.value)
+    assert "S has shape (L, L) = (2, 2)" in str(caught.value)
+
+
 def test_what_a_class_lacks_is_told_in_words():
     with pytest.raises(TypeError, match=r"needs a method value"):
         ga.register_loss(Unregistered)

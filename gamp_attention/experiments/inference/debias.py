@@ -33,15 +33,15 @@ from gamp_attention.models.sources import by_group, summed
 from gamp_attention.penalties.matrix import on_kinks
 from gamp_attention.results import Result
 
-DENSE = 3000  # weights up to which matrices of their size are inverted
+DENSE = 3000  # maximum number of weights for which matrices of this size are inverted
 SIGNIFICANT = 4.0  # standard errors beyond which an assumption counts as violated
 COLUMNS = 600  # columns, chosen at random, that are tested for correlations
-PRODUCTS = 4e9  # products of numbers in this test, which limits the number of samples
-DEPENDENT = 1e-9  # smallest eigenvalue of the correlations of columns that are linearly independent
+PRODUCTS = 4e9  # multiplications in the test of correlations, which limits its number of samples
+DEPENDENT = 1e-9  # minimum eigenvalue of the correlation matrix of linearly independent columns
 FLAT = 1e-6  # eigenvalue of the response, relative to the largest, of a direction that changes no loss
 UNEQUAL = 0.5  # standard deviation of token sizes, relative to the mean, beyond which non-convex losses are not trusted
 FREE = 5  # samples beyond the number of columns that a regression on all columns needs
-NONLINEAR = 3.0  # the same for powers of predictions
+NONLINEAR = 3.0  # standard errors beyond which labels count as nonlinear in the fields
 EFFECTIVE = 12.0  # effective degrees of freedom of the noise below which its size is not known well enough
 PER_COLUMN = 2.0  # samples per column from which correlated columns are trusted for losses that are not squared
 PER_WEIGHT = 1.5  # samples per weight from which losses that are not convex are trusted, measured for attention
@@ -110,7 +110,7 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
 
     The variance of each column is estimated from the tokens. Correlations between columns are tested: without any, all
     numbers n of samples and d of columns are allowed. With correlations, rows of labels with n > d use the part of each
-    column that is orthogonal to the others; for other data the result is not trusted. `message` has the reasons.
+    column that is orthogonal to the others; for other data the result is not trusted. `message` states the reasons.
 
     Parameters
     ----------
@@ -184,8 +184,8 @@ class _Curvature:
 def _curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | None:
     """Return the second derivatives at Q, or None if the limit d → ∞ of the response is used instead.
 
-    That is for too many weights, for losses that are not convex, where proximal maps bend between the fields with and
-    without a column, and if columns of Q depend on each other, which they do not for the squared loss.
+    The limit is used for too many weights, for losses that are not convex (their proximal maps bend between the
+    fields with and without a column), and if the columns of Q are coupled, which they are not for the squared loss.
     """
     convex = getattr(data.student, "convex", False)
     if Q.size > DENSE or not convex or (data.rank > 1 and not _is_regression(data)):
@@ -201,7 +201,7 @@ def _is_regression(data: Dataset) -> bool:
 
 
 def _training_faults(data: Dataset, gamp: Any) -> list[str]:
-    """Return what is wrong with the end of the training; a convex problem has one minimum."""
+    """Return reasons not to trust the end of the training; a convex problem has a single minimum."""
     if getattr(data.student, "convex", False):
         return [] if gamp.converged else ["the training did not converge"]
     return [] if is_trusted(data, gamp) else ["leave_one_out does not trust the end of the training"]
@@ -209,7 +209,7 @@ def _training_faults(data: Dataset, gamp: Any) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class _ColumnLaw:
-    """Moments of the columns of tokens less their source's mean.
+    """Moments of the columns of the tokens, after subtraction of the mean of each source.
 
     `variances` (S, d) are mean squares; `sizes` (n, L) the mean square of each token in units of these; `correlation`
     the excess of squared correlations between columns over chance, in standard errors; `between_tokens` the largest
@@ -223,12 +223,12 @@ class _ColumnLaw:
 
     @property
     def used(self) -> np.ndarray:
-        """(d,) True for columns that vary; of others nothing is known."""
+        """(d,) True for columns that vary; the weights of the other columns cannot be estimated."""
         return self.variances.min(axis=0) > 1e-90
 
 
 def _column_law(data: Dataset) -> _ColumnLaw:
-    """Estimate the law of the columns in two passes over the tokens."""
+    """Estimate the moments of the columns in two passes over the tokens."""
     n, L, d, S = data.n_samples, data.n_tokens, data.dim, data.n_sources
     owners = by_group(data.groups, lambda rows, s: np.broadcast_to(s, (rows.stop - rows.start, L)))
     squares = np.zeros((S, d))
@@ -315,7 +315,7 @@ def _independent(
 
 
 def _effective_precisions(curvature: _Curvature, a: int) -> np.ndarray:
-    """Return x_iᵀM x_i (d,) of column a of Q: the curvature along weight i less what the other free weights take."""
+    """Return x_iᵀM x_i (d,) of column a of Q: curvature along weight i after minimising over the other free weights."""
     K, free, own = _of_column(curvature, a)
     A = np.empty(len(K))
     inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(own[free]))
@@ -402,12 +402,12 @@ def _orthogonal(
     equal = _is_regression(data) and data.sample_weight is None
     if equal:
         noise = np.diag(inverse)[:, None, None] * (left.T @ left) / (n - d)
-    else:  # the noise of each sample by itself (MacKinnon and White 1985, HC2)
+    else:  # separate noise variance for each sample (MacKinnon and White 1985, HC2)
         free = 1 - weights * np.einsum("ni,ni->n", X, directions)
         noise = np.einsum("ni,na,nb->iab", directions**2, left / np.maximum(free, 1e-12)[:, None], left, optimize=True)
     factor, reasons = np.ones((data.dim, r)), []
     if not _is_regression(data):
-        K, free, own = _of_column(curvature, 0)  # of which free are the weights that no kink holds
+        K, free, own = _of_column(curvature, 0)  # `free` marks the weights that no kink holds
         T = inverse @ K
         H = np.linalg.inv(K[np.ix_(free, free)] + np.diag(own[free]))
         taken = np.empty(data.dim)  # vᵀM x_i over the square of the residual

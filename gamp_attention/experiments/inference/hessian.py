@@ -146,7 +146,7 @@ class FactoredHessian:
         return out
 
     def solve(self, columns: np.ndarray) -> np.ndarray:
-        """H⁻¹ of vectors (k, c), rotations raised as in the factor."""
+        """Return H⁻¹ times vectors (k, c), with rotations raised as in the factor."""
         white = self.whiten(columns)
         if self.signs is not None:
             return product(np.ascontiguousarray(self.whitener.T), self.signs[:, None] * white)
@@ -173,7 +173,7 @@ class FactoredHessian:
 def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows | None = None) -> FactoredHessian:
     """Return the factored Hessian at Q (d, r), at which the exact risk is `at`.
 
-    In the coordinates of `tokens`, the original coordinates if not given.
+    It is in the coordinates of `tokens`, by default the original coordinates.
     """
     from scipy.linalg import LinAlgError, cholesky, eigh
 

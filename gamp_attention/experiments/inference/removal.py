@@ -34,7 +34,7 @@ class Removed:
 
     @property
     def minimum(self) -> bool:
-        """Whether the Hessian is positive definite."""
+        """Return whether the Hessian is positive definite."""
         return self.hessian.signs is None
 
 

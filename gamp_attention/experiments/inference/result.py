@@ -22,8 +22,8 @@ class LeaveOneOut(Result):
     fields : (n, L, r) fields z of each sample under weights trained without it.
     form : "hessian" or "cavity" (see `leave_one_out`).
     trusted : whether the mean agrees with exact refits: within 5 % or three standard errors; `message` says why not.
-    doubtful : (n,) whether the formula of a sample is doubtful, as it alone determines weights or its removal changes
-        the curvature of the others.
+    doubtful : (n,) whether the formula is doubtful for a sample, because only this sample determines some weights or
+        because its removal changes the curvature of the other samples.
     remainder : (n,) length of the second Newton step without the sample relative to the first; NaN if the sample was
         not refitted, zero for penalties with kinks.
     refitted : (n,) whether the error is the error of an exact refit.

@@ -28,24 +28,24 @@ class GridSettings:
     probes: int = 2048  # points that the slope of a teacher is looked up at
     step: float = 1e-4  # of its difference quotients
     steepest: float = 0.99  # quantile of the slope that a grid is made for
-    few: int = 64  # points of a sample's own grid, which are faster than grids of blocks
+    few: int = 64  # number of points per sample up to which separate grids are faster than grids of blocks
     coarser: float = 1.1  # spacing of grids of blocks in units of `spacing`: errors of 1e-9
-    closer: float = 6.0  # their radius
+    closer: float = 6.0  # radius of grids of blocks
     block: float = 1.5  # width of a block of samples with a common grid, in units of the prior's width
-    shared: float = 3.0  # samples in a block on average, below which every sample has a grid of its own
+    shared: float = 3.0  # minimum mean number of samples in a block; below it, every sample has a separate grid
 
 
 GRIDS = GridSettings()
-# largest steepness of a Gauss-Hermite rule, and its nodes for every axis: errors below 1e-9
+# maximum steepness for a Gauss-Hermite rule, and its number of nodes on each axis: errors below 1e-9
 HERMITE = ((0.03, 4), (0.1, 6), (0.3, 9))
 
 
 def points_for(steepness: float, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return points (J, dim) and logarithms (J,) of their weights for a posterior of at most that steepness.
+    """Return points (J, dim) and the logarithms (J,) of their weights for posteriors up to the given steepness.
 
     The steepness is the slope over the noise in whitened fields. If it is small, a likelihood is nearly a polynomial,
-    and Gauss-Hermite rules need the fewest points; else grids of equal spacing; if these would be too large,
-    randomised points of the prior, of which enough must count.
+    and Gauss-Hermite rules need the fewest points; otherwise grids of equal spacing are used. If these would be too
+    large, the points are drawn from the prior, and enough of them must have weight.
     """
     for steepest, nodes in HERMITE:
         if steepness <= steepest and nodes**dim <= GRIDS.most:
@@ -64,7 +64,7 @@ def points_for(steepness: float, dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def spacing_for(steepness: float) -> float:
-    """Return the spacing of a grid that resolves a posterior of at most that steepness."""
+    """Return the spacing of a grid that resolves posteriors up to the given steepness."""
     return GRIDS.spacing / float(np.sqrt(1 + steepness**2))
 
 
@@ -102,7 +102,7 @@ def in_blocks(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
     """Return the posterior of whitened fields x ~ N(centre, I) by grids of blocks, for likelihoods exp(c(x) + f(x)·y).
 
-    Samples whose centres are near each other have the same grid, for which c and f are evaluated once. The logarithms
+    Samples with neighbouring centres use the same grid, for which c and f are evaluated once. The logarithms
     of all weights are then products of two matrices.
 
     Parameters
@@ -224,7 +224,7 @@ class ScoreChannel:
         return self._of_whitened(omega, root, mean, cov, log_z, extra)
 
     def _in_blocks(self, y: np.ndarray, omega: np.ndarray, root: np.ndarray, h: float) -> Posterior | None:
-        """The posterior by grids of blocks of samples, if these hold enough samples."""
+        """Return the posterior by grids of blocks, or None if blocks contain too few samples."""
         n, L, t = omega.shape
 
         def likelihood(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

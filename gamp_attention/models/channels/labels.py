@@ -14,11 +14,11 @@ from gamp_attention.models.labels import ClassLabels, IntensityLabels, LinearLab
 
 @dataclass(frozen=True)
 class IntensitySettings:
-    """Sums over which the posterior of a noisy intensity is averaged."""
+    """Quadrature nodes for the posterior of a noisy intensity."""
 
-    likely: float = 8.5  # deviations of the noise, beyond which an intensity has no weight
-    reach: float = 9.0  # deviations of the prior, beyond which a sum has no weight
-    nodes: int = 128  # of each of both intervals
+    likely: float = 8.5  # integration limit of the intensity, in standard deviations of the noise
+    reach: float = 9.0  # integration limit of the sum, in standard deviations of the prior
+    nodes: int = 128  # number of nodes in each of the two intervals
 
 
 INTENSITY = IntensitySettings()
@@ -147,11 +147,11 @@ class SumChannel(LabelChannel):
     def _intensity(
         self, y: np.ndarray, centre: np.ndarray, V: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Noisy intensities: equally spaced sums S where y is likely, near √y and −√y, and where the prior is."""
+        """Average over equally spaced sums S near √y and −√y, within the support of likelihood and prior."""
         noise, reach = self.labels.noise, INTENSITY.reach * np.sqrt(V)
         high = np.sqrt(np.maximum(y, 0) + INTENSITY.likely * self.labels.noise)
         low = np.sqrt(np.maximum(y - INTENSITY.likely * self.labels.noise, 0))
-        joined = low == 0  # both intervals are one
+        joined = low == 0  # both intervals join at zero
         ends = [(np.where(joined, -high, low), high), (-high, np.where(joined, -high, -low))]
         steps, at = [], (np.arange(INTENSITY.nodes) + 0.5) / INTENSITY.nodes
         sums = []
@@ -179,7 +179,7 @@ class SumChannel(LabelChannel):
     def _classes(
         self, y: np.ndarray, centre: np.ndarray, total: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
-        """Classes by a softmax: a grid over the t − 1 differences of the fields, given which their mean is Gaussian."""
+        """Average over a grid of the t − 1 differences of the fields, given which their mean is Gaussian."""
         n, t = centre.shape
         basis = np.linalg.qr(np.concatenate([np.ones((t, 1)), np.eye(t)[:, 1:]], axis=1))[0][:, 1:]  # (t, t − 1)
         W = basis.T @ total @ basis

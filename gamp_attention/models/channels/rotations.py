@@ -75,9 +75,9 @@ class PlaneChannel(KnownFields):
     """Two columns: fields are known up to a rotation and a reflection; for two tokens up to a common shift, too.
 
     If every V_l is a multiple of the identity, averages over angles are ratios of Bessel functions, or for two tokens
-    sums of a few cosines. Else they are sums over equally spaced angles, enough of them for an error of rounding; if
-    fields are so well known that this takes thousands, over angles around the most likely one. The shift is Gaussian
-    given the angle and integrated exactly.
+    sums of a few cosines. Otherwise they are sums over equally spaced angles, with an error of the order of rounding.
+    If fields are so well known that this takes thousands of angles, only angles around the peak are used. The shift is
+    Gaussian given the angle and integrated exactly.
     """
 
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
@@ -171,7 +171,7 @@ class PlaneChannel(KnownFields):
 
 
 def _around_peak(exponent: Callable[[np.ndarray], np.ndarray], n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Angles (n, J) around the most likely one and their spacing (n, 1), in units of the whole circle."""
+    """Return angles (n, J) around the most likely angle, and their spacing (n, 1) as a fraction of the circle."""
     line, rows, width = np.arange(ANGLES.most) / ANGLES.most - 0.5, np.arange(n), 2 * np.pi
     centre = np.zeros((n, 1))
     for _ in range(ANGLES.zooms):
@@ -188,7 +188,7 @@ def _around_peak(exponent: Callable[[np.ndarray], np.ndarray], n: int) -> tuple[
 
 
 def _by_bessel_functions(y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
-    """Fields y (N, L, 2) up to a rotation or reflection, where V_l (L,) are multiples of the identity.
+    """Return the posterior of fields known as y (N, L, 2) up to a rotation or reflection; V_l (L,) are isotropic.
 
     A field y_l R has R of rows (c, s) and ±(−s, c), and a weight exp(κ cos(θ − φ)) for each of the two signs.
     """
@@ -224,11 +224,11 @@ def _by_bessel_functions(y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Pos
 def _shifted_average(
     y: np.ndarray, omega: np.ndarray, V: np.ndarray, n: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Averages of fields y_l (c, s) + shift (−s, c) over angles, where V_l (L,) are multiples of the identity.
+    """Return averages over angles of fields y_l (c, s) + shift (−s, c), for isotropic V_l (L,).
 
-    Over n angles, or for n = 0 over angles around the most likely one. Given the angle the shift is Gaussian with mean
-    w·(−s, c) and variance 1/Σ_l V_l⁻¹, so that mean fields are linear in the cosines and sines of θ and 2θ, and their
-    covariances need no more than those of 4θ.
+    The average is over n angles, or for n = 0 over angles around the most likely angle. Given the angle, the shift is
+    Gaussian with mean w·(−s, c) and variance 1/Σ_l V_l⁻¹. So mean fields are linear in the cosines and sines of θ and
+    2θ, and covariances in the cosines and sines of up to 4θ.
     """
     N, L, _ = omega.shape
     stiff = float(np.sum(1 / V))
