@@ -58,7 +58,7 @@ class TokenRows:
 
     @cached_property
     def _scaled(self) -> list[tuple[slice, np.ndarray]] | None:
-        """The blocks in the original coordinates, which many passes share; None if they are too large for the memory."""
+        """The blocks in the original coordinates, for many passes; None if they are too large for the memory."""
         data = self.data
         small = data.n_samples * data.n_tokens * data.dim <= HESSIAN.shared
         return list(scaled_blocks(data)) if small else None
