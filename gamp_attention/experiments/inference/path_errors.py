@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._core.spread import mean_and_error
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.experiments.inference.leave_one_out import (
     BELIEF,
@@ -26,6 +25,8 @@ from gamp_attention.experiments.inference.removal import cavity_fields
 from gamp_attention.gamp.result import GampResult
 
 FEW = 6  # values up to which all estimates are complete
+PARTS = 4  # parts of the path within which corrections of any size are interpolated
+SMALL = 0.03  # corrections, relative to the estimate, that are interpolated over longer parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +58,9 @@ def path_errors(
     """Return the errors of samples left out at all values.
 
     Complete estimates are computed at both ends and in the middle of `order`; then in the middle of intervals until
-    the interpolation predicts their mean error up to 1/60 or its standard error; then at the value of the least error,
-    and at all values that the error of the interpolation leaves open as the least, until these are complete.
+    the interpolation predicts their mean error up to 1/60, and until they are shorter than a quarter of the path unless
+    the corrections are small; then at the value of the least error, and at all values that the error of the
+    interpolation leaves open as the least, until these are complete.
 
     Parameters
     ----------
@@ -171,12 +173,15 @@ class _Path:
         return float(self.apart[max(low, high, key=times.index)])
 
     def _settled(self, low: int, high: int) -> bool:
-        """Return whether the interpolation was tested at an end of the interval, and agreed."""
-        bounds = []
-        for each in (low, high):
-            mean, error = mean_and_error(self.full[each].errors)
-            bounds.append(max(BELIEF.share * abs(mean), float(np.nan_to_num(error))))
-        return self._doubt(low, high) <= min(bounds)
+        """Return whether the interpolation was tested at an end of the interval, and agreed.
+
+        A long interval also needs small corrections at both ends: one test does not exclude large ones between them.
+        """
+        means = np.array([self.full[each].test_error for each in (low, high)])
+        corrections = means - [float(self.rough[each][0].mean()) for each in (low, high)]
+        is_short = high - low <= -(-len(self.line) // PARTS)
+        is_small = bool((np.abs(corrections) <= SMALL * means).all())
+        return self._doubt(low, high) <= BELIEF.share * means.min() and (is_short or is_small)
 
 
 def _rough(data: Dataset, result: GampResult) -> tuple[np.ndarray, float]:
