@@ -52,7 +52,8 @@ def regularization_path(
 ) -> RegularizationPath:
     """Train along a path of λ, or of any hyperparameter, and estimate the test error at each value by leave-one-out.
 
-    From the smallest λ on, each run begins at the fixed point of the one before.
+    From the smallest λ on, each run begins at the fixed point of the one before. For more than six values the errors of
+    some are interpolated, eq. :eq:`interpolated-errors`, but never the error of the chosen one.
 
     Parameters
     ----------
