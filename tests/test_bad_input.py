@@ -134,7 +134,7 @@ CASES = {
     "positions that overflow": (lambda d, m: ga.Dataset(X, Y, 1e200 * P), "positions.*overflow"),
     "spectra zero": (lambda d, m: ga.Dataset(X, Y, P, spectra=[[0.0], [0.0]]), "spectra.*trace"),
     "dataset student": (lambda d, m: ga.Dataset(X, Y, P, student=ga.DotProductAttention(-1.0)), "student.temperature"),
-    "rank beyond the dimension": (lambda d, m: ga.run_gamp(ga.Dataset(X, Y, P, rank=8), "random"), "rank.*at most 7.*got 8"),
+    "rank beyond the dimension": (lambda d, m: ga.Dataset(X, Y, P, rank=8), "rank.*at most 7.*got 8"),
     "init a flag": (lambda d, m: ga.run_gamp(d, True), "init.*shape"),
     "init complex": (lambda d, m: ga.run_gamp(d, np.ones((7, 1)) * 1j), "init.*complex128"),
     "init of objects": (lambda d, m: ga.run_gamp(d, np.full((7, 1), None)), "init.*object"),

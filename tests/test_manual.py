@@ -108,7 +108,9 @@ def noisy():
 TOLD = {
     "Not converged, gradient norm": lambda data: ga.run_gamp(data, max_iter=5).message,
     "a saddle of the risk (lowest eigenvalue": lambda data: ga.run_gamp(data, np.zeros((100, 1))).message,
-    "no such branch": lambda data: ga.solve_state_evolution(data.model, 0.3, "semantic", rtol=1e-2).validity,
+    "unknown: the proximal map jumps": lambda data: (
+        ga.solve_state_evolution(data.model, 0.3, "semantic", rtol=1e-2).validity
+    ),
     "approximate because the proximal map jumps": lambda data: (
         ga.solve_state_evolution(data.model, 1.5, "positional", rtol=1e-2).validity
     ),

@@ -16,6 +16,7 @@ class PanelSettings:
 
     nodes: int = 12
     reach: float = 10.0  # in units of a component's own deviation
+    finest: int = 80  # panels in a deviation, at most: atoms further apart are known but for e^(−200)
     doublings: int = 30  # of the distance from a point, at most
 
 
@@ -132,7 +133,12 @@ def _panels(k: int, centres: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarra
     low, high = centres[k] - PANELS.reach * spreads[k], centres[k] + PANELS.reach * spreads[k]
     steps = 0.5 * spreads.min() * 2.0 ** np.arange(PANELS.doublings)
     ends = np.concatenate([[low, high], centres, *(centres[:, None] + sign * steps for sign in (1, -1))], axis=None)
-    ends = np.unique(np.append(ends, centres[k] + spreads[k] * np.arange(-PANELS.reach, PANELS.reach + 1)))
+    # between two atoms the posterior changes within 1/|μ_j − μ_k|, which is √A |μ_j − μ_k| times less than a spread
+    apart = float(np.ptp(centres)) / float(spreads.min())
+    parts = int(np.clip(np.ceil(2 * apart), 1, PANELS.finest))
+    ends = np.unique(
+        np.append(ends, centres[k] + spreads[k] * np.arange(-PANELS.reach, PANELS.reach + 1 / parts, 1 / parts))
+    )
     ends = ends[(ends >= low) & (ends <= high)]
     x, weight = np.polynomial.legendre.leggauss(PANELS.nodes)
     half = 0.5 * np.diff(ends)

@@ -73,7 +73,7 @@ def token_means(tokens: Tokens) -> np.ndarray:
     """Return means (L, d) of the tokens over the samples, the estimate of positions that the tokens include."""
     n = tokens.shape[0]
     if n < 2:
-        needs = "an array (L, d), or zeros if there are none: they cannot be estimated from the mean of a single sample"
+        needs = "an array (L, d), or zeros if there are none: they cannot be estimated from one sample"
         raise check.fail("positions", None, needs)
     return np.add.reduce([x.sum(axis=0, dtype=float) for _, _, x in token_blocks(tokens)]) / n
 

@@ -201,6 +201,8 @@ def told(records: tuple[StartRecord, ...]) -> str:
     low, high = _percent(min(others)), _percent(max(others))
     span = low if low == high else f"{low} to {high}"
     rest = f"the other {len(others)}" if len(others) > 1 else "the other one"
+    if min(others) < 0:  # of iterates that are not critical points yet
+        return f"{best} {weights}; the training loss of {rest} differed by {span} % when stopped."
     return f"{best} {weights}; {rest} had a training loss {span} % higher when stopped."
 
 

@@ -92,8 +92,10 @@ def require_loss(loss: Any) -> Any:
         name = loss.__name__ if isinstance(loss, type) else type(loss).__name__
         if isinstance(loss, type) and loss in LOSSES:
             remedy = f"call the class, {name}(...)"
-        else:
+        elif isinstance(loss, type) or type(loss).__module__ != "builtins":
             remedy = f"decorate the class {name} with @gamp_attention.register_loss"
+        else:
+            remedy = "for example gamp_attention.LogisticLoss()"
         needs = "an instance of a loss that is registered by register_loss"
         raise TypeError(f"{check.fail('loss', loss, needs)}; {remedy}")
     return loss

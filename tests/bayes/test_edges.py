@@ -259,3 +259,16 @@ def test_a_known_teacher_needs_no_samples():
     found = ga.solve_bayes_state_evolution(replace(logistic(0.0), coordinates=atom), 3.0)
     assert found.full
     assert found.q[0, 0] == pytest.approx(0.49)
+
+
+@pytest.mark.parametrize("precision", [0.1, 5.0, 20.0, 40.0])
+def test_binary_weights_against_a_quadrature(precision):
+    """V = E 1 − tanh²(A + √A z), which linear labels have at α = A (V + Δ²)."""
+
+    def unknown(z):
+        return np.cosh(precision + np.sqrt(precision) * z) ** -2.0
+
+    ends = np.sort([-12, 12, *(-np.sqrt(precision) + np.array([-4, -1, 0, 1, 4]) / np.sqrt(1 + precision))])
+    V = sum(quad(lambda z: gauss(z) * unknown(z), a, b, epsabs=0, epsrel=1e-12)[0] for a, b in pairwise(ends))
+    found = ga.solve_bayes_state_evolution(replace(linear(0.5), coordinates=BINARY), precision * (V + 0.25))
+    assert within(found.V[0, 0, 0], found.V_error[0, 0, 0], V)

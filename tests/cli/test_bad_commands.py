@@ -76,7 +76,7 @@ FIT = {
     "--init notes.txt": "init: notes.txt: cannot be read as .npz with Q: notes.txt holds text",
     "--rank 0": "rank",
     "--rank 1.5": "--rank",
-    "--rank 10000000000000": "rank: needs arrays that fit into memory",
+    "--rank 10000000000000": "rank: needs at most 4",
     "--lam nan": "lam",
     "--lam wide": "--lam",
     "--l1 -1": "l1",

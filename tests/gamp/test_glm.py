@@ -162,7 +162,10 @@ def test_own_losses_pass_the_checks_of_users_losses(loss, labels, rank):
         ((rows()[0], np.zeros(240), ga.LogisticLoss()), "labels: needs -1 and 1"),
         ((rows()[0], np.zeros(239), ga.LogisticLoss()), "labels: needs shape"),
         ((rows()[0], np.ones((240, 2)), ga.SquaredLoss()), "labels: needs shape"),
-        ((rows()[0], np.ones(240), "logistic"), "loss: needs a loss registered"),
+        (
+            (rows()[0], np.ones(240), "logistic"),
+            "loss: needs an instance of a loss .*for example gamp_attention.LogisticLoss",
+        ),
         ((rows()[0], np.full(240, 5.0), ga.MultinomialLoss()), "labels: needs classes 0 to 0"),
     ],
 )

@@ -22,7 +22,7 @@ def instances(draw, max_d=60, max_fields=8):
     L, t = draw(st.integers(2, 4)), draw(st.integers(1, 2))
     student, r = draw(attention_maps(most=2))
     L = min(L, max_fields // r)
-    d = draw(st.integers(1, max_d))
+    d = draw(st.integers(r, max_d))
     n = draw(st.integers(1, 2 * d + 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     model = ga.attention_model(

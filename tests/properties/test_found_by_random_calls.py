@@ -48,6 +48,6 @@ def test_a_bound_on_iterations_leaves_out_newton_steps(monkeypatch):
     evaluated = []
     plain = OverlapMap._moments
     monkeypatch.setattr(OverlapMap, "_moments", lambda self, at, *a: evaluated.append(at) or plain(self, at, *a))
-    se = ga.solve_state_evolution(ga.attention_model(2, 3, 1, lam=0.1), 1.5, **COARSE)
+    se = ga.solve_state_evolution(ga.attention_model(2, 3, 1, lam=0.01), 1.5, **COARSE)
     assert (se.status, se.n_iter) == (ga.Status.MAX_ITER, 5)
     assert len({id(at) for at in evaluated}) <= 8

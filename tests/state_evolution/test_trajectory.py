@@ -134,8 +134,8 @@ def test_random_overlaps_of_weights_are_accepted(model):
     for _ in range(10):
         a, b, noise = rng.normal(size=3)
         start = overlaps(0.25 * (a**2 + b**2 + noise**2), b, 0.25 * a)
-        for method in ("gamp", "gd"):
-            path = ga.trajectory(model, 1.5, start, method=method, lr=1.0, n_iter=3, n_paths=128, n_replicas=2)
+        for settings in ({"method": "gamp"}, {"method": "gd", "lr": 1.0}):
+            path = ga.trajectory(model, 1.5, start, n_iter=3, n_paths=128, n_replicas=2, **settings)
             assert (path.q > 0).all()
             assert path.theta[0] == pytest.approx(start.theta)
 

@@ -115,9 +115,11 @@ LINES = {
         "stability=False, max_points=3)"
     ),
     "coordinate_law": "ga.coordinate_law(spectra=0.25, tau=TAU, teacher=None, n_tokens=2, teacher_rank=1)",
-    "denoise": "ga.denoise(LOSS, params=PARAMS, omega=OMEGA, V=WIDE, start=OMEGA, hold=False, jacobian=True)",
+    "denoise": (
+        "ga.denoise(LOSS, params=PARAMS, omega=OMEGA, V=WIDE, start=OMEGA, hold=False, jacobian=True, max_starts=3)"
+    ),
     "fit_linear_baseline": "ga.fit_linear_baseline(DATA, lam=0.1, rtol=1e-3, max_points=10000, seed=0)",
-    "gamp_step": "ga.gamp_step(DATA, 'exact', STATE, damping=0.5, hold=False, V_hat=WIDE)",
+    "gamp_step": "ga.gamp_step(DATA, 'exact', STATE, damping=0.5, hold=False, V_hat=WIDE, max_starts=3)",
     "glm_model": (
         "ga.glm_model(ga.SquaredLoss(), labels=None, n_tokens=1, rank=1, teacher_rank=1, sigma=1.0, lam=0.1, tau=ONE, "
         "penalty=None)"

@@ -199,7 +199,7 @@ def fixed_points(alpha, h, update):
     """V from no knowledge and from nearly all, by iteration and a root where it has become slow."""
     found = []
     for V in (1 - 1e-3, 1e-12):
-        for _ in range(60):
+        for _ in range(1000):
             V, last = update(alpha * h(V)), V
             if abs(V / last - 1) < 1e-3 or V < 1e-13:
                 break

@@ -90,7 +90,7 @@ class Branch(Result):
     def _notes(self) -> list[str]:
         """Return remarks below the table: how GAMP ended, validity of state evolution, different minima."""
         gamp, fixed = self.gamp, self.fixed_point
-        notes = [f"  GAMP {gamp.message}; {gamp.n_off_global} samples are not at their global proximal minimum."]
+        notes = [f"  {gamp.message} {gamp.n_off_global} samples are not at their global proximal minimum."]
         if not fixed.consistent and np.isfinite(fixed.replicon):
             notes.append(f"  State evolution is {fixed.validity}.")
         if self.quasi_newton is None:

@@ -21,7 +21,7 @@ from gamp_attention.state_evolution.fixed_points.refinement import refine
 from gamp_attention.state_evolution.fixed_points.result import StateEvolutionHistory, StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.search import fixed_point
 from gamp_attention.state_evolution.fixed_points.stability import STABILITY, replicon, stability
-from gamp_attention.state_evolution.fixed_points.vanishing import has_faded, last_with
+from gamp_attention.state_evolution.fixed_points.vanishing import VANISHING, family_size, has_faded, last_with
 from gamp_attention.state_evolution.rules.choice import first_rule
 
 FAMILY_OF = {"semantic": "theta", "positional": "m"}  # the family that a branch is named after
@@ -284,10 +284,11 @@ def _in_other_form(F: OverlapMap, start: Overlaps, family: str) -> str:
     other = OverlapMap(F.model, F.alpha, F.rule, "derivative")
     root = fixed_point(other, start, F.rule.rough, OTHER_FORM)
     option = 'response="derivative", which leaves the jumps out of V̂,'
-    if root.status.converged and not has_faded(root.overlaps, family):
+    clear = family_size(root.overlaps, family) > VANISHING.surely  # and no noise of random points
+    if root.status.converged and clear:
         size = np.abs(root.overlaps.arrays()[family]).max()
         return f". {option} has a fixed point with {family} = {size:.3g}: an approximation, whose `validity` says so"
-    if root.status.converged or root.status is Status.LOST:
+    if root.status is Status.LOST or (root.status.converged and has_faded(root.overlaps, family)):
         return f". {option} loses the branch, too"
     return f". Whether {option} has the branch was not decided in {OTHER_FORM} steps"
 
