@@ -1,10 +1,15 @@
 """Paths of λ and of other hyperparameters: errors, the best, resuming, theory beside them."""
 
+import io
+import re
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge, RidgeCV
 
 import gamp_attention as ga
+from gamp_attention._core import progress
 from gamp_attention._core.seeds import Stream
 from gamp_attention.data.test_error import sampled_test_error
 from gamp_attention.experiments.inference.along import Along
@@ -204,6 +209,60 @@ def test_the_choice_is_scikit_learns_for_correlated_features(kind):
     assert np.allclose(path.test_error, known.cv_results_.mean(axis=0) / 2, rtol=5e-3)
     assert np.isclose(60 * path.lam[path.best], known.alpha_)
     assert path.trusted.all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [
+        ("neighbours", ga.SquaredLoss()),
+        ("norms", ga.SquaredLoss()),
+        ("independent", ga.LogisticLoss()),
+        ("factor", ga.LogisticLoss()),
+    ],
+)
+def test_interpolated_errors_are_those_of_each_value(kind, loss):
+    """Estimates of most values are interpolated: each is within 3 % of its own, and so is the chosen one."""
+    x, signal, rng = correlated_rows(kind, 420, 100, seed=5)
+    y = signal + 0.6 * rng.normal(size=420)
+    y = y if isinstance(loss, ga.SquaredLoss) else np.where(y > 0, 1.0, -1.0)
+    data, lams = ga.LabelledDataset(x, y, loss), np.geomspace(1e-3, 30, 16)
+    path = ga.regularization_path(data, lams, init="random", n_starts=1)
+    own = [ga.leave_one_out(at_lam(data, lam), end) for lam, end in zip(lams, path.results, strict=True)]
+    errors = np.array([each.test_error for each in own])
+    assert np.allclose(path.test_error[path.trusted], errors[path.trusted], rtol=0.03)
+    assert path.trusted.sum() >= 14
+    if kind == "independent":
+        assert np.count_nonzero(path.test_error != errors) >= 4
+    assert np.isclose(path.test_error[path.best], errors[path.best], rtol=1e-6)
+    assert errors[path.best] <= 1.005 * errors.min()
+
+
+def test_values_beside_rough_ones_are_not_trusted():
+    """Among 12 values noise makes those of weak penalties rough: neither they nor values next to them are trusted."""
+    data, lams = ga.sample(NOISY, d=100, alpha=2.0, seed=0), np.logspace(-3, 1, 12)
+    path = ga.regularization_path(data, lams, n_starts=4, folds=0)
+    assert not path.trusted[:3].any()
+    assert path.trusted[-1]
+    for k in np.flatnonzero(path.trusted):
+        own = ga.leave_one_out(at_lam(data, lams[k]), path.results[k])
+        assert abs(path.test_error[k] - own.test_error) <= max(0.05 * own.test_error, 3 * own.test_error_error)
+
+
+def test_one_bar_is_drawn(monkeypatch, rows):
+    drawn = {}
+    for shown in (True, False):
+        monkeypatch.setattr(progress, "DELAY", 0.0)
+        monkeypatch.setattr(progress, "INTERVAL", 0.0)
+        found = io.StringIO()
+        found.isatty = lambda: True
+        monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=found))
+        ga.regularization_path(rows, LAMS, n_starts=2, progress=shown)
+        drawn[shown] = found.getvalue()
+    assert drawn[False] == ""
+    percents = [int(each) for each in re.findall(r"(\d+)%\|", drawn[True])]
+    assert percents == sorted(percents)
+    assert percents[-1] == 100
+    assert "iteration" in drawn[True]
 
 
 def test_bad_paths_are_named(rows):

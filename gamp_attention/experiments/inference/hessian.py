@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -21,6 +22,7 @@ class HessianSettings:
     block: int = 1024  # samples of one block of a pass over the tokens
     reduced: float = 0.8  # ratio of n L to d below which the tokens are expressed in a basis of their span
     in_memory: float = 2e8  # largest number of token entries that are expressed in such a basis
+    shared: float = 2e7  # largest number of token entries whose scaled copy is kept for many passes
     flat: float = 1e-9  # curvature, relative to the largest, below which a direction of an indefinite Hessian is left
 
 
@@ -48,11 +50,18 @@ class TokenRows:
     def blocks(self) -> Iterator[tuple[slice, np.ndarray]]:
         """Return rows and tokens (m, L, p) of blocks of samples, in order."""
         if self.coordinates is None:
-            yield from scaled_blocks(self.data)
+            yield from scaled_blocks(self.data) if self._scaled is None else self._scaled
             return
         for first in range(0, len(self.coordinates), HESSIAN.block):
             rows = slice(first, min(first + HESSIAN.block, len(self.coordinates)))
             yield rows, self.coordinates[rows]
+
+    @cached_property
+    def _scaled(self) -> list[tuple[slice, np.ndarray]] | None:
+        """The blocks in the original coordinates, for many passes; None if they are too large for the memory."""
+        data = self.data
+        small = data.n_samples * data.n_tokens * data.dim <= HESSIAN.shared
+        return list(scaled_blocks(data)) if small else None
 
     def of_samples(self, samples: np.ndarray) -> np.ndarray:
         """Return the tokens (m, L, p) of samples (m,)."""

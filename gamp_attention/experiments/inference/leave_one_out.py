@@ -116,7 +116,7 @@ def _estimate(
     """Return the estimate by a form, and what speaks against it."""
     tokens = token_rows(data) if form == "hessian" else TokenRows(data)
     found = removed(data, at, Q, tokens) if form == "hessian" else None
-    fields = cavity_fields(data, at, _responses(data, gamp, at, Q)) if found is None else found.fields
+    fields = cavity_fields(data, at, responses(data, gamp, at, Q)) if found is None else found.fields
     reasons = _reasons(gamp, found, fields)
     estimate = _Estimate(data, at, fields, found)
     if not reasons and not (estimate.is_exact and refits is None):
@@ -271,8 +271,11 @@ class _Estimate:
 
 def _count(data: Dataset, refits: int | None) -> int:
     """Return the number of samples that are refitted."""
-    if refits is not None:
-        return refits
+    return refits_by_default(data) if refits is None else refits
+
+
+def refits_by_default(data: Dataset) -> int:
+    """Return the number of samples that are refitted if the user does not choose it: all samples of small problems."""
     n = data.n_samples
     k = data.n_tokens * data.rank
     every = float(n) ** 2 * (k * data.dim + 100 * k**2) <= BELIEF.all_of
@@ -287,7 +290,7 @@ def _selected(changes: np.ndarray, n: int, count: int) -> tuple[np.ndarray, np.n
     return order, drawn[~np.isin(drawn, order)][: count - top]
 
 
-def _responses(data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
+def responses(data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
     """Return the responses of the weights, from the variances of the overlaps if these are known."""
     V = gamp.overlaps.V if np.isfinite(gamp.overlaps.V).all() else susceptibility(data, at, Q)
     if not np.isfinite(V).all():  # only their size is unknown, which refits correct
@@ -308,7 +311,7 @@ def _with_choice(data: Dataset, gamp: Any, at: RiskAtPoint, fields: np.ndarray, 
         if form == "hessian":
             left = removed(data, there, one.Q).fields
         else:
-            left = cavity_fields(data, there, _responses(data, one, there, one.Q))
+            left = cavity_fields(data, there, responses(data, one, there, one.Q))
         risks.append(risks_without(data, there, left))
         errors.append(sample_errors(data, left))
     best = np.argmin(risks, axis=0)

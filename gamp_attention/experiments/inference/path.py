@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from gamp_attention._core import check
 from gamp_attention._core.overflow import quiet
+from gamp_attention._core.progress import Progress
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.experiments.inference.along import Along
 from gamp_attention.experiments.inference.folds import fold_errors
-from gamp_attention.experiments.inference.leave_one_out import FORMS, is_convex, leave_one_out
+from gamp_attention.experiments.inference.leave_one_out import FORMS, is_convex
 from gamp_attention.experiments.inference.neighbours import at_lam
+from gamp_attention.experiments.inference.path_errors import path_errors
 from gamp_attention.experiments.inference.path_result import RegularizationPath
-from gamp_attention.experiments.inference.result import LeaveOneOut
 from gamp_attention.gamp.checkpoint import Checkpoint, digest
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.results import ConvergenceError
@@ -52,7 +52,8 @@ def regularization_path(
 ) -> RegularizationPath:
     """Train along a path of λ, or of any hyperparameter, and estimate the test error at each value by leave-one-out.
 
-    From the smallest λ on, each run begins at the fixed point of the one before.
+    From the smallest λ on, each run begins at the fixed point of the one before. For more than six values the errors of
+    some are interpolated, eq. :eq:`interpolated-errors`, but never the error of the chosen one.
 
     Parameters
     ----------
@@ -110,29 +111,33 @@ def regularization_path(
         file = Checkpoint(checkpoint, digest(first, values, tol, n_starts, folds), 0.0)
         known = file.load() or {}
     ends: dict[int, GampResult] = {}
-    left: dict[int, LeaveOneOut] = {}
-    with tqdm(total=len(values), disable=None if progress is None else not progress, leave=False, unit="fit") as bar:
 
-        def finished() -> None:
-            if file is not None:
-                file.save(lambda: known)
-            bar.update()
+    def finished() -> None:
+        if file is not None:
+            file.save(lambda: known)
+        bar.update()
 
-        for k, problem, result in along.runs(known.setdefault("all", {})):
+    with Progress("path", total=len(values) + 1, shown=progress) as bar:
+        for k, _, result in along.runs(known.setdefault("all", {})):
             ends[k] = result
-            left[k] = leave_one_out(problem, result, form=form)
             finished()
         results = tuple(ends[k] for k in range(len(values)))
-        estimates = tuple(left[k] for k in range(len(values)))
         if not any(each.converged for each in results):
             raise ConvergenceError("regularization_path: no run has converged", results)
-        errors, trusted = np.array([each.errors for each in estimates]), _trusted(estimates, order, data)
-        form = estimates[0].form
-        here = all(isinstance(each.tokens, np.ndarray) for each in problems)
-        if folds and here and _undecided(errors, trusted, results):
-            form, bar.total = "folds", bar.total + folds * len(values)
+        bar.describe("leave-one-out errors")
+
+        def verdicts(agreed: np.ndarray) -> np.ndarray:
+            return _trusted(agreed, order, data)
+
+        left = path_errors(problems, results, order, form, isinstance(data, Dataset), verdicts, PATHS.caution)
+        errors, trusted, form = left.errors, verdicts(left.agreed) & left.settled, left.form
+        bar.update()
+    here = all(isinstance(each.tokens, np.ndarray) for each in problems)
+    if folds and here and _undecided(errors, trusted, results):
+        form = "folds"
+        with Progress("folds", total=folds * len(values), shown=progress) as bar:
             errors, trusted = fold_errors(along, folds, known, finished)
-    return _judged(parameter, along, results, estimates, errors, trusted, form, predict)
+    return _judged(parameter, along, results, left.in_training, errors, trusted, form, predict)
 
 
 def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
@@ -153,12 +158,11 @@ def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
     return values, [at_lam(data, lam) for lam in values.tolist()]
 
 
-def _trusted(left: Any, order: np.ndarray, data: Any) -> np.ndarray:
-    """Return whether each estimate is trusted (k,).
+def _trusted(own: np.ndarray, order: np.ndarray, data: Any) -> np.ndarray:
+    """Return whether each estimate is trusted (k,), from the verdicts (k,) of single estimates.
 
     Whether a risk has many minima is decided along λ by the majority of a value and its neighbours.
     """
-    own = np.array([each.trusted for each in left])
     if not isinstance(data, Dataset) or is_convex(data):
         return own
     found, beside = own.copy(), PATHS.beside
@@ -174,7 +178,7 @@ def _undecided(errors: np.ndarray, trusted: np.ndarray, results: tuple[GampResul
 
 
 def _judged(
-    parameter: str, along: Along, results: tuple[GampResult, ...], left: tuple[LeaveOneOut, ...], errors: np.ndarray,
+    parameter: str, along: Along, results: tuple[GampResult, ...], in_training: np.ndarray, errors: np.ndarray,
     trusted: np.ndarray, form: str, predict: bool,
 ) -> RegularizationPath:  # fmt: skip
     """The best value: the least error, where those that are not trusted count more."""
@@ -202,7 +206,7 @@ def _judged(
     predicted = np.array([_predicted(*each) if predict else np.nan for each in ran])
     return RegularizationPath(
         parameter=parameter, lam=values, test_error=mean, test_error_error=spread,
-        in_training=np.array([each.in_training for each in left]), errors=errors, form=form, best=best,
+        in_training=in_training, errors=errors, form=form, best=best,
         best_1se=best_1se, trusted=np.asarray(trusted, bool), predicted=predicted, results=results,
         message=message,
     )  # fmt: skip

@@ -25,7 +25,8 @@ class RegularizationPath(Result):
     form : how samples were left out: "cavity", "hessian", or in "folds", by weights trained on the other folds.
     best : index of the least test error, among those that are trusted where there are any.
     best_1se : index of the largest value whose test error is within one standard error of the best.
-    trusted : (k,) bool, whether `leave_one_out` trusts each estimate; with folds, whether all runs converged.
+    trusted : (k,) bool, whether `leave_one_out` trusts each estimate. An interpolated estimate is trusted if its
+        neighbours are and the test of the interpolation succeeded; with folds, if all runs converged.
     predicted : (k,) ε_g by state evolution of the instance, NaN where it was not asked for.
     results : what training gave at each value.
     message : the outcome in words.

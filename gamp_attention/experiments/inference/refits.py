@@ -27,7 +27,7 @@ class RefitSettings:
     accepted: float = 1e-6  # largest gradient norm of a descent that does not improve any more and counts as a minimum
     max_iter: int = 5000  # iterations of a descent
     turns: int = 200  # iterations of a descent in a trust region
-    left: float = 1e-3  # length of a Newton step, relative to the first step, after which a refit ends
+    left: float = 1e-3  # expected length of the next Newton step, relative to the first, at which a refit ends
     slow: float = 0.7  # ratio of the lengths of successive Newton steps from which on they are given up
     steps: int = 12  # largest number of Newton steps
     dense: int = 200  # weights up to which a Hessian is computed at each step of a descent
@@ -231,10 +231,12 @@ def _newton(around: _Smooth, solver: _Factored | _Iterative) -> Refits:
         length = np.sqrt(energy / np.where(first[active] > 0, first[active], 1.0))
         if turn == 1:
             remainder[active] = length
-        sound &= (length <= REFITS.slow * before[active]) | (turn == 0)
+        ratio = np.where(before[active] > 0, length / np.where(before[active] > 0, before[active], 1.0), 0.0)
+        sound &= (ratio <= REFITS.slow) | (turn == 0)
         P[..., active[sound]] -= step[..., sound]
         before[active] = length
-        done = sound & ((length <= REFITS.left) | (first[active] == 0))
+        following = length * ratio if turn else np.where(first[active] > 0, np.inf, 0.0)  # lengths are geometric
+        done = sound & (following <= REFITS.left)
         reached[active[done]] = True
         active = active[sound & ~done]
         if not len(active):
