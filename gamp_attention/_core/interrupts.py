@@ -37,7 +37,7 @@ def raise_interrupts() -> None:
 def interruptible_compilation() -> Iterator[None]:
     """Raise KeyboardInterrupt in or after the block if Ctrl-C was pressed in it and a library has ignored that.
 
-    Python prints and drops exceptions in callbacks from C, such as those of LLVM: compilation then continues, or ends
+    Python prints and drops exceptions in callbacks from C, for example from LLVM: compilation then continues, or ends
     with another error. So each pass of the compiler checks whether Ctrl-C was pressed before it.
     """
     main = threading.current_thread() is threading.main_thread()

@@ -132,7 +132,7 @@ class TestErrors(NamedTuple):
 def test_errors(
     data: Dataset, result: GampResult, layer: Layer, train: tuple[Tokens, Tokens], test: tuple[Tokens, Tokens] | None
 ) -> TestErrors:
-    """Estimate test errors of a layer by leave-one-out and on samples held out, next to those of the references.
+    """Estimate test errors of a layer by leave-one-out and on samples held out, next to errors of the references.
 
     Parameters
     ----------

@@ -76,7 +76,7 @@ def data_pass(
     Q, D, V : (d, r), (n, L, r), (L, r, r) the state of message passing.
     loss, params : the per-sample loss, with rows of parameters (n, P).
     start : (n, L, r) where minimisations begin; ω if not given.
-    most : bound on the further starts of each search for a lower minimum; 0 keeps the one that `start` leads to.
+    most : bound on the further starts of each search for a lower minimum; 0 keeps the minimum that `start` leads to.
     proximal : if not, there is no proximal step and no force, and `denoised` is not filled; the rest has the same bits.
     """
     n, L, d = tokens.shape

@@ -21,7 +21,7 @@ class AccelerationSettings(NamedTuple):
     warm_up: int = 3  # damped iterations before the first extrapolation
     max_rise: float = 2.0  # an extrapolation is undone if the gradient norm exceeds its minimum by this factor
     pause: int = 5  # after the k-th undone extrapolation, `pause` · k damped iterations follow
-    min_variance: float = 0.1  # smallest accepted eigenvalue of the extrapolated V, relative to that of the damped V
+    min_variance: float = 0.1  # smallest accepted eigenvalue of the extrapolated V, in units of the damped V
     regularisation: float = 1e-14  # relative ridge of the least-squares problem, against rounding
     late: float = 0.03  # gradient norm below which runs extrapolate by default; at larger norms they may still cycle
 

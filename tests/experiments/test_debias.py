@@ -104,7 +104,7 @@ def fitted(x, y, loss, penalty, **options):
 
 @pytest.mark.parametrize("kind", ["sizes", "norms"])
 def test_of_independent_columns_they_solve_the_problem_without_each_column(kind):
-    """For the ridge w_i = x_iᵀMy / x_iᵀMx_i, M projecting on what a ridge of the other columns leaves."""
+    """For the ridge w_i = x_iᵀMy / x_iᵀMx_i, M projecting on the residual of a ridge of the other columns."""
     rng = np.random.default_rng(5)
     n, d, lam = 50, 40, 0.4
     x = rows(kind, rng, n, d)

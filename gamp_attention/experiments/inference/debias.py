@@ -424,7 +424,7 @@ def _orthogonal(
 
 
 def _unequal_noise(X: np.ndarray, directions: np.ndarray, left: np.ndarray, fields: np.ndarray) -> list[str]:
-    """Return whether squared residuals of least squares depend on the fields or on the size of the rows."""
+    """Return the reason, if any, that squared residuals of least squares depend on the fields or the row sizes."""
     free = 1 - np.einsum("ni,ni->n", X, directions)
     squares = left**2 / np.maximum(free, 1e-12)[:, None]
     for a in range(left.shape[1]):
@@ -435,7 +435,7 @@ def _unequal_noise(X: np.ndarray, directions: np.ndarray, left: np.ndarray, fiel
 
 
 def _nonlinearity(data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature) -> list[str]:
-    """Return whether errors of samples left out depend on powers of their predictions (RESET, Ramsey 1969)."""
+    """Return the reason, if any, that left-out errors depend on powers of their predictions (RESET, Ramsey 1969)."""
     X = np.concatenate([x.reshape(len(x), -1) for _, x in scaled_blocks(data)])
     for a in range(data.rank if data.n_tokens == 1 else 0):
         K, free, own = _of_column(curvature, a)

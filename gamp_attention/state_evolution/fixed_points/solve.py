@@ -244,7 +244,7 @@ def is_lost(result: StateEvolutionResult, branch: str) -> bool:
 def where_lost(
     result: StateEvolutionResult, F: OverlapMap, branch: str, path: list[Overlaps], *, other_form: bool = False
 ) -> StateEvolutionResult:
-    """Return a LOST result with the replicon where the branch was last seen, and in words what is known of the branch.
+    """Return a LOST result with the replicon where the branch was last seen, and a description of the branch in words.
 
     With `other_form`, that includes whether the derivative form of V̂ has the branch, if jumps break Stein's.
     """
