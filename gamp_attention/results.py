@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gamp_attention._core.text import Rows, Shown, plain, with_error
+from gamp_attention._core.display import Rows, Shown, plain, with_error
 
 __all__ = ["ConvergenceError", "History", "Overlaps", "Status"]
 

@@ -1,11 +1,16 @@
-"""Checks of arguments: every error names the argument, what it got and what it needs."""
+"""Checks of arguments: every error names the argument, what it got and what it needs.
 
+Read-only views of arrays that users may see but must not change.
+"""
+
+import copy
 import math
 import numbers
 import os
 import sys
+from dataclasses import is_dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -160,3 +165,23 @@ def deviations(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarra
     if (found <= 0).any() or (squares == 0).any() or not np.isfinite(squares).all():
         raise fail(name, found, "positive standard deviations, with squares within the range of doubles")
     return found
+
+
+T = TypeVar("T")
+
+
+def read_only(value: T) -> T:
+    """Return an array, or a dataclass or NamedTuple of arrays, as a read-only view; any other value as it is."""
+    if isinstance(value, np.ndarray):
+        view: Any = value.view()
+        view.flags.writeable = False
+        return view
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(read_only, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        copied: Any = copy.copy(value)
+        for name, item in list(vars(copied).items()):
+            if isinstance(item, np.ndarray | tuple):
+                vars(copied)[name] = read_only(item)
+        return copied
+    return value

@@ -1,8 +1,7 @@
 """What message passing is compared with: gradient descent, and the linear layer."""
 
 from gamp_attention.baselines.descent import DescentResult, minimize_risk
-from gamp_attention.baselines.linear import LinearBaseline, linear_baseline
-from gamp_attention.baselines.linear_fit import LinearFit, fit_linear_baseline
+from gamp_attention.baselines.linear import LinearBaseline, LinearFit, fit_linear_baseline, linear_baseline
 from gamp_attention.baselines.reference import ReferenceErrors, ReferenceVerdict, reference_errors
 
 __all__ = [

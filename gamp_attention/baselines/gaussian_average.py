@@ -13,8 +13,7 @@ from typing import Protocol
 import numpy as np
 from scipy.special import chdtri
 
-from gamp_attention._core.gaussian import gaussian_points, spaced_grid
-from gamp_attention._core.spread import half_width
+from gamp_attention._core.numerics import gaussian_points, half_width, spaced_grid
 from gamp_attention.results import Status
 
 

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.overflow import quiet, squarable
-from gamp_attention._core.spread import mean_and_error
-from gamp_attention._core.text import Rows, to_error
+from gamp_attention._core.display import Rows, to_error
+from gamp_attention._core.numerics import mean_and_error, quiet, squarable
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.layer import Units, require_alike
 from gamp_attention.data.stores import Tokens, as_tokens, token_blocks

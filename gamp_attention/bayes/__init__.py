@@ -1,6 +1,6 @@
 """What could be learned at all: Bayes-optimal message passing, its state evolution and its thresholds."""
 
-from gamp_attention.bayes.result import BayesStateEvolution, BayesThresholds
+from gamp_attention.bayes.results import BayesStateEvolution, BayesThresholds
 from gamp_attention.bayes.run import BayesAmpResult, run_bayes_amp
 from gamp_attention.bayes.state_evolution import bayes_fixed_points, solve_bayes_state_evolution
 from gamp_attention.bayes.thresholds import bayes_thresholds

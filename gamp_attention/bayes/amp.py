@@ -1,14 +1,25 @@
-"""Bayes-optimal message passing on data: one iteration, and the loop around it."""
+"""Bayes-optimal message passing on data: one iteration, and the loop around it.
 
+Where Bayes-optimal message passing starts.
+
+Data and a model as a problem of Bayes-optimal message passing.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention.bayes.priors import InputPosterior, MixturePrior
+from gamp_attention._core import check
+from gamp_attention.bayes.priors import InputPosterior, MixturePrior, kinds_of
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.fields import back_project, local_fields
+from gamp_attention.data.passes import back_project, local_fields, token_products
+from gamp_attention.data.starts import lowest_eigenvectors
+from gamp_attention.denoisers.spectral_weights import posterior_weights
 from gamp_attention.models.channels.channel import Channel, Posterior, response
+from gamp_attention.models.channels.choice import field_moments
+from gamp_attention.models.model import Model, require_model
 
 
 @dataclass(frozen=True)
@@ -140,3 +151,109 @@ def overlap_with(Q: np.ndarray, Q_star: Any) -> np.ndarray:
     """QᵀQ*/d, NaN where no teacher is known."""
     t = Q.shape[1]
     return np.full((t, t), np.nan) if Q_star is None else Q.T @ Q_star / len(Q)
+
+
+@dataclass(frozen=True)
+class BayesStartSettings:
+    """Sizes of starts, as shares of the prior's second moment."""
+
+    random: float = 0.01
+    spectral: float = 0.1
+    informed: float = 0.999
+
+
+SHARES = BayesStartSettings()
+
+
+def bayes_start(problem: Problem, init: Any, random: np.random.Generator) -> AmpState:
+    """Weights, and variances that go with their size."""
+    d, L = problem.gamma.shape
+    second = problem.second
+    t = second.shape[1]
+    first = np.stack([prior.first for prior in problem.priors])[problem.kind]
+    deviation = np.sqrt(np.diagonal(second, axis1=1, axis2=2))
+    share = 0.0
+    if not isinstance(init, str):
+        Q = check.array("init", init, (d, t)).copy()
+        share = min(float(np.sum(Q**2)) / problem.size**2, SHARES.informed)
+    elif init == "informed":
+        Q_star = problem.data.Q_star
+        if Q_star is None or Q_star.shape != (d, t):
+            raise check.fail("init", init, "data with a teacher, with as many columns as the model's")
+        Q, share = Q_star.copy(), SHARES.informed
+    elif not problem.channel.even or first.any():
+        Q = first + np.sqrt(SHARES.random) * deviation * random.standard_normal((d, t)) * (init == "random")
+        share = float(np.sum(Q**2)) / problem.size**2
+    else:
+        directions = _spectral(problem, random) if init == "spectral" else None
+        share = SHARES.random if directions is None else SHARES.spectral
+        white = random.standard_normal((d, t)) if directions is None else directions
+        Q = np.sqrt(share) * deviation * white
+    V = problem.variances((1 - min(share, SHARES.informed)) * second)
+    return AmpState(Q, V, np.zeros((problem.data.n_samples, L, t)))
+
+
+def _spectral(problem: Problem, random: np.random.Generator) -> np.ndarray | None:
+    """The directions (d, t), of entries of order one, of posterior weights, which know most where nothing is known."""
+    d, t = problem.data.dim, problem.second.shape[1]
+    rho = problem.variances(problem.second)
+    K = field_moments(problem.channel, problem.y, rho)
+    h = posterior_weights(K, rho, problem.data.n_samples / d)
+    if d <= t or not h.any():
+        return None
+    _, vectors = lowest_eigenvectors(_Unshifted(problem), h, 1, t, random)  # type: ignore[arg-type]
+    if len(vectors) < t:
+        return None
+    return np.sqrt(d) * vectors[:t, :, 0].T
+
+
+class _Unshifted:
+    """Tokens without the positions, which teachers do not see."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.tokens, self.dim = problem.data.tokens, problem.data.dim
+        self.positions = np.zeros_like(problem.data.positions)
+
+
+def posed(data: Dataset, model: Any, channel_of: Callable[[Model], Channel]) -> Problem:
+    """What message passing works on; for one's own arrays the targets are y xᵀ(x xᵀ)⁻¹.
+
+    Raises
+    ------
+    ValueError : where no model is known, or it does not fit the data.
+    """
+    if model is None and data.model is None:
+        raise ValueError("model: needs the law of teacher and noise for one's own arrays, got none")
+    model = data.model if model is None else require_model(model)
+    if (model.n_tokens, model.attention) != (data.n_tokens, data.labels is None):
+        what = "an attention model" if data.labels is None else "a model of labels"
+        raise check.fail("model", type(model).__name__, f"{what} of {data.n_tokens} tokens, as the data are")
+    channel = channel_of(model)
+    kinds = kinds_of(model.coordinates)
+    gamma = np.broadcast_to(data.spectra, (len(data.spectra), data.dim)).T
+    tau = np.sqrt(data.dim) * data.source_means.T
+    kind = np.zeros(data.dim, dtype=int)
+    if len(kinds) > 1:
+        size = np.array([np.abs(each.gamma).max() for each in kinds]).max(), max(np.abs(tau).max(), 1e-300)
+        far = [
+            np.sum((gamma - each.gamma) ** 2, axis=1) / size[0] ** 2
+            + np.sum((tau - each.tau) ** 2, axis=1) / size[1] ** 2
+            for each in kinds
+        ]
+        kind = np.argmin(far, axis=0)
+        gamma = np.stack([each.gamma for each in kinds])[kind]  # as alike as their prior is
+    return Problem(
+        data, channel.seen(_observed(data)), channel, np.asarray(gamma), kind, [each.prior for each in kinds]
+    )
+
+
+def _observed(data: Dataset) -> np.ndarray:
+    """Labels, or targets: those of one's own arrays are y xᵀ(x xᵀ)⁻¹, for d ≥ L."""
+    known = data.labels if data.labels is not None else data.targets
+    if known is not None:
+        return known
+    if data.dim < data.n_tokens:
+        raise check.fail("data", f"d = {data.dim}", f"at least as many dimensions as tokens, {data.n_tokens}")
+    x = np.asarray(data.tokens, dtype=float)
+    gram, cross = token_products(x, x), token_products(np.asarray(data.outputs, dtype=float), x)
+    return np.linalg.solve(gram, cross.transpose(0, 2, 1)).transpose(0, 2, 1)

@@ -13,11 +13,11 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import expit, gammaln, log_ndtr, ndtr
 
-from gamp_attention._core.gaussian import spaced_grid
+from gamp_attention._core.numerics import spaced_grid
 from gamp_attention.models.channels.channel import Channel
-from gamp_attention.models.channels.labels import LinearChannel, SumChannel
-from gamp_attention.models.channels.rotations import SignChannel
-from gamp_attention.models.labels import IntensityLabels
+from gamp_attention.models.channels.noiseless import SignChannel
+from gamp_attention.models.channels.noisy import LinearChannel, SumChannel
+from gamp_attention.models.teachers import IntensityLabels
 
 
 @dataclass(frozen=True)

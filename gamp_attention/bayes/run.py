@@ -6,13 +6,21 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.overflow import quiet
+from gamp_attention._core.display import Rows
+from gamp_attention._core.numerics import quiet
 from gamp_attention._core.seeds import Stream, generator
-from gamp_attention._core.text import Rows
-from gamp_attention.bayes.amp import AMP, AmpState, Belief, Problem, amp_step, free_entropy, overlap_with
-from gamp_attention.bayes.posed import posed
+from gamp_attention.bayes.amp import (
+    AMP,
+    AmpState,
+    Belief,
+    Problem,
+    amp_step,
+    bayes_start,
+    free_entropy,
+    overlap_with,
+    posed,
+)
 from gamp_attention.bayes.priors import MixturePrior
-from gamp_attention.bayes.starts import bayes_start
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.models.channels.choice import channel_of
 from gamp_attention.models.model import Model

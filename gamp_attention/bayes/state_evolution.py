@@ -5,14 +5,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.overflow import quiet
+from gamp_attention._core.numerics import half_width, quiet
 from gamp_attention._core.seeds import generator
-from gamp_attention._core.spread import half_width
 from gamp_attention.bayes.averages import COARSE, FINE
-from gamp_attention.bayes.curve import CURVE, Curve, Point, ends_level, is_noiseless
-from gamp_attention.bayes.equations import Equations
-from gamp_attention.bayes.predictions import FreshSamples
-from gamp_attention.bayes.result import BayesStateEvolution
+from gamp_attention.bayes.equations import CURVE, Curve, Equations, Point, ends_level, is_noiseless
+from gamp_attention.bayes.results import BayesStateEvolution, FreshSamples
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import ConvergenceError, Status
 

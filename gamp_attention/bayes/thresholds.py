@@ -5,11 +5,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.overflow import quiet
+from gamp_attention._core.numerics import half_width, quiet
 from gamp_attention._core.seeds import generator
-from gamp_attention._core.spread import half_width
-from gamp_attention.bayes.curve import Curve, Point, ends_level, is_noiseless
-from gamp_attention.bayes.result import BayesThresholds
+from gamp_attention.bayes.equations import Curve, Point, ends_level, is_noiseless
+from gamp_attention.bayes.results import BayesThresholds
 from gamp_attention.bayes.state_evolution import checked_points, curves_of
 from gamp_attention.models.model import Model
 

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from gamp_attention._core import interrupts
+from gamp_attention._core.display import plain
 from gamp_attention._core.progress import Progress
-from gamp_attention._core.text import plain
 from gamp_attention._version import __version__
-from gamp_attention.cli.fit import add_fit
-from gamp_attention.cli.grids import add_boundaries, add_sweep
-from gamp_attention.cli.law import add_law
-from gamp_attention.cli.options import add_l1, chosen_penalty
+from gamp_attention.cli.fit import add_fit, add_law
 from gamp_attention.cli.output import (
     add_json_and_force,
     check_extras,
@@ -22,14 +19,14 @@ from gamp_attention.cli.output import (
     report,
     say,
 )
-from gamp_attention.cli.parser import Parser
+from gamp_attention.cli.parser import Parser, add_l1, chosen_penalty
+from gamp_attention.cli.sweeps import add_boundaries, add_sweep
 from gamp_attention.data.dataset import RISKS
-from gamp_attention.experiments.comparison.compare import compare
-from gamp_attention.experiments.comparison.result import Comparison, Interrupted
+from gamp_attention.experiments.comparison import Comparison, Interrupted, compare
 from gamp_attention.experiments.figures import plot_comparison
 from gamp_attention.models.attention import paper_model
-from gamp_attention.models.starts import STARTS
-from gamp_attention.state_evolution.dynamics.methods import DESCENTS
+from gamp_attention.models.model import STARTS
+from gamp_attention.state_evolution.dynamics.descent_paths import DESCENTS
 from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 from gamp_attention.state_evolution.fixed_points.overlap_map import RESPONSES
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution

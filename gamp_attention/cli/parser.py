@@ -1,10 +1,15 @@
-"""Parser of the command line, with suggestions for misspelt words."""
+"""Parser of the command line, with suggestions for misspelt words.
+
+Options that several commands have.
+"""
 
 import argparse
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, NoReturn
+
+from gamp_attention.penalties.standard import ElasticNet
 
 
 class Parser(argparse.ArgumentParser):
@@ -37,3 +42,14 @@ def _subparsers(parser: argparse.ArgumentParser) -> dict[Any, Any]:
     """Return the parsers of the commands by name."""
     actions = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
     return next((dict(each.choices) for each in actions), {})
+
+
+def add_l1(command: argparse.ArgumentParser) -> None:
+    """Add --l1, beside a --lam."""
+    command.add_argument("--l1", type=float, default=0.0, help="l1 penalty besides (default 0)")
+
+
+def chosen_penalty(options: argparse.Namespace) -> Any:
+    """The elastic net where --l1 is given, else None for the ridge."""
+    l1 = getattr(options, "l1", 0.0)
+    return ElasticNet(options.lam, l1) if l1 else None

@@ -1,12 +1,11 @@
 """A problem at finite d: tokens, their fields, the risk and its sums, wherever the samples are held."""
 
-from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.dataset import Dataset, LabelledDataset
 from gamp_attention.data.distributed import DistributedDataset
-from gamp_attention.data.labelled import LabelledDataset
 from gamp_attention.data.law import law_of
 from gamp_attention.data.risk import gradient, train_loss
 from gamp_attention.data.sampling import sample
-from gamp_attention.data.spectral import SpectralDirections, spectral_directions
+from gamp_attention.data.starts import SpectralDirections, spectral_directions
 
 __all__ = [
     "Dataset", "DistributedDataset", "LabelledDataset", "SpectralDirections", "gradient", "law_of",

@@ -15,10 +15,10 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.pass_kernels import Part
+from gamp_attention.data.kernels import Part
 from gamp_attention.data.passes import Memory, OutputStep, RiskSums, Sums, next_memory, output_step, sum_risk
 from gamp_attention.data.stores import TokenStore
-from gamp_attention.losses.terms import RiskTerms
+from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.sources import Group
 
 MAX_AGE = 25  # iterations that dask would have to repeat at most

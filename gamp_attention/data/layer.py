@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.overflow import quiet, squarable
+from gamp_attention._core.numerics import quiet, squarable
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.fields import local_fields
+from gamp_attention.data.passes import local_fields
 from gamp_attention.data.stores import Tokens, as_tokens, token_blocks
 
 

@@ -1,4 +1,11 @@
-"""What needs all samples: the output step of message passing, and the sums that a risk is made of.
+"""Products with the token matrix X̃ = (x + p)/√d: local fields X̃Q, and X̃ᵀg.
+
+Rows are processed in blocks that do not depend on the number of threads, and block sums are added in order, so results
+are identical for any number of threads. X̃ is never formed. Tokens may be in a store.
+
+X̃ᵀ H X̃ P in one pass over the tokens, H being the Hessians of the samples.
+
+What needs all samples: the output step of message passing, and the sums that a risk is made of.
 
 Both read the tokens once. Where several processes hold samples, their sums are added.
 """
@@ -10,10 +17,136 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.read_only import read_only
-from gamp_attention.data.pass_kernels import Part, grouped_pass
+from gamp_attention._core.check import read_only
+from gamp_attention._core.compiled import field_kernel, kernel, over_blocks, sample_kernel
+from gamp_attention.data.kernels import Part, add_up, grouped_pass, over_strides, project, strides
+from gamp_attention.data.stores import Tokens, token_blocks
 from gamp_attention.denoisers.output import Denoised
 from gamp_attention.models.sources import Group, summed, weighted
+
+
+def _block(n_rows: int) -> int:
+    """Return the number of rows of one of 32 blocks."""
+    return max(1, -(-n_rows // 32))
+
+
+def local_fields(tokens: Tokens, positions: np.ndarray, Q: np.ndarray) -> np.ndarray:
+    """Return z_l = (x_l + p_l)·Q/√d (n, L, r) of tokens (n, L, d), positions (L, d) and Q (d, r). Eq. :eq:`fields`."""
+    n, L, d = tokens.shape
+    columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
+    z = np.empty((n, L, Q.shape[1]))
+    for rows, _, block in token_blocks(tokens):
+        flat, out = block.reshape(-1, d), z[rows].reshape(-1, Q.shape[1])
+        over_blocks(partial(_project, rows=flat, columns=columns, z=out), len(flat), _block(len(flat)))
+    return z + positions @ columns.T
+
+
+def back_project(tokens: Tokens, positions: np.ndarray, g: np.ndarray) -> np.ndarray:
+    """Return Σ_{μ,l} (x_l + p_l) g_lᵀ/√d (d, s), for tokens (n, L, d), positions (L, d) and g (n, L, s)."""
+    d, g = tokens.shape[2], np.ascontiguousarray(g)
+    total = np.zeros((d, g.shape[2]))
+    for rows, _, block in token_blocks(tokens):
+        flat, weights = block.reshape(-1, d), g[rows].reshape(-1, g.shape[2])
+        step = _block(len(flat))
+        sums = np.zeros((-(-len(flat) // step), weights.shape[1], d))
+        over_blocks(partial(_accumulate, step=step, rows=flat, weights=weights, sums=sums), len(flat), step)
+        total += sums.sum(axis=0).T
+    return (total + positions.T @ g.sum(axis=0)) / np.sqrt(d)
+
+
+def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return x_l·y_k (n, L, K) in float64 within every sample, for (n, L, d) and (n, K, d), without a large copy."""
+    n, L, d = tokens.shape
+    products = np.empty((n, L, others.shape[1]))
+    step = max(1, (1 << 20) // (L * d))  # samples at a time, since tokens in single precision are copied into doubles
+    for first in range(0, n, step):
+        part = slice(first, first + step)
+        products[part] = np.asarray(tokens[part], float) @ np.asarray(others[part], float).transpose(0, 2, 1)
+    return products
+
+
+@field_kernel
+def _project(first, last, rows, columns, z):
+    for row in range(first, last):
+        for a in range(columns.shape[0]):
+            acc = 0.0
+            for i in range(rows.shape[1]):
+                acc += rows[row, i] * columns[a, i]
+            z[row, a] = acc
+
+
+@field_kernel
+def _accumulate(first, last, step, rows, weights, sums):
+    total = sums[first // step]
+    for row in range(first, last):
+        for a in range(weights.shape[1]):
+            w = weights[row, a]
+            for i in range(rows.shape[1]):
+                total[a, i] += w * rows[row, i]
+
+
+def hessian_pass(tokens: Tokens, positions: np.ndarray, hessians: np.ndarray, P: np.ndarray) -> np.ndarray:
+    """Σ_μ X̃^μᵀ H^μ X̃^μ P: (n, L, d), (L, d), (n, L r, L r), (d, r) to (d, r). The tokens are read once."""
+    (_, L, d), r = tokens.shape, P.shape[1]
+    columns = np.ascontiguousarray(P.T) / np.sqrt(d)
+    shift = (positions @ columns.T).ravel()
+    found, along = np.zeros((r, d)), np.zeros((L, r))
+    for part, _, x in token_blocks(tokens):
+        more, total = _block_sums(x, np.ascontiguousarray(hessians[part]), columns, shift)
+        found += more
+        along += total
+    return (found.T + positions.T @ along) / np.sqrt(d)
+
+
+def _block_sums(
+    x: np.ndarray, hessians: np.ndarray, columns: np.ndarray, shift: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sums over the rows of x v and over the samples of v_l, v = H z being those of tokens (n, L, d) in memory."""
+    (n, L, d), r = x.shape, len(columns)
+    stride, block = strides(n, L, r)
+    sums, totals = np.zeros((-(-n // block), r, d)), np.zeros((-(-n // block), L, r))
+
+    def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
+        _curve(first, last, stride, rows, columns, shift, hessians, sums[b], totals[b])
+
+    over_strides(x, stride, block, work)
+    return sums.sum(axis=0), totals.sum(axis=0)
+
+
+@kernel
+def _curve(first, last, stride, rows, columns, shift, hessians, sums, totals):
+    k, r = shift.shape[0], columns.shape[0]
+    n_rows = stride * (k // r)
+    fields, weights = np.empty((stride, k)), np.zeros((stride, k))
+    projections, turned = fields.reshape((n_rows, r)), weights.reshape((n_rows, r))
+    _curve_in_strides(
+        first, last, stride, rows, columns, shift, hessians, fields, projections, weights, turned, sums, totals
+    )
+
+
+@sample_kernel
+def _curve_in_strides(
+    first, last, stride, rows, columns, shift, hessians, fields, projections, weights, turned, sums, totals
+):
+    k, r = shift.shape[0], columns.shape[0]
+    L = k // r
+    for begin in range(first, last, stride):
+        here = (begin - first) * L
+        ahead = here + stride * L if begin + stride < last else here
+        project(here, ahead, rows, columns, projections)
+        for mu in range(begin, begin + stride):
+            v, z = weights[mu - begin], fields[mu - begin]
+            for i in range(k):
+                z[i] += shift[i]
+                v[i] = 0.0
+            if mu >= last:
+                continue
+            for i in range(k):
+                for j in range(k):
+                    v[i] += hessians[mu, i, j] * z[j]
+                totals[i // r, i % r] += v[i]
+        add_up(here, ahead, rows, turned, sums)
+
 
 Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]  # D of (D, V g, W g, β)
 

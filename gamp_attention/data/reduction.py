@@ -9,10 +9,9 @@ from collections.abc import Callable
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention.data.fields import local_fields, token_products
+from gamp_attention.data.passes import local_fields, token_products
 from gamp_attention.data.stores import Tokens, joined, token_blocks
-from gamp_attention.losses.attention import pack_attention_parameters
-from gamp_attention.losses.terms import RiskTerms
+from gamp_attention.losses.attention import RiskTerms, pack_attention_parameters
 
 
 def _terms(

@@ -1,18 +1,163 @@
-"""Sentences and teachers drawn from a model. All data randomness is here and in `gamp_attention.data.drawing`."""
+"""Drawing tokens from their law: into memory, into a file, or, with what it takes to draw them again, not at all.
 
-from typing import Any
+Sentences and teachers drawn from a model. All data randomness is here and in `gamp_attention.data.sampling`.
+"""
+
+import errno
+import math
+import os
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.gaussian import psd_root
-from gamp_attention._core.overflow import quiet
+from gamp_attention._core.compiled import over_blocks
+from gamp_attention._core.files import TRAILER, replacing, require_replaceable
+from gamp_attention._core.numerics import psd_root, quiet
 from gamp_attention._core.seeds import generator
-from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.drawing import draw_tokens, require_storage
-from gamp_attention.data.labelled import label_dataset
+from gamp_attention.data.dataset import Dataset, label_dataset
+from gamp_attention.data.stores import FileTokens, Tokens, TokenStore
 from gamp_attention.models.glm import GLMModel
 from gamp_attention.models.model import Model, require_model
+from gamp_attention.models.sources import Group, Sources
+
+
+class TokenLaw(NamedTuple):
+    """Gaussian tokens: variances (S, d) or (S, 1) of each source, and means (S, d), None where all are zero."""
+
+    spectra: np.ndarray
+    means: np.ndarray | None
+
+    def draw(self, rng: np.random.Generator, sources: np.ndarray, out: np.ndarray) -> None:
+        """Fill an array (N, L, d)."""
+        drawn = rng.standard_normal(out.shape)
+        drawn *= np.sqrt(self.spectra[sources])
+        out[...] = drawn if self.means is None else drawn + self.means[sources]
+
+
+class RegeneratedTokens(TokenStore):
+    """Tokens drawn anew whenever they are read, the same bits each time.
+
+    Kept are the states of the generator at every `grain` samples, so that they are those that memory would hold, and
+    that stretches can be drawn side by side, in any order and in other processes.
+    """
+
+    def __init__(
+        self, law: TokenLaw, groups: tuple[Group, ...], shape: tuple[int, int, int], dtype: Any,
+        rng: np.random.Generator,
+    ) -> None:  # fmt: skip
+        """Draw all once, as generators cannot skip normal numbers; the rng is left where drawing leaves it."""
+        self.law, self.shape, self.dtype = law, shape, np.dtype(dtype)
+        self.kind, self.parts, self.grain = type(rng.bit_generator), [], _together(shape)
+        scratch = np.empty((self.grain, *shape[1:]))
+        for rows, sources in _parts(groups, self.grain):
+            self.parts.append((rows, sources, deepcopy(rng.bit_generator.state)))
+            rng.standard_normal(out=scratch[: rows.stop - rows.start])
+
+    def fill(self, rows: slice, out: np.ndarray) -> None:
+        """Draw samples again, on all threads."""
+        within = [part for part in self.parts if part[0].start < rows.stop and part[0].stop > rows.start]
+
+        def draw(first: int, last: int) -> None:
+            for part, sources, state in within[first:last]:
+                generator = self.kind(0)
+                generator.state = state
+                low, high, n = max(part.start, rows.start), min(part.stop, rows.stop), part.stop - part.start
+                target = out[low - rows.start : high - rows.start]
+                drawn = target if len(target) == n else np.empty((n, *self.shape[1:]), self.dtype)
+                self.law.draw(np.random.Generator(generator), sources, drawn)
+                if drawn is not target:  # parts at the edges
+                    target[:] = drawn[low - part.start : high - part.start]
+
+        over_blocks(draw, len(within), 1)
+
+
+def require_storage(storage: Any, overwrite: bool = False) -> str | Path:
+    """The argument `storage`: "memory", "none", or the path of a file that can be written and may be replaced."""
+    needs = "'memory', 'none' or the path of an .npy file"
+    if not isinstance(storage, str | Path):
+        raise check.fail("storage", storage, needs, TypeError)
+    if storage in ("memory", "none"):
+        return storage
+    path = Path(storage)
+    if path.suffix != ".npy":
+        raise check.fail("storage", str(storage), needs)
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise check.fail("storage", str(storage), "a folder that exists and can be written to")
+    require_replaceable("storage", path, "tokens", overwrite)
+    return path
+
+
+def draw_tokens(
+    rng: np.random.Generator,
+    n_samples: int,
+    d: int,
+    positions: np.ndarray,
+    means: np.ndarray,
+    spectra: np.ndarray,
+    groups: Callable[[int, np.random.Generator], tuple[Group, ...]],
+    dtype: Any = np.float64,
+    storage: str | Path = "memory",
+    overwrite: bool = False,
+) -> tuple[Tokens, Sources]:
+    """Tokens x (n, L, d) of the sources that `groups` draws for them, with covariances and means of these."""
+    shape, found = (n_samples, len(positions), d), groups(n_samples, rng)
+    sources, shift = Sources(positions, means, found), None
+    if means is not positions:
+        shift = np.array(means)
+        for _, those in found:
+            shift[those] = means[those] - positions
+    law = TokenLaw(spectra, shift)
+    if storage == "none":
+        return RegeneratedTokens(law, found, shape, dtype, rng), sources
+    if storage == "memory":
+        tokens = np.empty(shape, dtype)
+        _draw_all(law, rng, found, tokens)
+        return tokens, sources
+    with replacing("storage", storage, "tokens", overwrite) as temporary:
+        offset = _write_header(temporary, np.dtype(dtype), shape)
+        mapped = np.memmap(temporary, dtype, "r+", offset, shape)
+        _draw_all(law, rng, found, mapped)
+        mapped.flush()
+        del mapped
+    return FileTokens(storage, offset, shape, dtype), sources
+
+
+def _write_header(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> int:
+    """Begin an .npy file, reserve the space of its numbers, end it with the mark; returns the offset of the numbers."""
+    with open(path, "wb") as file:
+        about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, about)
+        offset = file.tell()
+        end = offset + dtype.itemsize * math.prod(shape)
+        if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and would end the process in mapped memory
+            try:
+                os.posix_fallocate(file.fileno(), 0, end + len(TRAILER))
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):  # not offered by the file system
+                    raise
+        file.seek(end)
+        file.write(TRAILER)
+    return offset
+
+
+def _draw_all(law: TokenLaw, rng: np.random.Generator, groups: tuple[Group, ...], tokens: np.ndarray) -> None:
+    for rows, sources in _parts(groups, _together(tokens.shape)):
+        law.draw(rng, sources, tokens[rows])
+
+
+def _together(shape: tuple[int, ...]) -> int:
+    """How many samples are drawn at a time: up to 64, in at most 4 MB. The numbers do not depend on it."""
+    return max(1, min(64, (1 << 22) // (8 * shape[1] * shape[2])))
+
+
+def _parts(groups: tuple[Group, ...], step: int) -> Iterator[Group]:
+    for rows, sources in groups:
+        for first in range(rows.start, rows.stop, step):
+            yield Group(slice(first, min(first + step, rows.stop)), sources)
 
 
 def checked_size(model: Any, d: Any, alpha: Any) -> tuple[int, float]:

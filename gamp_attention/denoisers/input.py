@@ -9,7 +9,7 @@ import numpy as np
 
 from gamp_attention._core.compiled import inline_kernel, kernel
 from gamp_attention.penalties.base import penalty_prox
-from gamp_attention.penalties.scaled import ScaledPenalty
+from gamp_attention.penalties.standard import ScaledPenalty
 
 
 class InputSettings(NamedTuple):

@@ -6,11 +6,10 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import inline_kernel, inner_kernel, interruptible_blocks, kernel, sample_kernel
-from gamp_attention._core.overflow import quiet
+from gamp_attention._core.numerics import quiet
 from gamp_attention.denoisers.newton import END, cholesky_solve, make_metric, make_workspace
 from gamp_attention.denoisers.prox import SEARCH, factor_hessian, minimise_globally, search_points
-from gamp_attention.losses.attention import AttentionLoss
-from gamp_attention.losses.dot_product import DotProductAttention
+from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.results import shown
 

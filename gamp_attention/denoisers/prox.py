@@ -14,8 +14,8 @@ from numba.core import types
 from numba.core.types import float64, int64
 from scipy.special import ndtri
 
-from gamp_attention._core.addresses import behind
 from gamp_attention._core.compiled import inline_kernel, sample_kernel
+from gamp_attention._core.function_tables import behind
 from gamp_attention.denoisers.newton import (
     END,
     NEWTON,
@@ -26,7 +26,7 @@ from gamp_attention.denoisers.newton import (
     objective_derivatives,
 )
 from gamp_attention.losses.bounds import curvature_floor_near, loss_floor
-from gamp_attention.losses.called import PLACES, VECTOR, loss_kernel
+from gamp_attention.losses.indirect import PLACES, VECTOR, loss_kernel
 
 
 class SearchSettings(NamedTuple):

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention.denoisers.output import denoise
-from gamp_attention.losses.attention import AttentionLoss
-from gamp_attention.losses.derivatives import sample_derivatives
-from gamp_attention.losses.dot_product import DotProductAttention
+from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
+from gamp_attention.losses.point import sample_derivatives
 
 WEIGHTS = ("fitted", "hessian", "posterior")
 

@@ -9,14 +9,13 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_array, check_is_fitted
 
 from gamp_attention._core import check
-from gamp_attention._core.spread import mean_and_error
+from gamp_attention._core.numerics import mean_and_error
 from gamp_attention.data.layer import Layer, checked_tokens, prepared
 from gamp_attention.data.risk import risk_at
 from gamp_attention.data.stores import token_blocks
 from gamp_attention.estimators.training import PathMixin, checked_sample_weight, train, unweighted
 from gamp_attention.experiments.inference.debias import DebiasedWeights, debias
-from gamp_attention.experiments.inference.leave_one_out import leave_one_out
-from gamp_attention.experiments.inference.result import LeaveOneOut
+from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut, leave_one_out
 
 
 class GampAttention(PathMixin, RegressorMixin, BaseEstimator):

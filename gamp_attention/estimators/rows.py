@@ -9,17 +9,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from gamp_attention._core import check
-from gamp_attention.data.labelled import LabelledDataset
+from gamp_attention.data.dataset import LabelledDataset
 from gamp_attention.estimators.training import PathMixin, checked_sample_weight, train, unweighted
 from gamp_attention.experiments.inference.debias import DebiasedWeights, debias
-from gamp_attention.experiments.inference.leave_one_out import leave_one_out
-from gamp_attention.experiments.inference.result import LeaveOneOut
+from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut, leave_one_out
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.losses.dot_product import softmax_rows
+from gamp_attention.losses.attention import softmax_rows
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.models.glm import require_loss
-from gamp_attention.penalties.scaled import ScaledPenalty
-from gamp_attention.penalties.standard import Ridge, require_penalty
+from gamp_attention.penalties.standard import Ridge, ScaledPenalty, require_penalty
 
 LINKS = {
     PhaseRetrievalLoss: np.square

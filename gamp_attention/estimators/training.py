@@ -11,9 +11,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from gamp_attention._core import check
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.experiments.inference.path import regularization_path
-from gamp_attention.experiments.inference.path_result import RegularizationPath
-from gamp_attention.experiments.inference.result import LeaveOneOut
+from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut
+from gamp_attention.experiments.inference.paths import RegularizationPath, regularization_path
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
 

@@ -1,4 +1,9 @@
-"""Pictures of results that are already there. They need matplotlib."""
+"""Pictures of results that are already there. They need matplotlib.
+
+The picture of a fit to your own data: the run, the training losses of all starts, and attention matrices.
+
+The picture of a path: errors along a hyperparameter, and the value that is taken.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,13 +15,16 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.extras import require_modules
 from gamp_attention._core.files import picture_metadata, require_replaceable, write_aside
+from gamp_attention.experiments.inference.paths import RegularizationPath
+from gamp_attention.gamp.many_starts import AGREEMENT
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.results import History
 from gamp_attention.state_evolution.dynamics.trajectory import Trajectory
 
 if TYPE_CHECKING:
-    from gamp_attention.experiments.comparison.result import Branch, Comparison
+    from gamp_attention.experiments.comparison import Branch, Comparison
     from gamp_attention.experiments.phase_diagram.phase_boundaries import PhaseBoundaries
+
 
 COLOURS = {"semantic": "#0072B2", "positional": "#D55E00", "random": "#009E73"}  # Okabe and Ito
 GREY, DARK = "#999999", "#333333"
@@ -258,3 +266,117 @@ def figure(
             yield drawing.subplots(rows, columns, squeeze=False)
             marked: dict[str, Any] = {"format": kind, "dpi": 150, **picture_metadata(str(kind))}
             write_aside(path, lambda file: drawing.savefig(file, **marked), kind="picture", overwrite=overwrite)
+
+
+KINDS = {"spectral": COLOURS["semantic"], "random": COLOURS["random"], "positional": COLOURS["positional"]}
+COLUMNS = 4
+
+
+def plot_fit(
+    result: GampResult, attention: np.ndarray, path: str | Path | None = None, overwrite: bool = False
+) -> np.ndarray:
+    """Draw a run on data: loss and gradient at each iteration, and attention matrices (n, L, L) of samples.
+
+    Returns the axes (2, 4); those of panels that have nothing to show are off.
+    """
+    with figure(path, 2, COLUMNS, (14, 6), overwrite) as axes:
+        _draw_curves(axes[0], result)
+        _draw_starts(axes[0, 3], result)
+        spread = np.linspace(0, len(attention) - 1, min(COLUMNS - 1, len(attention))).astype(int)
+        shown = [("mean over all samples", attention.mean(axis=0))]
+        shown += [(f"sample {row}", attention[row]) for row in spread]
+        low, high = (
+            min(0.0, *(float(each.min()) for _, each in shown)),
+            max(1.0, *(float(each.max()) for _, each in shown)),
+        )
+        for axis, (title, matrix) in zip(axes[1], shown, strict=False):
+            image = axis.imshow(matrix, "Blues", vmin=low, vmax=high)
+            axis.set(title=title, xlabel="attends to token", xticks=_ticks(matrix), yticks=_ticks(matrix))
+            axis.spines[:].set_visible(False)
+            if len(matrix) <= 4:
+                for (i, j), weight in np.ndenumerate(matrix):
+                    pale = weight - low > 0.6 * (high - low)
+                    axis.text(j, i, f"{weight:.2f}", ha="center", va="center", color="white" if pale else DARK)
+        axes[1, 0].set_ylabel("token")
+        axes[1, 0].figure.colorbar(image, ax=list(axes[1, : len(shown)]), label="attention", shrink=0.8)
+        for axis in axes.flat:
+            if not axis.has_data():
+                axis.axis("off")
+    return axes
+
+
+def _ticks(matrix: np.ndarray) -> np.ndarray:
+    step = -(-len(matrix) // 8)
+    return np.arange(0, len(matrix), step)
+
+
+def _draw_curves(row: Any, result: GampResult) -> None:
+    """Draw training loss and gradient norm of message passing and, behind it, of the descent that finished the run."""
+    phases: list[tuple[str, str, int, Any]] = [("message passing", COLOURS["semantic"], 0, result.history)]
+    if result.settling_history is not None:
+        begin = len(result.history.train_loss) - 1
+        phases.append(("descent", COLOURS["positional"], begin, result.settling_history))
+    for label, colour, begin, curve in phases:
+        steps = begin + np.arange(len(curve.train_loss))
+        above = curve.train_loss - result.train_loss
+        above = np.where(above > 1e-14 * abs(result.train_loss), above, np.nan)
+        row[0].plot(steps, curve.train_loss, color=colour)
+        row[1].semilogy(steps, above, color=colour)
+        row[2].semilogy(steps, curve.gradient_norm, color=colour, label=label)
+    row[0].axhline(result.train_loss, color=GREY, lw=0.8, ls="--")
+    if len(phases) > 1:
+        row[2].legend(frameon=False, fontsize=8)
+    row[0].set(title=r"training loss $\epsilon_t$", xlabel="iteration")
+    row[1].set(title=r"$\epsilon_t$ above its end", xlabel="iteration")
+    row[2].set(title=r"gradient norm $\|\nabla R\|/\lambda\sqrt{d}$", xlabel="iteration")
+
+
+def _draw_starts(axis: Any, result: GampResult) -> None:
+    """Draw the training losses of all starts when they ended or were stopped; diamonds have the selected weights."""
+    drawn = set()
+    for place, record in enumerate(sorted(result.starts, key=lambda each: each.train_loss), 1):
+        name = record.name.rpartition(" ")[0] or record.name
+        colour, marker = KINDS.get(name, DARK), "D" if record.agreement >= AGREEMENT else "o"
+        face = colour if record.status is not None else "white"
+        axis.plot(place, record.train_loss, marker, color=colour, mfc=face, ms=6)
+        drawn.add((name, colour))
+        if record.kept:
+            axis.plot(place, record.train_loss, "o", ms=13, mfc="none", color=DARK, label="selected")
+    for name, colour in sorted(drawn):
+        axis.plot([], [], "s", color=colour, label=name)
+    agreeing = sum(record.agreement >= AGREEMENT for record in result.starts)
+    axis.plot([], [], "D", color=GREY, label=f"{agreeing} with (nearly)\nthe selected weights")
+    axis.plot([], [], "o", color=GREY, label=f"{len(result.starts) - agreeing} with others")
+    axis.plot([], [], "s", color=GREY, mfc="white", label="stopped early")
+    axis.set(title=r"$\epsilon_t$ of all starts when stopped", xlabel="start, in order of loss")
+    axis.set_xticks(range(1, len(result.starts) + 1))
+    axis.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def plot_path(path: RegularizationPath, file: str | Path | None = None, overwrite: bool = False) -> Any:
+    """Draw test errors with standard errors, those in training, and theory where it is known; returns the axes."""
+    order = np.argsort(path.lam)
+    lam = path.lam[order]
+    with figure(file, 1, 1, (6, 4), overwrite) as axes:
+        axis = axes[0, 0]
+        mean, spread = path.test_error[order], path.test_error_error[order]
+        label = "left out, in folds" if path.form == "folds" else "left out"
+        axis.plot(lam, mean, "o-", ms=4, color=COLOURS["semantic"], label=label)
+        axis.fill_between(lam, mean - spread, mean + spread, color=COLOURS["semantic"], alpha=0.2, lw=0)
+        axis.plot(lam, path.in_training[order], color=GREY, label="in training")
+        if np.isfinite(path.predicted).any():
+            axis.plot(lam, path.predicted[order], "--", color=DARK, label="state evolution")
+        doubted = [k for k, trusted in enumerate(path.trusted) if not trusted]
+        if doubted:
+            axis.plot(path.lam[doubted], path.test_error[doubted], "o", ms=4, mfc="white", color=COLOURS["semantic"],
+                      label="not trusted")  # fmt: skip
+        axis.axvline(path.lam[path.best], color=COLOURS["positional"], lw=1, label=f"least: {path.lam[path.best]:.3g}")
+        if path.best_1se != path.best:
+            strong = path.lam[path.best_1se]
+            axis.axvline(strong, color=COLOURS["positional"], lw=1, ls=":", label=f"within 1 s.e.: {strong:.3g}")
+        name = "λ" if path.parameter == "lam" else path.parameter
+        axis.set(xlabel=name, ylabel=r"error $\epsilon_g$")
+        if (lam > 0).all() and len(lam) > 2:
+            axis.set_xscale("log")
+        axis.legend(frameon=False, fontsize=9)
+    return axes

@@ -18,9 +18,8 @@ import numpy as np
 
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.denoisers.prox import SEARCH
-from gamp_attention.gamp.monitor import StepReport
-from gamp_attention.losses.attention import AttentionLoss
-from gamp_attention.losses.dot_product import DotProductAttention
+from gamp_attention.gamp.step import StepReport
+from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
 
 
 class BudgetSettings(NamedTuple):

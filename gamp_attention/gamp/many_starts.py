@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._core.text import Rows
+from gamp_attention._core.display import Rows
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.gamp.checkpoint import Checkpoint
 from gamp_attention.gamp.loop import Loop, Plan

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.overflow import quiet
+from gamp_attention._core.numerics import quiet
 from gamp_attention._core.progress import showing
 from gamp_attention.damping import Damping
 from gamp_attention.data.dataset import Dataset, require_dataset
@@ -16,14 +16,12 @@ from gamp_attention.data.risk import overlaps
 from gamp_attention.data.starts import default_start, several_starts
 from gamp_attention.gamp.budget import BUDGET
 from gamp_attention.gamp.checkpoint import Checkpoint, digest
-from gamp_attention.gamp.escape import ESCAPE, way_down
-from gamp_attention.gamp.loop import LATE, Callback, Plan
+from gamp_attention.gamp.loop import LATE, WATCH, Callback, Plan, responses
 from gamp_attention.gamp.many_starts import Race, told
-from gamp_attention.gamp.memory import averaged_memory
 from gamp_attention.gamp.result import GampResult, followed
-from gamp_attention.gamp.step import GampState, check_shapes, initial_state, near_fixed_point
-from gamp_attention.gamp.watch import WATCH, responses
-from gamp_attention.models.starts import STARTS
+from gamp_attention.gamp.settling import ESCAPE, way_down
+from gamp_attention.gamp.step import GampState, averaged_memory, check_shapes, initial_state, near_fixed_point
+from gamp_attention.models.model import STARTS
 from gamp_attention.results import finish
 
 
@@ -95,7 +93,7 @@ def run_gamp(
     empirical_after : iteration from which the response is the empirical one, whatever `onsager` is before; if not
         given, never. Where proximal maps jump, only the predicted one is what state evolution tracks, and only with the
         empirical one does the gradient go to zero.
-    memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.memory`.
+    memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.step`.
     V : (S, r, r) variances to start with; tr Σ_l/(2dλ) if not given.
     seed : for the random part of starts.
     n_starts : starts. The first is `init`, or all are spectral for "spectral", as far as there are so many; the others

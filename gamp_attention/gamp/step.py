@@ -11,25 +11,102 @@ With X̃ = (x + p)/√d, step β and the denoiser of `gamp_attention.denoisers.o
 
 D is the Onsager term. The damped Q depends on every earlier b, and the moving average of W g is the exact
 Onsager term of that dependence; D = V g is not, and neither converges nor follows state evolution.
+
+Memory rules: the Onsager term D of the next iteration.
+
+A rule is called with D of this iteration, V g and W g, all (n, L, r), and the step β; V is already averaged over
+iterations.
+
+Report of an iteration of message passing on its initial state: training loss, gradient norm and averages.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.overflow import quiet
-from gamp_attention._core.text import Shown
+from gamp_attention._core.display import Shown
+from gamp_attention._core.numerics import quiet
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.passes import Memory
-from gamp_attention.data.risk import risk_at
+from gamp_attention.data.passes import Memory, Sums
+from gamp_attention.data.risk import gradient_norm, normalised_risk, risk_at
 from gamp_attention.denoisers.input import initial_variances, input_step
+from gamp_attention.denoisers.output import Denoised
 from gamp_attention.denoisers.prox import SEARCH
-from gamp_attention.gamp.memory import averaged_memory
-from gamp_attention.gamp.monitor import StepReport, monitored
 from gamp_attention.models.sources import weighted
+from gamp_attention.penalties.matrix import least_subgradient, on_kinks
+
+
+def averaged_memory(D: np.ndarray, Vg: np.ndarray, Wg: np.ndarray, beta: float) -> np.ndarray:
+    """Return (1−β) D + β W g, the exact Onsager term of the damped iteration.
+
+    Eq. :eq:`memory`. For the undamped iteration this is the Onsager term of Rangan (2011).
+    """
+    return (1 - beta) * D + beta * Wg
+
+
+def naive_memory(D: np.ndarray, Vg: np.ndarray, Wg: np.ndarray, beta: float) -> np.ndarray:
+    """Return V g, the Onsager term of the undamped iteration; wrong with damping, and included to show its failure.
+
+    Eq. :eq:`naive-memory`.
+    """
+    return Vg
+
+
+@dataclass(frozen=True, eq=False)
+class StepReport(Shown):
+    """Report of an iteration on the state at which it started.
+
+    Attributes
+    ----------
+    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q, evaluated when first accessed. If the penalty has
+        kinks, weights that should be at a kink are first moved there by `on_kinks`.
+    omega, denoised : (n, L, r) centres of the proximal step, and the result of the output denoiser; None if the samples
+        are on other processes.
+    V_hat : (L, r, r) the response used for A.
+    W : (L, r, r) the new variances before averaging over iterations.
+    monitor : function that computes `train_loss` and `gradient_norm`.
+    """
+
+    omega: np.ndarray | None
+    denoised: Denoised | None
+    V_hat: np.ndarray
+    W: np.ndarray
+    monitor: Callable[[], tuple[float, float]]
+
+    @cached_property
+    def _monitored(self) -> tuple[float, float]:
+        return self.monitor()
+
+    @property
+    def train_loss(self) -> float:
+        """Training loss ε_t."""
+        return self._monitored[0]
+
+    @property
+    def gradient_norm(self) -> float:
+        """Gradient norm ‖∇R‖_F/(λ√d)."""
+        return self._monitored[1]
+
+    def _items(self) -> list[tuple[str, Any]]:
+        watched = [(name, getattr(self, name)) for name in ("train_loss", "gradient_norm")]
+        return watched + [(name, value) for name, value in super()._items() if name != "monitor"]
+
+
+def monitored(data: Dataset, risk: str, Q: np.ndarray, sums: Sums) -> tuple[float, float]:
+    """Return training loss and gradient norm at weights Q (d, r), from the sums of the iteration that started there.
+
+    If the penalty has kinks, they are evaluated at the weights returned by `on_kinks`, which takes another pass over
+    the data.
+    """
+    if data.penalty.smooth:
+        gradient = least_subgradient(data.penalty, Q, sums.smooth)
+        return normalised_risk(data, Q, sums.loss), gradient_norm(data, gradient)
+    at = risk_at(data, on_kinks(data.penalty, Q, sums.smooth)[0], risk)
+    return at.train_loss, at.gradient_norm
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +217,7 @@ def gamp_step(
         default searches are not bounded, as state evolution assumes.
     V_hat : (L, r, r) a response to use instead of the empirical one, e.g. from state evolution.
     memory : rule for the Onsager memory D, called with D, V g, W g and the step β, V being already averaged; see
-        `gamp_attention.gamp.memory`.
+        `gamp_attention.gamp.step`.
 
     Returns
     -------

@@ -1,9 +1,8 @@
 """Per-sample losses ℓ(z) and the attention maps S that they are made of, in compiled code."""
 
-from gamp_attention.losses.attention import AttentionLoss
-from gamp_attention.losses.dot_product import DotProductAttention
+from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
+from gamp_attention.losses.checks import KinkWarning
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
-from gamp_attention.losses.kinks import KinkWarning
 from gamp_attention.losses.registration import register_attention, register_loss
 
 __all__ = [

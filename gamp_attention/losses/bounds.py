@@ -10,10 +10,8 @@ Compiled code asks a loss for two things, dispatched on its type; one that has n
 import numpy as np
 
 from gamp_attention._core.compiled import inline_kernel, is_instance, overload
-from gamp_attention.losses.attention import AttentionLoss, is_dot_product_loss
-from gamp_attention.losses.dot_product import is_bounded
-from gamp_attention.losses.two_token_bounds import two_token_floor
-from gamp_attention.losses.two_tokens import is_two_tokens
+from gamp_attention.losses.attention import AttentionLoss, is_bounded, is_dot_product_loss
+from gamp_attention.losses.two_tokens import is_two_tokens, two_token_floor
 
 
 def loss_floor(loss, p, work):

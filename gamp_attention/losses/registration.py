@@ -1,10 +1,122 @@
-"""`register_loss` and `register_attention`, and the per-sample loss that a student stands for."""
+"""`register_loss` and `register_attention`, and the per-sample loss that a student stands for.
 
-from typing import Any
+Attention maps that users define: a NamedTuple with one small function.
 
-from gamp_attention.losses.attention import AttentionLoss
-from gamp_attention.losses.point import LOSSES, PointLoss
-from gamp_attention.losses.user_attention import MAPS, call_map
+- `attend(self, z, S)`: fill the attention matrix S (L, L) from fields z (L, r), in code that numba compiles;
+
+and, if it likes,
+
+- `torch(self, z)`: attention matrices (n, L, L) of a tensor of fields (n, L, r), for `minimize_risk`;
+- `bounded`: rows of S are positive and add to 1, which saves searches; True or False for the class, as it is compiled
+  in, not a property;
+- `even` (S[−z] = S[z]), `rotations` (S[zO] = S[z]), `parts` (weight matrices that Q holds side by side);
+- `smooth`, False for a map that is known to have kinks.
+
+Derivatives are central differences. Its first use in a model or dataset checks it, and warns with a `KinkWarning` where
+its slope jumps.
+
+Attention between correlated tokens, written as a map of decorrelated tokens.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._core.compiled import is_instance, kernel, overload
+from gamp_attention._core.user_code import Registry
+from gamp_attention.losses.attention import (
+    AttentionLoss,
+    DotProductAttention,
+    is_bounded,
+    loss_derivatives,
+    loss_gradient,
+    loss_value,
+    row_loss,
+)
+from gamp_attention.losses.attention_kernels import attend_row, fill_scores
+from gamp_attention.losses.bounds import curvature_floor
+from gamp_attention.losses.point import LOSSES, PointLoss, difference_derivatives, difference_gradient
+
+MAPS = Registry(
+    "register_attention",
+    needed=("attend(self, z, S)",),
+    traits={"bounded": False, "even": False, "rotations": False, "smooth": True, "parts": 1},
+    compiled_in=("bounded",),
+)
+
+
+def attend(attention, z, S):
+    """Fill S (L, L) from fields z (L, r). Compiled code only."""
+    raise NotImplementedError("attend() is dispatched by numba on the type of the attention map")
+
+
+@kernel
+def attend_all(attention, z, S):
+    """Fill S (n, L, L) from fields z (n, L, r)."""
+    for mu in range(len(z)):
+        attend(attention, z[mu], S[mu])
+
+
+def call_map(self: Any, z: Any) -> Any:
+    """Attention matrices (..., L, L) of local fields (..., L, r); arrays of numpy or tensors of torch."""
+    if not isinstance(z, np.ndarray):
+        if not hasattr(self, "torch"):
+            raise TypeError(f"data: minimize_risk needs a loss with a method torch(self, z), got {type(self).__name__}")
+        return self.torch(z)
+    L = z.shape[-2]
+    flat = np.ascontiguousarray(z).reshape(-1, L, z.shape[-1])
+    S = np.empty((len(flat), L, L))
+    attend_all(self, flat, S)
+    return S.reshape(*z.shape[:-1], L)
+
+
+def _is_custom(loss: Any) -> bool:
+    return is_instance(loss, AttentionLoss) and not is_instance(loss.types[0], DotProductAttention)
+
+
+@overload(attend)
+def _attend(attention, z, S):
+    fill = MAPS.method(attention, "attend")
+    return fill and (lambda attention, z, S: fill(attention, z, S))
+
+
+@overload(is_bounded)
+def _is_bounded(attention):
+    if MAPS.method(attention, "attend") is None:
+        return None
+    bounded = attention.instance_class.bounded
+    return lambda attention: bounded
+
+
+@overload(loss_value)
+def _loss_value(loss, p, z, work):
+    if not _is_custom(loss):
+        return None
+
+    def attention_value(loss, p, z, work):
+        L = loss.n_tokens
+        s, value = work.s, 0.0
+        attend(loss.attention, z.reshape((L, loss.rank)), s)
+        for i in range(L):
+            value += row_loss(p, s, i)
+        return value
+
+    return attention_value
+
+
+@overload(loss_derivatives)
+def _loss_derivatives(loss, p, z, grad, hess, work):
+    return difference_derivatives if _is_custom(loss) else None
+
+
+@overload(loss_gradient)
+def _loss_gradient(loss, p, z, grad, hess, work):
+    return difference_gradient if _is_custom(loss) else None
+
+
+@overload(curvature_floor)
+def _curvature_floor(loss, p, radius):
+    return (lambda loss, p, radius: -np.inf) if _is_custom(loss) else None
 
 
 def register_loss(cls: type) -> type:
@@ -49,7 +161,7 @@ def register_loss(cls: type) -> type:
 
 
 def register_attention(cls: type) -> type:
-    """Make a NamedTuple with a method `attend` an attention map; see `gamp_attention.losses.user_attention`.
+    """Make a NamedTuple with a method `attend` an attention map; see `gamp_attention.losses.registration`.
 
     Usable as a decorator. The first use of an instance of it in a model or dataset checks it.
 
@@ -93,3 +205,57 @@ def is_registered_loss(student: Any) -> bool:
 def is_registered_attention(student: Any) -> bool:
     """Whether a student is an attention map registered by `register_attention`."""
     return type(student) in MAPS
+
+
+@register_attention
+class TurnedAttention(NamedTuple):
+    """Attention map S[H z] H of decorrelated tokens u, for tokens x = H u.
+
+    ‖(T − S) x‖ is the norm of (T H − S H) u, so learning T from x is learning T[H ·] H from u.
+
+    Attributes
+    ----------
+    attention : attention map S of the correlated tokens.
+    mixing : the L² entries of H, row by row.
+    """
+
+    attention: DotProductAttention
+    mixing: tuple[float, ...]
+
+    @property
+    def even(self) -> bool:
+        """True if S[−z] = S[z]."""
+        return self.attention.even
+
+    @property
+    def rotations(self) -> bool:
+        """True if S[z O] = S[z] for every rotation O of the columns."""
+        return self.attention.rotations
+
+    @property
+    def parts(self) -> int:
+        """Number of weight matrices in the columns of Q."""
+        return self.attention.parts
+
+    def attend(self, z, S):
+        """Fill S (L, L) from fields z (L, r). Compiled code."""
+        L, r = z.shape
+        mixed, row = np.zeros(L * r), np.empty(L)
+        for i in range(L):
+            for k in range(L):
+                for a in range(r):
+                    mixed[i * r + a] += self.mixing[i * L + k] * z[k, a]
+        fill_scores(self.attention, mixed, L, r, S)
+        for i in range(L):
+            attend_row(self.attention, S, i)
+            for j in range(L):
+                row[j] = S[i, j]
+                S[i, j] = 0.0
+            for k in range(L):
+                for j in range(L):
+                    S[i, j] += row[k] * self.mixing[k * L + j]
+
+    def torch(self, z):
+        """Return attention matrices (n, L, L) for a tensor of fields (n, L, r)."""
+        H = z.new_tensor(self.mixing).reshape(z.shape[-2], z.shape[-2])
+        return self.attention(H @ z) @ H

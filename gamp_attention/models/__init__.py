@@ -1,22 +1,23 @@
 """The law of a problem: teacher, student, tokens, positions and penalty, at no size yet."""
 
 from gamp_attention.models.attention import attention_model, paper_model
-from gamp_attention.models.coordinate_classes import (
+from gamp_attention.models.coordinates import (
     CoordinateClasses,
+    CoordinateLaw,
+    SampledLaw,
+    coordinate_law,
+    law_from_samples,
     power_law_spectrum,
     sign_positions,
     sparse_teacher,
     subset_positions,
 )
-from gamp_attention.models.coordinates import CoordinateLaw, coordinate_law
 from gamp_attention.models.glm import GLMModel, glm_model
-from gamp_attention.models.labels import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
 from gamp_attention.models.mixtures import MixtureModel, mixture_model
 from gamp_attention.models.model import Model
 from gamp_attention.models.own_law import DataLaw, Departure
-from gamp_attention.models.sampled_coordinates import SampledLaw, law_from_samples
-from gamp_attention.models.teachers import SoftmaxTeacher
-from gamp_attention.models.token_classes import ClassLaw
+from gamp_attention.models.sources import ClassLaw
+from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels, SoftmaxTeacher
 
 __all__ = [
     "ClassLabels", "ClassLaw", "CoordinateClasses", "CoordinateLaw", "DataLaw", "Departure", "GLMModel",

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention.losses.dot_product import DotProductAttention
+from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.models.coordinates import CoordinateLaw, coordinate_law
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import SoftmaxTeacher, Teacher

@@ -8,15 +8,14 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import kernel, over_blocks
-from gamp_attention.losses.attention import loss_value, make_work
+from gamp_attention.losses.attention import RiskTerms, loss_value, make_work
 from gamp_attention.losses.checks import check_finite, check_loss
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.losses.point import LOSSES
 from gamp_attention.losses.registration import is_registered_loss, sample_loss
-from gamp_attention.losses.terms import RiskTerms
 from gamp_attention.models.attention import attention_model
-from gamp_attention.models.labels import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
 from gamp_attention.models.model import Model
+from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
 
 USUAL = {  # labels that the package's own losses are made for
     SquaredLoss: LinearLabels(),
@@ -74,7 +73,7 @@ class GLMModel(Model):
 
     Attributes
     ----------
-    teacher : labels from fields, see `gamp_attention.models.labels`.
+    teacher : labels from fields, see `gamp_attention.models.teachers`.
     student : the loss; its value for a fresh sample is the test error.
     """
 

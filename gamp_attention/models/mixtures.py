@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention.losses.dot_product import DotProductAttention
+from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.losses.registration import is_registered_loss
 from gamp_attention.models.attention import attention_model
-from gamp_attention.models.coordinate_classes import value_classes
-from gamp_attention.models.coordinates import CoordinateLaw
+from gamp_attention.models.coordinates import CoordinateLaw, law_from_samples, value_classes
 from gamp_attention.models.model import Component, Model
-from gamp_attention.models.sampled_coordinates import law_from_samples
+from gamp_attention.models.sources import ClassLaw, class_law
 from gamp_attention.models.teachers import Teacher
-from gamp_attention.models.token_classes import ClassLaw, class_law
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,20 @@
-"""The problem: a teacher, a student, the law of the tokens and a penalty."""
+"""The problem: a teacher, a student, the law of the tokens and a penalty.
 
+Reading and changing the parameters ω, λ and σ of a model by name.
+
+Named starts: the initial weights of a solver, both for data and in state evolution.
+
+In each weight matrix of the student (Q, or queries and keys) the first columns are
+
+- "semantic": the teacher's columns Q*;
+- "positional": √d/4 times the orthonormal directions of the positions p_l, or p_l + μ_{l,k} in mixtures, leading
+  direction first (Q = 1_d/4 in the paper's model);
+- "random": none.
+
+All other columns are uninformed, 0.1 N(0, 1) as in the paper's Appendix E.4.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -7,17 +22,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.text import Shown
+from gamp_attention._core.display import Shown
+from gamp_attention.losses.attention import DotProductAttention, checked_attention
 from gamp_attention.losses.checks import check_attention
-from gamp_attention.losses.dot_product import DotProductAttention, checked_attention
 from gamp_attention.losses.registration import is_registered_attention, is_registered_loss, sample_loss
-from gamp_attention.models.coordinates import CoordinateLaw
+from gamp_attention.models.coordinates import CoordinateLaw, law_from_samples
 from gamp_attention.models.own_law import DataLaw
-from gamp_attention.models.sampled_coordinates import law_from_samples
+from gamp_attention.models.sources import ClassLaw
 from gamp_attention.models.tasks import AttentionTask, Task
 from gamp_attention.models.teachers import SoftmaxTeacher, keeps_columns, keeps_order
-from gamp_attention.models.token_classes import ClassLaw
-from gamp_attention.penalties.standard import Ridge, require_penalty
+from gamp_attention.penalties.standard import Ridge, require_penalty, with_lam
 
 
 class Component(NamedTuple):
@@ -220,3 +234,87 @@ def require_attention(model: Any) -> Model:
     if not found.attention:
         raise check.fail("model", type(found).__name__, "an attention model", TypeError)
     return found
+
+
+PARAMETERS = ("alpha", "omega", "lam", "sigma")
+
+
+def with_parameter(model: Model, name: str, value: float) -> Model:
+    """Return the model with another ω, λ or common token standard deviation σ; α is not part of a model."""
+    check.choice("parameter", name, PARAMETERS)
+    if name == "omega":
+        return replace(model, teacher=replace(softmax_teacher(model), omega=check.real(name, value, low=0, high=1)))
+    if name == "lam":
+        return replace(model, penalty=with_lam(model.penalty, value))
+    if name == "sigma":
+        gamma, sigma = model.coordinates.gamma, check.real(name, value, low=0, strict=True)
+        if not has_common_variance(model):
+            raise check.fail("parameter", name, "omega, lam or alpha, because the tokens have no common variance")
+        return replace(model, coordinates=replace(model.coordinates, gamma=np.full_like(gamma, sigma**2)))
+    return model
+
+
+def parameter_value(model: Model, alpha: float, name: str) -> float:
+    """Return the current value of α, ω, λ or σ."""
+    if name == "omega":
+        return softmax_teacher(model).omega
+    return {"alpha": alpha, "lam": model.lam, "sigma": float(np.sqrt(model.coordinates.gamma.flat[0]))}[name]
+
+
+def softmax_teacher(model: Model) -> SoftmaxTeacher:
+    """Return the teacher of a model; raise TypeError unless it is the softmax teacher of equation (16)."""
+    if not has_omega(model):
+        raise check.fail("model.teacher", type(model.teacher).__name__, "a SoftmaxTeacher, with ω and A", TypeError)
+    return model.teacher
+
+
+def has_omega(model: Model) -> bool:
+    """Return whether the teacher is the softmax teacher of equation (16), which has an ω."""
+    return isinstance(model.teacher, SoftmaxTeacher)
+
+
+def has_common_variance(model: Model) -> bool:
+    """Return whether all tokens have the same isotropic variance σ²."""
+    gamma = model.coordinates.gamma
+    return bool((gamma == gamma.flat[0]).all())
+
+
+STARTS = ("semantic", "positional", "random")
+
+
+@dataclass(frozen=True)
+class StartSizes:
+    """Sizes of the initial weights."""
+
+    positional: float = 0.25  # m at a positional start; in the paper's model close to the m that is learned
+    uninformed: float = 0.1  # standard deviation of the entries of uninformed columns
+
+
+SIZES = StartSizes()
+
+
+def fill_start(
+    weights: np.ndarray, init: str, parts: int, teacher: np.ndarray | None, directions: Callable[[], np.ndarray]
+) -> np.ndarray:
+    """Write the columns of a named start into weights (·, r) in place; return which columns (r,) stay uninformed.
+
+    The rows can be in any coordinates: the standard basis of R^d, or coefficients of positions and teacher. The
+    student has `parts` weight matrices; `teacher` (·, t) has the columns of Q*; `directions` returns orthogonal columns
+    (·, k) of norm √d that span the positions, leading direction first.
+    """
+    check.choice("init", init, STARTS)
+    columns = np.empty((len(weights), 0))
+    if init == "semantic":
+        if teacher is None:
+            raise ValueError("init: 'semantic' needs the teacher's weights, got data without a teacher")
+        columns = teacher
+    elif init == "positional":
+        columns = SIZES.positional * directions()
+        if columns.shape[1] == 0:
+            raise ValueError("init: 'positional' needs positions that are not all zero, got zeros; use 'random'")
+    rank = weights.shape[1]
+    uninformed, size = np.ones(rank, dtype=bool), rank // parts
+    for first in range(0, rank, size):
+        known = slice(first, first + min(columns.shape[1], size))
+        weights[:, known], uninformed[known] = columns[:, :size], False
+    return uninformed

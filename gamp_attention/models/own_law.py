@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._core.text import Rows, to_error
+from gamp_attention._core.display import Rows, to_error
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.results import Result
 

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from gamp_attention.losses.terms import RiskTerms, asymptotic_terms
+from gamp_attention.losses.attention import RiskTerms, asymptotic_terms
 from gamp_attention.models.teachers import Teacher, check_teacher
 
 

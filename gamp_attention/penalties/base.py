@@ -17,15 +17,19 @@ traits, as fields, properties or attributes of the class:
   over entries it alone is the same for all rotations of the columns of Q. False if not given.
 
 Compiled code calls `penalty_value`, `penalty_slopes` and `penalty_prox`, which numba dispatches on the penalty's type.
+
+Checks of user-defined penalties at registered points, with error messages that state what is wrong.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from gamp_attention._core import check
 from gamp_attention._core.compiled import kernel, overload
-from gamp_attention._core.user_code import Registry
+from gamp_attention._core.user_code import Registry, attempt
 
 POINTS = np.array([-3.1, -1.0, -0.4, -1e-2, 0.0, 1e-2, 0.4, 1.0, 3.1])  # at which penalties are tried
 
@@ -144,3 +148,91 @@ def proxes_of_each(penalty, b, a, x, dx):
     """Fill x (n,) and dx/db for b (n,) and a > 0 (n,)."""
     for i in range(b.shape[0]):
         x[i], dx[i] = penalty_prox(penalty, b[i], a[i])
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """Settings of the numerical checks of a penalty."""
+
+    curvatures: tuple[float, ...] = (0.05, 1.0, 20.0)  # curvatures a of the prox, in units of the strength
+    step: float = 1e-6  # step of finite differences
+    tolerance: float = 1e-4  # largest deviation of finite differences, in units of the strength
+
+
+PROBES = ProbeSettings()
+
+
+def check_penalty(penalty: Any) -> None:
+    """Compile the three methods of a penalty; raise if they contradict each other or the declared properties."""
+    name = type(penalty).__name__
+    if not hasattr(penalty, "strength"):
+        raise check.fail("penalty", penalty, f"a property 'strength' of {name}, the unit of its slopes", TypeError)
+    strength = check.real("penalty.strength", penalty.strength, low=0, strict=True)
+    convexity = check.real("penalty.convexity", penalty.convexity, low=0)
+    rho = _evaluated(penalty, values, "value", POINTS, 1)[0]
+    left, right = _evaluated(penalty, slopes, "slopes", POINTS, 2)
+    _demand(penalty, "value", not np.isnan(rho).any(), "no NaN", POINTS, rho)
+    inside = np.isfinite(rho)
+    _demand(penalty, "value", inside.any(), "finite values somewhere", POINTS, rho)
+    _check_slopes(penalty, strength, inside, left, right)
+    for a in PROBES.curvatures:
+        _check_prox(penalty, strength, a * strength - 0.5 * convexity, convexity)
+    traits = {
+        "even": ("ρ(−x) = ρ(x)", np.allclose(rho, rho[::-1], rtol=1e-12, atol=0)),
+        "smooth": ("slopes without kinks", np.array_equal(left, right)),
+        "quadratic": ("ρ(x) = λx²/2", np.allclose(rho, 0.5 * penalty.lam * POINTS**2)),
+    }
+    for trait, (needs, holds) in traits.items():
+        needs = f"{needs}, because {trait} is True,"
+        _demand(penalty, "value", holds or not getattr(penalty, trait), needs, POINTS, rho)
+
+
+def _check_slopes(penalty: Any, strength: float, inside: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
+    x, left, right = POINTS[inside], left[inside], right[inside]
+    _demand(penalty, "slopes", (left <= right).all(), "left <= right, neither NaN", x, left - right)
+    increasing = right[:-1] <= left[1:] + PROBES.tolerance * strength
+    _demand(penalty, "slopes", increasing.all(), "slopes that increase with x, because ρ is convex", x, left)
+    rho = _evaluated(penalty, values, "value", x, 1)[0]
+    for side, slope in ((1, right), (-1, left)):
+        moved = _evaluated(penalty, values, "value", x + side * PROBES.step, 1)[0]
+        difference = side * (moved - rho) / PROBES.step
+        near = np.isclose(difference, slope, rtol=1e-3, atol=1e-3 * strength)
+        equal = near | (~np.isfinite(difference) & ~np.isfinite(slope))
+        _demand(penalty, "slopes", equal.all(), "the one-sided derivatives of value", x, slope)
+
+
+def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> None:
+    total = a + convexity
+    b = np.concatenate([3 * strength * POINTS, total * POINTS])
+    x, dx = _evaluated(penalty, proxes, "prox", b, 2, a)
+    _demand(penalty, "prox", np.isfinite(x).all() and np.isfinite(dx).all(), "finite numbers", b, x)
+    left, right = _evaluated(penalty, slopes, "slopes", x, 2)
+    # test an interval around x as wide as rounding: at a kink, x may miss the kink by that much
+    around = [_evaluated(penalty, slopes, "slopes", x + s * 1e-9, 2) for s in (-1, 1)]
+    slack = PROBES.tolerance * (strength + np.abs(b))
+    low = np.fmin(left, around[0][0]) + a * x - b - slack
+    high = np.fmax(right, around[1][1]) + a * x - b + slack
+    needs = f"0 in ∂ρ(x) + a x − b at its x (a = {a:g})"
+    _demand(penalty, "prox", ((low <= 0) & (high >= 0)).all(), needs, b, x)
+    inside = (dx >= -1e-9) & (dx <= (1 + 1e-9) / total)
+    _demand(penalty, "prox", inside.all(), f"0 <= dx/db <= {1 / total:g} (a = {a:g})", b, dx)
+    step = PROBES.step * (strength + np.abs(b))
+    ends = [_evaluated(penalty, proxes, "prox", b + s * step, 2, a)[0] for s in (-1, 0, 1)]
+    sides = [(ends[k + 1] - ends[k]) / step for k in (0, 1)]
+    smooth = np.abs(sides[0] - sides[1]) < PROBES.tolerance / total  # no kink within the step
+    near = np.abs(dx - 0.5 * (sides[0] + sides[1])) < 10 * PROBES.tolerance / total
+    _demand(penalty, "prox", (near | ~smooth).all(), f"the derivative of x in b (a = {a:g})", b, dx)
+
+
+def _evaluated(penalty: Any, kernel: Any, name: str, x: np.ndarray, n_out: int, *args: float) -> list[np.ndarray]:
+    """Return the values of a compiled function at several points."""
+    out = [np.full(x.shape, np.nan) for _ in range(n_out)]
+    returns = "one number" if n_out == 1 else "two numbers"
+    attempt(f"{type(penalty).__name__}.{name}", kernel, penalty, x, *args, *out, returns=returns)
+    return out
+
+
+def _demand(penalty: Any, function: str, holds: Any, needs: str, x: np.ndarray, got: np.ndarray) -> None:
+    if not holds:
+        shown = f"{np.array2string(got, precision=4)} at {np.array2string(x, precision=4)}"
+        raise ValueError(f"penalty: needs {needs} from {type(penalty).__name__}.{function}, got {shown}")

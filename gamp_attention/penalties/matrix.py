@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention.penalties.base import proxes, proxes_of_each, slopes, values
-from gamp_attention.penalties.scaled import ScaledPenalty
+from gamp_attention.penalties.standard import ScaledPenalty
 
 
 def penalty_total(penalty: Any, Q: np.ndarray) -> float:

@@ -1,9 +1,8 @@
 """State evolution: the law of message passing in the limit d → ∞."""
 
-from gamp_attention.state_evolution.continuation.catalogue import Branches, branches
-from gamp_attention.state_evolution.continuation.follow import BranchPath, continue_branch
+from gamp_attention.state_evolution.continuation.branches import Branches, BranchPath, branches, continue_branch
 from gamp_attention.state_evolution.dynamics.trajectory import Trajectory, trajectory
-from gamp_attention.state_evolution.fixed_points.result import StateEvolutionResult
+from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
 from gamp_attention.state_evolution.fixed_points.spectral import SpectralOverlap, spectral_overlap
 from gamp_attention.state_evolution.fixed_points.stability import Stability

@@ -160,7 +160,7 @@ def test_names_of_one_file_are_recognised(tmp_path, monkeypatch):
 FULL = """
 import resource, sys
 import gamp_attention as ga
-from gamp_attention.experiments.sweeps.to_xarray import save
+from gamp_attention.experiments.sweeps.sweep import save
 data = ga.sample(ga.paper_model(), 40, 1.5, 0)
 cells = ga.sweep(ga.paper_model(), "first", alpha=1.0, method="GAMP", d=20).dataset()
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba.core import types
 
-from gamp_attention._core import kernels
+from gamp_attention._core import function_tables as kernels
 from gamp_attention._core.compiled import inline_kernel, inner_kernel, kernel
 from tests._core import test_compile_cache
 from tests.test_imports import PACKAGE

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gamp_attention._core.hashes import hash_bytes
+from gamp_attention._core.numerics import half_width
 from gamp_attention._core.seeds import Stream, generator
-from gamp_attention._core.spread import half_width
 
 
 def test_streams_keep_their_numbers():

@@ -5,10 +5,9 @@ import pytest
 from scipy.integrate import dblquad
 
 import gamp_attention as ga
-from gamp_attention._core.text import plain
+from gamp_attention._core.display import plain
 from gamp_attention.baselines import gaussian_average as engine
-from gamp_attention.baselines.linear import linear_baseline
-from gamp_attention.baselines.linear_fit import fit_linear_baseline
+from gamp_attention.baselines.linear import fit_linear_baseline, linear_baseline
 
 
 def hermite_product(model, n):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.baselines.linear import linear_baseline
-from gamp_attention.baselines.linear_fit import fit_linear_baseline
+from gamp_attention.baselines.linear import fit_linear_baseline, linear_baseline
 
 
 def risk(data, W, lam):

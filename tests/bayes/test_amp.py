@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.bayes.amp import Problem
-from gamp_attention.bayes.posed import posed
+from gamp_attention.bayes.amp import Problem, posed
 from gamp_attention.models.channels.choice import channel_of
 
 SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.2), n_tokens=1)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.fields import back_project, local_fields
-from gamp_attention.data.pass_kernels import data_pass
-from gamp_attention.losses.derivatives import sample_derivatives
+from gamp_attention.data.kernels import data_pass
+from gamp_attention.data.passes import back_project, local_fields
+from gamp_attention.losses.point import sample_derivatives
 
 
 class Mean(NamedTuple):

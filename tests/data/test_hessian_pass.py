@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.fields import back_project, local_fields
-from gamp_attention.data.hessian_pass import hessian_pass
+from gamp_attention.data.passes import back_project, hessian_pass, local_fields
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

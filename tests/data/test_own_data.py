@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
+from gamp_attention.data.dataset import held_out
 from gamp_attention.data.layer import Layer, Units
-from gamp_attention.data.split import held_out
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import zarr
 
 import gamp_attention as ga
 from gamp_attention.data import stores as token_stores
-from gamp_attention.data.fields import back_project, local_fields
+from gamp_attention.data.passes import back_project, local_fields
 from gamp_attention.data.stores import FileTokens, TokenStore, token_blocks
 
 MIXTURE = ga.mixture_model(np.array([[0.5, 0.1], [0.1, 0.3]]), means=0.4 * np.array([[1.0, -1.0], [1.0, -1.0]]))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core.text import with_error
-from gamp_attention.data.test_error import sampled_test_error
+from gamp_attention._core.display import with_error
+from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import plot_comparison
 
 

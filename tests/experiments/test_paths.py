@@ -11,10 +11,9 @@ from sklearn.linear_model import Ridge, RidgeCV
 import gamp_attention as ga
 from gamp_attention._core import progress
 from gamp_attention._core.seeds import Stream
-from gamp_attention.data.test_error import sampled_test_error
-from gamp_attention.experiments.inference.along import Along
-from gamp_attention.experiments.inference.folds import fold_errors
-from gamp_attention.experiments.inference.neighbours import at_lam, at_rows
+from gamp_attention.data.risk import sampled_test_error
+from gamp_attention.experiments.inference.paths import Along, fold_errors
+from gamp_attention.experiments.inference.refits import at_lam, at_rows
 from tests.experiments.test_leave_one_out import correlated_rows, ridge_rows
 
 LAMS = [3.0, 0.1, 0.3, 1.0]
@@ -76,7 +75,7 @@ def test_a_path_goes_on_from_its_file(rows, tmp_path, monkeypatch):
 
 
 def test_interrupted_paths_keep_what_is_finished(rows, tmp_path, monkeypatch):
-    from gamp_attention.experiments.inference import along as module
+    from gamp_attention.experiments.inference import paths as module
 
     calls, run = [], module.run_gamp
 

@@ -8,10 +8,8 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.cli.main import main
-from gamp_attention.experiments.phase_diagram.boundary import Boundary
-from gamp_attention.experiments.phase_diagram.diagram_job import LINES, DiagramJob, Search, thresholds
-from gamp_attention.experiments.phase_diagram.scan import Scan
-from gamp_attention.experiments.phase_diagram.spinodals import existence, stability_changes
+from gamp_attention.experiments.phase_diagram.phase_boundaries import LINES, DiagramJob, Search, thresholds
+from gamp_attention.experiments.phase_diagram.scan import Boundary, Scan, existence, stability_changes
 from gamp_attention.state_evolution.continuation.crossings import root_on_rules
 from gamp_attention.state_evolution.rules.split import SplitRule
 

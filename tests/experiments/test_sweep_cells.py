@@ -11,12 +11,10 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.experiments.sweeps import jobs
-from gamp_attention.experiments.sweeps.cells import cell_key, grid, listed
-from gamp_attention.experiments.sweeps.digests import base_digest, digest
+from gamp_attention.experiments.sweeps.cells import base_digest, cell_key, digest, grid, listed
 from gamp_attention.experiments.sweeps.jobs import Settings, chains
-from gamp_attention.experiments.sweeps.sweep import sweep
-from gamp_attention.experiments.sweeps.to_xarray import to_dataset
-from gamp_attention.models.parameters import with_parameter
+from gamp_attention.experiments.sweeps.sweep import sweep, to_dataset
+from gamp_attention.models.model import with_parameter
 
 
 def test_grid_is_the_product_of_its_axes(model):

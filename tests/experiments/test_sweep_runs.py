@@ -16,9 +16,8 @@ import gamp_attention as ga
 from gamp_attention.experiments.sweeps import jobs
 from gamp_attention.experiments.sweeps.scheduler import kernel_threads, local_pool
 from gamp_attention.experiments.sweeps.store import Store
-from gamp_attention.experiments.sweeps.sweep import sweep
-from gamp_attention.experiments.sweeps.to_xarray import to_dataset
-from gamp_attention.models.parameters import with_parameter
+from gamp_attention.experiments.sweeps.sweep import sweep, to_dataset
+from gamp_attention.models.model import with_parameter
 from tests.conftest import CELLS, QUICK, TINY
 
 SCRIPT = """

@@ -10,8 +10,7 @@ import gamp_attention as ga
 from gamp_attention.experiments.sweeps.cells import grid
 from gamp_attention.experiments.sweeps.jobs import Settings, row_overlaps, run_cell
 from gamp_attention.experiments.sweeps.store import commit
-from gamp_attention.experiments.sweeps.sweep import sweep
-from gamp_attention.experiments.sweeps.to_xarray import save, to_dataset
+from gamp_attention.experiments.sweeps.sweep import save, sweep, to_dataset
 from tests.conftest import CELLS, QUICK
 
 

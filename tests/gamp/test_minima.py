@@ -6,7 +6,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.risk import risk_at
-from gamp_attention.gamp.escape import way_down
+from gamp_attention.gamp.settling import way_down
 from tests.conftest import layer_gradient_norm
 
 

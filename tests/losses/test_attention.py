@@ -6,7 +6,7 @@ import torch
 
 import gamp_attention as ga
 from gamp_attention.losses.attention import pack_attention_parameters
-from gamp_attention.losses.derivatives import sample_derivatives
+from gamp_attention.losses.point import sample_derivatives
 
 MAPS = [
     pytest.param(

@@ -7,11 +7,10 @@ import pytest
 
 import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
-from gamp_attention.data import pass_kernels
+from gamp_attention.data import kernels as pass_kernels
 from gamp_attention.denoisers import output, prox
-from gamp_attention.losses.called import CalledLoss
-from gamp_attention.losses.derivatives import sample_derivatives
-from gamp_attention.losses.point import for_kernels
+from gamp_attention.losses.indirect import CalledLoss
+from gamp_attention.losses.point import for_kernels, sample_derivatives
 from gamp_attention.losses.registration import sample_loss
 
 

@@ -12,7 +12,7 @@ from docs.examples.huber_loss import PseudoHuber
 from docs.examples.sigmoid_attention import SigmoidAttention
 from gamp_attention._core.kernel_cache import COMPILED, is_known, user_classes
 from gamp_attention.losses.checks import check_loss
-from gamp_attention.losses.derivatives import sample_derivatives
+from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.losses.registration import sample_loss
 
 

@@ -11,7 +11,7 @@ from scipy.stats import multivariate_normal, norm
 import gamp_attention as ga
 from gamp_attention.models.channels.channel import response
 from gamp_attention.models.channels.choice import channel_of
-from gamp_attention.models.channels.scores import fields_of_targets
+from gamp_attention.models.channels.noiseless import fields_of_targets
 from tests.conftest import examples
 
 

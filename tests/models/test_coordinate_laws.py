@@ -7,7 +7,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.experiments.comparison.branch import deviation
+from gamp_attention.experiments.comparison import deviation
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import weights_step
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap

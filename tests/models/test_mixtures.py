@@ -7,11 +7,11 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.drawing import draw_tokens
-from gamp_attention.data.test_error import sampled_test_error
+from gamp_attention.data.risk import sampled_test_error
+from gamp_attention.data.sampling import draw_tokens
 from gamp_attention.models.sources import Group, Sources
+from gamp_attention.state_evolution.fixed_points.observables import predicted_test_error
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.test_error import predicted_test_error
 from gamp_attention.state_evolution.rules.choice import first_rule
 from gamp_attention.state_evolution.rules.rule import average_channels
 from tests.conftest import CLASSES, MEANS, SIGMA

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.test_error import sampled_test_error
-from gamp_attention.experiments.sweeps.digests import digest
+from gamp_attention.data.risk import sampled_test_error
+from gamp_attention.experiments.sweeps.cells import digest
 
 MIXTURE = {"classes": [[0.4, 0.1], [0.1, 0.4]], "means": [[0.5, -0.5], [0.5, -0.5]]}
 

@@ -7,8 +7,8 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.equations.units import Packing
-from gamp_attention.state_evolution.fixed_points.derivatives import Derivatives, root_near, solve_near
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.fixed_points.solve import Derivatives, root_near, solve_near
 from gamp_attention.state_evolution.fixed_points.stability import sector_jacobian
 from gamp_attention.state_evolution.rules.sobol import SobolRule
 from gamp_attention.state_evolution.rules.split import SplitRule

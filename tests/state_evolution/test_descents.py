@@ -5,7 +5,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentPaths
-from gamp_attention.state_evolution.dynamics.path_responses import PathResponses
+from gamp_attention.state_evolution.dynamics.field_paths import PathResponses
 
 SIZE, SEEDS, STEPS = 300, 8, 8
 SETTINGS = {

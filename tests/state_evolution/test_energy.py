@@ -7,7 +7,7 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.equations.channel import Channel
-from gamp_attention.state_evolution.fixed_points.free_energy import free_energy, moreau_loss
+from gamp_attention.state_evolution.fixed_points.observables import free_energy, moreau_loss
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.rules.split import SplitRule
 

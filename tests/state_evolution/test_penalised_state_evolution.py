@@ -8,16 +8,16 @@ import pytest
 import gamp_attention as ga
 from docs.examples.huber_penalty import Huber
 from gamp_attention.denoisers.input import denoise_weights, precisions
-from gamp_attention.experiments.comparison.branch import deviation
+from gamp_attention.experiments.comparison import deviation
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.state_evolution.equations.channel import Hats
-from gamp_attention.state_evolution.equations.weight_averages import (
+from gamp_attention.state_evolution.equations.weights import (
     elastic_net_averages,
     sampled_averages,
     trapezoidal_averages,
+    weights_step,
 )
-from gamp_attention.state_evolution.equations.weights import weights_step
-from gamp_attention.state_evolution.fixed_points.free_energy import free_energy, moreau_loss
+from gamp_attention.state_evolution.fixed_points.observables import free_energy, moreau_loss
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.stability import replicon
 from gamp_attention.state_evolution.rules.split import SplitRule

@@ -6,18 +6,17 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core.spread import half_width
+from gamp_attention._core.numerics import half_width
 from gamp_attention.denoisers.newton import make_metric
-from gamp_attention.losses.terms import asymptotic_terms
+from gamp_attention.losses.attention import asymptotic_terms
 from gamp_attention.state_evolution.equations.channel import Channel
+from gamp_attention.state_evolution.fixed_points.observables import by_series, predicted_test_error
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.stability import replicon
-from gamp_attention.state_evolution.fixed_points.test_error import by_series, predicted_test_error
-from gamp_attention.state_evolution.rules.line_average import line_averages
 from gamp_attention.state_evolution.rules.line_track import legendre_nodes
-from gamp_attention.state_evolution.rules.panels import Panels
+from gamp_attention.state_evolution.rules.lines import line_averages
 from gamp_attention.state_evolution.rules.sobol import SobolRule
-from gamp_attention.state_evolution.rules.split import SplitRule
+from gamp_attention.state_evolution.rules.split import Panels, SplitRule
 
 
 def overlaps(q, m, theta, V):

@@ -8,8 +8,7 @@ from scipy import stats
 
 import gamp_attention as ga
 from gamp_attention.state_evolution.dynamics import descent_paths
-from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths
-from gamp_attention.state_evolution.dynamics.path_responses import PathResponses
+from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, PathResponses
 
 SHORT = {"method": "gd", "lr": 3.0, "n_iter": 30, "n_paths": 512}
 LONG = {"method": "momentum", "lr": 6.0, "momentum": 0.8, "n_iter": 60, "n_paths": 512}  # a training time of 1800

@@ -7,8 +7,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from gamp_attention._core.display import plain
 from gamp_attention._core.files import write_aside
-from gamp_attention._core.text import plain
 
 
 def kept_rows(

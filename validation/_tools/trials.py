@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gamp_attention.experiments.sweeps.digests import short_hash
+from gamp_attention.experiments.sweeps.cells import short_hash
 from gamp_attention.experiments.sweeps.scheduler import run_chains
 from gamp_attention.experiments.sweeps.store import Store
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.spread import half_width
-from gamp_attention.state_evolution.fixed_points.errors import LOSSES, Point, point_of, response_slopes, units_of
+from gamp_attention._core.numerics import half_width
 from gamp_attention.state_evolution.fixed_points.newton import newton, newton_step
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.fixed_points.refinement import LOSSES, Point, point_of, response_slopes, units_of
 from gamp_attention.state_evolution.fixed_points.stability import replicon
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 from gamp_attention.state_evolution.rules.sobol import SobolRule

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gamp_attention._core.text import with_error
+from gamp_attention._core.display import with_error
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
 
 TICKS = (-100, -10, -5, 0, 5, 10, 100)

@@ -54,7 +54,7 @@ def thresholds(name, n_points, n_replicas):
 
 def linearised(name, noise, n_points, n_replicas):
     """Weak recovery by the channel over random samples, with its half-width."""
-    from gamp_attention._core.spread import half_width
+    from gamp_attention._core.numerics import half_width
     from gamp_attention.bayes.equations import Equations
 
     rng = np.random.default_rng(0)

@@ -144,8 +144,7 @@ def chosen(kind: str, family: str, seed: int, d: int) -> dict[str, Any]:
     if convex:
         folds = by_scikit_learn(family, x, y, lams)
     else:
-        from gamp_attention.experiments.inference.along import Along
-        from gamp_attention.experiments.inference.folds import fold_errors
+        from gamp_attention.experiments.inference.paths import Along, fold_errors
 
         along = Along(lams, list(made.values()), list(range(VALUES)), "spectral", 4, 1e-3, 10000, 0)
         folds = int(np.argmin(fold_errors(along, 5, {}, lambda: None)[0].mean(axis=1)))

@@ -21,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.text import plain
+from gamp_attention._core.display import plain
 from gamp_attention.state_evolution.dynamics import descent_paths
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.trials import run_trials

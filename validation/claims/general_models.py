@@ -21,10 +21,10 @@ import numpy as np
 import torch
 
 import gamp_attention as ga
-from gamp_attention._core.text import plain
+from gamp_attention._core.display import plain
 from gamp_attention.baselines.descent import TorchRisk
 from gamp_attention.data.starts import initial_weights
-from gamp_attention.experiments.sweeps.digests import digest, short_hash
+from gamp_attention.experiments.sweeps.cells import digest, short_hash
 from gamp_attention.results import Status
 from validation._tools.parts import kept_rows
 from validation._tools.report import Verdict, options

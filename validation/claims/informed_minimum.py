@@ -14,7 +14,7 @@ drawn, not judged: starts know part of the teacher there, and mostly lead elsewh
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.test_error import sampled_test_error
+from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import DARK, figure
 from gamp_attention.gamp.many_starts import agreement_of
 from validation._tools.report import Verdict, counts_table, folder, options, pool

@@ -16,7 +16,7 @@ is below 10 %, and over five times as large for the jump mass. Without jumps the
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.text import plain
+from gamp_attention._core.display import plain
 from gamp_attention.data.risk import overlaps, risk_at, susceptibility
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import jump_shift

@@ -12,9 +12,9 @@ with a third of the samples and dimensions, where the estimates' own noise decid
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.test_error import sampled_test_error
+from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
-from gamp_attention.experiments.inference.neighbours import at_lam
+from gamp_attention.experiments.inference.refits import at_lam
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.trials import run_trials
 

@@ -19,7 +19,7 @@ are trusted in at most a quarter of their instances.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.test_error import sampled_test_error
+from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import DARK, GREY, figure
 from gamp_attention.experiments.inference.leave_one_out import data_fields, sample_errors
 from gamp_attention.experiments.inference.refits import refit

@@ -11,8 +11,7 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.baselines.linear import linear_baseline
-from gamp_attention.baselines.linear_fit import fit_linear_baseline
+from gamp_attention.baselines.linear import fit_linear_baseline, linear_baseline
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, options
 

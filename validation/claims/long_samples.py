@@ -28,7 +28,7 @@ from scipy.optimize import minimize
 import gamp_attention as ga
 from gamp_attention.data.risk import risk_at
 from gamp_attention.experiments.figures import figure
-from gamp_attention.losses.dot_product import softmax_rows
+from gamp_attention.losses.attention import softmax_rows
 from validation._tools.drawing import legend_below
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.trials import run_trials

@@ -18,8 +18,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.data.risk import risk_at
-from gamp_attention.data.test_error import sampled_test_error
+from gamp_attention.data.risk import risk_at, sampled_test_error
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.trials import run_trials
 

@@ -22,7 +22,7 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.data.test_error import sampled_test_error
+from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.trials import run_trials

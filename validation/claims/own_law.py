@@ -22,7 +22,7 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.data.law.spectrum import Resolvent, Spectrum
-from gamp_attention.data.test_error import sampled_test_error
+from gamp_attention.data.risk import sampled_test_error
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.trials import run_trials
 

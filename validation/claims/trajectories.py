@@ -12,9 +12,9 @@ import numpy as np
 from tqdm import tqdm
 
 import gamp_attention as ga
-from gamp_attention.experiments.comparison.branch import deviation
+from gamp_attention.experiments.comparison import deviation
 from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, figure
-from gamp_attention.gamp.memory import averaged_memory, naive_memory
+from gamp_attention.gamp.step import averaged_memory, naive_memory
 from validation._tools.report import Verdict, options
 
 ALPHA, OMEGA = 1.5, 0.3

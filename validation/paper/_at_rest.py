@@ -6,8 +6,7 @@ import gamp_attention as ga
 from gamp_attention.state_evolution.dynamics.message_paths import MessagePaths
 from gamp_attention.state_evolution.dynamics.start_law import start_law
 from gamp_attention.state_evolution.dynamics.weight_paths import weights_of
-from gamp_attention.state_evolution.equations.channel import conjugates
-from gamp_attention.state_evolution.equations.components import scattered
+from gamp_attention.state_evolution.equations.channel import conjugates, scattered
 
 ITERATIONS, LAST, APART, PATHS, REPLICAS = 60, 10, 10, 1024, 4
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.losses.terms import asymptotic_terms
+from gamp_attention.losses.attention import asymptotic_terms
 
 STARTS = {"semantic": (0.906838209589, 0.0002, 14.575, 0.3472), "positional": (0.0206838209589, 0.2, 14.575, 0.0)}
 NEW, STOP, MOST = 0.2, 1e-4, 300  # share of a step that is taken; change of q, m or θ at which they stopped; steps

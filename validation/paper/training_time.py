@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.text import plain
-from gamp_attention.data.test_error import sampled_test_error
+from gamp_attention._core.display import plain
+from gamp_attention.data.risk import sampled_test_error
 from validation._tools import landscape as land
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.trials import run_trials

@@ -7,8 +7,8 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._core.compiled import field_kernel
+from gamp_attention.data.kernels import ROWS, add_up, project
 from gamp_attention.data.risk import risk_at
-from gamp_attention.data.row_kernels import ROWS, add_up, project
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.gamp.step import GampState, gamp_step
 

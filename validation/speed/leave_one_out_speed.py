@@ -15,8 +15,8 @@ import time
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.experiments.inference.along import Along
-from gamp_attention.experiments.inference.neighbours import at_lam
+from gamp_attention.experiments.inference.paths import Along
+from gamp_attention.experiments.inference.refits import at_lam
 from validation._tools.report import Verdict, options
 
 SIZES, REPEATS, LAMS = (300, 1000), 3, tuple(np.logspace(-3, 0.3, 20))

@@ -24,8 +24,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 import gamp_attention as ga
-from gamp_attention.state_evolution.equations.channel import Channel, conjugates
-from gamp_attention.state_evolution.equations.moments import average
+from gamp_attention.state_evolution.equations.channel import Channel, average, conjugates
 from gamp_attention.state_evolution.rules.split import SplitRule
 from validation._tools.checkouts import BASE, side_by_side
 from validation._tools.report import Verdict, options

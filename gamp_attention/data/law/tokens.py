@@ -1,11 +1,18 @@
-"""Tokens prepared for the estimation of their distribution: in memory, centred, scaled, with optional classes."""
+"""Tokens prepared for the estimation of their distribution: in memory, centred, scaled, with optional classes.
+
+Classes of tokens, by scikit-learn's Gaussian mixtures in the leading directions.
+
+Attention matrices and noise behind given outputs: T with y = T x, and the part of y outside the span of x.
+"""
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.extras import require_modules
 from gamp_attention.data.dataset import Dataset
 
 
@@ -129,3 +136,118 @@ class SeenTokens:
         inverse_root = (vectors[:, spanned] / np.sqrt(size[spanned])) @ vectors[:, spanned].T
         size, vectors = np.linalg.eigh(gram - by_chance)
         return (vectors * np.sqrt(size.clip(0))) @ vectors.T @ inverse_root @ means
+
+
+@dataclass(frozen=True)
+class ClassSettings:
+    """How classes are looked for."""
+
+    directions: int = 8  # leading ones of the covariance, at most
+    most: int = 6  # classes of a token that "auto" tries
+    starts: int = 3  # of each fit
+    least: int = 10  # tokens of a class; smaller ones are joined to the class that is next
+
+
+CLASSES = ClassSettings()
+
+
+def token_classes(tokens: np.ndarray, classes: Any, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Patterns (C, L) of sources and the one (n,) of each sample, from tokens (n, L, d); None for one class a token.
+
+    `classes` is the number of classes of each token, or "auto": the number of least BIC.
+    """
+    if isinstance(classes, str):
+        check.choice("classes", classes, ("auto",))
+        tried = range(1, CLASSES.most + 1)
+    else:
+        k = check.integer("classes", classes, low=1)
+        if k == 1:
+            return None
+        tried = range(k, k + 1)
+    n, L, _ = tokens.shape
+    leading = _leading(tokens)
+    labels, offset = np.empty((n, L), dtype=int), 0
+    for l in range(L):
+        found = _labels(tokens[:, l] @ leading, tried, seed)
+        labels[:, l] = found + offset
+        offset += found.max() + 1
+    if offset == L:
+        return None
+    patterns, pattern = np.unique(labels, axis=0, return_inverse=True)
+    return patterns, pattern.ravel()
+
+
+def _leading(tokens: np.ndarray) -> np.ndarray:
+    """Directions (d, k) of most variance beyond the edge that noise alone would have, two at least."""
+    n, L, d = tokens.shape
+    rows = (tokens - tokens.mean(axis=0)).reshape(n * L, d)
+    size, vectors = np.linalg.eigh(rows.T @ rows / len(rows))
+    edge = np.median(size) * (1 + np.sqrt(d / len(rows))) ** 2
+    count = int(np.clip((size > edge).sum(), 2, CLASSES.directions))
+    return vectors[:, -count:]
+
+
+def _labels(points: np.ndarray, tried: range, seed: int) -> np.ndarray:
+    """Classes (n,) of points (n, k), numbered from zero without gaps."""
+    require_modules("classes", "sklearn")
+    from sklearn.mixture import GaussianMixture
+
+    fits = []
+    for k in tried:
+        if CLASSES.least * k > len(points):
+            break
+        fits.append(GaussianMixture(k, n_init=CLASSES.starts, random_state=seed).fit(points))
+    if not fits:
+        raise check.fail("classes", tried[0], f"at most {len(points) // CLASSES.least}, for {len(points)} samples")
+    best = min(fits, key=lambda fit: fit.bic(points)) if len(tried) > 1 else fits[0]
+    shares = best.predict_proba(points)
+    while True:
+        found = shares.argmax(axis=1)
+        counts = np.bincount(found, minlength=shares.shape[1])
+        small = np.flatnonzero((counts > 0) & (counts < CLASSES.least))
+        if not len(small):
+            return np.unique(found, return_inverse=True)[1]
+        shares[:, small[0]] = 0.0
+
+
+class OwnTargets(NamedTuple):
+    """Attention matrices T (n, L, L) that best explain the outputs, and the mean square outside the tokens' span."""
+
+    targets: np.ndarray
+    outside: float
+
+
+def own_targets(data: Dataset, rows: np.ndarray, tokens: np.ndarray) -> OwnTargets:
+    """Return T = y xᵀ(x xᵀ)⁻¹ of each sample; the dimension must be larger than the number of tokens."""
+    if data.targets is not None:
+        return OwnTargets(np.asarray(data.targets)[rows], 0.0)
+    L, d = tokens.shape[1:]
+    if d <= L:
+        needs = "more dimensions than tokens, so that the outputs determine T; otherwise pass `noise`"
+        raise check.fail("data", f"{L} tokens in {d} dimensions", needs)
+    outputs = np.asarray(data.outputs)[rows]
+    targets = np.einsum("nij,njk->nik", outputs @ tokens.transpose(0, 2, 1), _inverses(tokens))
+    remainder = outputs - targets @ tokens
+    outside = float(np.mean(remainder**2))
+    return OwnTargets(targets, outside if outside > 1e-20 * float(np.mean(outputs**2)) else 0.0)
+
+
+def _inverses(tokens: np.ndarray) -> np.ndarray:
+    """Return (x xᵀ)⁻¹ of each sample, the pseudo-inverse if tokens are linearly dependent."""
+    return np.linalg.pinv(tokens @ tokens.transpose(0, 2, 1), rcond=1e-10, hermitian=True)
+
+
+def score_noise(own: OwnTargets, tokens: np.ndarray, predicted: np.ndarray | None) -> float:
+    """Return s of y = (T + s N)x, from the outputs that T does not explain or from their part outside the tokens' span.
+
+    White N has E‖N x‖² = L‖x‖². Noise of variance η² on all entries of an output has the same effect within the span of
+    its tokens as s² = L η²/‖x‖².
+    """
+    L, d = tokens.shape[1:]
+    size = float(np.mean(np.einsum("nld,nld->n", tokens, tokens)))
+    if predicted is None:
+        within = own.outside * d / (d - L) * L**2
+    else:
+        within = float(np.mean(np.einsum("nld,nld->n", *[(own.targets - predicted) @ tokens] * 2)))
+    square = within / (L * size)
+    return float(np.sqrt(square)) if square > 1e-16 else 0.0

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.one_thread import one_thread
-from gamp_attention._core.overflow import quiet
-from gamp_attention._core.text import Rows, to_error
+from gamp_attention._core.display import Rows, to_error
+from gamp_attention._core.numerics import one_thread, quiet
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, response, susceptibility
 from gamp_attention.data.stores import token_blocks

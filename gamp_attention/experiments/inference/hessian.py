@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.one_thread import panels, product
+from gamp_attention._core.numerics import panels, product
 from gamp_attention.data.curvature import rotations
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint

@@ -7,21 +7,17 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.overflow import quiet
-from gamp_attention.baselines.descent import METHODS, minimize_risk
-from gamp_attention.baselines.torch_loops import few_threads
+from gamp_attention._core.numerics import quiet
+from gamp_attention.baselines.descent import METHODS, few_threads, minimize_risk
 from gamp_attention.damping import DAMPING
 from gamp_attention.data.dataset import RISKS
+from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.data.sampling import sample
-from gamp_attention.data.test_error import sampled_test_error
-from gamp_attention.experiments.sweeps.cells import Cell, cell_key
-from gamp_attention.experiments.sweeps.digests import base_digest
+from gamp_attention.experiments.sweeps.cells import Cell, base_digest, cell_key
 from gamp_attention.gamp.run import run_gamp
-from gamp_attention.models.model import Model
-from gamp_attention.models.parameters import with_parameter
+from gamp_attention.models.model import Model, with_parameter
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.fixed_points.derivatives import Derivatives, solve_near
-from gamp_attention.state_evolution.fixed_points.solve import checked_rtol
+from gamp_attention.state_evolution.fixed_points.solve import Derivatives, checked_rtol, solve_near
 
 DESCENDING = {"semantic": True, "positional": False}  # whether warm starts go to lower α: from where the branch exists
 USED = {  # settings on which the result of each method depends

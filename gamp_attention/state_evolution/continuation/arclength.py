@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gamp_attention.models.model import Model
-from gamp_attention.models.parameters import with_parameter
+from gamp_attention.models.model import Model, with_parameter
 from gamp_attention.results import ConvergenceError, Overlaps
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible
 from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, BROYDEN

@@ -1,9 +1,20 @@
-"""Sampled paths of Gaussian processes, in particular of the fields, whose covariances are computed step by step."""
+"""Sampled paths of Gaussian processes, in particular of the fields, whose covariances are computed step by step.
+
+Derivatives of a process with memory along its paths, with respect to every Gaussian input.
+
+Along a path, J(t, s) = ∂z^t/∂ω^s and F(t, s) = ∂f^t/∂ω^s are k × k matrices,
+
+    J(t, s) = c δ_{ts} + Σ_{s≤u<t} R(t, u) F(u, s),   F(t, s) = S^t J(t, s),
+
+in which S^t depends on the path and R(t, u), block diagonal, does not. Only averages of F are needed, but the recursion
+requires all of F to be stored: 4 bytes per number, T² k²/2 numbers per path.
+"""
 
 import numpy as np
 from scipy.special import ndtri
 
-from gamp_attention._core.gaussian import psd_root, sobol, symmetrise
+from gamp_attention._core.compiled import field_kernel, kernel, over_blocks
+from gamp_attention._core.numerics import psd_root, sobol, symmetrise
 from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
@@ -84,3 +95,124 @@ def component_paths(component: Component, n_paths: int, n_iter: int) -> int:
     """Return the number of paths of a component: its fraction of all paths, but at least `min_paths`."""
     few = min_paths(component.model, n_iter)
     return points_of(n_paths, component.share, few) if component.share < 1 else n_paths
+
+
+LANES = 64  # number of paths that the inner loops process together; they are adjacent in memory for SIMD
+
+
+def bytes_per_path(n_times: int, k: int) -> int:
+    """Return the memory in bytes of one path."""
+    return 2 * n_times * (n_times + 1) * k * k
+
+
+class PathResponses:
+    """Derivatives of n paths at up to `n_times` times, in single precision; averages are in double precision.
+
+    Eq. :eq:`path-responses`.
+
+    Parameters
+    ----------
+    n : number of paths.
+    n_times : maximum number of calls of `advance`.
+    blocks, size : k = blocks · size; the memory R is block diagonal, with blocks of this size.
+
+    Attributes
+    ----------
+    carriers : (t + 1,) effective number of paths of the means at the latest time, (Σ|F|)²/Σ|F|²: n if all are equal.
+    """
+
+    def __init__(self, n: int, n_times: int, blocks: int, size: int) -> None:
+        self._n, self._n_times, self._shape, self._t = n, n_times, (blocks, size), 0
+        k = blocks * size
+        self._kept = np.zeros((-(-n // LANES), n_times * (n_times + 1) // 2, k, k, LANES), dtype=np.float32)
+        self.carriers = np.zeros(0)
+
+    def advance(self, memory: np.ndarray, slopes: np.ndarray, seed: float = 1.0) -> np.ndarray:
+        """Return the means over paths of the diagonal blocks of F(t, s), (t + 1, blocks, size, size), at time t.
+
+        memory : (t, blocks, size, size), R(t, u) for every u < t.
+        slopes : (n, k, k), S^t of each path.
+        seed : the factor c of δ_{ts}.
+        """
+        t, (blocks, size), k = self._t, self._shape, slopes.shape[1]
+        here = np.zeros((len(self._kept), LANES, k, k), dtype=np.float32)
+        here.reshape(-1, k, k)[: self._n] = slopes
+        here = np.ascontiguousarray(here.transpose(0, 2, 3, 1))
+        sums = np.zeros((len(self._kept), t + 1, blocks, size, size))
+        sizes = np.zeros((len(self._kept), t + 1, 2))
+        weights = np.ascontiguousarray(memory, dtype=np.float32).reshape(t, blocks, size, size)
+
+        def task(first: int, last: int) -> None:
+            for b in range(first, last):
+                _advance(t, self._n_times, np.float32(seed), weights, here[b], self._kept[b], sums[b], sizes[b])
+
+        over_blocks(task, len(self._kept), 1)
+        self._t += 1
+        first, second = sizes.sum(axis=0).T
+        self.carriers = np.divide(first**2, second, out=np.full(t + 1, float(self._n)), where=second > 0)
+        return sums.sum(axis=0) / self._n
+
+
+@kernel
+def _advance(t, n_times, seed, memory, slopes, kept, sums, sizes):
+    """Compute F(t, s) of LANES paths for every s, store it at slot (s, t), and add up F, |F| and |F|²."""
+    blocks, size = sums.shape[1], sums.shape[2]
+    k, lanes = blocks * size, slopes.shape[2]
+    J = np.empty((k, k, lanes), np.float32)
+    for s in range(t + 1):
+        first = s * n_times - s * (s - 1) // 2
+        F = kept[first + t - s]
+        J[:] = np.float32(0)
+        if s == t:
+            for i in range(k):
+                J[i, i] = seed
+        else:
+            _add_memory(memory[s:], kept[first : first + t - s], J)
+        _multiply(slopes, J, F)
+        for l in range(blocks):
+            for a in range(size):
+                for b in range(size):
+                    total = 0.0
+                    for p in range(lanes):
+                        total += F[l * size + a, l * size + b, p]
+                    sums[s, l, a, b] += total
+        squares = J[0, 0]
+        squares[:] = np.float32(0)
+        for i in range(k):
+            for j in range(k):
+                for p in range(lanes):
+                    squares[p] += F[i, j, p] * F[i, j, p]
+        for p in range(lanes):
+            sizes[s, 0] += np.sqrt(squares[p])
+            sizes[s, 1] += squares[p]
+
+
+@field_kernel
+def _add_memory(memory, kept, J):
+    """Add Σ_u R(u) F(u) to J."""
+    blocks, size = memory.shape[1], memory.shape[2]
+    k, lanes = J.shape[0], J.shape[2]
+    for u in range(kept.shape[0]):
+        for l in range(blocks):
+            for a in range(size):
+                for b in range(size):
+                    weight = memory[u, l, a, b]
+                    for j in range(k):
+                        target, source = J[l * size + a, j], kept[u, l * size + b, j]
+                        for p in range(lanes):
+                            target[p] += weight * source[p]
+
+
+@field_kernel
+def _multiply(slopes, J, F):
+    """Set F to S J."""
+    k, lanes = J.shape[0], J.shape[2]
+    for i in range(k):
+        for j in range(k):
+            target = F[i, j]
+            for p in range(lanes):
+                target[p] = np.float32(0)
+            for m in range(k):
+                left, right = slopes[i, m], J[m, j]
+                for p in range(lanes):
+                    target[p] += left[p] * right[p]

@@ -17,15 +17,13 @@ import numpy as np
 
 from gamp_attention.damping import Damping
 from gamp_attention.denoisers.output import denoise
-from gamp_attention.losses.derivatives import sample_derivatives
+from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, component_paths
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.dynamics.weight_paths import Weights, weights_of
-from gamp_attention.state_evolution.equations.channel import Hats, conjugates
-from gamp_attention.state_evolution.equations.components import restricted, scattered
-from gamp_attention.state_evolution.equations.moments import Moments, average
+from gamp_attention.state_evolution.equations.channel import Hats, Moments, average, conjugates, restricted, scattered
 
 
 @dataclass(frozen=True)

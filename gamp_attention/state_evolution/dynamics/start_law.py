@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.gaussian import psd_root
+from gamp_attention._core.numerics import psd_root
 from gamp_attention.denoisers.input import initial_variances
-from gamp_attention.models.model import Model
-from gamp_attention.models.starts import SIZES, STARTS, fill_start
+from gamp_attention.models.model import SIZES, STARTS, Model, fill_start
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.weights import overlaps_of_moments
 
@@ -32,7 +31,7 @@ CHANCE = 0.03  # overlap that weights at finite d have by chance, in units of th
 
 
 def start_law(model: Model, init: Any, needs_V: bool = True) -> StartLaw:
-    """Return the law of initial weights, given a name of `gamp_attention.models.starts` or their overlaps.
+    """Return the law of initial weights, given a name of `gamp_attention.models.model` or their overlaps.
 
     Overlaps determine the law only if all coordinates have one class. V that is NaN, as after gradient descent, is
     replaced by the V that message passing starts from; V is not used if not `needs_V`.

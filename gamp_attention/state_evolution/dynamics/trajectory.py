@@ -1,4 +1,13 @@
-"""State evolution at all times: the law of every iterate of message passing or of gradient descent."""
+"""State evolution at all times: the law of every iterate of message passing or of gradient descent.
+
+Trajectories of gradient descent for d → ∞ at all times.
+
+The equations are exact without assumptions on the landscape, because no proximal map jumps (Celentano, Cheng and
+Montanari, arXiv:2112.07572). The fields depend on the forces of earlier steps and the weights on the weights of earlier
+steps, through responses that are averages of derivatives along the sampled paths (`descent_paths`, `path_responses`,
+`weight_paths`). In message passing the Onsager terms cancel these memory terms, so its paths need no derivatives; its
+loop, `message_paths`, is T times cheaper.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,21 +17,45 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.overflow import quiet
+from gamp_attention._core.display import Rows
+from gamp_attention._core.numerics import half_width, quiet
 from gamp_attention._core.seeds import generator
-from gamp_attention._core.spread import half_width
-from gamp_attention._core.text import Rows
 from gamp_attention.damping import Damping
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Overlaps, stacked
-from gamp_attention.state_evolution.dynamics.descent import follow_descent
-from gamp_attention.state_evolution.dynamics.field_paths import component_paths, min_paths
+from gamp_attention.state_evolution.dynamics.descent_paths import (
+    DESCENTS,
+    DescentMethod,
+    DescentPaths,
+    descent_method,
+    gathered,
+    require_unused,
+)
+from gamp_attention.state_evolution.dynamics.field_paths import bytes_per_path, component_paths, min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses, follow
-from gamp_attention.state_evolution.dynamics.methods import DESCENTS, descent_method, require_unused
-from gamp_attention.state_evolution.dynamics.path_responses import bytes_per_path
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw, start_law
+from gamp_attention.state_evolution.dynamics.weight_paths import weights_of
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import jump_shift
+
+
+def follow_descent(
+    model: Model, alpha: float, start: StartLaw, method: DescentMethod, n_iter: int, n_paths: int,
+    rng: np.random.Generator,
+) -> tuple[list[Overlaps], list[MeanLosses]]:  # fmt: skip
+    """Return overlaps and losses at every step, from one set of sampled paths. Eq. :eq:`descent-fields`."""
+    weights = weights_of(model, start, n_iter, n_paths, rng)
+    paths = [DescentPaths(component, n_paths, n_iter, method.batch, rng) for component in model.components]
+    states, losses = [], []
+    for t in range(n_iter + 1):
+        now, q, memory = weights.overlaps(), weights.covariances(), weights.memory()
+        forces = gathered(model, paths, [path.advance(alpha, now, q, memory) for path in paths])
+        states.append(now)
+        losses.append(MeanLosses(forces.loss + weights.penalty(), forces.test_error))
+        if t < n_iter:
+            weights.descend(forces, method)
+    return states, losses
+
 
 NEGLIGIBLE = 1e-2  # jump mass, relative to V̂, up to which a prediction is called consistent
 

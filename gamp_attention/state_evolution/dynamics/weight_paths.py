@@ -5,15 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from gamp_attention._core.gaussian import psd_root, symmetrise
+from gamp_attention._core.numerics import psd_root, symmetrise
 from gamp_attention.denoisers.input import denoise_weights, field_variances, precisions, prior_response
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.matrix import penalty_total, proximal_map
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces
-from gamp_attention.state_evolution.dynamics.field_paths import GaussianPath, half_normals
-from gamp_attention.state_evolution.dynamics.methods import DescentMethod
-from gamp_attention.state_evolution.dynamics.path_responses import PathResponses
+from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod
+from gamp_attention.state_evolution.dynamics.field_paths import GaussianPath, PathResponses, half_normals
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import Symmetry

@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._core.gaussian import psd_root
+from gamp_attention._core.numerics import psd_root
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import Hats, conjugates
-from gamp_attention.state_evolution.equations.moments import Moments
+from gamp_attention.state_evolution.equations.channel import Hats, Moments, conjugates
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, fix_gauge
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.equations.weights import weights_step

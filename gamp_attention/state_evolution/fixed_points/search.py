@@ -6,17 +6,22 @@ import numpy as np
 
 from gamp_attention.results import Overlaps, Status
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
-from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, BROYDEN, Root, breakdown, iterate, newton
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished
-from gamp_attention.state_evolution.fixed_points.stability import family_growth
-from gamp_attention.state_evolution.fixed_points.vanishing import (
+from gamp_attention.state_evolution.fixed_points.newton import (
+    BREAKDOWNS,
+    BROYDEN,
     VANISHING,
+    Root,
+    breakdown,
     fading_families,
     family_size,
     has_faded,
+    iterate,
+    newton,
     vanishing_weights,
     weights_are_tiny,
 )
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished
+from gamp_attention.state_evolution.fixed_points.stability import family_growth
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gamp_attention._core.text import Rows
+from gamp_attention._core.display import Rows
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps, Result
 from gamp_attention.state_evolution.equations.channel import Hats

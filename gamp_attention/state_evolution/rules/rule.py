@@ -10,9 +10,7 @@ import numpy as np
 
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import Channel, n_white
-from gamp_attention.state_evolution.equations.components import restricted, scattered
-from gamp_attention.state_evolution.equations.moments import Moments
+from gamp_attention.state_evolution.equations.channel import Channel, Moments, n_white, restricted, scattered
 
 
 class Rule(Protocol):

@@ -6,9 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from gamp_attention._core.gaussian import gaussian_points, sobol
-from gamp_attention.state_evolution.equations.channel import Channel
-from gamp_attention.state_evolution.equations.moments import Moments
+from gamp_attention._core.numerics import gaussian_points, sobol
+from gamp_attention.state_evolution.equations.channel import Channel, Moments
 from gamp_attention.state_evolution.rules.lines import FieldLines, mean_moments
 from gamp_attention.state_evolution.rules.rule import Rule
 

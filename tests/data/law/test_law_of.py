@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.law.coordinates import classes_of_moments
-from gamp_attention.data.law.moments import Products, jackknifed
-from gamp_attention.data.law.noise import own_targets, score_noise
-from gamp_attention.data.law.spectrum import Resolvent, Spectrum, moments_along
-from gamp_attention.losses.turned_attention import TurnedAttention
-from gamp_attention.models.turned import ShiftedLabels, TurnedTeacher
+from gamp_attention.data.law.parts import classes_of_moments
+from gamp_attention.data.law.spectrum import Products, Resolvent, Spectrum, jackknifed, moments_along
+from gamp_attention.data.law.tokens import own_targets, score_noise
+from gamp_attention.losses.registration import TurnedAttention
+from gamp_attention.models.teachers import ShiftedLabels, TurnedTeacher
 
 SPECTRUM = ga.power_law_spectrum(1.0, 20)
 MIXING = np.array([[1.0, 0.3], [0.3, 0.8]])

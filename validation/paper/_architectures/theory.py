@@ -3,7 +3,7 @@
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.models.starts import SIZES
+from gamp_attention.models.model import SIZES
 from validation.paper._architectures.instances import ARCHITECTURES, NOISE, ORDERS, SIGMA
 
 MAX_WORK = 1e6  # proximal problems of one average

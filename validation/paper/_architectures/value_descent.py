@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from gamp_attention.baselines.torch_loops import few_threads, quasi_newton
+from gamp_attention.baselines.descent import few_threads, quasi_newton
 from gamp_attention.results import Status
 
 VALUE_RANK = 1

@@ -1,0 +1,133 @@
+"""Arithmetic beyond the range of doubles, reported by statuses and named errors instead of numpy warnings.
+
+Dense linear algebra on one BLAS thread, because its results depend on the number of threads.
+
+Errors of means, over a few independent replicas and over many samples.
+
+Point sets for Gaussian averages, and square roots of covariances.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri, stdtrit
+
+from gamp_attention._core import check
+from gamp_attention._core.compiled import over_blocks
+
+# for functions that report overflow by a status or by an error
+quiet = np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore")
+
+MAX_ROOT = 1e150  # bound of numbers whose squares, and sums of squares, are within the range of doubles
+
+
+def squarable(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:
+    """Return `value` as a real array of a shape; raise ValueError if squares of its entries would overflow."""
+    result = check.array(name, value, shape)
+    largest = float(np.abs(result).max(initial=0.0))
+    if not largest < MAX_ROOT:
+        raise check.fail(name, largest, f"numbers of size below {MAX_ROOT:g}, with squares within the range of doubles")
+    return result
+
+
+PANEL = 256  # number of columns of a product that are one task
+
+
+@lru_cache
+def _libraries() -> Any:
+    """Return the controller of the loaded BLAS libraries; cached, because searching for them takes milliseconds."""
+    import scipy.linalg  # noqa: F401 - loads the BLAS library of scipy
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Limit BLAS and LAPACK to one thread each; `over_blocks` may call them on several threads."""
+    with _libraries().limit(limits=1):
+        yield
+
+
+def panels(task: Any, n: int) -> None:
+    """Call task(slice) for panels of n columns, on the threads of `over_blocks`."""
+    over_blocks(lambda first, last: task(slice(first, last)), n, PANEL)
+
+
+def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a @ b, computed in panels: identical to the last bit for any number of threads."""
+    out = np.empty((a.shape[0], b.shape[1]))
+
+    def work(columns: slice) -> None:
+        out[:, columns] = a @ b[:, columns]
+
+    panels(work, b.shape[1])
+    return out
+
+
+def half_width(replicas: np.ndarray, coverage: float = 0.98) -> np.ndarray:
+    """Return the half-width of the confidence interval of the mean over the first axis, from Student's t.
+
+    The coverage is for normally distributed replicas; 98 % leaves a margin, so that at least 95 % hold otherwise.
+    """
+    count = len(replicas)
+    scale = float(stdtrit(count - 1, 0.5 + coverage / 2)) / np.sqrt(count)
+    return scale * replicas.std(axis=0, ddof=1)
+
+
+def mean_and_error(values: np.ndarray) -> tuple[float, float]:
+    """Return the mean of samples (n,) and its standard error, which is NaN for a single sample."""
+    error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
+    return float(values.mean()), float(error)
+
+
+def sobol(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarray:
+    """Return any number of scrambled Sobol points (n_points, dim) of the unit cube."""
+    from scipy.stats import qmc  # imported here because it takes long to load
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The balance properties", UserWarning)
+        return qmc.Sobol(dim, rng=rng).random(n_points)
+
+
+def gaussian_points(n_points: int, dim: int, rng: np.random.Generator) -> np.ndarray:
+    """Return scrambled Sobol points (n_points, dim) of the standard Gaussian, together with their mirror images.
+
+    The set is symmetric, so averages of odd functions vanish exactly, and has unit covariance, so linear and quadratic
+    functions are averaged exactly. n_points must be even, best a power of two.
+    """
+    cube = sobol(n_points // 2, dim, rng)
+    return symmetrise(ndtri(cube.clip(1e-12, 1 - 1e-12)))
+
+
+def symmetrise(half: np.ndarray, known: np.ndarray | None = None) -> np.ndarray:
+    """Whiten half a point set (n/2, k), orthogonally to whitened columns `known`, and append its mirror image."""
+    n = len(half)
+    if known is not None:
+        basis = known[:n]
+        half = half - basis @ (basis.T @ half) / n
+    spectrum, vectors = np.linalg.eigh(half.T @ half / n)
+    half = half @ (vectors / np.sqrt(spectrum)) @ vectors.T
+    return np.concatenate([half, -half])
+
+
+def psd_root(covariance: np.ndarray) -> np.ndarray:
+    """Return symmetric square roots of positive semi-definite matrices; negative eigenvalues count as zero."""
+    spectrum, vectors = np.linalg.eigh(0.5 * (covariance + np.swapaxes(covariance, -1, -2)))
+    return np.einsum("...ij,...j,...kj->...ik", vectors, np.sqrt(spectrum.clip(min=0)), vectors)
+
+
+def spaced_grid(h: float, dim: int, radius: float, even: bool) -> np.ndarray:
+    """Return points (N, dim) of spacing h in a ball around zero; if `even`, one point of every mirror pair."""
+    line = (np.arange(-int(radius / h + 0.5), int(radius / h + 0.5)) + 0.5) * h
+    points, norm = np.zeros((1, 0)), np.zeros(1)
+    for axis in range(dim):
+        along = line[line > 0] if even and axis == 0 else line
+        longer = norm[:, None] + along**2
+        row, column = np.nonzero(longer <= radius**2)
+        points, norm = np.concatenate([points[row], along[column][:, None]], axis=1), longer[row, column]
+    return points

@@ -1,0 +1,138 @@
+"""What state evolution of Bayes-optimal message passing returns.
+
+What the posterior mean says of a fresh sample, and how far off it is.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gamp_attention._core.display import Rows, to_error
+from gamp_attention._core.numerics import gaussian_points, psd_root
+from gamp_attention.bayes.averages import FINE, IntegralRule, class_probabilities
+from gamp_attention.models.model import Model
+from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels
+from gamp_attention.results import Ended, Result, Status
+
+
+@dataclass(frozen=True, eq=False)
+class BayesStateEvolution(Ended):
+    """A fixed point of Bayes-optimal state evolution. Errors are half-widths that hold in 95 % of cases.
+
+    Attributes
+    ----------
+    status, converged, n_iter, residual : CONVERGED, or INACCURATE where not all sets of points have the fixed point;
+        n_iter counts averages over samples, the residual is the relative change of V in another iteration.
+    q, q_error : (t, t) lim Q̂ᵀQ*/d, which is lim Q̂ᵀQ̂/d as well.
+    V, V_error : (L, t, t) covariances of what remains unknown of the fields.
+    free_entropy, free_entropy_error : Φ; of several stable fixed points the one where it is largest is what the data
+        tell. Infinite where everything is known without noise.
+    test_error, test_error_error : of the posterior mean of a fresh sample's output: ε_g of attention models, the mean
+        square error of labels. NaN for classes of more than two.
+    stable : whether an iteration near the fixed point leads to it.
+    full : whether nothing remains unknown.
+    """
+
+    status: Status
+    n_iter: int
+    residual: float
+    q: np.ndarray
+    q_error: np.ndarray
+    V: np.ndarray
+    V_error: np.ndarray
+    free_entropy: float
+    free_entropy_error: float
+    test_error: float
+    test_error_error: float
+    stable: bool
+    full: bool
+
+    def _rows(self) -> Rows:
+        head = f"{type(self).__name__}: {self.status.value}, {'stable' if self.stable else 'unstable'}"
+        numbers = {
+            "q": (np.trace(self.q), np.trace(self.q_error)),
+            "Φ": (self.free_entropy, self.free_entropy_error),
+            "ε_g": (self.test_error, self.test_error_error),
+        }
+        return [head, *([f"  {name}", to_error(float(x), float(error))] for name, (x, error) in numbers.items())]
+
+
+@dataclass(frozen=True, eq=False)
+class BayesThresholds(Result):
+    """Sample complexities at which the Bayes-optimal estimate changes. Errors are half-widths, 95 %.
+
+    Attributes
+    ----------
+    weak_recovery, weak_recovery_error : from here on message passing has overlap with the teacher without a hint; 0
+        where any number of samples gives some.
+    full_recovery, full_recovery_error : from here on it knows the teacher completely, NaN where it never does.
+    hard, hard_error : (from, to), between which the data tell the teacher but message passing does not find it, or
+        None, and the errors of both ends.
+    notes : by name, in words, why there is no number.
+    """
+
+    weak_recovery: float
+    weak_recovery_error: float
+    full_recovery: float
+    full_recovery_error: float
+    hard: tuple[float, float] | None
+    hard_error: tuple[float, float] | None
+    notes: dict[str, str]
+
+    def _rows(self) -> Rows:
+        rows: Rows = [type(self).__name__]
+        for name in ("weak_recovery", "full_recovery"):
+            shown = to_error(getattr(self, name), getattr(self, f"{name}_error"))
+            rows.append([f"  {name}", self.notes.get(name, shown)])
+        if self.hard is None or self.hard_error is None:
+            return [*rows, ["  hard", self.notes.get("hard", "nowhere")]]
+        ends = [to_error(*pair) for pair in zip(self.hard, self.hard_error, strict=True)]
+        return [*rows, ["  hard", " to ".join(ends)]]
+
+
+class FreshSamples:
+    """Pairs of fresh samples that the data do not tell apart, for the error of their mean."""
+
+    def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
+        self.model, self.rho, self.rule = model, model.coordinates.rho, rule
+        self._white = np.empty(0)
+        if model.attention:
+            size = self.rho[:, :, 0].size
+            white = gaussian_points(n_points, 3 * size, rng)
+            self._white = white.reshape(-1, 3, *self.rho.shape[:2])
+
+    def test_error(self, V: np.ndarray, known: np.ndarray) -> float:
+        """Return half of the mean square distance between two outputs drawn from the same posterior.
+
+        For labels it has a closed form or is an integral; for attention it is an average over samples.
+        Eq. :eq:`bayes-test-error`.
+
+        Parameters
+        ----------
+        V, known : (L, t, t) posterior covariances of the fields, and covariances of their posterior means.
+        """
+        if not self.model.attention:
+            return self._label_error(V, known)
+        omega = np.einsum("lab,nlb->nla", psd_root(known), self._white[:, 0])
+        root = psd_root(V)
+        one, other = (omega + np.einsum("lab,nlb->nla", root, self._white[:, k]) for k in (1, 2))
+        trace = self.model.coordinates.trace
+        apart = (self.model.teacher(one) - self.model.teacher(other)) ** 2
+        noise = self.model.score_noise**2 * float(trace.sum())
+        return float(0.5 * np.mean(np.sum(apart, axis=1) @ trace) / len(trace) + noise)
+
+    def _label_error(self, V: np.ndarray, known: np.ndarray) -> float:
+        """Return the mean square error of the posterior mean of a label."""
+        labels = self.model.teacher
+        if isinstance(labels, LinearLabels):
+            return float(np.trace(V, axis1=1, axis2=2).sum() + labels.noise**2 * V.shape[0] * V.shape[1])
+        if isinstance(labels, ClassLabels):
+            return float("nan")
+        unknown, seen = float(V.sum(axis=0)[0, 0]), float(known.sum(axis=0)[0, 0])
+        if isinstance(labels, IntensityLabels):
+            return 4 * seen * unknown + 2 * unknown**2 + labels.noise**2
+        assert isinstance(labels, LogisticLabels)
+        if not labels.temperature:  # four times half the probability that two signs differ
+            return 4 / np.pi * float(np.arcsin(np.sqrt(0.5 * unknown / (unknown + seen))))
+        weight, likely, unlikely, _ = class_probabilities(seen, unknown, labels.temperature, self.rule)
+        return 4 * float(weight @ (likely * unlikely))

@@ -1,0 +1,203 @@
+"""Test errors of `gamp-attention fit`: leave-one-out, samples held out, reference predictions, and paths of λ."""
+
+import argparse
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gamp_attention._core import progress
+from gamp_attention._core.display import as_text, to_error
+from gamp_attention._core.numerics import mean_and_error
+from gamp_attention.baselines.reference import ReferenceErrors, reference_errors
+from gamp_attention.cli.output import checkpoint_of_path, picture_of_path, say
+from gamp_attention.cli.sweeps import FORM, numbers
+from gamp_attention.data.dataset import Dataset
+from gamp_attention.data.layer import Layer
+from gamp_attention.data.stores import Tokens
+from gamp_attention.experiments.figures import plot_path
+from gamp_attention.experiments.inference.leave_one_out import leave_one_out
+from gamp_attention.experiments.inference.paths import RegularizationPath, regularization_path
+from gamp_attention.gamp.result import GampResult
+
+SPAN, VALUES = 30.0, 20  # of a path without values: from λ/30 to 30 λ
+WIDEST = 1e4  # factor from --lam up to which a path is extended if its best value lies at an edge
+ADDED = 8  # values by which a path is extended at a time, with the spacing of the others
+FLAT = 0.01  # relative decrease of the error by an extension below which there is no further one
+ZERO = 1e-3  # norm ‖Q‖/√d of the weights below which they count as zero
+ROWS = {"linear": "linear layer y = Wx", "mean": "mean output", "zero": "y = 0"}
+
+
+def add_path(command: argparse.ArgumentParser) -> None:
+    """Add --path."""
+    command.add_argument(
+        "--path", type=numbers, nargs="*", metavar="LAM",
+        help=f"choose λ by its leave-one-out error, among these ({FORM}) or, without values, {VALUES} around --lam and "
+        "more beyond them if the best value lies at the edge; prints a table, and with --plot draws a second picture",
+    )  # fmt: skip
+
+
+def path_of(data: Dataset, init: Any, options: argparse.Namespace) -> RegularizationPath:
+    """Return the path that --path requests, extended until its best value lies inside, unless values are given."""
+    given = [lam for each in options.path for lam in each]
+    spacing = SPAN ** (2 / (VALUES - 1))
+    lams = given or [options.lam]
+    if not given and options.lam > 0:
+        lams = np.geomspace(options.lam / SPAN, options.lam * SPAN, VALUES).tolist()
+    path = _path(data, lams, init, options, 0)
+    extensions, flat = 0, False
+    while not given and options.lam > 0 and not flat and (edge := _direction(path)):
+        more = [(path.lam.max() if edge > 0 else path.lam.min()) * spacing ** (edge * k) for k in range(1, ADDED + 1)]
+        more = [lam for lam in more if options.lam / WIDEST <= lam <= options.lam * WIDEST]
+        if not more:
+            break
+        before, extensions = path, extensions + 1
+        why = _all_zero(path) or f"The best λ is the {'largest' if edge > 0 else 'smallest'} of {len(path.lam)} values"
+        say(options, f"{why}: {len(more)} {'larger' if edge > 0 else 'smaller'} values are tried.")
+        smallest = path.results[int(np.argmin(path.lam))]
+        begin = smallest if smallest.converged else init
+        path = _path(data, sorted([*path.lam.tolist(), *more]), begin, options, extensions)
+        errors = [float(each.test_error[each.best]) for each in (before, path)]
+        flat = errors[1] > (1 - FLAT) * errors[0] and not _all_zero(path)
+    say(options, str(path))
+    if edge := _direction(path):
+        say(options, _about_edge(path, edge, bool(given), flat))
+    if options.plot:
+        target = picture_of_path(options.plot)
+        plot_path(path, target, options.force)
+        say(options, f"picture: {target}")
+    return path
+
+
+def _path(
+    data: Dataset, lams: list[float], init: Any, options: argparse.Namespace, extension: int
+) -> RegularizationPath:
+    """Train along values of λ; extensions have a checkpoint of their own and begin where the path before ended."""
+    file = options.checkpoint and checkpoint_of_path(options.checkpoint, extension)
+    n_starts = 1 if extension else options.n_starts
+    return regularization_path(data, lams, init, checkpoint=file, n_starts=n_starts, seed=options.seed)
+
+
+def _direction(path: RegularizationPath) -> int:
+    """Return -1 or 1 if smaller or larger values may be better than all values of a path, else 0.
+
+    That is so if the best value is the smallest or the largest; also, all weights may be zero, as λ is far too large.
+    """
+    if len(path.lam) < 2:
+        return 0
+    if _all_zero(path):
+        return -1
+    best = path.lam[path.best]
+    larger = best == path.lam.max() and not _is_zero(path.results[path.best])  # zero weights stay zero at larger λ
+    return int(larger) - int(best == path.lam.min())
+
+
+def _all_zero(path: RegularizationPath) -> str:
+    """Return a clause if the weights are zero at every value of a path, else an empty one."""
+    return "The weights are zero at every λ" if all(map(_is_zero, path.results)) else ""
+
+
+def _is_zero(result: GampResult) -> bool:
+    return bool(np.linalg.norm(result.Q) < ZERO * np.sqrt(len(result.Q)))
+
+
+def _about_edge(path: RegularizationPath, edge: int, given: bool, flat: bool) -> str:
+    """Return a sentence on a best value at the edge of the path."""
+    text = _all_zero(path)
+    text = text or f"The best λ, {path.lam[path.best]:.3g}, is the {'largest' if edge > 0 else 'smallest'} value tried"
+    if given:
+        return f"{text}: give {'larger' if edge > 0 else 'smaller'} values as well, or --path without values."
+    if flat:
+        return f"{text}, but the last {ADDED} values have lowered the error by less than {FLAT:.0%}."
+    return f"{text}; the path is not extended beyond a factor of {WIDEST:g} from --lam."
+
+
+def path_numbers(path: RegularizationPath) -> dict[str, Any]:
+    """Of a path, what --json writes."""
+    found = path.to_dict()
+    names = ("lam", "test_error", "test_error_error", "in_training", "trusted", "best", "best_1se", "message")
+    return {name: found[name] for name in names}
+
+
+class TestErrors(NamedTuple):
+    """Test errors of a layer and of the reference predictions, in the units of the file."""
+
+    verdict: str  # whether the layer predicts better than the references, as a sentence
+    better: bool  # whether it does, by two standard errors at least
+    text: str  # table and remarks
+    numbers: dict[str, Any]  # entries of --json
+    left_out: np.ndarray  # (n,) leave-one-out error of each training sample
+
+
+def test_errors(
+    data: Dataset, result: GampResult, layer: Layer, train: tuple[Tokens, Tokens], test: tuple[Tokens, Tokens] | None
+) -> TestErrors:
+    """Estimate test errors of a layer by leave-one-out and on samples held out, next to errors of the references.
+
+    Parameters
+    ----------
+    data, result : the training samples and the run, in the units that they were trained in.
+    layer : the trained layer in the units of the file.
+    train, test : tokens and outputs of the samples trained on and held out, in the units of the file.
+    """
+    progress.describe("estimating the test error by leave-one-out")
+    loo = leave_one_out(data, result)
+    own = layer.errors(*train, layer.student(loo.fields))
+    columns = {"leave-one-out": (own, reference_errors(data, units=layer.units))}
+    if test is not None:
+        held_out = layer.errors(*test)
+        columns[f"{len(held_out)} held out"] = (held_out, reference_errors(data, *test, units=layer.units))
+    numbers: dict[str, Any] = {
+        "leave_one_out": _numbers(*columns["leave-one-out"])
+        | {
+            "trusted": loo.trusted,
+            "doubtful": int(np.count_nonzero(loo.doubtful)),
+            "form": loo.form,
+            "message": loo.message,
+        }
+    }
+    if test is not None:
+        in_training = mean_and_error(layer.errors(*train))
+        numbers["held_out"] = {"samples": len(held_out), **_numbers(*list(columns.values())[1])}
+        numbers["held_out"] |= {"train_error": in_training[0], "train_error_error": _finite(in_training[1])}
+    better, verdict = _verdict(columns, loo.trusted)
+    names = next(iter(columns.values()))[1].names
+    table: list[Any] = [["error ‖y − f(x)‖²/(dL)", *columns]]
+    table += [["this layer", *(to_error(*mean_and_error(own)) for own, _ in columns.values())]]
+    for k, name in enumerate(names):
+        cells = [to_error(*mean_and_error(references.errors[k])) for _, references in columns.values()]
+        table.append([ROWS[name], *cells])
+    text = (
+        f"{as_text(table)}\nIn parentheses: standard errors in units of the last digit. Leave-one-out: the error of "
+        f"each training sample under weights trained without it, by a formula; for this layer, {loo.message}."
+    )
+    return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, own)
+
+
+def _verdict(columns: dict[str, tuple[np.ndarray, ReferenceErrors]], trusted: bool) -> tuple[bool, str]:
+    """Compare with the references; samples held out count if leave-one-out is not trusted, or if they are worse."""
+    verdicts = {}
+    for how, (own, references) in columns.items():
+        if np.isfinite(own).all():
+            verdicts[how] = references.verdict(own)
+    if not verdicts:
+        return False, "The test error of the layer could not be estimated."
+    how, verdict = next(iter(verdicts.items()))
+    last_how, last = list(verdicts.items())[-1]
+    if not trusted or last.worse_than:
+        how, verdict = last_how, last
+    doubt = "" if trusted or how != "leave-one-out" else ", which is not reliable here: compare with --held-out 0.2"
+    return verdict.better, f"{verdict.message.removesuffix('.')} ({how}{doubt})."
+
+
+def _numbers(own: np.ndarray, references: ReferenceErrors) -> dict[str, Any]:
+    """Return means and standard errors of errors of the layer and of the references, for --json."""
+    found: dict[str, Any] = {}
+    named = zip(("", *(f"{name}_" for name in references.names)), (own, *references.errors), strict=True)
+    for name, errors in named:
+        mean, error = mean_and_error(errors)
+        found |= {f"{name}test_error": mean, f"{name}test_error_error": _finite(error)}
+    return found
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None

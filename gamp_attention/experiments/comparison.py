@@ -1,0 +1,413 @@
+"""GAMP, state evolution and gradient descent on one instance of any model, beside the linear baseline.
+
+Result of `compare` and its table.
+
+One branch of a comparison: every solver from the same start on one instance.
+"""
+
+import math
+import platform
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention._core.display import Rows, with_error
+from gamp_attention._core.extras import require_modules
+from gamp_attention._core.numerics import quiet
+from gamp_attention._core.progress import Progress
+from gamp_attention._core.seeds import Stream, generator
+from gamp_attention.baselines.descent import DescentResult, minimize_risk, require_device, stable_step
+from gamp_attention.baselines.linear import LinearBaseline, linear_baseline
+from gamp_attention.damping import DAMPING
+from gamp_attention.data.dataset import RISKS, Dataset
+from gamp_attention.data.risk import sampled_test_error
+from gamp_attention.data.sampling import checked_size, sample
+from gamp_attention.data.starts import initial_weights
+from gamp_attention.gamp.run import GampResult, run_gamp
+from gamp_attention.models.model import STARTS, Model, require_model
+from gamp_attention.models.teachers import SoftmaxTeacher
+from gamp_attention.results import SIGNS, Result
+from gamp_attention.state_evolution.dynamics.trajectory import Trajectory, trajectory
+from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
+from gamp_attention.state_evolution.fixed_points.solve import checked_rtol, solve_state_evolution
+
+HEADS = ["", *(sign for sign, _ in SIGNS.values()), "‖∇R‖/λ√d", "‖ΔQ‖/√d", "status", "iterations", "seconds"]
+
+
+@dataclass(frozen=True, eq=False)
+class Row(Result):
+    """Row of the table: the end point of one solver.
+
+    Errors are standard errors for data of finite d, half-widths of 95 % confidence for d → ∞, and NaN if unknown.
+    """
+
+    name: str
+    status: str
+    n_iter: int
+    values: dict[str, float]
+    errors: dict[str, float]
+    gradient_norm: float
+    distance: float  # ‖Q − Q_GAMP‖/√d, minimized over the symmetries of the model
+    seconds: float
+
+    def cells(self) -> list[str]:
+        """Return the cells of the table."""
+        numbers = [
+            with_error(self.values[name], self.errors.get(name, math.nan), digits)
+            for name, (_, digits) in SIGNS.items()
+        ]
+        norms = ["-" if math.isnan(norm) else f"{norm:.1e}" for norm in (self.gradient_norm, self.distance)]
+        return [self.name, *numbers, *norms, self.status, str(self.n_iter), f"{self.seconds:.1f}"]
+
+    def _rows(self) -> Rows:
+        return [HEADS, self.cells()]
+
+
+@dataclass(frozen=True, eq=False)
+class Branch(Result):
+    """Results of all solvers on one branch.
+
+    Attributes
+    ----------
+    gamp, predicted, predicted_descent, fixed_point, descent, quasi_newton, returned : GAMP, whose first iterations use
+        predicted responses; the predicted trajectories of GAMP and of gradient descent, and the fixed point of state
+        evolution; gradient descent and L-BFGS from the informed start; L-BFGS from the perturbed weights of GAMP. With
+        another penalty than the ridge, proximal steps replace L-BFGS and `quasi_newton` is None.
+    instances : deviations of other instances from their predictions, an array (instances, T + 1) for each scalar.
+    rows : rows of the table.
+    """
+
+    name: str
+    gamp: GampResult
+    predicted: Trajectory
+    predicted_descent: Trajectory
+    fixed_point: StateEvolutionResult
+    descent: DescentResult
+    quasi_newton: DescentResult | None
+    returned: DescentResult
+    instances: dict[str, np.ndarray]
+    rows: list[Row]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data of all fields, and under separate names the data from which the picture is drawn."""
+        data = super().to_dict()
+        gamp, path = data["gamp"], data["predicted"]
+        return data | {
+            **{name: gamp[name] for name in ("n_off_global", "n_near_jump", "message", "history")},
+            "jump_mass": data["fixed_point"]["jump_mass"],
+            "trajectory": path,
+            "trajectory_error": path["error"],
+            "trajectory_jump_mass": path["jump_mass"],
+        }
+
+    def _rows(self) -> Rows:
+        return [f"{self.name} branch", HEADS, *(row.cells() for row in self.rows), *self._notes()]
+
+    def _notes(self) -> list[str]:
+        """Return remarks below the table: how GAMP ended, validity of state evolution, different minima."""
+        gamp, fixed = self.gamp, self.fixed_point
+        off = f"{gamp.n_off_global} of {gamp.n_searched} searched samples"
+        notes = [f"  {gamp.message} {off} are not at their global proximal minimum."]
+        if not fixed.consistent and np.isfinite(fixed.replicon):
+            notes.append(f"  State evolution is {fixed.validity}.")
+        if self.quasi_newton is None:
+            return notes
+        gap = self.quasi_newton.train_loss - gamp.train_loss
+        if abs(gap) > 1e-9:
+            lower = "GAMP" if gap > 0 else "L-BFGS"
+            notes.append(f"  GAMP and L-BFGS end at different minima; {lower} has the lower loss, by {abs(gap):.1e}.")
+        return notes
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison(Result):
+    """Result of `compare`; `str()` returns the table, `to_dict()` the content of the file that --json writes.
+
+    Attributes
+    ----------
+    settings : arguments, with d, n, α, λ and the damping of each branch.
+    branches : results of GAMP, state evolution and descents, one entry for each start.
+    baseline : the linear baseline; None for a model without attention.
+    seconds : total elapsed time in seconds.
+    """
+
+    settings: dict[str, Any]
+    branches: list[Branch]
+    baseline: LinearBaseline | None
+    seconds: float
+
+    @property
+    def converged(self) -> bool:
+        """True if GAMP and state evolution converged on every branch."""
+        return all(branch.gamp.converged and branch.fixed_point.converged for branch in self.branches)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data of all fields, with the versions of the packages."""
+        import numba
+
+        from gamp_attention._version import __version__
+
+        data = super().to_dict()
+        versions = {"gamp_attention": __version__, "numpy": np.__version__, "numba": numba.__version__}
+        return data | {
+            "linear_baseline": data["baseline"],
+            "versions": versions | {"python": platform.python_version()},
+        }
+
+    def heading(self, *names: str) -> str:
+        """Return a line with the named sizes and parameters, as far as they are set."""
+        signs, s = {"alpha": "α", "omega": "ω", "lam": "λ"}, self.settings
+        return ", ".join(f"{signs.get(name, name)} = {s[name]:g}" for name in names if name in s)
+
+    def _rows(self) -> Rows:
+        s, base = self.settings, self.baseline
+        rows: Rows = [f"{self.heading('d', 'n', 'alpha', 'omega', 'lam')}, seed {s['seed']}, {s['risk']} risk"]
+        for branch in self.branches:
+            first, *others = branch._rows()
+            rows += ["", f"{first}, β = {s['damping'][branch.name]:g}", *others]
+        if base is not None:
+            error = with_error(base.test_error, base.test_error_error, 6)
+            rows += ["", f"linear baseline, d → ∞: ε_g = {error}, {base.status.value}"]
+        return [
+            *rows,
+            "Numbers in brackets are errors in the last digit: half-widths of 95 % for d → ∞, else standard errors. "
+            f"Total time {self.seconds:.0f} s.",
+        ]
+
+
+class Interrupted(KeyboardInterrupt):
+    """Interruption of a comparison; attribute `result` has the finished branches."""
+
+    def __init__(self, result: Comparison, unfinished: str) -> None:
+        finished = ", ".join(branch.name for branch in result.branches)
+        super().__init__(
+            f"interrupted on the {unfinished} branch, the {finished} branch is finished: run the same again for both"
+        )
+        self.result = result
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is computed to compare, besides what is asked for."""
+
+    followed: int = 20  # iterations of the trajectory, after which it hardly moves
+    test_samples: int = 4000  # for test errors within about a per cent
+    perturbation: float = 1e-3  # of GAMP's weights before descent from there, small enough to stay in the same valley
+    training_time: float = 750.0  # of gradient descent, steps times their size: 5000 steps of .15, as in the paper
+    descent_work: float = 1.6e10  # n L d × steps of it at most
+    replicas: int = 4  # of the descent's prediction
+    solvers: int = 7  # of a branch at most, for the progress bar
+
+
+EFFORT = Effort()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a comparison is made, named as the arguments of `gamp_attention.compare`."""
+
+    alpha: float
+    seed: int
+    risk: str
+    rtol: float | None
+    lr: float | None
+    gd_steps: int | None
+    instances: int
+    device: str
+
+
+def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan: Plan, progress: Progress) -> Branch:
+    """Run everything from one start; `progress` counts at most EFFORT.solvers steps."""
+    alpha, seed, risk = plan.alpha, plan.seed, plan.risk
+    quasi_newton = model.penalty.quadratic
+
+    def timed(what: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
+        progress.describe(f"{name} branch, {what}")
+        began = time.perf_counter()
+        result = solver(*args, **options)
+        progress.update()
+        return result, time.perf_counter() - began
+
+    followed: Any = {"n_iter": EFFORT.followed}
+    instance = data.instance_model(), data.alpha, name
+    predicted, _ = timed("trajectory", trajectory, *instance, damping=damping, **followed)
+    tracked: Any = {"onsager": predicted.V_hat, "empirical_after": EFFORT.followed}
+    gamp, gamp_time = timed("GAMP", run_gamp, data, name, risk, damping=damping, hold_after=EFFORT.followed, **tracked)
+    fixed, fixed_time = timed("state evolution", solve_state_evolution, model, alpha, name, rtol=plan.rtol)
+    lr = stable_step(data, initial_weights(data, name, 0), risk) if plan.lr is None else plan.lr
+    plain: Any = {"method": "gd", "lr": lr}
+    followed |= {"n_replicas": EFFORT.replicas}
+    predicted_descent, _ = timed("its trajectory", trajectory, *instance, **plain, **followed)
+    plain |= {"max_iter": plan.gd_steps or _steps(data, lr), "device": plan.device}
+    descent, descent_time = timed("gradient descent", minimize_risk, data, name, risk, **plain)
+    best = {"method": "lbfgs", "device": plan.device} if quasi_newton else plain
+    quasi, quasi_time = timed("L-BFGS", minimize_risk, data, name, risk, **best) if quasi_newton else (None, np.nan)
+    noise = generator(seed, Stream.PERTURBATIONS).standard_normal(gamp.Q.shape)
+    size = EFFORT.perturbation * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
+    returned, returned_time = timed("descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best)
+    others = [
+        deviation(sample(model, data.dim, alpha, other), name, risk, damping, seed=other, onsager="state_evolution")[0]
+        for other in range(seed + 1, seed + 1 + plan.instances)
+    ]
+
+    def row(label: str, result: Any, seconds: float) -> Row:
+        test_error, error = sampled_test_error(data, result.Q, n_samples=EFFORT.test_samples, seed=seed)
+        norms = result.gradient_norm, _distance(model, result.Q, gamp.Q)
+        return _row(label, result, seconds, test_error, {"test_error": error}, norms)
+
+    errors = _floats(fixed.overlaps_error.scalars())
+    errors |= {"train_loss": fixed.train_loss_error, "test_error": fixed.test_error_error}
+    rows = [
+        _row("state evolution", fixed, fixed_time, fixed.test_error, errors, (np.nan, np.nan)),
+        row("GAMP", gamp, gamp_time),
+        row(f"gradient descent, {descent.n_iter} steps of {lr:g}", descent, descent_time),
+        *([] if quasi is None else [row("L-BFGS", quasi, quasi_time)]),
+        row(f"{'L-BFGS' if quasi_newton else 'descent'} from GAMP + noise", returned, returned_time),
+    ]
+    spread = {key: np.array([other[key] for other in others]) for key in others[0]}
+    return Branch(name, gamp, predicted, predicted_descent, fixed, descent, quasi, returned, spread, rows)
+
+
+def _steps(data: Dataset, lr: float) -> int:
+    """Steps of gradient descent that make the paper's training time, if these are affordable."""
+    affordable = EFFORT.descent_work / data.tokens.size
+    return max(1, int(min(np.ceil(EFFORT.training_time / lr), max(affordable, 200))))
+
+
+def deviation(
+    data: Dataset, name: str, risk: str, damping: float, n_iter: int = EFFORT.followed, *, seed: int, **options: Any
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """GAMP's scalars minus their prediction for this instance, at every iteration, and its standard errors.
+
+    Options go to `run_gamp`.
+    """
+    path = trajectory(data.instance_model(), data.alpha, name, damping=damping, n_iter=n_iter, n_replicas=2, seed=seed)
+    if options.get("onsager") == "state_evolution":
+        options["onsager"] = path.V_hat
+    run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, **options)
+    seen, predicted = run.history.scalars(), path.scalars()
+    return {key: seen[key] - predicted[key] for key in seen}, path.error.scalars()
+
+
+def _row(
+    label: str, result: Any, seconds: float, test_error: float, errors: dict[str, float], norms: tuple[float, float]
+) -> Row:
+    """The row of a result; the norms are of its gradient, and of its distance from GAMP's weights."""
+    values = _floats(result.overlaps.scalars()) | {"train_loss": result.train_loss, "test_error": test_error}
+    return Row(label, result.status.value, result.n_iter, values, errors, *norms, seconds)
+
+
+def _floats(values: dict[str, np.ndarray]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items()}
+
+
+def _distance(model: Model, Q: np.ndarray, other: np.ndarray) -> float:
+    """‖Q − Q'‖_F/√d after the best common rotation of the columns, or sign, where these are symmetries."""
+    if model.rotations and model.student.parts == 1:
+        u, _, v = np.linalg.svd(Q.T @ other)
+        Q = Q @ (u @ v)
+    elif model.even and np.sum(Q * other) < 0:
+        Q = -Q
+    return float(np.linalg.norm(Q - other) / np.sqrt(len(Q)))
+
+
+@quiet
+def compare(
+    model: Model,
+    d: int = 1000,
+    alpha: float = 1.5,
+    seed: int = 0,
+    *,
+    risk: str = "asymptotic",
+    branches: Any = None,
+    damping: float | None = None,
+    rtol: float | None = None,
+    lr: float | None = None,
+    gd_steps: int | None = None,
+    instances: int = 6,
+    device: str = "cpu",
+) -> Comparison:
+    """Compare GAMP, state evolution and gradient descent on one instance, on the semantic and the positional branch.
+
+    Parameters
+    ----------
+    model : the problem.
+    d, alpha, seed : size, sample complexity and seed of the instance.
+    risk : "asymptotic", whose values state evolution predicts up to O(1/√d), or "exact", of equation (3).
+    branches : the starts; "semantic", and "positional" where there are positions, if not given.
+    damping : the step β of GAMP and of its trajectory; 0.5 on the semantic and 0.3 on other branches if not given.
+    rtol : accuracy of state evolution, see `solve_state_evolution`.
+    lr : step of gradient descent; if not given, what the curvature at the start allows, to one digit.
+    gd_steps : steps of plain gradient descent from the informed start; if not given, as many as make the paper's
+        training time, 5000 steps of 0.15, if these are affordable.
+    instances : further instances, whose deviations from their predictions show how much one fluctuates.
+    device : torch device of the descents.
+
+    Returns
+    -------
+    Comparison
+
+    Raises
+    ------
+    TypeError, ValueError : naming the argument, what it got and what it needs.
+    ImportError : without torch; install gamp-attention[torch].
+    Interrupted : by Ctrl-C after a branch was finished; a KeyboardInterrupt that holds it.
+
+    Examples
+    --------
+    A small instance of a generalised linear model:
+
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
+    >>> found = ga.compare(model, d=60, alpha=1.5, gd_steps=20, instances=2)
+    >>> found.branches[0].name, found.branches[0].gamp.converged
+    ('semantic', True)
+    """
+    d, alpha = checked_size(model, d, alpha)
+    model = require_model(model)
+    check.fits("d, alpha", round(alpha * d), model.n_tokens, d)
+    check.choice("risk", risk, RISKS)
+    if branches is None:
+        branches = ("semantic", "positional") if model.coordinates.tau.any() else ("semantic",)
+    if isinstance(branches, str):
+        branches = (branches,)
+    if not isinstance(branches, list | tuple) or not branches:
+        raise check.fail("branches", branches, "a list of at least one start", TypeError)
+    names = [check.choice("branches", name, STARTS) for name in branches]
+    if len(set(names)) < len(names):
+        raise check.fail("branches", branches, "starts that all differ")
+    steps = {name: DAMPING.get(name, DAMPING["positional"]) for name in names}
+    if damping is not None:
+        steps = dict.fromkeys(names, check.real("damping", damping, low=0, high=1, strict=True))
+    if lr is not None:
+        check.real("lr", lr, low=0, strict=True)
+    if rtol is not None:
+        checked_rtol(rtol)
+    if gd_steps is not None:
+        check.integer("gd_steps", gd_steps, low=1)
+    seed, instances = check.integer("seed", seed, low=0), check.integer("instances", instances, low=2)
+    require_modules("compare", "torch")
+    require_device(device)
+    began = time.perf_counter()
+    data = sample(model, d, alpha, seed)
+    plan = Plan(alpha, seed, risk, rtol, lr, gd_steps, instances, device)
+    with Progress("compare ", total=len(names) * EFFORT.solvers) as progress:
+        found: list[Branch] = []
+        try:
+            for name in names:
+                found.append(compare_branch(model, data, name, steps[name], plan, progress))
+        except KeyboardInterrupt:
+            if not found:
+                raise
+    settings = asdict(plan) | {"d": data.dim, "n": data.n_samples, "lam": model.lam, "damping": steps}
+    del settings["device"], settings["rtol"]
+    if isinstance(model.teacher, SoftmaxTeacher):
+        settings["omega"] = model.teacher.omega
+    base = linear_baseline(model) if model.attention else None
+    result = Comparison(settings, found, base, time.perf_counter() - began)
+    if len(found) < len(names):
+        raise Interrupted(result, names[len(found)])
+    return result

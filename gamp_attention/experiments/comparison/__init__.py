@@ -1,1 +1,0 @@
-"""Message passing, state evolution and gradient descent on one instance."""

@@ -1,0 +1,351 @@
+"""Search for all fixed points of state evolution that can be reached from a stated set of starts.
+
+Continuation of branches of fixed points in a parameter, also where they are unstable, up to their ends.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gamp_attention._core import check
+from gamp_attention._core.display import Rows, with_error
+from gamp_attention._core.numerics import quiet
+from gamp_attention._core.renamed import renamed
+from gamp_attention.models.model import PARAMETERS, STARTS, Model, parameter_value, require_model
+from gamp_attention.results import SIGNS, Overlaps, Result, Status, cells, spread, stacked
+from gamp_attention.state_evolution.continuation import arclength
+from gamp_attention.state_evolution.continuation.arclength import Curve
+from gamp_attention.state_evolution.continuation.crossings import Crossing, crossing
+from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
+from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, newton
+from gamp_attention.state_evolution.fixed_points.observables import stationary_loss
+from gamp_attention.state_evolution.fixed_points.overlap_map import RESPONSES, OverlapMap
+from gamp_attention.state_evolution.fixed_points.refinement import StateEvolutionResult
+from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
+from gamp_attention.state_evolution.fixed_points.stability import SECTORS, family_growth, stability
+from gamp_attention.state_evolution.rules.choice import first_rule, prefers_split
+from gamp_attention.state_evolution.rules.sobol import SobolRule
+from gamp_attention.state_evolution.rules.split import SplitRule
+
+
+@dataclass(frozen=True)
+class CatalogueSettings:
+    """Settings of the search for further solutions between known solutions."""
+
+    mixtures: tuple[float, ...] = (0.3, 0.5, 0.7)  # weights of linear mixtures of two solutions, used as starts
+    residual: float = 1e-4  # residual to which Newton steps solve from a mixture
+    max_steps: int = 40  # maximum number of Newton steps; a mixture may be far from a solution
+    same: float = 2e-2  # relative change of the overlaps below which two solutions are considered identical
+
+
+CATALOGUE = CatalogueSettings()
+
+
+@dataclass(frozen=True, eq=False)
+class Branches(Result):
+    """Fixed points at one sample complexity, in order of training loss.
+
+    Attributes
+    ----------
+    solutions : the fixed points, lowest training loss first.
+    names : start, or mixture of two solutions, from which each was first found.
+    missing : for each start without a new solution: the status, or the name of the start with the same solution.
+    """
+
+    solutions: list[StateEvolutionResult]
+    names: list[str]
+    missing: dict[str, str]
+
+    @property
+    def global_minimum(self) -> StateEvolutionResult | None:
+        """Solution with the lowest training loss among those found; None if there is none."""
+        return self.solutions[0] if self.solutions else None
+
+    def _rows(self) -> Rows:
+        """Return a row for each solution, then a line for each start without a new solution."""
+        rows: Rows = [["found from", "q", "m_1", "θ", "V", "ε_t", "stable", "replica symmetry"]]
+        for name, se in zip(self.names, self.solutions, strict=True):
+            values = [f"{float(value):.5f}" for value in se.overlaps.scalars().values()]
+            stable = "" if se.stability is None else ("yes" if se.stability.stable else "no")
+            rows.append([name, *values, f"{se.train_loss:.7f}", stable, se.validity])
+        return rows + [f"{name}: {why}" for name, why in self.missing.items()]
+
+
+@renamed(stable="stability", variance="response")
+@quiet
+def branches(
+    model: Model,
+    alpha: float,
+    starts: Any = STARTS,
+    *,
+    rtol: float | None = None,
+    response: str = "stein",
+    stability: bool = True,
+    seed: int = 0,
+) -> Branches:
+    """List the fixed points of state evolution found from given starts and from mixtures of the solutions.
+
+    Eq. :eq:`conjugates`, :eq:`weights`.
+
+    From mixtures only Newton steps are used, which also converge to unstable solutions that separate two basins. The
+    list need not be complete.
+
+    Parameters
+    ----------
+    model : the model.
+    alpha : sample complexity α > 0.
+    starts : a name or Overlaps, or a list of them, as for `solve_state_evolution`.
+    rtol, response, stability, seed : as for `solve_state_evolution`.
+
+    Returns
+    -------
+    Branches
+
+    Raises
+    ------
+    TypeError : if `model` is not a Model, or `starts` is not a list of names or Overlaps or is empty.
+    ValueError : if a start is an unknown name, or an argument is invalid for `solve_state_evolution`.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
+    >>> found = ga.branches(model, 1.5, ["semantic", "random"], stability=False)
+    >>> found.names, found.missing
+    (['semantic'], {'random': 'the solution found from semantic'})
+    """
+    model = require_model(model)
+    if isinstance(starts, str | Overlaps):
+        starts = (starts,)
+    if not isinstance(starts, tuple | list) or not starts:
+        raise check.fail("starts", starts, "a list of names or Overlaps", TypeError)
+    solve = partial(solve_state_evolution, model, alpha, rtol=rtol, response=response, stability=stability, seed=seed)
+    found: list[tuple[str, StateEvolutionResult]] = []
+    missing: dict[str, str] = {}
+    for number, start in enumerate(starts):
+        name = start if isinstance(start, str) else f"overlaps {number}"
+        se = solve(start)
+        if se.status is Status.LOST:  # the solution that was reached instead is also on the list
+            se = solve(se.overlaps)
+        if not (np.isfinite(se.overlaps.q).all() and np.isfinite(se.relative_error)):
+            missing[name] = se.status.value
+        elif twin := _name_of(se.overlaps, found):
+            missing[name] = f"the solution found from {twin}"
+        else:
+            found.append((name, se))
+    F = OverlapMap(model, float(alpha), first_rule("auto", model, (seed,)), response)
+    for i, (first, a) in enumerate(list(found)):
+        for second, b in found[i + 1 :]:
+            for weight in CATALOGUE.mixtures:
+                rough = _newton_from(F, _mixture(a.overlaps, b.overlaps, weight))
+                if rough is None or _name_of(rough, found):
+                    continue
+                se = solve(rough)
+                if se.converged and not _name_of(se.overlaps, found):
+                    found.append((f"{first} and {second}, mixed", se))
+    found.sort(key=lambda entry: entry[1].train_loss)
+    return Branches([se for _, se in found], [name for name, _ in found], missing)
+
+
+def _name_of(overlaps: Overlaps, found: list[tuple[str, StateEvolutionResult]]) -> str | None:
+    """Return the name of the solution with given overlaps, up to the signs of m and θ; None if it is new."""
+    for name, known in found:
+        for s, t in product((1, -1), repeat=2):
+            mirrored = replace(known.overlaps, m=s * known.overlaps.m, theta=t * known.overlaps.theta)
+            if relative_change(mirrored, overlaps) < CATALOGUE.same:
+                return name
+    return None
+
+
+def _mixture(a: Overlaps, b: Overlaps, weight: float) -> Overlaps:
+    return Overlaps(**{name: (1 - weight) * v + weight * b.arrays()[name] for name, v in a.arrays().items()})
+
+
+def _newton_from(F: OverlapMap, start: Overlaps) -> Overlaps | None:
+    """Return a fixed point found by Newton steps without damped steps, or None."""
+    if not is_feasible(F.model, start):
+        return None
+    try:
+        root = newton(F, start, CATALOGUE.residual, CATALOGUE.max_steps)
+    except BREAKDOWNS:
+        return None
+    return root.overlaps if root.status.converged else None
+
+
+@dataclass(frozen=True, eq=False)
+class BranchPath(Result):
+    """Fixed points along a branch, in the order in which they were computed.
+
+    Attributes
+    ----------
+    parameter, values : name of the parameter that was varied, and its values (P,).
+    overlaps : overlaps of the P points, with the points as first axis.
+    train_loss : (P,) training loss ε_t.
+    growth : for each sector, the largest real part of the eigenvalues of the map's Jacobian (P,); above 1, the point is
+        unstable under damped iteration. NaN without `stability`.
+    end : "reached" (the goal), "fold" (the branch turns back), "vanished" (all weights go to zero, or the overlap that
+        distinguishes the branch from a more symmetric branch does), or "stalled" (no further point was found).
+    end_value, end_error : parameter value at which the branch turns back or vanishes, with its error; NaN for other
+        ends.
+    changes : crossings of 1 by the growth in a sector, each with value, error and sector.
+    """
+
+    parameter: str
+    values: np.ndarray
+    overlaps: Overlaps
+    train_loss: np.ndarray
+    growth: dict[str, np.ndarray]
+    end: str
+    end_value: float
+    end_error: float
+    changes: list[Crossing]
+
+    def at(self, index: int) -> Overlaps:
+        """Return the overlaps of one point."""
+        return Overlaps(**{name: values[index] for name, values in self.overlaps.arrays().items()})
+
+    def _rows(self) -> Rows:
+        """Return rows for at most 12 points, the end of the branch and the changes of its stability."""
+        columns = self.overlaps.scalars() | {"train_loss": self.train_loss}
+        points = [[f"{self.values[k]:.6g}", *cells(columns, k)] for k in spread(len(self.values))]
+        events = [(self.end, self.end_value, self.end_error)]
+        events += [(f"stability to {c.sector} changes", c.value, c.error) for c in self.changes]
+        notes = [
+            event + (f" at {self.parameter} = {with_error(value, error, 4)}" if np.isfinite(value) else "")
+            for event, value, error in events
+        ]
+        return [[self.parameter, *(SIGNS[name][0] for name in columns)], *points, *notes]
+
+
+@renamed(stable="stability", variance="response")
+@quiet
+def continue_branch(
+    model: Model,
+    alpha: float,
+    init: Any,
+    parameter: str = "alpha",
+    to: float = 0.1,
+    *,
+    response: str = "stein",
+    stability: bool = True,
+    max_points: int = 200,
+) -> BranchPath:
+    """Follow a branch of fixed points in a parameter, by pseudo-arclength continuation with step control.
+
+    Eq. :eq:`conjugates`, :eq:`weights`, :eq:`growth`. The method is Keller's (1977); it continues around folds.
+
+    Parameters
+    ----------
+    model, alpha : the model and the sample complexity α > 0 at which to start.
+    init : "semantic", "positional", "random" or Overlaps, as for `solve_state_evolution`.
+    parameter : "alpha", "omega", "lam" or "sigma".
+    to : parameter value at which to end.
+    response : form of V̂, "stein" or "derivative".
+    stability : whether to compute the stability of every point.
+    max_points : maximum number of points, at least 3.
+
+    Returns
+    -------
+    BranchPath
+
+    Raises
+    ------
+    TypeError : if `model` is not a Model, or an argument has the wrong type.
+    ValueError : if `parameter`, `response` or `init` is an unknown name, `to` is outside the range of the parameter,
+        `max_points` is below 3, or the model does not have the parameter.
+    ConvergenceError : if there is no such branch at the start.
+
+    Examples
+    --------
+    >>> import gamp_attention as ga
+    >>> path = ga.continue_branch(ga.paper_model(), 1.5, "semantic", to=1.45, stability=False)
+    >>> path.end, path.values[-1].round(6).item()
+    ('reached', 1.45)
+    """
+    model = require_model(model)
+    check.choice("parameter", parameter, PARAMETERS)
+    check.choice("response", response, RESPONSES)
+    to = check.real("to", to, low=0, strict=parameter != "omega", high=1 if parameter == "omega" else np.inf)
+    max_points = check.integer("max_points", max_points, low=3)
+    check.flag("stability", stability)
+    start = solve_state_evolution(
+        model, alpha, init, rtol=1e-3, response=response, stability=False, raise_on_failure=True
+    )
+    first = parameter_value(model, alpha, parameter)
+    curve = curve_of(model, alpha, parameter, start.overlaps, response)
+    points, end, family = _walk_branch(curve, start.overlaps, first, to, max_points)
+    value, error = np.nan, np.nan
+    if end == "fold":
+        value, error, points = arclength.extremum(curve, points)
+    elif end == "vanished":
+        limit = _meeting_point(curve, points, family) if family else arclength.where_weights_vanish(curve, points)
+        (value, error), points = limit, points[:-1]
+    return _build_path(curve, points, end, to, value, error, stability)
+
+
+def curve_of(model: Model, alpha: float, parameter: str, like: Overlaps, response: str = "stein") -> Curve:
+    """Return the equations of branches with the symmetries of given overlaps, on a rule of moderate cost."""
+    rule = SplitRule(level=1) if prefers_split(model) else SobolRule(1024, lines=True)
+    unit = max(parameter_value(model, alpha, parameter), 0.05)
+    return Curve(model, alpha, parameter, rule, response, Packing.of(model, like), unit)
+
+
+def _walk_branch(
+    curve: Curve, start: Overlaps, first: float, to: float, max_points: int
+) -> tuple[list[np.ndarray], str, str | None]:
+    """Return the points of the branch, its end as in `BranchPath`, and the family that vanishes there, if any."""
+    points: list[np.ndarray] = []
+    end = "stalled"
+    for u in arclength.walk(curve, start, first, to):
+        points.append(u)
+        family = arclength.fading_family(curve, points) if len(points) > 2 else None
+        if family:
+            return points, "vanished", family
+        if len(points) > 2 and arclength.turned(points):
+            end = "fold"
+            break
+        if u[-1] == to / curve.unit:
+            return points, "reached", None
+        if len(points) >= max_points:
+            break
+    if len(points) < max_points and arclength.weights_vanish(curve, points):
+        end = "vanished"
+    return points, end, None
+
+
+def _meeting_point(curve: Curve, points: list[np.ndarray], family: str) -> tuple[float, float]:
+    """Return the parameter where the branch meets the branch without the vanishing family, and its error.
+
+    There the vanishing family becomes unstable on the branch without it.
+    """
+    bare = curve.packing.unpack(points[-1][:-1]).without(family)
+    p = points[-1][-1] * curve.unit
+    ends = p * (1 - 0.02), p * (1 + 0.02)  # two values for a first slope
+    meeting = crossing(curve, ends, (bare, bare), family, family_growth)
+    return meeting.value, meeting.error
+
+
+def _build_path(
+    curve: Curve, points: list[np.ndarray], end: str, to: float, value: float, error: float, stable: bool
+) -> BranchPath:
+    overlaps = [curve.packing.unpack(u[:-1]) for u in points]
+    losses, growths = [], []
+    for u, x in zip(points, overlaps, strict=True):
+        F = curve.map(u)
+        losses.append(stationary_loss(F, x, F.images(x)[0]))
+        growths.append(stability(F, x).growth if stable else dict.fromkeys(SECTORS, np.nan))
+    growth = {name: np.array([point[name] for point in growths]) for name in SECTORS}
+    values = np.array([u[-1] for u in points]) * curve.unit
+    if end == "reached":
+        values[-1] = to
+    changes = [
+        crossing(curve, (values[i], values[i + 1]), (overlaps[i], overlaps[i + 1]), name)
+        for name, series in growth.items()
+        for i in range(len(series) - 1)
+        if (series[i] - 1) * (series[i + 1] - 1) < 0
+    ]
+    path, changes = Overlaps(**stacked(overlaps)), sorted(changes)
+    return BranchPath(curve.parameter, values, path, np.array(losses), growth, end, value, error, changes)
