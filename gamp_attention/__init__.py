@@ -1,85 +1,161 @@
 """Message passing on attention: GAMP, state evolution and gradient descent for one dot-product attention layer."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from gamp_attention._core import interrupts  # noqa: F401 - first: before what takes long to import
+# imported first, so that Ctrl-C works while the modules that take long to import are loaded
+from gamp_attention._core import interrupts  # noqa: F401
 from gamp_attention._version import __version__
-from gamp_attention.baselines import linear_baseline, minimize_risk
-from gamp_attention.bayes import bayes_thresholds, run_bayes_amp, solve_bayes_state_evolution
-from gamp_attention.data import Dataset, LabelledDataset, gradient, law_of, sample, train_loss
+from gamp_attention.baselines import (
+    DescentResult,
+    LinearBaseline,
+    LinearFit,
+    ReferenceErrors,
+    ReferenceVerdict,
+    fit_linear_baseline,
+    linear_baseline,
+    minimize_risk,
+    reference_errors,
+)
+from gamp_attention.bayes import (
+    BayesAmpResult,
+    BayesStateEvolution,
+    BayesThresholds,
+    bayes_fixed_points,
+    bayes_thresholds,
+    run_bayes_amp,
+    solve_bayes_state_evolution,
+)
+from gamp_attention.data import (
+    Dataset,
+    DistributedDataset,
+    LabelledDataset,
+    SpectralDirections,
+    gradient,
+    law_of,
+    sample,
+    spectral_directions,
+    train_loss,
+)
+from gamp_attention.denoisers import Denoised, denoise
 from gamp_attention.experiments import (
+    Boundary,
+    Comparison,
+    DebiasedWeights,
+    LeaveOneOut,
+    PhaseBoundaries,
+    RegularizationPath,
+    Sweep,
     compare,
     debias,
     leave_one_out,
+    local_pool,
     phase_boundaries,
     plot_comparison,
     plot_phase_diagram,
     plot_trajectory,
     regularization_path,
     sweep,
+    to_dataset,
 )
-from gamp_attention.gamp import GampState, gamp_step, initial_state, run_gamp
-from gamp_attention.losses import DotProductAttention, LogisticLoss, SquaredLoss, register_attention, register_loss
-from gamp_attention.models import LinearLabels, SoftmaxTeacher, attention_model, glm_model, mixture_model, paper_model
+from gamp_attention.gamp import GampResult, GampState, StartRecord, gamp_step, initial_state, run_gamp
+from gamp_attention.losses import (
+    AttentionLoss,
+    DotProductAttention,
+    KinkWarning,
+    LogisticLoss,
+    MultinomialLoss,
+    PhaseRetrievalLoss,
+    SquaredLoss,
+    register_attention,
+    register_loss,
+)
+from gamp_attention.models import (
+    ClassLabels,
+    ClassLaw,
+    CoordinateClasses,
+    CoordinateLaw,
+    DataLaw,
+    Departure,
+    GLMModel,
+    IntensityLabels,
+    LinearLabels,
+    LogisticLabels,
+    MixtureModel,
+    Model,
+    SampledLaw,
+    SoftmaxTeacher,
+    attention_model,
+    coordinate_law,
+    glm_model,
+    law_from_samples,
+    mixture_model,
+    paper_model,
+    power_law_spectrum,
+    sign_positions,
+    sparse_teacher,
+    subset_positions,
+)
 from gamp_attention.penalties import ElasticNet, Ridge, register_penalty
-from gamp_attention.results import ConvergenceError, Overlaps
-from gamp_attention.state_evolution import branches, solve_state_evolution, trajectory
+from gamp_attention.results import ConvergenceError, History, Overlaps, Status
+from gamp_attention.state_evolution import (
+    Branches,
+    BranchPath,
+    SpectralOverlap,
+    Stability,
+    StateEvolutionResult,
+    Trajectory,
+    branches,
+    continue_branch,
+    solve_state_evolution,
+    spectral_overlap,
+    trajectory,
+)
 
-# what most need; `gamp_attention.models` and the other rooms have the rest, which this module answers to as well
+# the common names, which `dir(gamp_attention)` lists together with the subpackages
 __all__ = [
-    "ConvergenceError", "Dataset", "DotProductAttention", "ElasticNet", "GampState", "LabelledDataset", "LinearLabels",
-    "LogisticLoss", "Overlaps", "Ridge", "SoftmaxTeacher", "SquaredLoss", "__version__", "attention_model",
-    "bayes_thresholds", "branches", "compare", "debias", "gamp_step", "glm_model", "gradient", "initial_state",
-    "law_of", "leave_one_out", "linear_baseline", "minimize_risk", "mixture_model", "paper_model", "phase_boundaries",
-    "plot_comparison", "plot_phase_diagram", "plot_trajectory", "register_attention", "register_loss",
-    "register_penalty", "regularization_path", "run_bayes_amp", "run_gamp", "sample", "solve_bayes_state_evolution",
-    "solve_state_evolution", "sweep", "train_loss", "trajectory",
+    "ConvergenceError", "Dataset", "DotProductAttention", "ElasticNet", "GampState", "LabelledDataset",
+    "LinearLabels", "LogisticLoss", "Overlaps", "Ridge", "SoftmaxTeacher", "SquaredLoss", "__version__",
+    "attention_model", "bayes_thresholds", "branches", "compare", "debias", "gamp_step", "glm_model", "gradient",
+    "initial_state", "law_of", "leave_one_out", "linear_baseline", "minimize_risk", "mixture_model",
+    "paper_model", "phase_boundaries", "plot_comparison", "plot_phase_diagram", "plot_trajectory",
+    "register_attention", "register_loss", "register_penalty", "regularization_path", "run_bayes_amp", "run_gamp",
+    "sample", "solve_bayes_state_evolution", "solve_state_evolution", "sweep", "train_loss", "trajectory",
+]  # fmt: skip
+_COMMON = tuple(__all__)
+
+__all__ += [
+    "AttentionLoss", "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath",
+    "Branches", "ClassLabels", "ClassLaw", "Comparison", "CoordinateClasses", "CoordinateLaw", "DataLaw",
+    "DebiasedWeights", "Denoised", "Departure", "DescentResult", "DistributedDataset", "GLMModel", "GampResult",
+    "History", "IntensityLabels", "KinkWarning", "LeaveOneOut", "LinearBaseline", "LinearFit", "LogisticLabels",
+    "MixtureModel", "Model", "MultinomialLoss", "PhaseBoundaries", "PhaseRetrievalLoss", "ReferenceErrors",
+    "ReferenceVerdict", "RegularizationPath", "SampledLaw", "SpectralDirections", "SpectralOverlap", "Stability",
+    "StartRecord", "StateEvolutionResult", "Status", "Sweep", "Trajectory", "bayes_fixed_points",
+    "continue_branch", "coordinate_law", "denoise", "fit_linear_baseline", "law_from_samples", "local_pool",
+    "power_law_spectrum", "reference_errors", "sign_positions", "sparse_teacher", "spectral_directions",
+    "spectral_overlap", "subset_positions", "to_dataset",
 ]  # fmt: skip
 
-_ESTIMATORS = ("GampAttention", "GampClassifier", "GampRegressor")  # not in __all__: they need scikit-learn
-_ROOMS = (
+_ESTIMATORS = ("GampAttention", "GampClassifier", "GampRegressor")
+_SUBPACKAGES = (
     "baselines", "bayes", "data", "denoisers", "estimators", "experiments", "gamp", "losses", "models", "penalties",
     "results", "state_evolution",
 )  # fmt: skip
 
+
+def __dir__() -> list[str]:
+    return [*_COMMON, *_ESTIMATORS, *_SUBPACKAGES]
+
+
 if TYPE_CHECKING:
     from gamp_attention import estimators  # noqa: F401
-    from gamp_attention.baselines import *  # noqa: F403
-    from gamp_attention.bayes import *  # noqa: F403
-    from gamp_attention.data import *  # noqa: F403
-    from gamp_attention.denoisers import *  # noqa: F403
-    from gamp_attention.estimators import *  # noqa: F403
-    from gamp_attention.experiments import *  # noqa: F403
-    from gamp_attention.gamp import *  # noqa: F403
-    from gamp_attention.losses import *  # noqa: F403
-    from gamp_attention.models import *  # noqa: F403
-    from gamp_attention.penalties import *  # noqa: F403
-    from gamp_attention.results import *  # noqa: F403
-    from gamp_attention.state_evolution import *  # noqa: F403
+    from gamp_attention.estimators import GampAttention, GampClassifier, GampRegressor  # noqa: F401
 else:
 
-    def __dir__():
-        return [*__all__, *_ESTIMATORS, *_ROOMS]
-
-    def __getattr__(name):
-        """Names of the rooms, estimators when they are asked for, names of earlier versions, and what may be meant."""
-        from importlib import import_module
-
+    def __getattr__(name: str):
+        """Import the estimators at first use, because scikit-learn is an optional dependency."""
         if name == "estimators" or name in _ESTIMATORS:
-            room = import_module("gamp_attention.estimators")
-            return room if name == "estimators" else getattr(room, name)
-        rooms = {room: import_module(f"gamp_attention.{room}") for room in _ROOMS if room != "estimators"}
-        for room in rooms.values():
-            if name in room.__all__:
-                return getattr(room, name)
-        if name == "Classes":
-            import warnings
-
-            warnings.warn("gamp_attention.Classes is now called CoordinateClasses", DeprecationWarning, stacklevel=2)
-            return rooms["models"].CoordinateClasses
-        from difflib import get_close_matches
-
-        known = [*__all__, *_ESTIMATORS, *(each for room in rooms.values() for each in room.__all__)]
-        near = [] if name.startswith("_") else get_close_matches(name, known, 1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{meant}")
+            estimators = import_module("gamp_attention.estimators")
+            return estimators if name == "estimators" else getattr(estimators, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Imports point one way, from floor to floor of the house: no room needs one above or beside it, not even for types."""
+"""The layers of the package: a module imports from its subpackage or from lower layers, also for types."""
 
 import ast
 from functools import cache
@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "gamp_attention"
-# From the ground up; rooms of one floor do not know each other. Files of the root count as rooms.
-FLOORS = (
+# From the lowest layer to the highest; subpackages of one layer do not import from each other. A module of the top
+# folder counts as a subpackage.
+LAYERS = (
     "_version",
     "_core",
     "results",
@@ -20,12 +21,12 @@ FLOORS = (
     "estimators",
     "cli",
 )
-INNER = {  # rooms within a room, from the ground up
+INNER_LAYERS = {  # layers within a subpackage, from the lowest
     "state_evolution": ("equations", "rules", "dynamics", "fixed_points", "continuation"),
-    "experiments": ("sweeps", "comparison phase_diagram inference", "figures", "fit_picture path_picture"),
+    "experiments": ("sweeps", "comparison phase_diagram inference", "figures"),
 }
 HEAVY = {"torch", "matplotlib", "xarray", "h5py", "distributed", "sklearn"}
-LATE = "estimators"  # a room that is imported when it is asked for
+LAZY = "estimators"  # imported at first use, since scikit-learn is optional
 
 
 def module_name(path):
@@ -38,12 +39,12 @@ MODULES = {
 
 
 def imports(node, inside=True):
-    """Dotted names of all that is imported, for types too; with what is imported inside of functions or not."""
+    """Yield the dotted names of all imports, including imports for types; `inside` functions as well or not."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
-            yield from (each.name for each in child.names)
+            yield from (alias.name for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
-            yield from (f"{child.module}.{each.name}" for each in child.names)
+            yield from (f"{child.module}.{alias.name}" for alias in child.names)
         elif inside or not (isinstance(child, ast.FunctionDef) or _is_for_types(child)):
             yield from imports(child, inside)
 
@@ -53,76 +54,76 @@ def _is_for_types(node):
 
 
 @cache
-def needed(module):
-    """Modules of the package that one imports itself."""
+def imported_modules(module):
+    """Return the modules of the package that `module` imports directly."""
     names = [name for name in imports(ast.parse(MODULES[module].read_text())) if name.startswith("gamp_attention.")]
     parts = [name.split(".")[1:] for name in names]
     return {next(name for name in (".".join(part), ".".join(part[:-1])) if name in MODULES) for part in parts}
 
 
-def arrows(depth, within=""):
-    """Pairs of rooms, the first of which imports from the second: of the house, or of those within a room."""
-    found = set()
+def import_pairs(depth, within=""):
+    """Return pairs of subpackages, of which the first imports from the second."""
+    pairs = set()
     for module in MODULES:
-        for other in needed(module):
+        for other in imported_modules(module):
             if module.startswith(within) and other.startswith(within):
                 pair = tuple([*name.split("."), ""][depth] for name in (module, other))
                 if pair[0] != pair[1] and all(pair):
-                    found.add(pair)
-    return found
+                    pairs.add(pair)
+    return pairs
 
 
-def upwards(pairs, floors):
-    """Of pairs of rooms, those that do not point down."""
-    floor = {room: number for number, rooms in enumerate(floors) for room in rooms.split()}
-    return {pair for pair in pairs if floor[pair[0]] <= floor[pair[1]]}
+def upward(pairs, layers):
+    """Return the pairs that do not point to a lower layer."""
+    level = {name: number for number, names in enumerate(layers) for name in names.split()}
+    return {pair for pair in pairs if level[pair[0]] <= level[pair[1]]}
 
 
-def test_every_room_has_a_floor():
-    assert {module.partition(".")[0] for module in MODULES} == set(" ".join(FLOORS).split())
+def test_every_subpackage_has_a_layer():
+    assert {module.partition(".")[0] for module in MODULES} == set(" ".join(LAYERS).split())
 
 
-def test_no_room_needs_one_above_or_beside_it():
-    assert upwards(arrows(0), FLOORS) == set()
+def test_no_subpackage_imports_from_its_own_or_a_higher_layer():
+    assert upward(import_pairs(0), LAYERS) == set()
 
 
-@pytest.mark.parametrize("room", INNER)
-def test_no_inner_room_needs_one_above_or_beside_it(room):
-    assert upwards(arrows(1, within=f"{room}."), INNER[room]) == set()
+@pytest.mark.parametrize("subpackage", INNER_LAYERS)
+def test_no_inner_subpackage_imports_from_its_own_or_a_higher_layer(subpackage):
+    assert upward(import_pairs(1, within=f"{subpackage}."), INNER_LAYERS[subpackage]) == set()
 
 
 @pytest.mark.parametrize("rule", ["split", "sobol", "lines", "line_track"])
-def test_quadrature_rules_know_no_model(rule):
-    assert [name for name in needed(f"state_evolution.rules.{rule}") if name.startswith("models.")] == []
+def test_quadrature_rules_import_no_model(rule):
+    assert [name for name in imported_modules(f"state_evolution.rules.{rule}") if name.startswith("models.")] == []
 
 
-def test_no_module_needs_itself():
+def test_there_are_no_import_cycles():
     def closure(module):
-        found, waiting = set(), [module]
+        reached, waiting = set(), [module]
         while waiting:
-            new = needed(waiting.pop()) - found
-            found |= new
+            new = imported_modules(waiting.pop()) - reached
+            reached |= new
             waiting += new
-        return found
+        return reached
 
     assert [module for module in MODULES if module in closure(module)] == []
 
 
-def test_every_room_says_what_it_is_for_in_a_sentence():
+def test_every_subpackage_has_a_docstring_that_begins_with_a_sentence():
     for path in PACKAGE.rglob("__init__.py"):
-        told = ast.get_docstring(ast.parse(path.read_text()))
-        assert told is not None, path
-        assert told.partition("\n")[0].endswith("."), path
+        docstring = ast.get_docstring(ast.parse(path.read_text()))
+        assert docstring is not None, path
+        assert docstring.partition("\n")[0].endswith("."), path
 
 
-def test_heavy_libraries_are_imported_inside_of_functions():
-    found = {module: {name.partition(".")[0] for name in imports(ast.parse(path.read_text()), inside=False)}
-             for module, path in MODULES.items()}  # fmt: skip
-    heavy = {module for module, names in found.items() if names & HEAVY}
-    assert {module.partition(".")[0] for module in heavy} == {LATE}
-    assert all(found[module] & HEAVY == {"sklearn"} for module in heavy)
+def test_heavy_libraries_are_imported_inside_functions():
+    imported = {module: {name.partition(".")[0] for name in imports(ast.parse(path.read_text()), inside=False)}
+                for module, path in MODULES.items()}  # fmt: skip
+    heavy = {module for module, names in imported.items() if names & HEAVY}
+    assert {module.partition(".")[0] for module in heavy} == {LAZY}
+    assert all(imported[module] & HEAVY == {"sklearn"} for module in heavy)
 
 
-def test_no_room_imports_the_late_one():
-    assert [module for module in MODULES if any(name.partition(".")[0] == LATE for name in needed(module))
-            and module.partition(".")[0] != LATE] == []  # fmt: skip
+def test_no_subpackage_imports_the_lazy_subpackage():
+    assert [module for module in MODULES if any(name.partition(".")[0] == LAZY for name in imported_modules(module))
+            and module.partition(".")[0] != LAZY] == []  # fmt: skip

@@ -38,11 +38,6 @@ def test_power_law_has_its_exponent_and_its_trace():
     assert np.allclose(halves / halves[0], np.array([1, 2, 3, 4, 6, 8, 10.0]) ** -1.5)
 
 
-def test_coordinate_classes_are_found_by_their_old_name():
-    with pytest.warns(DeprecationWarning, match="CoordinateClasses"):
-        assert ga.Classes is ga.CoordinateClasses
-
-
 def test_samples_have_the_moments_of_the_law():
     """Class sizes are fixed by d, so the moments of γ and τ are exact; those of the teacher fluctuate by 1/√d."""
     law = mixed_law(t=2)
