@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from docs._results import number, stored
-from validation.paper._published_tables import table
+from validation.paper.published import table
 
 OWN = {"semantic": "theta", "positional": "m"}
 ARCHITECTURES = {"correlated_tokens": "correlated", "untied_weights": "untied", "value_matrix": "value"}

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ROOT, interrupted
 from validation.__main__ import main
 from validation._tools import catalogue
-from validation._tools.trials import origin
+from validation._tools.resumable import origin
 
 SCRIPTS = catalogue.scripts()
 STORED = sorted((catalogue.ROOT / "results").glob("*.json"))

@@ -6,9 +6,8 @@ import pytest
 
 import gamp_attention as ga
 from validation._tools.calls import ELSEWHERE, GIVEN, LINES, extremes, slots
-from validation._tools.judges import judged
+from validation._tools.evaluation import Patient, judged
 from validation._tools.names import PUBLIC
-from validation._tools.patience import Patient
 
 SIZES = ("0", "-1", "1e-300", "1e-30", "1e30", "1e160", "1e300", "-1e300", "float('nan')", "float('inf')", "10**18")
 PATIENCE = 1.0  # seconds of the processor
@@ -41,7 +40,7 @@ def test_calls_are_valid():
     from tempfile import TemporaryDirectory
 
     from validation._tools.calls import problems
-    from validation._tools.judges import Watched
+    from validation._tools.evaluation import Watched
 
     with TemporaryDirectory() as folder:
         names = problems(folder) | {"ga": Watched()}

@@ -19,7 +19,7 @@ import scipy
 import gamp_attention as ga
 from gamp_attention.experiments.sweeps import store
 from validation._tools.catalogue import ROOT, open_results, stored
-from validation._tools.parts import store as write
+from validation._tools.resumable import store as write
 
 FINEST = 1e-5  # error that is told from zero in tables
 

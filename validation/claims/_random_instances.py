@@ -1,5 +1,9 @@
 """Random instances of every model family of the manual, for runs with default settings."""
 
+import json
+import sys
+import time
+
 import numpy as np
 
 import gamp_attention as ga
@@ -150,3 +154,23 @@ def has_asymptotic_risk(data):
     except ValueError:
         return False
     return True
+
+
+def main(seeds):
+    """Run message passing with default settings on the first instances and print each time as a line of JSON.
+
+    `default_runs --base` starts this in two checkouts of the package.
+    """
+    for seed in range(seeds):
+        for family in FAMILIES:
+            data, start, risk = instance(family, seed)
+            if seed == 0:
+                ga.run_gamp(data, start, risk, max_iter=2)  # compile before the time is measured
+            began = time.process_time()
+            result = ga.run_gamp(data, start, risk)
+            row = {"family": family, "seed": seed, "seconds": time.process_time() - began}
+            print(json.dumps(row | {"status": result.status.value, "n_iter": result.n_iter}), flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

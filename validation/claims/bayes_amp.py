@@ -17,7 +17,7 @@ import gamp_attention as ga
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.drawing import legend_below
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.2), n_tokens=1)
 SPECTRUM = ga.coordinate_law(ga.power_law_spectrum(1.0, 4))

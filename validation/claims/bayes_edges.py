@@ -25,7 +25,7 @@ from scipy.special import expit, gamma, log_ndtr
 import gamp_attention as ga
 from gamp_attention.experiments.figures import figure
 from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 ALPHAS = [1e-3, 3e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.7, 1.05, 2.0, 5.0, 10.0, 30.0, 100.0, 1e3, 1e4]
 QUICK_ALPHAS = [1e-3, 1.05, 1e4]

@@ -18,7 +18,7 @@ import gamp_attention as ga
 from gamp_attention.bayes.averages import INTEGRALS
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 SIGNS = ga.CoordinateLaw([0.5, 0.5], np.ones((2, 1)), np.zeros((2, 1)), [[1.0], [-1.0]], np.zeros((2, 1, 1)))
 SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.1), n_tokens=1)

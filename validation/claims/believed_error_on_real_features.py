@@ -23,9 +23,9 @@ import gamp_attention as ga
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
 from gamp_attention.experiments.inference.leave_one_out import sample_errors
 from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 from validation.claims._exact_refits import exact_errors
-from validation.claims._own_features import size, softmax
+from validation.claims.own_data_calls import size, softmax
 
 SAMPLED = ("correlated", "row norms", "common factor", "heavy tails")
 REAL = {"diabetes": ("ridge", "lasso"), "breast cancer": ("logistic",), "digits": ("ridge", "logistic")}

@@ -14,7 +14,7 @@ import numpy as np
 
 import gamp_attention as ga
 from validation._tools.report import Verdict, counts_table, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 PROBLEMS, QUICK = 200, 4
 RANGE = 0.4, 1.6  # of α

@@ -25,7 +25,7 @@ import gamp_attention as ga
 from gamp_attention.experiments.figures import DARK, GREY, figure
 from gamp_attention.experiments.inference.leave_one_out import sample_errors
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 NOISE = ga.LinearLabels(noise=0.5)
 PROBLEMS = {

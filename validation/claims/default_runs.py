@@ -25,12 +25,12 @@ import numpy as np
 import gamp_attention as ga
 from validation._tools.checkouts import BASE, side_by_side
 from validation._tools.report import Verdict, counts_table, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 from validation.claims._random_instances import FAMILIES, instance
 
 SEEDS = 84  # of each of the twelve families
 MOST_DENSE, EVERY = 150, 3  # weights up to which, and seeds of which, the dense Hessian is computed
-SCRIPT = Path(__file__).with_name("_default_times.py")
+SCRIPT = Path(__file__).with_name("_random_instances.py")
 STEP = 1e-5  # of its differences
 FLAT = 1e-3  # eigenvalues nearer to zero, in λ, have no sign that differences could tell
 SLACK = 1.01  # of the tolerance, for rounding in the second computation

@@ -22,7 +22,7 @@ import gamp_attention as ga
 from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, figure
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentPaths
 from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 from validation.claims.trajectories import slope_and_error
 
 ALPHA = 1.5

@@ -18,7 +18,7 @@ from gamp_attention.data.test_error import sampled_test_error
 from gamp_attention.experiments.figures import DARK, figure
 from gamp_attention.gamp.many_starts import agreement_of
 from validation._tools.report import Verdict, counts_table, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 WEAK = 1 / 6  # α_w
 RATIOS = (0.6, 1.5, 2.25, 3.0, 3.6, 4.5, 6.0, 9.0)  # α in units of it

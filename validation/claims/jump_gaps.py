@@ -13,18 +13,91 @@ is below 10 %, and over five times as large for the jump mass. Without jumps the
 0 and that of the derivative's fixed point, and the training loss has none, to three standard errors.
 """
 
+from typing import NamedTuple
+
 import numpy as np
+from scipy.optimize import brentq
 
 import gamp_attention as ga
 from gamp_attention._core.text import plain
 from gamp_attention.data.risk import overlaps, risk_at, susceptibility
+from gamp_attention.experiments.figures import COLOURS, DARK, figure
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.stability import STABILITY
 from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
-from validation.claims._jump_rows import rows
-from validation.claims._jump_table import draw, markdown, scattered
+from validation._tools.resumable import run_trials
+from validation.claims.general_models import mixture, teacher
+
+
+class Row(NamedTuple):
+    """A model on one of its branches: `quick` for the reduced run; `more` with L-BFGS and other d, too.
+
+    `held_out` rows were chosen after the relation had been found on the others.
+    """
+
+    name: str
+    model: ga.Model
+    alpha: float = 1.5
+    branch: str = "positional"
+    quick: bool = False
+    more: bool = False
+    held_out: bool = False
+    rtol: float = 1e-3
+
+
+def rows():
+    """Every row by name."""
+    paper, build, law = ga.paper_model, ga.attention_model, ga.coordinate_law
+    power = build(coordinates=law(ga.power_law_spectrum(1.0, 8)))
+    mild = build(coordinates=law(ga.power_law_spectrum(0.5, 8)))
+    large, other, mixed = [[5, -3], [2, 4]], [[0.3, 0.7], [0.8, 0.2]], [[2, -1], [-1, 2]]
+    three = ga.mixture_model([[0.5, 0, 0], [0, 0.3, 0], [0, 0, 0.2]], [[0.3, 0, -0.5], [0.2, 0.1, -0.3]])
+    spread = ga.mixture_model(np.diag([0.6, 0.3, 0.1]), [[0.2, 0.4, 0.8], [-0.2, -0.1, 0.3]], sigma=0.45)
+    causal = ga.DotProductAttention(causal=True)
+    found = [
+        Row("paper", paper(0.3), quick=True, more=True),
+        Row("α = 0.5", paper(0.3), 0.5),
+        Row("α = 1", paper(0.3), 1.0),
+        Row("α = 2", paper(0.3), 2.0),
+        Row("ω = 0.15, α = 1", paper(0.15), 1.0, more=True),
+        Row("ω = 0.15, α = 0.5", paper(0.15), 0.5),
+        Row("ω = 0.5", paper(0.5)),
+        Row("ω = 0.8", paper(0.8)),
+        Row("σ = 0.35", paper(0.3, 0.35)),
+        Row("σ = 0.6, α = 0.7", paper(0.3, 0.6), 0.7),
+        Row("λ = 0.005, α = 1", paper(0.3, lam=0.005), 1.0),
+        Row("λ = 0.015", paper(0.3, lam=0.015)),
+        Row("A = [[5, −3], [2, 4]], ω = 0.5, α = 2", paper(0.5, A=large), 2.0, quick=True, more=True),
+        Row("A = [[5, −3], [2, 4]], ω = 0.5, α = 1", paper(0.5, A=large), 1.0),
+        Row("A = [[5, −3], [2, 4]], ω = 0.3, α = 1", paper(0.3, A=large), 1.0),
+        Row("A = [[2, −1], [−1, 2]], α = 1", paper(0.3, A=mixed), 1.0),
+        Row("A = [[2, −1], [−1, 2]], ω = 0.6, α = 2", paper(0.6, A=mixed), 2.0),
+        Row("A = [[.3, .7], [.8, .2]], α = 0.7", paper(0.3, A=other), 0.7),
+        Row("power law a = 1, α = 0.5", power, 0.5, more=True),
+        Row("power law a = 1, α = 0.8", power, 0.8),
+        Row("power law a = 0.5, α = 1", mild, 1.0),
+        Row("two classes, means 0.2", mixture(0.2)),
+        Row("two classes, means 0.5, α = 1", mixture(0.5), 1.0),
+        Row("three classes", three, more=True),
+        Row("three classes, α = 0.7", three, 0.7),
+        Row("teacher at temperature 0.5, α = 0.7", build(teacher=teacher(temperature=0.5)), 0.7),
+        Row("teacher at temperature 2, α = 1", build(teacher=teacher(temperature=2.0)), 1.0),
+        Row("student at temperature 0.5, α = 0.7", build(student=ga.DotProductAttention(0.5)), 0.7),
+        Row("student at temperature 2", build(student=ga.DotProductAttention(2.0))),
+        Row("causal", build(student=causal, teacher=teacher(causal=True)), held_out=True),
+        Row("σ_l = 0.4, 0.6", build(sigma=[0.4, 0.6]), held_out=True),
+        Row("τ = (1, −0.5), α = 1", build(tau=[1, -0.5]), 1.0, held_out=True),
+        Row("λ = 0.02, ω = 0.15", paper(0.15, lam=0.02), held_out=True),
+        Row("A = [[1, 0], [0, 1]], ω = 0.2", paper(0.2, A=[[1, 0], [0, 1]]), held_out=True),
+        Row("three classes, means 0.2 to 0.8, α = 0.5", spread, 0.5, held_out=True),
+        Row("semantic", paper(0.3), branch="semantic", quick=True),
+        Row("semantic, σ = 0.8", paper(0.3, 0.8), branch="semantic"),
+        Row("semantic, power law a = 1", power, branch="semantic"),
+        Row("semantic, teacher at temperature 2", build(teacher=teacher(temperature=2.0)), branch="semantic"),
+    ]  # fmt: skip
+    return {row.name: row for row in found}
+
 
 D, SEEDS, OTHER_D = 800, 8, {400: 16, 1600: 6}
 QUICK_D, QUICK_SEEDS, QUICK_RTOL = 200, 6, 1e-2
@@ -183,6 +256,79 @@ def judge(verdict, parts, quick):
         verdict.check(sum(a > 3 for a in away) == 0, f"{key} is {words} in all, to {max(away):.1f} standard errors")
     largest = {key: min(part["gaps"][key][0] for part in main) for key in ("V", "q")}
     return fits | {"models": len(main), "largest": largest}
+
+
+HEADS = (
+    "model", "α", "d", "minima", "jump mass / V̂", "shift of V", "derivative's V", "V of minima", "over shift", "q",
+    "m", "ε_t",
+)  # fmt: skip
+
+
+def scattered(x, gaps):
+    """Factor c of gap = c x, and the scatter of c over models beyond the errors: random effects."""
+    gaps, x = np.array(gaps), np.array(x)
+    ratio, error = gaps[:, 0] / x, np.abs(gaps[:, 1] / x)
+
+    def surplus(spread):
+        weight = 1 / (error**2 + spread**2)
+        return (weight * (ratio - (weight @ ratio) / weight.sum()) ** 2).sum() - (len(x) - 1)
+
+    spread = brentq(surplus, 0, 10 * np.abs(ratio).max()) if surplus(0) > 0 else 0.0
+    weight = 1 / (error**2 + spread**2)
+    return float((weight @ ratio) / weight.sum()), float(spread)
+
+
+def markdown(parts):
+    """One line for each model, d and method."""
+    lines = ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
+    for part in parts:
+        gap, error = part["gaps"]["V"]
+        jumps = abs(part["jump_share"]) > STABILITY.negligible_jumps
+        over = f"{gap / part['shift']:.2f} ± {abs(error / part['shift']):.2f}" if jumps else "–"
+        end = [_percent(part["gaps"].get(key)) for key in ("q", "m", "train_loss")]
+        how = " (L-BFGS)" if part["method"] == "lbfgs" else ""
+        cells = [
+            part["name"].partition(", α =")[0], f"{part['alpha']:g}", f"{part['d']}{how}", str(part["n"]),
+            *(f"{100 * value:.1f} %" for value in (part["jump_share"], part["shift"], part["forms"]["V"])),
+            _percent(part["gaps"]["V"]), over, *end,
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _percent(gap):
+    if gap is None:
+        return "–"
+    return f"{100 * gap[0]:+.1f} ± {100 * gap[1]:.1f} %"
+
+
+def draw(parts, path):
+    """Gap of V against the three numbers that might predict it, and that of q."""
+    d = max({part["d"] for part in parts}, key=[part["d"] for part in parts].count)
+    shown = [part for part in parts if part["d"] == d and part["method"] == "gamp"]
+    numbers = {
+        "shift of V without jumps in V̂, %": lambda part: part["shift"],
+        "V: derivative's fixed point less Stein's, %": lambda part: part["forms"]["V"],
+        "jump mass / V̂, % (symlog)": lambda part: part["jump_share"],
+    }
+    with figure(path, 1, len(numbers), (4.4 * len(numbers), 4)) as axes:
+        for axis, (label, number) in zip(axes[0], numbers.items(), strict=True):
+            for part in shown:
+                gap, error = part["gaps"]["V"]
+                axis.errorbar(
+                    100 * number(part), 100 * gap, 200 * error, fmt="s" if part["held_out"] else "o", ms=4, lw=1,
+                    color=COLOURS[part["branch"]], mfc="none" if part["held_out"] else None,
+                )  # fmt: skip
+            axis.axhline(0, color=DARK, lw=0.6)
+            axis.set(xlabel=label, ylabel=f"gap of V at d = {d}, %, ± 2 s.e.")
+        ends = np.array([100 * min(part["shift"] for part in shown), 0])
+        factor = STABILITY.gap_per_shift
+        axes[0, 0].plot(ends, factor * ends, color=DARK, lw=1, label=f"{factor} × shift")
+        axes[0, 0].legend(frameon=False, loc="upper left")
+        axes[0, 2].set_xscale("symlog", linthresh=5)
+        axes[0, 2].set(xlim=(-4000, 2), xticks=(-1000, -100, -10, 0), xticklabels=("−1000", "−100", "−10", "0"))
+        axes[0, 2].minorticks_off()
+        axes[0, 0].figure.suptitle("Open squares: models chosen after the factor was measured")
 
 
 def main():

@@ -16,7 +16,7 @@ from gamp_attention.data.test_error import sampled_test_error
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
 from gamp_attention.experiments.inference.neighbours import at_lam
 from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 KINDS = {
     "ridge": (lambda: ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5)), 2.0, 500),

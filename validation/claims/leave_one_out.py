@@ -24,7 +24,7 @@ from gamp_attention.experiments.figures import DARK, GREY, figure
 from gamp_attention.experiments.inference.leave_one_out import data_fields, sample_errors
 from gamp_attention.experiments.inference.refits import refit
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 NOISY = {"omega": 0.2, "sigma": 0.8, "score_noise": 0.3}
 KINDS = {

@@ -31,7 +31,7 @@ from gamp_attention.experiments.figures import figure
 from gamp_attention.losses.dot_product import softmax_rows
 from validation._tools.drawing import legend_below
 from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 SAMPLES = {2: 96, 3: 72, 5: 48, 9: 36, 16: 32, 32: 32}  # n for each L
 RANKS, KINDS = (1, 2, 4, 8), ("planted", "noisy", "trained", "random")

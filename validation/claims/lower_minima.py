@@ -21,7 +21,7 @@ import gamp_attention as ga
 from gamp_attention.data.risk import risk_at
 from gamp_attention.data.test_error import sampled_test_error
 from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 GRID = {"alpha": (1.0, 2.0), "s": (0.0, 0.3, 0.6), "lam": (0.01, 0.1)}
 D, SEEDS, SIGMA, OMEGA = 100, 100, 0.8, 0.2

@@ -18,7 +18,7 @@ import gamp_attention as ga
 from gamp_attention.data.test_error import sampled_test_error
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, counts_table, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 WANTED = {1.0: 0.8, 1.5: 0.95}  # shares of instances, by α
 INSTANCES, DIM = 40, 300

@@ -25,7 +25,7 @@ import gamp_attention as ga
 from gamp_attention.data.test_error import sampled_test_error
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 ALPHAS, LAMBDAS = (1.0, 2.0, 4.0), (0.003, 0.01, 0.03, 0.1)
 SIGMA, MOST_NOISE, HALVINGS = 0.5, 1.0, 6

@@ -24,7 +24,7 @@ import gamp_attention as ga
 from gamp_attention.data.law.spectrum import Resolvent, Spectrum
 from gamp_attention.data.test_error import sampled_test_error
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 ALPHA, D = 2.0, 400
 SEEDS = {"power law": 6, "shapes": 6, "held positions": 6, "logistic": 6, "mixture": 2}

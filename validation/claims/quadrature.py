@@ -14,8 +14,8 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments.figures import DARK, figure
-from validation._tools.parts import kept_rows
 from validation._tools.report import Verdict, options
+from validation._tools.resumable import kept_rows
 
 PROBLEMS, ASKED = 60, (1e-3, 1e-4)  # asked of every other problem
 FINER = 0.1  # accuracy of the finer run, in units of that

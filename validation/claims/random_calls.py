@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from validation._tools.calls import ATTENTION, BUILDERS, EFFORT, LINES, MODELS, OWN, USES, Slot, replaced, slots
-from validation._tools.patience import Patient
+from validation._tools.evaluation import Patient
 from validation._tools.report import Verdict, counts_table, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 BLOCK, BLOCKS, QUICK_BLOCK, QUICK_BLOCKS = 25, 80, 25, 2
 LIMIT, LIMITS = 5.0, {"phase_boundaries": 90.0, "compare": 60.0, "branches": 30.0, "continue_branch": 30.0}  # seconds

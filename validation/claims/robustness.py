@@ -23,7 +23,7 @@ from gamp_attention.state_evolution.equations.units import relative_change
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.rules.choice import first_rule
 from validation._tools.report import Verdict, counts_table, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 TOL, RTOL = 1e-8, 1e-2
 SLACK = 1.01  # of the tolerance, for rounding in the second computation

@@ -15,8 +15,8 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
-from validation._tools.parts import kept_rows
 from validation._tools.report import Verdict, options
+from validation._tools.resumable import kept_rows
 
 ALPHAS = (1.0, 1.5, 2.0)  # at α = 3 most runs leave for the semantic branch
 SEEDS = {1000: 16, 2000: 8, 8000: 6, 4000: 8}  # the largest d at α = 1.5 alone

@@ -19,7 +19,7 @@ import gamp_attention as ga
 from gamp_attention.denoisers.spectral_weights import WEIGHTS
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 ALPHAS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 SIZES = {500: 48, 1000: 32, 2000: 16}

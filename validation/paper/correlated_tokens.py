@@ -8,8 +8,7 @@ that of the turned problem, to 1e-10. α_c is within 3 standard errors plus α_c
 is larger than with independent tokens by more than 3 errors, as the paper reports.
 """
 
-from validation.paper._architectures.checks import judge_lines, judge_shift
-from validation.paper._architectures.study import main
+from validation.paper._architectures.study import judge_lines, judge_shift, main
 
 SAME = 1e-10  # relative
 

@@ -17,11 +17,51 @@ Two checks fail: the one on trajectories, for that reason; and one cell is not s
 import numpy as np
 
 import gamp_attention as ga
+from gamp_attention.state_evolution.dynamics.message_paths import MessagePaths
+from gamp_attention.state_evolution.dynamics.start_law import start_law
+from gamp_attention.state_evolution.dynamics.weight_paths import weights_of
+from gamp_attention.state_evolution.equations.channel import conjugates
+from gamp_attention.state_evolution.equations.components import scattered
 from validation._tools import catalogue
 from validation._tools import landscape as land
 from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
-from validation.paper._at_rest import at_rest
+from validation._tools.resumable import run_trials
+
+ITERATIONS, LAST, APART, REST_PATHS, REPLICAS = 60, 10, 10, 1024, 4
+
+
+def at_rest(omega, alpha, damping):
+    """From the positional start, over the last iterations: q, that of the steps averaged by damping, and what is kept.
+
+    x^{t+1} = (1 − β) x^t + β η^t: "q" is E[x²] and "step_q" E[η²], the latter with its standard error;
+    "kept" is the correlation of weights ten iterations apart, 1 if they have come to rest.
+    """
+    found = np.array([_replica(ga.paper_model(omega), alpha, damping, seed) for seed in range(REPLICAS)])
+    q, step_q, kept = found.mean(axis=0).tolist()
+    error = float(found[:, 1].std(ddof=1) / np.sqrt(REPLICAS))
+    return {"q": q, "step_q": step_q, "kept": kept, "step_q_error": error}
+
+
+def _replica(model, alpha, damping, seed):
+    rng = np.random.default_rng(seed)
+    weights = weights_of(model, start_law(model, "positional"), ITERATIONS, REST_PATHS, rng)
+    paths = [MessagePaths(component, REST_PATHS, ITERATIONS, rng) for component in model.components]
+    before, told, squares = weights.covariances(), [], []
+    for t in range(ITERATIONS):
+        now = weights.overlaps()
+        moments = scattered(model.components, [path.advance(now, before) for path in paths])
+        q_hats = [sum(path.share * block for path, block in zip(paths, blocks, strict=True))
+                  for blocks in zip(*(path.q_hats(alpha) for path in paths), strict=True)]  # fmt: skip
+        weights.step(conjugates(model, alpha, now, moments), q_hats, damping)
+        after = weights.covariances()
+        if t >= ITERATIONS - LAST:
+            new, with_old, far = (after[k][0, 0, 0] for k in (-1, -2, -1 - APART))
+            step = (new - 2 * (1 - damping) * with_old + (1 - damping) ** 2 * before[-1][0, 0, 0]) / damping**2
+            told.append((new, step, far / np.sqrt(new * squares[t - APART])))
+        squares.append(after[-1][0, 0, 0])
+        before = after
+    return np.mean(told, axis=0)
+
 
 OMEGAS = land.OMEGAS[::2]
 QUICK = {"alpha": land.ALPHAS[[13, 18]], "omega": land.OMEGAS[[4, 14]]}

@@ -22,10 +22,69 @@ semantic branch in GAMP's own at least two times in three; the positional branch
 import numpy as np
 
 import gamp_attention as ga
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
+from gamp_attention.experiments.sweeps.jobs import row_overlaps
 from validation._tools import landscape as land
+from validation._tools.drawing import draw_judged, legend_below
 from validation._tools.report import Verdict, folder, options, pool
-from validation.paper._figure2_picture import draw
-from validation.paper._figure2_points import KEYS, OMEGA, points
+
+OMEGA = 0.3
+KEYS = ("q", "m", "theta", "train_loss", "test_error")
+
+
+def points(branch, theory, runs, descents, ends, lines):
+    """What is known of a branch at each α."""
+    table = []
+    for raw, se in zip(theory.rows, land.rows_of(theory), strict=True):
+        if se["branch"] != branch:
+            continue
+        alpha, exists = se["alpha"], se["status"] == "converged"
+        mine = [row for row in runs if (row["branch"], row["alpha"]) == (branch, alpha)]
+        kept, count = land.sorted_out(mine)
+        same = {row["seed"]: row for row in kept}
+        pairs, polished = (
+            [
+                (row, same[row["seed"]])
+                for row in table_of
+                if (row["branch"], row["alpha"], row["reached"]) == (branch, alpha, branch) and row["seed"] in same
+            ]
+            for table_of in (descents, ends)
+        )
+        table.append(
+            {
+                "alpha": alpha, "exists": exists, "status": se["status"], "count": count,
+                "judged": exists and land.inside(branch, alpha, {name: line["value"] for name, line in lines.items()}),
+                "theory": {k: se[k] if exists else np.nan for k in KEYS},
+                "theory_error": errors(raw) if exists else {},
+                "derivative": derivative(alpha, raw) if exists and branch == "positional" else {},
+                "gamp": land.statistics(kept, KEYS),
+                "elsewhere": [{k: r[k] for k in ("seed", "status", "reached", *KEYS)} for r in mine if r not in kept],
+                "gd": land.statistics([row for row, _ in pairs], KEYS),
+                "gd_minus_gamp": {k: [a[k] - b[k] for a, b in pairs] for k in KEYS},
+                "lbfgs_minus_gamp": {k: [a[k] - b[k] for a, b in polished] for k in KEYS},
+                "gamp_loss": [b["train_loss"] for _, b in pairs],
+            }
+        )  # fmt: skip
+    return table
+
+
+def errors(raw):
+    value = row_overlaps(raw, "overlaps_error").scalars()
+    return {k: float(value[k]) for k in ("q", "m", "theta")} | {
+        k: raw[f"{k}_error"] for k in ("train_loss", "test_error")
+    }
+
+
+def derivative(alpha, raw):
+    """The fixed point with the derivative's V̂, started from Stein's."""
+    se = ga.solve_state_evolution(
+        ga.paper_model(OMEGA), alpha, row_overlaps(raw), rtol=1e-3, response="derivative", stability=False
+    )
+    if not se.converged:
+        return {}
+    value = {k: abs(float(v)) for k, v in se.overlaps.scalars().items()}
+    return {k: value[k] for k in ("q", "m", "theta")} | {"train_loss": se.train_loss, "test_error": se.test_error}
+
 
 ABOVE, BELOW = 1e-2, -1e-3  # loss that descent reaches, relative to GAMP's, less one
 SAME, OFTEN = 1e-5, 2 / 3  # distance of overlaps in one minimum, and how often that must be so
@@ -36,6 +95,55 @@ JUDGED = {
 PUBLISHED = {"alpha_c": 1.24, "alpha_l": 1.45}
 SIZE = {"d": 1000, "alphas": range(25), "seeds": 16, "gd": (12, 18, 24), "gd_seeds": 2, "n_test": 4000}
 QUICK = {"d": 300, "alphas": (1, 6, 12, 18, 24), "seeds": 8, "gd": (18,), "gd_seeds": 2, "n_test": 2000}
+
+
+def draw(numbers, path):
+    with figure(path, 2, 3, (13, 7.2)) as axes:
+        for axis, key in zip(axes.flat, KEYS, strict=False):
+            for branch in land.BRANCHES:
+                _draw_branch(axis, key, branch, numbers[branch])
+            for name, style in (("alpha_c", "-"), ("alpha_l", ":")):
+                if numbers["lines"][name]["value"]:
+                    label = {"alpha_c": r"$\alpha_c$", "alpha_l": r"$\alpha_l$"}[name]
+                    axis.axvline(numbers["lines"][name]["value"], color=GREY, ls=style, lw=1, label=label)
+            axis.set(title=land.LABELS[key], xlabel=r"$\alpha = n/d$", xlim=(0, None))
+        axes[1, 1].axhline(numbers["baseline"], color=DARK, ls="--", lw=1.2, label="linear baseline")
+        _draw_gap(axes[1, 2], numbers["positional"])
+        legend_below(axes[1, 1], columns=5)
+        axes[0, 0].figure.suptitle(f"ω = {OMEGA:g}, d = {numbers['d']}, exact risk; bars: 2 s.e.")
+
+
+def _draw_branch(axis, key, branch, table):
+    alpha = land.numbers([p["alpha"] for p in table])
+    axis.plot(
+        alpha,
+        land.numbers([p["theory"][key] for p in table]),
+        color=COLOURS[branch],
+        label=f"{branch}, state evolution",
+    )
+    mean, error = (land.numbers([p["gamp"][key][what] for p in table]) for what in ("mean", "error"))
+    judged = np.array([p["judged"] for p in table])
+    draw_judged(axis, alpha, mean, error, judged, COLOURS[branch], branch)
+    ends = [p for p in table if p["gd"][key]["mean"] is not None and np.isfinite(p["gd"][key]["mean"])]
+    if ends:
+        axis.plot([p["alpha"] for p in ends], [p["gd"][key]["mean"] for p in ends], "D", ms=9, mfc="none",
+                  mec=DARK, label="GD, few instances")  # fmt: skip
+        same = [p["gd"][key]["mean"] - np.mean(p["gd_minus_gamp"][key]) for p in ends]
+        axis.plot([p["alpha"] for p in ends], same, "+", ms=7, color=DARK, label="GAMP, the same instances")
+
+
+def _draw_gap(axis, table):
+    """q of the positional branch relative to Stein's fixed point."""
+    shown = [p for p in table if p["exists"] and p["derivative"]]
+    alpha, stein = (land.numbers(v) for v in ([p["alpha"] for p in shown], [p["theory"]["q"] for p in shown]))
+    axis.axhline(0, color=COLOURS["positional"], label="Stein's V̂")
+    gap = land.numbers([p["derivative"]["q"] for p in shown]) / stein - 1
+    axis.plot(alpha, 100 * gap, color=DARK, ls="--", label="the derivative's V̂")
+    mean, error = (land.numbers([p["gamp"]["q"][what] for p in shown]) for what in ("mean", "error"))
+    axis.errorbar(alpha, 100 * (mean / stein - 1), 200 * error / stein, fmt="o", ms=4.5, capsize=2,
+                  color=COLOURS["positional"], label="GAMP")  # fmt: skip
+    axis.set(title="positional $q$, % off Stein's fixed point", xlabel=r"$\alpha = n/d$", xlim=(0, None))
+    axis.legend(frameon=False, fontsize=9)
 
 
 def main():

@@ -12,7 +12,174 @@ s and the boundaries 300 s. α_c(.3) and α_l(.3) are printed beside the publish
 quadrature error; nothing is tuned to them.
 """
 
-from validation.paper._phase_diagram import study
+import time
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.experiments.figures import DARK, figure
+from validation._tools import landscape as land
+from validation._tools.drawing import legend_below, two_kinds
+from validation._tools.report import Verdict, options, pool
+
+PUBLISHED = {"alpha_c": 1.24, "alpha_l": 1.45}  # at ω = .3, A of the paper
+LIMITS = {"grid": 600.0, "boundaries": 300.0}  # seconds on two cores
+ZERO = 1e-7  # q below which weights are on their way to zero
+MARGIN = 2e-3  # in α, next to a boundary, where the grid's accuracy decides
+LINES = (
+    ("alpha_c", r"$\alpha_c$", {"fmt": "o-", "ms": 4, "mfc": DARK}),
+    ("alpha_l", r"$\alpha_l$", {"fmt": "s--", "ms": 4, "mfc": "white"}),
+    ("semantic_from", "semantic branch appears", {"fmt": "^-", "ms": 3, "lw": 1}),
+    ("semantic_stable_from", "semantic branch becomes stable", {"fmt": "^-.", "ms": 3, "lw": 1, "mfc": "white"}),
+    ("positional_from", "positional branch appears", {"fmt": "x:", "ms": 4, "lw": 1.4}),
+    ("positional_to", "positional branch ends", {"fmt": "v:", "ms": 3, "lw": 1.4}),
+    ("positional_stable_to", "positional branch becomes unstable", {"fmt": "v-.", "ms": 3, "lw": 1, "mfc": "white"}),
+)
+
+
+def study(description, matrix):
+    """The script of one target; stored under names that say which."""
+    found = options(description, draw=True, workers=True)
+    verdict = Verdict("phase_diagram" + ("" if matrix == "paper" else "_other"), found)
+    if found.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
+    with pool(found) as executor:
+        grid, grid_time = timed(found, matrix, "grid", lambda: land.diagram(found, matrix, executor))
+        bounds, bounds_time = timed(found, matrix, "boundaries", lambda: land.boundaries(found, matrix, executor))
+    rows = land.rows_of(grid)
+    land.print_counts(rows, "grid")
+    print(bounds)
+    seconds = {"grid": grid_time, "boundaries": bounds_time}
+    numbers = tables(rows, matrix) | {
+        "matrix": matrix, "workers": found.workers, "probed": bounds.values, "seconds": seconds,
+        "lines": {name: bounds.line(name)[0] for name in bounds.lines},
+        "errors": {name: bounds.line(name)[1] for name in bounds.lines},
+        "notes": {name: [line.note for line in found_lines] for name, found_lines in bounds.lines.items()},
+    }  # fmt: skip
+    judge(verdict, found, rows, bounds, numbers)
+    draw(numbers, verdict.path(".png"))
+    verdict.end(numbers)
+
+
+def timed(found, matrix, name, run):
+    """A result and the seconds that it took, now or in an earlier run; NaN if several runs computed parts of it."""
+    where = land.diagram_folder(found, matrix) / name
+    kept, fresh, began = where.with_suffix(".seconds"), not where.exists(), time.perf_counter()
+    result = run()
+    seconds = time.perf_counter() - began
+    print(f"{name}: {seconds:.0f} s with {found.workers} process(es)" + ("" if fresh else ", some of it stored before"))
+    if fresh:
+        kept.write_text(f"{seconds}\n")
+    return result, float(kept.read_text()) if kept.exists() else np.nan
+
+
+def tables(rows, matrix):
+    """Losses as matrices (α, ω), NaN where a branch does not exist, and what is drawn of them."""
+    alphas, omegas = (np.array(sorted({row[name] for row in rows})) for name in ("alpha", "omega"))
+    empty = np.full((len(alphas), len(omegas)), np.nan)
+    value = {f"{branch} {key}": empty.copy() for branch in land.BRANCHES for key in ("train_loss", "test_error")}
+    zero = np.zeros(empty.shape, dtype=int)  # branches that lead to zero weights
+    for row in rows:
+        place = np.searchsorted(alphas, row["alpha"]), np.searchsorted(omegas, row["omega"])
+        zero[place] += row["status"] == "lost" and row["q"] < ZERO
+        if row["status"] in ("converged", "inaccurate"):
+            for key in ("train_loss", "test_error"):
+                value[f"{row['branch']} {key}"][place] = row[key]
+    semantic, positional = (value[f"{branch} train_loss"] for branch in land.BRANCHES)
+    deeper = (semantic <= positional) | np.isnan(positional)  # where the semantic minimum is the global one
+    error = np.where(deeper, value["semantic test_error"], value["positional test_error"])
+    baseline = [ga.linear_baseline(land.model_of(matrix, omega)).test_error for omega in omegas]
+    return {"alphas": alphas, "omegas": omegas, "baseline": baseline, **value, "zero": zero,
+            "difference": positional - semantic, "gain": np.array(baseline) - error}  # fmt: skip
+
+
+def judge(verdict, found, rows, bounds, numbers):
+    bad = [row for row in rows if row["status"] not in ("converged", "lost")]
+    verdict.check(not bad, f"{len(rows) - len(bad)} of {len(rows)} cells are solved, or known not to exist")
+    for j, omega in enumerate(numbers["omegas"]):
+        alphas = numbers["alphas"][numbers["zero"][:, j] == len(land.BRANCHES)]
+        if len(alphas):
+            print(f"ω = {omega:g}: all weights go to zero from both starts, at α = {alphas.round(3).tolist()}")
+    verdict.check(bounds.converged, f"boundaries have the accuracy asked for: {[m for m in bounds.messages if m]}")
+    wrong, compared = disagreements(numbers)
+    verdict.check(not wrong, f"{compared} cells agree with the boundaries at their ω, but for {wrong}")
+    (c, c_error), (l, l_error) = bounds.line("alpha_c"), bounds.line("alpha_l")
+    order = []
+    for omega, *values in zip(bounds.values, c, l, c_error, l_error, strict=True):
+        print(f"ω = {omega:.2f}: α_c = {values[0]:.5f} ± {values[2]:.0e}, α_l = {values[1]:.5f} ± {values[3]:.0e}")
+        if values[0] - values[1] > values[2] + values[3]:
+            order.append(f"ω = {omega:g}: α_c = {values[0]:.5f} > α_l = {values[1]:.5f}")
+    both = int(np.isfinite(c + l).sum())
+    verdict.check(both > 0 and not order, f"α_c <= α_l at the {both} of {len(c)} ω that have both, but for {order}")
+    if numbers["matrix"] == "paper":
+        at = int(np.argmin(np.abs(bounds.values - 0.3)))
+        for name, published in PUBLISHED.items():
+            value, error = (part[at] for part in bounds.line(name))
+            off = 100 * (value / published - 1)
+            print(f"{name}(.3) = {value:.5f} ± {error:.0e}; published {published}, from which it is {off:+.1f} % off")
+    if not found.quick and found.workers == 2:
+        for name, limit in LIMITS.items():
+            seconds = numbers["seconds"][name]
+            if np.isnan(seconds):
+                print(f"{name}: time not checked, some of it was computed before")
+            else:
+                verdict.check(seconds <= limit, f"{name}: {seconds:.0f} s on two cores, at most {limit:.0f}")
+
+
+def disagreements(numbers):
+    """Cells whose existence or sign of Δε_t is not what the boundaries at their ω say, and how many were compared."""
+    wrong, compared, lines = [], 0, numbers["lines"]
+    for k, omega in enumerate(numbers["probed"]):
+        j = int(np.argmin(np.abs(numbers["omegas"] - omega)))
+        at = {name: values[k] for name, values in lines.items()}
+        for i, alpha in enumerate(numbers["alphas"]):
+            near = any(abs(alpha - value) < MARGIN for value in at.values())
+            if near or alpha < land.LOWEST:
+                continue
+            compared += 1
+            for branch in land.BRANCHES:
+                low, high = at[f"{branch}_from"], at[f"{branch}_to"]
+                expected = not (alpha < low or alpha > high) and not no_branch(numbers, branch, k)
+                if expected != bool(np.isfinite(numbers[f"{branch} train_loss"][i, j])):
+                    wrong.append(f"α={alpha:.3f} ω={omega:g}: {branch} branch {'missing' if expected else 'there'}")
+            difference = numbers["difference"][i, j]
+            if np.isfinite(difference + at["alpha_c"]) and (difference > 0) != (alpha > at["alpha_c"]):
+                wrong.append(f"α={alpha:.3f} ω={omega:g}: sign of Δε_t")
+    return wrong, compared
+
+
+def no_branch(numbers, branch, k):
+    return "nowhere" in numbers["notes"][f"{branch}_from"][k]
+
+
+def draw(numbers, path):
+    colours = two_kinds(missing="#BBBBBB")
+    from matplotlib.colors import CenteredNorm
+
+    names = ((r"$\varepsilon_t$(positional) − $\varepsilon_t$(semantic)", "difference"),
+             (r"$\varepsilon_{\rm lin} - \varepsilon_g$ of the global minimum", "gain"))  # fmt: skip
+    alphas, omegas, probed = (land.numbers(numbers[name]) for name in ("alphas", "omegas", "probed"))
+    with figure(path, 1, 2, (11, 5.2)) as axes:
+        for axis, (title, name) in zip(axes[0], names, strict=True):
+            values = np.ma.masked_invalid(1e3 * land.numbers(numbers[name]))
+            mesh = axis.pcolormesh(omegas, alphas, values, cmap=colours, norm=CenteredNorm(), shading="nearest")
+            axis.figure.colorbar(mesh, ax=axis, label=r"$10^{-3}$")
+            i, j = np.nonzero(np.atleast_2d(numbers.get("zero", [])) == len(land.BRANCHES))  # older runs have none
+            if len(i):
+                axis.plot(omegas[j], alphas[i], "x", color=DARK, ms=5, label="all weights go to zero")
+            for line, label, style in LINES:
+                value, error = land.numbers(numbers["lines"][line]), land.numbers(numbers["errors"][line])
+                inside = np.where(value <= alphas.max(), value, np.nan)
+                if np.isfinite(inside).any():
+                    style = {"color": DARK, "lw": 1.4} | style
+                    axis.errorbar(probed, inside, error, capsize=2, label=label, **style)
+            axis.set(title=title, xlabel="ω", ylabel=r"$\alpha = n/d$", ylim=(0, None))
+        legend_below(axes[0, 0], columns=4, fontsize=9)
+        name = "A = [[.6, .4], [.4, .6]]" if numbers["matrix"] == "paper" else "A = [[.3, .7], [.8, .2]]"
+        axes[0, 0].figure.suptitle(
+            f"{name}; blue: the semantic minimum is deeper, attention beats the linear layer; grey: no branch",
+            fontsize=10,
+        )
 
 
 def main():

@@ -6,7 +6,7 @@ At every second α and ω of `phase_diagram`, as without that symmetry averages 
 Criterion: that of `phase_diagram`.
 """
 
-from validation.paper._phase_diagram import study
+from validation.paper.phase_diagram import study
 
 
 def main():

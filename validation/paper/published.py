@@ -14,16 +14,153 @@ the published ε_g are within three spreads of one instance of the fixed point's
 One check fails by a hair: on the semantic branch at α = .90 their ε_g is 5.04 % below ours.
 """
 
+from pathlib import Path
+
 import numpy as np
+from scipy.interpolate import PchipInterpolator
 
 import gamp_attention as ga
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
+from gamp_attention.losses.terms import asymptotic_terms
 from validation._tools import catalogue
 from validation._tools import landscape as land
+from validation._tools.drawing import legend_below
 from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
-from validation.paper._published_picture import draw
-from validation.paper._published_rule import overlaps
-from validation.paper._published_tables import lines, plane, rank2, sizes, table
+from validation._tools.resumable import run_trials
+
+STARTS = {"semantic": (0.906838209589, 0.0002, 14.575, 0.3472), "positional": (0.0206838209589, 0.2, 14.575, 0.0)}
+NEW, STOP, MOST = 0.2, 1e-4, 300  # share of a step that is taken; change of q, m or θ at which they stopped; steps
+
+
+def plane_rule():
+    """Twelve points for averages over two standard Gaussians, exact to degree 7 (Stroud 1971, E2r2 7-1)."""
+    root = np.sqrt(5)
+    near, far = np.sqrt((9 - 3 * root) / 4), np.sqrt((9 + 3 * root) / 4)
+    signs = np.array([(1, 1), (1, -1), (-1, 1), (-1, -1)], dtype=float)
+    axes = np.sqrt(6) * np.array([(1, 0), (-1, 0), (0, 1), (0, -1)], dtype=float)
+    weights = np.repeat([1 / 36, (5 + 2 * root) / 45, (5 - 2 * root) / 45], 4)
+    return np.concatenate([axes, near * signs, far * signs]), weights
+
+
+def overlaps(model, alpha, branch):
+    """q, m, V and θ at which the authors' iteration stops.
+
+    The four overlaps of the paper's model, which is symmetric in its two tokens up to the sign of m.
+    """
+    points, weights = plane_rule()
+    n = len(points)
+    fields = np.repeat(points, n, axis=0), np.tile(points, (n, 1))  # of the student, and what the teacher adds to them
+    at = np.array(STARTS[branch])
+    for _ in range(MOST):
+        new = _step(model, alpha, at, *fields, np.outer(weights, weights).ravel())
+        if np.abs(new - at)[[0, 1, 3]].max() < STOP:
+            break
+        at = NEW * new + (1 - NEW) * at
+    return dict(zip(("q", "m", "V", "theta"), at.tolist(), strict=True))
+
+
+def _step(model, alpha, at, own, rest, weight):
+    """One undamped step of equation (7) of the paper."""
+    (q, m, V, theta), rho, lam = at, model.coordinates.rho[0, 0, 0], float(model.lam)
+    left = np.sqrt(rho - theta**2 / q)
+    omega = np.sqrt(q) * own + m * np.array([1.0, -1.0])
+    terms = asymptotic_terms(model.teacher((left * rest + theta / np.sqrt(q) * own)[:, :, None]), np.full((1, 2), rho))
+    out = ga.denoise(model.loss, terms.params, omega[:, :, None], np.full((2, 1, 1), V))
+    g = (out.z[:, :, 0] - omega) / V
+    m_hat = alpha * weight @ (g[:, 0] - g[:, 1])
+    q_hat = alpha * weight @ (g**2).sum(axis=1)
+    theta_hat = alpha * weight @ (g * rest).sum(axis=1) / left
+    V_hat = theta * theta_hat / q - alpha * weight @ (g * own).sum(axis=1) / np.sqrt(q)
+    scale = lam + V_hat * rho
+    new_q = (q_hat * rho + m_hat**2 + theta_hat**2 * rho**2) * rho / scale**2
+    return np.array([new_q, m_hat / scale, rho / scale, theta_hat * rho**2 / scale])
+
+
+FOLDER = Path(__file__).parent / "_published"
+CLEAR = 2e-4  # Δε_t, or difference to the linear baseline, whose sign d = 1000 should show: four spreads of its mean
+FAR = 80  # least d at which spreads are compared
+
+
+def table(name):
+    """A table as a structured array."""
+    return np.genfromtxt(FOLDER / f"{name}.csv", delimiter=",", names=True, dtype=None, encoding="utf-8")
+
+
+def lines():
+    """Published α_c and α_l beside the stored boundaries, between whose ω a smooth curve is drawn."""
+    stored, found = catalogue.stored(catalogue.ROOT / "results" / "phase_diagram.json"), []
+    for name in ("alpha_c", "alpha_l"):
+        value = land.numbers(stored["lines"][name])
+        known = np.isfinite(value)
+        curve = _smooth(land.numbers(stored["probed"])[known], value[known])
+        for row in (row for row in table("lines") if row["line"] == name):
+            ours = float(curve(row["omega"]))
+            found.append({"line": name, "omega": float(row["omega"]), "published": float(row["alpha"]), "ours": ours})
+    return [row for row in found if np.isfinite(row["ours"])]
+
+
+def plane(matrix):
+    """Published means of descents at d = 1000 beside the stored phase diagram, where that has numbers."""
+    name = "phase_diagram" + ("" if matrix == "paper" else "_other")
+    stored = catalogue.stored(catalogue.ROOT / "results" / f"{name}.json")
+    mine = table("plane")
+    mine = mine[mine["matrix"] == matrix]
+    at = {(round(row["omega"], 3), round(row["alpha"], 3)): row for row in mine}
+
+    def grid(pick):
+        return np.array([[pick(at[round(omega, 3), round(alpha, 3)]) for omega in stored["omegas"]]
+                         for alpha in stored["alphas"]])  # fmt: skip
+
+    semantic, positional = (grid(lambda row, b=b: row[f"{b}_train_loss"]) for b in land.BRANCHES)
+    errors = {b: grid(lambda row, b=b: row[f"{b}_test_error"]) for b in land.BRANCHES}
+    lower = np.where(semantic <= positional, errors["semantic"], errors["positional"])
+    linear = grid(lambda row: row["linear_test_error"])
+    found = {"difference": _signs(positional - semantic, land.numbers(stored["difference"])),
+             "gain": _signs(linear - lower, land.numbers(stored["gain"])),
+             "baseline": float(np.max(np.abs(linear.mean(axis=0) / land.numbers(stored["baseline"]) - 1)))}  # fmt: skip
+    for branch, losses in zip(land.BRANCHES, (semantic, positional), strict=True):
+        for key, value in (("train_loss", losses), ("test_error", errors[branch])):
+            ratio = value / land.numbers(stored[f"{branch} {key}"]) - 1
+            found[f"{branch} {key}"] = float(np.median(ratio[np.isfinite(ratio)]))
+    return found
+
+
+def rank2():
+    """Published training losses of students of rank 2, and those of the minimum of both kinds, at ω = .3."""
+    stored = catalogue.stored(catalogue.ROOT / "results" / "rank2_student.json")["theory"]
+    known = [row for row in stored if row["train_loss"] is not None]
+    curve = _smooth(*([row[name] for row in known] for name in ("alpha", "train_loss")))
+    found = [{"alpha": float(row["alpha"]), "published": float(row["train_loss"]), "ours": float(curve(row["alpha"])),
+              "spread": float(row["train_loss_spread"])} for row in table("rank2")]  # fmt: skip
+    return [row for row in found if np.isfinite(row["ours"])]
+
+
+def _smooth(x, y):
+    """A curve through points, NaN outside of them."""
+    return PchipInterpolator(x, y, extrapolate=False)
+
+
+def _signs(published, ours):
+    """In how many cells two maps have the same sign, of all and of those clear of zero; and how far they differ."""
+    both = np.isfinite(ours)
+    same, clear = np.sign(published) == np.sign(ours), both & (np.abs(np.nan_to_num(ours)) > CLEAR)
+    return {"cells": int(both.sum()), "same": int(same[both].sum()), "clear": int(clear.sum()),
+            "clear same": int(same[clear].sum()), "rms": float(np.sqrt(np.mean((published - ours)[both] ** 2))),
+            "published": published[both].tolist(), "ours": ours[both].tolist()}  # fmt: skip
+
+
+def sizes():
+    """Spreads of one instance times √d, medians over the larger d: published descents and stored message passing."""
+    stored, found = catalogue.stored(catalogue.ROOT / "results" / "finite_size.json")["finite_d"], []
+    for branch, own in (("semantic", "theta"), ("positional", "m")):
+        mine = [row for row in table("sizes") if row["branch"] == branch and row["d"] >= FAR]
+        for key in (own, "train_loss", "test_error"):
+            theirs = float(np.median([np.sqrt(row["d"]) * row[f"{key}_spread"] for row in mine]))
+            ours = float(np.median([np.sqrt(int(d)) * stats[key]["spread"] for d, stats in stored[branch].items()
+                                    if int(d) >= FAR]))  # fmt: skip
+            found.append({"branch": branch, "key": key, "published": theirs, "ours": ours})
+    return found
+
 
 OMEGA = 0.3
 OWN = {"semantic": "theta", "positional": "m"}
@@ -34,6 +171,83 @@ SLICES = ("sigma", "lam", "omega")
 KEPT = (*SLICES, "alpha", "test_error", "test_error_spread", "m", "theta")
 TRIED = (0.673, 1.337, 2.0)  # α at which training is predicted where there is no fixed point
 TRAINING = {"method": "gd", "lr": 5.0, "n_iter": 150, "n_paths": 1280, "n_replicas": 2}  # to the time 5000 · .15
+
+
+SHADES = ("-", "--", ":")
+
+
+def draw(numbers, path):
+    with figure(path, 2, 4, (15, 7)) as axes:
+        for axis, key, label in zip(
+            axes[0, :2], ("own", "V"), (r"$\theta$ (semantic), $m_1$ (positional)", "$V$"), strict=True
+        ):
+            _draw_curves(axis, numbers["curves"], key)
+            axis.set(title=f"Fig. 2: {label}", xlabel=r"$\alpha = n/d$", ylim=(0, None))
+        _draw_lines(axes[0, 2], numbers["lines"])
+        _draw_signs(axes[0, 3], numbers["planes"])
+        _draw_sizes(axes[1, 0], numbers["sizes"])
+        for axis, name, symbol in zip(axes[1, 1:], ("omega", "sigma", "lam"), ("ω", "σ", "λ"), strict=True):
+            _draw_slices(axis, numbers["slices"], name, symbol)
+        legend_below(axes[0, 0], axes[0, 2], axes[0, 3], axes[1, 0], columns=5, fontsize=9)
+        axes[0, 0].figure.suptitle("Published numbers (marks) beside ours (lines)")
+
+
+def _draw_curves(axis, curves, key):
+    for branch, rows in curves.items():
+        alpha = [row["alpha"] for row in rows]
+        ours = land.numbers([(row["ours"] or {}).get(key) for row in rows])
+        axis.plot(alpha, ours, color=COLOURS[branch], label=f"{branch}, state evolution")
+        axis.plot(alpha, [row["rule"][key] for row in rows], "--", color=GREY, lw=1, label="with the authors' rule")
+        axis.plot(alpha, [row["published"][key] for row in rows], "x", color=COLOURS[branch], ms=5,
+                  label=f"{branch}, published")  # fmt: skip
+
+
+def _draw_lines(axis, rows):
+    for name, label, style in (("alpha_c", r"$\alpha_c$", "-"), ("alpha_l", r"$\alpha_l$", "--")):
+        omega, published, ours = np.array([[row[k] for k in ("omega", "published", "ours")] for row in rows
+                                           if row["line"] == name]).T  # fmt: skip
+        axis.plot(omega, ours, style, color=DARK, label=f"{label}, ours")
+        axis.plot(omega, published, "x", color=DARK, ms=6)
+    axis.set(title="Fig. 3: phase lines", xlabel="ω", ylabel=r"$\alpha$")
+
+
+def _draw_signs(axis, planes):
+    for matrix, marker, colour in (("paper", ".", COLOURS["semantic"]), ("other", "s", COLOURS["positional"])):
+        one = planes[matrix]["difference"]
+        axis.plot(1e3 * np.array(one["ours"]), 1e3 * np.array(one["published"]), marker, color=colour, ms=3,
+                  label=f"{'Fig. 3' if matrix == 'paper' else 'Fig. 9'}, descents at d = 1000")  # fmt: skip
+    axis.axline((0, 0), slope=1, color=GREY, lw=1)
+    axis.set(title=r"Fig. 3, 9: $10^3\,\Delta\varepsilon_t$", xlabel="state evolution", ylabel="published")
+
+
+def _draw_sizes(axis, rows):
+    names = [f"{land.LABELS[row['key']]}, {row['branch'][:3]}." for row in rows]
+    axis.axhline(1, color=GREY, lw=1)
+    axis.plot(range(len(rows)), [row["published"] / row["ours"] for row in rows], "x", color=DARK, ms=7)
+    axis.set_xticks(range(len(rows)), names, rotation=45, ha="right")
+    axis.set(title="Fig. 3, 7: spreads, published / ours", ylim=(0.5, 1.5))
+
+
+def _draw_slices(axis, rows, name, symbol):
+    base = {"sigma": 0.5, "lam": 0.01, "omega": 0.3}
+    others = [other for other in base if other != name]
+    mine = [row for row in rows if all(row[other] == base[other] for other in others)]
+    for value, style in zip(sorted({row[name] for row in mine}), SHADES, strict=False):
+        for branch in land.BRANCHES:
+            part = [row for row in mine if row[name] == value and row["branch"] == branch]
+            alpha, told = [row["alpha"] for row in part], [1e3 * row["test_error"] for row in part]
+            ours = 1e3 * land.numbers([row["ours"] for row in part])
+            axis.plot(alpha, ours, style, color=COLOURS[branch])
+            bars = [1e3 * row["test_error_spread"] for row in part]
+            late = [(row["alpha"], 1e3 * row["trained"]) for row in part if "trained" in row]
+            axis.plot(*np.reshape(late, (-1, 2)).T, "o", ms=6, mfc="none", color=DARK, label="theory of training")
+            axis.errorbar(alpha, told, bars, fmt="x", color=COLOURS[branch], ms=4, lw=0.7)
+        axis.plot([], [], style, color=DARK, label=f"{symbol} = {value:g}")
+    if mine:
+        handles, labels = axis.get_legend_handles_labels()
+        once = dict(zip(labels, handles, strict=True))
+        axis.legend(once.values(), once.keys(), frameon=False, fontsize=8)
+    axis.set(title=rf"Fig. 8: $10^3\,\varepsilon_g$ for several {symbol}", xlabel=r"$\alpha = n/d$")
 
 
 def main():
@@ -179,10 +393,10 @@ def summary(numbers):
     for name, symbol in (("alpha_c", "α_c"), ("alpha_l", "α_l")):
         off = [100 * (row["published"] / row["ours"] - 1) for row in numbers["lines"] if row["line"] == name]
         rows.append((f"Fig. 3, {symbol}", "boundaries", len(off), f"{min(off):+.1f} to {max(off):+.1f} %"))
-    for matrix, figure in (("paper", "Fig. 3"), ("other", "Fig. 9")):
+    for matrix, name in (("paper", "Fig. 3"), ("other", "Fig. 9")):
         for what, words in (("difference", "Δε_t"), ("gain", "ε_lin − ε_g")):
             one = numbers["planes"][matrix][what]
-            rows.append((f"{figure}, descents, {words}", "phase diagram", one["cells"],
+            rows.append((f"{name}, descents, {words}", "phase diagram", one["cells"],
                          f"same sign in {one['same']}, in {one['clear same']} of {one['clear']} above 2e-4; "
                          f"rms difference {1e3 * one['rms']:.3f}e-3"))  # fmt: skip
     for row in numbers["sizes"]:

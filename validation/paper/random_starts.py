@@ -18,7 +18,7 @@ from gamp_attention.data.starts import initial_weights
 from gamp_attention.experiments.figures import COLOURS, GREY, figure
 from validation._tools.drawing import legend_below
 from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 OMEGA, ALPHA, SIGMA = 0.3, 2.0, 0.5
 SEEDS, QUICK_SEEDS = {100: 100, 300: 60, 1000: 16}, {60: 8}

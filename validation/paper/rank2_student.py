@@ -14,10 +14,8 @@ points of rank 1, to 1e-6, with higher losses.
 
 import numpy as np
 
-from validation.paper._architectures.checks import MIN_SHARE
 from validation.paper._architectures.instances import EQUAL, ORDERS, SLICE
-from validation.paper._architectures.study import main
-from validation.paper._architectures.tables import by_alpha
+from validation.paper._architectures.study import MIN_SHARE, by_alpha, main
 
 NEAR, SAME = 1.01, 1e-6
 

@@ -9,8 +9,7 @@ Criterion here: α_c is within 3 standard errors plus α_c/√d of state evoluti
 tied weights by more than 3 errors, as the paper reports.
 """
 
-from validation.paper._architectures.checks import judge_lines, judge_shift
-from validation.paper._architectures.study import main
+from validation.paper._architectures.study import judge_lines, judge_shift, main
 
 
 def own_checks(verdict, study):

@@ -10,8 +10,7 @@ evolution and, at ω = .3, of α_c without a value matrix on the same samples.
 
 import numpy as np
 
-from validation.paper._architectures.checks import judge_lines, judge_shift
-from validation.paper._architectures.study import main
+from validation.paper._architectures.study import judge_lines, judge_shift, main
 
 
 def own_checks(verdict, study):

@@ -21,7 +21,7 @@ from gamp_attention.experiments.figures import COLOURS, figure
 from validation._tools import landscape as land
 from validation._tools.drawing import legend_below
 from validation._tools.report import Verdict, folder, options
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 ALPHAS, OMEGAS = (0.5, 1.0, 1.5, 2.0), (0.1, 0.2, 0.3, 0.4)
 D, QUICK_D, STEPS, QUICK_STEPS = 1000, 150, 5000, 500

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 import gamp_attention as ga
-from validation._tools.parts import kept_parts
 from validation._tools.report import Verdict, options
+from validation._tools.resumable import kept_parts
 
 ALPHA, DAMPING = 1.5, 0.5
 LIMITS = {"out of core": 1.5, "distributed": 1e-10, "memory": 2e9}

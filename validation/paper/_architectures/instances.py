@@ -6,14 +6,110 @@ cosines of the angles of Q with Q* and p_1, where Q is one column.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from math import exp, sqrt
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 import gamp_attention as ga
+from gamp_attention.baselines.torch_loops import few_threads, quasi_newton
 from gamp_attention.data.starts import initial_weights
-from validation.paper._architectures.turned_tokens import correlated_model, turned_back
-from validation.paper._architectures.value_descent import descend_with_values
+from gamp_attention.results import Status
+
+CORRELATION = 0.3  # c
+HALF = sqrt(0.5)
+R = np.array([[HALF, HALF], [HALF, -HALF]])
+
+
+@ga.register_attention
+class TurnedSoftmax(NamedTuple):
+    """R S[R z] R, with S the tied softmax of two tokens."""
+
+    even = True
+    rotations = True
+
+    def attend(self, z, S):
+        """Fill S (2, 2) from fields z (2, r)."""
+        first = second = cross = 0.0
+        for a in range(z.shape[1]):
+            u, v = HALF * (z[0, a] + z[1, a]), HALF * (z[0, a] - z[1, a])
+            first += u * u
+            second += v * v
+            cross += u * v
+        to_second, to_first = 1 / (1 + exp(first - cross)), 1 / (1 + exp(second - cross))  # of tokens 1 and 2
+        S[0, 0] = 1.0
+        S[0, 1] = to_first - to_second
+        S[1, 0] = 0.0
+        S[1, 1] = 1 - to_first - to_second
+
+
+@dataclass(frozen=True)
+class TurnedTeacher:
+    """R T[R y] R, for the teacher T of eq. (16)."""
+
+    teacher: ga.SoftmaxTeacher
+    even = True
+
+    def __call__(self, u):
+        """Matrices (..., 2, 2) of teacher fields (..., 2, t)."""
+        return R @ self.teacher(R @ u) @ R
+
+
+def correlated_model(omega, sigma=0.5):
+    """The paper's model with correlated tokens, in turned tokens."""
+    plain = ga.paper_model(omega, sigma)
+    return ga.attention_model(
+        sigma=sigma * np.sqrt([1 + CORRELATION, 1 - CORRELATION]), tau=R @ plain.coordinates.tau[0],
+        teacher=TurnedTeacher(plain.teacher), student=TurnedSoftmax(),
+    )  # fmt: skip
+
+
+def turned_back(data):
+    """The same samples as own arrays of the correlated tokens, for the ordinary layer."""
+    tokens = np.einsum("lk,nkd->nld", R, data.tokens)
+    outputs = np.einsum("lk,nkd->nld", R, data.outputs)
+    return ga.Dataset(tokens, outputs, R @ data.positions, data.lam)
+
+
+VALUE_RANK = 1
+START = 0.1  # size of U and W
+MAX_ITER, TOL = 5000, 1e-8
+
+
+class ValueDescent(NamedTuple):
+    """Outcome; the gradient norm is ‖∇R‖/(λ√d) in all weights, and spike that of UWᵀ."""
+
+    status: Status
+    n_iter: int
+    Q: np.ndarray
+    train_loss: float
+    gradient_norm: float
+    spike: float
+
+
+def descend_with_values(data, start, seed):
+    """L-BFGS in Q from given weights, and in U and W from small random ones, on the exact risk of the layer itself."""
+    d, r = start.shape
+    small = START / sqrt(d) * np.random.default_rng([seed, 11]).standard_normal((d, 2 * VALUE_RANK))
+    weights = torch.tensor(np.concatenate([start, small], axis=1), requires_grad=True)
+    seen, outputs = torch.tensor(data.tokens + data.positions), torch.tensor(data.outputs)
+
+    def risk(weights):
+        Q, U, W = weights.split([r, VALUE_RANK, VALUE_RANK], dim=1)
+        values = seen + (seen @ U) @ W.T
+        off = outputs - data.student(seen @ Q / sqrt(d)) @ values
+        return (off**2).sum() / (2 * d) + 0.5 * data.lam * (weights**2).sum()
+
+    size = data.lam * sqrt(d)
+    with few_threads(seen.numel()):
+        status, n_iter = quasi_newton(risk, weights, 1.0, MAX_ITER, TOL * size, lambda *_: None)
+        value = risk(weights)
+        (gradient,) = torch.autograd.grad(value, weights)
+    Q, U, W = (part.detach().numpy() for part in weights.split([r, VALUE_RANK, VALUE_RANK], dim=1))
+    spike = float(np.linalg.norm(U @ W.T, 2))
+    return ValueDescent(status, n_iter, Q.copy(), value.item() / d, gradient.norm().item() / size, spike)
+
 
 SIGMA = 0.5
 SLICE = 0.3  # ω with more instances, GAMP and state evolution

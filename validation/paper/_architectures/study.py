@@ -3,13 +3,187 @@
 from dataclasses import dataclass
 from typing import Any
 
-from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
-from validation.paper._architectures.checks import compare, judge
+import numpy as np
+from scipy.interpolate import PchipInterpolator
+
+from validation._tools import landscape as land
+from validation._tools.landscape import ENDED, statistics
+from validation._tools.report import Verdict, folder, options, plus_minus, pool
+from validation._tools.resumable import run_trials
 from validation.paper._architectures.figures import draw, markdown
 from validation.paper._architectures.instances import ARCHITECTURES, ORDERS, SLICE, descents
-from validation.paper._architectures.tables import by_alpha, cell, finite_crossing
 from validation.paper._architectures.theory import crossing, point
+
+RESAMPLED = 200
+KEYS = ("train_loss", *ORDERS)
+
+
+def reached(end):
+    """The kind of solution: the direction, Q* or p_1, that the weights make the smaller angle with."""
+    return max(ORDERS, key=lambda name: end["order"][name])
+
+
+def on_branch(end, start):
+    """Whether a descent ended at zero gradient, and on the branch that its start is named after, if that is a kind."""
+    return end["status"] in ENDED and (start not in ORDERS or reached(end) == start)
+
+
+def cell(rows, starts, kinds=True):
+    """Statistics of the instances of one (α, ω); runs that left their branch are left out, if there are branches."""
+    ends = {name: [row[name] for row in rows] for name in starts}
+    kept = {name: [on_branch(end, name) if kinds else end["status"] in ENDED for end in ends[name]] for name in starts}
+    table = {
+        name: statistics(
+            [{"train_loss": end["train_loss"]} | end["order"] for end, good in zip(ends[name], kept[name], strict=True)
+             if good], KEYS)
+        | {"count": sum(kept[name]), "gamp": message_passing(ends[name])}
+        for name in starts
+    }  # fmt: skip
+    deepest = [min((row[name] for name in starts), key=lambda end: end["train_loss"]) for row in rows]
+    return {
+        "omega": rows[0]["omega"], "alpha": rows[0]["alpha"], "instances": len(rows), "starts": table,
+        "difference": statistics([{"all": value} for value in differences(rows)], ["all"])["all"],
+        "pairs": len(differences(rows)),
+        "semantic_deeper": float(np.mean([reached(end) == "semantic" for end in deepest])),
+        "deepest": statistics([{"train_loss": end["train_loss"]} | end["order"] for end in deepest], KEYS),
+    }  # fmt: skip
+
+
+def message_passing(ends):
+    """In how many instances GAMP was run and ended at zero gradient, and its loss relative to that of the descent."""
+    runs = [end for end in ends if end.get("gamp")]
+    ended = [end["gamp"]["train_loss"] / end["train_loss"] - 1 for end in runs if end["gamp"]["converged"]]
+    return {"runs": len(runs), "ended": len(ended), "above": statistics([{"all": v} for v in ended], ["all"])["all"]}
+
+
+def differences(rows):
+    """ε_t(positional) − ε_t(semantic) of the instances in which both starts ended on their branches."""
+    return [
+        row["positional"]["train_loss"] - row["semantic"]["train_loss"]
+        for row in rows
+        if all(on_branch(row[name], name) for name in ORDERS)
+    ]
+
+
+def by_alpha(rows, omega):
+    """Instances at one ω, for each α."""
+    mine = [row for row in rows if row["omega"] == omega]
+    return {alpha: [row for row in mine if row["alpha"] == alpha] for alpha in sorted({row["alpha"] for row in mine})}
+
+
+def finite_crossing(rows, omega):
+    """α_c of the mean Δε_t at one ω with its standard error, from resampled instances; None where there is no sign.
+
+    Only α at which at least half of the instances keep both branches.
+    """
+    values = {alpha: differences(part) for alpha, part in by_alpha(rows, omega).items()}
+    wanted = {alpha: len(part) / 2 for alpha, part in by_alpha(rows, omega).items()}
+    values = {alpha: np.array(part) for alpha, part in values.items() if len(part) >= max(2, wanted[alpha])}
+    alphas, rng = np.array(list(values)), np.random.default_rng(0)
+    if len(alphas) < 2:
+        return {"alpha_c": None, "alpha_c_error": None}
+    found = root(alphas, [part.mean() for part in values.values()])
+    again = [root(alphas, [rng.choice(part, len(part)).mean() for part in values.values()]) for _ in range(RESAMPLED)]
+    again = [value for value in again if value is not None]
+    if found is None or len(again) < RESAMPLED / 2:
+        return {"alpha_c": None, "alpha_c_error": None}
+    return {"alpha_c": found, "alpha_c_error": float(np.std(again))}
+
+
+def root(alphas, values):
+    """The last α at which a monotone interpolation changes from negative to positive, if there is one."""
+    curve = PchipInterpolator(alphas, values)
+    roots = [x for x in curve.roots(extrapolate=False) if curve(x, 1) > 0]
+    return float(roots[-1]) if roots else None
+
+
+GRADIENT, SHARE = 1e-6, 0.95  # of a descent, at most, in at least this share of them
+MIN_SHARE = 0.75  # of the instances, for a claim about all
+ERRORS = 3.0
+
+
+def judge(verdict, study):
+    """Criteria of all architectures; what single ones add is in their scripts."""
+    ends = [row[name] for row in study.rows for name in study.starts]
+    small = np.mean([end["gradient_norm"] <= GRADIENT for end in ends])
+    verdict.check(small >= SHARE, f"{small:.1%} of {len(ends)} descents leave a gradient norm of at most {GRADIENT:g}")
+    alphas, omegas = study.size["alphas"], study.size["omegas"]
+    for kind, alpha, omega in (("semantic", alphas[-1], omegas[0]), ("positional", alphas[0], omegas[-1])):
+        rows = by_alpha(study.rows, omega)[alpha]
+        deepest = [min((row[name] for name in study.starts), key=lambda end: end["train_loss"]) for row in rows]
+        share = np.mean([reached(end) == kind for end in deepest])
+        verdict.check(
+            share >= MIN_SHARE, f"α={alpha:g}, ω={omega:g}: the deepest minimum is {kind} in {share:.0%} of {len(rows)}"
+        )
+    for entry in compare(study):
+        words = (
+            f"α={entry['alpha']:g}, {entry['branch']}: {entry['key']} {plus_minus(entry['value'], entry['error'])}, "
+            f"state evolution {entry['predicted']:.5g}"
+        )
+        if entry["judged"]:
+            verdict.check(entry["excess"] <= 1, f"{words}: {entry['excess']:.2f} of the room")
+        else:
+            print(f"        {words}; not judged: {entry['why']}")
+
+
+def compare(study):
+    """Means of the slice beside state evolution: each gap in units of its room, 3 errors plus value/√d."""
+    table, d = [], study.size["d"]
+    for theory in study.theory:
+        if not theory["solved"]:
+            continue
+        rows, branch = by_alpha(study.rows, SLICE)[theory["alpha"]], theory["branch"]
+        kept = [row[branch] for row in rows if on_branch(row[branch], branch)]
+        why = "" if theory["consistent"] else theory["validity"].split(" (")[0]
+        if len(kept) < MIN_SHARE * len(rows):
+            why = f"{len(kept)} of {len(rows)} on this branch"
+        runs = [{"train_loss": end["train_loss"]} | end["order"] for end in kept]
+        for key, found in land.statistics(runs, ("train_loss", *(ORDERS if branch == "mixed" else (branch,)))).items():
+            predicted = theory["train_loss"] if key == "train_loss" else theory["order"][key]
+            own = theory["train_loss_error"] if key == "train_loss" else theory["order_error"][key]
+            room = ERRORS * np.hypot(found["error"], own) + abs(predicted) / np.sqrt(d)
+            table.append({
+                "alpha": theory["alpha"], "branch": branch, "key": key, "value": found["mean"], "error": found["error"],
+                "predicted": predicted, "excess": abs(found["mean"] - predicted) / room, "judged": not why, "why": why,
+            })  # fmt: skip
+    return table
+
+
+def alpha_c(study, name, omega=SLICE):
+    """α_c and its error on one of the lines, NaN where there is none."""
+    for line in study.lines[name]:
+        if line["omega"] == omega:
+            return land.numbers([line["alpha_c"], line["alpha_c_error"]])
+    return np.full(2, np.nan)
+
+
+def judge_lines(verdict, study):
+    """α_c at finite d against state evolution, wherever both are known."""
+    d = study.size["d"]
+    for line in study.lines[f"{study.name}, state evolution"]:
+        (value, error), (predicted, own) = (
+            alpha_c(study, f"{study.name}, {what}", line["omega"]) for what in (f"d = {d}", "state evolution")
+        )
+        if np.isfinite(value + predicted):
+            room = ERRORS * np.hypot(error, own) + predicted / np.sqrt(d)
+            verdict.check(
+                abs(value - predicted) <= room,
+                f"ω={line['omega']:g}: α_c = {plus_minus(value, error)} at d = {d}, state evolution {predicted:.3f}",
+            )
+
+
+def judge_shift(verdict, study, later):
+    """Whether the transition at the slice is at a larger α than in the paper's model, or at the same."""
+    d = study.size["d"]
+    (value, error), (plain, plain_error) = (alpha_c(study, f"{name}, d = {d}") for name in (study.name, "paper"))
+    both = float(np.hypot(error, plain_error))
+    found, expected = plus_minus(value, error), plus_minus(plain, plain_error)
+    words = f"α_c(.3) = {found}, {expected} in the paper's model, d = {d}"
+    if later:
+        verdict.check(value - plain > ERRORS * both, f"{words}: later by more than {ERRORS:g} errors")
+    else:
+        verdict.check(abs(value - plain) <= ERRORS * both + plain / np.sqrt(d), f"{words}: the same")
+
 
 FULL = {
     "alphas": (0.4, 0.8, 1.2, 1.6, 2.0, 2.4, 2.8, 3.2), "omegas": (0.05, 0.1, 0.2, 0.3, 0.4, 0.5), "d": 300,

@@ -1,13 +1,59 @@
 """Experiments of many independent trials: each is stored as it ends, on any executor, and none is run twice."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
+from gamp_attention._core.files import write_aside
+from gamp_attention._core.text import plain
 from gamp_attention.experiments.sweeps.digests import short_hash
 from gamp_attention.experiments.sweeps.scheduler import run_chains
 from gamp_attention.experiments.sweeps.store import Store
+
+
+def kept_rows(
+    path: Path, plan: Mapping[Hashable, Callable[[], list[dict[str, Any]]]],
+    key: Callable[[dict[str, Any]], Hashable], description: str,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """All rows of a file of JSON lines, with those of a plan that it lacks.
+
+    Parameters
+    ----------
+    path : the file; each part of the plan adds its rows when it ends.
+    plan : what computes the rows of a key.
+    key : that of a row.
+    description : of the progress bar.
+    """
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    known = {key(row) for row in rows}
+    with path.open("a") as file:
+        for each in tqdm([each for each in plan if each not in known], desc=description, disable=None):
+            new = plan[each]()
+            file.write("".join(json.dumps(row) + "\n" for row in new))
+            file.flush()
+            rows += new
+    return rows
+
+
+def kept_parts(path: Path, parts: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Numbers of named parts in a JSON file, with those that it lacks."""
+    numbers = json.loads(path.read_text()) if path.exists() else {}
+    for name, part in parts.items():
+        if name not in numbers:
+            numbers[name] = plain(part())
+            store(path, numbers)
+    return numbers
+
+
+def store(path: Path, numbers: dict[str, Any]) -> None:
+    """Write numbers and arrays as JSON, to a file that is whole or absent."""
+    text = json.dumps(plain(numbers), indent=1) + "\n"
+    write_aside(path, lambda file: file.write(text.encode()), overwrite=True)
+
 
 FORMER = {  # modules that have moved, by the names under which their trials were stored
     "validation.paper._architectures.instances": "validation._architectures",
