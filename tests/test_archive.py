@@ -23,9 +23,9 @@ RELATED = {"relation": {"isSupplementTo", "references"}, "scheme": {"arxiv", "ur
 
 def test_checksums_of_stored_results_are_current():
     """After storing results: `python -m validation --sums`."""
-    assert checksums.differences(RESULTS) == []
+    assert checksums.find_differences(RESULTS) == []
     assert {path.name for path in RESULTS.glob("*.json")} >= {f"{name}.json" for name in ("figure2", "explorer")}
-    assert len(checksums.listed(RESULTS)) > 100
+    assert len(checksums.read_sums(RESULTS)) > 100
 
 
 def test_what_differs_is_named(tmp_path, capsys):
@@ -33,7 +33,7 @@ def test_what_differs_is_named(tmp_path, capsys):
         (tmp_path / name).write_text(name)
     (tmp_path / "cells").mkdir()
     assert main(["--sums", "--out", str(tmp_path)]) == 0
-    assert list(checksums.listed(tmp_path)) == ["a.json", "b.png", "c.md"]
+    assert list(checksums.read_sums(tmp_path)) == ["a.json", "b.png", "c.md"]
     assert main(["--sums", "check", "--out", str(tmp_path)]) == 0
     (tmp_path / "a.json").write_text("other")
     (tmp_path / "b.png").unlink()
@@ -41,8 +41,8 @@ def test_what_differs_is_named(tmp_path, capsys):
     capsys.readouterr()
     assert main(["--sums", "check", "--out", str(tmp_path)]) == 1
     assert capsys.readouterr().out.splitlines()[:3] == ["a.json: changed", "b.png: missing", "new.md: not listed"]
-    assert checksums.write(tmp_path) == ["a.json: changed", "b.png: missing", "new.md: not listed"]
-    assert checksums.differences(tmp_path) == []
+    assert checksums.write_sums(tmp_path) == ["a.json: changed", "b.png: missing", "new.md: not listed"]
+    assert checksums.find_differences(tmp_path) == []
 
 
 def metadata_is_known(deposit):

@@ -57,7 +57,7 @@ def test_numbers_are_those_of_the_stored_results():
 @pytest.mark.parametrize("degrees", [(2, 0), (4, 0), (2, 2), (6, 0), (4, 2)])
 def test_the_authors_rule_is_exact_to_degree_seven(degrees):
     """Moments of two standard Gaussians."""
-    points, weights = published_script.plane_rule()
+    points, weights = published_script.build_plane_rule()
     moment = {0: 1, 2: 1, 4: 3, 6: 15}
     value = weights @ np.prod(points ** np.array(degrees), axis=1)
     assert value == pytest.approx(moment[degrees[0]] * moment[degrees[1]], rel=1e-12)
@@ -66,9 +66,9 @@ def test_the_authors_rule_is_exact_to_degree_seven(degrees):
 
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
 def test_the_authors_rule_gives_a_published_point(branch):
-    rows = [row for row in published_script.table("theory") if row["branch"] == branch]
+    rows = [row for row in published_script.load_table("theory") if row["branch"] == branch]
     row = min(rows, key=lambda row: abs(row["alpha"] - 1.25))
-    found = published_script.overlaps(ga.paper_model(0.3), float(row["alpha"]), branch)
+    found = published_script.iterate_rule(ga.paper_model(0.3), float(row["alpha"]), branch)
     own = {"semantic": "theta", "positional": "m"}[branch]
     for key in ("q", "V", own):
         assert found[key] == pytest.approx(float(row[key]), rel=1e-3)

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ROOT, interrupted
 from validation.__main__ import main
 from validation._tools import catalogue
-from validation._tools.resumable import origin
+from validation._tools.resumable import hash_origin
 
 SCRIPTS = catalogue.scripts()
 STORED = sorted((catalogue.ROOT / "results").glob("*.json"))
@@ -67,7 +67,7 @@ def test_every_script_is_listed_with_what_is_stored_of_it(capsys):
     listed = capsys.readouterr().out.splitlines()
     for path in RESULTS:
         (line,) = (line for line in listed if line.split()[:1] == [path.stem])
-        found = catalogue.stored(path)
+        found = catalogue.load_result(path)
         assert f"{len(found['held'])} held {len(found['failed']):3} failed" in line
     for script in SCRIPTS:
         assert any(line.endswith(script.description.splitlines()[0]) for line in listed)
@@ -204,7 +204,7 @@ def test_trials_that_were_stored_are_found_after_a_move():
         point: "bacce78537e627b5127bdd19",
         crossing: "30d025b7270489a4db129839",
     }
-    assert {function: origin(function) for function in known} == known
+    assert {function: hash_origin(function) for function in known} == known
 
 
 def test_folders_of_the_user_take_no_results(tmp_path, scripts, capsys):

@@ -27,8 +27,8 @@ def positive(word: str) -> int:
 
 def sums(folder: Path, what: str) -> int:
     """Write or check the checksums of a folder; the exit status."""
-    changed = checksums.write(folder) if what == "write" else checksums.differences(folder)
-    print("\n".join([*changed, f"{len(checksums.listed(folder))} files listed in {folder / checksums.NAME}"]))
+    changed = checksums.write_sums(folder) if what == "write" else checksums.find_differences(folder)
+    print("\n".join([*changed, f"{len(checksums.read_sums(folder))} files listed in {folder / checksums.NAME}"]))
     return int(what == "check" and bool(changed))
 
 
@@ -54,28 +54,28 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--sums", nargs="?", const="write", choices=("write", "check"), help="checksums of what is stored"
     )
-    found = parser.parse_intermixed_args(own)
+    args = parser.parse_intermixed_args(own)
     try:
-        scripts = catalogue.chosen(found.names)
+        scripts = catalogue.select_scripts(args.names)
     except ValueError as error:
         parser.error(str(error))
     if more and len(scripts) != 1:
         parser.error(f"got -- {' '.join(more)}, need the name of one script before it")
-    if found.sums:
-        return sums(found.out, found.sums)
-    if found.help and len(scripts) == 1:
-        return subprocess.call(runner.command(scripts[0], ["--help"]), env=runner.environment())
-    if found.help:
+    if args.sums:
+        return sums(args.out, args.sums)
+    if args.help and len(scripts) == 1:
+        return subprocess.call(runner.build_command(scripts[0], ["--help"]), env=runner.build_environment())
+    if args.help:
         parser.print_help()
-    elif scripts or found.beside:
+    elif scripts or args.beside:
         try:
-            catalogue.open_results(found.out)
+            catalogue.open_results(args.out)
         except ValueError as error:
             parser.error(str(error))
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which stops the scripts, too
-        return runner.run(scripts, found, more)
+        return runner.run_scripts(scripts, args, more)
     else:
-        print(catalogue.listing(found.out))
+        print(catalogue.format_listing(args.out))
     return 0
 
 

@@ -34,7 +34,7 @@ MODELS = {
 ATTENTION = ("PAPER", "SHARP", "NET", "LASSO", "LARGER", "UNTIED", "LINEAR", "CAUSAL", "CLASSES", "SPECTRUM", "OWN_MAP")
 START = "ga.Overlaps(q=PAIR, m=FLAT, theta=PAIR, V=WIDE)"
 
-OWN = ("OWN_DATA", "OWN_LABELS")  # of the user's arrays
+USER_DATA = ("OWN_DATA", "OWN_LABELS")  # of the user's arrays
 ARRAYS = {
     "X": "RNG.standard_normal((12, 2, 8)) / 2",
     "Y": "RNG.standard_normal((12, 2, 8)) / 2",
@@ -55,7 +55,7 @@ ARRAYS = {
     "OMEGA": "0.3 * RNG.standard_normal((12, 2, 1))",
     "PARAMS": "DATA.terms('exact').params",
 }
-THINGS = {
+OBJECTS = {
     "DATA": "ga.sample(PAPER, d=8, alpha=1.5, seed=0)",
     "LARGE_DATA": "ga.sample(PAPER, d=8, alpha=4.0, seed=0)",
     "OWN_DATA": "ga.Dataset(X, Y, P, lam=0.1)",
@@ -205,7 +205,7 @@ BUILDERS = (
 
 
 # results and their parts, which users are given; and what takes no number and no array
-GIVEN = {
+RESULTS = {
     "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches", "Comparison",
     "ConvergenceError", "DataLaw", "DebiasedWeights", "Denoised", "Departure", "DescentResult", "GLMModel",
     "GampResult", "History", "KinkWarning", "LeaveOneOut", "LinearBaseline", "LinearFit", "MixtureModel",
@@ -213,13 +213,13 @@ GIVEN = {
     "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "Sweep", "Trajectory",
     "__version__",
 }  # fmt: skip
-ELSEWHERE = {  # tried by tests of their own: they draw, register classes, or need a cluster
+TESTED_ELSEWHERE = {  # tried by tests of their own: they draw, register classes, or need a cluster
     "DistributedDataset", "plot_comparison", "plot_phase_diagram", "plot_trajectory", "register_attention",
     "register_loss", "register_penalty", "to_dataset",
 }  # fmt: skip
 
 
-def problems(folder: str) -> dict[str, Any]:
+def build_names(folder: str) -> dict[str, Any]:
     """All names that lines use; the folder is for what a line writes."""
     import torch
 
@@ -230,7 +230,7 @@ def problems(folder: str) -> dict[str, Any]:
     names: dict[str, Any] = {"ga": ga, "np": np, "RNG": np.random.default_rng(0), "FOLDER": folder}
     names |= {"scaled": scaled, "frozen": frozen, "torch": torch}
     names |= {each.__name__: each for each in (PseudoHuber, Huber, SigmoidAttention)}
-    for made in (MODELS, {name: text for name, text in ARRAYS.items() if name != "PARAMS"}, THINGS, ARRAYS):
+    for made in (MODELS, {name: text for name, text in ARRAYS.items() if name != "PARAMS"}, OBJECTS, ARRAYS):
         for name, text in made.items():
             if name not in names:
                 names[name] = eval(text, names)
@@ -240,9 +240,9 @@ def problems(folder: str) -> dict[str, Any]:
 
 def frozen(values: Any) -> np.ndarray:
     """An array that cannot be written to."""
-    found = np.array(values)
-    found.flags.writeable = False
-    return found
+    array = np.array(values)
+    array.flags.writeable = False
+    return array
 
 
 def scaled(size: float, values: Any) -> np.ndarray:
@@ -259,7 +259,7 @@ EFFORT = {
 LONG = ("1e5", "10**5", "10**6")
 
 
-class Slot(NamedTuple):
+class Argument(NamedTuple):
     """An argument of a line that another can take the place of."""
 
     number: int  # among the keywords of the line
@@ -269,13 +269,13 @@ class Slot(NamedTuple):
 
 
 @cache
-def slots(line: str) -> tuple[Slot, ...]:
+def list_arguments(line: str) -> tuple[Argument, ...]:
     """The keyword arguments of all calls in a line."""
-    found = []
+    arguments = []
     for number, keyword in enumerate(_keywords(ast.parse(line))):
         text = ast.unparse(keyword.value)
-        found.append(Slot(number, str(keyword.arg), _kind(keyword.value), text))
-    return tuple(found)
+        arguments.append(Argument(number, str(keyword.arg), _kind(keyword.value), text))
+    return tuple(arguments)
 
 
 def _keywords(tree: ast.AST) -> list[ast.keyword]:
@@ -287,23 +287,23 @@ def _kind(value: ast.expr) -> str:
         return "array" if value.id in ARRAYS else "other"
     if isinstance(value, ast.List | ast.Tuple) and {_kind(each) for each in value.elts} in ({"number"}, {"array"}):
         return "array"
-    found = value.value if isinstance(value, ast.Constant) else None
+    constant = value.value if isinstance(value, ast.Constant) else None
     kinds = {bool: "flag", int: "number", float: "number", str: "word"}
-    return kinds.get(type(found), "other")
+    return kinds.get(type(constant), "other")
 
 
-def replaced(line: str, number: int, text: str) -> str:
+def replace_argument(line: str, number: int, text: str) -> str:
     """The line with another text for one of its keyword arguments."""
     tree = ast.parse(line)
     _keywords(tree)[number].value = ast.parse(text, mode="eval").body
     return ast.unparse(tree)
 
 
-def extremes(slot: Slot, line: str, sizes: tuple[str, ...]) -> Iterator[str]:
+def vary_argument(slot: Argument, line: str, sizes: tuple[str, ...]) -> Iterator[str]:
     """The line with numbers of all sizes in the place of one, or with arrays scaled by them."""
     for size in sizes:
         long = (slot.name in EFFORT and size in LONG) or (slot.name == "max_work" and eval(size) > 1e4)
         if slot.kind == "number" and not long:
-            yield replaced(line, slot.number, size)
+            yield replace_argument(line, slot.number, size)
         elif slot.kind == "array" and "**" not in size:
-            yield replaced(line, slot.number, f"scaled({size}, {slot.text})")
+            yield replace_argument(line, slot.number, f"scaled({size}, {slot.text})")

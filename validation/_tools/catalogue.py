@@ -59,7 +59,7 @@ def title(group: str) -> str:
     return text.rstrip(".")
 
 
-def chosen(names: Sequence[str]) -> list[Script]:
+def select_scripts(names: Sequence[str]) -> list[Script]:
     """The scripts that names of scripts and groups stand for, each once, in the order asked for.
 
     Raises
@@ -67,16 +67,16 @@ def chosen(names: Sequence[str]) -> list[Script]:
     ValueError : for a name that is none.
     """
     known = scripts()
-    found: dict[Script, None] = {}
+    selected: dict[Script, None] = {}
     for name in names:
-        mine = [script for script in known if name in ("all", script.group, script.name)]
-        if not mine:
+        matches = [script for script in known if name in ("all", script.group, script.name)]
+        if not matches:
             raise ValueError(f"got {name}, need names of scripts or groups ({', '.join(GROUPS)}), or all")
-        found |= dict.fromkeys(mine)
-    return list(found)
+        selected |= dict.fromkeys(matches)
+    return list(selected)
 
 
-def stored(path: Path) -> dict[str, Any]:
+def load_result(path: Path) -> dict[str, Any]:
     """The numbers of a result, with the day, versions, commit and checks."""
     return json.loads(path.read_text())
 
@@ -95,12 +95,12 @@ def _is_results(path: Path) -> bool:
     if path.name == MARKER:
         return path.exists()
     try:
-        return {"versions", "when", "held", "failed"} <= stored(path).keys()
+        return {"versions", "when", "held", "failed"} <= load_result(path).keys()
     except (AttributeError, ValueError):
         return False
 
 
-def listing(folder: Path) -> str:
+def format_listing(folder: Path) -> str:
     """Every script by group: what is stored of it, and the first line of its docstring."""
     lines = []
     for group in GROUPS:
@@ -116,6 +116,6 @@ def listing(folder: Path) -> str:
 
 
 def _state(path: Path) -> str:
-    found = {"when": "", "commit": "", "held": (), "failed": ()} | stored(path)
-    commit = found["commit"].partition(" ")[0]
-    return f"{found['when']:10} {commit:11} {len(found['held']):3} held {len(found['failed']):3} failed"
+    result = {"when": "", "commit": "", "held": (), "failed": ()} | load_result(path)
+    commit = result["commit"].partition(" ")[0]
+    return f"{result['when']:10} {commit:11} {len(result['held']):3} held {len(result['failed']):3} failed"

@@ -13,7 +13,7 @@ from validation._tools.catalogue import ROOT
 BASE: dict[str, Any] = {"type": Path, "help": "another checkout, to compare times with", "default": None}
 
 
-def side_by_side(base: Path, script: Path, *arguments: Any) -> tuple[list[Any], list[Any]]:
+def run_side_by_side(base: Path, script: Path, *arguments: Any) -> tuple[list[Any], list[Any]]:
     """What a script prints as lines of JSON with the package of another checkout, and with that of this one.
 
     Each has a core and an empty folder for compiled kernels of its own.
@@ -21,15 +21,15 @@ def side_by_side(base: Path, script: Path, *arguments: Any) -> tuple[list[Any], 
     with tempfile.TemporaryDirectory() as aside:
         running = []
         for number, checkout in enumerate((base.resolve(), ROOT.parent)):
-            own = {"PYTHONPATH": str(checkout), "NUMBA_CACHE_DIR": f"{aside}/{number}"}
-            own |= dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+            variables = {"PYTHONPATH": str(checkout), "NUMBA_CACHE_DIR": f"{aside}/{number}"}
+            variables |= dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
             command = [sys.executable, str(script), *map(str, arguments)]
             running.append(
-                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | own, cwd=checkout)
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | variables, cwd=checkout)
             )
-        told = [process.communicate()[0] for process in running]
+        outputs = [process.communicate()[0] for process in running]
     for process in running:
         if process.returncode:
             raise RuntimeError(f"{' '.join(map(str, process.args))} ended with {process.returncode}")
-    before, now = ([json.loads(line) for line in text.splitlines()] for text in told)
+    before, now = ([json.loads(line) for line in text.splitlines()] for text in outputs)
     return before, now

@@ -7,7 +7,7 @@ import numpy as np
 from gamp_attention.experiments.figures import COLOURS, require_matplotlib
 
 
-def two_kinds(missing: str) -> Any:
+def build_branch_colormap(missing: str) -> Any:
     """Colours from the positional branch's, where numbers are below zero, to the semantic one's."""
     require_matplotlib()
     from matplotlib.colors import LinearSegmentedColormap
@@ -17,7 +17,7 @@ def two_kinds(missing: str) -> Any:
     return colours
 
 
-def draw_judged(
+def draw_means(
     axis: Any, x: np.ndarray, mean: np.ndarray, error: np.ndarray, judged: np.ndarray, colour: str, label: str
 ) -> None:
     """Means of GAMP with bars of two standard errors: full where a criterion judges them, else empty."""
@@ -28,12 +28,12 @@ def draw_judged(
         )  # fmt: skip
 
 
-def legend_below(*axes: Any, columns: int, **style: Any) -> None:
+def draw_legend(*axes: Any, columns: int, **style: Any) -> None:
     """One legend below the picture for all labels of some axes, each once."""
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
-        found |= dict(zip(labels, handles, strict=True))
+        entries |= dict(zip(labels, handles, strict=True))
     axes[0].figure.legend(
-        found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False, **style
+        entries.values(), entries.keys(), loc="outside lower center", ncols=columns, frameon=False, **style
     )

@@ -23,139 +23,139 @@ from gamp_attention.baselines.descent import TorchRisk
 from gamp_attention.state_evolution.equations.units import relative_change
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.rules.choice import first_rule
-from validation._tools.calls import slots
+from validation._tools.calls import list_arguments
 from validation._tools.names import PUBLIC
 
 SLACK = 1.01  # of a tolerance
 ROUNDING = 1e-12  # of a gradient, in units of what it is the sum of
-MOVES = 10  # of rtol, by which a fixed point may move when it is iterated
+MAX_CHANGE = 10  # of rtol, by which a fixed point may move when it is iterated
 
 
-class Watched:
+class RecordingModule:
     """The package, which remembers the arguments of the solver that was called last."""
 
     def __init__(self) -> None:
         self.last: dict[str, dict[str, Any]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(ga, name)
+        attribute = getattr(ga, name)
         if name not in ("run_gamp", "minimize_risk", "solve_state_evolution", "branches", "compare"):
-            return found
+            return attribute
 
         def called(*args: Any, **options: Any) -> Any:
             try:
-                bound = inspect.signature(found).bind(*args, **options)
+                bound = inspect.signature(attribute).bind(*args, **options)
                 bound.apply_defaults()
                 self.last[name] = bound.arguments
             except TypeError:
                 pass
-            return found(*args, **options)
+            return attribute(*args, **options)
 
         return called
 
 
-def judged(line: str, names: dict[str, Any]) -> dict[str, Any]:
+def evaluate_call(line: str, names: dict[str, Any]) -> dict[str, Any]:
     """The outcome of a line: answered, refused (by an error that names what is wrong), or "raised", with what is wrong.
 
     "faults" lists what should not be: false, nan, raised, warned.
     """
     watched = names["ga"]
     watched.last.clear()
-    row: dict[str, Any] = {"outcome": "answered", "status": None, "told": None, "faults": []}
+    row: dict[str, Any] = {"outcome": "answered", "status": None, "message": None, "faults": []}
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         try:
-            found = eval(line, names)
+            result = eval(line, names)
         except ga.ConvergenceError as error:
-            found, row["told"] = error.result, str(error)
+            result, row["message"] = error.result, str(error)
         except Exception as error:
-            row["told"] = f"{type(error).__name__}: {error}"
+            row["message"] = f"{type(error).__name__}: {error}"
             row["outcome"] = "refused" if is_named(error, line) else "raised"
             row["faults"] += ["raised"] * (row["outcome"] == "raised")
-            found = None
+            result = None
     row["warned"] = sorted({f"{each.category.__name__}: {each.message}"[:200] for each in seen})
     row["faults"] += ["warned"] * bool(row["warned"])
     if row["outcome"] == "answered":
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for each in _parts(found):
+            for each in _list_parts(result):
                 status = getattr(each, "status", None)
                 row["status"] = getattr(status, "value", row["status"])
-                row["faults"] += [fault for fault in _faults(each, watched) if fault not in row["faults"]]
+                row["faults"] += [fault for fault in _find_faults(each, watched) if fault not in row["faults"]]
     return row
 
 
 def is_named(error: Exception, line: str) -> bool:
     """Whether an error names an argument, what it needs and what it got."""
     words = str(error)
-    known = {slot.name for slot in slots(line)} | {
+    known = {slot.name for slot in list_arguments(line)} | {
         name for each in PUBLIC if f"{each}(" in line and callable(getattr(ga, each))
         for name in inspect.signature(getattr(ga, each)).parameters
     }  # fmt: skip
-    told = isinstance(error, ValueError | TypeError) and ("need" in words or "must" in words) and "got" in words
-    return told and any(name in words for name in known)
+    is_worded = isinstance(error, ValueError | TypeError) and ("need" in words or "must" in words) and "got" in words
+    return is_worded and any(name in words for name in known)
 
 
-def _parts(found: Any) -> Iterable[Any]:
+def _list_parts(result: Any) -> Iterable[Any]:
     """Results within results."""
-    if isinstance(found, ga.Branches):
-        return found.solutions
-    if isinstance(found, ga.Comparison):
-        return [part for each in found.branches for part in (each.gamp, each.fixed_point, each.descent, each.returned)]
-    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], ga.GampState):
-        seen = found[1]  # what is not finite is told by the report of the step
-        return found if seen.denoised.solved.all() and finite([seen.gradient_norm]) else []
-    if isinstance(found, tuple) and not hasattr(found, "_fields"):
-        return found
-    return [found]
+    if isinstance(result, ga.Branches):
+        return result.solutions
+    if isinstance(result, ga.Comparison):
+        return [part for each in result.branches for part in (each.gamp, each.fixed_point, each.descent, each.returned)]
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], ga.GampState):
+        seen = result[1]  # what is not finite is told by the report of the step
+        return result if seen.denoised.solved.all() and all_finite([seen.gradient_norm]) else []
+    if isinstance(result, tuple) and not hasattr(result, "_fields"):
+        return result
+    return [result]
 
 
-def _faults(found: Any, watched: Watched) -> list[str]:
-    if isinstance(found, ga.GampResult | ga.DescentResult):
-        return _of_descent(found, watched.last.get("run_gamp") or watched.last.get("minimize_risk"))
-    if isinstance(found, ga.StateEvolutionResult):
-        return _of_fixed_point(found, watched.last.get("solve_state_evolution") or watched.last.get("branches"))
-    if isinstance(found, ga.Sweep):
-        numbers = [value for row in found.rows if row.get("converged") for value in row.values()]
-        return [] if finite([each for each in numbers if isinstance(each, float)]) else ["nan"]
-    if isinstance(found, ga.Denoised):
-        good = found.solved
-        return [] if finite([found.z[good], found.g[good], found.loss[good], found.moreau[good]]) else ["nan"]
-    if isinstance(found, ga.LinearFit):
-        return [] if finite([found.weights, found.train_loss]) or not found.converged else ["nan"]
-    if isinstance(found, ga.ReferenceVerdict):
-        return [] if finite([found.difference, found.difference_error]) else ["nan"]
-    if isinstance(found, ga.LinearBaseline):
-        known = finite([found.weights, found.weights_error, found.test_error, found.test_error_error])
-        return [] if known or not found.converged else ["nan"]
-    if isinstance(found, ga.Trajectory):
-        return [] if finite([*found.arrays().values(), *found.error.arrays().values()]) else ["nan"]
-    if isinstance(found, ga.BranchPath):
-        return [] if finite([found.values, *found.overlaps.arrays().values()]) else ["nan"]
-    if isinstance(found, ga.GampState):
-        return [] if finite([found.Q, found.V, np.asarray(found.D)]) else ["nan"]
-    if isinstance(found, np.ndarray | float):
-        return [] if finite([found]) else ["nan"]
+def _find_faults(result: Any, watched: RecordingModule) -> list[str]:
+    if isinstance(result, ga.GampResult | ga.DescentResult):
+        return _check_descent(result, watched.last.get("run_gamp") or watched.last.get("minimize_risk"))
+    if isinstance(result, ga.StateEvolutionResult):
+        return _check_fixed_point(result, watched.last.get("solve_state_evolution") or watched.last.get("branches"))
+    if isinstance(result, ga.Sweep):
+        numbers = [value for row in result.rows if row.get("converged") for value in row.values()]
+        return [] if all_finite([each for each in numbers if isinstance(each, float)]) else ["nan"]
+    if isinstance(result, ga.Denoised):
+        good = result.solved
+        return [] if all_finite([result.z[good], result.g[good], result.loss[good], result.moreau[good]]) else ["nan"]
+    if isinstance(result, ga.LinearFit):
+        return [] if all_finite([result.weights, result.train_loss]) or not result.converged else ["nan"]
+    if isinstance(result, ga.ReferenceVerdict):
+        return [] if all_finite([result.difference, result.difference_error]) else ["nan"]
+    if isinstance(result, ga.LinearBaseline):
+        known = all_finite([result.weights, result.weights_error, result.test_error, result.test_error_error])
+        return [] if known or not result.converged else ["nan"]
+    if isinstance(result, ga.Trajectory):
+        return [] if all_finite([*result.arrays().values(), *result.error.arrays().values()]) else ["nan"]
+    if isinstance(result, ga.BranchPath):
+        return [] if all_finite([result.values, *result.overlaps.arrays().values()]) else ["nan"]
+    if isinstance(result, ga.GampState):
+        return [] if all_finite([result.Q, result.V, np.asarray(result.D)]) else ["nan"]
+    if isinstance(result, np.ndarray | float):
+        return [] if all_finite([result]) else ["nan"]
     return []
 
 
-def finite(values: Iterable[Any]) -> bool:
+def all_finite(values: Iterable[Any]) -> bool:
     """Whether all numbers are finite."""
     return all(np.isfinite(value).all() for value in values)
 
 
-def _of_descent(found: Any, arguments: Any) -> list[str]:
+def _check_descent(result: Any, arguments: Any) -> list[str]:
     faults = []
-    if not finite([found.Q]) or (found.converged and not finite([found.train_loss, found.gradient_norm])):
+    if not all_finite([result.Q]) or (result.converged and not all_finite([result.train_loss, result.gradient_norm])):
         faults.append("nan")
-    if found.converged and arguments:
-        norm, rounding = torch_norm(arguments["data"], found.Q, arguments["risk"])
+    if result.converged and arguments:
+        norm, rounding = compute_gradient_norm(arguments["data"], result.Q, arguments["risk"])
         if not norm <= SLACK * arguments["tol"] + rounding:
             faults.append("false")
     return faults
 
 
-def torch_norm(data: ga.Dataset, Q: np.ndarray, risk: str) -> tuple[float, float]:
+def compute_gradient_norm(data: ga.Dataset, Q: np.ndarray, risk: str) -> tuple[float, float]:
     """The norm of the (least sub)gradient by torch, where it knows the penalty, and how much of it may be rounding."""
     import torch
 
@@ -175,24 +175,24 @@ def torch_norm(data: ga.Dataset, Q: np.ndarray, risk: str) -> tuple[float, float
     return float(np.linalg.norm(smooth)) / unit, ROUNDING * float(size) / unit
 
 
-def _of_fixed_point(found: ga.StateEvolutionResult, arguments: Any) -> list[str]:
-    if not found.converged:
+def _check_fixed_point(result: ga.StateEvolutionResult, arguments: Any) -> list[str]:
+    if not result.converged:
         return []
-    if not finite([found.train_loss, found.test_error, *found.overlaps.arrays().values()]):
+    if not all_finite([result.train_loss, result.test_error, *result.overlaps.arrays().values()]):
         return ["nan"]
     if not arguments:
         return []
     model = arguments["model"]
-    F = OverlapMap(model, float(arguments["alpha"]), first_rule("auto", model, (0,)), found.response)
+    F = OverlapMap(model, float(arguments["alpha"]), first_rule("auto", model, (0,)), result.response)
     rtol = arguments["rtol"] or 2e-3
-    return [] if relative_change(F(found.overlaps), found.overlaps) < MOVES * rtol else ["false"]
+    return [] if relative_change(F(result.overlaps), result.overlaps) < MAX_CHANGE * rtol else ["false"]
 
 
-WARMING = 600  # seconds for lines that compile what others need
-AGAIN, WAITING = 20, 30
+COMPILE_LIMIT = 600  # seconds for lines that compile what others need
+RETRY_FACTOR, WALL_FACTOR = 20, 30
 
 
-class Patient:
+class TimedEvaluator:
     """Evaluates lines of `calls` in a process of its own, one after the other."""
 
     def __init__(self) -> None:
@@ -204,33 +204,33 @@ class Patient:
 
         What `warm` compiles is not counted, nor what the line compiles itself: what is late has a second try after it.
         """
-        if warm is not None and self._ask("warm", warm, WARMING) is None:
-            raise RuntimeError(f"{warm}: not answered within {WARMING} s")
-        found = self._ask("judge", line, limit)
-        if found is None and self._ask("warm", line, AGAIN * limit) is not None:
-            found = self._ask("judge", line, limit)
-        late = {"outcome": "late", "status": None, "told": None, "faults": ["late"], "warned": [], "seconds": limit}
-        return {"line": line} | (found or late)
+        if warm is not None and self._ask("warm", warm, COMPILE_LIMIT) is None:
+            raise RuntimeError(f"{warm}: not answered within {COMPILE_LIMIT} s")
+        outcome = self._ask("evaluate", line, limit)
+        if outcome is None and self._ask("warm", line, RETRY_FACTOR * limit) is not None:
+            outcome = self._ask("evaluate", line, limit)
+        late = {"outcome": "late", "status": None, "message": None, "faults": ["late"], "warned": [], "seconds": limit}
+        return {"line": line} | (outcome or late)
 
     def _ask(self, what: str, line: str, limit: float) -> dict[str, Any] | None:
         if self._process is None:
             context = get_context("spawn")
             self._pipe, other = context.Pipe()
-            self._process = context.Process(target=_serve, args=(other,), daemon=True)
+            self._process = context.Process(target=_serve_requests, args=(other,), daemon=True)
             self._process.start()
             other.close()
-            assert self._pipe.poll(WARMING), "the process does not start"
+            assert self._pipe.poll(COMPILE_LIMIT), "the process does not start"
             self._pipe.recv()
         self._pipe.send((what, line))
         began, used = time.monotonic(), self._used()
-        while self._used() - used < limit and time.monotonic() - began < WAITING * limit:
+        while self._used() - used < limit and time.monotonic() - began < WALL_FACTOR * limit:
             if not self._pipe.poll(0.1):
                 continue
             try:
                 return self._pipe.recv()
             except EOFError:  # it died
                 self.end()
-                return {"outcome": "died", "status": None, "told": "the process died", "faults": ["raised"],
+                return {"outcome": "died", "status": None, "message": "the process died", "faults": ["raised"],
                         "warned": [], "seconds": 0.0}  # fmt: skip
         self.end()
         return None
@@ -252,23 +252,23 @@ class Patient:
             self._process = None
 
 
-def _serve(pipe: Any) -> None:
-    from validation._tools.calls import problems
+def _serve_requests(pipe: Any) -> None:
+    from validation._tools.calls import build_names
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warmed: set[str] = set()
     with tempfile.TemporaryDirectory() as folder:
-        names = problems(folder) | {"ga": Watched()}
+        names = build_names(folder) | {"ga": RecordingModule()}
         pipe.send("ready")
         while True:
             what, line = pipe.recv()
             if what == "warm":
                 if line not in warmed:
                     with contextlib.suppress(Exception):
-                        judged(line, names)
+                        evaluate_call(line, names)
                     warmed.add(line)
                 pipe.send({})
                 continue
             began = time.process_time()
-            found = judged(line, names)
-            pipe.send(found | {"seconds": time.process_time() - began})
+            outcome = evaluate_call(line, names)
+            pipe.send(outcome | {"seconds": time.process_time() - began})

@@ -14,10 +14,10 @@ from validation._tools.report import folder
 
 ALPHAS = np.linspace(0.01, 2, 25)  # of the paper
 OMEGAS = np.linspace(0.02, 0.5, 25).round(10)
-PROBED = OMEGAS[2::2]  # 12 values, with .3 among them
+BOUNDARY_OMEGAS = OMEGAS[2::2]  # 12 values, with .3 among them
 QUICK_ALPHAS = ALPHAS[[2, 8, 13, 18, 24]]
 QUICK_OMEGAS = {"paper": OMEGAS[[4, 14, 19, 24]], "other": OMEGAS[[2, 6, 14]]}
-QUICK_PROBED = {"paper": OMEGAS[[4, 14]], "other": OMEGAS[[2, 6]]}  # α_c and α_l both exist at the first
+QUICK_BOUNDARY_OMEGAS = {"paper": OMEGAS[[4, 14]], "other": OMEGAS[[2, 6]]}  # α_c and α_l both exist at the first
 STEP = {"paper": 1, "other": 2}  # of the grid: without the symmetry of A averages take four times as long
 LOWEST, HIGHEST = 0.05, 2.5  # boundaries are looked for between these α
 WINDOW = 0.08  # in α, next to where a branch ends or becomes unstable, where nothing is judged
@@ -32,44 +32,44 @@ LABELS = {
 }  # fmt: skip
 
 
-def model_of(matrix: str, omega: float = 0.3) -> ga.Model:
+def build_model(matrix: str, omega: float = 0.3) -> ga.Model:
     """The model of the paper, or that of Fig. 9."""
     return ga.paper_model(omega) if matrix == "paper" else ga.paper_model(omega, A=OTHER_MATRIX)
 
 
-def diagram(found: argparse.Namespace, matrix: str, executor: Any) -> ga.Sweep:
+def compute_diagram(args: argparse.Namespace, matrix: str, executor: Any) -> ga.Sweep:
     """State evolution over (α, ω) on both branches, at a relative accuracy of 1e-3; Fig. 9 at every second value."""
     alphas, omegas = (
-        (QUICK_ALPHAS, QUICK_OMEGAS[matrix]) if found.quick else (ALPHAS[:: STEP[matrix]], OMEGAS[:: STEP[matrix]])
+        (QUICK_ALPHAS, QUICK_OMEGAS[matrix]) if args.quick else (ALPHAS[:: STEP[matrix]], OMEGAS[:: STEP[matrix]])
     )
-    where = diagram_folder(found, matrix) / "grid"
-    return ga.sweep(model_of(matrix), where, alpha=alphas, omega=omegas, rtol=1e-3, executor=executor)
+    where = get_diagram_folder(args, matrix) / "grid"
+    return ga.sweep(build_model(matrix), where, alpha=alphas, omega=omegas, rtol=1e-3, executor=executor)
 
 
-def boundaries(found: argparse.Namespace, matrix: str, executor: Any) -> ga.PhaseBoundaries:
+def compute_boundaries(args: argparse.Namespace, matrix: str, executor: Any) -> ga.PhaseBoundaries:
     """Boundaries at some of the grid's ω."""
     probed, where = (
-        QUICK_PROBED[matrix] if found.quick else PROBED[:: STEP[matrix]],
-        diagram_folder(found, matrix) / "boundaries",
+        QUICK_BOUNDARY_OMEGAS[matrix] if args.quick else BOUNDARY_OMEGAS[:: STEP[matrix]],
+        get_diagram_folder(args, matrix) / "boundaries",
     )
     return ga.phase_boundaries(
-        model_of(matrix), omegas=probed, alphas=(LOWEST, HIGHEST), folder=where, executor=executor
+        build_model(matrix), omegas=probed, alphas=(LOWEST, HIGHEST), folder=where, executor=executor
     )
 
 
-def diagram_folder(found: argparse.Namespace, matrix: str) -> Path:
+def get_diagram_folder(args: argparse.Namespace, matrix: str) -> Path:
     """Where the grid and the boundaries are kept."""
-    return folder(found, "phase_diagram" + ("" if matrix == "paper" else f"_{matrix}") + "_quick" * found.quick)
+    return folder(args, "phase_diagram" + ("" if matrix == "paper" else f"_{matrix}") + "_quick" * args.quick)
 
 
-def inside(branch: str, alpha: float, lines: dict[str, Any]) -> bool:
+def is_inside(branch: str, alpha: float, lines: dict[str, Any]) -> bool:
     """Whether α is where a branch exists and is stable, by the values of its lines, and not next to where that ends."""
-    low = np.fmax(*(numbers(lines[f"{branch}_{name}"]) for name in ("from", "stable_from")))
-    high = np.fmin(*(numbers(lines[f"{branch}_{name}"]) for name in ("to", "stable_to")))
+    low = np.fmax(*(to_array(lines[f"{branch}_{name}"]) for name in ("from", "stable_from")))
+    high = np.fmin(*(to_array(lines[f"{branch}_{name}"]) for name in ("to", "stable_to")))
     return not (alpha < low + WINDOW or alpha > high - WINDOW)  # NaN where there is no end
 
 
-def rows_of(result: ga.Sweep) -> list[dict[str, Any]]:
+def flatten_rows(result: ga.Sweep) -> list[dict[str, Any]]:
     """One flat dict for each cell, with numbers that are NaN where there are none.
 
     Q and −Q are the same solution: signs are those that make the overlap positive that the branch is named after.
@@ -97,7 +97,7 @@ def rows_of(result: ga.Sweep) -> list[dict[str, Any]]:
     return rows
 
 
-def sorted_out(runs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+def select_on_branch(runs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Of runs from one start, those that ended on its branch with zero gradient; and how many ended how."""
     ended = [run for run in runs if run["status"] in ENDED]
     on_branch = [run for run in ended if run["reached"] == run["branch"]]
@@ -105,7 +105,7 @@ def sorted_out(runs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[s
     return on_branch, count | {"on the branch": len(on_branch), "on the other branch": len(ended) - len(on_branch)}
 
 
-def statistics(runs: list[dict[str, Any]], keys: Any) -> dict[str, dict[str, float]]:
+def compute_statistics(runs: list[dict[str, Any]], keys: Any) -> dict[str, dict[str, float]]:
     """Mean, standard deviation and standard error of each number; NaN where there are too few runs."""
     table = {}
     for key in keys:
@@ -116,7 +116,7 @@ def statistics(runs: list[dict[str, Any]], keys: Any) -> dict[str, dict[str, flo
     return table
 
 
-def numbers(values: Any) -> np.ndarray:
+def to_array(values: Any) -> np.ndarray:
     """An array of stored numbers, NaN for null."""
     return np.array(values, dtype=float)
 

@@ -18,8 +18,8 @@ import scipy
 
 import gamp_attention as ga
 from gamp_attention.experiments.sweeps import store
-from validation._tools.catalogue import ROOT, open_results, stored
-from validation._tools.resumable import store as write
+from validation._tools.catalogue import ROOT, load_result, open_results
+from validation._tools.resumable import write_json as write
 
 FINEST = 1e-5  # error that is told from zero in tables
 
@@ -38,13 +38,13 @@ def options(description: str, *, draw: bool = False, workers: bool = False, **mo
         parser.add_argument("--workers", type=int, default=1, help="processes; 1 for none beside this one")
     for name, settings in more.items():
         parser.add_argument(f"--{name}", **settings)
-    found = parser.parse_args()
+    args = parser.parse_args()
     try:
-        open_results(found.out)
+        open_results(args.out)
     except ValueError as error:
         parser.error(str(error))
     quiet_interrupts()
-    return found
+    return args
 
 
 def quiet_interrupts() -> None:
@@ -54,8 +54,8 @@ def quiet_interrupts() -> None:
         if not issubclass(kind, KeyboardInterrupt):
             traceback.print_exception(kind, error, trace)
             return
-        told = str(error) or "interrupted: run the same again; trials and cells that were stored are not run twice"
-        print(f"{Path(sys.argv[0]).stem}: {told}", file=sys.stderr, flush=True)
+        message = str(error) or "interrupted: run the same again; trials and cells that were stored are not run twice"
+        print(f"{Path(sys.argv[0]).stem}: {message}", file=sys.stderr, flush=True)
         sys.stdout.flush()
         os._exit(130)
 
@@ -63,14 +63,14 @@ def quiet_interrupts() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `processes` blocks it while we are imported
 
 
-def folder(found: argparse.Namespace, name: str) -> Path:
+def folder(args: argparse.Namespace, name: str) -> Path:
     """Where a script keeps its cells, which are not in git."""
-    return found.out / "cells" / name
+    return args.out / "cells" / name
 
 
-def pool(found: argparse.Namespace) -> AbstractContextManager[Executor | None]:
+def pool(args: argparse.Namespace) -> AbstractContextManager[Executor | None]:
     """As many processes as asked for, to be used as an executor."""
-    return ga.local_pool(found.workers) if found.workers > 1 else nullcontext()
+    return ga.local_pool(args.workers) if args.workers > 1 else nullcontext()
 
 
 def plus_minus(value: float, error: float) -> str:
@@ -106,8 +106,8 @@ def commit() -> str:
 class Verdict:
     """Collects checks; `end` stores the numbers and exits non-zero where a check failed."""
 
-    def __init__(self, name: str, found: argparse.Namespace) -> None:
-        self.name, self._options = name + ("_quick" if found.quick else ""), found
+    def __init__(self, name: str, args: argparse.Namespace) -> None:
+        self.name, self._options = name + ("_quick" if args.quick else ""), args
         self._commit = commit()  # of the code that runs, whatever is checked out before it ends
         self.held: list[str] = []
         self.failed: list[str] = []
@@ -123,7 +123,7 @@ class Verdict:
 
     def stored(self) -> dict[str, Any]:
         """The numbers of an earlier run, to draw from."""
-        return stored(self.path(".json"))
+        return load_result(self.path(".json"))
 
     def end(self, numbers: dict[str, Any]) -> None:
         """Store the numbers with the day, versions, commit and checks, and exit."""

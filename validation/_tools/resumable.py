@@ -15,7 +15,7 @@ from gamp_attention.experiments.sweeps.scheduler import run_chains
 from gamp_attention.experiments.sweeps.store import Store
 
 
-def kept_rows(
+def complete_rows(
     path: Path, plan: Mapping[Hashable, Callable[[], list[dict[str, Any]]]],
     key: Callable[[dict[str, Any]], Hashable], description: str,
 ) -> list[dict[str, Any]]:  # fmt: skip
@@ -39,23 +39,23 @@ def kept_rows(
     return rows
 
 
-def kept_parts(path: Path, parts: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+def complete_parts(path: Path, parts: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
     """Numbers of named parts in a JSON file, with those that it lacks."""
     numbers = json.loads(path.read_text()) if path.exists() else {}
     for name, part in parts.items():
         if name not in numbers:
             numbers[name] = plain(part())
-            store(path, numbers)
+            write_json(path, numbers)
     return numbers
 
 
-def store(path: Path, numbers: dict[str, Any]) -> None:
+def write_json(path: Path, numbers: dict[str, Any]) -> None:
     """Write numbers and arrays as JSON, to a file that is whole or absent."""
     text = json.dumps(plain(numbers), indent=1) + "\n"
     write_aside(path, lambda file: file.write(text.encode()), overwrite=True)
 
 
-FORMER = {  # modules that have moved, by the names under which their trials were stored
+FORMER_MODULES = {  # modules that have moved, by the names under which their trials were stored
     "validation.paper._architectures.instances": "validation._architectures",
     "validation.paper._architectures.theory": "validation._architecture_theory",
 }
@@ -87,9 +87,9 @@ class Trial:
             return {"error": f"{type(error).__name__}: {error}"}
 
 
-def origin(function: Callable[..., dict[str, Any]]) -> str:
+def hash_origin(function: Callable[..., dict[str, Any]]) -> str:
     """A hash of where a function is from, which says whose trials a folder holds."""
-    return short_hash([FORMER.get(function.__module__, function.__module__), function.__name__])
+    return short_hash([FORMER_MODULES.get(function.__module__, function.__module__), function.__name__])
 
 
 def run_trials(
@@ -98,7 +98,7 @@ def run_trials(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Rows of all calls, with arguments and results. Raise the version when the function changes."""
     jobs, store = [Trial(function, each, version) for each in arguments], Store(folder)
-    store.begin({"model": origin(function)})
+    store.begin({"model": hash_origin(function)})
     run_chains([[job] for job in jobs], store, executor)
     rows = [store.load(job.key) for job in jobs]
     failed = [row for row in rows if row is None or row["error"]]

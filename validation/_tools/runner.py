@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from validation._tools import catalogue, checksums
 from validation._tools.catalogue import Script
-from validation._tools.resumable import store
+from validation._tools.resumable import write_json
 
 PAUSE = 0.05  # seconds between two looks at what runs
 
@@ -26,11 +26,11 @@ class Task(NamedTuple):
 
     name: str
     command: Sequence[str]
-    environment: dict[str, str]
+    build_environment: dict[str, str]
     unblocks: bool = False
 
 
-class Ended(NamedTuple):
+class FinishedTask(NamedTuple):
     """A task with its exit status, the time when it began, and the seconds that it took."""
 
     task: Task
@@ -39,7 +39,7 @@ class Ended(NamedTuple):
     seconds: float
 
 
-class _Running(NamedTuple):
+class _RunningTask(NamedTuple):
     task: Task
     process: subprocess.Popen[Any]
     began: float
@@ -53,34 +53,34 @@ class Interrupted(KeyboardInterrupt):
         self.said = said
 
 
-def run_tasks(tasks: Sequence[Task], jobs: int, logs: Path) -> Iterator[Ended]:
+def run_tasks(tasks: Sequence[Task], jobs: int, logs: Path) -> Iterator[FinishedTask]:
     """Tasks as they end. Where several run at a time, the output of each goes to NAME.log in a folder.
 
     Raises
     ------
     Interrupted : after Ctrl-C.
     """
-    waiting, running = list(tasks), list[_Running]()
+    waiting, running = list(tasks), list[_RunningTask]()
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 task = waiting.pop(0)
                 if jobs == 1 and len(tasks) > 1:
                     print(f"\n== {task.name}, {len(tasks) - len(waiting)} of {len(tasks)}", flush=True)
-                running.append(_start(task, logs / f"{task.name}.log" if jobs > 1 else None))
+                running.append(_start_task(task, logs / f"{task.name}.log" if jobs > 1 else None))
             time.sleep(PAUSE)
             for each in [each for each in running if each.process.poll() is not None]:
                 running.remove(each)
-                yield Ended(each.task, each.process.returncode, each.began, time.time() - each.began)
+                yield FinishedTask(each.task, each.process.returncode, each.began, time.time() - each.began)
     except KeyboardInterrupt as interrupt:
-        _stop(running)
+        _stop_tasks(running)
         raise Interrupted(jobs == 1 and any(each.process.returncode == 130 for each in running)) from interrupt
     except BaseException:
-        _stop(running)
+        _stop_tasks(running)
         raise
 
 
-def _start(task: Task, log: Path | None) -> _Running:
+def _start_task(task: Task, log: Path | None) -> _RunningTask:
     """Start a task in a process group of its own, so that signals reach it through us alone."""
     began = time.time()
     with ExitStack() as stack:
@@ -91,20 +91,20 @@ def _start(task: Task, log: Path | None) -> _Running:
         process = subprocess.Popen(
             task.command, env=task.environment, stdout=output, stderr=output and subprocess.STDOUT, process_group=0
         )
-    return _Running(task, process, began)
+    return _RunningTask(task, process, began)
 
 
-def _stop(running: Sequence[_Running]) -> None:
+def _stop_tasks(running: Sequence[_RunningTask]) -> None:
     """Pass Ctrl-C on and wait; a second one kills."""
     try:
-        _signal(running, signal.SIGINT)
+        _send_signal(running, signal.SIGINT)
         for each in running:
             each.process.wait()
     except KeyboardInterrupt:
-        _signal(running, signal.SIGKILL)
+        _send_signal(running, signal.SIGKILL)
 
 
-def _signal(running: Sequence[_Running], which: signal.Signals) -> None:
+def _send_signal(running: Sequence[_RunningTask], which: signal.Signals) -> None:
     for each in running:
         if each.process.poll() is None:
             os.killpg(each.process.pid, which)
@@ -124,12 +124,12 @@ class Row(NamedTuple):
     good: bool
 
 
-def run(scripts: Sequence[Script], options: argparse.Namespace, more: Sequence[str]) -> int:
+def run_scripts(scripts: Sequence[Script], options: argparse.Namespace, more: Sequence[str]) -> int:
     """Run what an interrupted run of the same words has not finished; the exit status."""
     logs = options.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     asked = [*options.names, *(f"--{flag}" for flag in ("quick", "draw") if getattr(options, flag)), *more]
-    unfinished = Unfinished(logs / "unfinished.json", " ".join(asked))
+    unfinished = UnfinishedRuns(logs / "unfinished.json", " ".join(asked))
     rows = {} if options.fresh else unfinished.rows()
     if rows:
         print(f"finished before: {', '.join(rows)}; --fresh runs them again")
@@ -138,15 +138,17 @@ def run(scripts: Sequence[Script], options: argparse.Namespace, more: Sequence[s
     tasks = [Task(name, ["bash", "-c", words], os.environ | threads) for name, _, words in beside]
     names = [*(task.name for task in tasks), *(script.name for script in scripts)]
     for script in (script for script in scripts if script.name not in rows):
-        words = _words(script, options)
+        words = _build_options(script, options)
         if words is None:
             rows[script.name] = Row(script.name, None, None, 0, "draws nothing by itself", True)
         else:
-            tasks.append(Task(script.name, command(script, [*words, *more]), environment() | threads, unblocks=True))
+            tasks.append(
+                Task(script.name, build_command(script, [*words, *more]), build_environment() | threads, unblocks=True)
+            )
     try:
         with tqdm(total=len(tasks), desc="scripts", leave=False, disable=None if options.jobs > 1 else True) as bar:
             for ended in run_tasks(tasks, options.jobs, logs):
-                row = rows[ended.task.name] = _row(ended, scripts, options)
+                row = rows[ended.task.name] = _summarize(ended, scripts, options)
                 if options.jobs > 1:
                     log = "" if row.good else (logs / f"{row.name}.log").read_text(errors="replace")
                     bar.write(f"{log}{row.name}: {row.outcome} ({row.seconds:.0f} s)")
@@ -156,27 +158,27 @@ def run(scripts: Sequence[Script], options: argparse.Namespace, more: Sequence[s
         if not interrupted.said:
             print("validation: interrupted: run the same again; what has finished is not run twice", file=sys.stderr)
         return 130
-    found = [rows[name] for name in names]
-    print(table(found), flush=True)
+    ordered = [rows[name] for name in names]
+    print(format_table(ordered), flush=True)
     if (options.out / checksums.NAME).exists():
-        checksums.write(options.out)
-    if all(row.good or row.held is not None for row in found):
+        checksums.write_sums(options.out)
+    if all(row.good or row.held is not None for row in ordered):
         unfinished.keep(())
-    return int(not all(row.good for row in found))
+    return int(not all(row.good for row in ordered))
 
 
-def command(script: Script, words: Sequence[str]) -> list[str]:
+def build_command(script: Script, words: Sequence[str]) -> list[str]:
     """What runs a script."""
     return [sys.executable, "-m", script.module, *words]
 
 
-def environment() -> dict[str, str]:
+def build_environment() -> dict[str, str]:
     """That of this process, in which scripts are found."""
     paths = [str(catalogue.ROOT.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-def table(rows: Sequence[Row]) -> str:
+def format_table(rows: Sequence[Row]) -> str:
     """What held, a line for each script."""
     lines: list[tuple[str, ...]] = [("script", "held", "failed", "seconds", "outcome")]
     for row in rows:
@@ -193,7 +195,7 @@ def table(rows: Sequence[Row]) -> str:
     )
 
 
-class Unfinished:
+class UnfinishedRuns:
     """Rows of runs that were interrupted, or in which a script ended without a verdict, in a file."""
 
     def __init__(self, path: Path, asked: str) -> None:
@@ -205,26 +207,28 @@ class Unfinished:
 
     def keep(self, rows: Any) -> None:
         """Store the rows of this run; none once it is finished."""
-        found = self._all() | {self._asked: list(rows)}
-        store(self._path, {asked: rows for asked, rows in found.items() if rows})
+        table = self._all() | {self._asked: list(rows)}
+        write_json(self._path, {asked: rows for asked, rows in table.items() if rows})
 
     def _all(self) -> dict[str, Any]:
         return json.loads(self._path.read_text()) if self._path.exists() else {}
 
 
-def _words(script: Script, options: argparse.Namespace) -> list[str] | None:
+def _build_options(script: Script, options: argparse.Namespace) -> list[str] | None:
     """The options of a script, of those asked for; None if it has nothing to draw by itself."""
     words = ["--out", str(options.out), *["--quick"] * options.quick]
     if options.draw or options.workers:
-        told = subprocess.run(command(script, ["--help"]), env=environment(), capture_output=True, text=True).stdout
-        if options.draw and "--draw" not in told:
+        usage = subprocess.run(
+            build_command(script, ["--help"]), env=build_environment(), capture_output=True, text=True
+        ).stdout
+        if options.draw and "--draw" not in usage:
             return None
         words += ["--draw"] * options.draw
-        words += ["--workers", str(options.workers)] if options.workers and "--workers" in told else []
+        words += ["--workers", str(options.workers)] if options.workers and "--workers" in usage else []
     return words
 
 
-def _row(ended: Ended, scripts: Sequence[Script], options: argparse.Namespace) -> Row:
+def _summarize(ended: FinishedTask, scripts: Sequence[Script], options: argparse.Namespace) -> Row:
     """What a task has come to."""
     name, status, good = ended.task.name, ended.status, ended.status == 0
     how = "holds" if good else f"exit status {status}" if status > 0 else f"killed by signal {-status}"
@@ -236,5 +240,5 @@ def _row(ended: Ended, scripts: Sequence[Script], options: argparse.Namespace) -
     new = [path for path in script.results(options.out, options.quick) if path.stat().st_mtime >= ended.began]
     if not new or status not in (0, 1):
         return Row(name, None, None, ended.seconds, f"no verdict, {how}", False)
-    held, failed = (sum(len(catalogue.stored(path)[key]) for path in new) for key in ("held", "failed"))
+    held, failed = (sum(len(catalogue.load_result(path)[key]) for path in new) for key in ("held", "failed"))
     return Row(name, held, failed, ended.seconds, "holds" if good else "fails", good)

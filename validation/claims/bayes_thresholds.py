@@ -35,7 +35,7 @@ NOISES, QUICK_NOISES = (0.1, 0.2, 0.4), (0.4,)
 ALPHAS = {"attention, L = 2": 0.6, "attention, L = 3": 0.4, "attention, L = 4": 0.3, "phase retrieval": 1.3}
 
 
-def model(name, noise=0.0):
+def build_model(name, noise=0.0):
     """The problem of a name."""
     if name.startswith("attention"):
         t = 2 if "columns" in name else 1
@@ -47,31 +47,34 @@ def model(name, noise=0.0):
     return replace(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.0)), coordinates=SPARSE)
 
 
-def thresholds(name, n_points, n_replicas):
+def compute_thresholds(name, n_points, n_replicas):
     """All thresholds of a problem."""
-    return ga.bayes_thresholds(model(name), n_points=n_points, n_replicas=n_replicas).to_dict()
+    return ga.bayes_thresholds(build_model(name), n_points=n_points, n_replicas=n_replicas).to_dict()
 
 
-def linearised(name, noise, n_points, n_replicas):
+def linearise(name, noise, n_points, n_replicas):
     """Weak recovery by the channel over random samples, with its half-width."""
     from gamp_attention._core.spread import half_width
     from gamp_attention.bayes.equations import Equations
 
     rng = np.random.default_rng(0)
-    found = np.array([1 / Equations(model(name, noise), n_points, rng).linear_growth() for _ in range(n_replicas)])
-    return {"value": float(found.mean()), "half": float(half_width(found))}
+    values = np.array(
+        [1 / Equations(build_model(name, noise), n_points, rng).linear_growth() for _ in range(n_replicas)]
+    )
+    return {"value": float(values.mean()), "half": float(half_width(values))}
 
 
-def curve(name, alpha):
+def solve_curve(name, alpha):
     """What is learnt at a sample complexity, from no hint and from the teacher."""
     both = [
-        ga.solve_bayes_state_evolution(model(name), alpha, init, n_points=256) for init in ("uninformed", "informed")
+        ga.solve_bayes_state_evolution(build_model(name), alpha, init, n_points=256)
+        for init in ("uninformed", "informed")
     ]
-    size = np.trace(model(name).coordinates.rho[0]) / model(name).coordinates.trace[0]
+    size = np.trace(build_model(name).coordinates.rho[0]) / build_model(name).coordinates.trace[0]
     return {"q": [float(np.trace(each.q) / size) for each in both]}
 
 
-def shortfall(L):
+def compute_shortfall(L):
     """K_L: what samples of small fields withhold, in units of V^(L/2)."""
     from scipy.integrate import quad
     from scipy.special import gamma
@@ -85,7 +88,7 @@ def shortfall(L):
     return 2 ** (1 - L / 2) / gamma(L / 2) * quad(lambda r: r ** (L + 1) * unsure(r), 0, 30, limit=200)[0]
 
 
-def ridge_gap():
+def compute_ridge_gap():
     """The largest relative difference of the overlaps of ridge regression and of the Bayes estimate."""
     gaps = []
     for noise, alpha in ((0.3, 0.7), (0.5, 1.5), (1.0, 3.0)):
@@ -96,47 +99,51 @@ def ridge_gap():
     return max(gaps)
 
 
-def judge(verdict, name, found):
+def check_problem(verdict, name, thresholds):
     """The checks of one problem, and its line of the table."""
     weak, full, hard = KNOWN[name]
-    pairs = [("weak recovery", found["weak_recovery"], found["weak_recovery_error"], weak),
-             ("full recovery", found["full_recovery"], found["full_recovery_error"], full)]  # fmt: skip
-    if hard is not None and found["hard"] is not None:
-        for end, value, error, wanted in zip(("from", "to"), found["hard"], found["hard_error"], hard, strict=True):
+    pairs = [("weak recovery", thresholds["weak_recovery"], thresholds["weak_recovery_error"], weak),
+             ("full recovery", thresholds["full_recovery"], thresholds["full_recovery_error"], full)]  # fmt: skip
+    if hard is not None and thresholds["hard"] is not None:
+        for end, value, error, wanted in zip(
+            ("from", "to"), thresholds["hard"], thresholds["hard_error"], hard, strict=True
+        ):
             pairs.append((f"hard phase {end}", value, error, wanted))
     for what, value, error, (wanted, digits) in pairs:
         text = f"{name}: {what} at {plus_minus(value, error)}, known {wanted:.6g}"
         verdict.check(abs(value - wanted) <= digits + 2 * error + 1e-6, text)
-    verdict.check((hard is None) == (found["hard"] is None), f"{name}: hard phase {found['hard'] or 'nowhere'}")
+    verdict.check(
+        (hard is None) == (thresholds["hard"] is None), f"{name}: hard phase {thresholds['hard'] or 'nowhere'}"
+    )
     cells = [f"{value:.5f}" for _, value, _, _ in pairs[:2]]
-    cells.append("–" if found["hard"] is None else " to ".join(f"{end:.4f}" for end in found["hard"]))
+    cells.append("–" if thresholds["hard"] is None else " to ".join(f"{end:.4f}" for end in thresholds["hard"]))
     cells.append(f"{weak[0]:.4g}, {full[0]:.4g}" + ("" if hard is None else f", {hard[0][0]:.4g} to {hard[1][0]:.4g}"))
     return f"| {name} | " + " | ".join(cells) + " |"
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict = Verdict("bayes_thresholds", found)
-    noises = QUICK_NOISES if found.quick else NOISES
-    size = {"n_points": 1024, "n_replicas": 4} if found.quick else {"n_points": 1 << 14, "n_replicas": 8}
+    args = options(__doc__, workers=True)
+    verdict = Verdict("bayes_thresholds", args)
+    noises = QUICK_NOISES if args.quick else NOISES
+    size = {"n_points": 1024, "n_replicas": 4} if args.quick else {"n_points": 1 << 14, "n_replicas": 8}
     samples = ["attention, L = 2", "attention, L = 3", "attention, L = 4", "attention of 2 columns, L = 3"]
-    names = list(KNOWN)[: 4 if found.quick else None]
-    with pool(found) as executor:
+    names = list(KNOWN)[: 4 if args.quick else None]
+    with pool(args) as executor:
         rows = run_trials(
-            folder(found, verdict.name),
-            thresholds,
+            folder(args, verdict.name),
+            compute_thresholds,
             [{"name": n, "n_points": 64, "n_replicas": 4} for n in names],
             executor,
         )
         lines = [{"name": name, "noise": 0.0} | size for name in samples]
-        few = {"n_points": 256 if found.quick else 2048, "n_replicas": 4}
+        few = {"n_points": 256 if args.quick else 2048, "n_replicas": 4}
         lines += [{"name": "attention, L = 2", "noise": noise} | few for noise in noises]
-        linear = run_trials(folder(found, f"{verdict.name}_linear"), linearised, lines, executor)
-        steps = 6 if found.quick else 40
+        linear = run_trials(folder(args, f"{verdict.name}_linear"), linearise, lines, executor)
+        steps = 6 if args.quick else 40
         plan = [{"name": n, "alpha": float(a)} for n in ALPHAS for a in np.linspace(0, ALPHAS[n], steps + 1)[1:]]
-        curves = run_trials(folder(found, f"{verdict.name}_curves"), curve, plan, executor)
+        curves = run_trials(folder(args, f"{verdict.name}_curves"), solve_curve, plan, executor)
     table = ["| problem | weak recovery | full recovery | hard phase | known |", "|---|---|---|---|---|"]
-    table += [judge(verdict, row["name"], row) for row in rows]
+    table += [check_problem(verdict, row["name"], row) for row in rows]
     weak = {name: KNOWN[name][0][0] for name in samples[:3]} | {samples[3]: 2 / 12}
     for row in linear:
         shown = plus_minus(row["value"], row["half"])
@@ -148,9 +155,9 @@ def main():
     verdict.check(
         sorted([1 / 6, *noisy]) == [1 / 6, *noisy], "noise on the scores takes more samples, and more of it more"
     )
-    K = shortfall(2)
+    K = compute_shortfall(2)
     verdict.check(K < 2, f"K_2 = {K:.4f}, below 2: full recovery of two tokens is continuous")
-    gap = ridge_gap()
+    gap = compute_ridge_gap()
     verdict.check(gap < 1e-8, f"ridge regression with the optimal penalty has the Bayes overlap to {gap:.0e}")
     text = "\n".join(table) + "\n"
     print(text)

@@ -24,8 +24,8 @@ from gamp_attention.experiments.figures import COLOURS, DARK, figure
 from gamp_attention.experiments.inference.leave_one_out import sample_errors
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
-from validation.claims._exact_refits import exact_errors
-from validation.claims.own_data_calls import size, softmax
+from validation.claims._exact_refits import compute_exact_errors
+from validation.claims.own_data_calls import compute_mean_square, softmax
 
 SAMPLED = ("correlated", "row norms", "common factor", "heavy tails")
 REAL = {"diabetes": ("ridge", "lasso"), "breast cancer": ("logistic",), "digits": ("ridge", "logistic")}
@@ -34,7 +34,7 @@ COMPARED, SEEDS, FRESH, VALUES = (2, 5, 9), 3, 4000, 12
 WRONG, DOUBTED, REGRET, WORSE, APART = 0.01, 0.1, 0.02, 0.01, 0.05
 
 
-def features(kind: str, rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+def draw_features(kind: str, rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     """Rows (n, d) of one kind; parameters of the distribution are fixed."""
     x = rng.normal(size=(n, d))
     if kind == "correlated":
@@ -49,7 +49,7 @@ def features(kind: str, rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     return x
 
 
-def real(name: str, family: str, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+def load_real(name: str, family: str, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Training and test halves of a data set of scikit-learn, standardised by the training half."""
     from sklearn import datasets
 
@@ -69,22 +69,22 @@ def real(name: str, family: str, rng: np.random.Generator) -> tuple[np.ndarray, 
     return x[train], y[train], x[test], y[test]
 
 
-def instance(kind: str, family: str, seed: int, d: int) -> tuple[np.ndarray, ...]:
+def build_instance(kind: str, family: str, seed: int, d: int) -> tuple[np.ndarray, ...]:
     """Training samples and fresh samples: rows and labels, or tokens and outputs."""
     rng = np.random.default_rng([seed, 47, (*SAMPLED, *REAL).index(kind), FAMILIES.index(family)])
     if kind in REAL:
-        return real(kind, family, rng)
+        return load_real(kind, family, rng)
     if family == "attention":
         n = 5 * d
-        x = features(kind, rng, 2 * (n + FRESH // 2), d).reshape(-1, 2, d)
-        x /= np.sqrt(size(x))
+        x = draw_features(kind, rng, 2 * (n + FRESH // 2), d).reshape(-1, 2, d)
+        x /= np.sqrt(compute_mean_square(x))
         z = x @ rng.normal(size=(d, 1)) / np.sqrt(d)
         maps = z @ z.transpose(0, 2, 1)
         y = (softmax(1.5 * maps / maps.std()) + 0.05 * rng.normal(size=maps.shape)) @ x
         return x[:n], y[:n], x[n:], y[n:]
     n = int(d * rng.choice([1.2, 2.5, 5.0]))
-    x = features(kind, rng, n + FRESH, d)
-    x /= np.sqrt(size(x[:n]))
+    x = draw_features(kind, rng, n + FRESH, d)
+    x /= np.sqrt(compute_mean_square(x[:n]))
     w = rng.normal(size=d) * (rng.random(d) < (0.1 if family == "lasso" else 1.0))
     h = x @ w
     y = h / h[:n].std() + 0.6 * rng.normal(size=len(x))
@@ -92,7 +92,7 @@ def instance(kind: str, family: str, seed: int, d: int) -> tuple[np.ndarray, ...
     return x[:n], y[:n], x[n:], y[n:]
 
 
-def problems(family: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, dict[float, ga.Dataset]]:
+def build_problems(family: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, dict[float, ga.Dataset]]:
     """Values of the hyperparameter and a dataset for each."""
     if family == "attention":
         lams = np.geomspace(1e-3, 1.0, VALUES)
@@ -107,7 +107,7 @@ def problems(family: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, dic
     return lams, {float(lam): ga.LabelledDataset(x, y, loss, lam=float(lam)) for lam in lams}
 
 
-def by_scikit_learn(family: str, x: np.ndarray, y: np.ndarray, lams: np.ndarray) -> int:
+def choose_by_scikit_learn(family: str, x: np.ndarray, y: np.ndarray, lams: np.ndarray) -> int:
     """Index of the value that scikit-learn chooses."""
     from sklearn.linear_model import LassoCV, LogisticRegressionCV, RidgeCV
 
@@ -117,19 +117,19 @@ def by_scikit_learn(family: str, x: np.ndarray, y: np.ndarray, lams: np.ndarray)
         if family == "ridge":
             chosen = RidgeCV(alphas=lams * d, fit_intercept=False, cv=5).fit(x, y).alpha_ / d
         elif family == "lasso":
-            found = LassoCV(alphas=lams * np.sqrt(d) / n, fit_intercept=False, cv=5, max_iter=20000).fit(x, y)
-            chosen = found.alpha_ * n / np.sqrt(d)
+            model = LassoCV(alphas=lams * np.sqrt(d) / n, fit_intercept=False, cv=5, max_iter=20000).fit(x, y)
+            chosen = model.alpha_ * n / np.sqrt(d)
         else:
-            found = LogisticRegressionCV(Cs=1 / (lams * d), fit_intercept=False, cv=5, scoring="neg_log_loss",
+            model = LogisticRegressionCV(Cs=1 / (lams * d), fit_intercept=False, cv=5, scoring="neg_log_loss",
                                          solver="lbfgs", max_iter=5000, tol=1e-6).fit(x, y)  # fmt: skip
-            chosen = 1 / (np.ravel(found.C_)[0] * d)
+            chosen = 1 / (np.ravel(model.C_)[0] * d)
     return int(np.argmin(np.abs(np.log(lams / chosen))))
 
 
-def chosen(kind: str, family: str, seed: int, d: int) -> dict[str, Any]:
+def compare_choices(kind: str, family: str, seed: int, d: int) -> dict[str, Any]:
     """Estimates beside exact refits, and what was chosen, on one instance."""
-    x, y, fresh_x, fresh_y = instance(kind, family, seed, d)
-    lams, made = problems(family, x, y)
+    x, y, fresh_x, fresh_y = build_instance(kind, family, seed, d)
+    lams, made = build_problems(family, x, y)
     first = next(iter(made.values()))
     convex = family != "attention"
     options = {"n_starts": 1 if convex else 4, "init": "random" if convex else "spectral"}
@@ -142,7 +142,7 @@ def chosen(kind: str, family: str, seed: int, d: int) -> dict[str, Any]:
             other = ga.LabelledDataset(fresh_x, fresh_y, data.student, lam=1.0)
         tests.append(float(sample_errors(other, other.fields(result.Q)).mean()))
     if convex:
-        folds = by_scikit_learn(family, x, y, lams)
+        folds = choose_by_scikit_learn(family, x, y, lams)
     else:
         from gamp_attention.experiments.inference.along import Along
         from gamp_attention.experiments.inference.folds import fold_errors
@@ -155,7 +155,7 @@ def chosen(kind: str, family: str, seed: int, d: int) -> dict[str, Any]:
         loo = ga.leave_one_out(data, result)
         count = data.n_samples if family == "ridge" else 30 if convex else 8
         samples = np.sort(np.random.default_rng([seed, k]).permutation(data.n_samples)[:count])
-        exact = exact_errors(data, result.Q, samples)
+        exact = compute_exact_errors(data, result.Q, samples)
         there = np.isfinite(exact)
         rows.append({
             "lam": float(lams[k]), "estimate": float(loo.errors[samples][there].mean()),
@@ -171,13 +171,13 @@ def chosen(kind: str, family: str, seed: int, d: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def wrong(row: dict[str, Any]) -> bool:
+def is_wrong(row: dict[str, Any]) -> bool:
     """Whether an estimate is off by more than 5 % and by more than three standard errors."""
     apart = abs(row["estimate"] - row["exact"])
     return bool(apart > 0.05 * row["exact"] and apart > 3 * row["error"])
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def format_table(rows: list[dict[str, Any]]) -> str:
     """Of each kind of features and family."""
     lines = ["| features | family | estimates: largest deviation from refits | trusted | regret, mean and largest "
              "| of five folds | in folds |", "|" + "---|" * 7]  # fmt: skip
@@ -215,8 +215,8 @@ def draw(rows: list[dict[str, Any]], path: Any) -> None:
 
 
 def main() -> None:
-    found = options(__doc__ or "", workers=True)
-    verdict, quick = Verdict("believed_error_on_real_features", found), found.quick
+    args = options(__doc__ or "", workers=True)
+    verdict, quick = Verdict("believed_error_on_real_features", args), args.quick
     pairs = [(kind, family) for kind in SAMPLED for family in FAMILIES]
     pairs += [(kind, family) for kind, families in REAL.items() for family in families]
     if quick:
@@ -226,14 +226,14 @@ def main() -> None:
         {"kind": kind, "family": family, "seed": s, "d": 40 if quick else 50 if family == "attention" else 200}
         for s in range(seeds) for kind, family in pairs
     ]  # fmt: skip
-    with pool(found) as executor:
-        rows = run_trials(folder(found, "believed_error_on_real_features"), chosen, asked, executor)
+    with pool(args) as executor:
+        rows = run_trials(folder(args, "believed_error_on_real_features"), compare_choices, asked, executor)
     verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} instances ran")
     there = [each for row in rows for each in row["compared"] if each["converged"] and each["reached"] > 0.7]
-    off = [each for each in there if wrong(each)]
+    off = [each for each in there if is_wrong(each)]
     believed = sum(each["trusted"] for each in off)
     verdict.check(believed < WRONG * len(there), f"{believed} of {len(there)} estimates are trusted and wrong")
-    doubted = sum(not each["trusted"] for each in there if not wrong(each))
+    doubted = sum(not each["trusted"] for each in there if not is_wrong(each))
     verdict.check(doubted < DOUBTED * len(there), f"{doubted} of {len(there)} estimates are right and not trusted")
     slack = 5.0 if quick else 1.0
     for family in dict.fromkeys(row["family"] for row in rows):
@@ -248,8 +248,8 @@ def main() -> None:
     worse, better = (sum(sign * row["worse"] > APART for row in rows) for sign in (1, -1))
     about = f"{worse} of {len(rows)} choices are more than 5 % worse than five folds on the same data, {better} better"
     verdict.check(worse <= max(better, slack * APART * len(rows)), about)
-    print(table(rows))
-    verdict.path(".md").write_text(table(rows))
+    print(format_table(rows))
+    verdict.path(".md").write_text(format_table(rows))
     if not quick:
         draw(rows, verdict.path(".png"))
     verdict.end({"rows": rows})

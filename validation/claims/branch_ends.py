@@ -30,7 +30,7 @@ KNOWN = {  # how validity begins, and what that is in the table
 }
 
 
-def problem(number):
+def draw_problem(number):
     """A random model, a branch, the parameters of the model, and α."""
     rng = np.random.default_rng([33, number])
     numbers = {
@@ -43,32 +43,32 @@ def problem(number):
     return ga.paper_model(**numbers), ("semantic", "positional")[number % 2], numbers, alpha
 
 
-def size(overlaps, branch):
+def compute_size(overlaps, branch):
     """The largest entry of the branch's family of overlaps."""
     return float(np.abs(getattr(overlaps, FAMILY[branch])).max())
 
 
-def near_end(number):
+def solve_near_end(number):
     """What the public function says of a branch near its end."""
-    model, branch, numbers, alpha = problem(number)
+    model, branch, numbers, alpha = draw_problem(number)
     se = ga.solve_state_evolution(model, alpha, branch, rtol=RTOL, max_work=MAX_WORK, stability=False)
     row = {"branch": branch, "alpha": alpha, **numbers, "status": se.status.value}
     row |= {"validity": se.validity, "message": se.message, "n_iter": se.n_iter}
     if se.status in (ga.Status.CONVERGED, ga.Status.INACCURATE):
         error = float(np.abs(getattr(se.overlaps_error, FAMILY[branch])).max())
-        row |= {"size": size(se.overlaps, branch), "half_width": error, "q": float(se.overlaps.q.max())}
+        row |= {"size": compute_size(se.overlaps, branch), "half_width": error, "q": float(se.overlaps.q.max())}
     if "has a fixed point with" in se.message:
         other = ga.solve_state_evolution(
             model, alpha, branch, response="derivative", rtol=RTOL, max_work=MAX_WORK, stability=False
         )
-        row |= {"offered": other.status.value, "offered_size": size(other.overlaps, branch)}
+        row |= {"offered": other.status.value, "offered_size": compute_size(other.overlaps, branch)}
     if number % EVERY < 2:
         run = ga.run_gamp(ga.sample(model, DIM, alpha, seed=number), branch, "asymptotic", tol=1e-5)
-        row |= {"finite_d": size(run.overlaps, branch), "finite_d_status": run.status.value}
+        row |= {"finite_d": compute_size(run.overlaps, branch), "finite_d_status": run.status.value}
     return row
 
 
-def group(row):
+def classify(row):
     """The status of a row, or what is known of a lost branch; "nothing" if that is not said."""
     if row["status"] != "lost":
         return row["status"]
@@ -76,11 +76,11 @@ def group(row):
     return f"lost: {said[0]}" if said and row["message"] else "lost: nothing is said"
 
 
-def table_of(rows):
+def build_table(rows):
     """Numbers of models, offers and minima that keep the branch, and medians of damped steps, by what is said."""
     table = {}
-    for name in sorted({group(row) for row in rows}):
-        mine = [row for row in rows if group(row) == name]
+    for name in sorted({classify(row) for row in rows}):
+        mine = [row for row in rows if classify(row) == name]
         kept = [row for row in mine if "finite_d" in row]
         table[name] = {
             "models": len(mine),
@@ -92,14 +92,14 @@ def table_of(rows):
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict = Verdict("branch_ends", found)
-    numbers = range(QUICK) if found.quick else range(PROBLEMS)
+    args = options(__doc__, workers=True)
+    verdict = Verdict("branch_ends", args)
+    numbers = range(QUICK) if args.quick else range(PROBLEMS)
     asked = [{"number": number} for number in numbers]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, verdict.name), near_end, asked, executor)
+    with pool(args) as executor:
+        rows = run_trials(folder(args, verdict.name), solve_near_end, asked, executor)
     verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} models ended")
-    table = table_of(rows)
+    table = build_table(rows)
     text = counts_table(table, "{:.0f}", "status")
     print(text)
     converged = [row for row in rows if row["status"] == "converged"]
@@ -107,7 +107,7 @@ def main():
         row["number"] for row in converged if not row["size"] > max(2 * row["half_width"], 1e-3 * np.sqrt(row["q"]))
     ]
     verdict.check(not gone, f"none of {len(converged)} converged solutions has lost its branch; did: {gone}")
-    silent = [row["number"] for row in rows if group(row) == "lost: nothing is said"]
+    silent = [row["number"] for row in rows if classify(row) == "lost: nothing is said"]
     lost = sum(row["status"] == "lost" for row in rows)
     verdict.check(not silent, f"each of {lost} lost branches says what is known; not: {silent}")
     wrong = [row["number"] for row in rows if row.get("offered", "converged") not in ("converged", "inaccurate")]

@@ -47,26 +47,26 @@ SENTENCE_KINDS = (*INDEPENDENT, "AR(.9)", "mean 1", "similar tokens")
 SPARSE = {"d": 300, "alpha": 2.0, "share": 0.1, "size": 3.0, "l1": 0.2, "noise": 0.5}
 
 
-def covered(problem, d, seed):
+def measure_coverage(problem, d, seed):
     """The share of weights in their intervals, and of fresh samples below the bound, of one instance."""
     make, alpha, init, exact = PROBLEMS[problem]
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 33]))
     gamp = ga.run_gamp(data, init)
-    found, star = ga.debias(data, gamp), data.Q_star
-    kappa = float(np.sum(found.weights * star) / np.sum(star**2))
+    debiased, star = ga.debias(data, gamp), data.Q_star
+    kappa = float(np.sum(debiased.weights * star) / np.sum(star**2))
     target = star if exact else kappa * star
-    ends = found.interval(LEVEL)
-    scores = (found.weights - target) / found.std
-    bound, fresh = ga.leave_one_out(data, gamp).bound(LEVEL), _like(data, 4 * d, [d, seed, 34])
+    ends = debiased.interval(LEVEL)
+    scores = (debiased.weights - target) / debiased.std
+    bound, fresh = ga.leave_one_out(data, gamp).bound(LEVEL), _draw_fresh(data, 4 * d, [d, seed, 34])
     below = sample_errors(fresh, fresh.fields(gamp.Q)) <= bound
     inside = (ends[..., 0] <= target) & (target <= ends[..., 1])
     return {
-        "covered": float(inside.mean()), "kappa": kappa, "spread": float(scores.std()), "trusted": found.trusted,
+        "covered": float(inside.mean()), "kappa": kappa, "spread": float(scores.std()), "trusted": debiased.trusted,
         "below": float(below.mean()), "scores": scores.ravel().tolist() if seed < 2 else [],
     }  # fmt: skip
 
 
-def _like(data, n, seed):
+def _draw_fresh(data, n, seed):
     """Fresh samples of the same teacher."""
     rng, d = np.random.default_rng(seed), data.dim
     tokens = np.sqrt(data.spectra[None]) * rng.standard_normal((n, data.n_tokens, d))
@@ -78,7 +78,7 @@ def _like(data, n, seed):
     return ga.Dataset(tokens, targets @ tokens, data.positions, student=data.student, penalty=data.penalty)
 
 
-def zeros(seed):
+def measure_zero_weights(seed):
     """p-values of the lasso for a teacher most of whose weights are zero."""
     d, rng = SPARSE["d"], np.random.default_rng([seed, 35])
     x, star = rng.standard_normal((int(SPARSE["alpha"] * d), d)), np.zeros(d)
@@ -89,7 +89,7 @@ def zeros(seed):
     return {"rejected": float((p[star == 0] < 1 - LEVEL).mean()), "found": float((p[star > 0] < 1 - LEVEL).mean())}
 
 
-def features(kind, rng, n, d):
+def draw_features(kind, rng, n, d):
     """Return rows (n, d) of a distribution, and the sizes (d,) of their columns."""
     x, sizes = rng.standard_normal((n, d)), np.ones(d)
     if kind in ("sizes", "sizes, AR(.8)"):
@@ -113,10 +113,10 @@ def features(kind, rng, n, d):
     return x * sizes, sizes
 
 
-def row_data(kind, problem, ratio, rng):
+def build_rows(kind, problem, ratio, rng):
     """Return rows with labels, the teacher's weights (d, 1), and the sizes of columns."""
     d = ROWS_D
-    x, sizes = features(kind, rng, int(ratio * d), d)
+    x, sizes = draw_features(kind, rng, int(ratio * d), d)
     star = rng.standard_normal((d, 1))
     if problem == "lasso":
         star *= 2 * (rng.random((d, 1)) < 0.2)
@@ -128,7 +128,7 @@ def row_data(kind, problem, ratio, rng):
     return ga.LabelledDataset(x, y, ga.SquaredLoss(), penalty=PENALTIES.get(problem, ga.Ridge(0.2))), star, sizes
 
 
-def sentence_data(kind, ratio, rng):
+def build_samples(kind, ratio, rng):
     """Return samples of two tokens with a noisy teacher, the teacher's weights, and the sizes of columns."""
     d = SENTENCES_D
     n = int(ratio * d)
@@ -137,7 +137,7 @@ def sentence_data(kind, ratio, rng):
         x, sizes = np.sqrt(0.5) * (both + rng.standard_normal((n, 2, d))), np.ones(d)
     else:
         seed = rng.integers(2**31)  # columns have the same sizes in both tokens
-        first, sizes = features(kind, np.random.default_rng(seed), 2 * n, d)
+        first, sizes = draw_features(kind, np.random.default_rng(seed), 2 * n, d)
         x = np.stack([first[:n], first[n:]], axis=1)
     x, star = 0.8 * x, rng.standard_normal((d, 1))
     u = x @ star / np.sqrt(d)
@@ -147,27 +147,27 @@ def sentence_data(kind, ratio, rng):
     return ga.Dataset(x, T @ x, np.outer([1, -1], np.full(d, d**-0.5)), lam=0.02), star, sizes
 
 
-def on_features(kind, problem, ratio, seed):
+def measure_on_features(kind, problem, ratio, seed):
     """Return the fraction of weights in their intervals, of all and of each third of the columns, and `trusted`."""
     rng = np.random.default_rng([seed, 36, *map(ord, kind + problem), int(10 * ratio)])
     attention = problem == "attention"
-    data, star, sizes = sentence_data(kind, ratio, rng) if attention else row_data(kind, problem, ratio, rng)
+    data, star, sizes = build_samples(kind, ratio, rng) if attention else build_rows(kind, problem, ratio, rng)
     try:
-        found = ga.debias(data, ga.run_gamp(data, star if attention else np.zeros(star.shape)))
+        debiased = ga.debias(data, ga.run_gamp(data, star if attention else np.zeros(star.shape)))
     except ValueError as error:  # no positive definite response
         return {"covered": None, "thirds": [], "trusted": False, "form": "", "message": str(error)}
-    w = 1 / found.std**2
-    kappa = 1.0 if problem in EXACT else float(np.sum(w * found.weights * star) / np.sum(w * star**2))
-    ends = found.interval(LEVEL)
+    w = 1 / debiased.std**2
+    kappa = 1.0 if problem in EXACT else float(np.sum(w * debiased.weights * star) / np.sum(w * star**2))
+    ends = debiased.interval(LEVEL)
     inside = ((ends[..., 0] <= kappa * star) & (kappa * star <= ends[..., 1]))[:, 0]
     thirds = np.array_split(np.argsort(sizes, kind="stable"), 3)
     return {
         "covered": round(float(inside.mean()), 4), "thirds": [round(float(inside[part].mean()), 4) for part in thirds],
-        "trusted": found.trusted, "form": found.form, "message": found.message,
+        "trusted": debiased.trusted, "form": debiased.form, "message": debiased.message,
     }  # fmt: skip
 
 
-def feature_cases(quick):
+def list_feature_cases(quick):
     """Return the arguments of all calls of `on_features`."""
     seeds = 2 if quick else 8
     rows = product(KINDS, FEATURE_PROBLEMS, (0.5, 2.0) if quick else RATIOS, range(seeds))
@@ -250,15 +250,17 @@ def draw(rows, on, path):
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict, quick = Verdict("coverage", found), found.quick
+    args = options(__doc__, workers=True)
+    verdict, quick = Verdict("coverage", args), args.quick
     sizes, seeds = ((200,), 4) if quick else (SIZES, SEEDS)
     asked = [{"problem": p, "d": d, "seed": s} for p, d, s in product(PROBLEMS, sizes, range(seeds))]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, "coverage"), covered, asked, executor)
-        cases = feature_cases(quick)
-        on = run_trials(folder(found, "coverage_on_features"), on_features, cases, executor, version=2)
-        sparse = run_trials(folder(found, "coverage_zeros"), zeros, [{"seed": s} for s in range(seeds)], executor)
+    with pool(args) as executor:
+        rows = run_trials(folder(args, "coverage"), measure_coverage, asked, executor)
+        cases = list_feature_cases(quick)
+        on = run_trials(folder(args, "coverage_on_features"), measure_on_features, cases, executor, version=2)
+        sparse = run_trials(
+            folder(args, "coverage_zeros"), measure_zero_weights, [{"seed": s} for s in range(seeds)], executor
+        )
     verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} instances ran")
     verdict.check(len(on) == len(cases), f"{len(on)} of {len(cases)} instances of other features ran")
     lines = ["| problem | d | in 90 % intervals | below the 90 % bound | κ | trusted |", "|" + "---|" * 6]

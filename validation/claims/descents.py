@@ -23,7 +23,7 @@ from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, figure
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentPaths
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
-from validation.claims.trajectories import slope_and_error
+from validation.claims.trajectories import fit_slope
 
 ALPHA = 1.5
 NOISE = 0.3
@@ -46,73 +46,73 @@ MANY, QUICK_MANY = {"n_paths": 8192, "n_replicas": 8}, {"n_paths": 2048, "n_repl
 KEYS = ("q", "m", "theta", "train_loss")
 
 
-def scalars(history, losses):
+def stack_scalars(history, losses):
     return np.array([history.scalars()[key] for key in KEYS[:3]] + [losses])
 
 
-def predicted(run, model, **size):
+def predict(run, model, **size):
     """The prediction (4, T + 1) and its standard errors."""
     branch, how, _ = RUNS[run]
-    told = ga.trajectory(model, ALPHA, branch, n_iter=STEPS, **size, **how)
-    return scalars(told, told.train_loss), scalars(told.error, told.train_loss_error)
+    path = ga.trajectory(model, ALPHA, branch, n_iter=STEPS, **size, **how)
+    return stack_scalars(path, path.train_loss), stack_scalars(path.error, path.train_loss_error)
 
 
-def trial(d, seed):
+def run_trial(d, seed):
     """Descents (4, T + 1) of every run on one instance, less what its teacher does to the prediction."""
-    found, drawn = {}, {}
+    paths, drawn = {}, {}
     for run, (branch, how, noise) in RUNS.items():
         model = ga.paper_model(score_noise=noise)
         if noise not in drawn:
             drawn = {noise: ga.sample(model, d, ALPHA, np.random.default_rng([d, seed]))}
         data = drawn[noise]
-        own, usual = (predicted(run, each, seed=seed, **FEW)[0] for each in (data.instance_model(), model))
+        own, usual = (predict(run, each, seed=seed, **FEW)[0] for each in (data.instance_model(), model))
         done = ga.minimize_risk(data, branch, "asymptotic", max_iter=STEPS, tol=0, seed=seed, **how).history
-        found[run] = (scalars(done, done.train_loss) - own + usual).tolist()
-    return found
+        paths[run] = (stack_scalars(done, done.train_loss) - own + usual).tolist()
+    return paths
 
 
-def spread_of_one(gaps):
+def estimate_spread(gaps):
     """The standard deviation (4, T + 1) of an instance times √d, from the instances at all d."""
     squares = sum(d * ((each - each.mean(axis=0)) ** 2).sum(axis=0) for d, each in gaps.items())
     return np.sqrt(squares / sum(len(each) - 1 for each in gaps.values()))
 
 
-def worst_of(gaps, error):
+def find_worst(gaps, error):
     """The largest mean deviation in standard errors, by d and overlap."""
-    spread, scale = spread_of_one(gaps), 1e-9 * max(np.abs(each).max() for each in gaps.values())
-    found = {}
+    spread, scale = estimate_spread(gaps), 1e-9 * max(np.abs(each).max() for each in gaps.values())
+    worst = {}
     for d, each in gaps.items():
         both = np.sqrt(spread**2 / (d * len(each)) + error**2)
         ratio = np.abs(each.mean(axis=0)) / np.where(both > scale, both, np.inf)  # the start is exact
-        found[d] = dict(zip(KEYS, ratio.max(axis=1).tolist(), strict=True))
-    return found
+        worst[d] = dict(zip(KEYS, ratio.max(axis=1).tolist(), strict=True))
+    return worst
 
 
-def deviation_of_one(gaps):
+def compute_deviations(gaps):
     """The deviation of each instance at each d: the root mean square over overlaps and steps, in spreads of d = 1."""
-    spread = spread_of_one(gaps)
+    spread = estimate_spread(gaps)
     known = spread > 1e-9 * spread.max(axis=1, keepdims=True)  # the start is exact
     return [np.sqrt(np.mean((each[:, known] / spread[known]) ** 2, axis=1)) for each in gaps.values()]
 
 
-def limit(gaps):
+def compute_limit(gaps):
     """As many standard errors as four, for a spread that so many instances tell."""
     return float(stats.t.isf(stats.norm.sf(MOST), sum(len(each) - 1 for each in gaps.values())))
 
 
-def forgetful(self, alpha, overlaps, covariances, memory, advance=DescentPaths.advance):
+def advance_without_memory(self, alpha, overlaps, covariances, memory, advance=DescentPaths.advance):
     return advance(self, alpha, overlaps, covariances, 0 * memory)
 
 
-def prediction(run, n_paths, n_replicas, remembers):
+def compute_prediction(run, n_paths, n_replicas, remembers):
     """The prediction for the model and its standard errors, with the memory term or without."""
     model = ga.paper_model(score_noise=RUNS[run][2])
-    with nullcontext() if remembers else patch.object(DescentPaths, "advance", forgetful):
-        path, spread = predicted(run, model, n_paths=n_paths, n_replicas=n_replicas)
+    with nullcontext() if remembers else patch.object(DescentPaths, "advance", advance_without_memory):
+        path, spread = predict(run, model, n_paths=n_paths, n_replicas=n_replicas)
     return {"path": path.tolist(), "spread": spread.tolist()}
 
 
-def draw(told, seen, path):
+def draw(results, seen, path):
     rows = ("semantic", "positional", "noise")
     with figure(path, len(rows), 4, (13, 2.6 * len(rows))) as axes:
         for row, run in zip(axes, rows, strict=True):
@@ -122,29 +122,29 @@ def draw(told, seen, path):
                 error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
                 style = {"fmt": "o", "ms": 3, "color": COLOURS[RUNS[run][0]], "label": f"descent, d = {d}, mean ± s.e."}
                 axis.errorbar(np.arange(STEPS + 1), values.mean(axis=0), error, **style)
-                axis.plot(told[run]["theory"][k], color=DARK, label="theory", zorder=3)
+                axis.plot(results[run]["theory"][k], color=DARK, label="theory", zorder=3)
                 axis.set(title=LABELS.get(key, "training loss"), xlabel="step")
             row[0].set_ylabel(run)
         axes[0, 0].legend(frameon=False, fontsize=8)
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict, sizes = Verdict("descents", found), QUICK if found.quick else SEEDS
+    args = options(__doc__, workers=True)
+    verdict, sizes = Verdict("descents", args), QUICK if args.quick else SEEDS
     plan = [{"d": d, "seed": seed} for d, seeds in sizes.items() for seed in range(seeds)]
-    many, where = QUICK_MANY if found.quick else MANY, folder(found, verdict.name)
+    many, where = QUICK_MANY if args.quick else MANY, folder(args, verdict.name)
     paths = [{"run": run, "remembers": True} | many for run in RUNS]
     paths += [{"run": run, "remembers": False} | many for run in ("semantic", "positional")]
-    with pool(found) as executor:
-        rows = run_trials(where, trial, plan, executor)
-        told = run_trials(where / "theory", prediction, paths, executor)
+    with pool(args) as executor:
+        rows = run_trials(where, run_trial, plan, executor)
+        predictions = run_trials(where / "theory", compute_prediction, paths, executor)
     verdict.check(len(rows) == len(plan), f"{len(rows)} of {len(plan)} instances were finished")
     seen = {run: {d: np.array([row[run] for row in rows if row["d"] == d]) for d in sizes} for run in RUNS}
     stored = {}
-    for each in told:
+    for each in predictions:
         run, path, error = each["run"], *(np.array(each[name]) for name in ("path", "spread"))
         gaps = {d: values - path for d, values in seen[run].items()}
-        worst, allowed = worst_of(gaps, error), limit(gaps)
+        worst, allowed = find_worst(gaps, error), compute_limit(gaps)
         if not each["remembers"]:
             least = min(max(ratios.values()) for ratios in worst.values())
             verdict.check(least > allowed, f"{run} without memory: at least {least:.0f} standard errors away")
@@ -155,8 +155,8 @@ def main():
             verdict.check(most <= allowed, words)
         stored[run] = {"worst": worst, "theory": path, "error": error, "mean gap": {}}
         stored[run]["mean gap"] = {d: gap.mean(axis=0) for d, gap in gaps.items()}
-        if not found.quick:
-            slope, error = slope_and_error(list(sizes), deviation_of_one(gaps))
+        if not args.quick:
+            slope, error = fit_slope(list(sizes), compute_deviations(gaps))
             words = f"{run}: one instance deviates (median) like d^({slope:.2f} ± {error:.2f}), expected -0.5"
             verdict.check(abs(slope + 0.5) <= 3 * error and error < 0.2, words)
             stored[run] |= {"slope": slope, "slope error": error}

@@ -25,7 +25,7 @@ from gamp_attention._core.text import plain
 from gamp_attention.experiments.figures import COLOURS, DARK, GREY, LABELS, figure
 from gamp_attention.state_evolution.dynamics import descent_paths
 from validation._tools import landscape as land
-from validation._tools.drawing import legend_below
+from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 
@@ -43,7 +43,7 @@ KEYS = ("q", "m")
 SAME, MOST, DEEPER, MANY_SEEDS = 1e-5, 4.0, 0.75, 4  # ‖ΔQ‖/√d, standard errors, share, instances to follow
 
 
-def theory(way, n_paths, seed):
+def predict_path(way, n_paths, seed):
     """Two replicas of the prediction: their means at every step."""
     with patch.object(descent_paths, "RARE", SAMPLED) if way == WAYS[0] else nullcontext():
         path = ga.trajectory(
@@ -53,12 +53,12 @@ def theory(way, n_paths, seed):
     return {key: value[key].tolist() for key in KEYS} | {"train_loss": path.train_loss.tolist()}
 
 
-def scalars(overlaps, loss):
+def collect_scalars(overlaps, loss):
     value = overlaps.scalars()
     return {key: abs(float(value[key])) for key in ("q", "m", "V")} | {"train_loss": loss}
 
 
-def trial(d, seed):
+def run_trial(d, seed):
     """A descent at every step and at its end, GAMP's minimum, and the fixed point for the instance's own teacher."""
     data = ga.sample(ga.paper_model(), d, ALPHA, np.random.default_rng([d, seed]))
     descent = ga.minimize_risk(data, START, "asymptotic", max_iter=STEPS, tol=0, **HOW)
@@ -69,24 +69,24 @@ def trial(d, seed):
     return {
         "path": history | {"train_loss": descent.history.train_loss.tolist()},
         "gradient": descent.gradient_norm, "moved": float(np.linalg.norm(ended.Q - descent.Q) / np.sqrt(d)),
-        "descent": scalars(ended.overlaps, ended.train_loss) | {"status": ended.status.value},
-        "gamp": scalars(gamp.overlaps, gamp.train_loss) | {"status": gamp.status.value},
-        "fixed": scalars(se.overlaps, se.train_loss) | {"status": se.status.value},
-        "distance": apart(ended.Q, gamp.Q),
+        "descent": collect_scalars(ended.overlaps, ended.train_loss) | {"status": ended.status.value},
+        "gamp": collect_scalars(gamp.overlaps, gamp.train_loss) | {"status": gamp.status.value},
+        "fixed": collect_scalars(se.overlaps, se.train_loss) | {"status": se.status.value},
+        "distance": compute_distance(ended.Q, gamp.Q),
     }  # fmt: skip
 
 
-def others(d, seed):
+def run_other_descents(d, seed):
     """How far from the heavy ball's minimum other descents end, ‖ΔQ‖/√d."""
     data = ga.sample(ga.paper_model(), d, ALPHA, np.random.default_rng([d, seed]))
     ends = []
     for how in (HOW, *OTHERS):
         run = ga.minimize_risk(data, START, "asymptotic", max_iter=400, tol=1e-7, **how)
         ends.append(ga.minimize_risk(data, run.Q, "asymptotic", "lbfgs", max_iter=2000, tol=1e-7).Q)
-    return {"apart": [apart(ends[0], Q) for Q in ends[1:]]}
+    return {"apart": [compute_distance(ends[0], Q) for Q in ends[1:]]}
 
 
-def apart(Q, other):
+def compute_distance(Q, other):
     """‖ΔQ‖/√d up to the sign."""
     return float(min(np.linalg.norm(Q - sign * other) for sign in (1, -1)) / np.sqrt(len(Q)))
 
@@ -96,13 +96,13 @@ def draw(numbers, path):
         for k, key in enumerate(("q", "m")):
             _draw_training(axes[0, k], numbers, key)
             _draw_ends(axes[0, 2 + k], numbers, key)
-        legend_below(axes[0, 0], axes[0, 2], columns=4)
+        draw_legend(axes[0, 0], axes[0, 2], columns=4)
 
 
 def _draw_training(axis, numbers, key):
     time, styles = np.array(numbers["times"]), (("--", GREY, "as sampled"), ("-", DARK, "with jumps counted"))
-    for told, (style, colour, words) in zip(numbers["theory"].values(), styles, strict=True):
-        mean, error = (100 * np.array(told[key][what]) for what in ("mean", "error"))
+    for theory, (style, colour, words) in zip(numbers["theory"].values(), styles, strict=True):
+        mean, error = (100 * np.array(theory[key][what]) for what in ("mean", "error"))
         axis.plot(time, mean, style, color=colour, label=f"theory, {words}")
         axis.fill_between(time, mean - 2 * error, mean + 2 * error, color=colour, alpha=0.2, lw=0)
     d, seen = numbers["followed"], numbers["path"][key]
@@ -116,82 +116,84 @@ def _draw_ends(axis, numbers, key):
     for name, marker, colour in (("descent", "o", COLOURS["positional"]), ("gamp", "s", COLOURS["semantic"])):
         table = numbers["ends"][name]
         d = np.array([float(each) for each in table])
-        mean, error = (100 * land.numbers([table[each][key][what] for each in table]) for what in ("mean", "error"))
+        mean, error = (100 * land.to_array([table[each][key][what] for each in table]) for what in ("mean", "error"))
         label = {"descent": "where descents end", "gamp": "GAMP's minima"}[name]
         axis.errorbar(1 / np.sqrt(d), mean, 2 * error, fmt=marker, ms=5, capsize=2, color=colour, label=label)
         limit = numbers["limits"][name][key]
         axis.errorbar([0.0], [100 * limit["mean"]], [200 * limit["error"]], fmt=marker, ms=7, mfc="white", color=colour)
-    for told, x, colour in zip(numbers["theory"].values(), (-0.001, -0.002), (GREY, DARK), strict=True):
-        end = told[key]["end"]
+    for theory, x, colour in zip(numbers["theory"].values(), (-0.001, -0.002), (GREY, DARK), strict=True):
+        end = theory[key]["end"]
         axis.errorbar([x], [100 * end["mean"]], [200 * end["error"]], fmt="D", ms=5, color=colour)
     axis.axhline(0, color=GREY, lw=0.8)
     axis.set(title=f"{LABELS[key]} at the end, % off the fixed point", xlabel="$1/\\sqrt{d}$; diamonds: theory")
 
 
 def main():
-    found = options(__doc__, draw=True, workers=True)
-    verdict, sizes = Verdict("end_of_descent", found), QUICK if found.quick else SEEDS
-    if found.draw:
+    args = options(__doc__, draw=True, workers=True)
+    verdict, sizes = Verdict("end_of_descent", args), QUICK if args.quick else SEEDS
+    if args.draw:
         return draw(verdict.stored(), verdict.path(".png"))
-    size, where = QUICK_REPLICAS if found.quick else REPLICAS, folder(found, verdict.name)
+    size, where = QUICK_REPLICAS if args.quick else REPLICAS, folder(args, verdict.name)
     paths = [{"way": way, "n_paths": size["n_paths"], "seed": seed} for way in WAYS for seed in range(size["seeds"])]
     plan = [{"d": d, "seed": seed} for d, seeds in sizes.items() for seed in range(seeds)]
-    with pool(found) as executor:
-        told = run_trials(where / "theory", theory, paths, executor)
-        rows = run_trials(where / "instances", trial, plan, executor)
-        same = run_trials(where / "others", others, [place for place in plan if place["d"] <= 2000][::4], executor)
-    numbers = summarised(told, rows, sizes) | {"same": [row["apart"] for row in same]}
-    table = markdown(numbers)
+    with pool(args) as executor:
+        predictions = run_trials(where / "theory", predict_path, paths, executor)
+        rows = run_trials(where / "instances", run_trial, plan, executor)
+        same = run_trials(
+            where / "others", run_other_descents, [place for place in plan if place["d"] <= 2000][::4], executor
+        )
+    numbers = summarize(predictions, rows, sizes) | {"same": [row["apart"] for row in same]}
+    table = format_table(numbers)
     print(table)
     verdict.path(".md").write_text(table)
-    judge(verdict, numbers, rows)
+    check_criterion(verdict, numbers, rows)
     draw(plain(numbers), verdict.path(".png"))
     verdict.end(numbers)
 
 
-def mean_and_error(values):
+def compute_mean(values):
     """Over the first axis."""
     values = np.asarray(values)
     spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.full(values.shape[1:], np.nan)
     return {"mean": values.mean(axis=0), "error": spread / np.sqrt(len(values))}
 
 
-def summarised(told, rows, sizes):
+def summarize(predictions, rows, sizes):
     """Theory and instances relative to the replica-symmetric fixed points, less one."""
     se = ga.solve_state_evolution(ga.paper_model(), ALPHA, START, rtol=1e-4, stability=False)
-    fixed = scalars(se.overlaps, se.train_loss)
-    found = {"times": PER_STEP * np.arange(STEPS + 1), "fixed": fixed, "theory": {}, "ends": {}, "limits": {}}
+    fixed = collect_scalars(se.overlaps, se.train_loss)
+    summary = {"times": PER_STEP * np.arange(STEPS + 1), "fixed": fixed, "theory": {}, "ends": {}, "limits": {}}
     third = STEPS // 3
     for way in WAYS:
-        mine = [row for row in told if row["way"] == way]
-        found["theory"][way] = {}
+        mine = [row for row in predictions if row["way"] == way]
+        summary["theory"][way] = {}
         for key in KEYS:
             off = np.array([row[key] for row in mine]) / fixed[key] - 1
             end, before = (
-                mean_and_error(off[:, part].mean(axis=1)) for part in (slice(-third, None), slice(third, -third))
+                compute_mean(off[:, part].mean(axis=1)) for part in (slice(-third, None), slice(third, -third))
             )
             drift = abs(end["mean"] - before["mean"])
             end["error"] = float(np.hypot(end["error"], drift))
-            found["theory"][way][key] = mean_and_error(off) | {"end": end, "drift": drift}
+            summary["theory"][way][key] = compute_mean(off) | {"end": end, "drift": drift}
     for name in ("descent", "gamp"):
         offs = {
             d: {key: [row[name][key] / row["fixed"][key] - 1 for row in rows if row["d"] == d] for key in (*KEYS, "V")}
             for d in sizes
         }
-        found["ends"][name] = {
-            d: {key: mean_and_error(values) for key, values in each.items()} for d, each in offs.items()
+        summary["ends"][name] = {
+            d: {key: compute_mean(values) for key, values in each.items()} for d, each in offs.items()
         }
-        found["limits"][name] = {key: pooled({d: each[key] for d, each in offs.items()}) for key in (*KEYS, "V")}
+        summary["limits"][name] = {key: pool_means({d: each[key] for d, each in offs.items()}) for key in (*KEYS, "V")}
     followed = max(d for d, seeds in sizes.items() if seeds >= MANY_SEEDS)
     mine = [row for row in rows if row["d"] == followed]
-    found["followed"] = followed
-    found["path"] = {
-        key: mean_and_error([np.array(row["path"][key]) / row["fixed"][key] - 1 for row in mine]) for key in KEYS
+    summary["followed"] = followed
+    summary["path"] = {
+        key: compute_mean([np.array(row["path"][key]) / row["fixed"][key] - 1 for row in mine]) for key in KEYS
     }
-    return found
+    return summary
 
 
-def pooled(by_size):
+def pool_means(by_size):
     """The mean over all instances, each weighted by its d, as the spread of one is s/√d; and its standard error."""
     d = np.concatenate([np.full(len(values), float(size)) for size, values in by_size.items()])
     values = np.concatenate(list(by_size.values()))
@@ -200,14 +202,14 @@ def pooled(by_size):
     return {"mean": float(mean), "error": float(spread / np.sqrt(d.sum()))}
 
 
-def judge(verdict, numbers, rows):
+def check_criterion(verdict, numbers, rows):
     alone = np.mean([each > SAME for pair in numbers["same"] for each in pair])
     print(f"other descents end in other minima than the heavy ball's in {alone:.0%}")
-    limit, told = numbers["limits"]["descent"], numbers["theory"][WAYS[-1]]
+    limit, theory = numbers["limits"]["descent"], numbers["theory"][WAYS[-1]]
     beyond = []
     for key in KEYS:
-        gap = abs(told[key]["end"]["mean"] - limit[key]["mean"])
-        ratio = gap / np.hypot(told[key]["end"]["error"], limit[key]["error"])
+        gap = abs(theory[key]["end"]["mean"] - limit[key]["mean"])
+        ratio = gap / np.hypot(theory[key]["end"]["error"], limit[key]["error"])
         verdict.check(ratio <= MOST, f"{key}: the theory ends {ratio:.1f} standard errors from where descents do")
         beyond.append(abs(limit[key]["mean"]) / limit[key]["error"])
     words = " and ".join(f"{each:.1f} in {key}" for each, key in zip(beyond, KEYS, strict=True))
@@ -218,7 +220,7 @@ def judge(verdict, numbers, rows):
     verdict.check(lower >= DEEPER * other, f"GAMP's minimum is another in {other:.0%}, of lower loss in {lower:.0%}")
 
 
-def markdown(numbers):
+def format_table(numbers):
     lines = ["| % off the fixed point | q | m | V |", "|---|---|---|---|"]
 
     def row(name, values):

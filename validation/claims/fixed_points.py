@@ -71,9 +71,9 @@ def one(d, seed, branch, risk, gd_steps):
 
 
 def main():
-    found = options(__doc__)
-    verdict = Verdict("fixed_points", found)
-    plan = {500: 2} if found.quick else {500: 4, 1000: 4, 2000: 2, 4000: 1}
+    args = options(__doc__)
+    verdict = Verdict("fixed_points", args)
+    plan = {500: 2} if args.quick else {500: 4, 1000: 4, 2000: 2, 4000: 1}
     smallest = min(plan)
     cases = [
         (d, seed, branch, risk)
@@ -84,7 +84,7 @@ def main():
     ]
     rows = []
     for d, seed, branch, risk in tqdm(cases, disable=None):
-        gd_steps = 30000 if d == smallest and branch == "semantic" and seed < (1 if found.quick else 2) else 0
+        gd_steps = 30000 if d == smallest and branch == "semantic" and seed < (1 if args.quick else 2) else 0
         rows.append(one(d, seed, branch, risk, gd_steps))
         r = rows[-1]
         print(

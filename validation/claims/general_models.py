@@ -28,7 +28,7 @@ from gamp_attention.experiments.figures import COLOURS, DARK, figure
 from gamp_attention.experiments.sweeps.digests import digest, short_hash
 from gamp_attention.results import Status
 from validation._tools.report import Verdict, options
-from validation._tools.resumable import kept_rows
+from validation._tools.resumable import complete_rows
 
 
 class Row(NamedTuple):
@@ -47,7 +47,7 @@ class Row(NamedTuple):
     more: int = 1  # times as many instances
 
 
-def rows():
+def list_rows():
     """Every model of the table."""
     student, build = ga.DotProductAttention, ga.attention_model
     power_law = ga.coordinate_law(ga.power_law_spectrum(1.0, 8))
@@ -62,10 +62,10 @@ def rows():
         Row("Σ_l of each token", build(coordinates=own_spectra)),
         Row("sparse teacher, 20%", build(coordinates=sparse)),
         Row("random signs p", build(coordinates=signs)),
-        Row("mixture with correlated classes", mixture(0.2), alpha=3.0, damping=0.4, rtol=2e-2),
-        Row("mixture with larger means", mixture(0.5), damping=0.4, rtol=2e-2),
-        Row("teacher at temperature 0.5", build(teacher=teacher(temperature=0.5))),
-        Row("causal", build(student=student(causal=True), teacher=teacher(causal=True)), alpha=3.0, quick=True),
+        Row("mixture with correlated classes", build_mixture(0.2), alpha=3.0, damping=0.4, rtol=2e-2),
+        Row("mixture with larger means", build_mixture(0.5), damping=0.4, rtol=2e-2),
+        Row("teacher at temperature 0.5", build(teacher=build_teacher(temperature=0.5))),
+        Row("causal", build(student=student(causal=True), teacher=build_teacher(causal=True)), alpha=3.0, quick=True),
         Row("causal student only", build(student=student(causal=True)), alpha=2.5),
         Row("L=3", build(3)),
         Row("r=2, t=1", build(2, 2, 1), init="both", damping=0.2, more=2),
@@ -79,13 +79,13 @@ def rows():
     ]
 
 
-def mixture(mean):
+def build_mixture(mean):
     """Two tokens of two classes each that mostly agree, with means and variances of their own."""
     means = [[mean, -mean], [0.6 * mean, -0.6 * mean]]
     return ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], means, sigma=[[0.5, 0.4], [0.5, 0.4]])
 
 
-def teacher(**attention):
+def build_teacher(**attention):
     A = np.array([[0.6, 0.4], [0.4, 0.6]])
     return ga.SoftmaxTeacher(0.3, A, ga.DotProductAttention(**attention))
 
@@ -99,31 +99,31 @@ JUMPS = 0.05  # of the jump mass in V̂, at most, on the way of a trajectory tha
 SMALLEST = 0.05  # of √q: smaller overlaps are zero by symmetry, up to fluctuations, and have no relative gap
 
 
-def invariants(overlaps):
+def compute_invariants(overlaps):
     """What rotations of the columns leave alone, by name; histories keep their axis of time."""
     m, theta = overlaps.m, overlaps.theta
     if m.shape[-1] == theta.shape[-1] == 1:  # with signs: no norms, which noise biases
-        found = {"θ": theta[..., 0, 0].mean(axis=-1), "m": m[..., 0, 0]}
+        values = {"θ": theta[..., 0, 0].mean(axis=-1), "m": m[..., 0, 0]}
     else:
         nuclear = np.linalg.svd(theta, compute_uv=False).sum(axis=-1)
-        found = {"θ": nuclear.mean(axis=-1), "m": np.linalg.norm(m, axis=(-2, -1))}
+        values = {"θ": nuclear.mean(axis=-1), "m": np.linalg.norm(m, axis=(-2, -1))}
     q = np.trace(overlaps.q, axis1=-2, axis2=-1).mean(axis=-1)
-    return {"q": q} | found | {"V": np.trace(overlaps.V, axis1=-2, axis2=-1).mean(axis=-1) / overlaps.V.shape[-1]}
+    return {"q": q} | values | {"V": np.trace(overlaps.V, axis1=-2, axis2=-1).mean(axis=-1) / overlaps.V.shape[-1]}
 
 
-def errors_of(error, keys):
+def compute_errors(error, keys):
     """Errors of the invariants: the largest error of an entry of that overlap."""
     entries = {"q": (-3, -2, -1), "m": (-2, -1), "θ": (-3, -2, -1), "V": (-3, -2, -1)}
     values = {"q": error.q, "m": error.m, "θ": error.theta, "V": error.V}
     return {key: np.abs(values[key[0]]).max(axis=entries[key[0]]) for key in keys}
 
 
-def at(history, t):
+def select_time(history, t):
     """The overlaps of one entry of a history."""
     return ga.Overlaps(**{name: values[t] for name, values in history.arrays().items()})
 
 
-def one(row: Row, d: int, seed: int) -> dict[str, Any]:
+def run_instance(row: Row, d: int, seed: int) -> dict[str, Any]:
     """GAMP on one instance: its fixed point, and its deviation from the trajectory of its own model."""
     data = ga.sample(row.model, d, row.alpha, np.random.default_rng([d, seed]))
     start = row.init
@@ -132,19 +132,21 @@ def one(row: Row, d: int, seed: int) -> dict[str, Any]:
     run = ga.run_gamp(data, start, "asymptotic", damping=row.damping, max_iter=MAX_ITER, seed=seed)
     followed = ga.run_gamp(data, start, "asymptotic", damping=row.damping, tol=0, max_iter=FOLLOWED, seed=seed)
     path = ga.trajectory(
-        data.instance_model(), data.alpha, at(followed.history, 0) if row.init == "both" else row.init,
+        data.instance_model(), data.alpha, select_time(followed.history, 0) if row.init == "both" else row.init,
         damping=row.damping, n_iter=FOLLOWED, n_paths=N_PATHS, n_replicas=REPLICAS, seed=seed,
     )  # fmt: skip
     return {
         "data": data, "status": run.status.value, "message_passing": run.message_passing.value, "n_iter": run.n_iter,
-        "n_settle": run.n_settle, "off_global": run.n_off_global, "layer_gradient_norm": layer_gradient(data, run.Q),
-        "end": invariants(run.overlaps), "seen": invariants(followed.history), "predicted": invariants(path),
+        "n_settle": run.n_settle, "off_global": run.n_off_global,
+        "layer_gradient_norm": compute_layer_gradient(data, run.Q), "end": compute_invariants(run.overlaps),
+        "seen": compute_invariants(followed.history), "predicted": compute_invariants(path),
         "jumps": float((np.abs(path.jump_mass).sum(axis=(1, 2, 3)) / np.abs(path.V_hat).sum(axis=(1, 2, 3))).max()),
-        "error": errors_of(path.error, invariants(path)), "path_end": list(at(path, -1).arrays().values()),
+        "error": compute_errors(path.error, compute_invariants(path)),
+        "path_end": list(select_time(path, -1).arrays().values()),
     }  # fmt: skip
 
 
-def layer_gradient(data, Q):
+def compute_layer_gradient(data, Q):
     """‖∇R‖/(λ√d) by torch autograd on the layer, apart from the compiled kernels, with the smallest subgradient."""
     weights = torch.tensor(Q, requires_grad=True)
     (gradient,) = torch.autograd.grad(TorchRisk(data, "asymptotic", "cpu")(weights), weights)
@@ -156,24 +158,24 @@ def layer_gradient(data, Q):
     return float(np.linalg.norm(gradient) / (data.penalty.strength * data.dim**0.5))
 
 
-def pooled(model, instances):
+def pool_coordinates(model, instances):
     """The model with the coordinates of all instances: to first order, its solution is the mean of theirs."""
     parts = [data.coordinate_samples() for data in instances]
     return model.on_coordinates(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
-def cell(row: Row, d: int, seeds: int) -> dict[str, Any]:
+def compute_part(row: Row, d: int, seeds: int) -> dict[str, Any]:
     """A row at one d, against state evolution."""
     began = time.perf_counter()
-    runs = [one(row, d, seed) for seed in range(seeds)]
-    model, alpha = pooled(row.model, [run["data"] for run in runs]), runs[0]["data"].alpha
+    runs = [run_instance(row, d, seed) for seed in range(seeds)]
+    model, alpha = pool_coordinates(row.model, [run["data"] for run in runs]), runs[0]["data"].alpha
     gamp_seconds = time.perf_counter() - began
     begin = row.init
     if begin == "both":  # a mean of overlaps is feasible for the mean teacher; those of one instance may not be
         begin = ga.Overlaps(*(np.mean(part, axis=0) for part in zip(*(run["path_end"] for run in runs), strict=True)))
     se = ga.solve_state_evolution(model, alpha, begin, rtol=row.rtol, max_work=MAX_WORK, stability=False)
-    expected = {key: float(value) for key, value in invariants(se.overlaps).items()}
-    expected_error = {key: float(value) for key, value in errors_of(se.overlaps_error, expected).items()}
+    expected = {key: float(value) for key, value in compute_invariants(se.overlaps).items()}
+    expected_error = {key: float(value) for key, value in compute_errors(se.overlaps_error, expected).items()}
     fixed, followed = {}, {}
     for key, value in expected.items():
         ends, predicted = np.array([run["end"][key] for run in runs]), np.array([run["predicted"][key] for run in runs])
@@ -201,13 +203,13 @@ def cell(row: Row, d: int, seeds: int) -> dict[str, Any]:
     })  # fmt: skip
 
 
-def excess(gap, error, value, d):
+def compute_excess(gap, error, value, d):
     """Largest of |gap| over 3 standard errors plus value/√d; not above 1 where they agree."""
     gap, error, value = (np.array(each, dtype=float) for each in (gap, error, value))
     return float(np.max(np.abs(gap) / (3 * error + np.abs(value) / np.sqrt(d) + 1e-12)))
 
 
-def judged(row: Row, part: dict[str, Any]) -> dict[str, Any]:
+def assess(row: Row, part: dict[str, Any]) -> dict[str, Any]:
     """Which overlaps count, and by how much they exceed what is allowed; whether this part must agree."""
     d, size = part["d"], np.sqrt(part["fixed"]["q"]["se"])
     units = {"q": size**2, "θ": size, "m": size, "V": part["fixed"]["V"]["se"]}
@@ -216,9 +218,9 @@ def judged(row: Row, part: dict[str, Any]) -> dict[str, Any]:
     ended = all(Status(status).converged for status in part["statuses"])
     return part | {
         "name": row.name, "alpha": row.alpha, "init": row.init, "keys": keys,
-        "fixed_excess": max(excess(v["gamp"] - v["se"], v["error"], v["se"], d) for v in fixed.values()),
+        "fixed_excess": max(compute_excess(v["gamp"] - v["se"], v["error"], v["se"], d) for v in fixed.values()),
         "followed_excess": max(
-            excess(v["gap"][1:], v["error"][1:], v["predicted"][1:], d)
+            compute_excess(v["gap"][1:], v["error"][1:], v["predicted"][1:], d)
             for key, v in part["followed"].items() if key in keys
         ),
         "binding": bool(part["consistent"]) and ended and part["se_status"] in ("converged", "inaccurate"),
@@ -226,34 +228,34 @@ def judged(row: Row, part: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def worst_gap(part):
+def find_worst_gap(part):
     """Largest relative gap of a fixed point's overlaps."""
     return max(abs(part["fixed"][key]["gamp"] / part["fixed"][key]["se"] - 1) for key in part["keys"])
 
 
-def collect(found, verdict):
+def collect(args, verdict):
     """All parts, those stored before and those missing, the smaller d first."""
     settings, chosen = [FOLLOWED, N_PATHS, REPLICAS, MAX_WORK, MAX_ITER], {}
-    for d, seeds in (QUICK_SIZES if found.quick else SIZES).items():
-        for number, row in enumerate(rows()):
-            if row.quick or not found.quick:
+    for d, seeds in (QUICK_SIZES if args.quick else SIZES).items():
+        for number, row in enumerate(list_rows()):
+            if row.quick or not args.quick:
                 many = seeds * row.more
                 described = [digest(row.model), row.alpha, row.init, row.damping, row.rtol, d, many, settings]
                 chosen[short_hash(described)] = number, d, row, many
 
     def run(key):
         _, d, row, many = chosen[key]
-        part = cell(row, d, many) | {"key": key}
-        report(judged(row, part))
+        part = compute_part(row, d, many) | {"key": key}
+        print_part(assess(row, part))
         return [part]
 
-    plan = {} if found.draw else {key: partial(run, key) for key in chosen}
-    have = {part["key"]: part for part in kept_rows(verdict.path("_runs.jsonl"), plan, itemgetter("key"), "parts")}
+    plan = {} if args.draw else {key: partial(run, key) for key in chosen}
+    have = {part["key"]: part for part in complete_rows(verdict.path("_runs.jsonl"), plan, itemgetter("key"), "parts")}
     wanted = sorted((key for key in chosen if key in have), key=lambda key: chosen[key][:2])
-    return [judged(chosen[key][2], have[key]) for key in wanted]
+    return [assess(chosen[key][2], have[key]) for key in wanted]
 
 
-def report(part):
+def print_part(part):
     values = ", ".join(f"{key} {v['gamp']:.4g} ({v['se']:.4g} ± {v['error']:.1g})" for key, v in part["fixed"].items())
     print(
         f"{part['name']:28} d={part['d']:4} {'/'.join(part['statuses'])} "
@@ -271,45 +273,46 @@ HEADS = (
 )  # fmt: skip
 
 
-def markdown(parts):
+def format_table(parts):
     """One line for each model, d and overlap that does not vanish by symmetry."""
     lines = ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
     for part in parts:
         first = [
-            part["name"], f"{part['alpha']:g}", part["init"], str(part["d"]), _ended(part),
+            part["name"], f"{part['alpha']:g}", part["init"], str(part["d"]), _format_statuses(part),
             f"{max(part['layer_gradient_norm']):.0e}",
         ]  # fmt: skip
-        last = [_validity(part), _agrees(part)]
+        last = [_format_validity(part), _format_agreement(part)]
         for number, key in enumerate(part["keys"]):
             v = part["fixed"][key]
             gap = v["gamp"] - v["se"]
             middle = [
-                key, _number(v["gamp"], v["error"]), f"{v['se']:.4g}",
-                f"{gap / v['error']:+.1f} s.e., {100 * gap / abs(v['se']):+.1f} %", _worst(part["followed"][key]),
+                key, _format_number(v["gamp"], v["error"]), f"{v['se']:.4g}",
+                f"{gap / v['error']:+.1f} s.e., {100 * gap / abs(v['se']):+.1f} %",
+                _format_worst(part["followed"][key]),
             ]  # fmt: skip
             lines.append("| " + " | ".join([*(first if not number else [""] * 6), *middle,
                                             *(last if not number else [""] * 2)]) + " |")  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
-def _number(value, error):
+def _format_number(value, error):
     digits = int(np.clip(1 - np.floor(np.log10(max(error, 1e-12))), 0, 8))
     return with_error(value, error, digits)
 
 
-def _ended(part):
+def _format_statuses(part):
     """Statuses, how often message passing needed settling, and iterations."""
     counts = {status: part["statuses"].count(status) for status in dict.fromkeys(part["statuses"])}
     iterations = f"{min(part['n_iter'])} to {max(part['n_iter'])} iterations"
     return ", ".join(f"{n} {status}" for status, n in counts.items()) + f" ({iterations})"
 
 
-def _worst(followed):
+def _format_worst(followed):
     gap, error, size = (np.array(followed[k], dtype=float)[1:] for k in ("gap", "error", "predicted"))
     return f"{np.max(np.abs(gap) / error):.1f} s.e., {100 * np.max(np.abs(gap) / np.abs(size).max()):.1f} %"
 
 
-def _validity(part):
+def _format_validity(part):
     if part["se_status"] == "lost":
         return "no such branch"
     share = (
@@ -318,7 +321,7 @@ def _validity(part):
     return ("consistent: " if part["consistent"] else "approximate: ") + share + f", {part['se_status']}"
 
 
-def _agrees(part):
+def _format_agreement(part):
     fixed, followed = part["fixed_excess"] <= 1, part["followed_excess"] <= 1
     words = "yes" if fixed and followed else "fixed points" if fixed else "trajectories" if followed else "no"
     if not part["binding"]:
@@ -360,9 +363,9 @@ def draw(parts, path):
 
 
 def main():
-    found = options(__doc__, draw=True)
-    verdict = Verdict("general_models", found)
-    parts = collect(found, verdict)
+    args = options(__doc__, draw=True)
+    verdict = Verdict("general_models", args)
+    parts = collect(args, verdict)
     ended = [
         norm
         for part in parts
@@ -379,12 +382,12 @@ def main():
             verdict.check(part["fixed_excess"] <= 1, f"{part['name']}, d={part['d']}: fixed points agree")
             if part["smooth_way"]:
                 verdict.check(part["followed_excess"] <= 1, f"{part['name']}, d={part['d']}: trajectories agree")
-    if not found.quick:
-        binding = {(part["name"], part["d"]): worst_gap(part) for part in parts if part["binding"]}
+    if not args.quick:
+        binding = {(part["name"], part["d"]): find_worst_gap(part) for part in parts if part["binding"]}
         both = [name for name, d in binding if d == min(SIZES) and (name, max(SIZES)) in binding]
         small, large = (np.median([binding[name, d] for name in both]) for d in (min(SIZES), max(SIZES)))
         verdict.check(large < small, f"median gap of the rows that must agree: {small:.1%}, then {large:.1%}")
-    verdict.path(".md").write_text(markdown(parts))
+    verdict.path(".md").write_text(format_table(parts))
     draw(parts, verdict.path(".png"))
     verdict.end({"parts": parts})
 

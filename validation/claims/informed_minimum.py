@@ -29,13 +29,13 @@ FROM = {"Bayes-optimal": 3.6, "posterior": 6.0}
 KINDS = ("teacher", "8 fitted", "posterior", "Bayes-optimal")
 
 
-def overlap(data, Q):
+def compute_overlap(data, Q):
     """|QᵀQ*| as a share of the norms."""
     size = np.linalg.norm(Q) * np.linalg.norm(data.Q_star)
     return float(abs(np.sum(Q * data.Q_star)) / size) if size else 0.0
 
 
-def run(alpha, d, seed):
+def run_instance(alpha, d, seed):
     """All runs on one instance: overlaps of the starts, test errors, losses."""
     data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d, alpha, seed)
     bayes = ga.run_bayes_amp(data, seed=seed)
@@ -45,57 +45,60 @@ def run(alpha, d, seed):
     first = ga.spectral_directions(data, k=1, weights="posterior").vectors[0]
     row, informed = {}, None
     for kind, init in starts.items():
-        found = ga.run_gamp(data, init, "exact", n_starts=8 if kind == "8 fitted" else 1)
-        informed = found.Q if informed is None else informed
+        result = ga.run_gamp(data, init, "exact", n_starts=8 if kind == "8 fitted" else 1)
+        informed = result.Q if informed is None else informed
         row[kind] = {
-            "agreement": agreement_of(data, found.Q, informed),
-            "test_error": sampled_test_error(data, found.Q, n_samples=2000)[0],
-            "train_loss": found.train_loss,
-            "converged": found.converged,
+            "agreement": agreement_of(data, result.Q, informed),
+            "test_error": sampled_test_error(data, result.Q, n_samples=2000)[0],
+            "train_loss": result.train_loss,
+            "converged": result.converged,
         }
-    row["posterior"]["overlap"], row["Bayes-optimal"]["overlap"] = overlap(data, first), overlap(data, bayes.Q)
+    row["posterior"]["overlap"], row["Bayes-optimal"]["overlap"] = (
+        compute_overlap(data, first),
+        compute_overlap(data, bayes.Q),
+    )
     return {"runs": row, "bayes_status": bayes.status.value}
 
 
-def shares(rows):
+def compute_fractions(rows):
     """For each kind of start the share of instances that reach the informed minimum, and the start's overlap."""
-    found = {}
+    summary = {}
     for kind in KINDS[1:]:
         runs = [row["runs"][kind] for row in rows]
-        found[kind] = {
+        summary[kind] = {
             "share": float(np.mean([run["agreement"] >= SAME for run in runs])),
             "overlap": float(np.mean([run.get("overlap", np.nan) for run in runs])),
             "test_error": float(np.mean([run["test_error"] for run in runs])),
         }
-    return found
+    return summary
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict = Verdict("informed_minimum", found)
-    ratios = QUICK_RATIOS if found.quick else RATIOS
-    instances, d, room = (QUICK_INSTANCES, QUICK_DIM, QUICK_ROOM) if found.quick else (INSTANCES, DIM, 0.0)
+    args = options(__doc__, workers=True)
+    verdict = Verdict("informed_minimum", args)
+    ratios = QUICK_RATIOS if args.quick else RATIOS
+    instances, d, room = (QUICK_INSTANCES, QUICK_DIM, QUICK_ROOM) if args.quick else (INSTANCES, DIM, 0.0)
     plan = [{"alpha": WEAK * ratio, "d": d, "seed": seed} for ratio in ratios for seed in range(instances)]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, verdict.name), run, plan, executor)
+    with pool(args) as executor:
+        rows = run_trials(folder(args, verdict.name), run_instance, plan, executor)
     verdict.check(len(rows) == len(plan), f"{len(rows)} of {len(plan)} instances ended")
     table, shown = [], {}
     for ratio in ratios:
         mine = [row for row in rows if row["alpha"] == WEAK * ratio]
-        told = shares(mine)
-        table.append({"alpha": WEAK * ratio, "ratio": ratio, "shares": told})
+        summary = compute_fractions(mine)
+        table.append({"alpha": WEAK * ratio, "ratio": ratio, "shares": summary})
         where = f"α = {WEAK * ratio:.3f} = {ratio:g} α_w"
         for kind, least in FROM.items():
             if ratio >= least:
-                text = f"{where}: {100 * told[kind]['share']:.0f} % reach it from the {kind} start, at least"
-                verdict.check(told[kind]["share"] >= WANTED - room, f"{text} {100 * (WANTED - room):.0f} %")
+                text = f"{where}: {100 * summary[kind]['share']:.0f} % reach it from the {kind} start, at least"
+                verdict.check(summary[kind]["share"] >= WANTED - room, f"{text} {100 * (WANTED - room):.0f} %")
             if ratio < 1:
-                text = f"{where}: the {kind} start has overlap {told[kind]['overlap']:.2f}, at most"
-                verdict.check(told[kind]["overlap"] <= MOST + room, f"{text} {MOST + room:g}")
-        line = {f"from {kind}": f"{100 * told[kind]['share']:.0f} %" for kind in KINDS[1:]}
-        line |= {f"overlap of {kind}": f"{told[kind]['overlap']:.2f}" for kind in FROM}
+                text = f"{where}: the {kind} start has overlap {summary[kind]['overlap']:.2f}, at most"
+                verdict.check(summary[kind]["overlap"] <= MOST + room, f"{text} {MOST + room:g}")
+        line = {f"from {kind}": f"{100 * summary[kind]['share']:.0f} %" for kind in KINDS[1:]}
+        line |= {f"overlap of {kind}": f"{summary[kind]['overlap']:.2f}" for kind in FROM}
         errors = {"teacher": np.mean([row["runs"]["teacher"]["test_error"] for row in mine])}
-        errors |= {kind: told[kind]["test_error"] for kind in KINDS[1:]}
+        errors |= {kind: summary[kind]["test_error"] for kind in KINDS[1:]}
         shown[where] = line | {f"ε_g from {kind}": round(error, 4) for kind, error in errors.items()}
     text = counts_table(shown, "{:.4f}", "α")
     print(text)

@@ -27,7 +27,7 @@ from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.stability import STABILITY
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
-from validation.claims.general_models import mixture, teacher
+from validation.claims.general_models import build_mixture, build_teacher
 
 
 class Row(NamedTuple):
@@ -46,7 +46,7 @@ class Row(NamedTuple):
     rtol: float = 1e-3
 
 
-def rows():
+def list_rows():
     """Every row by name."""
     paper, build, law = ga.paper_model, ga.attention_model, ga.coordinate_law
     power = build(coordinates=law(ga.power_law_spectrum(1.0, 8)))
@@ -55,7 +55,7 @@ def rows():
     three = ga.mixture_model([[0.5, 0, 0], [0, 0.3, 0], [0, 0, 0.2]], [[0.3, 0, -0.5], [0.2, 0.1, -0.3]])
     spread = ga.mixture_model(np.diag([0.6, 0.3, 0.1]), [[0.2, 0.4, 0.8], [-0.2, -0.1, 0.3]], sigma=0.45)
     causal = ga.DotProductAttention(causal=True)
-    found = [
+    table = [
         Row("paper", paper(0.3), quick=True, more=True),
         Row("α = 0.5", paper(0.3), 0.5),
         Row("α = 1", paper(0.3), 1.0),
@@ -77,15 +77,15 @@ def rows():
         Row("power law a = 1, α = 0.5", power, 0.5, more=True),
         Row("power law a = 1, α = 0.8", power, 0.8),
         Row("power law a = 0.5, α = 1", mild, 1.0),
-        Row("two classes, means 0.2", mixture(0.2)),
-        Row("two classes, means 0.5, α = 1", mixture(0.5), 1.0),
+        Row("two classes, means 0.2", build_mixture(0.2)),
+        Row("two classes, means 0.5, α = 1", build_mixture(0.5), 1.0),
         Row("three classes", three, more=True),
         Row("three classes, α = 0.7", three, 0.7),
-        Row("teacher at temperature 0.5, α = 0.7", build(teacher=teacher(temperature=0.5)), 0.7),
-        Row("teacher at temperature 2, α = 1", build(teacher=teacher(temperature=2.0)), 1.0),
+        Row("teacher at temperature 0.5, α = 0.7", build(teacher=build_teacher(temperature=0.5)), 0.7),
+        Row("teacher at temperature 2, α = 1", build(teacher=build_teacher(temperature=2.0)), 1.0),
         Row("student at temperature 0.5, α = 0.7", build(student=ga.DotProductAttention(0.5)), 0.7),
         Row("student at temperature 2", build(student=ga.DotProductAttention(2.0))),
-        Row("causal", build(student=causal, teacher=teacher(causal=True)), held_out=True),
+        Row("causal", build(student=causal, teacher=build_teacher(causal=True)), held_out=True),
         Row("σ_l = 0.4, 0.6", build(sigma=[0.4, 0.6]), held_out=True),
         Row("τ = (1, −0.5), α = 1", build(tau=[1, -0.5]), 1.0, held_out=True),
         Row("λ = 0.02, ω = 0.15", paper(0.15, lam=0.02), held_out=True),
@@ -94,9 +94,9 @@ def rows():
         Row("semantic", paper(0.3), branch="semantic", quick=True),
         Row("semantic, σ = 0.8", paper(0.3, 0.8), branch="semantic"),
         Row("semantic, power law a = 1", power, branch="semantic"),
-        Row("semantic, teacher at temperature 2", build(teacher=teacher(temperature=2.0)), branch="semantic"),
+        Row("semantic, teacher at temperature 2", build(teacher=build_teacher(temperature=2.0)), branch="semantic"),
     ]  # fmt: skip
-    return {row.name: row for row in found}
+    return {row.name: row for row in table}
 
 
 D, SEEDS, OTHER_D = 800, 8, {400: 16, 1600: 6}
@@ -109,22 +109,22 @@ WITHIN, SCATTER, WORSE = 0.2, 0.1, 5  # of the relation, see the criterion
 QUICK_WITHIN = 0.4
 
 
-def prediction(name, rtol):
+def predict(name, rtol):
     """Both fixed points of a row, and what could tell how far minima are from them."""
-    row, found = rows()[name], {}
+    row, solutions = list_rows()[name], {}
     for form in FORMS:
         se = ga.solve_state_evolution(row.model, row.alpha, row.branch, response=form, rtol=rtol, stability=False)
-        found[form] = {
+        solutions[form] = {
             "status": se.status.value, "error": se.relative_error, **se.overlaps.arrays(), "train_loss": se.train_loss,
             "test_error": se.test_error, "V_hat": se.V_hat, "jump_mass": se.jump_mass, "replicon": se.replicon,
             "jump_mass_error": se.jump_mass_error, "validity": se.validity,
         }  # fmt: skip
-    return plain(found)
+    return plain(solutions)
 
 
-def minimum(name, d, seed, method):
+def find_minimum(name, d, seed, method):
     """A minimum of the risk of one instance, from the start of the branch by message passing or by L-BFGS alone."""
-    row = rows()[name]
+    row = list_rows()[name]
     data = ga.sample(row.model, d, row.alpha, np.random.default_rng([d, seed]))
     Q, how = row.branch, "descent"
     if method == "gamp":
@@ -133,43 +133,43 @@ def minimum(name, d, seed, method):
     if how not in ("converged", "settled"):
         Q = ga.minimize_risk(data, Q, RISK, "lbfgs").Q
     at = risk_at(data, Q, RISK)
-    found = overlaps(data, Q, susceptibility(data, at, Q))
-    return plain(found.arrays() | {"train_loss": at.train_loss, "gradient_norm": at.gradient_norm, "how": how})
+    values = overlaps(data, Q, susceptibility(data, at, Q))
+    return plain(values.arrays() | {"train_loss": at.train_loss, "gradient_norm": at.gradient_norm, "how": how})
 
 
-def collect(found):
+def collect(args):
     """Predictions by name, and minima of all rows."""
-    names = [row.name for row in rows().values() if row.quick or not found.quick]
-    more = [name for name in names if rows()[name].more]
-    d, seeds = (QUICK_D, QUICK_SEEDS) if found.quick else (D, SEEDS)
-    with pool(found) as executor:
-        cells = folder(found, "jump_gaps")
-        wanted = [{"name": name, "rtol": QUICK_RTOL if found.quick else rows()[name].rtol} for name in names]
-        predicted = {row["name"]: row for row in run_trials(cells / "predictions", prediction, wanted, executor)}
+    names = [row.name for row in list_rows().values() if row.quick or not args.quick]
+    more = [name for name in names if list_rows()[name].more]
+    d, seeds = (QUICK_D, QUICK_SEEDS) if args.quick else (D, SEEDS)
+    with pool(args) as executor:
+        cells = folder(args, "jump_gaps")
+        wanted = [{"name": name, "rtol": QUICK_RTOL if args.quick else list_rows()[name].rtol} for name in names]
+        predicted = {row["name"]: row for row in run_trials(cells / "predictions", predict, wanted, executor)}
         plan = [(name, d, seed, "gamp") for name in names for seed in range(seeds)]
         plan += [(name, d, seed, "lbfgs") for name in more for seed in range(seeds)]
-        if not found.quick:
+        if not args.quick:
             sizes = [(size, seed) for size, many in OTHER_D.items() for seed in range(many)]
             plan += [(name, size, seed, "gamp") for size, seed in sizes for name in more]
         wanted = [dict(zip(("name", "d", "seed", "method"), each, strict=True)) for each in plan]
-        return predicted, run_trials(cells / "minima", minimum, wanted, executor)
+        return predicted, run_trials(cells / "minima", find_minimum, wanted, executor)
 
 
-def arrays(row):
+def to_arrays(row):
     """Lists of a stored row as arrays."""
     return {key: np.array(value, dtype=float) if isinstance(value, list) else value for key, value in row.items()}
 
 
-def shift_of(model, se):
+def compute_shift(model, se):
     """`jump_shift` at a stored fixed point: V of the ridge depends on no other hats."""
     zero = np.zeros_like(se["m"])
     V, mass = se["V_hat"], se["jump_mass"]
     return jump_shift(model, Hats(zero, 0 * se["q"], 0 * se["theta"], V, V - mass, np.zeros(0), 0.0, 0.0))
 
 
-def part_of(row, predicted, minima, d, method):
+def summarize(row, predicted, minima, d, method):
     """Gaps of minima at one d to Stein's fixed point, relative, m in units of √q; None where there is no branch."""
-    stein, derivative = arrays(predicted["stein"]), arrays(predicted["derivative"])
+    stein, derivative = to_arrays(predicted["stein"]), to_arrays(predicted["derivative"])
     if "lost" in (stein["status"], derivative["status"]):
         return None
     order = "m" if row.branch == "positional" else "theta"
@@ -178,7 +178,7 @@ def part_of(row, predicted, minima, d, method):
         """Of the prediction's m or θ, along it; branches come with either sign."""
         return abs((run[key] * stein[key]).sum()) / (stein[key] ** 2).sum()
 
-    runs = [arrays(run) for run in minima if (run["name"], run["d"], run["method"]) == (row.name, d, method)]
+    runs = [to_arrays(run) for run in minima if (run["name"], run["d"], run["method"]) == (row.name, d, method)]
     kept = [run for run in runs if share(run, order) >= ON_BRANCH]
     gaps = {key: [run[key].mean() / stein[key].mean() - 1 for run in kept] for key in ("V", "q")}
     gaps["train_loss"] = [run["train_loss"] / stein["train_loss"] - 1 for run in kept]
@@ -190,31 +190,31 @@ def part_of(row, predicted, minima, d, method):
         "n": len(kept), "left": len(runs) - len(kept), "replicon": stein["replicon"],
         "jump_share": stein["jump_mass"].sum() / stein["V_hat"].sum(),
         "jump_share_error": stein["jump_mass_error"].sum() / abs(stein["V_hat"].sum()),
-        "shift": shift_of(row.model, stein),
+        "shift": compute_shift(row.model, stein),
         "forms": {key: derivative[key].mean() / stein[key].mean() - 1 for key in ("V", "q")},
-        "gaps": {key: mean_and_error(values) for key, values in gaps.items()},
+        "gaps": {key: compute_mean(values) for key, values in gaps.items()},
     }  # fmt: skip
 
 
-def mean_and_error(values):
+def compute_mean(values):
     """Mean and standard error of those that are known."""
     known = np.array([value for value in values if np.isfinite(value)])
     return (known.mean(), known.std(ddof=1) / np.sqrt(len(known))) if len(known) > 1 else (np.nan, np.nan)
 
 
-def excess(part, within):
+def compute_excess(part, within):
     """How far V's gap is from the relation, in units of what is allowed."""
     gap, error = part["gaps"]["V"]
     expected = STABILITY.gap_per_shift * part["shift"]
     return abs(gap - expected) / (within * abs(expected) + 3 * error)
 
 
-def told(bad):
+def format_names(bad):
     """Names after a count, where there are any."""
     return f", not for {'; '.join(bad)}" if bad else ""
 
 
-def judge(verdict, parts, quick):
+def check_criterion(verdict, parts, quick):
     """The criterion, for one row of gaps for each model, d and method."""
     jumping = [part for part in parts if abs(part["jump_share"]) > STABILITY.negligible_jumps]
     main = [part for part in jumping if part["method"] == "gamp" and part["d"] == (QUICK_D if quick else D)]
@@ -231,16 +231,20 @@ def judge(verdict, parts, quick):
     }
     for words, group in groups.items():
         if group:
-            bad = [part["name"] for part in group if not excess(part, QUICK_WITHIN if quick else WITHIN) <= 1]
-            verdict.check(not bad, f"{words}: V is as predicted in {len(group) - len(bad)} of {len(group)}{told(bad)}")
+            bad = [part["name"] for part in group if not compute_excess(part, QUICK_WITHIN if quick else WITHIN) <= 1]
+            verdict.check(
+                not bad, f"{words}: V is as predicted in {len(group) - len(bad)} of {len(group)}{format_names(bad)}"
+            )
     smooth = [part for part in parts if part not in jumping]
     bad = [p["name"] for p in smooth if not abs(p["gaps"]["V"][0]) <= 3 * p["gaps"]["V"][1] + 1 / p["d"]]
     if quick:
         return {}
-    verdict.check(not bad, f"without jumps V has no gap in {len(smooth) - len(bad)} of {len(smooth)}{told(bad)}")
+    verdict.check(
+        not bad, f"without jumps V has no gap in {len(smooth) - len(bad)} of {len(smooth)}{format_names(bad)}"
+    )
     numbers = {"shift": [p["shift"] for p in main], "forms": [p["forms"]["V"] for p in main]}
     numbers |= {"jump mass": [p["jump_share"] for p in main]}
-    fits = {name: scattered(values, [part["gaps"]["V"] for part in main]) for name, values in numbers.items()}
+    fits = {name: fit_factor(values, [part["gaps"]["V"] for part in main]) for name, values in numbers.items()}
     for name, (factor, spread) in fits.items():
         print(f"gap of V = {factor:.3f} × {name}, scatter over models {spread / factor:.1%}")
     factor, spread = fits["shift"]
@@ -264,7 +268,7 @@ HEADS = (
 )  # fmt: skip
 
 
-def scattered(x, gaps):
+def fit_factor(x, gaps):
     """Factor c of gap = c x, and the scatter of c over models beyond the errors: random effects."""
     gaps, x = np.array(gaps), np.array(x)
     ratio, error = gaps[:, 0] / x, np.abs(gaps[:, 1] / x)
@@ -278,25 +282,25 @@ def scattered(x, gaps):
     return float((weight @ ratio) / weight.sum()), float(spread)
 
 
-def markdown(parts):
+def format_table(parts):
     """One line for each model, d and method."""
     lines = ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
     for part in parts:
         gap, error = part["gaps"]["V"]
         jumps = abs(part["jump_share"]) > STABILITY.negligible_jumps
         over = f"{gap / part['shift']:.2f} ± {abs(error / part['shift']):.2f}" if jumps else "–"
-        end = [_percent(part["gaps"].get(key)) for key in ("q", "m", "train_loss")]
+        end = [_format_percent(part["gaps"].get(key)) for key in ("q", "m", "train_loss")]
         how = " (L-BFGS)" if part["method"] == "lbfgs" else ""
         cells = [
             part["name"].partition(", α =")[0], f"{part['alpha']:g}", f"{part['d']}{how}", str(part["n"]),
             *(f"{100 * value:.1f} %" for value in (part["jump_share"], part["shift"], part["forms"]["V"])),
-            _percent(part["gaps"]["V"]), over, *end,
+            _format_percent(part["gaps"]["V"]), over, *end,
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _percent(gap):
+def _format_percent(gap):
     if gap is None:
         return "–"
     return f"{100 * gap[0]:+.1f} ± {100 * gap[1]:.1f} %"
@@ -332,22 +336,22 @@ def draw(parts, path):
 
 
 def main():
-    found = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("jump_gaps", found)
-    if found.draw:
+    args = options(__doc__, draw=True, workers=True)
+    verdict = Verdict("jump_gaps", args)
+    if args.draw:
         parts, fits = verdict.stored()["parts"], verdict.stored()["fits"]
     else:
-        predicted, minima = collect(found)
+        predicted, minima = collect(args)
         worst = max(run["gradient_norm"] for run in minima)
         verdict.check(worst <= 1.01 * TOL, f"gradient norms of all {len(minima)} minima are at most {worst:.1e}")
         places = dict.fromkeys((run["name"], run["d"], run["method"]) for run in minima)
-        parts = [part_of(rows()[name], predicted[name], minima, d, method) for name, d, method in places]
+        parts = [summarize(list_rows()[name], predicted[name], minima, d, method) for name, d, method in places]
         parts = plain([part for part in parts if part is not None and part["n"] > 1])
         print(f"{sum(part['left'] for part in parts)} minima are on another branch and left out")
-        fits = plain(judge(verdict, parts, found.quick))
-    verdict.path(".md").write_text(markdown(parts))
+        fits = plain(check_criterion(verdict, parts, args.quick))
+    verdict.path(".md").write_text(format_table(parts))
     draw(parts, verdict.path(".png"))
-    if not found.draw:
+    if not args.draw:
         verdict.end({"parts": parts, "fits": fits})
 
 

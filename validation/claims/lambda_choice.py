@@ -20,21 +20,21 @@ from validation._tools.resumable import run_trials
 
 KINDS = {
     "ridge": (lambda: ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5)), 2.0, 500),
-    "lasso": (lambda: lasso(), 2.0, 1000),
+    "lasso": (lambda: build_lasso(), 2.0, 1000),
     "logistic": (lambda: ga.glm_model(ga.LogisticLoss()), 3.0, 500),
     "attention": (lambda: ga.paper_model(), 2.0, 300),
     "attention, noisy": (lambda: ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.3), 2.0, 300),
-    "lasso, few samples": (lambda: lasso(), 2.0, 300),
+    "lasso, few samples": (lambda: build_lasso(), 2.0, 300),
 }
 SHOWN = "lasso, few samples"
 SEEDS, LAMS, FRESH, REGRET, SHARE = 20, tuple(np.logspace(-3, 0.3, 20)), 10000, 0.02, 0.95
 
 
-def lasso():
+def build_lasso():
     return ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), penalty=ga.ElasticNet(0.1, 0.05))
 
 
-def chosen(kind, d, seed):
+def measure_regrets(kind, d, seed):
     """Regrets on one instance."""
     make, alpha, _ = KINDS[kind]
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 36]))
@@ -53,7 +53,7 @@ def chosen(kind, d, seed):
     }  # fmt: skip
 
 
-def table(rows):
+def format_table(rows):
     lines = [
         "| problem | instances | regret below 2 % | median | largest | of the 1 s.e. rule, median "
         "| of leave-one-out alone, largest | of λ = .01, median | in folds |",
@@ -84,19 +84,19 @@ def draw(rows, path):
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict, quick = Verdict("lambda_choice", found), found.quick
+    args = options(__doc__, workers=True)
+    verdict, quick = Verdict("lambda_choice", args), args.quick
     kinds, seeds = (("ridge",), 3) if quick else (KINDS, SEEDS)
     asked = [{"kind": kind, "d": 150 if quick else KINDS[kind][2], "seed": s} for s in range(seeds) for kind in kinds]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, "lambda_choice"), chosen, asked, executor)
+    with pool(args) as executor:
+        rows = run_trials(folder(args, "lambda_choice"), measure_regrets, asked, executor)
     verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} instances ran")
     regrets = np.array([row["regret"] for row in rows if row["kind"] != SHOWN])
     small = float(np.mean(regrets < (0.1 if quick else REGRET)))
     limit = 10 if quick else 100 * REGRET
     verdict.check(small >= SHARE, f"the regret is below {limit:g} % in {100 * small:.0f} % of {len(regrets)} instances")
-    print(table(rows))
-    verdict.path(".md").write_text(table(rows))
+    print(format_table(rows))
+    verdict.path(".md").write_text(format_table(rows))
     if not quick:
         draw(rows, verdict.path(".png"))
     verdict.end({"rows": rows})

@@ -47,7 +47,7 @@ NOISES, WEAK, EACH = (0.1, 0.2, 0.3), (0.01, 0.1, 0.5), 8  # of the scores, pena
 FAIR, LOW, BELIEVED = 0.02, 0.07, 0.25
 
 
-def compared(kind, d, refits, seed):
+def compare_errors(kind, d, refits, seed):
     """Errors of some samples by the formulas and by refits, and the mean against fresh data."""
     make, alpha, init, _ = KINDS[kind]
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 31]))
@@ -73,7 +73,7 @@ def compared(kind, d, refits, seed):
     }  # fmt: skip
 
 
-def averaged(kind, d, seed):
+def compare_means(kind, d, seed):
     """The mean against fresh data of one more instance."""
     make, alpha, init, _ = KINDS[kind]
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 31]))
@@ -84,7 +84,7 @@ def averaged(kind, d, seed):
     return means | {"fresh": list(fresh), "trusted": loo.trusted}
 
 
-def under_noise(noise, lam, d, seed):
+def measure_under_noise(noise, lam, d, seed):
     """Estimate and fresh error of the lowest of eight starts, and whether the estimate is trusted."""
     model = ga.paper_model(omega=NOISY["omega"], sigma=NOISY["sigma"], score_noise=noise, lam=lam)
     data = ga.sample(model, d=d, alpha=2.0, seed=np.random.default_rng([d, seed, 33]))
@@ -94,7 +94,7 @@ def under_noise(noise, lam, d, seed):
     return {"ratio": loo.test_error / fresh, "spread": loo.test_error_error / fresh, "trusted": loo.trusted}
 
 
-def several(starts, d, seed):
+def measure_several_starts(starts, d, seed):
     """What choosing the lowest of several random starts, all followed to their ends, does to the estimate."""
     data = ga.sample(ga.paper_model(**NOISY, lam=0.1), d=d, alpha=1.5, seed=seed)
     gamp = ga.run_gamp(data, "random", n_starts=starts, n_finish=starts, seed=seed)
@@ -103,7 +103,7 @@ def several(starts, d, seed):
     return {"fresh": fresh, "estimate": loo.test_error, "with_choice": loo.with_choice}
 
 
-def summary(row):
+def summarize(row):
     """Correlation, median deviation and samples that are off, of one problem."""
     exact, errors = (np.array(row[name]) for name in ("exact", "errors"))
     apart = np.abs(errors / exact - 1)
@@ -118,7 +118,7 @@ def summary(row):
     }  # fmt: skip
 
 
-def pooled(row, means):
+def pool_means(row, means):
     """By how many standard errors the means over the trusted instances of a problem are off, and how many they are."""
     all_of = [row, *(each for each in means if each["kind"] == row["kind"] and each["trusted"])]
     spread = np.sqrt(sum(each["mean"][1] ** 2 + each["fresh"][1] ** 2 for each in all_of))
@@ -127,7 +127,7 @@ def pooled(row, means):
     return *(float(each / spread) for each in apart), len(all_of)
 
 
-def rough_table(noisy):
+def format_noise_table(noisy):
     """Of each noise and penalty, the estimates over fresh errors, and how many are trusted."""
     lines = ["| noise on the scores | λ | estimate over fresh error | trusted |", "|" + "---|" * 4]
     for noise, lam in dict.fromkeys((row["noise"], row["lam"]) for row in noisy):
@@ -138,7 +138,7 @@ def rough_table(noisy):
     return "\n".join(lines) + "\n"
 
 
-def table(rows):
+def format_table(rows):
     lines = [
         "| problem | d | correlation | median deviation | by the cavity field | off by 10 % "
         "| mean by default beside refits | mean | fresh data | trusted |",
@@ -166,25 +166,25 @@ def draw(rows, path):
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict, quick = Verdict("leave_one_out", found), found.quick
+    args = options(__doc__, workers=True)
+    verdict, quick = Verdict("leave_one_out", args), args.quick
     kinds = ("semantic", "logistic") if quick else KINDS
     asked = [
         {"kind": kind, "d": 100 if quick else KINDS[kind][3], "refits": 20 if quick else REFITS, "seed": 0}
         for kind in kinds
     ]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, "leave_one_out"), compared, asked, executor)
+    with pool(args) as executor:
+        rows = run_trials(folder(args, "leave_one_out"), compare_errors, asked, executor)
         more = [each | {"seed": s} for each in asked for s in range(1, 2 if quick else INSTANCES)]
         more = [{name: each[name] for name in ("kind", "d", "seed")} for each in more]
-        means = run_trials(folder(found, "leave_one_out_means"), averaged, more, executor)
+        means = run_trials(folder(args, "leave_one_out_means"), compare_means, more, executor)
         starts = [{"starts": k, "d": 50 if quick else 100, "seed": s} for s in range(1 if quick else 6) for k in (1, 8)]
-        chosen = run_trials(folder(found, "leave_one_out_starts"), several, starts, executor)
+        chosen = run_trials(folder(args, "leave_one_out_starts"), measure_several_starts, starts, executor)
         rough = [{"noise": s, "lam": lam, "d": 300, "seed": k} for s in NOISES for lam in WEAK for k in range(EACH)]
-        noisy = [] if quick else run_trials(folder(found, "leave_one_out_noise"), under_noise, rough, executor)
+        noisy = [] if quick else run_trials(folder(args, "leave_one_out_noise"), measure_under_noise, rough, executor)
     verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} problems ran")
     for row in rows:
-        row["summary"] = s = summary(row)
+        row["summary"] = s = summarize(row)
         about = f"{row['kind']}, d = {row['d']}: "
         reached = sum(row["refitted"])
         ended = f"{reached} of {len(row['refitted'])} refits ended at a gradient norm of 1e-6"
@@ -199,9 +199,9 @@ def main():
             verdict.check(abs(apart) <= MEAN, about + f"the mean by default is {100 * apart:+.2g} % beside refits")
             least, most = LEAST_CAVITY[row["smooth"]]
             held = s["cavity_correlation"] >= least and s["cavity_median"] <= most
-            told = f"correlation {s['cavity_correlation']:.3f}, median deviation {100 * s['cavity_median']:.2g} %"
-            verdict.check(held, about + "by cavity fields, " + told)
-            away, by_cavity, count = pooled(row, means)
+            words = f"correlation {s['cavity_correlation']:.3f}, median deviation {100 * s['cavity_median']:.2g} %"
+            verdict.check(held, about + "by cavity fields, " + words)
+            away, by_cavity, count = pool_means(row, means)
             apart = (
                 f"mean over {count} instances {away:.1f} standard errors from fresh data, {s['away']:.1f} in the first"
             )
@@ -210,11 +210,11 @@ def main():
             )
         else:
             print(f"        {about}says that it is not to be trusted; {s['away']:.1f} standard errors from fresh data")
-    said = table(rows) + ("\n" + rough_table(noisy) if noisy else "")
+    said = format_table(rows) + ("\n" + format_noise_table(noisy) if noisy else "")
     print(said)
     verdict.path(".md").write_text(said)
     if noisy:
-        _judge_noise(verdict, noisy)
+        _check_noise(verdict, noisy)
     for k in (1, 8):
         mine = [each for each in chosen if each["starts"] == k]
         fresh, *others = (np.mean([each[name] for each in mine]) for name in ("fresh", "estimate", "with_choice"))
@@ -226,7 +226,7 @@ def main():
     verdict.end({"rows": rows, "means": means, "starts": chosen, "noisy": noisy})
 
 
-def _judge_noise(verdict, noisy):
+def _check_noise(verdict, noisy):
     believed = np.array([row["ratio"] for row in noisy if row["trusted"]])
     spread = believed.std(ddof=1) / np.sqrt(len(believed))
     mean = f"{believed.mean():.3f} ± {spread:.3f} of the error on fresh data"

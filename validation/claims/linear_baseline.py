@@ -26,10 +26,10 @@ SHRINK = 0.35  # of the exponent of the standard deviation, -1/2
 
 
 def main():
-    found = options(__doc__)
-    verdict = Verdict("linear_baseline", found)
-    sizes = {100: 40, 400: 40} if found.quick else {100: 200, 200: 200, 400: 200, 1000: 100, 2000: 40, 4000: 12}
-    omegas = (0.0, 0.3) if found.quick else (0.0, 0.1, 0.3, 0.6, 0.9)
+    args = options(__doc__)
+    verdict = Verdict("linear_baseline", args)
+    sizes = {100: 40, 400: 40} if args.quick else {100: 200, 200: 200, 400: 200, 1000: 100, 2000: 40, 4000: 12}
+    omegas = (0.0, 0.3) if args.quick else (0.0, 0.1, 0.3, 0.6, 0.9)
     numbers: dict[str, dict] = {}
     print("   ω     d  " + "".join(f"{name + ' fitted':>19}{'d → ∞':>13}" for name in NAMES))
     for omega in omegas:

@@ -32,7 +32,7 @@ METHODS = {"gamp": "message passing", "lbfgs": "L-BFGS", "adam": "Adam", "starts
 STARTS = ("teacher", "random")
 
 
-def lbfgs(data, Q):
+def run_lbfgs(data, Q):
     """Weights, gradient norm and evaluations of L-BFGS-B, begun again until the gradient is zero."""
     scale, count, norm = data.penalty.strength * np.sqrt(data.dim), 0, np.inf
 
@@ -48,15 +48,15 @@ def lbfgs(data, Q):
             "maxfun": 20000,
             "maxcor": 30,
         }
-        found = minimize(both, Q.ravel(), jac=True, method="L-BFGS-B", options=settings)
-        Q, count = found.x.reshape(Q.shape), count + found.nfev
-        before, norm = norm, float(np.linalg.norm(found.jac)) / scale
+        result = minimize(both, Q.ravel(), jac=True, method="L-BFGS-B", options=settings)
+        Q, count = result.x.reshape(Q.shape), count + result.nfev
+        before, norm = norm, float(np.linalg.norm(result.jac)) / scale
         if norm <= TOL or norm > 0.9 * before:
             break
     return Q, norm, count
 
 
-def instance(alpha, s, lam, seed, d):
+def run_instance(alpha, s, lam, seed, d):
     """All methods on one instance."""
     model = ga.paper_model(omega=OMEGA, sigma=SIGMA, lam=lam, score_noise=s)
     data = ga.sample(model, d, alpha, np.random.default_rng([seed, d, 224]))
@@ -67,7 +67,7 @@ def instance(alpha, s, lam, seed, d):
             if name == "starts" and start == "teacher":
                 continue
             began, clock = time.process_time(), time.perf_counter()
-            Q, norm = solved(name, data, Q0, seed)
+            Q, norm = run_method(name, data, Q0, seed)
             seconds = min(time.process_time() - began, time.perf_counter() - clock)
             rows[f"{start} {name}"] = {
                 "loss": ga.train_loss(data, Q, "exact"), "norm": norm, "seconds": seconds,
@@ -77,27 +77,27 @@ def instance(alpha, s, lam, seed, d):
     return {"rows": rows}
 
 
-def solved(name, data, Q0, seed):
+def run_method(name, data, Q0, seed):
     """Weights of a method from a start, and their gradient norm."""
     if name == "gamp":
         run = ga.run_gamp(data, Q0)
     elif name == "starts":
         run = ga.run_gamp(data, "spectral", n_starts=8, seed=seed)
     elif name == "lbfgs":
-        return lbfgs(data, Q0)[:2]
+        return run_lbfgs(data, Q0)[:2]
     else:
         walked = ga.minimize_risk(data, Q0, "exact", "adam", lr=0.05, max_iter=1500, tol=TOL)
-        return lbfgs(data, walked.Q)[:2]
+        return run_lbfgs(data, walked.Q)[:2]
     return run.Q, run.gradient_norm
 
 
-def share(flags):
+def compute_fraction(flags):
     """A share in per cent with its standard error."""
     p = float(np.mean(flags))
     return 100 * p, 100 * float(np.sqrt(max(p * (1 - p), 0.25 / len(flags)) / len(flags)))
 
 
-def table_of(rows):
+def build_table(rows):
     """For each point and start: shares in which each method is lowest, and message passing against each other."""
     table = {}
     for alpha, s, lam in sorted({(row["alpha"], row["s"], row["lam"]) for row in rows}):
@@ -110,12 +110,15 @@ def table_of(rows):
             )
             single = loss[:, :3]
             lowest = single <= single.min(axis=1, keepdims=True) * (1 + EQUAL)
-            cell = {"instances": len(mine), "equal": share(np.ptp(single, axis=1) <= EQUAL * single.min(axis=1))}
+            cell = {
+                "instances": len(mine),
+                "equal": compute_fraction(np.ptp(single, axis=1) <= EQUAL * single.min(axis=1)),
+            }
             for k, name in enumerate(names):
                 cell[name] = {
-                    "lowest": share(lowest[:, k]) if k < 3 else None,
-                    "gamp_lower": share(loss[:, 0] < loss[:, k] * (1 - EQUAL)),
-                    "gamp_higher": share(loss[:, 0] > loss[:, k] * (1 + EQUAL)),
+                    "lowest": compute_fraction(lowest[:, k]) if k < 3 else None,
+                    "gamp_lower": compute_fraction(loss[:, 0] < loss[:, k] * (1 - EQUAL)),
+                    "gamp_higher": compute_fraction(loss[:, 0] > loss[:, k] * (1 + EQUAL)),
                     "loss": float(loss[:, k].mean()), "test_error": float(test[:, k].mean()),
                     "test_beyond": (float((test[:, k] - test[:, 0]).mean()),
                                     float((test[:, k] - test[:, 0]).std(ddof=1) / np.sqrt(len(mine)))),
@@ -125,7 +128,7 @@ def table_of(rows):
     return table
 
 
-def markdown(table):
+def format_table(table):
     """Shares in per cent, and test errors in thousandths, with standard errors in brackets."""
     names = ("message passing", "L-BFGS", "Adam", "8 starts")
     head = ["α, s, λ, start", "all equal", *(f"lowest: {names[0]}", *names[1:3]), f"test error: {names[0]}",
@@ -142,15 +145,15 @@ def markdown(table):
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict, quick = Verdict("lower_minima", found), found.quick
+    args = options(__doc__, workers=True)
+    verdict, quick = Verdict("lower_minima", args), args.quick
     grid = QUICK if quick else GRID
     asked = [
         {"alpha": alpha, "s": s, "lam": lam, "seed": seed, "d": 60 if quick else D}
         for seed, alpha, s, lam in product(range(4 if quick else SEEDS), *grid.values())
     ]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, "lower_minima"), instance, asked, executor)
+    with pool(args) as executor:
+        rows = run_trials(folder(args, "lower_minima"), run_instance, asked, executor)
     verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} instances ended")
     for name, words in METHODS.items():
         norms = [each["norm"] for row in rows for key, each in row["rows"].items() if key.endswith(f" {name}")]
@@ -158,9 +161,9 @@ def main():
         verdict.check(
             max(norms) <= ROUGH, f"{words}: {100 * good:.1f} % of {len(norms)} at 1e-8, worst {max(norms):.1e}"
         )
-    table = table_of(rows)
-    print(markdown(table))
-    verdict.path(".md").write_text(markdown(table))
+    table = build_table(rows)
+    print(format_table(table))
+    verdict.path(".md").write_text(format_table(table))
     verdict.end({"table": table})
 
 

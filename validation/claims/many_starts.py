@@ -35,7 +35,7 @@ KINDS = {
 }
 
 
-def run(alpha, d, seed):
+def run_instance(alpha, d, seed):
     """All runs on one instance: test errors, losses, times, and the start that was kept."""
     data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8), d, alpha, seed)
     if seed == 0:
@@ -43,18 +43,18 @@ def run(alpha, d, seed):
     row = {}
     for kind, asked in KINDS.items():
         began = time.process_time()
-        found = ga.run_gamp(data, **asked)
+        result = ga.run_gamp(data, **asked)
         row[kind] = {
             "seconds": time.process_time() - began,
-            "test_error": sampled_test_error(data, found.Q, n_samples=2000)[0],
-            "train_loss": found.train_loss,
-            "converged": found.converged,
-            "kept": next(start.name for start in found.starts if start.kept),
+            "test_error": sampled_test_error(data, result.Q, n_samples=2000)[0],
+            "train_loss": result.train_loss,
+            "converged": result.converged,
+            "kept": next(start.name for start in result.starts if start.kept),
         }
     return {"runs": row}
 
 
-def summary(rows):
+def summarize(rows):
     """Rows of a table by kind: shares of instances, mean test error, and time in units of one spectral run."""
     table = {}
     one = sum(row["runs"]["1 spectral"]["seconds"] for row in rows)
@@ -73,16 +73,16 @@ def summary(rows):
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict = Verdict("many_starts", found)
-    instances, d, room = (QUICK_INSTANCES, QUICK_DIM, QUICK_ROOM) if found.quick else (INSTANCES, DIM, 0.0)
+    args = options(__doc__, workers=True)
+    verdict = Verdict("many_starts", args)
+    instances, d, room = (QUICK_INSTANCES, QUICK_DIM, QUICK_ROOM) if args.quick else (INSTANCES, DIM, 0.0)
     plan = [{"alpha": alpha, "d": d, "seed": seed} for alpha in WANTED for seed in range(instances)]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, verdict.name), run, plan, executor)
+    with pool(args) as executor:
+        rows = run_trials(folder(args, verdict.name), run_instance, plan, executor)
     verdict.check(len(rows) == len(plan), f"{len(rows)} of {len(plan)} instances ended")
     tables, shown = {}, {}
     for alpha, wanted in WANTED.items():
-        table = summary([row for row in rows if row["alpha"] == alpha])
+        table = summarize([row for row in rows if row["alpha"] == alpha])
         share = {kind: line.pop("_share") for kind, line in table.items()}
         text = f"α = {alpha}: {100 * share['8 spectral']:.0f} % of instances with eight starts, at least"
         verdict.check(share["8 spectral"] >= wanted - room, f"{text} {100 * (wanted - room):.0f} %")

@@ -41,7 +41,7 @@ KIND = {"alpha": 2.0, "lam": 0.01, "sizes": (500, 1000), "seeds": 8}
 BEFORE, BEYOND, MOST_ERRORS = 0.8, 0.2, 4.0
 
 
-def line(alpha, lam, halvings):
+def find_line(alpha, lam, halvings):
     """The largest s at which the semantic branch exists with a replicon below 1, by bisection in log s; 0 for none."""
 
     def stable(s):
@@ -60,7 +60,7 @@ def line(alpha, lam, halvings):
     return {"s": float(np.sqrt(low * high)), "factor": float(np.sqrt(high / low)), "by_loss": lost}
 
 
-def passed(alpha, lam, s, d, seed):
+def run_plain(alpha, lam, s, d, seed):
     """Whether plain message passing converges on one instance."""
     model = ga.paper_model(sigma=SIGMA, lam=lam, score_noise=s)
     data = ga.sample(model, d, alpha, np.random.default_rng([d, seed, 22]))
@@ -68,7 +68,7 @@ def passed(alpha, lam, s, d, seed):
     return {"converged": bool(run.converged), "gradient_norm": run.gradient_norm, "n_iter": run.n_iter}
 
 
-def minimum(alpha, lam, s, d, seed, outputs=False):
+def find_minimum(alpha, lam, s, d, seed, outputs=False):
     """The minimum from the teacher with noise on the scores, or with as much on the outputs."""
     model = ga.paper_model(sigma=SIGMA, lam=lam, score_noise=0.0 if outputs else s)
     rng = np.random.default_rng([d, seed, 23])
@@ -87,7 +87,7 @@ def minimum(alpha, lam, s, d, seed, outputs=False):
     return row | {"converged": bool(run.converged), "by_itself": run.message_passing.value == "converged"}
 
 
-def with_noise(kind, amount, d, seed):
+def run_with_noise(kind, amount, d, seed):
     """Whether plain message passing converges on data with one kind of noise."""
     alpha, lam, rng = KIND["alpha"], KIND["lam"], np.random.default_rng([d, seed, 24])
     if kind == "flips":
@@ -109,7 +109,7 @@ def with_noise(kind, amount, d, seed):
     return {"converged": bool(run.converged), "gradient_norm": run.gradient_norm, "n_iter": run.n_iter}
 
 
-def kinds_table(rows):
+def format_kinds(rows):
     """Of each kind and amount, at each d: the runs that converge, of how many."""
     sizes = sorted({row["d"] for row in rows})
     lines = ["| noise | " + " | ".join(f"d = {d}" for d in sizes) + " |", "|" + "---|" * (len(sizes) + 1)]
@@ -122,39 +122,39 @@ def kinds_table(rows):
     return "\n".join(lines) + "\n"
 
 
-def means(rows, key):
+def compute_mean(rows, key):
     values = [row[key] for row in rows]
     return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
-def outputs_beside_scores(rows, verdict):
+def compare_outputs_with_scores(rows, verdict):
     """Noise on the outputs is as much noise on the scores: differences in standard errors."""
-    found = []
+    differences = []
     for d, s in sorted({(row["d"], row["s"]) for row in rows}):
         pair = [
             [row for row in rows if (row["d"], row["s"], row["outputs"]) == (d, s, where)] for where in (False, True)
         ]
         for key in ("q", "theta"):
-            (a, ea), (b, eb) = (means(each, key) for each in pair)
+            (a, ea), (b, eb) = (compute_mean(each, key) for each in pair)
             away = abs(a - b) / np.hypot(ea, eb)
-            found.append({"d": d, "s": s, "key": key, "scores": (a, ea), "outputs": (b, eb), "away": away})
+            differences.append({"d": d, "s": s, "key": key, "scores": (a, ea), "outputs": (b, eb), "away": away})
             verdict.check(
                 away <= MOST_ERRORS,
                 f"d = {d}, s = {s}: {key} {a:.4f} ± {ea:.4f} by noise on the scores, {b:.4f} ± {eb:.4f} by η = s σ √d"
                 f" = {s * SIGMA * np.sqrt(d):.2f} on the outputs",
             )  # fmt: skip
-    return found
+    return differences
 
 
-def best_lams(rows):
+def find_best_lams(rows):
     """λ of least mean test error for each α and s, with that error and the one at the smallest λ."""
-    found = []
+    best_values = []
     for alpha, s in sorted({(row["alpha"], row["s"]) for row in rows}):
         mine = [row for row in rows if (row["alpha"], row["s"]) == (alpha, s)]
-        table = {lam: means([row for row in mine if row["lam"] == lam], "test_error") for lam in LEAST["lams"]}
+        table = {lam: compute_mean([row for row in mine if row["lam"] == lam], "test_error") for lam in LEAST["lams"]}
         best = min(table, key=lambda lam: table[lam][0])
-        found.append({"alpha": alpha, "s": s, "lam": float(best), "test_error": table[best]})
-    return found
+        best_values.append({"alpha": alpha, "s": s, "lam": float(best), "test_error": table[best]})
+    return best_values
 
 
 def draw(lines, best, crossings, path):
@@ -180,12 +180,12 @@ def draw(lines, best, crossings, path):
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict, quick = Verdict("noise_map", found), found.quick
+    args = options(__doc__, workers=True)
+    verdict, quick = Verdict("noise_map", args), args.quick
     alphas, lams = ((2.0,), (0.03,)) if quick else (ALPHAS, LAMBDAS)
-    with pool(found) as executor:
+    with pool(args) as executor:
         asked = [{"alpha": a, "lam": lam, "halvings": 2 if quick else HALVINGS} for a, lam in product(alphas, lams)]
-        lines = run_trials(folder(found, "noise_lines"), line, asked, executor)
+        lines = run_trials(folder(args, "noise_lines"), find_line, asked, executor)
         at = {(each["alpha"], each["lam"]): each["s"] for each in lines}
         sizes = {250: 2} if quick else SEEDS
         asked = [
@@ -193,14 +193,14 @@ def main():
             for (a, lam), share, (d, seeds) in product(CROSSED, SHARES, sizes.items()) for seed in range(seeds)
             if (a, lam) in at and at[a, lam] > 0
         ]  # fmt: skip
-        crossings = run_trials(folder(found, "noise_crossings"), passed, asked, executor)
+        crossings = run_trials(folder(args, "noise_crossings"), run_plain, asked, executor)
         crossings = [row | {"share": round(row["s"] / at[row["alpha"], row["lam"]], 6)} for row in crossings]
         sizes, noises = ((100,), (0.3,)) if quick else (OUTPUTS["sizes"], OUTPUTS["noises"])
         asked = [
             {"alpha": 2.0, "lam": 0.03, "s": s, "d": d, "seed": seed, "outputs": where}
             for d, s, seed, where in product(sizes, noises, range(4 if quick else OUTPUTS["seeds"]), (False, True))
         ]  # fmt: skip
-        either = run_trials(folder(found, "noise_kinds"), minimum, asked, executor)
+        either = run_trials(folder(args, "noise_kinds"), find_minimum, asked, executor)
         noises, seeds = ((0.4,), 1) if quick else (LEAST["noises"], LEAST["seeds"])
         asked = [
             {"alpha": a, "lam": float(lam), "s": s, "d": LEAST["d"], "seed": seed}
@@ -211,8 +211,8 @@ def main():
             for kind, amounts in KINDS.items() for amount in amounts
             for d in ((100,) if quick else KIND["sizes"]) for seed in range(1 if quick else KIND["seeds"])
         ]  # fmt: skip
-        others = run_trials(folder(found, "noise_others"), with_noise, asked_kinds, executor)
-        minima = run_trials(folder(found, "noise_minima"), minimum, asked, executor)
+        others = run_trials(folder(args, "noise_others"), run_with_noise, asked_kinds, executor)
+        minima = run_trials(folder(args, "noise_minima"), find_minimum, asked, executor)
     for each in lines:
         print(
             f"α = {each['alpha']:g}, λ = {each['lam']:g}: broken from s = {each['s']:.3f} on (×/÷ {each['factor']:.2f})"
@@ -225,13 +225,13 @@ def main():
             quick or least <= share <= most,
             f"d = {largest}, {low:g} to {high:g} of the line's s: {100 * share:.0f} % of {len(mine)} runs converge",
         )
-    print(kinds_table(others))
-    verdict.path(".md").write_text(kinds_table(others))
+    print(format_kinds(others))
+    verdict.path(".md").write_text(format_kinds(others))
     flipped = [row["converged"] for row in others if row["kind"] == "flips"]
     verdict.check(
         all(flipped), f"flipped classes: {sum(flipped)} of {len(flipped)} runs converge, as the risk is convex"
     )
-    kinds, best = outputs_beside_scores(either, verdict), best_lams(minima)
+    kinds, best = compare_outputs_with_scores(either, verdict), find_best_lams(minima)
     if not quick:
         draw(lines, best, crossings, verdict.path(".png"))
     solved = [row["converged"] for row in minima + either]

@@ -20,15 +20,15 @@ import numpy as np
 import gamp_attention as ga
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
-from validation.claims._exact_refits import exact_errors
+from validation.claims._exact_refits import compute_exact_errors
 
 
-def normal(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+def draw_normal(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     """Independent normal entries."""
     return rng.normal(size=(n, d))
 
 
-def autoregressive(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+def draw_autoregressive(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     """Neighbouring columns correlated, with a coefficient between .5 and .98."""
     c, z = rng.uniform(0.5, 0.98), rng.normal(size=(n, d))
     x = z.copy()
@@ -37,12 +37,12 @@ def autoregressive(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     return x
 
 
-def long_rows(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+def draw_long_rows(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     """Row norms that are lognormal."""
     return rng.normal(size=(n, d)) * np.exp(rng.uniform(0.3, 1.0) * rng.normal(size=(n, 1)))
 
 
-def factor(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+def draw_factor(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     """One to three common factors."""
     k = rng.integers(1, 4)
     return rng.normal(size=(n, d)) + rng.uniform(0.5, 3) * rng.normal(size=(n, k)) @ rng.normal(size=(k, d)) / np.sqrt(
@@ -50,57 +50,69 @@ def factor(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     )
 
 
-def heavy(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+def draw_heavy(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     """Student's t entries with 2 to 5 degrees of freedom."""
     return rng.standard_t(rng.uniform(2, 5), size=(n, d))
 
 
-def binary(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+def draw_binary(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     """Rare zeros and ones, as of categories."""
     return (rng.random((n, d)) < rng.uniform(0.05, 0.5, size=d)).astype(float)
 
 
-def low_rank(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+def draw_low_rank(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     """A few directions and a little noise."""
     k = max(1, d // 5)
     return rng.normal(size=(n, k)) @ rng.normal(size=(k, d)) / np.sqrt(k) + 0.1 * rng.normal(size=(n, d))
 
 
-def unequal_columns(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+def draw_unequal_columns(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     """Columns of lognormal sizes."""
     return rng.normal(size=(n, d)) * np.exp(rng.uniform(0.5, 1.5) * rng.normal(size=d))
 
 
-def clusters(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+def draw_clusters(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     """Samples around a few centres."""
     k = rng.integers(2, 6)
     return rng.normal(size=(k, d))[rng.integers(0, k, n)] * rng.uniform(1, 3) + rng.normal(size=(n, d))
 
 
-def positive(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+def draw_positive(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     """Exponential entries, not centred."""
     return rng.exponential(size=(n, d))
 
 
-def repeated(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+def draw_repeated(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     """Rows that occur several times."""
     return rng.normal(size=(n, d))[rng.integers(0, max(2, (2 * n) // 3), n)]
 
 
-def waves(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
+def draw_waves(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     """Smooth functions of three hidden variables."""
     return np.cos(rng.normal(size=(n, 3)) @ rng.normal(size=(3, d)) * 1.5 + rng.uniform(0, 6.3, d))
 
 
-FEATURES = (normal, autoregressive, long_rows, factor, heavy, binary, low_rank, unequal_columns, clusters, positive,
-            repeated, waves)  # fmt: skip
+FEATURES = {
+    "normal": draw_normal,
+    "autoregressive": draw_autoregressive,
+    "long_rows": draw_long_rows,
+    "factor": draw_factor,
+    "heavy": draw_heavy,
+    "binary": draw_binary,
+    "low_rank": draw_low_rank,
+    "unequal_columns": draw_unequal_columns,
+    "clusters": draw_clusters,
+    "positive": draw_positive,
+    "repeated": draw_repeated,
+    "waves": draw_waves,
+}
 FAMILIES = {  # how often
     "ridge": 4, "elastic net": 3, "lasso": 3, "logistic": 4, "logistic, elastic net": 2, "multinomial": 2,
     "phase retrieval": 2, "attention": 4, "attention, elastic net": 1,
 }  # fmt: skip
 
 
-def scales(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
+def rescale(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
     """Now and then other scales of rows, columns and of all."""
     n, d = x.shape
     if rng.random() < 0.2:
@@ -116,32 +128,32 @@ def softmax(s: np.ndarray) -> np.ndarray:
     return e / e.sum(axis=-1, keepdims=True)
 
 
-def size(x: np.ndarray) -> float:
+def compute_mean_square(x: np.ndarray) -> float:
     """Mean square of the entries."""
     return float(np.mean(x**2)) + 1e-300
 
 
-def problem(rng: np.random.Generator) -> tuple[str, str, ga.Dataset]:
+def draw_problem(rng: np.random.Generator) -> tuple[str, str, ga.Dataset]:
     """A family, a distribution of features, and a dataset of both."""
     names = list(FAMILIES)
     family = str(rng.choice(names, p=np.array(list(FAMILIES.values())) / sum(FAMILIES.values())))
-    make = FEATURES[rng.integers(len(FEATURES))]
+    features = list(FEATURES)[rng.integers(len(FEATURES))]
     d = int(rng.integers(5, 61))
     ratio = float(np.exp(rng.uniform(np.log(0.2), np.log(50))))
-    return family, make.__name__, dataset(rng, family, make, d, ratio)
+    return family, features, build_dataset(rng, family, FEATURES[features], d, ratio)
 
 
-def dataset(rng: np.random.Generator, family: str, make: Any, d: int, ratio: float) -> ga.Dataset:
+def build_dataset(rng: np.random.Generator, family: str, make: Any, d: int, ratio: float) -> ga.Dataset:
     """A dataset of a family and of features."""
     if family.startswith("attention"):
         return _attention(rng, family, make, d, min(ratio, 10.0))
     n = int(np.clip(ratio * d, 8, 1500))
-    x = scales(rng, make(rng, n, d))
+    x = rescale(rng, make(rng, n, d))
     w = rng.normal(size=d) * (rng.random(d) < rng.uniform(0.1, 1))
     h = x @ w
     h = h / (h.std() + 1e-300)
     noise = rng.uniform(0.1, 1.5) * rng.normal(size=n)
-    strength = size(x) * 10 ** rng.uniform(-3, 0.7)
+    strength = compute_mean_square(x) * 10 ** rng.uniform(-3, 0.7)
     if family == "multinomial":
         scores = x @ rng.normal(size=(d, 3))
         labels = np.argmax(scores / scores.std() + rng.gumbel(size=(n, 3)) * 0.7, axis=1)
@@ -162,9 +174,9 @@ def dataset(rng: np.random.Generator, family: str, make: Any, d: int, ratio: flo
 def _attention(rng: np.random.Generator, family: str, make: Any, d: int, ratio: float) -> ga.Dataset:
     L, rank = int(rng.integers(2, 4)), 1 if rng.random() < 0.8 else 2
     n = int(np.clip(ratio * d, 10, 200))
-    x = scales(rng, make(rng, n * L, d)).reshape(n, L, d)
+    x = rescale(rng, make(rng, n * L, d)).reshape(n, L, d)
     x = x - x.mean(axis=0)
-    x = x / np.sqrt(size(x))
+    x = x / np.sqrt(compute_mean_square(x))
     z = x @ rng.normal(size=(d, rank)) / np.sqrt(d)
     maps = z @ z.transpose(0, 2, 1)
     maps = maps / (maps.std() + 1e-300) * rng.uniform(0.5, 2.5)
@@ -179,10 +191,10 @@ REFITTED = {"attention": 10, "attention, elastic net": 6, "multinomial": 16}  # 
 WRONG, DOUBTED = 0.01, 0.1
 
 
-def call(seed: int, number: int) -> dict[str, Any]:
+def run_call(seed: int, number: int) -> dict[str, Any]:
     """One call beside exact refits."""
     rng = np.random.default_rng([seed, number, 52])
-    family, features, data = problem(rng)
+    family, features, data = draw_problem(rng)
     began = time.process_time()
     gamp = ga.run_gamp(data, "spectral" if family.startswith(("attention", "phase")) else "random")
     trained = time.process_time()
@@ -198,19 +210,19 @@ def call(seed: int, number: int) -> dict[str, Any]:
     if not row["minimum"]:
         return row | {"reached": np.nan, "estimate": np.nan, "exact": np.nan}
     samples = np.sort(rng.permutation(data.n_samples)[: REFITTED.get(family, 60)])
-    exact = exact_errors(data, gamp.Q, samples)
+    exact = compute_exact_errors(data, gamp.Q, samples)
     there = np.isfinite(exact)
     means = {name: float(np.mean(values[there])) if there.any() else np.nan
              for name, values in (("estimate", loo.errors[samples]), ("exact", exact))}  # fmt: skip
     return row | {"reached": float(there.mean())} | means
 
 
-def block(seed: int, size: int) -> dict[str, Any]:
+def run_block(seed: int, size: int) -> dict[str, Any]:
     """Several calls."""
-    return {"calls": [call(seed, number) for number in range(size)]}
+    return {"calls": [run_call(seed, number) for number in range(size)]}
 
 
-def counts(rows: list[dict[str, Any]]) -> dict[str, int]:
+def count_calls(rows: list[dict[str, Any]]) -> dict[str, int]:
     """How many calls ended how."""
     known = [row for row in rows if row["minimum"] and row["reached"] >= 0.5]
     apart = [abs(row["estimate"] - row["exact"]) for row in known]
@@ -226,26 +238,26 @@ def counts(rows: list[dict[str, Any]]) -> dict[str, int]:
     }  # fmt: skip
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def format_table(rows: list[dict[str, Any]]) -> str:
     """Counts of each family, of each distribution, and of all."""
     parts = [(name, [row for row in rows if row["family"] == name]) for name in FAMILIES]
-    parts += [(make.__name__, [row for row in rows if row["features"] == make.__name__]) for make in FEATURES]
-    parts = [(name.replace("_", " "), counts(mine)) for name, mine in (*parts, ("all", rows)) if mine]
+    parts += [(name, [row for row in rows if row["features"] == name]) for name in FEATURES]
+    parts = [(name.replace("_", " "), count_calls(mine)) for name, mine in (*parts, ("all", rows)) if mine]
     lines = ["| | " + " | ".join(parts[-1][1]) + " |", "|" + "---|" * (1 + len(parts[-1][1]))]
-    lines += [f"| {name} | " + " | ".join(map(str, found.values())) + " |" for name, found in parts]
+    lines += [f"| {name} | " + " | ".join(map(str, numbers.values())) + " |" for name, numbers in parts]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    found = options(__doc__ or "", workers=True, blocks={"type": int, "help": "blocks of calls", "default": None})
-    verdict = Verdict("own_data_calls", found)
-    number, size = (QUICK_BLOCKS, QUICK_BLOCK) if found.quick else (found.blocks or BLOCKS, BLOCK)
-    with pool(found) as executor:
+    args = options(__doc__ or "", workers=True, blocks={"type": int, "help": "blocks of calls", "default": None})
+    verdict = Verdict("own_data_calls", args)
+    number, size = (QUICK_BLOCKS, QUICK_BLOCK) if args.quick else (args.blocks or BLOCKS, BLOCK)
+    with pool(args) as executor:
         asked = [{"seed": seed, "size": size} for seed in range(number)]
-        blocks = run_trials(folder(found, verdict.name), block, asked, executor)
+        blocks = run_trials(folder(args, verdict.name), run_block, asked, executor)
     rows = [row for each in blocks for row in each["calls"]]
     verdict.check(len(rows) == number * size, f"{len(rows)} of {number * size} calls ended")
-    total = counts(rows)
+    total = count_calls(rows)
     verdict.check(
         total["compared"] > 0.95 * (len(rows) - total["not a minimum"]), f"{total['compared']} calls have exact refits"
     )
@@ -256,9 +268,9 @@ def main() -> None:
         share < DOUBTED, f"{100 * share:.2g} % are right and not trusted: {total['not trusted, right']} calls"
     )
     cost = float(np.median([row["share"] for row in rows]))
-    verdict.check(cost < (4.0 if found.quick else 1.0), f"the median cost is {100 * cost:.2g} % of the training")
-    print(table(rows))
-    verdict.path(".md").write_text(table(rows))
+    verdict.check(cost < (4.0 if args.quick else 1.0), f"the median cost is {100 * cost:.2g} % of the training")
+    print(format_table(rows))
+    verdict.path(".md").write_text(format_table(rows))
     verdict.end({"rows": rows, "counts": total})
 
 

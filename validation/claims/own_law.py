@@ -34,7 +34,7 @@ SPECTRA = {"equal": 0.0, "power 0.5": 0.5, "power 1": 1.0}
 METHODS = ("as they are", "shrunk", "fitted")
 
 
-def model_of(case):
+def build_model(case):
     """The model that a case is drawn from."""
     power = ga.power_law_spectrum(1.0, 20)
     if case == "shapes":
@@ -47,7 +47,7 @@ def model_of(case):
     return ga.attention_model(coordinates=ga.coordinate_law(power))
 
 
-def turned(data, case, rng):
+def rotate(data, case, rng):
     """The same samples in a basis of their own, as a user has them, and the teacher's weights there."""
     basis, _ = np.linalg.qr(rng.standard_normal((data.dim, data.dim)))
     tokens, p = data.tokens @ basis, data.positions @ basis
@@ -58,36 +58,36 @@ def turned(data, case, rng):
     return ga.Dataset(tokens, data.outputs @ basis, p, lam=data.lam), basis.T @ data.Q_star
 
 
-def ends(model, alpha, work):
+def solve(model, alpha, work):
     """What state evolution predicts."""
     se = ga.solve_state_evolution(model, alpha, rtol=3e-3, max_work=work, stability=False)
-    found = se.overlaps.scalars()
-    told = {"q": float(found["q"]), "theta": float(abs(found["theta"]))}
-    return told | {"train_loss": se.train_loss, "test_error": se.test_error, "status": se.status.value}
+    overlaps = se.overlaps.scalars()
+    values = {"q": float(overlaps["q"]), "theta": float(abs(overlaps["theta"]))}
+    return values | {"train_loss": se.train_loss, "test_error": se.test_error, "status": se.status.value}
 
 
-def predicted(case, d, seed):
+def compare_instance(case, d, seed):
     """One instance: found by message passing, predicted by the law of its arrays, and by its own model."""
     rng = np.random.default_rng([d, seed, 33])
-    data = ga.sample(model_of(case), d, ALPHA, rng)
-    own, weights = turned(data, case, rng)
+    data = ga.sample(build_model(case), d, ALPHA, rng)
+    own, weights = rotate(data, case, rng)
     more = {"classes": 2} if case == "mixture" else {}
     target = data.model.teacher
     law = ga.law_of(own, weights, target=target, noise=0.0, **more)
     if case == "held positions":  # the teacher saw the tokens without them
-        law = ga.law_of(own, weights, target=Moved(target, own.source_means @ weights / np.sqrt(d)), noise=0.0)
+        law = ga.law_of(own, weights, target=ShiftedTeacher(target, own.source_means @ weights / np.sqrt(d)), noise=0.0)
     gamp = ga.run_gamp(data, "semantic", "asymptotic")
     of = gamp.overlaps.scalars()
-    found = {"q": float(of["q"]), "theta": float(abs(of["theta"])), "train_loss": gamp.train_loss}
-    found |= {"test_error": sampled_test_error(data, gamp.Q, n_samples=4000, seed=seed)[0]}
+    measured = {"q": float(of["q"]), "theta": float(abs(of["theta"])), "train_loss": gamp.train_loss}
+    measured |= {"test_error": sampled_test_error(data, gamp.Q, n_samples=4000, seed=seed)[0]}
     work = 1e6 if case == "mixture" else 1e8
     return {
-        "found": found, "law": ends(law, ALPHA, work), "instance": ends(data.instance_model(), ALPHA, work),
+        "found": measured, "law": solve(law, ALPHA, work), "instance": solve(data.instance_model(), ALPHA, work),
         "converged": bool(gamp.converged), "strong": list(law.strong),
     }  # fmt: skip
 
 
-class Moved:
+class ShiftedTeacher:
     """T of fields less means."""
 
     def __init__(self, teacher, shift):
@@ -98,7 +98,7 @@ class Moved:
         return self.teacher(u - self.shift)
 
 
-def spectra(name, ratio, seed):
+def compare_spectra(name, ratio, seed):
     """Losses from the eigenvalues of one sample covariance, over those from the true ones."""
     from sklearn.covariance import ledoit_wolf_shrinkage
 
@@ -106,48 +106,48 @@ def spectra(name, ratio, seed):
     true = np.repeat(ga.power_law_spectrum(SPECTRA[name], 20).values, d // 20)
     x = rng.standard_normal((ratio * d, d)) * np.sqrt(true)
     x *= np.sqrt(true.mean() / np.mean(x**2))  # the trace has an error of its own
-    found = Resolvent.of(x.T @ x / len(x), len(x))
-    share, mean = ledoit_wolf_shrinkage(x, assume_centered=True), found.eigenvalues.mean()
-    fitted = Spectrum.of(found)
+    resolvent = Resolvent.of(x.T @ x / len(x), len(x))
+    share, mean = ledoit_wolf_shrinkage(x, assume_centered=True), resolvent.eigenvalues.mean()
+    fitted = Spectrum.of(resolvent)
     laws = {
-        "true": (true, None), "as they are": (found.eigenvalues, None),
-        "shrunk": ((1 - share) * found.eigenvalues + share * mean, None), "fitted": (fitted.gamma, fitted.weight),
+        "true": (true, None), "as they are": (resolvent.eigenvalues, None),
+        "shrunk": ((1 - share) * resolvent.eigenvalues + share * mean, None), "fitted": (fitted.gamma, fitted.weight),
     }  # fmt: skip
-    told = {}
+    errors = {}
     for method, (values, weight) in laws.items():
         weight = np.full(len(values), 1 / len(values)) if weight is None else weight
         classes = ga.CoordinateClasses(np.repeat(values[:, None], 2, axis=1), weight)
-        se = ends(ga.attention_model(coordinates=ga.coordinate_law(classes)), ALPHA, 1e8)
-        told[method] = [se["train_loss"], se["test_error"]]
-    return {method: (np.abs(np.divide(told[method], told["true"]) - 1)).tolist() for method in METHODS}
+        se = solve(ga.attention_model(coordinates=ga.coordinate_law(classes)), ALPHA, 1e8)
+        errors[method] = [se["train_loss"], se["test_error"]]
+    return {method: (np.abs(np.divide(errors[method], errors["true"]) - 1)).tolist() for method in METHODS}
 
 
-def mean_error(values):
+def compute_mean(values):
     return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict, quick = Verdict("own_law", found), found.quick
+    args = options(__doc__, workers=True)
+    verdict, quick = Verdict("own_law", args), args.quick
     d, seeds = (100, {"power law": 2, "held positions": 2}) if quick else (D, SEEDS)
     asked = [{"case": case, "d": d, "seed": seed} for case, count in seeds.items() for seed in range(count)]
     names, several = (("power 1",), 1) if quick else (tuple(SPECTRA), 3)
     wanted = [{"name": n, "ratio": r, "seed": s} for n, r, s in product(names, RATIOS, range(several))]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, "own_law_instances"), predicted, asked, executor)
-        others = run_trials(folder(found, "own_law_spectra"), spectra, wanted, executor)
+    with pool(args) as executor:
+        rows = run_trials(folder(args, "own_law_instances"), compare_instance, asked, executor)
+        others = run_trials(folder(args, "own_law_spectra"), compare_spectra, wanted, executor)
     verdict.check(len(rows) == len(asked) and len(others) == len(wanted), "all trials ended")
     heads = ["case", "instances", "beside", *("q", "θ", "ε_t", "ε_g")]
-    lines, told = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)], []
+    lines, comparisons = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)], []
     for case in seeds:
         mine = [row for row in rows if row["case"] == case]
         for beside in ("found", "instance"):
-            ratios = {name: mean_error([row["law"][name] / row[beside][name] for row in mine]) for name in NAMES}
+            ratios = {name: compute_mean([row["law"][name] / row[beside][name] for row in mine]) for name in NAMES}
             word = "message passing" if beside == "found" else "the instance's own law"
             lines.append(
                 f"| {case} | {len(mine)} | {word} | " + " | ".join(plus_minus(*r) for r in ratios.values()) + " |"
             )
-            told.append({"case": case, "beside": beside, "ratios": ratios})
+            comparisons.append({"case": case, "beside": beside, "ratios": ratios})
             if beside == "instance" or case != "mixture":
                 off = {name: abs(mean - 1) - max(NEAR, 3 * error) for name, (mean, error) in ratios.items()}
                 verdict.check(
@@ -169,7 +169,7 @@ def main():
     for name, text in {"": table, "_spectra": spectra_table}.items():
         print(text)
         verdict.path(f"{name}.md").write_text(text)
-    verdict.end({"told": told, "rows": rows, "spectra": others})
+    verdict.end({"told": comparisons, "rows": rows, "spectra": others})
 
 
 if __name__ == "__main__":

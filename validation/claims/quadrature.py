@@ -15,7 +15,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, options
-from validation._tools.resumable import kept_rows
+from validation._tools.resumable import complete_rows
 
 PROBLEMS, ASKED = 60, (1e-3, 1e-4)  # asked of every other problem
 FINER = 0.1  # accuracy of the finer run, in units of that
@@ -23,7 +23,7 @@ FEW = 3.0  # times its error that no number may be off by, where numbers are too
 MAX_POINTS, MAX_NODES = 6e5, 3e6  # proximal problems of an average, roughly
 
 
-def problems(count):
+def draw_problems(count):
     """Random problems on which both branches exist more often than not."""
     rng = np.random.default_rng(20)
     for number in range(count):
@@ -39,7 +39,7 @@ def problems(count):
         yield model, rng.uniform(0.8, 2.5)
 
 
-def numbers(se):
+def collect_numbers(se):
     """Everything with an error: values and errors, zeros by symmetry left out."""
     pairs = [(getattr(se.overlaps, k).ravel(), getattr(se.overlaps_error, k).ravel()) for k in ("q", "m", "theta", "V")]
     values = np.concatenate([v for v, _ in pairs] + [[se.train_loss, se.test_error]])
@@ -47,7 +47,7 @@ def numbers(se):
     return values, errors
 
 
-def one(number, model, alpha, branch):
+def solve_problem(number, model, alpha, branch):
     began = time.perf_counter()
     split = ga.solve_state_evolution(model, alpha, branch, rtol=ASKED[number % 2], max_iter=60, stability=False)
     seconds = time.perf_counter() - began
@@ -61,7 +61,7 @@ def one(number, model, alpha, branch):
     points = ga.solve_state_evolution(
         model, alpha, split.overlaps, rule="sobol", rtol=2e-2, max_work=MAX_POINTS, stability=False, seed=seed
     )
-    (a, a_error), (f, f_error), (b, b_error) = numbers(split), numbers(fine), numbers(points)
+    (a, a_error), (f, f_error), (b, b_error) = collect_numbers(split), collect_numbers(fine), collect_numbers(points)
     known = np.abs(f) > 0
     return row | {
         "reached": (split.status.value, fine.status.value, points.status.value),
@@ -72,26 +72,26 @@ def one(number, model, alpha, branch):
     }
 
 
-def collect(found, path):
+def collect(args, path):
     """Rows of all problems; those stored by an earlier run are not computed again."""
     plan = {
-        (number, branch): lambda at=(number, model, alpha, branch): [one(*at)]
-        for number, (model, alpha) in enumerate(problems(2 if found.quick else PROBLEMS))
+        (number, branch): lambda at=(number, model, alpha, branch): [solve_problem(*at)]
+        for number, (model, alpha) in enumerate(draw_problems(2 if args.quick else PROBLEMS))
         for branch in ("semantic", "positional")
     }
-    return kept_rows(path, plan, itemgetter("problem", "branch"), "problems")
+    return complete_rows(path, plan, itemgetter("problem", "branch"), "problems")
 
 
-def _ratios(rows, key):
+def _collect_ratios(rows, key):
     """Differences in units of their stated errors, where there are such."""
     ratios = np.abs(np.concatenate([row[key] for row in rows]))
     return ratios[np.isfinite(ratios)]
 
 
 def main():
-    found = options(__doc__)
-    verdict = Verdict("quadrature", found)
-    rows = collect(found, verdict.path("_runs.jsonl"))
+    args = options(__doc__)
+    verdict = Verdict("quadrature", args)
+    rows = collect(args, verdict.path("_runs.jsonl"))
     skipped = [(row["problem"], row["branch"], row["status"]) for row in rows if "split" not in row]
     rows = [row for row in rows if "split" in row]
     print(f"{len(rows)} fixed points; without the branch: {skipped}")
@@ -107,9 +107,9 @@ def main():
         ("sobol", "the errors of Sobol points cover the difference to the finer run"),
         ("between", "the two rules agree within their errors"),
     ):
-        ratios = _ratios(rows, key)
+        ratios = _collect_ratios(rows, key)
         share = float(np.mean(ratios <= 1))
-        fine = share >= 0.95 if not found.quick else ratios.max() <= FEW
+        fine = share >= 0.95 if not args.quick else ratios.max() <= FEW
         verdict.check(
             fine, f"{claim} in {100 * share:.1f} % of {len(ratios)} numbers, at most {ratios.max():.1f} times"
         )
@@ -117,7 +117,7 @@ def main():
     with figure(verdict.path(".png"), 1, 1, (6, 4)) as axes:
         axis = np.ravel(axes)[0]
         for key, style in (("split", "-"), ("sobol", "--"), ("between", ":")):
-            ratios = np.sort(_ratios(rows, key))
+            ratios = np.sort(_collect_ratios(rows, key))
             axis.plot(ratios + 1e-4, np.arange(1, len(ratios) + 1) / len(ratios), style, color=DARK, label=key)
         axis.axvline(1, color="0.7")
         axis.axhline(0.95, color="0.7")

@@ -57,7 +57,7 @@ class Corpus(NamedTuple):
     about: dict
 
 
-def docstrings():
+def read_docstrings():
     """Docstrings of the standard library, in order."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
@@ -73,9 +73,9 @@ def docstrings():
 
 
 @cache
-def corpus(d, sigma):
+def build_corpus(d, sigma):
     """The corpus with vectors of d dimensions."""
-    words = [word for text in docstrings() for word in re.findall("[a-z]+", text.lower())]
+    words = [word for text in read_docstrings() for word in re.findall("[a-z]+", text.lower())]
     counts = Counter(words)
     vocabulary = sorted((word for word in counts if counts[word] >= LEAST), key=lambda word: (-counts[word], word))
     number = {word: k for k, word in enumerate(vocabulary)}
@@ -108,29 +108,29 @@ SAME = 1e-6  # relative, of losses of one minimum
 TEACHER = ga.SoftmaxTeacher(0.3, np.array([[0.6, 0.4], [0.4, 0.6]]))
 
 
-def words_in_a_row(kind, d, n, length, rng):
+def draw_samples(kind, d, n, length, rng):
     """Vectors (n, length, d) of sentences of one kind."""
-    text, vectors, _ = corpus(d, SIGMA)
+    text, vectors, _ = build_corpus(d, SIGMA)
     if kind == "normed":
         vectors = vectors * (SIGMA * np.sqrt(d) / np.linalg.norm(vectors, axis=1, keepdims=True))
         vectors = vectors - vectors[text].mean(axis=0)
     rows = np.stack([text[k : len(text) - length + k] for k in range(length)], axis=1)
     if kind in ("pairs", "gaussian"):
-        return surrogates(kind, d, n, length, rng)
+        return draw_gaussian(kind, d, n, length, rng)
     chosen = rng.permutation(len(rows) // length)[:n] * length
-    found = vectors[rows[chosen]]
+    sentences = vectors[rows[chosen]]
     if kind == "shuffled":
-        found[:, 1] = found[rng.permutation(n), 1]
-    return found
+        sentences[:, 1] = sentences[rng.permutation(n), 1]
+    return sentences
 
 
 _ROOTS = {}
 
 
-def surrogates(kind, d, n, length, rng):
+def draw_gaussian(kind, d, n, length, rng):
     """Gaussian sentences with the covariance of the text."""
     if (kind, d, length) not in _ROOTS:
-        text, vectors, _ = corpus(d, SIGMA)
+        text, vectors, _ = build_corpus(d, SIGMA)
         flat = np.concatenate([vectors[text[k : len(text) - length + k]] for k in range(length)], axis=1)
         covariance = np.cov(flat.T)
         if kind == "gaussian":
@@ -142,24 +142,24 @@ def surrogates(kind, d, n, length, rng):
     return (rng.standard_normal((n, length * d)) @ root.T).reshape(n, length, d)
 
 
-def positions(d):
+def build_positions(d):
     """p_1 = −p_2 = 1_d/√d."""
     return np.outer([1.0, -1.0], np.full(d, d**-0.5))
 
 
-def field_overlaps(x, Q, weights):
+def compute_overlaps(x, Q, weights):
     """q and θ from the fields of sentences held out, averaged over tokens."""
     z, u = (np.asarray(x @ W)[:, :, 0] / np.sqrt(len(W)) for W in (Q, weights))
     q, theta = (np.mean([np.cov(z[:, l], each[:, l])[0, 1] for l in range(2)]) for each in (z, u))
     return {"q": float(q), "theta": float(abs(theta))}
 
 
-def planted(kind, alpha, d, seed):
+def run_planted(kind, alpha, d, seed):
     """Message passing, L-BFGS and state evolution on sentences with a planted teacher."""
     rng = np.random.default_rng([d, seed, 31])
     n, weights = round(alpha * d), rng.standard_normal((d, 1))
-    x = words_in_a_row(kind, d, n + HELD_OUT, 2, rng)
-    y, p = TEACHER(x @ weights / np.sqrt(d)) @ x, positions(d)
+    x = draw_samples(kind, d, n + HELD_OUT, 2, rng)
+    y, p = TEACHER(x @ weights / np.sqrt(d)) @ x, build_positions(d)
     data = ga.Dataset(x[:n], y[:n], p, lam=LAM)
     gamp, descent = ga.run_gamp(data, weights), ga.minimize_risk(data, weights, method="lbfgs")
     test = Layer(data.student, gamp.Q, p, Units.raw(d)).errors(x[n:], y[n:]).mean()
@@ -171,24 +171,25 @@ def planted(kind, alpha, d, seed):
     return {
         "converged": bool(gamp.converged), "by_itself": gamp.message_passing.value == "converged",
         "n_iter": gamp.n_iter, "train": gamp.train_loss, "descent": descent.train_loss, "test": float(test),
-        **field_overlaps(x[n:], gamp.Q, weights), "names": names, "departures": departures, "strong": list(law.strong),
+        **compute_overlaps(x[n:], gamp.Q, weights), "names": names, "departures": departures,
+        "strong": list(law.strong),
         "predicted": {"train": se.train_loss, "test": se.test_error, "q": float(ends["q"]),
                       "theta": float(abs(ends["theta"])), "status": se.status.value},
     }  # fmt: skip
 
 
-def natural(kind, softmax, alpha, lam, d, seed):
+def run_natural(kind, softmax, alpha, lam, d, seed):
     """The best of several fits to the two words that follow, beside a linear layer, and what its law predicts."""
     rng = np.random.default_rng([d, seed, 32])
     n = round(alpha * d)
-    words = words_in_a_row(kind, d, n + HELD_OUT, 4, rng)
-    x, y, p = words[:, :2], words[:, 2:], positions(d)
+    words = draw_samples(kind, d, n + HELD_OUT, 4, rng)
+    x, y, p = words[:, :2], words[:, 2:], build_positions(d)
     data = ga.Dataset(x[:n], y[:n], p, lam=lam, student=ga.DotProductAttention(softmax=softmax))
     gamp = ga.run_gamp(data, "spectral", n_starts=STARTS)
     linear = ga.fit_linear_baseline(data).weights
     law = ga.law_of(data, gamp.Q)
     se = ga.solve_state_evolution(law, alpha, rtol=1e-2, max_work=3e5, stability=False)
-    left = outside(x[n:], y[n:])
+    left = project_out(x[n:], y[n:])
     beyond, inside = float(np.mean(left**2)), float(np.mean((y[n:] - left) ** 2))
     test = Layer(data.student, gamp.Q, p, Units.raw(d)).errors(x[n:], y[n:]).mean()
     return {
@@ -199,18 +200,18 @@ def natural(kind, softmax, alpha, lam, d, seed):
     }  # fmt: skip
 
 
-def outside(x, y):
+def project_out(x, y):
     """The part of outputs outside of the span of their tokens."""
     products = np.linalg.pinv(x @ x.transpose(0, 2, 1), rcond=1e-10, hermitian=True)
     return y - (y @ x.transpose(0, 2, 1)) @ products @ x
 
 
-def mean_error(values):
+def compute_mean(values):
     values = np.asarray(values, dtype=float)
     return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.nan
 
 
-def planted_table(rows):
+def format_planted(rows):
     """Means over seeds for each kind and α."""
     names = ("train", "test", "q", "theta")
     scale = {"train": 1e3, "test": 1e3, "q": 1.0, "theta": 1.0}
@@ -218,7 +219,7 @@ def planted_table(rows):
     for word in ("10³ ε_t", "10³ ε_g", "q", "θ"):
         heads += [word, "predicted"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    told = []
+    summaries = []
     for kind, alpha in product(KINDS, sorted({row["alpha"] for row in rows})):
         mine = [row for row in rows if (row["kind"], row["alpha"]) == (kind, alpha)]
         above = np.array([row["train"] / row["descent"] - 1 for row in mine])
@@ -227,17 +228,17 @@ def planted_table(rows):
         known = [row for row in mine if np.isfinite(row["predicted"]["train"])]  # a branch may be lost
         each = {"kind": kind, "alpha": alpha}
         for name in names:
-            found, theory = (mean_error([scale[name] * row[name] for row in part])
+            measured, theory = (compute_mean([scale[name] * row[name] for row in part])
                              for part in (mine, [row["predicted"] for row in known]))  # fmt: skip
-            ratio = mean_error([row[name] / row["predicted"][name] for row in known])
-            cells += [plus_minus(*found), plus_minus(*theory)]
-            each[name] = {"found": found, "predicted": theory, "ratio": ratio}
-        told.append(each)
+            ratio = compute_mean([row[name] / row["predicted"][name] for row in known])
+            cells += [plus_minus(*measured), plus_minus(*theory)]
+            each[name] = {"found": measured, "predicted": theory, "ratio": ratio}
+        summaries.append(each)
         lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n", told
+    return "\n".join(lines) + "\n", summaries
 
 
-def departures_table(rows):
+def format_departures(rows):
     """What the law of the largest samples says of each kind."""
     most = max(row["alpha"] for row in rows)
     names = rows[0]["names"]
@@ -245,40 +246,40 @@ def departures_table(rows):
     for name in names:
         cells = []
         for kind in KINDS:
-            found = [row["departures"][name] for row in rows if (row["kind"], row["alpha"]) == (kind, most)]
-            strong = {each[2] for each in found}
+            departures = [row["departures"][name] for row in rows if (row["kind"], row["alpha"]) == (kind, most)]
+            strong = {each[2] for each in departures}
             word = "strong" if "strong" in strong else "mild" if "mild" in strong else ""
-            cells.append(f"{plus_minus(*mean_error([each[0] for each in found]))} {word}".strip())
+            cells.append(f"{plus_minus(*compute_mean([each[0] for each in departures]))} {word}".strip())
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def natural_table(rows):
+def format_natural(rows):
     """Test errors within the span of the tokens, as shares of the mean square of the outputs there."""
     heads = ["tokens", "softmax", "λ", "‖Q‖²/d", "fit", "predicted", "how state evolution ends", "linear layer"]
     heads += ["score noise", "share of outputs within reach"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for softmax, kind, lam in sorted({(row["softmax"], row["kind"], row["lam"]) for row in rows}):
         mine = [row for row in rows if (row["softmax"], row["kind"], row["lam"]) == (softmax, kind, lam)]
-        fit, linear = (mean_error([row[name] / row["inside"] for row in mine]) for name in ("test", "linear"))
+        fit, linear = (compute_mean([row[name] / row["inside"] for row in mine]) for name in ("test", "linear"))
         known = [row["predicted"] / row["inside"] for row in mine if row["status"] in ("converged", "inaccurate")]
-        predicted = plus_minus(*mean_error(known)) if known else "–"
+        predicted = plus_minus(*compute_mean(known)) if known else "–"
         ends = ", ".join(sorted({row["status"] for row in mine}))
-        size, noise = (mean_error([row[name] for row in mine]) for name in ("size", "noise"))
-        reach = mean_error([row["inside"] / (row["inside"] + row["beyond"]) for row in mine])
+        size, noise = (compute_mean([row[name] for row in mine]) for name in ("size", "noise"))
+        reach = compute_mean([row["inside"] / (row["inside"] + row["beyond"]) for row in mine])
         cells = [kind, "yes" if softmax else "no", f"{lam:g}", plus_minus(*size), plus_minus(*fit), predicted, ends]
         lines.append("| " + " | ".join([*cells, *(plus_minus(*each) for each in (linear, noise, reach))]) + " |")
     return "\n".join(lines) + "\n"
 
 
-def draw(told, path):
+def draw(summaries, path):
     """Errors against α, found and predicted, for each kind."""
     with figure(path, 1, 3, (11, 3.4)) as axes:
         for axis, (name, label) in zip(
             axes.ravel(), (("train", "10³ ε_t"), ("test", "10³ ε_g"), ("q", "q")), strict=True
         ):
             for number, kind in enumerate(KINDS):
-                mine = [each for each in told if each["kind"] == kind]
+                mine = [each for each in summaries if each["kind"] == kind]
                 alphas = np.array([each["alpha"] for each in mine]) * (1 + 0.02 * (number - 2))
                 mean, error = np.array([each[name]["found"] for each in mine]).T
                 axis.errorbar(alphas, mean, error, fmt="o", ms=4, color=f"C{number}", capsize=2, label=kind)
@@ -289,9 +290,9 @@ def draw(told, path):
         axes.ravel()[2].legend(frameon=False, fontsize=7)
 
 
-def judge(verdict, rows, told, quick):
+def check_criterion(verdict, rows, summaries, quick):
     """The checks of the planted task."""
-    of = {(each["kind"], each["alpha"]): each for each in told}
+    of = {(each["kind"], each["alpha"]): each for each in summaries}
     alphas = sorted({alpha for _, alpha in of})
     for alpha in alphas:
         ratio, error = of["gaussian", alpha]["train"]["ratio"]
@@ -312,8 +313,8 @@ def judge(verdict, rows, told, quick):
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict, quick = Verdict("real_text", found), found.quick
+    args = options(__doc__, workers=True)
+    verdict, quick = Verdict("real_text", args), args.quick
     d, alphas, seeds = (60, (2.0,), 2) if quick else (D, ALPHAS, SEEDS)
     asked = [{"kind": k, "alpha": a, "d": d, "seed": s} for k, a, s in product(KINDS, alphas, range(seeds))]
     plan = NATURAL | ({"kinds": ("text",), "cases": ((True, 3.0),), "seeds": 1} if quick else {})
@@ -321,21 +322,21 @@ def main():
         {"kind": kind, "softmax": softmax, "alpha": NATURAL_ALPHA, "lam": lam, "d": d, "seed": seed}
         for kind, (softmax, lam), seed in product(plan["kinds"], plan["cases"], range(plan["seeds"]))
     ]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, "real_text_planted"), planted, asked, executor)
-        others = run_trials(folder(found, "real_text_natural"), natural, wanted, executor)
+    with pool(args) as executor:
+        rows = run_trials(folder(args, "real_text_planted"), run_planted, asked, executor)
+        others = run_trials(folder(args, "real_text_natural"), run_natural, wanted, executor)
     verdict.check(len(rows) == len(asked) and len(others) == len(wanted), "all trials ended")
     solved = [row["converged"] for row in rows + others]
     verdict.check(all(solved), f"{sum(solved)} of {len(solved)} runs reach a critical point")
-    table, told = planted_table(rows)
-    judge(verdict, rows, told, quick)
-    parts = {"planted": table, "departures": departures_table(rows), "natural": natural_table(others)}
+    table, summaries = format_planted(rows)
+    check_criterion(verdict, rows, summaries, quick)
+    parts = {"planted": table, "departures": format_departures(rows), "natural": format_natural(others)}
     for name, text in parts.items():
         print(text)
         verdict.path(f"_{name}.md").write_text(text)
     if not quick:
-        draw(told, verdict.path(".png"))
-    verdict.end({"about": corpus(d, SIGMA).about, "told": told, "rows": rows, "natural": others})
+        draw(summaries, verdict.path(".png"))
+    verdict.end({"about": build_corpus(d, SIGMA).about, "told": summaries, "rows": rows, "natural": others})
 
 
 if __name__ == "__main__":

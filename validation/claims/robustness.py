@@ -37,19 +37,19 @@ SIZES = {0.01: 200, 0.1: 100, 1.5: 60, 10.0: 30, 100.0: 6}  # d at each α
 STARTS = ("random", "positional", "semantic")
 
 
-def parameters(seed):
+def draw_parameters(seed):
     """A point of the paper's model, most of them at an edge of the ranges."""
     rng = np.random.default_rng([seed, 3])
     return [float(rng.choice(values)) for values in (OMEGAS, SIGMAS, LAMBDAS, ALPHAS)]
 
 
-def paper(seed):
+def build_paper(seed):
     """An instance of the paper's model at extreme parameters."""
-    omega, sigma, lam, alpha = parameters(seed)
+    omega, sigma, lam, alpha = draw_parameters(seed)
     return ga.sample(ga.paper_model(omega, sigma, lam), SIZES[alpha], alpha, seed)
 
 
-def other_maps(seed):
+def build_other_maps(seed):
     """An instance with another map, more tokens and columns."""
     rng = np.random.default_rng([seed, 4])
     tied, causal, softmax = (bool(rng.integers(2)) for _ in range(3))
@@ -59,14 +59,14 @@ def other_maps(seed):
     return ga.sample(model, 30, float(rng.uniform(0.1, 4)), seed)
 
 
-def kinks(seed):
+def build_lasso(seed):
     """An instance with the elastic net or the lasso."""
     rng = np.random.default_rng([seed, 5])
     net = ga.ElasticNet(float(rng.choice([0.0, 1e-3, 0.1])), float(10 ** rng.uniform(-4, 0)))
     return ga.sample(ga.paper_model(penalty=net), 50, float(rng.uniform(0.3, 4)), seed)
 
 
-def own(change):
+def build_arrays(change):
     """Own arrays of three tokens, changed by a function of tokens (40, 3, 30) and a generator; outputs are reversed."""
 
     def make(seed):
@@ -79,44 +79,44 @@ def own(change):
     return make
 
 
-def correlated(tokens, rng):
+def correlate(tokens, rng):
     lags = np.abs(np.subtract.outer(np.arange(30), np.arange(30)))
     return tokens @ np.linalg.cholesky(0.98**lags).T
 
 
-def one_huge(tokens, rng):
+def enlarge_one(tokens, rng):
     tokens[0] *= 10 ** rng.uniform(2, 8)
     return tokens
 
 
 KINDS = {
-    "the paper's model at extremes": paper,
-    "other maps and sizes": other_maps,
-    "lasso and elastic net": kinks,
-    "as assumed, own arrays": own(lambda x, rng: x),
-    "duplicated samples": own(lambda x, rng: np.repeat(x[:5], 8, axis=0)),
-    "tokens of rank one": own(lambda x, rng: rng.normal(size=(40, 3, 1)) * x[0, 0]),
-    "all tokens alike": own(lambda x, rng: np.repeat(x[:, :1], 3, axis=1)),
-    "tokens zero": own(lambda x, rng: 0 * x),
-    "tokens with a mean": own(lambda x, rng: x + 5),
-    "correlated coordinates": own(correlated),
-    "Cauchy tokens": own(lambda x, rng: 0.1 * rng.standard_cauchy(x.shape)),
-    "Student tokens, 2 degrees": own(lambda x, rng: 0.3 * rng.standard_t(2, x.shape)),
-    "one huge sample": own(one_huge),
-    "coordinates of sizes 1e-3 to 1e3": own(lambda x, rng: x * np.logspace(-3, 3, 30)),
-    "tokens of size 1e6": own(lambda x, rng: 1e6 * x),
-    "tokens of size 1e-8": own(lambda x, rng: 1e-8 * x),
-    "fewer samples than tokens": own(lambda x, rng: x[:2]),
-    "one sample, one dimension": own(lambda x, rng: x[:1, :, :1]),
-    "one dimension": own(lambda x, rng: x[:, :, :1]),
+    "the paper's model at extremes": build_paper,
+    "other maps and sizes": build_other_maps,
+    "lasso and elastic net": build_lasso,
+    "as assumed, own arrays": build_arrays(lambda x, rng: x),
+    "duplicated samples": build_arrays(lambda x, rng: np.repeat(x[:5], 8, axis=0)),
+    "tokens of rank one": build_arrays(lambda x, rng: rng.normal(size=(40, 3, 1)) * x[0, 0]),
+    "all tokens alike": build_arrays(lambda x, rng: np.repeat(x[:, :1], 3, axis=1)),
+    "tokens zero": build_arrays(lambda x, rng: 0 * x),
+    "tokens with a mean": build_arrays(lambda x, rng: x + 5),
+    "correlated coordinates": build_arrays(correlate),
+    "Cauchy tokens": build_arrays(lambda x, rng: 0.1 * rng.standard_cauchy(x.shape)),
+    "Student tokens, 2 degrees": build_arrays(lambda x, rng: 0.3 * rng.standard_t(2, x.shape)),
+    "one huge sample": build_arrays(enlarge_one),
+    "coordinates of sizes 1e-3 to 1e3": build_arrays(lambda x, rng: x * np.logspace(-3, 3, 30)),
+    "tokens of size 1e6": build_arrays(lambda x, rng: 1e6 * x),
+    "tokens of size 1e-8": build_arrays(lambda x, rng: 1e-8 * x),
+    "fewer samples than tokens": build_arrays(lambda x, rng: x[:2]),
+    "one sample, one dimension": build_arrays(lambda x, rng: x[:1, :, :1]),
+    "one dimension": build_arrays(lambda x, rng: x[:, :, :1]),
 }
 
 
-def finite(*values):
+def all_finite(*values):
     return all(np.isfinite(value).all() for value in values)
 
 
-def passing(kind, seed):
+def run_message_passing(kind, seed):
     """A run of message passing from one start, judged anew; and L-BFGS from its weights where it did not converge."""
     data, began = KINDS[kind](seed), time.perf_counter()
     start = STARTS[seed % (3 if data.Q_star is not None else 2)]
@@ -125,67 +125,67 @@ def passing(kind, seed):
     row = {"raised": None, "false": False, "nan": False, "fallback": None}
     with np.errstate(all="ignore"):
         try:
-            found = ga.run_gamp(data, start, "exact", tol=TOL, seed=seed)
+            result = ga.run_gamp(data, start, "exact", tol=TOL, seed=seed)
         except Exception as error:
             return row | {"status": "raised", "raised": f"{type(error).__name__}: {error}", "took": 0.0}
-        norm = np.linalg.norm(ga.gradient(data, found.Q)) / (data.penalty.strength * np.sqrt(data.dim))
+        norm = np.linalg.norm(ga.gradient(data, result.Q)) / (data.penalty.strength * np.sqrt(data.dim))
         row["took"] = time.perf_counter() - began
-        row["status"], row["gradient_norm"] = found.status.value, float(norm)
-        row["false"] = bool(found.converged and not norm <= SLACK * TOL)
-        row["nan"] = not finite(found.Q, found.train_loss, norm, *found.overlaps.arrays().values())
-        if not found.converged and data.penalty.quadratic and "minimize_risk" in found.message:
-            descent = ga.minimize_risk(data, found.Q, "exact", "lbfgs", tol=TOL, max_iter=2000)
+        row["status"], row["gradient_norm"] = result.status.value, float(norm)
+        row["false"] = bool(result.converged and not norm <= SLACK * TOL)
+        row["nan"] = not all_finite(result.Q, result.train_loss, norm, *result.overlaps.arrays().values())
+        if not result.converged and data.penalty.quadratic and "minimize_risk" in result.message:
+            descent = ga.minimize_risk(data, result.Q, "exact", "lbfgs", tol=TOL, max_iter=2000)
             row["fallback"], row["fallback_norm"] = descent.status.value, descent.gradient_norm
     return row
 
 
-def evolution(seed):
+def solve_fixed_point(seed):
     """A fixed point of state evolution at extreme parameters, put once more through the equations."""
-    omega, sigma, lam, alpha = parameters(seed)
+    omega, sigma, lam, alpha = draw_parameters(seed)
     model, began = ga.paper_model(omega, sigma, lam), time.perf_counter()
     row = {"raised": None, "false": False, "nan": False}
     budget = {"max_iter": 44, "max_work": 3e5, "stability": False}
     with np.errstate(all="ignore"):
         try:
-            found = ga.solve_state_evolution(model, alpha, STARTS[seed % 3], rtol=RTOL, **budget)
+            result = ga.solve_state_evolution(model, alpha, STARTS[seed % 3], rtol=RTOL, **budget)
         except Exception as error:
             return row | {"status": "raised", "raised": f"{type(error).__name__}: {error}", "took": 0.0}
-        row["took"], row["status"] = time.perf_counter() - began, found.status.value
-        if found.converged:
+        row["took"], row["status"] = time.perf_counter() - began, result.status.value
+        if result.converged:
             F = OverlapMap(model, alpha, first_rule("auto", model, (0,)), "stein")
-            row["moves"] = float(relative_change(F(found.overlaps), found.overlaps))
+            row["moves"] = float(relative_change(F(result.overlaps), result.overlaps))
             row["false"] = not row["moves"] < 10 * RTOL
-            row["nan"] = not finite(found.train_loss, found.test_error, *found.overlaps.arrays().values())
+            row["nan"] = not all_finite(result.train_loss, result.test_error, *result.overlaps.arrays().values())
     return row
 
 
 COLUMNS = ("runs", "converged", "settled", "not, and says so", "then by L-BFGS", "false", "NaN", "raised", "longest")
 
 
-def counts(rows):
+def count_outcomes(rows):
     """Numbers of the columns above."""
     seen = Counter(row["status"] for row in rows)
-    rest = len(rows) - seen["converged"] - seen["settled"] - seen["raised"]
+    unsolved = len(rows) - seen["converged"] - seen["settled"] - seen["raised"]
     saved = sum(row.get("fallback") == "converged" for row in rows)
     bad = [sum(bool(row[name]) for row in rows) for name in ("false", "nan", "raised")]
-    values = (len(rows), seen["converged"], seen["settled"], rest, saved, *bad, max(row["took"] for row in rows))
+    values = (len(rows), seen["converged"], seen["settled"], unsolved, saved, *bad, max(row["took"] for row in rows))
     return dict(zip(COLUMNS, values, strict=True))
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict = Verdict("robustness", found)
-    many = {kind: QUICK.get(kind, 1) if found.quick else SEEDS * MORE.get(kind, 1) for kind in KINDS}
+    args = options(__doc__, workers=True)
+    verdict = Verdict("robustness", args)
+    many = {kind: QUICK.get(kind, 1) if args.quick else SEEDS * MORE.get(kind, 1) for kind in KINDS}
     runs, points = [{"kind": kind, "seed": seed} for kind in KINDS for seed in range(many[kind])], SE_POINTS
-    if found.quick:
+    if args.quick:
         points = 2
-    with pool(found) as executor:
-        place = folder(found, verdict.name)
-        rows = run_trials(place / "passing", passing, runs, executor)
-        se = run_trials(place / "evolution", evolution, [{"seed": seed} for seed in range(points)], executor)
-    table = {kind: counts([row for row in rows if row["kind"] == kind]) for kind in KINDS if many[kind]}
-    table["all of message passing"] = counts(rows)
-    table["state evolution at extremes"] = counts(se)
+    with pool(args) as executor:
+        place = folder(args, verdict.name)
+        rows = run_trials(place / "passing", run_message_passing, runs, executor)
+        se = run_trials(place / "evolution", solve_fixed_point, [{"seed": seed} for seed in range(points)], executor)
+    table = {kind: count_outcomes([row for row in rows if row["kind"] == kind]) for kind in KINDS if many[kind]}
+    table["all of message passing"] = count_outcomes(rows)
+    table["state evolution at extremes"] = count_outcomes(se)
     print(counts_table(table, "{:.1f} s"))
     verdict.check(
         len(rows) + len(se) == len(runs) + points, f"{len(rows) + len(se)} of {len(runs) + points} runs ended"

@@ -34,7 +34,7 @@ FAR, ROOM, AT_EDGE = 0.25, 0.05, 0.03  # from strength 1; of squared projections
 KEPT = 3  # eigenvectors of an instance
 
 
-def model(noise):
+def build_model(noise):
     """The problem of all trials."""
     return ga.paper_model(omega=0.2, sigma=0.8, score_noise=noise)
 
@@ -42,19 +42,19 @@ def model(noise):
 def predict(weights, alpha, quick, noise=0.0):
     """The theory's numbers."""
     size = {"n_points": 1024, "n_replicas": 3} if quick else {"n_points": 16384, "n_replicas": 6}
-    return ga.spectral_overlap(model(noise), alpha, weights, **size).to_dict()
+    return ga.spectral_overlap(build_model(noise), alpha, weights, **size).to_dict()
 
 
 def measure(weights, alpha, d, seed, noise=0.0):
     """The lowest eigenvalues of one instance, and squared projections of directions on their eigenvectors."""
-    data = ga.sample(model(noise), d, alpha, seed)
-    found = ga.spectral_directions(data, k=KEPT, weights=weights)
+    data = ga.sample(build_model(noise), d, alpha, seed)
+    directions_found = ga.spectral_directions(data, k=KEPT, weights=weights)
     directions = {"teacher": data.Q_star[:, 0], "positions": data.positions[0]}
-    shares = {name: ((found.vectors[:, :, 0] @ v) ** 2 / (v @ v)).tolist() for name, v in directions.items()}
-    return {"eigenvalues": found.eigenvalues.tolist(), **shares}
+    shares = {name: ((directions_found.vectors[:, :, 0] @ v) ** 2 / (v @ v)).tolist() for name, v in directions.items()}
+    return {"eigenvalues": directions_found.eigenvalues.tolist(), **shares}
 
 
-def at_infinity(sizes, rows, value, power):
+def extrapolate(sizes, rows, value, power):
     """The intercept of a fit linear in d^−power to the means at each size, its standard error, and these means."""
     means = {d: np.array([value(row) for row in rows if row["d"] == d]) for d in sizes}
     table = {d: (v.mean(), v.std(ddof=1) / np.sqrt(len(v))) for d, v in means.items()}
@@ -64,7 +64,7 @@ def at_infinity(sizes, rows, value, power):
     return float((covariance @ design.T @ target)[0]), float(np.sqrt(covariance[0, 0])), table
 
 
-def judge(verdict, case, alpha, theory, rows, sizes):
+def check_complexity(verdict, case, alpha, theory, rows, sizes):
     """The checks at one complexity, and the numbers that are drawn."""
     k, strength = len(theory["eigenvalues"]), theory["strength"]
     lowest = max(k, 1)
@@ -80,10 +80,10 @@ def judge(verdict, case, alpha, theory, rows, sizes):
             for name in ("teacher", "positions")
         },
     }
-    told, judged = {}, abs(strength - 1) > FAR
+    summary, judged = {}, abs(strength - 1) > FAR
     for name, value in values.items():
-        limit, error, table = at_infinity(sizes, rows, value, 1.0 if k else 2 / 3)
-        told[name] = {"limit": limit, "error": error, "theory": expected.get(name), "sizes": table}
+        limit, error, table = extrapolate(sizes, rows, value, 1.0 if k else 2 / 3)
+        summary[name] = {"limit": limit, "error": error, "theory": expected.get(name), "sizes": table}
         where = f"{case}, α = {alpha}: {name}"
         if not judged:
             continue
@@ -102,7 +102,7 @@ def judge(verdict, case, alpha, theory, rows, sizes):
                 f"{where} has a squared projection of {last:.3f} at d = {max(sizes)}, {first:.3f} at d = {min(sizes)}"
             )
             verdict.check(last <= ROOM + 4 * spread, text)
-    return told
+    return summary
 
 
 def draw(path, table, sizes):
@@ -130,32 +130,32 @@ def draw(path, table, sizes):
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict = Verdict("spectral_starts", found)
-    sizes = QUICK_SIZES if found.quick else SIZES
+    args = options(__doc__, workers=True)
+    verdict = Verdict("spectral_starts", args)
+    sizes = QUICK_SIZES if args.quick else SIZES
     points, cases = [], []
     for case, (weights, more, alphas) in CASES.items():
-        for alpha in QUICK_ALPHAS if found.quick else alphas:
+        for alpha in QUICK_ALPHAS if args.quick else alphas:
             points.append({"weights": weights, "alpha": alpha} | more)
             cases.append(case)
     plan = [point | {"d": d, "seed": seed} for point in points for d, n in sizes.items() for seed in range(n)]
-    with pool(found) as executor:
+    with pool(args) as executor:
         theories = run_trials(
-            folder(found, f"{verdict.name}_theory"),
+            folder(args, f"{verdict.name}_theory"),
             predict,
-            [point | {"quick": found.quick} for point in points],
+            [point | {"quick": args.quick} for point in points],
             executor,
         )
-        rows = run_trials(folder(found, verdict.name), measure, plan, executor)
+        rows = run_trials(folder(args, verdict.name), measure, plan, executor)
     verdict.check(len(theories) == len(points) and len(rows) == len(plan), "all predictions and instances ended")
     table, lines = [], ["| weights | α | strength | eigenvalues | theory | teacher | theory | positions | theory |"]
     lines.append("|" + "---|" * 9)
     for case, point, theory in zip(cases, points, theories, strict=True):
         alpha = theory["alpha"]
         mine = [row for row in rows if point.items() <= row.items() and row.get("noise") == point.get("noise")]
-        told = judge(verdict, case, alpha, theory, mine, sizes)
-        table.append({"case": case, "alpha": alpha, "theory": theory, "told": told})
-        seen = [plus_minus(v["limit"], v["error"]) for name, v in told.items() if name.startswith("eigenvalue")]
+        summary = check_complexity(verdict, case, alpha, theory, mine, sizes)
+        table.append({"case": case, "alpha": alpha, "theory": theory, "told": summary})
+        seen = [plus_minus(v["limit"], v["error"]) for name, v in summary.items() if name.startswith("eigenvalue")]
         values = ", ".join(map(plus_minus, theory["eigenvalues"], theory["eigenvalues_error"]))
         cells = [
             case,
@@ -165,7 +165,7 @@ def main():
             values or f"edge {theory['edge']:.3f}",
         ]
         for name in ("teacher", "positions"):
-            cells += [plus_minus(told[name]["limit"], told[name]["error"]), plus_minus(*told[name]["theory"])]
+            cells += [plus_minus(summary[name]["limit"], summary[name]["error"]), plus_minus(*summary[name]["theory"])]
         lines.append("| " + " | ".join(cells) + " |")
     text = "\n".join(lines) + "\n"
     print(text)

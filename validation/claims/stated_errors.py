@@ -42,7 +42,7 @@ POINTS, REPLICAS = 2**14, 8  # randomised points
 CHECKED = 1e-3  # accuracy from which on randomised points can tell
 
 
-def draw(rng: np.random.Generator, number: int) -> tuple[ga.Model, float, dict[str, Any]]:
+def draw_model(rng: np.random.Generator, number: int) -> tuple[ga.Model, float, dict[str, Any]]:
     """A random model and α; two of three models are the same for tokens reversed."""
     a, b = rng.uniform(0.3, 0.95, 2)
     if number % 3:
@@ -52,27 +52,27 @@ def draw(rng: np.random.Generator, number: int) -> tuple[ga.Model, float, dict[s
     return ga.paper_model(**numbers, A=((a, 1 - a), (1 - b, b))), alpha, numbers | {"A": [a, b]}
 
 
-def problem(number: int, attempt: int) -> tuple[ga.Model, float, str, float, dict[str, Any]]:
+def draw_problem(number: int, attempt: int) -> tuple[ga.Model, float, str, float, dict[str, Any]]:
     """Model, α, branch and accuracy of one draw, and the model's parameters."""
-    model, alpha, numbers = draw(np.random.default_rng([77, number, attempt]), number)
+    model, alpha, numbers = draw_model(np.random.default_rng([77, number, attempt]), number)
     return model, alpha, BRANCHES[number % 2], ASKED[number // 2 % 4], numbers
 
 
-def reference(number: int) -> dict[str, Any]:
+def compute_reference(number: int) -> dict[str, Any]:
     """The fixed point of one problem, how far its last level moved it, and what randomised points say of it."""
     ended = []
     for attempt in range(DRAWS):
-        model, alpha, branch, rtol, numbers = problem(number, attempt)
-        found = ga.solve_state_evolution(
+        model, alpha, branch, rtol, numbers = draw_problem(number, attempt)
+        result = ga.solve_state_evolution(
             model, alpha, branch, rtol=1e-2, max_iter=MAX_ITER, max_work=WORK / 4, stability=False
         )
-        ended.append(found.status.value)
-        if found.status in (ga.Status.CONVERGED, ga.Status.INACCURATE):
+        ended.append(result.status.value)
+        if result.status in (ga.Status.CONVERGED, ga.Status.INACCURATE):
             break
     else:
         raise RuntimeError(f"no fixed point in {DRAWS} draws: {ended}")
     row = {"attempt": attempt, "ended": ended, "branch": branch, "rtol": rtol, "alpha": alpha, **numbers}
-    F, x, points = OverlapMap(model, alpha, SplitRule(FIRST, WORK)), found.overlaps, []
+    F, x, points = OverlapMap(model, alpha, SplitRule(FIRST, WORK)), result.overlaps, []
     root = newton(F, x, F.rule.rough)
     slopes, packing, J = response_slopes(root), root.packing, root.jacobian
     for level in range(FIRST, LAST + 1):
@@ -83,31 +83,33 @@ def reference(number: int) -> dict[str, Any]:
         except WorkExceeded:
             break
         x, J = points[-1].overlaps, last.jacobian
-        if len(points) > 1 and (moved_by(points) <= SETTLED * rtol * units_of(points[-1])).all():
+        if len(points) > 1 and (compute_change(points) <= SETTLED * rtol * units_of(points[-1])).all():
             break
     fine = points[-1]
-    row |= {"level": fine.root.F.rule.level, "numbers": named(fine, fine.numbers)}
-    row |= {"moved": named(fine, moved_by(points)), "judged": judged(F, fine)}
-    return row | ({"beside": beside(number, fine, rtol)} if rtol >= CHECKED else {})
+    row |= {"level": fine.root.F.rule.level, "numbers": split_numbers(fine, fine.numbers)}
+    row |= {"moved": split_numbers(fine, compute_change(points)), "judged": refine_stability(F, fine)}
+    return row | ({"beside": check_by_random_points(number, fine, rtol)} if rtol >= CHECKED else {})
 
 
-def moved_by(points: list[Point]) -> np.ndarray:
+def compute_change(points: list[Point]) -> np.ndarray:
     """How far the last level moved each number; infinitely where there is one level alone."""
     if len(points) == 1:
         return np.full(len(points[0].numbers), np.inf)
     return np.abs(points[-1].numbers - points[-2].numbers) + points[-1].uncertain
 
 
-def named(point: Point, numbers: np.ndarray) -> dict[str, list[float]]:
+def split_numbers(point: Point, numbers: np.ndarray) -> dict[str, list[float]]:
     """The vector of a point's numbers as overlaps, losses and V̂, flat; absolute values of overlaps that are signed."""
     k = len(point.best)
     overlaps = point.root.packing.unpack(numbers[:k]).arrays()
-    found = {name: np.abs(values).ravel().tolist() for name, values in overlaps.items()}
-    found |= {name: [float(value)] for name, value in zip(("train_loss", "test_error"), numbers[k:], strict=False)}
-    return found | {"V_hat": numbers[k + LOSSES :].tolist()}
+    values_by_kind = {name: np.abs(values).ravel().tolist() for name, values in overlaps.items()}
+    values_by_kind |= {
+        name: [float(value)] for name, value in zip(("train_loss", "test_error"), numbers[k:], strict=False)
+    }
+    return values_by_kind | {"V_hat": numbers[k + LOSSES :].tolist()}
 
 
-def judged(F: OverlapMap, fine: Point) -> dict[str, dict[str, list[float]]]:
+def refine_stability(F: OverlapMap, fine: Point) -> dict[str, dict[str, list[float]]]:
     """Jump mass and replicon, and how far the last level moved them."""
     values: list[dict[str, np.ndarray]] = []
     for level in JUDGED:
@@ -125,7 +127,7 @@ def judged(F: OverlapMap, fine: Point) -> dict[str, dict[str, list[float]]]:
     }
 
 
-def beside(number: int, fine: Point, rtol: float) -> list[float]:
+def check_by_random_points(number: int, fine: Point, rtol: float) -> list[float]:
     """How far randomised points, which know no panels or jumps, lead from the reference by one Newton step.
 
     In units of their own error and of the accuracy.
@@ -149,9 +151,9 @@ KNOWN = ("branch", "alpha", "omega", "sigma", "lam", "A", "level", "numbers", "m
 SOLVED = (ga.Status.CONVERGED, ga.Status.INACCURATE)
 
 
-def answer(number, attempt):
+def solve(number, attempt):
     """Numbers and errors as the public function states them."""
-    model, alpha, branch, rtol, _ = problem(number, attempt)
+    model, alpha, branch, rtol, _ = draw_problem(number, attempt)
     began = time.process_time()
     se = ga.solve_state_evolution(
         model, alpha, branch, rtol=rtol, max_iter=MAX_ITER, max_work=MAX_WORK, stability=False
@@ -162,10 +164,10 @@ def answer(number, attempt):
     pairs = {kind: (getattr(se.overlaps, kind), getattr(se.overlaps_error, kind)) for kind in OVERLAPS}
     pairs |= {kind: (getattr(se, kind), getattr(se, f"{kind}_error")) for kind in KINDS if kind not in OVERLAPS}
     flat = {kind: [np.abs(np.ravel(v)).tolist() for v in pair] for kind, pair in pairs.items()}
-    return row | {"relative_error": se.relative_error, "numbers": flat, "worst": worst(se)}
+    return row | {"relative_error": se.relative_error, "numbers": flat, "worst": find_worst_error(se)}
 
 
-def worst(se):
+def find_worst_error(se):
     """The largest of the errors that CONVERGED is about, each in its own unit."""
     o, e, root = se.overlaps, se.overlaps_error, np.sqrt(np.abs(se.overlaps.q).max())
     relative = [
@@ -175,9 +177,9 @@ def worst(se):
     return float(max(*relative, se.train_loss_error / abs(se.train_loss), se.test_error_error / se.test_error))
 
 
-def compared(row, known):
+def compare_numbers(row, known):
     """For each kind of number: differences and uncertainties of the reference, both in units of stated errors."""
-    found = {}
+    differences = {}
     for kind in KINDS:
         beside = known["judged"].get(kind) or {part: known[part].get(kind) for part in ("numbers", "moved")}
         if beside["numbers"] is None:
@@ -185,15 +187,15 @@ def compared(row, known):
         value, error = map(np.array, row["numbers"][kind])
         reference, moved = np.abs(beside["numbers"]), np.array(beside["moved"])
         there = (reference > 0) & np.isfinite(error)
-        found[kind] = np.stack([np.abs(value - reference)[there], moved[there]]) / error[there]
-    return found
+        differences[kind] = np.stack([np.abs(value - reference)[there], moved[there]]) / error[there]
+    return differences
 
 
-def table_of(rows, references):
+def build_table(rows, references):
     """Shares within the stated errors, their largest ratio, and how many numbers are known too little, by accuracy."""
     table = {}
     for rtol in ASKED:
-        mine = [compared(row, known) for row, known in zip(rows, references, strict=True)
+        mine = [compare_numbers(row, known) for row, known in zip(rows, references, strict=True)
                 if row["rtol"] == rtol and "numbers" in row]  # fmt: skip
         for kind in KINDS:
             ratios, unknown = np.concatenate([np.zeros((2, 0)), *(each[kind] for each in mine if kind in each)], axis=1)
@@ -207,7 +209,7 @@ def table_of(rows, references):
     return table
 
 
-def markdown(table):
+def format_table(table):
     """A row for each kind of number, a column for each accuracy: the share, and in brackets the largest ratio."""
     lines = [
         "| within the stated error | " + " | ".join(f"{r:g}" for r in ASKED) + " |",
@@ -223,23 +225,23 @@ def markdown(table):
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict = Verdict("stated_errors", found)
-    numbers = range(QUICK) if found.quick else range(PROBLEMS)
-    with pool(found) as executor:
+    args = options(__doc__, workers=True)
+    verdict = Verdict("stated_errors", args)
+    numbers = range(QUICK) if args.quick else range(PROBLEMS)
+    with pool(args) as executor:
         asked = [{"number": number} for number in numbers]
-        references = run_trials(folder(found, "fixed_point_references"), reference, asked, executor)
+        references = run_trials(folder(args, "fixed_point_references"), compute_reference, asked, executor)
         asked = [{"number": known["number"], "attempt": known["attempt"]} for known in references]
-        rows = run_trials(folder(found, verdict.name), answer, asked, executor)
+        rows = run_trials(folder(args, verdict.name), solve, asked, executor)
     verdict.check(len(rows) == len(numbers), f"{len(rows)} of {len(numbers)} problems ended")
     ended = {status: sum(row["status"] == status for row in rows) for status in sorted({row["status"] for row in rows})}
     solved = sum("numbers" in row for row in rows)
     verdict.check(solved == len(rows), f"{solved} of {len(rows)} branches were found again; statuses: {ended}")
-    table = table_of(rows, references)
-    print(markdown(table))
+    table = build_table(rows, references)
+    print(format_table(table))
     for (rtol, kind), cell in table.items():
         if cell["numbers"]:
-            fine = cell["share"] >= SHARE if not found.quick else cell["largest"] <= FEW
+            fine = cell["share"] >= SHARE if not args.quick else cell["largest"] <= FEW
             verdict.check(
                 fine, f"rtol {rtol}, {kind}: {100 * cell['share']:.1f} % of {cell['numbers']} within the stated error, "
                 f"median {cell['median']:.2g}, at most {cell['largest']:.2g} times; {cell['unsure']} known too little"
@@ -252,7 +254,7 @@ def main():
         verdict.check(
             share >= AGREE, f"randomised points agree with the reference in {100 * share:.1f} % of {len(away)}"
         )
-    verdict.path(".md").write_text(markdown(table))
+    verdict.path(".md").write_text(format_table(table))
     stored = [
         {name: row[name] for name in STORED if name in row} | {"reference": {name: known[name] for name in KNOWN}}
         for row, known in zip(rows, references, strict=True)

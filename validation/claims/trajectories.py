@@ -36,26 +36,28 @@ RUNS = {
 }
 
 
-def follow(d, seeds, run):
+def compute_deviations(d, seeds, run):
     """Deviations of GAMP from the prediction for its instance and the errors of these, each (seeds, T + 1)."""
     branch, damping, n_iter, onsager, memory, _ = run
-    model, found = ga.paper_model(OMEGA), []
+    model, deviations = ga.paper_model(OMEGA), []
     for seed in tqdm(range(seeds), desc=f"{branch} d={d}", disable=None, leave=False):
         data = ga.sample(model, d, ALPHA, np.random.default_rng([d, seed]))
-        found.append(
+        deviations.append(
             deviation(data, branch, "asymptotic", damping, n_iter, seed=1000 * d + seed, onsager=onsager, memory=memory)
         )
-    return {key: tuple(np.array([each[which][key] for each in found]) for which in (0, 1)) for key in found[0][0]}
+    return {
+        key: tuple(np.array([each[which][key] for each in deviations]) for which in (0, 1)) for key in deviations[0][0]
+    }
 
 
-def standard_errors(gaps, errors, scale):
+def find_worst(gaps, errors, scale):
     """Largest |mean deviation over seeds| in standard errors, of GAMP and of the predictions."""
     both = np.sqrt((gaps.var(axis=0, ddof=1) + (errors**2).mean(axis=0)) / len(gaps))
     known = both > 1e-9 * scale  # the start is exact
     return float((np.abs(gaps.mean(axis=0)) / np.where(known, both, np.inf)).max())
 
 
-def slope_and_error(sizes, samples):
+def fit_slope(sizes, samples):
     """Slope of log median against log d, and its standard error by bootstrap over seeds."""
     rng = np.random.default_rng(0)
 
@@ -67,9 +69,9 @@ def slope_and_error(sizes, samples):
 
 
 def main():
-    found = options(__doc__)
-    verdict = Verdict("trajectories", found)
-    sizes = {500: 10, 1000: 8} if found.quick else {500: 24, 1000: 24, 2000: 20, 4000: 16}
+    args = options(__doc__)
+    verdict = Verdict("trajectories", args)
+    sizes = {500: 10, 1000: 8} if args.quick else {500: 24, 1000: 24, 2000: 20, 4000: 16}
     numbers, curves = {}, {}
     for name, run in RUNS.items():
         branch, damping, n_iter, _, _, checked = run
@@ -78,9 +80,9 @@ def main():
         sizes_here = dict([list(sizes.items())[-1]]) if naive else sizes
         sizes_of_one, worst = [], {}
         for d, seeds in sizes_here.items():
-            both = follow(d, seeds, run)
+            both = compute_deviations(d, seeds, run)
             gaps = {key: values for key, (values, _) in both.items()}
-            worst |= {f"{key}, d={d}": standard_errors(*both[key], np.abs(predicted[key]).max()) for key in LABELS}
+            worst |= {f"{key}, d={d}": find_worst(*both[key], np.abs(predicted[key]).max()) for key in LABELS}
             curves |= {(name, d, key): (predicted[key], gaps[key]) for key in LABELS}
             main_overlap = "theta" if branch == "semantic" else "m"
             squares = [(gaps[key] / np.abs(predicted[key]).max()) ** 2 for key in ("q", main_overlap)]
@@ -96,10 +98,10 @@ def main():
             verdict.check(relevant > 4, f"{name}: the naive Onsager term fails the check, by {relevant:.0f}")
             continue
         verdict.check(relevant <= 4, f"{name}: {', '.join(checked)} within 4 standard errors")
-        slope, error = slope_and_error(list(sizes), sizes_of_one)
+        slope, error = fit_slope(list(sizes), sizes_of_one)
         numbers[name] |= {"slope": slope, "slope_error": error}
         verdict.check(
-            abs(slope + 0.5) <= 3 * error and (found.quick or error < 0.2),
+            abs(slope + 0.5) <= 3 * error and (args.quick or error < 0.2),
             f"{name}: one instance deviates (median) like d^({slope:.2f} ± {error:.2f}), expected -0.5",
         )
         if name == "positional":

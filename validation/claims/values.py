@@ -23,10 +23,10 @@ ROUNDED = {"q": 5e-5, "m": 5e-5, "theta": 5e-6, "V": 5e-3, "train_loss": 5e-7}  
 
 
 def main():
-    found = options(__doc__)
-    verdict = Verdict("values", found)
+    args = options(__doc__)
+    verdict = Verdict("values", args)
     model, numbers = ga.paper_model(0.3), {}
-    sizes = {200: 12, 400: 12} if found.quick else {500: 32, 1000: 24, 2000: 12, 4000: 6}
+    sizes = {200: 12, 400: 12} if args.quick else {500: 32, 1000: 24, 2000: 12, 4000: 6}
     for branch, expected in EXPECTED.items():
         se = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-4, stability=False)
         value = se.overlaps.scalars() | {"train_loss": se.train_loss}

@@ -17,6 +17,8 @@ Where s is .3 or more the best λ at the end has a test error above that of the 
 less than 5 %. The table has test errors times 1000.
 """
 
+from itertools import product
+
 import numpy as np
 
 import gamp_attention as ga
@@ -24,7 +26,7 @@ from gamp_attention._core.text import plain
 from gamp_attention.data.test_error import sampled_test_error
 from gamp_attention.experiments.figures import DARK, GREY, figure
 from validation._tools import landscape as land
-from validation._tools.drawing import legend_below
+from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 
@@ -43,7 +45,7 @@ EARLY, LADDER = 10, (0.0, 0.003, 0.01, 0.02, 0.04, 0.08)  # the step at which m 
 GAIN, CLEAR = 0.05, 0.3  # of the error; noise from which on stopping is needed
 
 
-def theory(noise, alpha, lam, m, n_paths, n_replicas):
+def predict(noise, alpha, lam, m, n_paths, n_replicas):
     """The predicted test error at every step, less that of the noise, and |m|, with the standard error of the former.
 
     m is that of the start.
@@ -60,20 +62,20 @@ def theory(noise, alpha, lam, m, n_paths, n_replicas):
     }  # fmt: skip
 
 
-def instance(noise, alpha, lam, best, d, seed):
+def run_instance(noise, alpha, lam, best, d, seed):
     """Test errors, without noise's, of a descent on the layer at the step that theory says and at the end; and |m|."""
     rng = np.random.default_rng([d, seed])
     data = ga.sample(ga.paper_model(OMEGA, sigma=SIGMA, lam=lam, score_noise=noise), d, alpha, seed)
     clean = ga.sample(ga.paper_model(OMEGA, sigma=SIGMA, lam=lam), d, alpha, seed)  # of the same teacher
     Q = LENGTH * (COSINE * data.Q_star + np.sqrt(1 - COSINE**2) * rng.standard_normal((d, 1)))
-    found = {}
+    row = {}
     for name, steps in (("stopped", best), ("ended", len(STEPS))):
         run = ga.minimize_risk(data, Q, "exact", "gd", lr=STEPS, max_iter=max(steps, 1), tol=0)
-        found[name] = sampled_test_error(clean, run.Q, n_samples=4000)[0]
-    return found | {"m_path": np.abs(run.history.scalars()["m"]).tolist()}
+        row[name] = sampled_test_error(clean, run.Q, n_samples=4000)[0]
+    return row | {"m_path": np.abs(run.history.scalars()["m"]).tolist()}
 
 
-def ways(rows):
+def compare_ways(rows):
     """The four ways to train at one noise and α, from the predictions for all λ; each with its time and λ."""
     curves = {row["lam"]: np.array(row["test_error"]) for row in rows}
     small = min(curves)
@@ -97,7 +99,7 @@ WAYS = {  # colours (Okabe and Ito) and styles
 }  # fmt: skip
 
 
-def excess(ways):
+def compute_excess(ways):
     """How much more the best λ at the end errs than the smallest λ stopped in time, relative."""
     return ways["best λ, to the end"]["test_error"] / ways["smallest λ, stopped"]["test_error"] - 1
 
@@ -115,14 +117,18 @@ def draw(numbers, path):
         axes[0, 2].set(xlabel="α = n/d", title=f"s = {noise:g}")
         ways = {(point["noise"], point["alpha"]): point["ways"] for point in numbers["points"]}
         maps = (
-            ("best λ to the end: % above the best stop\nwith the smallest λ", lambda w: 100 * excess(w), "{:+.0f}"),
+            (
+                "best λ to the end: % above the best stop\nwith the smallest λ",
+                lambda w: 100 * compute_excess(w),
+                "{:+.0f}",
+            ),
             ("time to stop with the smallest λ", lambda w: w["smallest λ, stopped"]["time"], "{:.0f}"),
             ("best λ for training to the end", lambda w: w["best λ, to the end"]["lam"], "{:g}"),
         )
         for axis, (title, value, words) in zip(axes[1], maps, strict=True):
             _draw_map(axis, noises, alphas, np.array([[value(ways[s, a]) for s in noises] for a in alphas]), words)
             axis.set(title=title, xlabel="noise s", ylabel="α = n/d")
-        legend_below(axes[0, 1], columns=4)
+        draw_legend(axes[0, 1], columns=4)
 
 
 def _draw_curves(axis, numbers, noise, alpha):
@@ -163,64 +169,67 @@ def _draw_map(axis, noises, alphas, values, words):
 
 
 def main():
-    found = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("when_to_stop", found)
-    if found.draw:
+    args = options(__doc__, draw=True, workers=True)
+    verdict = Verdict("when_to_stop", args)
+    if args.draw:
         return draw(verdict.stored(), verdict.path(".png"))
-    where = folder(found, verdict.name)
-    noises, alphas, lambdas = QUICK.values() if found.quick else (NOISES, ALPHAS, LAMBDAS)
-    grid = [place(s, alpha, lam) for s in noises for alpha in alphas for lam in lambdas]
-    sizes = {s: QUICK_PATHS if found.quick else LATE if s == min(noises) else PATHS for s in noises}
-    with pool(found) as executor:
-        told = run_trials(
-            where / "theory", theory, [each | {"m": 0.0} | sizes[each["noise"]] for each in grid], executor
+    where = folder(args, verdict.name)
+    noises, alphas, lambdas = QUICK.values() if args.quick else (NOISES, ALPHAS, LAMBDAS)
+    grid = [build_place(s, alpha, lam) for s in noises for alpha in alphas for lam in lambdas]
+    sizes = {s: QUICK_PATHS if args.quick else LATE if s == min(noises) else PATHS for s in noises}
+    with pool(args) as executor:
+        predictions = run_trials(
+            where / "theory", predict, [each | {"m": 0.0} | sizes[each["noise"]] for each in grid], executor
         )
-        known = {place_of(row): row for row in told}
-        tried = [each for each in ([FOLLOWED] if found.quick else TRIED) if each in known]
-        steps = [place(*each) | {"m": m} | sizes[each[0]] for each in tried for m in LADDER]
-        rungs = run_trials(where / "theory", theory, steps, executor)
-        d, seeds, counts = (300, 3, QUICK_SIZES) if found.quick else (1000, 4, SIZES)
+        known = {get_place(row): row for row in predictions}
+        tried = [each for each in ([FOLLOWED] if args.quick else TRIED) if each in known]
+        steps = [build_place(*each) | {"m": m} | sizes[each[0]] for each in tried for m in LADDER]
+        rungs = run_trials(where / "theory", predict, steps, executor)
+        d, seeds, counts = (300, 3, QUICK_SIZES) if args.quick else (1000, 4, SIZES)
         plan = {(each, d, seed): None for each in tried for seed in range(seeds)}
         plan |= {(FOLLOWED, n, seed): None for n, count in counts.items() for seed in range(count)}
         best = {each: int(np.argmin(known[each]["test_error"])) for each in tried}
-        calls = [place(*each) | {"best": best[each], "d": n, "seed": seed} for each, n, seed in plan]
-        rows = run_trials(where / "instances", instance, calls, executor)
-    ladders = {each: [row for row in rungs if place_of(row) == each] for each in tried}
-    rows = [row | {"own": predicted(ladders[place_of(row)], row["m_path"][EARLY])} for row in rows]
-    points = [
-        {"noise": s, "alpha": alpha, "ways": ways([row for row in told if (row["noise"], row["alpha"]) == (s, alpha)])}
-        for s in noises for alpha in alphas
-    ]  # fmt: skip
+        calls = [build_place(*each) | {"best": best[each], "d": n, "seed": seed} for each, n, seed in plan]
+        rows = run_trials(where / "instances", run_instance, calls, executor)
+    ladders = {each: [row for row in rungs if get_place(row) == each] for each in tried}
+    rows = [row | {"own": interpolate(ladders[get_place(row)], row["m_path"][EARLY])} for row in rows]
+    points = []
+    for s, alpha in product(noises, alphas):
+        mine = [row for row in predictions if (row["noise"], row["alpha"]) == (s, alpha)]
+        points.append({"noise": s, "alpha": alpha, "ways": compare_ways(mine)})
     seen = [
-        summarised(ladders[each], [row for row in rows if place_of(row) == each and row["d"] == d]) for each in tried
+        summarize(ladders[each], [row for row in rows if get_place(row) == each and row["d"] == d]) for each in tried
     ]
     followed = ladders[FOLLOWED]
-    growth = [grown(n, followed, [row for row in rows if place_of(row) == FOLLOWED and row["d"] == n]) for n in counts]
-    table = markdown(points, seen, growth)
+    growth = [
+        summarize_growth(n, followed, [row for row in rows if get_place(row) == FOLLOWED and row["d"] == n])
+        for n in counts
+    ]
+    table = format_table(points, seen, growth)
     print(table)
-    judge(verdict, points, seen, growth)
+    check_criterion(verdict, points, seen, growth)
     numbers = {
         "d": d, "times": TIMES, "noises": noises, "alphas": alphas, "points": points, "tried": seen, "growth": growth,
-        "told": [{key: row[key] for key in ("noise", "alpha", "lam", "test_error", "spread")} for row in told],
+        "told": [{key: row[key] for key in ("noise", "alpha", "lam", "test_error", "spread")} for row in predictions],
     }  # fmt: skip
     verdict.path(".md").write_text(table)
     draw(plain(numbers), verdict.path(".png"))
     verdict.end(numbers)
 
 
-def place(noise, alpha, lam):
+def build_place(noise, alpha, lam):
     return {"noise": noise, "alpha": alpha, "lam": lam}
 
 
-def place_of(row):
+def get_place(row):
     return row["noise"], row["alpha"], row["lam"]
 
 
-def mean_and_error(values):
+def compute_mean(values):
     return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
-def predicted(ladder, early):
+def interpolate(ladder, early):
     """Test error and |m| at every step, of the start that leads to an early |m|: between those of a ladder."""
     starts = np.interp(early, [row["m_path"][EARLY] for row in ladder], LADDER)
     return {
@@ -229,36 +238,39 @@ def predicted(ladder, early):
     }
 
 
-def summarised(ladder, rows):
+def summarize(ladder, rows):
     """Test errors of instances, stopped and at the end, beside those predicted with their m and for d → ∞."""
-    found, sizes = place(*place_of(rows[0])) | {"best": rows[0]["best"]}, np.array([row["m_path"] for row in ladder])
+    summary, sizes = (
+        build_place(*get_place(rows[0])) | {"best": rows[0]["best"]},
+        np.array([row["m_path"] for row in ladder]),
+    )
     for name, step in (("stopped", rows[0]["best"]), ("ended", -1)):
         values, own = (np.array(each) for each in zip(
             *[(row[name], row["own"]["test_error"][step]) for row in rows], strict=True))  # fmt: skip
-        (mean, error), (gap, spread) = mean_and_error(values), mean_and_error(values - own)
-        found[name] = {
+        (mean, error), (gap, spread) = compute_mean(values), compute_mean(values - own)
+        summary[name] = {
             "mean": mean, "error": error, "spread": float(values.std(ddof=1)), "own": float(own.mean()), "gap": gap,
             "limit": ladder[0]["test_error"][step], "gap_error": float(np.hypot(spread, ladder[0]["spread"][step])),
             "grown": float(sizes[1, step] / LADDER[1]),
         }  # fmt: skip
-    return found
+    return summary
 
 
-def grown(d, ladder, rows):
+def summarize_growth(d, ladder, rows):
     """The root mean square of m at step 10 and at the end, of instances and as predicted from step 10 on.
 
     Beside it √d times that at step 10 which the start alone would lead to.
     """
     early, seen = (np.array([row["m_path"][step] for row in rows]) for step in (EARLY, -1))
-    told = np.array([row["own"]["m_path"][-1] for row in rows])
-    gap, error = mean_and_error(seen - told)
-    sizes = {"early": early, "end": seen, "told": told}
-    found = {name: float(np.sqrt(np.mean(values**2))) for name, values in sizes.items()}
+    predicted_ends = np.array([row["own"]["m_path"][-1] for row in rows])
+    gap, error = compute_mean(seen - predicted_ends)
+    sizes = {"early": early, "end": seen, "told": predicted_ends}
+    row_means = {name: float(np.sqrt(np.mean(values**2))) for name, values in sizes.items()}
     alone = LENGTH * ladder[1]["m_path"][EARLY] / LADDER[1]
-    return {"d": d, "seeds": len(rows), "gap": gap, "gap_error": error, "alone": alone} | found
+    return {"d": d, "seeds": len(rows), "gap": gap, "gap_error": error, "alone": alone} | row_means
 
 
-def judge(verdict, points, seen, growth):
+def check_criterion(verdict, points, seen, growth):
     ratios = [
         abs(each["gap"]) / (3 * each["gap_error"] + land.SPREAD * each["spread"])
         for row in seen for each in (row["stopped"], row["ended"])
@@ -279,7 +291,7 @@ def judge(verdict, points, seen, growth):
     off = [abs(row["gap"]) / row["gap_error"] for row in growth]
     verdict.check(max(off) <= 4, f"m at the end: at most {max(off):.1f} standard errors from where step {EARLY} leads")
     noisy = [point["ways"] for point in points if point["noise"] >= CLEAR]
-    least = min(excess(each) for each in noisy)
+    least = min(compute_excess(each) for each in noisy)
     words = f"s >= {CLEAR:g}: at the end the best λ errs {100 * least:.0f} % or more above the best stop"
     verdict.check(least > 0, words)
     gains = [1 - each["best λ, stopped"]["test_error"] / each["smallest λ, stopped"]["test_error"] for each in noisy]
@@ -290,7 +302,7 @@ def judge(verdict, points, seen, growth):
     verdict.check(max(loss) <= 1 + GAIN, words)
 
 
-def markdown(points, seen, growth):
+def format_table(points, seen, growth):
     names = list(points[0]["ways"])
     lines = ["| s | α | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 2)]
     for point in points:
@@ -305,9 +317,9 @@ def markdown(points, seen, growth):
     for row in seen:
         for name in ("stopped", "ended"):
             each, where = row[name], [f"{row[key]:g}" for key in ("noise", "alpha", "lam")]
-            told = [f"{1e3 * each['own']:.2f}", f"{1e3 * each['limit']:.2f}", f"{each['grown']:.1f}"]
+            numbers = [f"{1e3 * each['own']:.2f}", f"{1e3 * each['limit']:.2f}", f"{each['grown']:.1f}"]
             mean = plus_minus(1e3 * each["mean"], 1e3 * each["error"])
-            cells = [*where, "the stop" if name == "stopped" else "the end", mean, *told]
+            cells = [*where, "the stop" if name == "stopped" else "the end", mean, *numbers]
             lines.append("| " + " | ".join(cells) + " |")
     heads = ["d", "instances", f"√d m at step {EARLY}", "m at the end", "predicted"]
     lines += ["", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]

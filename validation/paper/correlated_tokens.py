@@ -8,7 +8,7 @@ that of the turned problem, to 1e-10. α_c is within 3 standard errors plus α_c
 is larger than with independent tokens by more than 3 errors, as the paper reports.
 """
 
-from validation.paper._architectures.study import judge_lines, judge_shift, main
+from validation.paper._architectures.study import check_lines, check_shift, main
 
 SAME = 1e-10  # relative
 
@@ -16,8 +16,8 @@ SAME = 1e-10  # relative
 def own_checks(verdict, study):
     gap = max(row[name]["loss_gap"] for row in study.rows for name in study.starts)
     verdict.check(gap <= SAME, f"losses of the layer and of the turned problem differ by {gap:.1e} of them at most")
-    judge_lines(verdict, study)
-    judge_shift(verdict, study, later=True)
+    check_lines(verdict, study)
+    check_shift(verdict, study, later=True)
 
 
 if __name__ == "__main__":

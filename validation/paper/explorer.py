@@ -30,23 +30,23 @@ from validation._tools.resumable import run_trials
 ITERATIONS, LAST, APART, REST_PATHS, REPLICAS = 60, 10, 10, 1024, 4
 
 
-def at_rest(omega, alpha, damping):
+def measure_rest(omega, alpha, damping):
     """From the positional start, over the last iterations: q, that of the steps averaged by damping, and what is kept.
 
     x^{t+1} = (1 − β) x^t + β η^t: "q" is E[x²] and "step_q" E[η²], the latter with its standard error;
     "kept" is the correlation of weights ten iterations apart, 1 if they have come to rest.
     """
-    found = np.array([_replica(ga.paper_model(omega), alpha, damping, seed) for seed in range(REPLICAS)])
-    q, step_q, kept = found.mean(axis=0).tolist()
-    error = float(found[:, 1].std(ddof=1) / np.sqrt(REPLICAS))
+    replicas = np.array([_run_replica(ga.paper_model(omega), alpha, damping, seed) for seed in range(REPLICAS)])
+    q, step_q, kept = replicas.mean(axis=0).tolist()
+    error = float(replicas[:, 1].std(ddof=1) / np.sqrt(REPLICAS))
     return {"q": q, "step_q": step_q, "kept": kept, "step_q_error": error}
 
 
-def _replica(model, alpha, damping, seed):
+def _run_replica(model, alpha, damping, seed):
     rng = np.random.default_rng(seed)
     weights = weights_of(model, start_law(model, "positional"), ITERATIONS, REST_PATHS, rng)
     paths = [MessagePaths(component, REST_PATHS, ITERATIONS, rng) for component in model.components]
-    before, told, squares = weights.covariances(), [], []
+    before, moments_kept, squares = weights.covariances(), [], []
     for t in range(ITERATIONS):
         now = weights.overlaps()
         moments = scattered(model.components, [path.advance(now, before) for path in paths])
@@ -57,10 +57,10 @@ def _replica(model, alpha, damping, seed):
         if t >= ITERATIONS - LAST:
             new, with_old, far = (after[k][0, 0, 0] for k in (-1, -2, -1 - APART))
             step = (new - 2 * (1 - damping) * with_old + (1 - damping) ** 2 * before[-1][0, 0, 0]) / damping**2
-            told.append((new, step, far / np.sqrt(new * squares[t - APART])))
+            moments_kept.append((new, step, far / np.sqrt(new * squares[t - APART])))
         squares.append(after[-1][0, 0, 0])
         before = after
-    return np.mean(told, axis=0)
+    return np.mean(moments_kept, axis=0)
 
 
 OMEGAS = land.OMEGAS[::2]
@@ -75,7 +75,7 @@ ERRORS = ("q", "own", "V", "train_loss", "test_error")
 PATH = ("q", "own", "train_loss", "test_error")
 
 
-def cell(branch, alpha, omega):
+def solve_cell(branch, alpha, omega):
     """One branch at one point: its solution and the trajectory from its start."""
     model = ga.paper_model(omega)
     se = ga.solve_state_evolution(model, alpha, branch, rtol=1e-3)
@@ -95,41 +95,41 @@ def cell(branch, alpha, omega):
     return row | {"path_q_error": float(spread["q"][-1])}
 
 
-def short(value, digits=5):
+def round_number(value, digits=5):
     """A number with few digits; None where it is not finite."""
     return float(f"{value:.{digits}g}") if value is not None and np.isfinite(value) else None
 
 
-def matrices(rows, alphas, omegas):
+def build_matrices(rows, alphas, omegas):
     """Of each branch the numbers as matrices (α, ω), None where there is no solution."""
-    found = {}
+    tables = {}
     for branch in land.BRANCHES:
         at = {(row["alpha"], row["omega"]): row for row in rows if row["branch"] == branch}
 
         def matrix(pick, at=at):
             return [[pick(at[alpha, omega]) for omega in omegas] for alpha in alphas]
 
-        mine = {name: matrix(lambda row, n=name: short(row[n]) if row["status"] in SOLVED else None)
+        mine = {name: matrix(lambda row, n=name: round_number(row[n]) if row["status"] in SOLVED else None)
                 for name in (*NUMBERS, *(f"{name}_error" for name in ERRORS))}  # fmt: skip
         for word in ("status", "validity", "stable"):
             mine[word] = matrix(lambda row, w=word: row[w])
-        mine["path"] = {name: matrix(lambda row, n=name: [short(v, 4) for v in row["path"][n]]) for name in PATH}
-        found[branch] = mine
-    return found
+        mine["path"] = {name: matrix(lambda row, n=name: [round_number(v, 4) for v in row["path"][n]]) for name in PATH}
+        tables[branch] = mine
+    return tables
 
 
-def judge(verdict, rows):
+def check_cells(verdict, rows):
     """The criterion but for its last part, which is about the rows that are returned."""
     bad = [row for row in rows if row["status"] not in (*SOLVED, "lost")]
     verdict.check(not bad, f"{len(rows) - len(bad)} of {len(rows)} cells are solved, or known not to exist")
-    diagram = catalogue.stored(catalogue.ROOT / "results" / "phase_diagram.json")
+    diagram = catalogue.load_result(catalogue.ROOT / "results" / "phase_diagram.json")
     away, compared = 0.0, 0
     for row in rows:
         i, j = (
-            int(np.argmin(np.abs(land.numbers(diagram[k]) - row[n])))
+            int(np.argmin(np.abs(land.to_array(diagram[k]) - row[n])))
             for k, n in (("alphas", "alpha"), ("omegas", "omega"))
         )
-        before = land.numbers(diagram[f"{row['branch']} train_loss"])[i, j]
+        before = land.to_array(diagram[f"{row['branch']} train_loss"])[i, j]
         if np.isfinite(before) and row["status"] in SOLVED:
             away, compared = max(away, abs(row["train_loss"] / before - 1)), compared + 1
     verdict.check(
@@ -137,9 +137,9 @@ def judge(verdict, rows):
     )
     ends, low = [], []
     for row in rows:
-        lines = {name: np.interp(row["omega"], diagram["probed"], land.numbers(values))
+        lines = {name: np.interp(row["omega"], diagram["probed"], land.to_array(values))
                  for name, values in diagram["lines"].items()}  # fmt: skip
-        if row["status"] in SOLVED and row["stable"] and land.inside(row["branch"], row["alpha"], lines):
+        if row["status"] in SOLVED and row["stable"] and land.is_inside(row["branch"], row["alpha"], lines):
             ends.append(abs(row["path"]["q"][-1] - row["q"]) <= ENDS * row["q"] + 4 * row["path_q_error"])
             low += [row] * (not ends[-1] and row["path"]["q"][-1] < row["q"])
     verdict.check(bool(ends) and np.mean(ends) >= SHARE,
@@ -147,10 +147,10 @@ def judge(verdict, rows):
     return low
 
 
-def judge_low(verdict, low, found):
+def check_low(verdict, low, args):
     """What the trajectories that ended lower average over; numbers of those known well, and the criterion."""
     asked = [{"omega": row["omega"], "alpha": row["alpha"], "damping": DAMPING[row["branch"]]} for row in low]
-    rows = run_trials(folder(found, "explorer_rest"), at_rest, asked)
+    rows = run_trials(folder(args, "explorer_rest"), measure_rest, asked)
     for fixed, row in zip(low, rows, strict=True):
         row |= {name: row[name] / fixed["q"] for name in ("q", "step_q", "step_q_error")}
     precise = [row for row in rows if row["step_q_error"] <= PRECISE]
@@ -161,7 +161,7 @@ def judge_low(verdict, low, found):
     return [{name: row[name] for name in ("alpha", "omega", "q", "step_q", "step_q_error", "kept")} for row in precise]
 
 
-def table(rows):
+def format_table(rows):
     """How many cells of each branch ended how."""
     lines = ["| branch | solved | lost | stable | consistent | approximate | inconsistent |", "|---" * 7 + "|"]
     for branch in land.BRANCHES:
@@ -175,17 +175,19 @@ def table(rows):
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict = Verdict("explorer", found)
-    alphas, omegas = (QUICK["alpha"], QUICK["omega"]) if found.quick else (land.ALPHAS, OMEGAS)
+    args = options(__doc__, workers=True)
+    verdict = Verdict("explorer", args)
+    alphas, omegas = (QUICK["alpha"], QUICK["omega"]) if args.quick else (land.ALPHAS, OMEGAS)
     alphas, omegas = alphas.tolist(), omegas.tolist()
     asked = [{"branch": b, "alpha": a, "omega": w} for b in land.BRANCHES for w in omegas for a in alphas]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, "explorer"), cell, asked, executor)
-    low = judge_low(verdict, judge(verdict, rows), found)
-    print(table(rows))
-    verdict.path(".md").write_text(table(rows))
-    verdict.end({"alphas": alphas, "omegas": omegas, "damping": DAMPING, "low": low} | matrices(rows, alphas, omegas))
+    with pool(args) as executor:
+        rows = run_trials(folder(args, "explorer"), solve_cell, asked, executor)
+    low = check_low(verdict, check_cells(verdict, rows), args)
+    print(format_table(rows))
+    verdict.path(".md").write_text(format_table(rows))
+    verdict.end(
+        {"alphas": alphas, "omegas": omegas, "damping": DAMPING, "low": low} | build_matrices(rows, alphas, omegas)
+    )
 
 
 if __name__ == "__main__":

@@ -25,22 +25,22 @@ import gamp_attention as ga
 from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
 from gamp_attention.experiments.sweeps.jobs import row_overlaps
 from validation._tools import landscape as land
-from validation._tools.drawing import draw_judged, legend_below
+from validation._tools.drawing import draw_legend, draw_means
 from validation._tools.report import Verdict, folder, options, pool
 
 OMEGA = 0.3
 KEYS = ("q", "m", "theta", "train_loss", "test_error")
 
 
-def points(branch, theory, runs, descents, ends, lines):
+def summarize_branch(branch, theory, runs, descents, polished_runs, lines):
     """What is known of a branch at each α."""
-    table = []
-    for raw, se in zip(theory.rows, land.rows_of(theory), strict=True):
+    table, ends = [], {name: line["value"] for name, line in lines.items()}
+    for raw, se in zip(theory.rows, land.flatten_rows(theory), strict=True):
         if se["branch"] != branch:
             continue
         alpha, exists = se["alpha"], se["status"] == "converged"
         mine = [row for row in runs if (row["branch"], row["alpha"]) == (branch, alpha)]
-        kept, count = land.sorted_out(mine)
+        kept, count = land.select_on_branch(mine)
         same = {row["seed"]: row for row in kept}
         pairs, polished = (
             [
@@ -48,18 +48,18 @@ def points(branch, theory, runs, descents, ends, lines):
                 for row in table_of
                 if (row["branch"], row["alpha"], row["reached"]) == (branch, alpha, branch) and row["seed"] in same
             ]
-            for table_of in (descents, ends)
+            for table_of in (descents, polished_runs)
         )
         table.append(
             {
                 "alpha": alpha, "exists": exists, "status": se["status"], "count": count,
-                "judged": exists and land.inside(branch, alpha, {name: line["value"] for name, line in lines.items()}),
+                "judged": exists and land.is_inside(branch, alpha, ends),
                 "theory": {k: se[k] if exists else np.nan for k in KEYS},
-                "theory_error": errors(raw) if exists else {},
-                "derivative": derivative(alpha, raw) if exists and branch == "positional" else {},
-                "gamp": land.statistics(kept, KEYS),
+                "theory_error": collect_errors(raw) if exists else {},
+                "derivative": solve_derivative(alpha, raw) if exists and branch == "positional" else {},
+                "gamp": land.compute_statistics(kept, KEYS),
                 "elsewhere": [{k: r[k] for k in ("seed", "status", "reached", *KEYS)} for r in mine if r not in kept],
-                "gd": land.statistics([row for row, _ in pairs], KEYS),
+                "gd": land.compute_statistics([row for row, _ in pairs], KEYS),
                 "gd_minus_gamp": {k: [a[k] - b[k] for a, b in pairs] for k in KEYS},
                 "lbfgs_minus_gamp": {k: [a[k] - b[k] for a, b in polished] for k in KEYS},
                 "gamp_loss": [b["train_loss"] for _, b in pairs],
@@ -68,14 +68,14 @@ def points(branch, theory, runs, descents, ends, lines):
     return table
 
 
-def errors(raw):
+def collect_errors(raw):
     value = row_overlaps(raw, "overlaps_error").scalars()
     return {k: float(value[k]) for k in ("q", "m", "theta")} | {
         k: raw[f"{k}_error"] for k in ("train_loss", "test_error")
     }
 
 
-def derivative(alpha, raw):
+def solve_derivative(alpha, raw):
     """The fixed point with the derivative's V̂, started from Stein's."""
     se = ga.solve_state_evolution(
         ga.paper_model(OMEGA), alpha, row_overlaps(raw), rtol=1e-3, response="derivative", stability=False
@@ -109,21 +109,21 @@ def draw(numbers, path):
             axis.set(title=land.LABELS[key], xlabel=r"$\alpha = n/d$", xlim=(0, None))
         axes[1, 1].axhline(numbers["baseline"], color=DARK, ls="--", lw=1.2, label="linear baseline")
         _draw_gap(axes[1, 2], numbers["positional"])
-        legend_below(axes[1, 1], columns=5)
+        draw_legend(axes[1, 1], columns=5)
         axes[0, 0].figure.suptitle(f"ω = {OMEGA:g}, d = {numbers['d']}, exact risk; bars: 2 s.e.")
 
 
 def _draw_branch(axis, key, branch, table):
-    alpha = land.numbers([p["alpha"] for p in table])
+    alpha = land.to_array([p["alpha"] for p in table])
     axis.plot(
         alpha,
-        land.numbers([p["theory"][key] for p in table]),
+        land.to_array([p["theory"][key] for p in table]),
         color=COLOURS[branch],
         label=f"{branch}, state evolution",
     )
-    mean, error = (land.numbers([p["gamp"][key][what] for p in table]) for what in ("mean", "error"))
+    mean, error = (land.to_array([p["gamp"][key][what] for p in table]) for what in ("mean", "error"))
     judged = np.array([p["judged"] for p in table])
-    draw_judged(axis, alpha, mean, error, judged, COLOURS[branch], branch)
+    draw_means(axis, alpha, mean, error, judged, COLOURS[branch], branch)
     ends = [p for p in table if p["gd"][key]["mean"] is not None and np.isfinite(p["gd"][key]["mean"])]
     if ends:
         axis.plot([p["alpha"] for p in ends], [p["gd"][key]["mean"] for p in ends], "D", ms=9, mfc="none",
@@ -135,11 +135,11 @@ def _draw_branch(axis, key, branch, table):
 def _draw_gap(axis, table):
     """q of the positional branch relative to Stein's fixed point."""
     shown = [p for p in table if p["exists"] and p["derivative"]]
-    alpha, stein = (land.numbers(v) for v in ([p["alpha"] for p in shown], [p["theory"]["q"] for p in shown]))
+    alpha, stein = (land.to_array(v) for v in ([p["alpha"] for p in shown], [p["theory"]["q"] for p in shown]))
     axis.axhline(0, color=COLOURS["positional"], label="Stein's V̂")
-    gap = land.numbers([p["derivative"]["q"] for p in shown]) / stein - 1
+    gap = land.to_array([p["derivative"]["q"] for p in shown]) / stein - 1
     axis.plot(alpha, 100 * gap, color=DARK, ls="--", label="the derivative's V̂")
-    mean, error = (land.numbers([p["gamp"]["q"][what] for p in shown]) for what in ("mean", "error"))
+    mean, error = (land.to_array([p["gamp"]["q"][what] for p in shown]) for what in ("mean", "error"))
     axis.errorbar(alpha, 100 * (mean / stein - 1), 200 * error / stein, fmt="o", ms=4.5, capsize=2,
                   color=COLOURS["positional"], label="GAMP")  # fmt: skip
     axis.set(title="positional $q$, % off Stein's fixed point", xlabel=r"$\alpha = n/d$", xlim=(0, None))
@@ -147,15 +147,15 @@ def _draw_gap(axis, table):
 
 
 def main():
-    found = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("figure2", found)
-    if found.draw:
+    args = options(__doc__, draw=True, workers=True)
+    verdict = Verdict("figure2", args)
+    if args.draw:
         return draw(verdict.stored(), verdict.path(".png"))
-    size = QUICK if found.quick else SIZE
-    alphas, where = land.ALPHAS[list(size["alphas"])], folder(found, verdict.name)
+    size = QUICK if args.quick else SIZE
+    alphas, where = land.ALPHAS[list(size["alphas"])], folder(args, verdict.name)
     model, instances = ga.paper_model(OMEGA), {"d": size["d"], "n_test": size["n_test"]}
     descents = {"alpha": land.ALPHAS[list(size["gd"])], "seed": range(size["gd_seeds"]), "method": "GD"}
-    with pool(found) as executor:
+    with pool(args) as executor:
         theory = ga.sweep(model, where / "theory", alpha=alphas, executor=executor)
         bounds = ga.phase_boundaries(
             model, alphas=(land.LOWEST, land.HIGHEST), folder=where / "boundaries", executor=executor
@@ -172,28 +172,24 @@ def main():
         descent = ga.sweep(model, where / "gd", executor=executor, **descents, **instances)
         ends = ga.sweep(model, where / "lbfgs", descent="lbfgs", executor=executor, **descents, **instances)
     for name, cells in (("state evolution", theory), ("GAMP", message_passing), ("GD", descent), ("L-BFGS", ends)):
-        land.print_counts(land.rows_of(cells), name)
+        land.print_counts(land.flatten_rows(cells), name)
     lines = {name: bounds.lines[name][0]._asdict() for name in bounds.lines}
     for name, published in PUBLISHED.items():
         value, error = lines[name]["value"], lines[name]["error"]
         print(
             f"{name} = {value:.5f} ± {error:.1g}, published {published}, off by {100 * (value / published - 1):.1f} %"
         )
-    numbers = {
-        "d": size["d"], "baseline": ga.linear_baseline(model).test_error, "lines": lines,
-        **{
-            b: points(b, theory, *(land.rows_of(cells) for cells in (message_passing, descent, ends)), lines)
-            for b in land.BRANCHES
-        },
-    }  # fmt: skip
+    numbers = {"d": size["d"], "baseline": ga.linear_baseline(model).test_error, "lines": lines}
+    runs = [land.flatten_rows(cells) for cells in (message_passing, descent, ends)]
+    numbers |= {branch: summarize_branch(branch, theory, *runs, lines) for branch in land.BRANCHES}
     for branch in land.BRANCHES:
-        show(branch, numbers[branch])
-        judge(verdict, branch, numbers[branch])
+        print_branch(branch, numbers[branch])
+        check_branch(verdict, branch, numbers[branch])
     draw(numbers, verdict.path(".png"))
     verdict.end(numbers)
 
 
-def show(branch, table):
+def print_branch(branch, table):
     print(f"\n{branch}: mean over runs on the branch, ± s.e. (state evolution); * judged")
     for point in table:
         cells = []
@@ -208,7 +204,7 @@ def show(branch, table):
         print(f"{'*' if point['judged'] else ' '} α={point['alpha']:.3f}  " + "  ".join(cells) + f"  [{ends}]")
 
 
-def judge(verdict, branch, table):
+def check_branch(verdict, branch, table):
     judged = [point for point in table if point["judged"]]
     few = [p for p in judged if p["count"]["on the branch"] < 0.5 * (len(p["elsewhere"]) + p["count"]["on the branch"])]
     verdict.check(len(judged) > 0 and not few, f"{branch}: most runs end on the branch at all {len(judged)} α judged")
@@ -232,10 +228,10 @@ def judge(verdict, branch, table):
             ratio <= 1, f"{branch}: {land.SYMBOLS[key]} within its room of {what} at {len(judged)} α; "
             f"at worst {off:.1e} of {room:.1e}, at α={alpha:.3f}"
         )  # fmt: skip
-    judge_descent(verdict, branch, [point for point in judged if point["gamp_loss"]])
+    check_descent(verdict, branch, [point for point in judged if point["gamp_loss"]])
 
 
-def judge_descent(verdict, branch, table):
+def check_descent(verdict, branch, table):
     """The criterion on gradient descent and L-BFGS beside GAMP, over all instances of a branch."""
 
     def all_of(name, key):

@@ -37,7 +37,7 @@ class Size(NamedTuple):
     free_epochs: int = 100
 
 
-def histogram_data(size: Size, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def draw_data(size: Size, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Different sequences (N, L), in random order, and the counts (N, L) of their tokens."""
     rng = np.random.default_rng(seed)
     x = np.unique(rng.integers(size.alphabet, size=(size.sequences, size.length)), axis=0)
@@ -45,14 +45,14 @@ def histogram_data(size: Size, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x[:, :, None] == x[:, None, :]).sum(dim=2)
 
 
-def masks(size: Size, start: str) -> dict[str, torch.Tensor]:
+def build_masks(size: Size, start: str) -> dict[str, torch.Tensor]:
     """What is not frozen at zero: embeddings live in halves of their own, and attention sees one of these."""
     first = torch.arange(size.width) < size.width // 2
     seen = (~first if start == "positional" else first).float()
     return {"tokens": first.float()[None], "positions": (~first).float()[None], "Q": seen[:, None], "K": seen[:, None]}
 
 
-def initial_parameters(size: Size, runs: list[tuple[str, int]]) -> dict[str, torch.Tensor]:
+def draw_parameters(size: Size, runs: list[tuple[str, int]]) -> dict[str, torch.Tensor]:
     """Torch's default initialisation of every run, with zeros where its start freezes weights."""
     stacks: dict[str, list[torch.Tensor]] = {}
     for start, seed in runs:
@@ -70,13 +70,13 @@ def initial_parameters(size: Size, runs: list[tuple[str, int]]) -> dict[str, tor
             "W1": uniform(D, D, H), "b1": uniform(D, 1, H),
             "W2": uniform(H, H, size.length + 1), "b2": uniform(H, 1, size.length + 1),
         }  # fmt: skip
-        allowed = masks(size, start)
+        allowed = build_masks(size, start)
         for name, value in one.items():
             stacks.setdefault(name, []).append(value * allowed.get(name, torch.ones(1)))
     return {name: torch.stack(values) for name, values in stacks.items()}
 
 
-def attention_of(p: dict[str, torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def compute_attention(p: dict[str, torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Attention matrices (R, N, L, L), and embedded sequences (R, N L, D)."""
     R, D = p["Q"].shape[:2]
     n, L = x.shape
@@ -86,9 +86,9 @@ def attention_of(p: dict[str, torch.Tensor], x: torch.Tensor) -> tuple[torch.Ten
     return torch.softmax(scores, dim=-1).reshape(R, n, L, L), embedded
 
 
-def logits_of(p: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+def compute_logits(p: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     """Logits (R, N, L, L + 1) of the counts 0 to L."""
-    S, embedded = attention_of(p, x)
+    S, embedded = compute_attention(p, x)
     R, n, L, _ = S.shape
     D = embedded.shape[2]
     values = torch.bmm(embedded, p["U"]).reshape(R * n, L, D)
@@ -98,9 +98,9 @@ def logits_of(p: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     return torch.baddbmm(p["b2"], hidden, p["W2"]).reshape(R, n, L, L + 1)
 
 
-def losses(p: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def compute_losses(p: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy (R,) of every run."""
-    logits = logits_of(p, x)
+    logits = compute_logits(p, x)
     R, classes = logits.shape[0], logits.shape[-1]
     each = torch.nn.functional.cross_entropy(
         logits.reshape(-1, classes), y.reshape(1, -1).expand(R, -1).reshape(-1), reduction="none"
@@ -109,27 +109,27 @@ def losses(p: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torc
 
 
 @torch.no_grad()
-def measured(p: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor, chunk: int = 2000) -> dict[str, list[float]]:
+def measure(p: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor, chunk: int = 2000) -> dict[str, list[float]]:
     """Loss and accuracy of every run on sequences."""
     loss, right = 0.0, 0.0
     for first in range(0, len(x), chunk):
         a, b = x[first : first + chunk], y[first : first + chunk]
-        loss = loss + losses(p, a, b) * len(a)
-        right = right + (logits_of(p, a).argmax(dim=-1) == b).float().mean(dim=(1, 2)) * len(a)
+        loss = loss + compute_losses(p, a, b) * len(a)
+        right = right + (compute_logits(p, a).argmax(dim=-1) == b).float().mean(dim=(1, 2)) * len(a)
     return {"loss": (loss / len(x)).tolist(), "accuracy": (right / len(x)).tolist()}
 
 
 @torch.no_grad()
-def shares(p: dict[str, torch.Tensor], x: torch.Tensor, alphabet: int) -> dict[str, list[float]]:
+def explain_variance(p: dict[str, torch.Tensor], x: torch.Tensor, alphabet: int) -> dict[str, list[float]]:
     """How much of the variance of attention S_ij, i ≠ j, over sequences and pairs, positions and tokens explain.
 
     By positions: Var E[S | i, j] / Var S. By tokens: Var E[S | x_i, x_j] / Var S. They need not add to one.
     """
-    S, _ = attention_of(p, x)
+    S, _ = compute_attention(p, x)
     L = x.shape[1]
     apart = ~torch.eye(L, dtype=torch.bool, device=x.device)
     pair = (x[:, :, None] * alphabet + x[:, None, :])[:, apart].reshape(-1)
-    found: dict[str, list[float]] = {"positions": [], "tokens": []}
+    explained: dict[str, list[float]] = {"positions": [], "tokens": []}
     for each in S.double():
         entries = each[:, apart]
         total = entries.var(unbiased=False)
@@ -138,12 +138,12 @@ def shares(p: dict[str, torch.Tensor], x: torch.Tensor, alphabet: int) -> dict[s
         sums = torch.zeros(alphabet**2, dtype=torch.float64, device=x.device)
         means = sums.index_add(0, pair, entries.reshape(-1)) / counts.clamp(min=1)
         spread = (counts * (means - entries.mean()) ** 2).sum() / counts.sum()
-        found["positions"].append(float(by_place.var(unbiased=False) / total))
-        found["tokens"].append(float(spread / total))
-    return found
+        explained["positions"].append(float(by_place.var(unbiased=False) / total))
+        explained["tokens"].append(float(spread / total))
+    return explained
 
 
-def perturbed(p: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+def perturb(p: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
     """Embeddings, Q and K with a little noise."""
     numbers = torch.Generator().manual_seed(seed)
     noisy = ("tokens", "positions", "Q", "K")
@@ -172,7 +172,7 @@ class Training:
         for first in range(0, len(x), batch):
             rows = order[first : first + batch]
             self.optimizer.zero_grad()
-            each = losses(self.p, x[rows], y[rows])
+            each = compute_losses(self.p, x[rows], y[rows])
             each.sum().backward()  # runs do not share parameters
             for name, mask in (self.frozen or {}).items():
                 grad = self.p[name].grad
@@ -197,12 +197,12 @@ class Training:
         with torch.no_grad():
             for name, value in self.p.items():
                 value.copy_(torch.from_numpy(arrays[f"p.{name}"]))
-        found = self.optimizer.state_dict()
+        state = self.optimizer.state_dict()
         for key in arrays:
             if key.startswith("o."):
                 _, number, name = key.split(".")
-                found["state"].setdefault(int(number), {})[name] = torch.from_numpy(arrays[key])
-        self.optimizer.load_state_dict(found)
+                state["state"].setdefault(int(number), {})[name] = torch.from_numpy(arrays[key])
+        self.optimizer.load_state_dict(state)
         self.losses, self.epoch = arrays["losses"].tolist(), int(arrays["epoch"])
 
 
@@ -221,7 +221,7 @@ SHOWN = 4  # example sequences in the picture
 PROBES = 3000  # sequences that shares of variance are taken over
 
 
-def stored_run(path, training, x, y, batch, epochs, name):
+def resume_training(path, training, x, y, batch, epochs, name):
     """Train to the end, from what is stored of it."""
     if path.exists():
         with np.load(path, allow_pickle=False) as arrays:
@@ -236,27 +236,28 @@ def stored_run(path, training, x, y, batch, epochs, name):
     return {name: value.detach() for name, value in training.p.items()}, training.losses
 
 
-def seen(p, x, y, n_trained, alphabet):
+def measure_runs(p, x, y, n_trained, alphabet):
     """Everything that is measured of the runs."""
-    found = {"train": measured(p, x[:n_trained], y[:n_trained]), "test": measured(p, x[n_trained:], y[n_trained:])}
-    return found | {"shares": shares(p, x[n_trained : n_trained + PROBES], alphabet)}
+    measurements = {"train": measure(p, x[:n_trained], y[:n_trained]), "test": measure(p, x[n_trained:], y[n_trained:])}
+    return measurements | {"shares": explain_variance(p, x[n_trained : n_trained + PROBES], alphabet)}
 
 
-def experiment(size, seeds, folder, device):
+def run_experiment(size, seeds, folder, device):
     """All runs, before and after free training."""
     runs = [(start, seed) for start in STARTS for seed in range(seeds)]
-    x, y = (part.to(device) for part in histogram_data(size, seed=0))
+    x, y = (part.to(device) for part in draw_data(size, seed=0))
     n_trained = int(TRAINED * len(x))
     frozen = {
-        name: torch.stack([masks(size, start)[name] for start, _ in runs]).to(device) for name in masks(size, STARTS[0])
+        name: torch.stack([build_masks(size, start)[name] for start, _ in runs]).to(device)
+        for name in build_masks(size, STARTS[0])
     }
-    begin = {name: value.to(device) for name, value in initial_parameters(size, runs).items()}
+    begin = {name: value.to(device) for name, value in draw_parameters(size, runs).items()}
     training = Training(begin, frozen, seed=1)
     data = x[:n_trained], y[:n_trained], size.batch
-    before, falls = stored_run(folder / "frozen.npz", training, *data, size.frozen_epochs, "frozen, Adam")
-    shaken = perturbed(before, seed=2)
+    before, falls = resume_training(folder / "frozen.npz", training, *data, size.frozen_epochs, "frozen, Adam")
+    shaken = perturb(before, seed=2)
     free = Training(shaken, None, seed=3)
-    after, later = stored_run(folder / "free.npz", free, *data, size.free_epochs, "free, SGD")
+    after, later = resume_training(folder / "free.npz", free, *data, size.free_epochs, "free, SGD")
     norms = {
         "weights": [float(sum((before[k][r] ** 2).sum() for k in before) ** 0.5) for r in range(len(runs))],
         "moved": [
@@ -265,17 +266,18 @@ def experiment(size, seeds, folder, device):
     }
     numbers = {
         "size": size._asdict(), "runs": runs, "device": str(device), "losses": falls + later, "norms": norms,
-        "frozen": seen(before, x, y, n_trained, size.alphabet), "free": seen(after, x, y, n_trained, size.alphabet),
+        "frozen": measure_runs(before, x, y, n_trained, size.alphabet),
+        "free": measure_runs(after, x, y, n_trained, size.alphabet),
         "examples": x[n_trained : n_trained + SHOWN].tolist(),
         "attention": {
-            name: attention_of(p, x[n_trained : n_trained + SHOWN])[0][[0, seeds]].cpu().numpy()
+            name: compute_attention(p, x[n_trained : n_trained + SHOWN])[0][[0, seeds]].cpu().numpy()
             for name, p in (("frozen", before), ("free", after))
         },
     }  # fmt: skip
     return numbers
 
 
-def table(numbers):
+def format_table(numbers):
     """Table 1, with the shares of variance."""
     lines = [
         "| start | seed | phase | test accuracy | loss | by positions | by tokens | ‖θ‖ | moved |",
@@ -292,7 +294,7 @@ def table(numbers):
     return "\n".join(lines) + "\n"
 
 
-def judge(numbers, verdict):
+def check_criterion(numbers, verdict):
     """The criterion."""
     for r, (start, seed) in enumerate(numbers["runs"]):
         for phase in ("frozen", "free"):
@@ -341,18 +343,18 @@ def draw(numbers, path):
 
 
 def main():
-    found = options(__doc__, draw=True)
-    verdict = Verdict("histogram_task", found)
-    if found.draw:
+    args = options(__doc__, draw=True)
+    verdict = Verdict("histogram_task", args)
+    if args.draw:
         return draw(verdict.stored(), verdict.path(".png"))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     folder = verdict.path("_runs")
     folder.mkdir(exist_ok=True)
-    size, seeds = (QUICK, QUICK_SEEDS) if found.quick else (Size(), SEEDS)
-    numbers = experiment(size, seeds, folder, device)
-    print(table(numbers))
-    judge(numbers, verdict)
-    verdict.path(".md").write_text(table(numbers))
+    size, seeds = (QUICK, QUICK_SEEDS) if args.quick else (Size(), SEEDS)
+    numbers = run_experiment(size, seeds, folder, device)
+    print(format_table(numbers))
+    check_criterion(numbers, verdict)
+    verdict.path(".md").write_text(format_table(numbers))
     draw(numbers, verdict.path(".png"))
     verdict.end(numbers)
 

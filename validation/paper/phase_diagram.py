@@ -19,7 +19,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools import landscape as land
-from validation._tools.drawing import legend_below, two_kinds
+from validation._tools.drawing import build_branch_colormap, draw_legend
 from validation._tools.report import Verdict, options, pool
 
 PUBLISHED = {"alpha_c": 1.24, "alpha_l": 1.45}  # at ω = .3, A of the paper
@@ -37,43 +37,45 @@ LINES = (
 )
 
 
-def study(description, matrix):
+def run_study(description, matrix):
     """The script of one target; stored under names that say which."""
-    found = options(description, draw=True, workers=True)
-    verdict = Verdict("phase_diagram" + ("" if matrix == "paper" else "_other"), found)
-    if found.draw:
+    args = options(description, draw=True, workers=True)
+    verdict = Verdict("phase_diagram" + ("" if matrix == "paper" else "_other"), args)
+    if args.draw:
         return draw(verdict.stored(), verdict.path(".png"))
-    with pool(found) as executor:
-        grid, grid_time = timed(found, matrix, "grid", lambda: land.diagram(found, matrix, executor))
-        bounds, bounds_time = timed(found, matrix, "boundaries", lambda: land.boundaries(found, matrix, executor))
-    rows = land.rows_of(grid)
+    with pool(args) as executor:
+        grid, grid_time = run_timed(args, matrix, "grid", lambda: land.compute_diagram(args, matrix, executor))
+        bounds, bounds_time = run_timed(
+            args, matrix, "boundaries", lambda: land.compute_boundaries(args, matrix, executor)
+        )
+    rows = land.flatten_rows(grid)
     land.print_counts(rows, "grid")
     print(bounds)
     seconds = {"grid": grid_time, "boundaries": bounds_time}
-    numbers = tables(rows, matrix) | {
-        "matrix": matrix, "workers": found.workers, "probed": bounds.values, "seconds": seconds,
+    numbers = build_tables(rows, matrix) | {
+        "matrix": matrix, "workers": args.workers, "probed": bounds.values, "seconds": seconds,
         "lines": {name: bounds.line(name)[0] for name in bounds.lines},
         "errors": {name: bounds.line(name)[1] for name in bounds.lines},
         "notes": {name: [line.note for line in found_lines] for name, found_lines in bounds.lines.items()},
     }  # fmt: skip
-    judge(verdict, found, rows, bounds, numbers)
+    check_criterion(verdict, args, rows, bounds, numbers)
     draw(numbers, verdict.path(".png"))
     verdict.end(numbers)
 
 
-def timed(found, matrix, name, run):
+def run_timed(args, matrix, name, run):
     """A result and the seconds that it took, now or in an earlier run; NaN if several runs computed parts of it."""
-    where = land.diagram_folder(found, matrix) / name
+    where = land.get_diagram_folder(args, matrix) / name
     kept, fresh, began = where.with_suffix(".seconds"), not where.exists(), time.perf_counter()
     result = run()
     seconds = time.perf_counter() - began
-    print(f"{name}: {seconds:.0f} s with {found.workers} process(es)" + ("" if fresh else ", some of it stored before"))
+    print(f"{name}: {seconds:.0f} s with {args.workers} process(es)" + ("" if fresh else ", some of it stored before"))
     if fresh:
         kept.write_text(f"{seconds}\n")
     return result, float(kept.read_text()) if kept.exists() else np.nan
 
 
-def tables(rows, matrix):
+def build_tables(rows, matrix):
     """Losses as matrices (α, ω), NaN where a branch does not exist, and what is drawn of them."""
     alphas, omegas = (np.array(sorted({row[name] for row in rows})) for name in ("alpha", "omega"))
     empty = np.full((len(alphas), len(omegas)), np.nan)
@@ -88,12 +90,12 @@ def tables(rows, matrix):
     semantic, positional = (value[f"{branch} train_loss"] for branch in land.BRANCHES)
     deeper = (semantic <= positional) | np.isnan(positional)  # where the semantic minimum is the global one
     error = np.where(deeper, value["semantic test_error"], value["positional test_error"])
-    baseline = [ga.linear_baseline(land.model_of(matrix, omega)).test_error for omega in omegas]
+    baseline = [ga.linear_baseline(land.build_model(matrix, omega)).test_error for omega in omegas]
     return {"alphas": alphas, "omegas": omegas, "baseline": baseline, **value, "zero": zero,
             "difference": positional - semantic, "gain": np.array(baseline) - error}  # fmt: skip
 
 
-def judge(verdict, found, rows, bounds, numbers):
+def check_criterion(verdict, args, rows, bounds, numbers):
     bad = [row for row in rows if row["status"] not in ("converged", "lost")]
     verdict.check(not bad, f"{len(rows) - len(bad)} of {len(rows)} cells are solved, or known not to exist")
     for j, omega in enumerate(numbers["omegas"]):
@@ -101,7 +103,7 @@ def judge(verdict, found, rows, bounds, numbers):
         if len(alphas):
             print(f"ω = {omega:g}: all weights go to zero from both starts, at α = {alphas.round(3).tolist()}")
     verdict.check(bounds.converged, f"boundaries have the accuracy asked for: {[m for m in bounds.messages if m]}")
-    wrong, compared = disagreements(numbers)
+    wrong, compared = find_disagreements(numbers)
     verdict.check(not wrong, f"{compared} cells agree with the boundaries at their ω, but for {wrong}")
     (c, c_error), (l, l_error) = bounds.line("alpha_c"), bounds.line("alpha_l")
     order = []
@@ -117,7 +119,7 @@ def judge(verdict, found, rows, bounds, numbers):
             value, error = (part[at] for part in bounds.line(name))
             off = 100 * (value / published - 1)
             print(f"{name}(.3) = {value:.5f} ± {error:.0e}; published {published}, from which it is {off:+.1f} % off")
-    if not found.quick and found.workers == 2:
+    if not args.quick and args.workers == 2:
         for name, limit in LIMITS.items():
             seconds = numbers["seconds"][name]
             if np.isnan(seconds):
@@ -126,7 +128,7 @@ def judge(verdict, found, rows, bounds, numbers):
                 verdict.check(seconds <= limit, f"{name}: {seconds:.0f} s on two cores, at most {limit:.0f}")
 
 
-def disagreements(numbers):
+def find_disagreements(numbers):
     """Cells whose existence or sign of Δε_t is not what the boundaries at their ω say, and how many were compared."""
     wrong, compared, lines = [], 0, numbers["lines"]
     for k, omega in enumerate(numbers["probed"]):
@@ -139,7 +141,7 @@ def disagreements(numbers):
             compared += 1
             for branch in land.BRANCHES:
                 low, high = at[f"{branch}_from"], at[f"{branch}_to"]
-                expected = not (alpha < low or alpha > high) and not no_branch(numbers, branch, k)
+                expected = not (alpha < low or alpha > high) and not lacks_branch(numbers, branch, k)
                 if expected != bool(np.isfinite(numbers[f"{branch} train_loss"][i, j])):
                     wrong.append(f"α={alpha:.3f} ω={omega:g}: {branch} branch {'missing' if expected else 'there'}")
             difference = numbers["difference"][i, j]
@@ -148,33 +150,33 @@ def disagreements(numbers):
     return wrong, compared
 
 
-def no_branch(numbers, branch, k):
+def lacks_branch(numbers, branch, k):
     return "nowhere" in numbers["notes"][f"{branch}_from"][k]
 
 
 def draw(numbers, path):
-    colours = two_kinds(missing="#BBBBBB")
+    colours = build_branch_colormap(missing="#BBBBBB")
     from matplotlib.colors import CenteredNorm
 
     names = ((r"$\varepsilon_t$(positional) − $\varepsilon_t$(semantic)", "difference"),
              (r"$\varepsilon_{\rm lin} - \varepsilon_g$ of the global minimum", "gain"))  # fmt: skip
-    alphas, omegas, probed = (land.numbers(numbers[name]) for name in ("alphas", "omegas", "probed"))
+    alphas, omegas, probed = (land.to_array(numbers[name]) for name in ("alphas", "omegas", "probed"))
     with figure(path, 1, 2, (11, 5.2)) as axes:
         for axis, (title, name) in zip(axes[0], names, strict=True):
-            values = np.ma.masked_invalid(1e3 * land.numbers(numbers[name]))
+            values = np.ma.masked_invalid(1e3 * land.to_array(numbers[name]))
             mesh = axis.pcolormesh(omegas, alphas, values, cmap=colours, norm=CenteredNorm(), shading="nearest")
             axis.figure.colorbar(mesh, ax=axis, label=r"$10^{-3}$")
             i, j = np.nonzero(np.atleast_2d(numbers.get("zero", [])) == len(land.BRANCHES))  # older runs have none
             if len(i):
                 axis.plot(omegas[j], alphas[i], "x", color=DARK, ms=5, label="all weights go to zero")
             for line, label, style in LINES:
-                value, error = land.numbers(numbers["lines"][line]), land.numbers(numbers["errors"][line])
+                value, error = land.to_array(numbers["lines"][line]), land.to_array(numbers["errors"][line])
                 inside = np.where(value <= alphas.max(), value, np.nan)
                 if np.isfinite(inside).any():
                     style = {"color": DARK, "lw": 1.4} | style
                     axis.errorbar(probed, inside, error, capsize=2, label=label, **style)
             axis.set(title=title, xlabel="ω", ylabel=r"$\alpha = n/d$", ylim=(0, None))
-        legend_below(axes[0, 0], columns=4, fontsize=9)
+        draw_legend(axes[0, 0], columns=4, fontsize=9)
         name = "A = [[.6, .4], [.4, .6]]" if numbers["matrix"] == "paper" else "A = [[.3, .7], [.8, .2]]"
         axes[0, 0].figure.suptitle(
             f"{name}; blue: the semantic minimum is deeper, attention beats the linear layer; grey: no branch",
@@ -183,7 +185,7 @@ def draw(numbers, path):
 
 
 def main():
-    study(__doc__, "paper")
+    run_study(__doc__, "paper")
 
 
 if __name__ == "__main__":

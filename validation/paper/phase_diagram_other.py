@@ -6,11 +6,11 @@ At every second α and ω of `phase_diagram`, as without that symmetry averages 
 Criterion: that of `phase_diagram`.
 """
 
-from validation.paper.phase_diagram import study
+from validation.paper.phase_diagram import run_study
 
 
 def main():
-    study(__doc__, "other")
+    run_study(__doc__, "other")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from scipy.stats import binomtest
 import gamp_attention as ga
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.experiments.figures import COLOURS, GREY, figure
-from validation._tools.drawing import legend_below
+from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 
@@ -28,51 +28,51 @@ NEAR, LOSS = 0.2, 0.02  # in units of the distance of the informed minima, and o
 NAMES = {"adam": "Adam", "gd": "gradient descent", "gamp": "GAMP"}
 
 
-def place(result):
+def get_position(result):
     """(|θ|/σ, σ|m_1|), which is √q times the cosines of the angles with Q* and p_1, and the loss."""
     values = result.overlaps.scalars()
     return np.array([abs(float(values["theta"])) / SIGMA, abs(float(values["m"])) * SIGMA]), result.train_loss
 
 
-def sort(result, informed):
+def classify(result, informed):
     """Which of the informed minima a minimum is like."""
     if not result.converged:
         return "not converged"
-    (at, loss), apart = place(result), np.linalg.norm(informed["semantic"][0] - informed["positional"][0])
+    (at, loss), apart = get_position(result), np.linalg.norm(informed["semantic"][0] - informed["positional"][0])
     for name, (where, lowest) in informed.items():
         if np.linalg.norm(at - where) < NEAR * apart and abs(loss / lowest - 1) < LOSS:
             return name
     return "neither"
 
 
-def trial(d, seed):
+def run_trial(d, seed):
     """One instance: its two informed minima, and where each optimiser ends from one random start."""
     data = ga.sample(ga.paper_model(OMEGA), d, ALPHA, seed)
-    found = {name: ga.minimize_risk(data, name, "exact", "lbfgs") for name in ("semantic", "positional")}
-    informed = {name: place(result) for name, result in found.items()}
+    results = {name: ga.minimize_risk(data, name, "exact", "lbfgs") for name in ("semantic", "positional")}
+    informed = {name: get_position(result) for name, result in results.items()}
     start = initial_weights(data, "random", np.random.default_rng([seed, 7]))
     row = {"informed": {name: [*where.tolist(), loss] for name, (where, loss) in informed.items()}}
-    row["informed converged"] = [result.converged for result in found.values()]
+    row["informed converged"] = [result.converged for result in results.values()]
     row["lowest"] = min(informed, key=lambda name: informed[name][1])
     for name, steps in STEPS.items():
         walked = ga.minimize_risk(data, start, "exact", name, max_iter=steps)
         end = ga.minimize_risk(data, walked.Q, "exact", "lbfgs")
-        (theta, m), loss = place(end)
+        (theta, m), loss = get_position(end)
         row[name] = {
-            "end": sort(end, informed), "theta": theta, "m": m, "train_loss": loss, "status": end.status.value,
+            "end": classify(end, informed), "theta": theta, "m": m, "train_loss": loss, "status": end.status.value,
             "gradient_norm": end.gradient_norm, "walked_gradient_norm": walked.gradient_norm,
             "moved": float(np.linalg.norm(end.Q - walked.Q) / np.sqrt(d)),
         }  # fmt: skip
     end = ga.run_gamp(data, start, "exact", max_iter=1000)
-    (theta, m), loss = place(end)
+    (theta, m), loss = get_position(end)
     row["gamp"] = {
-        "end": sort(end, informed), "theta": theta, "m": m, "train_loss": loss, "status": end.status.value,
+        "end": classify(end, informed), "theta": theta, "m": m, "train_loss": loss, "status": end.status.value,
         "gradient_norm": end.gradient_norm, "n_iter": end.n_iter,
     }  # fmt: skip
     return row
 
 
-def fractions(rows):
+def count_ends(rows):
     """Share of each end by d and optimiser, with its interval, and how often it lies below both informed minima."""
     table = []
     for d in sorted({row["d"] for row in rows}):
@@ -92,7 +92,7 @@ def fractions(rows):
     return table
 
 
-def markdown(table):
+def format_table(table):
     lines = [
         "| d | optimiser | runs | semantic | positional | neither | not converged | below both informed minima |",
         "|---|---|---|---|---|---|---|---|",
@@ -127,31 +127,31 @@ def draw(rows, table, path):
                 axis.plot(got["m"], got["theta"], "o", ms=4, mfc="none", color=colours.get(got["end"], "black"))
             axis.set(xlabel=r"$\sigma |m_1|$", ylabel=r"$|\theta|/\sigma$")
         axes[0, 0].set_ylabel("share of the runs, 95 % interval")
-        legend_below(axes[0, 0], columns=len(ENDS))
+        draw_legend(axes[0, 0], columns=len(ENDS))
         axes[0, 0].figure.suptitle(
             f"Random starts, ω = {OMEGA:g}, α = {ALPHA:g}. Below, d = {sizes[-1]}: ends; × minima of informed starts"
         )
 
 
 def main():
-    found = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("random_starts", found)
-    if found.draw:
+    args = options(__doc__, draw=True, workers=True)
+    verdict = Verdict("random_starts", args)
+    if args.draw:
         return draw(verdict.stored()["rows"], verdict.stored()["table"], verdict.path(".png"))
-    sizes = QUICK_SEEDS if found.quick else SEEDS
+    sizes = QUICK_SEEDS if args.quick else SEEDS
     plan = [{"d": d, "seed": seed} for d, seeds in sizes.items() for seed in range(seeds)]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, verdict.name), trial, plan, executor)
-    table = fractions(rows)
-    print(markdown(table))
+    with pool(args) as executor:
+        rows = run_trials(folder(args, verdict.name), run_trial, plan, executor)
+    table = count_ends(rows)
+    print(format_table(table))
     verdict.check(len(rows) == len(plan), f"{len(rows)} of {len(plan)} instances were finished")
     ends = [row[name]["end"] for row in rows for name in NAMES]
     at_zero = np.mean([end in ENDS for end in ends])
     verdict.check(at_zero >= 0.95, f"{at_zero:.1%} of {len(ends)} runs end at zero gradient")
-    for name in () if found.quick else ("adam", "gamp"):
+    for name in () if args.quick else ("adam", "gamp"):
         kinds = {row[name]["end"] for row in rows if row["d"] == 100} & {"semantic", "positional"}
         verdict.check(len(kinds) == 2, f"{NAMES[name]} finds {' and '.join(sorted(kinds))} minima at d = 100")
-    verdict.path(".md").write_text(markdown(table))
+    verdict.path(".md").write_text(format_table(table))
     draw(rows, table, verdict.path(".png"))
     verdict.end({"table": table, "rows": rows})
 

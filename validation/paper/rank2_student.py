@@ -15,7 +15,7 @@ points of rank 1, to 1e-6, with higher losses.
 import numpy as np
 
 from validation.paper._architectures.instances import EQUAL, ORDERS, SLICE
-from validation.paper._architectures.study import MIN_SHARE, by_alpha, main
+from validation.paper._architectures.study import MIN_SHARE, group_by_alpha, main
 
 NEAR, SAME = 1.01, 1e-6
 
@@ -28,7 +28,7 @@ def own_checks(verdict, study):
     below = np.mean([low <= (1 + SAME) * rank1 for low, rank1 in zip(lowest, plain, strict=True)])
     verdict.check(below >= 0.95, f"no higher than the minima of rank 1 in {below:.1%}")
     alpha = study.size["alphas"][-1]
-    last = by_alpha(study.rows, SLICE)[alpha]
+    last = group_by_alpha(study.rows, SLICE)[alpha]
     noisy = [[row[name]["train_loss"] for name in (*ORDERS, "mixed")] for row in last]
     same = np.mean([max(ends) <= (1 + SAME) * min(ends) for ends in noisy])
     verdict.check(same >= MIN_SHARE, f"α={alpha:g}: starts with noise end at one minimum in {same:.0%}")

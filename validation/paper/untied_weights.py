@@ -9,12 +9,12 @@ Criterion here: α_c is within 3 standard errors plus α_c/√d of state evoluti
 tied weights by more than 3 errors, as the paper reports.
 """
 
-from validation.paper._architectures.study import judge_lines, judge_shift, main
+from validation.paper._architectures.study import check_lines, check_shift, main
 
 
 def own_checks(verdict, study):
-    judge_lines(verdict, study)
-    judge_shift(verdict, study, later=True)
+    check_lines(verdict, study)
+    check_shift(verdict, study, later=True)
 
 
 if __name__ == "__main__":

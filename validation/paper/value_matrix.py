@@ -10,7 +10,7 @@ evolution and, at ω = .3, of α_c without a value matrix on the same samples.
 
 import numpy as np
 
-from validation.paper._architectures.study import judge_lines, judge_shift, main
+from validation.paper._architectures.study import check_lines, check_shift, main
 
 
 def own_checks(verdict, study):
@@ -18,8 +18,8 @@ def own_checks(verdict, study):
     gains = [study.size["d"] * (plain["train_loss"] - end["train_loss"]) for end, plain in pairs]
     spikes = [end["spike"] for end, _ in pairs]
     print(f"semantic starts: median gain of risk {np.median(gains):.3g}, of norms of UWᵀ {np.median(spikes):.3g}")
-    judge_lines(verdict, study)
-    judge_shift(verdict, study, later=False)
+    check_lines(verdict, study)
+    check_shift(verdict, study, later=False)
 
 
 if __name__ == "__main__":

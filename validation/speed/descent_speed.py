@@ -19,7 +19,7 @@ import gamp_attention as ga
 from gamp_attention.damping import DAMPING
 from gamp_attention.experiments.figures import COLOURS, figure
 from validation._tools import landscape as land
-from validation._tools.drawing import legend_below
+from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options
 from validation._tools.resumable import run_trials
 
@@ -29,21 +29,21 @@ NEAR, SAME, HIGHER = 1e-4, 1e-4, 1e-6  # relative loss of descent, ‖ΔQ‖/√
 DEEPER = 0.75  # of the cases on the positional branch
 
 
-def timed(solver, *arguments, **options):
+def measure_time(solver, *arguments, **options):
     began = time.perf_counter()
     return solver(*arguments, **options), time.perf_counter() - began
 
 
-def trial(alpha, omega, branch, d, steps, seed):
+def run_trial(alpha, omega, branch, d, steps, seed):
     """One instance: every solver's iterations, seconds, loss, gradient and distance to GAMP's minimum."""
     data = ga.sample(ga.paper_model(omega), d, alpha, seed)
     ga.run_gamp(data, branch, "exact", max_iter=2)  # compiles
     ga.minimize_risk(data, branch, "exact", "lbfgs", max_iter=1)  # imports torch
-    gamp, seconds = timed(ga.run_gamp, data, branch, "exact", damping=DAMPING[branch])
+    gamp, seconds = measure_time(ga.run_gamp, data, branch, "exact", damping=DAMPING[branch])
     row = {"gamp": {"iterations": gamp.n_iter, "settling": gamp.n_settle, "seconds": seconds}}
     results = {"gamp": gamp}
     for name, method, most in (("lbfgs", "lbfgs", 5000), ("gd", "gd", steps)):
-        results[name], seconds = timed(ga.minimize_risk, data, branch, "exact", method, max_iter=most)
+        results[name], seconds = measure_time(ga.minimize_risk, data, branch, "exact", method, max_iter=most)
         row[name] = {"iterations": results[name].n_iter, "seconds": seconds}
     for name, result in results.items():
         distance = min(np.linalg.norm(result.Q - sign * gamp.Q) for sign in (1, -1)) / np.sqrt(d)
@@ -57,18 +57,18 @@ def trial(alpha, omega, branch, d, steps, seed):
     return row
 
 
-def above(row):
+def compute_excess(row):
     """The loss of GAMP above that of L-BFGS, relative."""
     return row["gamp"]["train_loss"] / row["lbfgs"]["train_loss"] - 1
 
 
-def one_minimum(alpha, omega, branch):
+def predict_one_minimum(alpha, omega, branch):
     """Whether state evolution has the branch, with replica symmetry consistent."""
     se = ga.solve_state_evolution(ga.paper_model(omega), alpha, branch, rtol=1e-3, stability=False)
     return {"status": se.status.value, "validity": se.validity, "one": bool(se.converged and se.consistent)}
 
 
-def markdown(rows):
+def format_table(rows):
     """One line for each point and branch."""
     heads = (
         "α", "ω", "branch", "GAMP, iterations", "s", "L-BFGS, steps", "s", "one minimum", "GAMP's loss above, %",
@@ -83,7 +83,7 @@ def markdown(rows):
             + (f" + {gamp['settling']}" if gamp["settling"] else "")
             + f" ({gamp['status']}) | {gamp['seconds']:.2f} | {quasi['iterations']} ({quasi['status']}) "
             f"| {quasi['seconds']:.2f} | {'yes' if quasi['distance'] < SAME else 'no'}"
-            f"{' (expected)' if row['one'] else ''} | {round(100 * above(row), 4) + 0:.2g} "
+            f"{' (expected)' if row['one'] else ''} | {round(100 * compute_excess(row), 4) + 0:.2g} "
             f"| {steps if steps is not None else '> ' + str(gd['iterations'])} "
             f"| {per_step * (steps if steps is not None else gd['iterations']):.1f} | {gd['gradient_norm']:.0e} |"
         )
@@ -107,23 +107,23 @@ def draw(rows, path):
                     axis.semilogy(*np.array(values).T, style, color=COLOURS[branch], label=label, mfc="white", ms=4)
                 axis.set(title=f"ω = {omega:g}", xlabel="α")
             line[0].set_ylabel(f"{branch} branch, seconds", color=COLOURS[branch])
-        legend_below(axes[0, 0], columns=min(len(styles), len(omegas)))
+        draw_legend(axes[0, 0], columns=min(len(styles), len(omegas)))
 
 
 def main():
-    found = options(__doc__)
-    verdict = Verdict("descent_speed", found)
-    d, steps = (QUICK_D, QUICK_STEPS) if found.quick else (D, STEPS)
-    alphas, omegas = ((0.5, 2.0), (0.3,)) if found.quick else (ALPHAS, OMEGAS)
+    args = options(__doc__)
+    verdict = Verdict("descent_speed", args)
+    d, steps = (QUICK_D, QUICK_STEPS) if args.quick else (D, STEPS)
+    alphas, omegas = ((0.5, 2.0), (0.3,)) if args.quick else (ALPHAS, OMEGAS)
     plan = [
         {"alpha": alpha, "omega": omega, "branch": branch, "d": d, "steps": steps, "seed": 0}
         for omega in omegas for alpha in alphas for branch in land.BRANCHES
     ]  # fmt: skip
-    rows = run_trials(folder(found, verdict.name), trial, plan)
+    rows = run_trials(folder(args, verdict.name), run_trial, plan)
     places = [{key: row[key] for key in ("alpha", "omega", "branch")} for row in rows]
-    expected = run_trials(folder(found, "descent_speed_theory"), one_minimum, places)
+    expected = run_trials(folder(args, "descent_speed_theory"), predict_one_minimum, places)
     rows = [row | {"one": each["one"], "state evolution": each} for row, each in zip(rows, expected, strict=True)]
-    print(markdown(rows))
+    print(format_table(rows))
     verdict.check(len(rows) == len(plan), f"{len(rows)} of {len(plan)} cases were finished")
     both = [row for row in rows if row["gamp"]["converged"] and row["lbfgs"]["converged"]]
     clear = [row for row in both if row["one"]]
@@ -132,11 +132,11 @@ def main():
         apart < SAME, f"one minimum where replica symmetry is consistent, {len(clear)} cases: within {apart:.1e}"
     )
     unclear = [row for row in both if row["branch"] == "positional"]
-    deeper = np.mean([above(row) <= HIGHER for row in unclear])
+    deeper = np.mean([compute_excess(row) <= HIGHER for row in unclear])
     verdict.check(
         deeper >= DEEPER, f"GAMP's minimum is not the higher one in {deeper:.0%} of {len(unclear)}, positional branch"
     )
-    verdict.path(".md").write_text(markdown(rows))
+    verdict.path(".md").write_text(format_table(rows))
     draw(rows, verdict.path(".png"))
     verdict.end({"rows": rows})
 

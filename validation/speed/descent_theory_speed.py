@@ -22,7 +22,7 @@ QUICK = {30: 512, 60: 512}
 MINUTE, CORES = 60.0, 2
 
 
-def timed(n_iter, n_paths):
+def measure_time(n_iter, n_paths):
     """Seconds by the clock and of all threads, and the memory of the paths."""
     clock, work = time.perf_counter(), time.process_time()
     ga.trajectory(ga.paper_model(), 1.5, "positional", n_iter=n_iter, n_paths=n_paths, **HOW)
@@ -33,13 +33,13 @@ def timed(n_iter, n_paths):
 
 
 def main():
-    found = options(__doc__)
-    verdict = Verdict("descent_theory_speed", found)
-    timed(2, 64)  # compiles
-    rows = [timed(n_iter, n_paths) for n_iter, n_paths in (QUICK if found.quick else SIZES).items()]
+    args = options(__doc__)
+    verdict = Verdict("descent_theory_speed", args)
+    measure_time(2, 64)  # compiles
+    rows = [measure_time(n_iter, n_paths) for n_iter, n_paths in (QUICK if args.quick else SIZES).items()]
     for row in rows:
-        told = "{n_iter} steps of two times {n_paths} paths, {bytes:.2g} bytes, {peak:.2g} in all".format(**row)
-        print(f"{told}: {row['cpu_seconds']:.1f} s of processors, {row['seconds']:.1f} s by the clock")
+        text = "{n_iter} steps of two times {n_paths} paths, {bytes:.2g} bytes, {peak:.2g} in all".format(**row)
+        print(f"{text}: {row['cpu_seconds']:.1f} s of processors, {row['seconds']:.1f} s by the clock")
     last = rows[-1]["cpu_seconds"] / CORES
     words = f"{rows[-1]['n_iter']} steps of two times {rows[-1]['n_paths']} paths"
     verdict.check(last <= MINUTE, f"{words}: {last:.0f} s of each of {CORES} cores")

@@ -29,7 +29,7 @@ from gamp_attention.data.starts import initial_weights
 from gamp_attention.experiments.figures import figure
 from gamp_attention.gamp.step import GampState, gamp_step
 from validation._tools.report import Verdict, options
-from validation._tools.resumable import kept_parts
+from validation._tools.resumable import complete_parts
 
 ALPHA, PAUSE = 1.5, 0.03
 # on one thread the time of the processor, so that what else the machine does counts less
@@ -38,7 +38,7 @@ SHORT, LONG, RUNS = 10, 40, 3  # iterations of two runs, whose difference is mea
 IN_CACHE = 16  # rows
 
 
-def alternate(tasks, repeats):
+def measure_in_turns(tasks, repeats):
     """Median and minimum of the seconds of each task. Tasks take turns, and each is run once before."""
     seconds = {name: [] for name in tasks}
     for turn in range(repeats + 1):
@@ -51,7 +51,7 @@ def alternate(tasks, repeats):
     return {name: (float(np.median(values)), min(values)) for name, values in seconds.items()}
 
 
-def warm_state(data, branch, n_iter=25):
+def build_state(data, branch, n_iter=25):
     """A state in the middle of a run, its minima held."""
     state = ga.initial_state(data, initial_weights(data, branch))
     for t in range(n_iter):
@@ -59,29 +59,29 @@ def warm_state(data, branch, n_iter=25):
     return state
 
 
-def iteration(quick):
+def measure_iteration(quick):
     """Time of an iteration over the time of one X @ Q."""
     d, repeats, rows = 1000 if quick else 4000, 5 if quick else 15, {}
     for dtype in ("float64", "float32"):
         data = ga.sample(ga.paper_model(), d, ALPHA, seed=0, dtype=dtype)
         X = data.tokens.reshape(-1, d)
-        state = warm_state(data, "semantic")
+        state = build_state(data, "semantic")
         Q = state.Q.astype(dtype)
-        seconds = alternate(
+        seconds = measure_in_turns(
             {
                 "product": lambda X=X, Q=Q: X @ Q,
                 "held": lambda data=data, state=state: gamp_step(data, "asymptotic", state, 0.3, hold=True),
                 "global": lambda data=data, state=state: gamp_step(data, "asymptotic", state, 0.3),
-                "prox": lambda data=data, state=state: prox(data, state),
+                "prox": lambda data=data, state=state: run_prox(data, state),
                 "risk": lambda data=data, state=state: risk_at(data, state.Q, "asymptotic"),
                 "stream": lambda X=X: np.dot(X.ravel(), X.ravel()),
-                "loops": lambda X=X, state=state: loops(X, state.Q, 1),
-                "cached": lambda X=X, state=state: loops(X[:IN_CACHE], state.Q, len(X) // IN_CACHE),
+                "loops": lambda X=X, state=state: run_loops(X, state.Q, 1),
+                "cached": lambda X=X, state=state: run_loops(X[:IN_CACHE], state.Q, len(X) // IN_CACHE),
             },
             repeats,
         )
         median, least = seconds["product"]
-        run = min(of_a_run(data) for _ in range(RUNS))
+        run = min(measure_run(data) for _ in range(RUNS))
         bandwidth = X.nbytes / seconds["stream"][1]
         rows[dtype] = {"d": d, **{name: s / median for name, (s, _) in seconds.items()}, "seconds": seconds}
         rows[dtype]["least"] = {name: s / least for name, (_, s) in seconds.items()} | {"run": run / least}
@@ -89,7 +89,7 @@ def iteration(quick):
     return rows
 
 
-def of_a_run(data):
+def measure_run(data):
     """Seconds of an iteration, from two runs of `run_gamp` that differ in their number alone."""
     times = []
     for n_iter in (SHORT, LONG):
@@ -99,14 +99,14 @@ def of_a_run(data):
     return (times[1] - times[0]) / (LONG - SHORT)
 
 
-def loops(X, Q, repeats):
+def run_loops(X, Q, repeats):
     """The loops of a pass by themselves: fields of all rows along Q, and two sums of the rows."""
     columns, sums = np.ascontiguousarray(Q.T, dtype=float), np.zeros((2 * Q.shape[1], len(Q)))
-    _loops(repeats, X, columns, np.zeros((ROWS.rows, len(columns))), np.ones((ROWS.rows, len(sums))), sums)
+    _run_loops(repeats, X, columns, np.zeros((ROWS.rows, len(columns))), np.ones((ROWS.rows, len(sums))), sums)
 
 
 @field_kernel
-def _loops(repeats, rows, columns, fields, weights, sums):
+def _run_loops(repeats, rows, columns, fields, weights, sums):
     last = rows.shape[0] - rows.shape[0] % ROWS.rows - ROWS.rows
     for _ in range(repeats):
         for first in range(0, last + 1, ROWS.rows):
@@ -116,12 +116,12 @@ def _loops(repeats, rows, columns, fields, weights, sums):
             add_up(first, ahead, rows, weights, sums)
 
 
-def prox(data, state):
+def run_prox(data, state):
     """The proximal steps of an iteration alone; a state's centres are near its minimisers."""
     return ga.denoise(data.loss, data.terms("asymptotic").params, state.z - state.D, state.V, state.z, hold=True)
 
 
-def growth(quick):
+def measure_growth(quick):
     """Seconds of an iteration against d, n, L and r, and exponents."""
     base = {"d": 400 if quick else 1000, "n": 6000, "L": 2, "r": 1}
     sizes = {"d": (250, 500, 1000, 2000, 4000), "n": (1500, 3000, 6000, 12000, 24000), "L": (2, 4, 8), "r": (1, 2, 4)}
@@ -129,7 +129,7 @@ def growth(quick):
         base["n"], sizes = 400, {"d": (200, 400, 800), "L": (2, 3), "r": (1, 2)}
     rows = {}
     for name, values in sizes.items():
-        found = []
+        medians = []
         for value in values:
             at = {**base, name: value}
             model = ga.attention_model(at["L"], at["r"], 1)
@@ -139,9 +139,9 @@ def growth(quick):
                 state, _ = gamp_step(data, "asymptotic", state, 0.3, hold=t >= 4)
             held = GampState(state.Q, state.V, state.D, state.z)
             task = {"s": lambda d=data, s=held: gamp_step(d, "asymptotic", s, 0.3, hold=True)}
-            found.append(alternate(task, 5)["s"][0])
-        slope = np.polyfit(np.log(values[-3:]), np.log(found[-3:]), 1)[0]  # where fixed costs count least
-        rows[name] = {"sizes": list(values), "seconds": found, "exponent": float(slope), "base": base}
+            medians.append(measure_in_turns(task, 5)["s"][0])
+        slope = np.polyfit(np.log(values[-3:]), np.log(medians[-3:]), 1)[0]  # where fixed costs count least
+        rows[name] = {"sizes": list(values), "seconds": medians, "exponent": float(slope), "base": base}
     return rows
 
 
@@ -150,19 +150,19 @@ INSTANCES = 5  # solved
 RATIOS = "evaluations", "over_lbfgs", "with_verdict"
 
 
-def descend(data, start):
+def run_lbfgs(data, start):
     """L-BFGS-B until the gradient norm is at most TOL: evaluations, and seconds until then."""
-    began, found = clock(), {}
+    began, row = clock(), {}
 
     class Reached(Exception):
         pass
 
     def value_and_gradient(x):
         at = risk_at(data, x.reshape(start.shape), "asymptotic")
-        found["n"] = found.get("n", 0) + 1
-        found["norm"] = gradient_norm(data, at.gradient)
-        found["loss"] = at.train_loss
-        if found["norm"] <= TOL:
+        row["n"] = row.get("n", 0) + 1
+        row["norm"] = gradient_norm(data, at.gradient)
+        row["loss"] = at.train_loss
+        if row["norm"] <= TOL:
             raise Reached
         return at.train_loss * data.dim, at.gradient.ravel()
 
@@ -171,10 +171,10 @@ def descend(data, start):
         minimize(value_and_gradient, start.ravel(), jac=True, method="L-BFGS-B", options=limits)
     except Reached:
         pass
-    return {**found, "s": clock() - began}
+    return {**row, "s": clock() - began}
 
 
-def message_passing(data, start, **options):
+def run_message_passing(data, start, **options):
     """A run, and the seconds until it was at the critical point: what is found out about it there comes after."""
     began, reached = clock(), []
     run = ga.run_gamp(data, start, "asymptotic", callback=lambda *_: reached.append(clock()), **options)
@@ -182,7 +182,7 @@ def message_passing(data, start, **options):
     return run, whole if run.n_settle else reached[-1] - began
 
 
-def torch_seconds(data, branch, steps):
+def measure_torch(data, branch, steps):
     """Seconds of `steps` steps of the paper's descent, without the overheads of starting and ending."""
     times = []
     for n in (2, 2 + steps):
@@ -192,20 +192,20 @@ def torch_seconds(data, branch, steps):
     return times[1] - times[0]
 
 
-def solution(d, quick):
+def measure_solution(d, quick):
     """Time to a critical point, beside L-BFGS-B and the paper's descent; medians over instances."""
     rows = {}
     for branch in ("semantic", "positional"):
-        found = []
+        instances = []
         for seed in range(1 if quick else INSTANCES):
             data = ga.sample(ga.paper_model(), d, ALPHA, seed=seed)
             start = initial_weights(data, branch)
             ga.run_gamp(data, start, "asymptotic", max_iter=2)  # compiled and imported
             risk_at(data, start, "asymptotic")
             tasks = {
-                "gamp": lambda data=data, start=start: message_passing(data, start),
-                "lbfgs": lambda data=data, start=start: descend(data, start),
-                "damped": lambda data=data, start=start: message_passing(data, start, accelerate=False),
+                "gamp": lambda data=data, start=start: run_message_passing(data, start),
+                "lbfgs": lambda data=data, start=start: run_lbfgs(data, start),
+                "damped": lambda data=data, start=start: run_message_passing(data, start, accelerate=False),
             }
             ends, seconds = {}, {}
             for name, task in tasks.items():
@@ -214,7 +214,7 @@ def solution(d, quick):
                 ends[name] = task()
                 seconds[name] = clock() - began
             (gamp, reached), (damped, _), lbfgs = ends["gamp"], ends["damped"], ends["lbfgs"]
-            found.append({
+            instances.append({
                 "seed": seed, "status": gamp.status.value, "n_iter": gamp.n_iter, "n_settle": gamp.n_settle,
                 "norm": gamp.gradient_norm, "loss": gamp.train_loss, "n_damped": damped.n_iter, "lbfgs": lbfgs,
                 "evaluations": (gamp.n_iter + 1 + gamp.n_settle) / lbfgs["n"], "reached": reached,
@@ -224,14 +224,19 @@ def solution(d, quick):
         data = ga.sample(ga.paper_model(), d, ALPHA, seed=0)
         ga.minimize_risk(data, branch, "asymptotic", method="gd", max_iter=2, tol=0)
         steps = 20 if quick else 200_000 // d
-        torch = torch_seconds(data, branch, steps) / steps * STEPS
+        torch = measure_torch(data, branch, steps) / steps * STEPS
         median = {
-            "n_iter": float(np.median([row["n_iter"] for row in found])),
-            "n_lbfgs": float(np.median([row["lbfgs"]["n"] for row in found])),
-            **{name: float(np.median([row[name] for row in found])) for name in RATIOS},
-            "torch_over": torch / float(np.median([row["seconds"]["gamp"] for row in found])),
+            "n_iter": float(np.median([row["n_iter"] for row in instances])),
+            "n_lbfgs": float(np.median([row["lbfgs"]["n"] for row in instances])),
+            **{name: float(np.median([row[name] for row in instances])) for name in RATIOS},
+            "torch_over": torch / float(np.median([row["seconds"]["gamp"] for row in instances])),
         }
-        rows[branch] = {"d": d, "norm": max(row["norm"] for row in found), "torch": torch, "instances": found} | median
+        rows[branch] = {
+            "d": d,
+            "norm": max(row["norm"] for row in instances),
+            "torch": torch,
+            "instances": instances,
+        } | median
     return rows
 
 
@@ -248,7 +253,7 @@ ITERATION = {"float64": 1.4, "float32": 1.6}  # targets
 TICKS = tuple(lead * 10**power for power in range(6) for lead in (1, 2, 5))  # ms
 
 
-def draw(path, rows, what="ms an iteration", across=4):
+def draw_growth(path, rows, what="ms an iteration", across=4):
     down = -(-len(rows) // across)
     with figure(path, down, min(len(rows), across), (2.4 * min(len(rows), across), 2.4 * down)) as axes:
         for axis, (name, row) in zip(axes.ravel(), rows.items(), strict=False):
@@ -273,7 +278,7 @@ def _label(value):
     return f"1e{power:.0f}" if power >= 4 and power == int(power) else f"{value:g}"
 
 
-def table(numbers):
+def format_table(numbers):
     """The lines of the docs' table."""
     lines = ["| measured | reached | target |", "|---|---|---|"]
     for dtype, row in numbers.get("iteration", {}).items():
@@ -289,8 +294,8 @@ def table(numbers):
             where, each = f"d = {row['d']}, {branch}", [one["over_lbfgs"] for one in row["instances"]]
             lines.append(f"| evaluations of GAMP over L-BFGS-B, {where} | {row['evaluations']:.2f} ({counts}) | 0.5 |")
             spread = f"{min(each):.2f} to {max(each):.2f} in {len(each)} instances; {row['with_verdict']:.2f} with"
-            told = f"{row['over_lbfgs']:.2f} ({spread} what is told of the end)"
-            lines.append(f"| time of GAMP over L-BFGS-B, {where} | {told} | 0.6 |")
+            text = f"{row['over_lbfgs']:.2f} ({spread} what is told of the end)"
+            lines.append(f"| time of GAMP over L-BFGS-B, {where} | {text} | 0.6 |")
             lines.append(f"| torch descent over GAMP, {where} | {row['torch_over']:.0f} | 100 |")
     for name, row in numbers.get("memory", {}).items():
         lines.append(f"| peak memory over the tokens', d = {row['d']}, {name} | {row['peak']:.2f} | 1.1 + state |")
@@ -314,7 +319,7 @@ print((peak() - before) / data.tokens.nbytes, (state.Q.nbytes + 3 * state.D.nbyt
 """
 
 
-def memory(quick):
+def measure_memory(quick):
     """Peak resident memory of sampling and a run, over the size of the tokens."""
     rows, d = {}, 1000 if quick else 4000
     for dtype in ("float64", "float32"):
@@ -326,34 +331,34 @@ def memory(quick):
 
 
 def main():
-    found = options(__doc__)
-    verdict = Verdict("gamp_speed", found)
+    args = options(__doc__)
+    verdict = Verdict("gamp_speed", args)
     parts = {
-        "iteration": lambda: iteration(found.quick),
-        "solution 1000": lambda: solution(300 if found.quick else 1000, found.quick),
-        "solution 4000": lambda: {} if found.quick else solution(4000, found.quick),
-        "memory": lambda: memory(found.quick),
-        "growth": lambda: growth(found.quick),
+        "iteration": lambda: measure_iteration(args.quick),
+        "solution 1000": lambda: measure_solution(300 if args.quick else 1000, args.quick),
+        "solution 4000": lambda: {} if args.quick else measure_solution(4000, args.quick),
+        "memory": lambda: measure_memory(args.quick),
+        "growth": lambda: measure_growth(args.quick),
     }
-    numbers = kept_parts(verdict.path("_parts.json"), parts)
-    print(table(numbers))
+    numbers = complete_parts(verdict.path("_parts.json"), parts)
+    print(format_table(numbers))
     for dtype, row in numbers["iteration"].items():
-        limit, ratio = 5.0 if found.quick else ITERATION[dtype], row["least"]["run"]
+        limit, ratio = 5.0 if args.quick else ITERATION[dtype], row["least"]["run"]
         verdict.check(ratio <= limit, f"{dtype}: an iteration takes {ratio:.2f} of one X @ Q (<= {limit})")
     for key in ("solution 1000", "solution 4000"):
         for branch, row in numbers[key].items():
             where = f"d = {row['d']}, {branch}"
             verdict.check(row["norm"] <= TOL, f"{where}: gradient norm {row['norm']:.1e} at most")
-            if not found.quick:
+            if not args.quick:
                 ratio, faster, share = row["over_lbfgs"], row["torch_over"], row["evaluations"]
                 verdict.check(share <= 0.5, f"{where}: {share:.2f} of L-BFGS-B's evaluations (<= 0.5)")
                 verdict.check(ratio <= 0.6, f"{where}: {ratio:.2f} of L-BFGS-B's time (<= 0.6)")
                 verdict.check(faster >= 100, f"{where}: {faster:.0f} times faster than torch (>= 100)")
     for name, row in numbers["memory"].items():
-        limit = 1.1 + row["state"] + (1.0 if found.quick else 0.0)
+        limit = 1.1 + row["state"] + (1.0 if args.quick else 0.0)
         verdict.check(row["peak"] <= limit, f"{name}: peak {row['peak']:.2f} of the data (<= {limit:.2f})")
-    draw(verdict.path(".png"), numbers["growth"])
-    verdict.path(".md").write_text(table(numbers))
+    draw_growth(verdict.path(".png"), numbers["growth"])
+    verdict.path(".md").write_text(format_table(numbers))
     verdict.end(numbers)
 
 

@@ -27,13 +27,13 @@ PROBLEMS = {
 MOST, MOST_PATH, MOST_ERRORS = 1.0, 7.0, 2.5
 
 
-def seconds(function):
+def measure_seconds(function):
     began = time.process_time()
     function()
     return time.process_time() - began
 
 
-def measured(problem, d, repeats, with_path):
+def measure(problem, d, repeats, with_path):
     """Least processor time of each, on one instance."""
     make, alpha = PROBLEMS[problem]
     data = ga.sample(make(), d=d, alpha=alpha, seed=0)
@@ -55,11 +55,11 @@ def measured(problem, d, repeats, with_path):
     for turn in range(repeats + 1):  # the first compiles
         for name, work in works.items():
             if name not in ("training", "path") or turn < 2:
-                times[name] += [seconds(work)]
+                times[name] += [measure_seconds(work)]
     return {"problem": problem, "d": d} | {name: min(each[1:]) for name, each in times.items()}
 
 
-def table(rows):
+def format_table(rows):
     lines = [
         "| problem | d | run, s | eight starts, s | leave-one-out | formula alone | cavity fields, corrected "
         "| path of 20 λ | its training alone |",
@@ -74,10 +74,10 @@ def table(rows):
 
 
 def main():
-    found = options(__doc__)
-    verdict, quick = Verdict("leave_one_out_speed", found), found.quick
+    args = options(__doc__)
+    verdict, quick = Verdict("leave_one_out_speed", args), args.quick
     rows = [
-        measured(problem, d, 2 if quick else REPEATS, not quick or problem == "attention")
+        measure(problem, d, 2 if quick else REPEATS, not quick or problem == "attention")
         for problem in PROBLEMS for d in ((200,) if quick else SIZES)
     ]  # fmt: skip
     slack = 4.0 if quick else 1.0
@@ -89,8 +89,8 @@ def main():
             verdict.check(runs <= slack * MOST_PATH, about + f"a path of 20 λ takes {runs:.1f} runs of eight starts")
             more = (row["path"] - row["training"]) / row["eight"]
             verdict.check(more <= slack * MOST_ERRORS, about + f"of these its errors take {more:.1f}")
-    print(table(rows))
-    verdict.path(".md").write_text(table(rows))
+    print(format_table(rows))
+    verdict.path(".md").write_text(format_table(rows))
     verdict.end({"rows": rows})
 
 

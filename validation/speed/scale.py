@@ -18,7 +18,7 @@ from pathlib import Path
 
 import gamp_attention as ga
 from validation._tools.report import Verdict, options
-from validation._tools.resumable import kept_parts
+from validation._tools.resumable import complete_parts
 
 ALPHA, DAMPING = 1.5, 0.5
 LIMITS = {"out of core": 1.5, "distributed": 1e-10, "memory": 2e9}
@@ -96,20 +96,22 @@ print(json.dumps({"d": d, "n": data.n_samples, "bytes": data.tokens.nbytes, "pea
 """
 
 
-def child(code, *arguments):
+def run_child(code, *arguments):
     """The last line that a script prints, as JSON; its standard error goes to ours."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1])
 
 
-def out_of_core(quick):
+def measure_out_of_core(quick):
     """An iteration over a file, beside reading it; from the disk, and from the system's cache."""
     with tempfile.TemporaryDirectory() as folder:
-        found = child(OUT_OF_CORE, Path(folder) / "tokens.npy", 3000 if quick else 8000, 3 if quick else 5)
-    return found | {f"{kind} ratio": found[kind]["iteration"] / found[kind]["read"] for kind in ("cold", "warm")}
+        measured = run_child(OUT_OF_CORE, Path(folder) / "tokens.npy", 3000 if quick else 8000, 3 if quick else 5)
+    return measured | {
+        f"{kind} ratio": measured[kind]["iteration"] / measured[kind]["read"] for kind in ("cold", "warm")
+    }
 
 
-def distributed(quick):
+def compare_distributed(quick):
     """The same run in one process, on two workers, and on two of which one is killed."""
     from distributed import Client, LocalCluster
 
@@ -133,15 +135,15 @@ def distributed(quick):
 
             there = ga.DistributedDataset(data, client)
             began = time.perf_counter()
-            found = ga.run_gamp(there, risk="asymptotic", damping=DAMPING, callback=callback)
+            result = ga.run_gamp(there, risk="asymptotic", damping=DAMPING, callback=callback)
             rows[name] = {
-                "d": d, "status": found.status.value, "n_iter": found.n_iter, "seconds": time.perf_counter() - began,
-                "alone": alone, "distance": float(abs(found.Q - expected.Q).max()),
+                "d": d, "status": result.status.value, "n_iter": result.n_iter, "seconds": time.perf_counter() - began,
+                "alone": alone, "distance": float(abs(result.Q - expected.Q).max()),
             }  # fmt: skip
     return rows
 
 
-def table(numbers):
+def format_table(numbers):
     """The lines of the docs' table."""
     lines = ["| measured | reached | target |", "|---|---|---|"]
     core = numbers["out of core"]
@@ -166,18 +168,18 @@ def table(numbers):
 
 def main():
     most = {"type": int, "default": 60, "help": "of the run that draws its tokens anew (default 60)"}
-    found = options(__doc__, iterations=most)
-    verdict = Verdict("scale", found)
+    args = options(__doc__, iterations=most)
+    verdict = Verdict("scale", args)
     folder = verdict.path("_runs")
     folder.mkdir(exist_ok=True)
     parts = {
-        "out of core": lambda: out_of_core(found.quick),
-        "distributed": lambda: distributed(found.quick),
-        "regenerated": lambda: child(LARGE, 2000 if found.quick else 50_000, found.iterations, folder),
+        "out of core": lambda: measure_out_of_core(args.quick),
+        "distributed": lambda: compare_distributed(args.quick),
+        "regenerated": lambda: run_child(LARGE, 2000 if args.quick else 50_000, args.iterations, folder),
     }
-    numbers = kept_parts(verdict.path("_parts.json"), parts)
-    print(table(numbers))
-    limit = (4 if found.quick else 1) * LIMITS["out of core"]  # quick sizes are too small to time
+    numbers = complete_parts(verdict.path("_parts.json"), parts)
+    print(format_table(numbers))
+    limit = (4 if args.quick else 1) * LIMITS["out of core"]  # quick sizes are too small to time
     for kind in ("cold", "warm"):
         ratio = numbers["out of core"][f"{kind} ratio"]
         verdict.check(ratio <= limit, f"out of core, {kind}: {ratio:.2f} times reading the file (<= {limit:g})")
@@ -187,7 +189,7 @@ def main():
     row = numbers["regenerated"]
     peak = row["peak"]
     verdict.check(peak <= LIMITS["memory"], f"drawn anew, d = {row['d']}: peak memory {peak / 1e9:.2f} GB")
-    verdict.path(".md").write_text(table(numbers))
+    verdict.path(".md").write_text(format_table(numbers))
     verdict.end(numbers)
 
 

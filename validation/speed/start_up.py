@@ -23,7 +23,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from validation._tools.catalogue import ROOT
-from validation._tools.checkouts import BASE, side_by_side
+from validation._tools.checkouts import BASE, run_side_by_side
 from validation._tools.report import Verdict, options
 
 QUICK = ("paper", "own loss")
@@ -64,7 +64,7 @@ print(sum(e.is_start for _, e in recorder.buffer), ready)
 """
 
 
-def start(model, folder):
+def run_process(model, folder):
     """Functions compiled by a process, and seconds until message passing was done."""
     began = time.time()
     done = subprocess.run(
@@ -77,9 +77,9 @@ def start(model, folder):
     return int(compiled), float(ready) - began
 
 
-def compile_times(base, verdict, lines):
+def compare_compilation(base, verdict, lines):
     """What comparisons compile here and in another checkout; adds a table to lines of Markdown."""
-    before, now = side_by_side(base, Path(__file__).with_name("_compile_times.py"))
+    before, now = run_side_by_side(base, Path(__file__).with_name("_compile_times.py"))
     lines += [
         "",
         "| comparison | compiled in the other checkout | functions | here | functions |",
@@ -96,7 +96,7 @@ def compile_times(base, verdict, lines):
     return {"base": before, "here": now}
 
 
-def import_seconds(times=5):
+def measure_import(times=5):
     """Seconds that the import of the package adds to a process that does nothing, the best of a few times."""
     least = []
     for code in ("pass", "import gamp_attention"):
@@ -110,11 +110,11 @@ def import_seconds(times=5):
 
 
 def main():
-    found = options(__doc__, base=BASE)
-    verdict, rows = Verdict("start_up", found), {}
-    for name in tqdm([name for name in RUNS if name in QUICK or not found.quick], desc="models", disable=None):
+    args = options(__doc__, base=BASE)
+    verdict, rows = Verdict("start_up", args), {}
+    for name in tqdm([name for name in RUNS if name in QUICK or not args.quick], desc="models", disable=None):
         with tempfile.TemporaryDirectory() as folder:
-            (compiled, first), (again, second) = (start(RUNS[name], folder) for _ in range(2))
+            (compiled, first), (again, second) = (run_process(RUNS[name], folder) for _ in range(2))
         rows[name] = {"compiled": compiled, "first": first, "compiled_again": again, "second": second}
         verdict.check(
             compiled > 0 == again,
@@ -128,9 +128,9 @@ def main():
         lines.append(
             f"| {name} | {row['first']:.1f} s | {row['compiled']} | {row['second']:.1f} s | {row['compiled_again']} |"
         )
-    beside = compile_times(found.base, verdict, lines) if found.base else None
+    beside = compare_compilation(args.base, verdict, lines) if args.base else None
     verdict.path(".md").write_text("\n".join(lines) + "\n")
-    seconds = import_seconds()
+    seconds = measure_import()
     verdict.check(seconds < 1, f"the package is imported in {seconds:.2f} s")
     verdict.end({"rows": rows, "import seconds": seconds, "compared": beside})
 

@@ -28,9 +28,9 @@ from gamp_attention.state_evolution.equations.channel import Channel, conjugates
 from gamp_attention.state_evolution.equations.moments import average
 from gamp_attention.state_evolution.rules.sobol import SobolRule
 from gamp_attention.state_evolution.rules.split import SplitRule
-from validation._tools.checkouts import BASE, side_by_side
+from validation._tools.checkouts import BASE, run_side_by_side
 from validation._tools.report import Verdict, options
-from validation.speed.gamp_speed import draw
+from validation.speed.gamp_speed import draw_growth
 
 ACCURACIES = {  # 1/rtol: model, α, branch and values; the last ones tell the exponent
     "1/rtol, split rule, semantic": (ga.paper_model(0.3), 1.5, "semantic", (1e2, 1e3, 1e4, 1e5, 1e6)),
@@ -45,20 +45,20 @@ SIZES = {  # of one average over 8 × 1024 points
 RULE = SobolRule(1024, 8)
 
 
-def growth(quick):
+def measure_growth(quick):
     """Seconds of solutions and exponents, by what is varied."""
     rows = {}
     for name, (model, alpha, branch, values) in ACCURACIES.items():
         chosen = values[:2] if quick else values
-        found = [_seconds(model, alpha, branch, 1 / value) for value in chosen]
-        rows[name] = _row(chosen, found)
+        seconds = [_measure_solution(model, alpha, branch, 1 / value) for value in chosen]
+        rows[name] = _fit_exponent(chosen, seconds)
     for name, cases in SIZES.items():
         chosen = list(cases)[:2] if quick else list(cases)
-        rows[name] = _row(chosen, [_average_seconds(*cases[value]) for value in chosen])
+        rows[name] = _fit_exponent(chosen, [_measure_average(*cases[value]) for value in chosen])
     return rows
 
 
-def _seconds(model, alpha, branch, rtol):
+def _measure_solution(model, alpha, branch, rtol):
     """Processor time of a solution, after compilation."""
     ga.solve_state_evolution(model, alpha, branch, rtol=0.1, stability=False)
     began = time.process_time()
@@ -67,7 +67,7 @@ def _seconds(model, alpha, branch, rtol):
     return time.process_time() - began
 
 
-def _average_seconds(n_tokens, rank):
+def _measure_average(n_tokens, rank):
     """Processor time of one average by points, the least of three."""
     one = np.tile(np.eye(rank), (n_tokens, 1, 1))
     at = ga.Overlaps(0.15 * one, np.zeros((n_tokens, rank)), 0.17 * one, 12.0 * one)
@@ -79,7 +79,7 @@ def _average_seconds(n_tokens, rank):
     return min(times)
 
 
-def _row(values, seconds):
+def _fit_exponent(values, seconds):
     slope = np.polyfit(np.log(values[-3:]), np.log(seconds[-3:]), 1)[0]  # where fixed costs count least
     return {"sizes": list(values), "seconds": seconds, "exponent": float(slope)}
 
@@ -94,7 +94,7 @@ BY_POINTS = {  # model, α and seconds
 LIMITS = {"semantic 1e-4": 0.37, "positional 1e-4": 0.37, "diagram": 0.36, "boundaries": 0.4, "three tokens": 0.04}
 
 
-def baseline_nodes():
+def build_baseline_rule():
     """White nodes (12⁴, 4) and weights of the product rule."""
     x, w = np.polynomial.hermite_e.hermegauss(NODES)
     grids = np.meshgrid(x, x, x, x, indexing="ij")
@@ -102,7 +102,7 @@ def baseline_nodes():
     return np.stack([grid.ravel() for grid in grids], axis=1), weights / weights.sum()
 
 
-def objective(z, omega, V, T, rho):
+def evaluate_objective(z, omega, V, T, rho):
     """½ Σ (z−ω)²/V + ½ Tr S ρ Sᵀ − Tr S ρ Tᵀ, from the equations."""
     scores = np.outer(z, z)
     S = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -111,17 +111,17 @@ def objective(z, omega, V, T, rho):
 
 
 def main():
-    found = options(__doc__, base=BASE)
-    verdict = Verdict("state_evolution_speed", found)
+    args = options(__doc__, base=BASE)
+    verdict = Verdict("state_evolution_speed", args)
     model, alpha, numbers = ga.paper_model(0.3), 1.5, {}
     rng = np.random.default_rng(0)
-    sample_size = 40 if found.quick else 400
+    sample_size = 40 if args.quick else 400
     for branch in ("semantic", "positional"):
-        se = ga.solve_state_evolution(model, alpha, branch, rtol=1e-4 if found.quick else 1e-6, stability=False)
+        se = ga.solve_state_evolution(model, alpha, branch, rtol=1e-4 if args.quick else 1e-6, stability=False)
         o, rho = se.overlaps, model.coordinates.trace
         channel = Channel(model, o)
-        exact = conjugates(model, alpha, o, SplitRule(3 if found.quick else 4).moments(channel)[0])
-        white, weights = baseline_nodes()
+        exact = conjugates(model, alpha, o, SplitRule(3 if args.quick else 4).moments(channel)[0])
+        white, weights = build_baseline_rule()
         y, terms = channel.teacher(white[:, :2])
         noise = channel.fields(y, white[:, 2:, None])
         omega, T, V = (noise + o.m)[:, :, 0], model.teacher(y), o.V[:, 0, 0]
@@ -129,7 +129,7 @@ def main():
         chosen = rng.choice(len(white), sample_size, replace=False)
         began = time.perf_counter()
         for i in chosen:
-            minimize(objective, omega[i], args=(omega[i], V, T[i], rho), method="BFGS")
+            minimize(evaluate_objective, omega[i], args=(omega[i], V, T[i], rho), method="BFGS")
         baseline_seconds = (time.perf_counter() - began) / sample_size * len(white) * AVERAGES
 
         out = ga.denoise(
@@ -161,8 +161,10 @@ def main():
             ours.append(time.perf_counter() - began)
         seconds = float(np.median(ours))
         ratio = baseline_seconds / seconds
-        print(f"{branch}: BFGS at 12⁴ nodes, four averages: {baseline_seconds:.0f} s, errors {show(rough_error)}")
-        print(f"{branch}: split rule, level {rule.level}: {seconds * 1e3:.1f} ms, errors {show(our_error)}")
+        print(
+            f"{branch}: BFGS at 12⁴ nodes, four averages: {baseline_seconds:.0f} s, errors {format_errors(rough_error)}"
+        )
+        print(f"{branch}: split rule, level {rule.level}: {seconds * 1e3:.1f} ms, errors {format_errors(our_error)}")
         verdict.check(ratio >= 500, f"{branch}: {ratio:.0f} times faster")
         verdict.check(
             max(our_error.values()) <= max(rough_error.values()),
@@ -172,29 +174,29 @@ def main():
             "baseline_seconds": baseline_seconds, "seconds": seconds, "ratio": ratio,
             "baseline_error": rough_error, "error": our_error,
         }  # fmt: skip
-    reached(verdict, model, alpha, numbers, found.quick)
-    by_points(verdict, numbers, found.quick)
-    numbers["growth"] = growth(found.quick)
-    draw(verdict.path(".png"), numbers["growth"], "ms a solution", across=3)
+    check_accuracies(verdict, model, alpha, numbers, args.quick)
+    check_points(verdict, numbers, args.quick)
+    numbers["growth"] = measure_growth(args.quick)
+    draw_growth(verdict.path(".png"), numbers["growth"], "ms a solution", across=3)
     for name, row in numbers["growth"].items():
         print(f"exponent of the time in {name}: {row['exponent']:.2f}")
-    if found.base:
-        numbers["beside"] = beside(verdict, found.base, found.quick)
+    if args.base:
+        numbers["beside"] = compare_checkouts(verdict, args.base, args.quick)
     verdict.end(numbers)
 
 
-def beside(verdict, base, quick):
+def compare_checkouts(verdict, base, quick):
     """CPU seconds in another checkout and in this one."""
     rows = {}
-    for old, new in zip(*side_by_side(base, SCRIPT, *["quick"] * quick), strict=True):
+    for old, new in zip(*run_side_by_side(base, SCRIPT, *["quick"] * quick), strict=True):
         name, ratio = old["name"], new["seconds"] / old["seconds"]
         rows[name] = {"base": old, "here": new, "ratio": ratio}
-        told = f"{name}: {new['seconds']:.2f} s against {old['seconds']:.2f} s, {ratio:.2f} of the time"
-        verdict.check(ratio <= LIMITS[name], f"{told}, at most {LIMITS[name]}")
+        words = f"{name}: {new['seconds']:.2f} s against {old['seconds']:.2f} s, {ratio:.2f} of the time"
+        verdict.check(ratio <= LIMITS[name], f"{words}, at most {LIMITS[name]}")
     return rows
 
 
-def reached(verdict, model, alpha, numbers, quick):
+def check_accuracies(verdict, model, alpha, numbers, quick):
     """Accuracy against time of whole solutions."""
     asked = [("semantic", 1e-4, 1.0), ("positional", 1e-4, 1.0)]
     if not quick:
@@ -217,7 +219,7 @@ def reached(verdict, model, alpha, numbers, quick):
             verdict.check(seconds <= limit, f"{branch}: {rtol:g} within {limit:g} s")
 
 
-def by_points(verdict, numbers, quick):
+def check_points(verdict, numbers, quick):
     """Times to an accuracy where only randomised points are affordable."""
     for name, (model, alpha, limit) in BY_POINTS.items():
         ga.solve_state_evolution(model, alpha, rtol=0.1, stability=False)  # compiles
@@ -232,7 +234,7 @@ def by_points(verdict, numbers, quick):
             verdict.check(seconds <= limit, f"{name}: {rtol:g} within {limit:g} s, took {seconds:.1f}")
 
 
-def show(errors):
+def format_errors(errors):
     return ", ".join(f"{key} {value:.1e}" for key, value in errors.items())
 
 

@@ -23,7 +23,7 @@ R = np.array([[HALF, HALF], [HALF, -HALF]])
 
 
 @ga.register_attention
-class TurnedSoftmax(NamedTuple):
+class RotatedSoftmax(NamedTuple):
     """R S[R z] R, with S the tied softmax of two tokens."""
 
     even = True
@@ -45,7 +45,7 @@ class TurnedSoftmax(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TurnedTeacher:
+class RotatedTeacher:
     """R T[R y] R, for the teacher T of eq. (16)."""
 
     teacher: ga.SoftmaxTeacher
@@ -56,16 +56,16 @@ class TurnedTeacher:
         return R @ self.teacher(R @ u) @ R
 
 
-def correlated_model(omega, sigma=0.5):
+def build_correlated_model(omega, sigma=0.5):
     """The paper's model with correlated tokens, in turned tokens."""
     plain = ga.paper_model(omega, sigma)
     return ga.attention_model(
         sigma=sigma * np.sqrt([1 + CORRELATION, 1 - CORRELATION]), tau=R @ plain.coordinates.tau[0],
-        teacher=TurnedTeacher(plain.teacher), student=TurnedSoftmax(),
+        teacher=RotatedTeacher(plain.teacher), student=RotatedSoftmax(),
     )  # fmt: skip
 
 
-def turned_back(data):
+def rotate_back(data):
     """The same samples as own arrays of the correlated tokens, for the ordinary layer."""
     tokens = np.einsum("lk,nkd->nld", R, data.tokens)
     outputs = np.einsum("lk,nkd->nld", R, data.outputs)
@@ -156,11 +156,11 @@ ARCHITECTURES = {
     "value": Architecture(
         "value matrix 1 + UWᵀ", ga.paper_model, descend=descend_with_values, message_passing=False
     ),
-    "correlated": Architecture("correlated tokens", correlated_model, arrays=turned_back),
+    "correlated": Architecture("correlated tokens", build_correlated_model, arrays=rotate_back),
 }  # fmt: skip
 
 
-def weights_of(data, name):
+def build_start(data, name):
     """Weights (d, r) of a start; with tied weights of rank 2, both columns of one kind, or one of each, plus noise."""
     if data.rank == 1 or not data.student.tied:
         return initial_weights(data, name)
@@ -170,7 +170,7 @@ def weights_of(data, name):
     return np.stack([column[kind] for kind in kinds], axis=1) + (0 if name in EQUAL else noise)
 
 
-def order_parameters(Q, Q_star, position):
+def compute_order_parameters(Q, Q_star, position):
     """The semantic and the positional one, of weights (d, r)."""
     d = len(Q)
     return {
@@ -179,7 +179,7 @@ def order_parameters(Q, Q_star, position):
     }
 
 
-def layer_loss(data, Q):
+def compute_layer_loss(data, Q):
     """ε_t of the layer as it is written in eq. (2) and (3), without the package's risk."""
     seen, d = data.tokens + data.positions, len(Q)
     off = data.outputs - data.student(seen @ Q / np.sqrt(d)) @ seen
@@ -193,18 +193,18 @@ def descents(architecture, omega, alpha, d, seed, gamp):
     layer = which.arrays(data)
     row = {}
     for name in which.starts:
-        start = weights_of(data, name)
+        start = build_start(data, name)
         if which.descend is None:
             end = ga.minimize_risk(layer, start, "exact", "lbfgs")
         else:
             end = which.descend(layer, start, seed)
         row[name] = {
             "status": end.status.value, "n_iter": end.n_iter, "gradient_norm": end.gradient_norm,
-            "train_loss": end.train_loss, "order": order_parameters(end.Q, data.Q_star, layer.positions[0]),
+            "train_loss": end.train_loss, "order": compute_order_parameters(end.Q, data.Q_star, layer.positions[0]),
             "singular": np.linalg.svd(end.Q / np.sqrt(d), compute_uv=False).tolist(),
         }  # fmt: skip
         if which.descend is None:
-            row[name]["loss_gap"] = abs(layer_loss(data, end.Q) / end.train_loss - 1)
+            row[name]["loss_gap"] = abs(compute_layer_loss(data, end.Q) / end.train_loss - 1)
         else:
             row[name]["spike"] = end.spike
         if gamp and which.message_passing:
@@ -212,6 +212,6 @@ def descents(architecture, omega, alpha, d, seed, gamp):
             row[name]["gamp"] = {
                 "status": passed.status.value, "converged": passed.converged, "train_loss": passed.train_loss,
                 "gradient_norm": passed.gradient_norm,
-                "order": order_parameters(passed.Q, data.Q_star, layer.positions[0]),
+                "order": compute_order_parameters(passed.Q, data.Q_star, layer.positions[0]),
             }  # fmt: skip
     return row

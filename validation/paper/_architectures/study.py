@@ -7,10 +7,10 @@ import numpy as np
 from scipy.interpolate import PchipInterpolator
 
 from validation._tools import landscape as land
-from validation._tools.landscape import ENDED, statistics
+from validation._tools.landscape import ENDED, compute_statistics
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
-from validation.paper._architectures.figures import draw, markdown
+from validation.paper._architectures.figures import draw, format_table
 from validation.paper._architectures.instances import ARCHITECTURES, ORDERS, SLICE, descents
 from validation.paper._architectures.theory import crossing, point
 
@@ -18,79 +18,87 @@ RESAMPLED = 200
 KEYS = ("train_loss", *ORDERS)
 
 
-def reached(end):
+def get_branch(end):
     """The kind of solution: the direction, Q* or p_1, that the weights make the smaller angle with."""
     return max(ORDERS, key=lambda name: end["order"][name])
 
 
-def on_branch(end, start):
+def is_on_branch(end, start):
     """Whether a descent ended at zero gradient, and on the branch that its start is named after, if that is a kind."""
-    return end["status"] in ENDED and (start not in ORDERS or reached(end) == start)
+    return end["status"] in ENDED and (start not in ORDERS or get_branch(end) == start)
 
 
-def cell(rows, starts, kinds=True):
+def summarize_cell(rows, starts, kinds=True):
     """Statistics of the instances of one (α, ω); runs that left their branch are left out, if there are branches."""
     ends = {name: [row[name] for row in rows] for name in starts}
-    kept = {name: [on_branch(end, name) if kinds else end["status"] in ENDED for end in ends[name]] for name in starts}
+    kept = {
+        name: [is_on_branch(end, name) if kinds else end["status"] in ENDED for end in ends[name]] for name in starts
+    }
     table = {
-        name: statistics(
+        name: compute_statistics(
             [{"train_loss": end["train_loss"]} | end["order"] for end, good in zip(ends[name], kept[name], strict=True)
              if good], KEYS)
-        | {"count": sum(kept[name]), "gamp": message_passing(ends[name])}
+        | {"count": sum(kept[name]), "gamp": summarize_gamp(ends[name])}
         for name in starts
     }  # fmt: skip
     deepest = [min((row[name] for name in starts), key=lambda end: end["train_loss"]) for row in rows]
     return {
         "omega": rows[0]["omega"], "alpha": rows[0]["alpha"], "instances": len(rows), "starts": table,
-        "difference": statistics([{"all": value} for value in differences(rows)], ["all"])["all"],
-        "pairs": len(differences(rows)),
-        "semantic_deeper": float(np.mean([reached(end) == "semantic" for end in deepest])),
-        "deepest": statistics([{"train_loss": end["train_loss"]} | end["order"] for end in deepest], KEYS),
+        "difference": compute_statistics([{"all": value} for value in compute_differences(rows)], ["all"])["all"],
+        "pairs": len(compute_differences(rows)),
+        "semantic_deeper": float(np.mean([get_branch(end) == "semantic" for end in deepest])),
+        "deepest": compute_statistics([{"train_loss": end["train_loss"]} | end["order"] for end in deepest], KEYS),
     }  # fmt: skip
 
 
-def message_passing(ends):
+def summarize_gamp(ends):
     """In how many instances GAMP was run and ended at zero gradient, and its loss relative to that of the descent."""
     runs = [end for end in ends if end.get("gamp")]
     ended = [end["gamp"]["train_loss"] / end["train_loss"] - 1 for end in runs if end["gamp"]["converged"]]
-    return {"runs": len(runs), "ended": len(ended), "above": statistics([{"all": v} for v in ended], ["all"])["all"]}
+    return {
+        "runs": len(runs),
+        "ended": len(ended),
+        "above": compute_statistics([{"all": v} for v in ended], ["all"])["all"],
+    }
 
 
-def differences(rows):
+def compute_differences(rows):
     """ε_t(positional) − ε_t(semantic) of the instances in which both starts ended on their branches."""
     return [
         row["positional"]["train_loss"] - row["semantic"]["train_loss"]
         for row in rows
-        if all(on_branch(row[name], name) for name in ORDERS)
+        if all(is_on_branch(row[name], name) for name in ORDERS)
     ]
 
 
-def by_alpha(rows, omega):
+def group_by_alpha(rows, omega):
     """Instances at one ω, for each α."""
     mine = [row for row in rows if row["omega"] == omega]
     return {alpha: [row for row in mine if row["alpha"] == alpha] for alpha in sorted({row["alpha"] for row in mine})}
 
 
-def finite_crossing(rows, omega):
+def find_finite_crossing(rows, omega):
     """α_c of the mean Δε_t at one ω with its standard error, from resampled instances; None where there is no sign.
 
     Only α at which at least half of the instances keep both branches.
     """
-    values = {alpha: differences(part) for alpha, part in by_alpha(rows, omega).items()}
-    wanted = {alpha: len(part) / 2 for alpha, part in by_alpha(rows, omega).items()}
+    values = {alpha: compute_differences(part) for alpha, part in group_by_alpha(rows, omega).items()}
+    wanted = {alpha: len(part) / 2 for alpha, part in group_by_alpha(rows, omega).items()}
     values = {alpha: np.array(part) for alpha, part in values.items() if len(part) >= max(2, wanted[alpha])}
     alphas, rng = np.array(list(values)), np.random.default_rng(0)
     if len(alphas) < 2:
         return {"alpha_c": None, "alpha_c_error": None}
-    found = root(alphas, [part.mean() for part in values.values()])
-    again = [root(alphas, [rng.choice(part, len(part)).mean() for part in values.values()]) for _ in range(RESAMPLED)]
+    crossing = find_root(alphas, [part.mean() for part in values.values()])
+    again = [
+        find_root(alphas, [rng.choice(part, len(part)).mean() for part in values.values()]) for _ in range(RESAMPLED)
+    ]
     again = [value for value in again if value is not None]
-    if found is None or len(again) < RESAMPLED / 2:
+    if crossing is None or len(again) < RESAMPLED / 2:
         return {"alpha_c": None, "alpha_c_error": None}
-    return {"alpha_c": found, "alpha_c_error": float(np.std(again))}
+    return {"alpha_c": crossing, "alpha_c_error": float(np.std(again))}
 
 
-def root(alphas, values):
+def find_root(alphas, values):
     """The last α at which a monotone interpolation changes from negative to positive, if there is one."""
     curve = PchipInterpolator(alphas, values)
     roots = [x for x in curve.roots(extrapolate=False) if curve(x, 1) > 0]
@@ -102,16 +110,16 @@ MIN_SHARE = 0.75  # of the instances, for a claim about all
 ERRORS = 3.0
 
 
-def judge(verdict, study):
+def check_common(verdict, study):
     """Criteria of all architectures; what single ones add is in their scripts."""
     ends = [row[name] for row in study.rows for name in study.starts]
     small = np.mean([end["gradient_norm"] <= GRADIENT for end in ends])
     verdict.check(small >= SHARE, f"{small:.1%} of {len(ends)} descents leave a gradient norm of at most {GRADIENT:g}")
     alphas, omegas = study.size["alphas"], study.size["omegas"]
     for kind, alpha, omega in (("semantic", alphas[-1], omegas[0]), ("positional", alphas[0], omegas[-1])):
-        rows = by_alpha(study.rows, omega)[alpha]
+        rows = group_by_alpha(study.rows, omega)[alpha]
         deepest = [min((row[name] for name in study.starts), key=lambda end: end["train_loss"]) for row in rows]
-        share = np.mean([reached(end) == kind for end in deepest])
+        share = np.mean([get_branch(end) == kind for end in deepest])
         verdict.check(
             share >= MIN_SHARE, f"α={alpha:g}, ω={omega:g}: the deepest minimum is {kind} in {share:.0%} of {len(rows)}"
         )
@@ -132,37 +140,40 @@ def compare(study):
     for theory in study.theory:
         if not theory["solved"]:
             continue
-        rows, branch = by_alpha(study.rows, SLICE)[theory["alpha"]], theory["branch"]
-        kept = [row[branch] for row in rows if on_branch(row[branch], branch)]
+        rows, branch = group_by_alpha(study.rows, SLICE)[theory["alpha"]], theory["branch"]
+        kept = [row[branch] for row in rows if is_on_branch(row[branch], branch)]
         why = "" if theory["consistent"] else theory["validity"].split(" (")[0]
         if len(kept) < MIN_SHARE * len(rows):
             why = f"{len(kept)} of {len(rows)} on this branch"
         runs = [{"train_loss": end["train_loss"]} | end["order"] for end in kept]
-        for key, found in land.statistics(runs, ("train_loss", *(ORDERS if branch == "mixed" else (branch,)))).items():
+        for key, measured in land.compute_statistics(
+            runs, ("train_loss", *(ORDERS if branch == "mixed" else (branch,)))
+        ).items():
             predicted = theory["train_loss"] if key == "train_loss" else theory["order"][key]
             own = theory["train_loss_error"] if key == "train_loss" else theory["order_error"][key]
-            room = ERRORS * np.hypot(found["error"], own) + abs(predicted) / np.sqrt(d)
+            room = ERRORS * np.hypot(measured["error"], own) + abs(predicted) / np.sqrt(d)
             table.append({
-                "alpha": theory["alpha"], "branch": branch, "key": key, "value": found["mean"], "error": found["error"],
-                "predicted": predicted, "excess": abs(found["mean"] - predicted) / room, "judged": not why, "why": why,
+                "alpha": theory["alpha"], "branch": branch, "key": key, "value": measured["mean"],
+                "error": measured["error"], "predicted": predicted,
+                "excess": abs(measured["mean"] - predicted) / room, "judged": not why, "why": why,
             })  # fmt: skip
     return table
 
 
-def alpha_c(study, name, omega=SLICE):
+def get_alpha_c(study, name, omega=SLICE):
     """α_c and its error on one of the lines, NaN where there is none."""
     for line in study.lines[name]:
         if line["omega"] == omega:
-            return land.numbers([line["alpha_c"], line["alpha_c_error"]])
+            return land.to_array([line["alpha_c"], line["alpha_c_error"]])
     return np.full(2, np.nan)
 
 
-def judge_lines(verdict, study):
+def check_lines(verdict, study):
     """α_c at finite d against state evolution, wherever both are known."""
     d = study.size["d"]
     for line in study.lines[f"{study.name}, state evolution"]:
         (value, error), (predicted, own) = (
-            alpha_c(study, f"{study.name}, {what}", line["omega"]) for what in (f"d = {d}", "state evolution")
+            get_alpha_c(study, f"{study.name}, {what}", line["omega"]) for what in (f"d = {d}", "state evolution")
         )
         if np.isfinite(value + predicted):
             room = ERRORS * np.hypot(error, own) + predicted / np.sqrt(d)
@@ -172,13 +183,13 @@ def judge_lines(verdict, study):
             )
 
 
-def judge_shift(verdict, study, later):
+def check_shift(verdict, study, later):
     """Whether the transition at the slice is at a larger α than in the paper's model, or at the same."""
     d = study.size["d"]
-    (value, error), (plain, plain_error) = (alpha_c(study, f"{name}, d = {d}") for name in (study.name, "paper"))
+    (value, error), (plain, plain_error) = (get_alpha_c(study, f"{name}, d = {d}") for name in (study.name, "paper"))
     both = float(np.hypot(error, plain_error))
-    found, expected = plus_minus(value, error), plus_minus(plain, plain_error)
-    words = f"α_c(.3) = {found}, {expected} in the paper's model, d = {d}"
+    measured, expected = plus_minus(value, error), plus_minus(plain, plain_error)
+    words = f"α_c(.3) = {measured}, {expected} in the paper's model, d = {d}"
     if later:
         verdict.check(value - plain > ERRORS * both, f"{words}: later by more than {ERRORS:g} errors")
     else:
@@ -218,32 +229,32 @@ class Study:
 
 def main(description, script, name, own_checks):
     """The script of an architecture: run, judge, store, draw."""
-    found = options(description, draw=True, workers=True)
-    verdict = Verdict(script, found)
-    if found.draw:
-        return show(verdict.stored(), verdict)
-    study = run(found, name)
-    judge(verdict, study)
+    args = options(description, draw=True, workers=True)
+    verdict = Verdict(script, args)
+    if args.draw:
+        return write_results(verdict.stored(), verdict)
+    study = run(args, name)
+    check_common(verdict, study)
     own_checks(verdict, study)
-    result = numbers(study)
-    show(result, verdict)
+    result = collect_numbers(study)
+    write_results(result, verdict)
     verdict.end(result)
 
 
-def show(result, verdict):
+def write_results(result, verdict):
     """The table and the picture."""
-    verdict.path(".md").write_text(markdown(result))
+    verdict.path(".md").write_text(format_table(result))
     draw(result, verdict.path(".png"))
 
 
-def run(found, name):
+def run(args, name):
     """All instances and predictions, those stored before and those missing."""
-    size = QUICK if found.quick else FULL
+    size = QUICK if args.quick else FULL
     plan = {
         which: [
             {
                 "architecture": which, "omega": omega, "alpha": alpha, "d": size["d"], "seed": seed,
-                "gamp": omega == SLICE and not found.quick,
+                "gamp": omega == SLICE and not args.quick,
             }
             for omega in size["omegas"] for alpha in size["alphas"]
             for seed in range(size["slice_seeds" if omega == SLICE else "seeds"])
@@ -259,8 +270,8 @@ def run(found, name):
         {"architecture": which, "omega": omega, "alphas": list(size["alphas"])}
         for which in ("paper", *(() if name == "rank2" else (name,))) for omega in size["crossed"]
     ]  # fmt: skip
-    with pool(found) as executor:
-        where = folder(found, "architectures")
+    with pool(args) as executor:
+        where = folder(args, "architectures")
         rows = {which: run_trials(where / "descents", descents, jobs, executor) for which, jobs in plan.items()}
         theory = run_trials(where / "theory", point, predicted, executor)
         lines = run_trials(where / "alpha_c", crossing, crossed, executor)
@@ -268,16 +279,20 @@ def run(found, name):
     for which in ("paper",) if name == "rank2" else (name, "paper"):
         transitions[f"{which}, state evolution"] = [line for line in lines if line["architecture"] == which]
         transitions[f"{which}, d = {size['d']}"] = [
-            {"omega": omega} | finite_crossing(rows[which], omega) for omega in size["omegas"]
+            {"omega": omega} | find_finite_crossing(rows[which], omega) for omega in size["omegas"]
         ]
     return Study(name, size, rows[name], rows["paper"], theory, transitions)
 
 
-def numbers(study):
+def collect_numbers(study):
     """What is stored and drawn: means of all cells, predictions, transitions."""
 
     def cells(rows, starts, kinds):
-        return [cell(part, starts, kinds) for omega in study.size["omegas"] for part in by_alpha(rows, omega).values()]
+        return [
+            summarize_cell(part, starts, kinds)
+            for omega in study.size["omegas"]
+            for part in group_by_alpha(rows, omega).values()
+        ]
 
     return {
         "architecture": study.name, "title": ARCHITECTURES[study.name].title, "size": study.size, "slice": SLICE,

@@ -15,9 +15,9 @@ def point(architecture, omega, alpha, branch):
     """One fixed point: its loss, order parameters, and whether replica symmetry is consistent there."""
     which = ARCHITECTURES[architecture]
     model = which.model(omega)
-    init = mixed_start(model, alpha) if branch == "mixed" else branch
+    init = build_mixed_start(model, alpha) if branch == "mixed" else branch
     se = ga.solve_state_evolution(model, alpha, init, rtol=which.rtol, max_work=MAX_WORK, stability=False)
-    order, error = orders(model, se.overlaps), orders(model, se.overlaps_error)
+    order, error = compute_order_parameters(model, se.overlaps), compute_order_parameters(model, se.overlaps_error)
     return {
         "status": se.status.value, "solved": se.status.value in ("converged", "inaccurate"),
         "train_loss": se.train_loss, "train_loss_error": se.train_loss_error, "order": order, "order_error": error,
@@ -25,7 +25,7 @@ def point(architecture, omega, alpha, branch):
     }  # fmt: skip
 
 
-def orders(model, overlaps):
+def compute_order_parameters(model, overlaps):
     """Order parameters, as defined in `instances`, from overlaps; from errors of overlaps, their errors."""
     law = model.coordinates
     gamma, tau, far = law.gamma[0], law.tau[0], np.abs(law.tau[0]).argmax()
@@ -35,7 +35,7 @@ def orders(model, overlaps):
     }
 
 
-def mixed_start(model, alpha):
+def build_mixed_start(model, alpha):
     """Overlaps after some steps of message passing from Q* in the first column, positions in the second."""
     gamma, tau = model.coordinates.gamma[0], model.coordinates.tau[0]
     sizes = np.array([1.0, SIZES.positional])
@@ -56,7 +56,7 @@ def crossing(architecture, omega, alphas):
     known = {}
 
     def positive(alpha):
-        known[alpha] = difference(architecture, omega, alpha)
+        known[alpha] = compute_difference(architecture, omega, alpha)
         return known[alpha][0] > 0
 
     none = {"alpha_c": None, "alpha_c_error": None}
@@ -82,7 +82,7 @@ def crossing(architecture, omega, alphas):
     return {"alpha_c": a - x / slope, "alpha_c_error": known[a][1] / abs(slope)}
 
 
-def difference(architecture, omega, alpha):
+def compute_difference(architecture, omega, alpha):
     """Δε_t and its error. Where only one branch is found it is infinite, above zero for the semantic one."""
     semantic, positional = (point(architecture, omega, alpha, branch) for branch in ORDERS)
     if semantic["solved"] and positional["solved"]:
