@@ -1,6 +1,6 @@
-"""A valid call of everything public that can be called, as a line of Python whose arguments can be replaced by others.
+"""One valid call of every public function and class, as a line of Python whose arguments can be replaced.
 
-Names in capitals are small problems and arrays, made in `problems`.
+Names in capitals stand for small problems and arrays; `build_names` creates them.
 """
 
 import ast
@@ -34,7 +34,7 @@ MODELS = {
 ATTENTION = ("PAPER", "SHARP", "NET", "LASSO", "LARGER", "UNTIED", "LINEAR", "CAUSAL", "CLASSES", "SPECTRUM", "OWN_MAP")
 START = "ga.Overlaps(q=PAIR, m=FLAT, theta=PAIR, V=WIDE)"
 
-USER_DATA = ("OWN_DATA", "OWN_LABELS")  # of the user's arrays
+USER_DATA = ("OWN_DATA", "OWN_LABELS")  # datasets of user arrays
 ARRAYS = {
     "X": "RNG.standard_normal((12, 2, 8)) / 2",
     "Y": "RNG.standard_normal((12, 2, 8)) / 2",
@@ -67,7 +67,7 @@ OBJECTS = {
     "LAW": "ga.coordinate_law()",
 }
 
-# every keyword of a function is there, but for those that take no value in a call of this size
+# every keyword of a function occurs, except keywords that a call of this size cannot use
 LINES = {
     "ClassLaw": "ga.ClassLaw(patterns=[[0, 2], [1, 3]], probability=HALVES)",
     "CoordinateClasses": "ga.coordinate_law(ga.CoordinateClasses(values=HALVES, weight=HALVES))",
@@ -187,7 +187,7 @@ LINES = {
         "n_iter=3, n_paths=128, n_replicas=2, max_memory=1e9, seed=0)"
     ),
 }
-# what is done with a problem whose parameters passed their checks
+# calls of solvers on a problem whose parameters passed their checks
 USES = (
     "ga.run_gamp(ga.sample({model}, 8, 1.5), 'random', max_iter=60)",
     "ga.solve_state_evolution({model}, 1.5, rtol=0.1, max_work=1e4, max_iter=5, stability=False)",
@@ -204,7 +204,7 @@ BUILDERS = (
 )
 
 
-# results and their parts, which users are given; and what takes no number and no array
+# classes of results, and names that take neither a number nor an array
 RESULTS = {
     "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches", "Comparison",
     "ConvergenceError", "DataLaw", "DebiasedWeights", "Denoised", "Departure", "DescentResult", "GLMModel",
@@ -213,14 +213,14 @@ RESULTS = {
     "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "Sweep", "Trajectory",
     "__version__",
 }  # fmt: skip
-TESTED_ELSEWHERE = {  # tried by tests of their own: they draw, register classes, or need a cluster
+TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classes, or need a cluster
     "DistributedDataset", "plot_comparison", "plot_phase_diagram", "plot_trajectory", "register_attention",
     "register_loss", "register_penalty", "to_dataset",
 }  # fmt: skip
 
 
 def build_names(folder: str) -> dict[str, Any]:
-    """All names that lines use; the folder is for what a line writes."""
+    """Return all names that the lines use; `folder` receives what a line writes."""
     import torch
 
     from docs.examples.huber_loss import PseudoHuber
@@ -239,19 +239,19 @@ def build_names(folder: str) -> dict[str, Any]:
 
 
 def frozen(values: Any) -> np.ndarray:
-    """An array that cannot be written to."""
+    """Return an array that cannot be written to."""
     array = np.array(values)
     array.flags.writeable = False
     return array
 
 
 def scaled(size: float, values: Any) -> np.ndarray:
-    """An array times a number, without a warning."""
+    """Return an array times a number, without a warning."""
     with np.errstate(all="ignore"):
         return size * np.asarray(values)
 
 
-# arguments whose larger numbers ask for more work, and those of them that would take long and are right to
+# arguments that set the amount of work, and values of theirs that legitimately take too long for a test
 EFFORT = {
     "alpha", "d", "gamp_steps", "gd_steps", "instances", "max_iter", "max_points", "max_work", "n_paths", "n_points",
     "n_replicas", "n_starts", "n_test", "n_tokens", "rank", "rtol", "teacher_rank", "threads", "workers",
@@ -260,9 +260,9 @@ LONG = ("1e5", "10**5", "10**6")
 
 
 class Argument(NamedTuple):
-    """An argument of a line that another can take the place of."""
+    """A keyword argument of a line that can be replaced."""
 
-    number: int  # among the keywords of the line
+    number: int  # index among the keywords of the line
     name: str
     kind: str  # "number", "array", "flag", "word" or "other"
     text: str
@@ -270,7 +270,7 @@ class Argument(NamedTuple):
 
 @cache
 def list_arguments(line: str) -> tuple[Argument, ...]:
-    """The keyword arguments of all calls in a line."""
+    """Return the keyword arguments of all calls in a line."""
     arguments = []
     for number, keyword in enumerate(_keywords(ast.parse(line))):
         text = ast.unparse(keyword.value)
@@ -293,14 +293,14 @@ def _kind(value: ast.expr) -> str:
 
 
 def replace_argument(line: str, number: int, text: str) -> str:
-    """The line with another text for one of its keyword arguments."""
+    """Return the line with another text for one of its keyword arguments."""
     tree = ast.parse(line)
     _keywords(tree)[number].value = ast.parse(text, mode="eval").body
     return ast.unparse(tree)
 
 
 def vary_argument(slot: Argument, line: str, sizes: tuple[str, ...]) -> Iterator[str]:
-    """The line with numbers of all sizes in the place of one, or with arrays scaled by them."""
+    """Yield the line with the argument replaced by each number, or with an array scaled by each number."""
     for size in sizes:
         long = (slot.name in EFFORT and size in LONG) or (slot.name == "max_work" and eval(size) > 1e4)
         if slot.kind == "number" and not long:

@@ -1,4 +1,4 @@
-"""The same script in two checkouts of the package, at the same time, for ratios on one machine in one hour."""
+"""Run one script in two checkouts of the package at the same time, for ratios of times on one machine."""
 
 import json
 import os
@@ -10,13 +10,13 @@ from typing import Any
 
 from validation._tools.catalogue import ROOT
 
-BASE: dict[str, Any] = {"type": Path, "help": "another checkout, to compare times with", "default": None}
+BASE: dict[str, Any] = {"type": Path, "help": "folder of another checkout to compare times with", "default": None}
 
 
 def run_side_by_side(base: Path, script: Path, *arguments: Any) -> tuple[list[Any], list[Any]]:
-    """What a script prints as lines of JSON with the package of another checkout, and with that of this one.
+    """Return the lines of JSON that a script prints with another checkout of the package and with this one.
 
-    Each has a core and an empty folder for compiled kernels of its own.
+    Each process has one thread and an empty folder for compiled kernels.
     """
     with tempfile.TemporaryDirectory() as aside:
         running = []

@@ -1,4 +1,4 @@
-"""What several pictures draw alike."""
+"""Parts that several pictures have in common."""
 
 from typing import Any
 
@@ -8,7 +8,10 @@ from gamp_attention.experiments.figures import COLOURS, require_matplotlib
 
 
 def build_branch_colormap(missing: str) -> Any:
-    """Colours from the positional branch's, where numbers are below zero, to the semantic one's."""
+    """Return a colour map from the positional branch (negative) over white to the semantic branch (positive).
+
+    `missing` is the colour of cells without a number.
+    """
     require_matplotlib()
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -20,7 +23,8 @@ def build_branch_colormap(missing: str) -> Any:
 def draw_means(
     axis: Any, x: np.ndarray, mean: np.ndarray, error: np.ndarray, judged: np.ndarray, colour: str, label: str
 ) -> None:
-    """Means of GAMP with bars of two standard errors: full where a criterion judges them, else empty."""
+    """Draw means of GAMP with bars of two standard errors: filled markers where a criterion applies, else empty ones.
+    """
     for chosen, fill, words in ((judged, colour, "GAMP"), (~judged, "white", "GAMP, not judged")):
         axis.errorbar(
             x[chosen], mean[chosen], 2 * error[chosen], fmt="o", ms=4.5, capsize=2, lw=1, color=colour, mfc=fill,
@@ -29,7 +33,7 @@ def draw_means(
 
 
 def draw_legend(*axes: Any, columns: int, **style: Any) -> None:
-    """One legend below the picture for all labels of some axes, each once."""
+    """Draw one legend below the picture with all labels of the axes, each once."""
     entries: dict[str, Any] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()

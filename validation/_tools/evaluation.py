@@ -1,7 +1,8 @@
-"""Calls with a budget of time: a process evaluates lines, and is ended where one takes too long.
+"""Evaluation of calls: whether an answer is correct, an error names its cause, and the call ends in time.
 
-Time is that of the processor, so that what else the machine does is not counted; what sleeps is ended after WAITING
-times as long.
+`evaluate_call` checks the answer of a line of `calls` independently of the statuses that the package reports.
+`TimedEvaluator` does so in a separate process, which it ends if the line takes too long. The limit is processor time,
+so that other programs on the machine have no effect; a process that sleeps is ended after WALL_FACTOR times the limit.
 """
 
 import contextlib
@@ -26,13 +27,13 @@ from gamp_attention.state_evolution.rules.choice import first_rule
 from validation._tools.calls import list_arguments
 from validation._tools.names import PUBLIC
 
-SLACK = 1.01  # of a tolerance
-ROUNDING = 1e-12  # of a gradient, in units of what it is the sum of
-MAX_CHANGE = 10  # of rtol, by which a fixed point may move when it is iterated
+SLACK = 1.01  # factor on a tolerance, for rounding in the second computation
+ROUNDING = 1e-12  # rounding error of a gradient, in units of its summands
+MAX_CHANGE = 10  # change of a fixed point in one more iteration, at most, in units of rtol
 
 
 class RecordingModule:
-    """The package, which remembers the arguments of the solver that was called last."""
+    """The package, with a record of the arguments of the last call of each solver."""
 
     def __init__(self) -> None:
         self.last: dict[str, dict[str, Any]] = {}
@@ -55,9 +56,10 @@ class RecordingModule:
 
 
 def evaluate_call(line: str, names: dict[str, Any]) -> dict[str, Any]:
-    """The outcome of a line: answered, refused (by an error that names what is wrong), or "raised", with what is wrong.
+    """Evaluate a line and return its outcome: "answered", "refused" or "raised".
 
-    "faults" lists what should not be: false, nan, raised, warned.
+    "refused" means an error that names the argument, its requirement and its value. "faults" lists problems: "false"
+    (converged without being so), "nan" (numbers that are not finite and no status that says so), "raised", "warned".
     """
     watched = names["ga"]
     watched.last.clear()
@@ -86,7 +88,7 @@ def evaluate_call(line: str, names: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_named(error: Exception, line: str) -> bool:
-    """Whether an error names an argument, what it needs and what it got."""
+    """Return whether an error names an argument, what it needs and what it got."""
     words = str(error)
     known = {slot.name for slot in list_arguments(line)} | {
         name for each in PUBLIC if f"{each}(" in line and callable(getattr(ga, each))
@@ -97,13 +99,13 @@ def is_named(error: Exception, line: str) -> bool:
 
 
 def _list_parts(result: Any) -> Iterable[Any]:
-    """Results within results."""
+    """Return the results within a result."""
     if isinstance(result, ga.Branches):
         return result.solutions
     if isinstance(result, ga.Comparison):
         return [part for each in result.branches for part in (each.gamp, each.fixed_point, each.descent, each.returned)]
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], ga.GampState):
-        seen = result[1]  # what is not finite is told by the report of the step
+        seen = result[1]  # the report of the step shows whether numbers are finite
         return result if seen.denoised.solved.all() and all_finite([seen.gradient_norm]) else []
     if isinstance(result, tuple) and not hasattr(result, "_fields"):
         return result
@@ -140,7 +142,7 @@ def _find_faults(result: Any, watched: RecordingModule) -> list[str]:
 
 
 def all_finite(values: Iterable[Any]) -> bool:
-    """Whether all numbers are finite."""
+    """Return whether all numbers are finite."""
     return all(np.isfinite(value).all() for value in values)
 
 
@@ -156,7 +158,10 @@ def _check_descent(result: Any, arguments: Any) -> list[str]:
 
 
 def compute_gradient_norm(data: ga.Dataset, Q: np.ndarray, risk: str) -> tuple[float, float]:
-    """The norm of the (least sub)gradient by torch, where it knows the penalty, and how much of it may be rounding."""
+    """Return the norm of the smallest (sub)gradient by torch, and an upper bound of its rounding error.
+
+    Penalties that torch does not cover use the package's gradient.
+    """
     import torch
 
     there = torch.tensor(Q, requires_grad=True)
@@ -188,21 +193,22 @@ def _check_fixed_point(result: ga.StateEvolutionResult, arguments: Any) -> list[
     return [] if relative_change(F(result.overlaps), result.overlaps) < MAX_CHANGE * rtol else ["false"]
 
 
-COMPILE_LIMIT = 600  # seconds for lines that compile what others need
-RETRY_FACTOR, WALL_FACTOR = 20, 30
+COMPILE_LIMIT = 600  # seconds, limit of lines that compile kernels for others
+RETRY_FACTOR, WALL_FACTOR = 20, 30  # limits of a second try and by the clock, in units of the limit
 
 
 class TimedEvaluator:
-    """Evaluates lines of `calls` in a process of its own, one after the other."""
+    """Evaluates lines of `calls` in a separate process, one after the other."""
 
     def __init__(self) -> None:
         self._process: Any = None
         self._pipe: Any = None
 
     def __call__(self, line: str, limit: float, warm: str | None = None) -> dict[str, Any]:
-        """The outcome of a line, as `judges.judged` tells it, with the seconds taken; "late" beyond the limit.
+        """Return the outcome of a line by `evaluate_call`, with its seconds; "late" beyond the limit.
 
-        What `warm` compiles is not counted, nor what the line compiles itself: what is late has a second try after it.
+        The line `warm` compiles kernels first and is not counted. A line that is late has a second try, after its own
+        kernels have been compiled.
         """
         if warm is not None and self._ask("warm", warm, COMPILE_LIMIT) is None:
             raise RuntimeError(f"{warm}: not answered within {COMPILE_LIMIT} s")
@@ -228,7 +234,7 @@ class TimedEvaluator:
                 continue
             try:
                 return self._pipe.recv()
-            except EOFError:  # it died
+            except EOFError:  # the process died
                 self.end()
                 return {"outcome": "died", "status": None, "message": "the process died", "faults": ["raised"],
                         "warned": [], "seconds": 0.0}  # fmt: skip
@@ -236,7 +242,7 @@ class TimedEvaluator:
         return None
 
     def _used(self) -> float:
-        """Seconds that the process has computed."""
+        """Return the seconds of processor time that the process has used."""
         try:
             numbers = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
             return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""All public names: those of the package itself, and those of its rooms."""
+"""All public names of the package and of its subpackages."""
 
 from importlib import import_module
 
@@ -6,4 +6,4 @@ import gamp_attention as ga
 
 ROOMS = {room: import_module(f"{ga.__name__}.{room}").__all__ for room in ga._ROOMS}
 EVERY = sorted({*ga.__all__, *(name for names in ROOMS.values() for name in names)} - {"__version__"})
-PUBLIC = sorted({*EVERY, "__version__"} - {*ga._ESTIMATORS})  # but for what needs scikit-learn
+PUBLIC = sorted({*EVERY, "__version__"} - {*ga._ESTIMATORS})  # without the estimators, which need scikit-learn

@@ -1,4 +1,8 @@
-"""Experiments of many independent trials: each is stored as it ends, on any executor, and none is run twice."""
+"""Storage of partial results, so that an interrupted script resumes: rows, parts and independent trials.
+
+Trials are calls of one function with different arguments: each is stored when it ends, on any executor, and is not
+computed again.
+"""
 
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -19,14 +23,14 @@ def complete_rows(
     path: Path, plan: Mapping[Hashable, Callable[[], list[dict[str, Any]]]],
     key: Callable[[dict[str, Any]], Hashable], description: str,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """All rows of a file of JSON lines, with those of a plan that it lacks.
+    """Return all rows of a file of JSON lines, after computing the rows of a plan that the file lacks.
 
     Parameters
     ----------
-    path : the file; each part of the plan adds its rows when it ends.
-    plan : what computes the rows of a key.
-    key : that of a row.
-    description : of the progress bar.
+    path : the file; each part of the plan appends its rows when it ends.
+    plan : for each key, a function that computes its rows.
+    key : a function that returns the key of a row.
+    description : label of the progress bar.
     """
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     known = {key(row) for row in rows}
@@ -40,7 +44,7 @@ def complete_rows(
 
 
 def complete_parts(path: Path, parts: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-    """Numbers of named parts in a JSON file, with those that it lacks."""
+    """Return the numbers of named parts in a JSON file, after computing the parts that the file lacks."""
     numbers = json.loads(path.read_text()) if path.exists() else {}
     for name, part in parts.items():
         if name not in numbers:
@@ -50,12 +54,12 @@ def complete_parts(path: Path, parts: Mapping[str, Callable[[], Any]]) -> dict[s
 
 
 def write_json(path: Path, numbers: dict[str, Any]) -> None:
-    """Write numbers and arrays as JSON, to a file that is whole or absent."""
+    """Write numbers and arrays as JSON; an interruption leaves either the old file or the new one."""
     text = json.dumps(plain(numbers), indent=1) + "\n"
     write_aside(path, lambda file: file.write(text.encode()), overwrite=True)
 
 
-FORMER_MODULES = {  # modules that have moved, by the names under which their trials were stored
+FORMER_MODULES = {  # former names of modules, under which their trials were stored
     "validation.paper._architectures.instances": "validation._architectures",
     "validation.paper._architectures.theory": "validation._architecture_theory",
 }
@@ -63,7 +67,7 @@ FORMER_MODULES = {  # modules that have moved, by the names under which their tr
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A call of a function of a module with plain arguments, as a job for `sweeps.scheduler`."""
+    """A call of a module-level function with plain arguments, as a job for `sweeps.scheduler`."""
 
     function: Callable[..., dict[str, Any]]
     arguments: dict[str, Any]
@@ -71,7 +75,7 @@ class Trial:
 
     @property
     def key(self) -> str:
-        """A hash of the function's name and version, and of the arguments."""
+        """Hash of the function's name, the version and the arguments."""
         return short_hash([self.function.__name__, self.version, self.arguments])
 
     @property
@@ -80,7 +84,7 @@ class Trial:
         return self.arguments
 
     def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
-        """What the function returns; what it raises is an entry "error" in the row."""
+        """Return the result of the function; the entry "error" has the message of an exception, or None."""
         try:
             return self.function(**self.arguments) | {"error": None}
         except Exception as error:
@@ -88,7 +92,7 @@ class Trial:
 
 
 def hash_origin(function: Callable[..., dict[str, Any]]) -> str:
-    """A hash of where a function is from, which says whose trials a folder holds."""
+    """Return a hash of the module and name of a function, which identifies the trials of a folder."""
     return short_hash([FORMER_MODULES.get(function.__module__, function.__module__), function.__name__])
 
 
@@ -96,7 +100,7 @@ def run_trials(
     folder: Path, function: Callable[..., dict[str, Any]], arguments: Sequence[dict[str, Any]], executor: Any = None,
     *, version: int = 1,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Rows of all calls, with arguments and results. Raise the version when the function changes."""
+    """Return the rows of all calls, with arguments and results. Increase `version` when the function changes."""
     jobs, store = [Trial(function, each, version) for each in arguments], Store(folder)
     store.begin({"model": hash_origin(function)})
     run_chains([[job] for job in jobs], store, executor)

@@ -1,4 +1,7 @@
-"""Runs scripts, each in a process of its own, and says in one table what held."""
+"""Runs scripts, each in a separate process, and prints one table of their checks.
+
+Several commands can run at the same time; Ctrl-C stops them together.
+"""
 
 import argparse
 import json
@@ -18,20 +21,20 @@ from validation._tools import catalogue, checksums
 from validation._tools.catalogue import Script
 from validation._tools.resumable import write_json
 
-PAUSE = 0.05  # seconds between two looks at what runs
+PAUSE = 0.05  # seconds between two polls of the running processes
 
 
 class Task(NamedTuple):
-    """A command with its environment. One that unblocks SIGINT itself sees no Ctrl-C until then."""
+    """A command with its environment. If `unblocks`, it sees no Ctrl-C until it has unblocked SIGINT."""
 
     name: str
     command: Sequence[str]
-    build_environment: dict[str, str]
+    environment: dict[str, str]
     unblocks: bool = False
 
 
 class FinishedTask(NamedTuple):
-    """A task with its exit status, the time when it began, and the seconds that it took."""
+    """A task with its exit status, its start time, and its duration in seconds."""
 
     task: Task
     status: int
@@ -46,7 +49,7 @@ class _RunningTask(NamedTuple):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after which all tasks have ended; and whether one of them has said so on the terminal."""
+    """Ctrl-C, after which all tasks have ended; `said` if a task has printed the message already."""
 
     def __init__(self, said: bool) -> None:
         super().__init__()
@@ -54,7 +57,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 def run_tasks(tasks: Sequence[Task], jobs: int, logs: Path) -> Iterator[FinishedTask]:
-    """Tasks as they end. Where several run at a time, the output of each goes to NAME.log in a folder.
+    """Run tasks and yield each when it ends. With several jobs, the output of each goes to NAME.log in a folder.
 
     Raises
     ------
@@ -81,11 +84,11 @@ def run_tasks(tasks: Sequence[Task], jobs: int, logs: Path) -> Iterator[Finished
 
 
 def _start_task(task: Task, log: Path | None) -> _RunningTask:
-    """Start a task in a process group of its own, so that signals reach it through us alone."""
+    """Start a task in a separate process group, so that signals reach it only through this process."""
     began = time.time()
     with ExitStack() as stack:
         output = None if log is None else stack.enter_context(log.open("wb"))
-        if task.unblocks:  # what is blocked here is blocked there
+        if task.unblocks:  # a child inherits blocked signals
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             stack.callback(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGINT})
         process = subprocess.Popen(
@@ -95,7 +98,7 @@ def _start_task(task: Task, log: Path | None) -> _RunningTask:
 
 
 def _stop_tasks(running: Sequence[_RunningTask]) -> None:
-    """Pass Ctrl-C on and wait; a second one kills."""
+    """Send Ctrl-C to the tasks and wait; a second Ctrl-C kills them."""
     try:
         _send_signal(running, signal.SIGINT)
         for each in running:
@@ -114,7 +117,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
 
 
 class Row(NamedTuple):
-    """A line of the table; checks are counted where a result was stored, which is a verdict."""
+    """A row of the table; the numbers of checks are None if no result was stored."""
 
     name: str
     held: int | None
@@ -125,7 +128,7 @@ class Row(NamedTuple):
 
 
 def run_scripts(scripts: Sequence[Script], options: argparse.Namespace, more: Sequence[str]) -> int:
-    """Run what an interrupted run of the same words has not finished; the exit status."""
+    """Run the scripts that an interrupted run of the same command has not finished, and return the exit status."""
     logs = options.out / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     asked = [*options.names, *(f"--{flag}" for flag in ("quick", "draw") if getattr(options, flag)), *more]
@@ -156,7 +159,7 @@ def run_scripts(scripts: Sequence[Script], options: argparse.Namespace, more: Se
                 unfinished.keep(row for row in rows.values() if row.held is not None)
     except Interrupted as interrupted:
         if not interrupted.said:
-            print("validation: interrupted: run the same again; what has finished is not run twice", file=sys.stderr)
+            print("validation: interrupted: run the same again; finished scripts are not run twice", file=sys.stderr)
         return 130
     ordered = [rows[name] for name in names]
     print(format_table(ordered), flush=True)
@@ -168,18 +171,18 @@ def run_scripts(scripts: Sequence[Script], options: argparse.Namespace, more: Se
 
 
 def build_command(script: Script, words: Sequence[str]) -> list[str]:
-    """What runs a script."""
+    """Return the command that runs a script."""
     return [sys.executable, "-m", script.module, *words]
 
 
 def build_environment() -> dict[str, str]:
-    """That of this process, in which scripts are found."""
+    """Return the environment of this process, with the scripts on the path."""
     paths = [str(catalogue.ROOT.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """What held, a line for each script."""
+    """Return the table of checks, with a line for each script."""
     lines: list[tuple[str, ...]] = [("script", "held", "failed", "seconds", "outcome")]
     for row in rows:
         counts = ("–" if count is None else str(count) for count in (row.held, row.failed))
@@ -196,17 +199,17 @@ def format_table(rows: Sequence[Row]) -> str:
 
 
 class UnfinishedRuns:
-    """Rows of runs that were interrupted, or in which a script ended without a verdict, in a file."""
+    """File with the rows of runs that were interrupted, or in which a script ended without storing a result."""
 
     def __init__(self, path: Path, asked: str) -> None:
         self._path, self._asked = path, asked
 
     def rows(self) -> dict[str, Row]:
-        """Those of the run that was asked for with the same words, by script."""
+        """Return the stored rows of a run with the same words, by script."""
         return {row[0]: Row(*row) for row in self._all().get(self._asked, [])}
 
     def keep(self, rows: Any) -> None:
-        """Store the rows of this run; none once it is finished."""
+        """Store the rows of this run; an empty list removes them."""
         table = self._all() | {self._asked: list(rows)}
         write_json(self._path, {asked: rows for asked, rows in table.items() if rows})
 
@@ -215,7 +218,7 @@ class UnfinishedRuns:
 
 
 def _build_options(script: Script, options: argparse.Namespace) -> list[str] | None:
-    """The options of a script, of those asked for; None if it has nothing to draw by itself."""
+    """Return the options that the script understands; None if it cannot draw from stored numbers."""
     words = ["--out", str(options.out), *["--quick"] * options.quick]
     if options.draw or options.workers:
         usage = subprocess.run(
@@ -229,7 +232,7 @@ def _build_options(script: Script, options: argparse.Namespace) -> list[str] | N
 
 
 def _summarize(ended: FinishedTask, scripts: Sequence[Script], options: argparse.Namespace) -> Row:
-    """What a task has come to."""
+    """Return the row of the table for an ended task."""
     name, status, good = ended.task.name, ended.status, ended.status == 0
     how = "holds" if good else f"exit status {status}" if status > 0 else f"killed by signal {-status}"
     script = next((script for script in scripts if script.name == name), None)

@@ -1,7 +1,7 @@
-"""Exact refits without single samples, by code that is independent of the package: numpy, scipy, scikit-learn, torch.
+"""Exact refits without single samples, by numpy, scipy, scikit-learn and torch, independent of the package.
 
-Every minimum is verified by its (sub)gradient. Problems that are not convex are minimised from the weights with all
-samples.
+Every minimum is verified by its (sub)gradient. Problems that are not convex are minimised from the weights that were
+trained with all samples.
 """
 
 import warnings
@@ -12,12 +12,12 @@ from scipy.optimize import minimize
 
 import gamp_attention as ga
 
-TOLERANCE = 1e-5  # of gradients, relative to the mean force of a sample
-BOUNDED = {"ftol": 0, "maxiter": 5000, "maxfun": 10000, "maxcor": 40}  # of L-BFGS-B in positive and negative parts
+TOLERANCE = 1e-5  # norm of gradients, in units of the mean gradient of one sample
+BOUNDED = {"ftol": 0, "maxiter": 5000, "maxfun": 10000, "maxcor": 40}  # options of L-BFGS-B for positive and negative parts of the weights
 
 
 def compute_exact_errors(data: ga.Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
-    """Errors (m,) of samples under weights trained without them; NaN where no minimum was reached."""
+    """Return the errors (m,) of samples under weights trained without them; NaN if no minimum was reached."""
     if data.labels is None:
         return _refit_attention(data, Q, samples)
     x = (data.tokens[:, 0] + data.positions[0]) / np.sqrt(data.dim)
@@ -35,14 +35,14 @@ def compute_exact_errors(data: ga.Dataset, Q: np.ndarray, samples: np.ndarray) -
 
 
 def evaluate_logistic(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Losses, slopes (n, 1) and curvatures (n, 1, 1)."""
+    """Return losses, slopes (n, 1) and curvatures (n, 1, 1) of the logistic loss."""
     m = y * z[:, 0]
     p = 0.5 * (1 - np.tanh(0.5 * m))
     return np.logaddexp(0, -m), (-y * p)[:, None], (p * (1 - p))[:, None, None]
 
 
 def evaluate_multinomial(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Losses, slopes (n, r) and curvatures (n, r, r)."""
+    """Return losses, slopes (n, r) and curvatures (n, r, r) of the multinomial loss."""
     top = z.max(axis=1, keepdims=True)
     e = np.exp(z - top)
     p = e / e.sum(axis=1, keepdims=True)
@@ -52,13 +52,13 @@ def evaluate_multinomial(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def evaluate_phase(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Losses, slopes (n, 1) and curvatures (n, 1, 1)."""
+    """Return losses, slopes (n, 1) and curvatures (n, 1, 1) of the phase retrieval loss."""
     s = z[:, 0]
     return 0.25 * (s * s - y) ** 2, (s * (s * s - y))[:, None], (3 * s * s - y)[:, None, None]
 
 
 def _refit_ridge(x: np.ndarray, y: np.ndarray, lam: float, samples: np.ndarray) -> np.ndarray:
-    """In closed form, by the smaller of both systems."""
+    """Return errors of ridge regression in closed form, from the smaller of the two linear systems."""
     n, d = x.shape
     errors = []
     for k in samples.tolist():
@@ -75,7 +75,7 @@ def _refit_ridge(x: np.ndarray, y: np.ndarray, lam: float, samples: np.ndarray) 
 def _refit_elastic_net(
     x: np.ndarray, y: np.ndarray, penalty: ga.ElasticNet, w: np.ndarray, samples: np.ndarray
 ) -> np.ndarray:
-    """By scikit-learn; its optimality conditions are checked."""
+    """Return errors of the elastic net by scikit-learn; its optimality conditions are checked."""
     from sklearn.linear_model import ElasticNet
 
     n, errors = len(x), []
@@ -100,11 +100,14 @@ def _refit_smooth(
     terms: Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray]], x: np.ndarray, penalty: object, Q: np.ndarray,
     samples: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """By Newton steps in a trust region for the ridge; by L-BFGS-B in positive and negative parts for others."""
+    """Return errors of smooth losses, by Newton steps in a trust region if the penalty is a ridge.
+
+    With an l1 penalty, L-BFGS-B minimises over the positive and negative parts of the weights.
+    """
     n, (d, r) = len(x), Q.shape
     lam, l1 = float(penalty.lam), float(getattr(penalty, "l1", 0.0))  # type: ignore[attr-defined]
     errors, every = [], np.ones(n, bool)
-    size = float(np.mean(np.linalg.norm(x, axis=1) * np.linalg.norm(terms(every, Q)[1], axis=1)))  # a sample's force
+    size = float(np.mean(np.linalg.norm(x, axis=1) * np.linalg.norm(terms(every, Q)[1], axis=1)))  # mean gradient norm of a sample
     for k in samples.tolist():
         others = np.arange(n) != k
 
@@ -134,13 +137,13 @@ def _refit_smooth(
             W = (end.x[: d * r] - end.x[d * r :]).reshape(d, r)
             slope, w = risk(W.ravel())[1], W.ravel()
             off = np.where(np.abs(w) > 1e-9, slope + l1 * np.sign(w), np.maximum(np.abs(slope) - l1, 0.0))
-            left = np.abs(off).max() / (1e-4 * l1) * TOLERANCE * size  # within 1e-4 of the kink's force
+            left = np.abs(off).max() / (1e-4 * l1) * TOLERANCE * size  # accepted within 1e-4 of l1
         errors.append(terms(np.arange(n) == k, W)[0][0] if left <= TOLERANCE * size else np.nan)
     return np.array(errors)
 
 
 def _refit_attention(data: ga.Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
-    """By torch's derivatives of the layer itself and scipy's L-BFGS-B."""
+    """Return errors of attention, by torch's derivatives of the layer and scipy's L-BFGS-B."""
     import torch
 
     n, L, d = data.tokens.shape

@@ -1,4 +1,4 @@
-"""Random instances of every model family of the manual, for runs with default settings."""
+"""Random instances of every model family of the manual, for runs with default settings (`default_runs`)."""
 
 import json
 import sys
@@ -11,22 +11,23 @@ from docs.examples.sigmoid_attention import SigmoidAttention
 
 SIZES, ALPHAS, LAMBDAS, SIGMAS = (50, 1000), (0.3, 4.0), (1e-3, 1.0), (0.3, 1.5)
 NOISES = (0.03, 1.0)
-MAX_ENTRIES = 1e7  # of the tokens; d is smaller where there would be more
-MAX_SLOW = {"more tokens and columns": 2e5, "sigmoid attention": 2e5}  # the same where a proximal step takes long
-RISKS = {"exact": 2, "asymptotic": 1}  # how often, where both are defined
+MAX_ENTRIES = 1e7  # number of entries of the tokens; d is reduced to stay below
+MAX_SLOW = {"more tokens and columns": 2e5, "sigmoid attention": 2e5}  # the same limit for families with slow proximal steps
+RISKS = {"exact": 2, "asymptotic": 1}  # relative frequencies, if both are defined
 
 
 def draw_log_uniform(rng, low, high):
+    """Return a number that is uniform on a logarithmic scale."""
     return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
 def draw_numbers(rng):
-    """σ and λ that all families have."""
+    """Return random σ and λ, the parameters of all families."""
     return {"sigma": float(rng.uniform(*SIGMAS)), "lam": draw_log_uniform(rng, *LAMBDAS)}
 
 
 def draw_matrix(rng, L=2):
-    """A random positional matrix: rows that sum to one, or anything."""
+    """Return a random positional matrix, in half of the cases with rows that sum to one."""
     A = rng.dirichlet(np.ones(L), size=L) if rng.random() < 0.5 else rng.normal(size=(L, L))
     return A.tolist()
 
@@ -77,7 +78,7 @@ def build_coordinates(rng):
 
 
 def build_lasso(rng):
-    """The lasso and the elastic net."""
+    """Return a model with the lasso or the elastic net."""
     l2 = 0.0 if rng.random() < 0.5 else draw_log_uniform(rng, *LAMBDAS)
     return ga.paper_model(
         omega=float(rng.uniform(0, 0.6)), sigma=draw_numbers(rng)["sigma"],
@@ -86,7 +87,7 @@ def build_lasso(rng):
 
 
 def build_labels(rng):
-    """The GLM losses, with noisy labels."""
+    """Return a generalised linear model with noisy labels."""
     own = draw_numbers(rng)
     choice = rng.integers(4)
     if choice == 0:
@@ -99,7 +100,7 @@ def build_labels(rng):
 
 
 def build_noisy(where):
-    """The paper's model as own arrays, with Gaussian noise on the scores or on the outputs."""
+    """Return a function that draws the paper's model as user arrays, with noise on the scores or on the outputs."""
 
     def make(rng, d, alpha):
         clean, noise = ga.sample(build_paper(rng), d, alpha, rng), draw_log_uniform(rng, *NOISES)
@@ -131,7 +132,7 @@ FAMILIES = {
 
 
 def build_instance(family, seed):
-    """Data, start and risk of one run."""
+    """Return data, start and risk of one run."""
     rng = np.random.default_rng([seed, list(FAMILIES).index(family)])
     d, alpha = round(draw_log_uniform(rng, *SIZES)), float(rng.uniform(*ALPHAS))
     start = ("semantic", "positional", "random")[rng.integers(3)]
@@ -148,7 +149,7 @@ def build_instance(family, seed):
 
 
 def has_asymptotic_risk(data):
-    """Whether there is one beside the exact risk."""
+    """Return whether the asymptotic risk is defined, in addition to the exact risk."""
     try:
         data.terms("asymptotic")
     except ValueError:

@@ -1,12 +1,12 @@
-"""Bayes-optimal message passing at finite d against its state evolution.
+"""Bayes-optimal message passing at finite d agrees with its state evolution.
 
-Attention of two and three tokens below and above full recovery, with noise on the scores, with a spectrum, signs of
-linear functions, and sparse weights seen with noise; each from its default start, on independent instances at
-several d.
+Method: attention of two and three tokens below and above full recovery, with noise on the scores, with a spectrum;
+signs of linear functions; sparse weights seen with noise. Each runs from its default start on independent instances at
+several d. The overlap with the teacher and the squared norm of the posterior mean, equal for d → ∞, are extrapolated
+linearly in 1/d.
 
-Criterion: overlap with the teacher and size of the posterior mean, which are the same for d → ∞, each taken to d → ∞
-linearly in 1/d, and at the largest d as they are, are within four standard errors of state evolution, its own errors
-included; so is the free entropy where it is finite. No run is lost or diverges.
+Criterion: both numbers, and the free entropy if it is finite, are within four standard errors of state evolution, whose
+own errors are included, extrapolated and at the largest d. No run is lost or diverges.
 """
 
 from dataclasses import replace
@@ -34,12 +34,12 @@ CASES = {
     "signs, α = 1.5": (ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.0)), 1.5, SIZES),
     "sparse, α = .6": (replace(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3)), coordinates=SPARSE), 0.6, SIZES),
 }
-MOST = 4.0
+MAX_ERRORS = 4.0  # allowed deviation, in standard errors
 KEYS = ("overlap", "norm", "free_entropy")
 
 
 def predict(case, n_points):
-    """State evolution of a case."""
+    """Return overlap, norm and free entropy of state evolution, with errors."""
     model, alpha, _ = CASES[case]
     prediction = ga.solve_bayes_state_evolution(model, alpha, n_points=n_points, n_replicas=4)
     q, error = float(np.trace(prediction.q)), float(np.trace(prediction.q_error))
@@ -48,7 +48,7 @@ def predict(case, n_points):
 
 
 def measure(case, d, seed):
-    """One run."""
+    """Run one instance and return its overlap, norm and free entropy."""
     model, alpha, _ = CASES[case]
     result = ga.run_bayes_amp(ga.sample(model, d, alpha, seed))
     return {
@@ -61,7 +61,7 @@ def measure(case, d, seed):
 
 
 def extrapolate(table):
-    """The intercept of a fit linear in 1/d to means with standard errors, by d, and its standard error."""
+    """Return the intercept of a fit linear in 1/d to means with standard errors, by d, and its standard error."""
     design = np.array([[1.0, 1 / d] for d in table]) / np.array([[error] for _, error in table.values()])
     covariance = np.linalg.inv(design.T @ design)
     target = np.array([mean / error for mean, error in table.values()])
@@ -69,14 +69,14 @@ def extrapolate(table):
 
 
 def check_case(verdict, case, theory, rows):
-    """The checks of a case, and its numbers."""
+    """Check one case and return its numbers."""
     sizes, summary = sorted({row["d"] for row in rows}), {}
     for key in KEYS:
         if theory[key] is None:
             continue
         wanted, own = theory[key]
         values = {d: np.array([row[key] for row in rows if row["d"] == d]) for d in sizes}
-        # few instances do not tell their spread: pooled over d as s/√d
+        # a few instances determine their spread badly: pool it over d, as it falls like 1/√d
         pooled = np.sqrt(
             np.mean(np.concatenate([d * (v - v.mean()) ** 2 * len(v) / (len(v) - 1) for d, v in values.items()]))
         )
@@ -86,7 +86,7 @@ def check_case(verdict, case, theory, rows):
         summary[key] = {"theory": wanted, "theory_error": own, "limit": limit, "error": error, "sizes": table}
         for where, value, se in (("d → ∞", limit, error), (f"d = {sizes[-1]}", last, spread)):
             text = f"{case}: {key} {plus_minus(value, se)} for {where}, theory {plus_minus(wanted, own)}"
-            verdict.check(abs(value - wanted) <= MOST * (se + own / 2), text)
+            verdict.check(abs(value - wanted) <= MAX_ERRORS * (se + own / 2), text)
     lost = sum(row["status"] not in ("converged", "max_iter") for row in rows)
     verdict.check(not lost, f"{case}: {lost} of {len(rows)} runs lost or diverged")
     summary["converged"] = sum(row["status"] == "converged" for row in rows), len(rows)
@@ -95,7 +95,7 @@ def check_case(verdict, case, theory, rows):
 
 
 def format_line(case, summary):
-    """A line of the table."""
+    """Return a row of the table."""
     cells = [case]
     for key in KEYS:
         if key in summary:
@@ -107,7 +107,7 @@ def format_line(case, summary):
 
 
 def draw(summaries, path):
-    """Overlaps over those of state evolution, side by side where they are of one d."""
+    """Draw overlaps in units of state evolution; points of one d are shifted sideways."""
     with figure(path, 1, 1, (7, 4)) as axes:
         axis = axes[0, 0]
         for k, (case, each) in enumerate(summaries.items()):

@@ -1,16 +1,17 @@
-"""Bayes-optimal fixed points from α = .001 to 10 000: against closed forms and independent quadratures.
+"""Bayes-optimal fixed points agree with closed forms and independent quadratures from α = .001 to 10 000.
 
-Linear labels have a quadratic equation. For signs, logistic labels, binary weights, phase retrieval and attention of
-two to four tokens the scalar equation V = 1/(1 + α h(V)) is iterated from no knowledge and from nearly all, with h by
-scipy's adaptive quadrature; test error and free entropy likewise. Noisy intensities are averaged over a dense grid of
-fields, outputs and centres. Classes by a softmax of two columns are logistic labels. All other label distributions and
-kinds of attention are solved on the same grid of α.
+Method: linear labels have a quadratic equation. For signs, logistic labels, binary weights, phase retrieval and
+attention of two to four tokens, the scalar equation V = 1/(1 + α h(V)) is iterated from no knowledge and from almost
+complete knowledge, with h by scipy's adaptive quadrature; test error and free entropy are computed in the same way.
+Noisy intensities are averaged over a dense grid of fields, outputs and centres. Two classes from a softmax of two
+columns are equivalent to logistic labels. All other label distributions and kinds of attention are solved on the same
+grid of α.
 
-Criterion: every problem has a stable fixed point at every α. The status is `converged` for all problems whose
-averages are integrals, and for 95 % of all; close to a threshold sets of random points may disagree, which is
-`inaccurate`. V, q, the test error and the free entropy differ from the references by no more than their stated
-errors and the accuracy of the reference, 1e-9 of the value; for averages over samples by no more than twice their
-stated half-widths. V never grows with α.
+Criterion: every problem has a stable fixed point at every α. The status is `converged` for all problems whose averages
+are integrals, and for 95 % of all problems; close to a threshold, sets of random points may disagree, which gives
+`inaccurate`. V, q, the test error and the free entropy differ from the references by at most their stated errors plus
+the accuracy of the reference, 1e-9 of the value; averages over samples by at most twice their stated half-widths. V
+never grows with α. (Bayes page of the manual.)
 """
 
 import warnings
@@ -29,7 +30,7 @@ from validation._tools.resumable import run_trials
 
 ALPHAS = [1e-3, 3e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.7, 1.05, 2.0, 5.0, 10.0, 30.0, 100.0, 1e3, 1e4]
 QUICK_ALPHAS = [1e-3, 1.05, 1e4]
-REFERENCE = 1e-9  # relative accuracy of the references
+REFERENCE = 1e-9  # accuracy of the references, relative
 BINARY = ga.CoordinateLaw([0.5, 0.5], np.ones((2, 1)), np.zeros((2, 1)), [[1.0], [-1.0]], np.zeros((2, 1, 1)))
 SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.1), n_tokens=1)
 
@@ -82,7 +83,7 @@ MODELS = INTEGRALS | SAMPLED | OTHERS
 
 
 def solve(name, alpha, n_points, n_replicas):
-    """All fixed points of a problem."""
+    """Return all fixed points of a problem."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         points = ga.bayes_fixed_points(MODELS[name], alpha, n_points=n_points, n_replicas=n_replicas)
@@ -102,21 +103,21 @@ def solve(name, alpha, n_points, n_replicas):
 
 
 def normal_density(x):
-    """The standard normal density."""
+    """Return the standard normal density."""
     return np.exp(-0.5 * x * x) / np.sqrt(2 * np.pi)
 
 
 def integrate(function, scale):
-    """2 ∫_0^∞ of a function that changes on a given scale, by adaptive quadrature in parts."""
+    """Return 2 ∫_0^∞ of a function that varies on a given scale, by adaptive quadrature in parts."""
     ends = np.unique(np.clip(np.concatenate([[0.0], scale * np.array([0.3, 1, 3, 6, 12, 40]), [2, 6, 12]]), 0, 12.0))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of parts in which the integrand is zero to rounding
+        warnings.simplefilter("ignore")  # quad warns in parts in which the integrand is zero to rounding
         parts = [quad(function, a, b, epsabs=1e-18, epsrel=1e-13, limit=400)[0] for a, b in pairwise(ends)]
     return 2 * sum(parts)
 
 
 def average_perceptron(V):
-    """h = E g², E log Z and the test error for signs."""
+    """Return h = E g², E log Z and the test error for signs."""
     q, scale = 1 - V, np.sqrt(V / (1 - V))
     at = lambda z: z / scale  # noqa: E731
 
@@ -133,7 +134,7 @@ WEIGHTS = normal_density(LINE) * (LINE[1] - LINE[0])
 
 
 def average_logistic(V, temperature):
-    """The same for logistic labels; the average over the field is a trapezoidal sum of 6001 terms."""
+    """Return h, E log Z and the test error for logistic labels; sums of 6001 terms average over the field."""
     q = 1 - V
 
     def parts(z):
@@ -158,7 +159,7 @@ def average_logistic(V, temperature):
 
 
 def average_signs(V, L):
-    """Σ_l E g_l², E log Z and the test error of phase retrieval for fields known up to a common sign."""
+    """Return Σ_l E g_l², E log Z and the test error of phase retrieval, for fields known up to a common sign."""
     q, share = 1 - V, 2 ** (1 - L / 2) / gamma(L / 2)
 
     def average(function):
@@ -177,7 +178,7 @@ def average_signs(V, L):
 
 
 def average_intensities(V, noise):
-    """The same for noisy intensities: sums over centres ω, outputs y and fields S."""
+    """Return h, E log Z and the test error of noisy intensities, by sums over centres, outputs and fields."""
     total = logs = 0.0
     x = np.linspace(-8, 8, 321)
     for z in np.linspace(-6, 6, 121)[60:]:
@@ -196,7 +197,7 @@ def average_intensities(V, noise):
 
 
 def find_fixed_points(alpha, h, update):
-    """V from no knowledge and from nearly all, by iteration and a root where it has become slow."""
+    """Return V from no knowledge and from almost complete knowledge, by iteration and then a root search."""
     solutions = []
     for V in (1 - 1e-3, 1e-12):
         for _ in range(1000):
@@ -210,7 +211,7 @@ def find_fixed_points(alpha, h, update):
         reach = 0.02
         while excess(np.log(V) - reach) * excess(min(np.log(V) + reach, -1e-9)) > 0 and reach < 2:
             reach *= 2
-        if reach >= 2:  # it goes on to no knowledge, or to all of it
+        if reach >= 2:  # the iteration leads to no knowledge, or to complete knowledge
             solutions.append(1.0 if V > 0.5 else 0.0)
             continue
         solutions.append(float(np.exp(brentq(excess, np.log(V) - reach, min(np.log(V) + reach, -1e-9), xtol=1e-13))))
@@ -218,12 +219,12 @@ def find_fixed_points(alpha, h, update):
 
 
 def apply_gaussian_prior(hats):
-    """V of conjugates, for weights N(0, 1)."""
+    """Return V for weights N(0, 1) from the conjugate parameter."""
     return 1 / (1 + hats)
 
 
 def apply_binary_prior(hats):
-    """E 1 − tanh²(s + √s z) of weights ±1."""
+    """Return V = E[1 − tanh²(s + √s z)] for weights ±1 from the conjugate parameter s."""
 
     def unknown(z):
         both = [np.cosh(np.clip(hats + sign * np.sqrt(hats) * z, -300, 300)) ** -2.0 for sign in (1, -1)]
@@ -233,7 +234,7 @@ def apply_binary_prior(hats):
 
 
 def compute_reference(name, alpha):
-    """V, test error and Φ of the uninformed and of the informed end; NaN where there is no reference."""
+    """Return V, test error and Φ of the uninformed and the informed solution; NaN without a reference."""
     kind, number = name, float(name.split()[-1]) if name.split()[-1][0].isdigit() else 0.0
     if name.startswith("linear"):
         b = number**2 + alpha - 1
@@ -271,19 +272,19 @@ def compute_reference(name, alpha):
 
 
 def store_reference(name, alpha):
-    """The references of a problem, stored apart from the package's results."""
+    """Return the references of a problem as a row, stored apart from the package's results."""
     return {"ends": compute_reference(name, alpha)}
 
 
 def compare(row, ends, sampled):
-    """The differences of one problem at one α in units of what is allowed, and the largest relative difference of V."""
+    """Return the differences at one α in units of the allowed ones, and the largest relative difference of V."""
     stable = [point for point in row["points"] if point["stable"]]
     tokens = int(row["name"].split("= ")[1]) if row["name"].startswith("attention") else 1
     ratios, relative = [], 0.0
     for point, end in zip((stable[0], stable[-1]), ends, strict=True):
         V = end["V"] * tokens
         pairs = [("V", V), ("test_error", end["test_error"]), ("free_entropy", end["free_entropy"])]
-        if row["name"] == "two classes":  # the sum of the columns is not seen
+        if row["name"] == "two classes":  # labels do not depend on the sum of the columns
             pairs = [("first", 0.5 * (1 + V))]
         elif not row["name"].startswith("attention"):
             pairs.append(("q", 1 - V))
@@ -292,7 +293,7 @@ def compare(row, ends, sampled):
             if wanted is None or value is None or not np.isfinite(wanted) or not np.isfinite(value):
                 continue
             allowed = (2 if sampled else 1) * error + REFERENCE * abs(wanted) * (1e3 if sampled else 1)
-            if end["V"] in (0.0, 1.0):  # of V the reference knows no more than that it is below 1e-11
+            if end["V"] in (0.0, 1.0):  # the reference only implies V < 1e-11
                 allowed += 1e-10
             if what == "free_entropy":
                 allowed += REFERENCE * row["alpha"]

@@ -1,13 +1,13 @@
-"""Thresholds of Bayes-optimal estimation: against closed forms, and against what was published.
+"""Thresholds of Bayes-optimal estimation agree with closed forms and with published values.
 
-Attention of two to four tokens has its weak recovery at 1/(L (L + 1)), twice that for two columns and their rotations,
-and full recovery at 1/L: as the curve of fixed points has it, and by the linearised channel over random samples. Phase
-retrieval, binary weights learnt from signs and sparse weights seen without noise have thresholds in the literature.
-Noise on the scores moves weak recovery, and nothing is known completely.
+Method: attention of two to four tokens has weak recovery at 1/(L (L + 1)), at twice this value for two columns and
+their rotations, and full recovery at 1/L: on the curve of fixed points and by the linearised channel over random
+samples. Phase retrieval, binary weights learnt from signs and sparse weights seen without noise have thresholds in the
+literature. Noise on the scores increases the weak-recovery threshold and excludes full recovery.
 
-Criterion: thresholds that are known in closed form are found within their stated errors (half-widths of 95 %, times
-two, and 1e-6); published ones within the digits that are published. There is a hard phase where there should be one,
-and nowhere else. Ridge regression with the optimal penalty has the overlap of the Bayes estimate to 1e-8.
+Criterion: thresholds with a closed form are found within twice their stated errors (half-widths of 95 %) plus 1e-6;
+published thresholds within their published digits. There is a hard phase exactly where one is expected. Ridge
+regression with the optimal penalty has the overlap of the Bayes estimate to 1e-8. (Bayes page of the manual.)
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ from validation._tools.resumable import run_trials
 
 SIGNS = ga.CoordinateLaw([0.5, 0.5], np.ones((2, 1)), np.zeros((2, 1)), [[1.0], [-1.0]], np.zeros((2, 1, 1)))
 SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.1), n_tokens=1)
-# name: weak recovery, full recovery, hard phase: closed forms, or published values with the error of their last digit
+# for each name weak recovery, full recovery and hard phase: values with the error of the last published digit
 KNOWN = {
     "attention, L = 2": ((1 / 6, 0), (1 / 2, 0), None),
     "attention, L = 3": ((1 / 12, 0), (1 / 3, 0), None),
@@ -36,7 +36,7 @@ ALPHAS = {"attention, L = 2": 0.6, "attention, L = 3": 0.4, "attention, L = 4": 
 
 
 def build_model(name, noise=0.0):
-    """The problem of a name."""
+    """Return the problem of a name."""
     if name.startswith("attention"):
         t = 2 if "columns" in name else 1
         return ga.attention_model(int(name.split("L = ")[1][0]), t, t, sigma=1.0 if noise else 0.5, score_noise=noise)
@@ -48,12 +48,12 @@ def build_model(name, noise=0.0):
 
 
 def compute_thresholds(name, n_points, n_replicas):
-    """All thresholds of a problem."""
+    """Return all thresholds of a problem."""
     return ga.bayes_thresholds(build_model(name), n_points=n_points, n_replicas=n_replicas).to_dict()
 
 
 def linearise(name, noise, n_points, n_replicas):
-    """Weak recovery by the channel over random samples, with its half-width."""
+    """Return the weak-recovery threshold by the channel over random samples, with its half-width."""
     from gamp_attention._core.spread import half_width
     from gamp_attention.bayes.equations import Equations
 
@@ -65,7 +65,7 @@ def linearise(name, noise, n_points, n_replicas):
 
 
 def solve_curve(name, alpha):
-    """What is learnt at a sample complexity, from no hint and from the teacher."""
+    """Return the overlap at one α, from no hint and from the teacher."""
     both = [
         ga.solve_bayes_state_evolution(build_model(name), alpha, init, n_points=256)
         for init in ("uninformed", "informed")
@@ -75,7 +75,7 @@ def solve_curve(name, alpha):
 
 
 def compute_shortfall(L):
-    """K_L: what samples of small fields withhold, in units of V^(L/2)."""
+    """Return K_L, the information that samples of small fields withhold, in units of V^(L/2)."""
     from scipy.integrate import quad
     from scipy.special import gamma
 
@@ -89,7 +89,7 @@ def compute_shortfall(L):
 
 
 def compute_ridge_gap():
-    """The largest relative difference of the overlaps of ridge regression and of the Bayes estimate."""
+    """Return the largest relative difference between the overlaps of ridge regression and the Bayes estimate."""
     gaps = []
     for noise, alpha in ((0.3, 0.7), (0.5, 1.5), (1.0, 3.0)):
         problem = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise), lam=noise**2)
@@ -100,7 +100,7 @@ def compute_ridge_gap():
 
 
 def check_problem(verdict, name, thresholds):
-    """The checks of one problem, and its line of the table."""
+    """Check one problem and return its row of the table."""
     weak, full, hard = KNOWN[name]
     pairs = [("weak recovery", thresholds["weak_recovery"], thresholds["weak_recovery_error"], weak),
              ("full recovery", thresholds["full_recovery"], thresholds["full_recovery_error"], full)]  # fmt: skip

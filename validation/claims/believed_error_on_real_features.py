@@ -1,17 +1,18 @@
-"""Leave-one-out errors and the choice of λ on features that are not independent normal numbers, beside scikit-learn.
+"""Leave-one-out errors and the choice of λ are right on features that are not independent Gaussians.
 
-Features whose neighbours are correlated, whose rows have lognormal norms, with a common factor, with heavy tails; the
+Method: features with correlated neighbours, with lognormal row norms, with a common factor, with heavy tails; the
 diabetes, breast cancer and digits data of scikit-learn, split at random into training and test halves. Ridge
-regression, lasso, logistic regression and, on the first four, attention. On each instance a path of 12 values. Its
-leave-one-out errors at three of them are compared with exact refits by numpy, scipy, scikit-learn or torch: of all
-samples for the ridge, otherwise of 8 or 30 random samples. The regret is by how much the test error at the chosen
-value is above the smallest test error along the path, on fresh samples or on the other half; RidgeCV, LassoCV and
-LogisticRegressionCV choose among the same values on the same samples, for attention five folds of the package.
+regression, lasso, logistic regression and, on the first four kinds, attention. Each instance has a path of 12 values of
+λ. At three of them leave-one-out errors are compared with exact refits by numpy, scipy, scikit-learn or torch: of all
+samples for the ridge, otherwise of 8 or 30 random samples. The regret is the excess of the test error at the chosen λ
+over the smallest test error along the path, on fresh samples or on the other half. RidgeCV, LassoCV and
+LogisticRegressionCV choose among the same values on the same samples; for attention, five folds of the package do.
 
-Criterion: estimates that are trusted and off by more than 5 % and by more than three standard errors are under 1 % of
-all, and those within these bounds and not trusted under 10 %. The mean regret of each family on sampled features is
-below 2 %, and on each kind of features the mean test error at the chosen value is at most 1 % above five folds. A
-choice is more than 5 % worse than five folds not more often than the other way round, or in at most 5 % of instances.
+Criterion: fewer than 1 % of the estimates are trusted and wrong (off by more than 5 % and by more than three standard
+errors); fewer than 10 % are right and not trusted. The mean regret of each family on sampled features is below 2 %, and
+on each kind of features the mean test error at the chosen λ is at most 1 % above five folds. A choice is more than 5 %
+worse than five folds at most as often as it is more than 5 % better, or in at most 5 % of the instances. (Page
+"Believed error" of the manual.)
 """
 
 import warnings
@@ -35,7 +36,7 @@ WRONG, DOUBTED, REGRET, WORSE, APART = 0.01, 0.1, 0.02, 0.01, 0.05
 
 
 def draw_features(kind: str, rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Rows (n, d) of one kind; parameters of the distribution are fixed."""
+    """Return rows (n, d) of one kind of features with fixed parameters."""
     x = rng.normal(size=(n, d))
     if kind == "correlated":
         for i in range(1, d):
@@ -50,7 +51,7 @@ def draw_features(kind: str, rng: np.random.Generator, n: int, d: int) -> np.nda
 
 
 def load_real(name: str, family: str, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-    """Training and test halves of a data set of scikit-learn, standardised by the training half."""
+    """Return training and test halves of a data set of scikit-learn, standardised by the training half."""
     from sklearn import datasets
 
     load = {"diabetes": datasets.load_diabetes, "breast cancer": datasets.load_breast_cancer,
@@ -70,7 +71,7 @@ def load_real(name: str, family: str, rng: np.random.Generator) -> tuple[np.ndar
 
 
 def build_instance(kind: str, family: str, seed: int, d: int) -> tuple[np.ndarray, ...]:
-    """Training samples and fresh samples: rows and labels, or tokens and outputs."""
+    """Return training and fresh samples: rows and labels, or tokens and outputs."""
     rng = np.random.default_rng([seed, 47, (*SAMPLED, *REAL).index(kind), FAMILIES.index(family)])
     if kind in REAL:
         return load_real(kind, family, rng)
@@ -93,7 +94,7 @@ def build_instance(kind: str, family: str, seed: int, d: int) -> tuple[np.ndarra
 
 
 def build_problems(family: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, dict[float, ga.Dataset]]:
-    """Values of the hyperparameter and a dataset for each."""
+    """Return the values of the hyperparameter and a dataset for each value."""
     if family == "attention":
         lams = np.geomspace(1e-3, 1.0, VALUES)
         return lams, {float(lam): ga.Dataset(x, y, lam=float(lam)) for lam in lams}
@@ -108,7 +109,7 @@ def build_problems(family: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarra
 
 
 def choose_by_scikit_learn(family: str, x: np.ndarray, y: np.ndarray, lams: np.ndarray) -> int:
-    """Index of the value that scikit-learn chooses."""
+    """Return the index of the value that scikit-learn chooses."""
     from sklearn.linear_model import LassoCV, LogisticRegressionCV, RidgeCV
 
     n, d = x.shape
@@ -127,7 +128,7 @@ def choose_by_scikit_learn(family: str, x: np.ndarray, y: np.ndarray, lams: np.n
 
 
 def compare_choices(kind: str, family: str, seed: int, d: int) -> dict[str, Any]:
-    """Estimates beside exact refits, and what was chosen, on one instance."""
+    """Return estimates with exact refits, and the regrets of the choices, on one instance."""
     x, y, fresh_x, fresh_y = build_instance(kind, family, seed, d)
     lams, made = build_problems(family, x, y)
     first = next(iter(made.values()))
@@ -172,13 +173,13 @@ def compare_choices(kind: str, family: str, seed: int, d: int) -> dict[str, Any]
 
 
 def is_wrong(row: dict[str, Any]) -> bool:
-    """Whether an estimate is off by more than 5 % and by more than three standard errors."""
+    """Return whether an estimate is off by more than 5 % and by more than three standard errors."""
     apart = abs(row["estimate"] - row["exact"])
     return bool(apart > 0.05 * row["exact"] and apart > 3 * row["error"])
 
 
 def format_table(rows: list[dict[str, Any]]) -> str:
-    """Of each kind of features and family."""
+    """Return a row for each kind of features and family."""
     lines = ["| features | family | estimates: largest deviation from refits | trusted | regret, mean and largest "
              "| of five folds | in folds |", "|" + "---|" * 7]  # fmt: skip
     for kind, family in dict.fromkeys((row["kind"], row["family"]) for row in rows):
@@ -195,7 +196,7 @@ def format_table(rows: list[dict[str, Any]]) -> str:
 
 
 def draw(rows: list[dict[str, Any]], path: Any) -> None:
-    """Estimates against refits, and regrets against five folds."""
+    """Draw estimates against refits, and regrets against five folds."""
     with figure(path, 1, 2, (9, 4)) as axes:
         left, right = axes[0]
         for k, family in enumerate(FAMILIES):

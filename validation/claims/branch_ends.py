@@ -1,13 +1,13 @@
-"""Branches near their ends: what is said where a branch is lost, and minima at finite d beside it.
+"""Near the end of a branch, state evolution never reports a lost branch as converged, and states the reason.
 
-Two hundred random models (the paper's with ω to .6, σ from .3 to .9, λ from 1e-3 to .05, random A; noise on the scores
-of every twentieth) at α from .4 to 1.6, where about half of the branches have ended, are solved by the public function
-with rtol = 1e-2. On every tenth model `run_gamp` descends from the same start at d = 600.
+Method: 200 random models (the paper's model with ω up to .6, σ from .3 to .9, λ from 1e-3 to .05, random A; noise on
+the scores of every twentieth) at α from .4 to 1.6, where about half of the branches have ended, are solved by the
+public function with rtol = 1e-2. On every tenth model `run_gamp` runs from the same start at d = 600.
 
-Criterion: no result that says converged has lost its branch, θ or m being zero within twice its error; every LOST says
-what is known: that all weights go to zero, that there is no such branch and replica symmetry holds, or that replica
-symmetry is unstable or the proximal map jumps; a form of V̂ that is offered has the branch; every solution is found or
-lost, or names the budget that ended it, after at most 200 damped steps.
+Criterion: no converged result has lost its branch, with θ or m zero within twice its error; every LOST result states a
+reason: all weights go to zero, there is no such branch and replica symmetry holds, replica symmetry is unstable, or the
+proximal map jumps; if another form of V̂ is suggested, it has the branch; every solution is found or lost, or names the
+exhausted budget, after at most 200 damped steps. (State evolution page of the manual.)
 """
 
 import numpy as np
@@ -17,12 +17,12 @@ from validation._tools.report import Verdict, counts_table, folder, options, poo
 from validation._tools.resumable import run_trials
 
 PROBLEMS, QUICK = 200, 4
-RANGE = 0.4, 1.6  # of α
+RANGE = 0.4, 1.6  # range of α
 RTOL, MAX_WORK = 1e-2, 3e5
-EVERY, DIM = 20, 600  # models with noise on the scores, and models with minima at finite d
-STEPS = 200  # damped ones
+EVERY, DIM = 20, 600  # period of models with noise on the scores, and d of the minima
+STEPS = 200  # number of damped steps, at most
 FAMILY = {"semantic": "theta", "positional": "m"}
-KNOWN = {  # how validity begins, and what that is in the table
+KNOWN = {  # first words of `validity`, and the words of the table
     "none: all weights go to zero": "weights vanish",
     "no such branch": "no such branch",
     "inconsistent": "replica symmetry is unstable",
@@ -31,7 +31,7 @@ KNOWN = {  # how validity begins, and what that is in the table
 
 
 def draw_problem(number):
-    """A random model, a branch, the parameters of the model, and α."""
+    """Return a random model, a branch, the parameters of the model, and α."""
     rng = np.random.default_rng([33, number])
     numbers = {
         "omega": rng.uniform(0, 0.6),
@@ -44,12 +44,12 @@ def draw_problem(number):
 
 
 def compute_size(overlaps, branch):
-    """The largest entry of the branch's family of overlaps."""
+    """Return the largest entry of the overlap that defines the branch."""
     return float(np.abs(getattr(overlaps, FAMILY[branch])).max())
 
 
 def solve_near_end(number):
-    """What the public function says of a branch near its end."""
+    """Solve one problem near the end of its branch and return statuses and overlaps."""
     model, branch, numbers, alpha = draw_problem(number)
     se = ga.solve_state_evolution(model, alpha, branch, rtol=RTOL, max_work=MAX_WORK, stability=False)
     row = {"branch": branch, "alpha": alpha, **numbers, "status": se.status.value}
@@ -69,7 +69,7 @@ def solve_near_end(number):
 
 
 def classify(row):
-    """The status of a row, or what is known of a lost branch; "nothing" if that is not said."""
+    """Return the status of a row, with the stated reason of a lost branch."""
     if row["status"] != "lost":
         return row["status"]
     said = [words for begin, words in KNOWN.items() if row["validity"].startswith(begin)]
@@ -77,7 +77,7 @@ def classify(row):
 
 
 def build_table(rows):
-    """Numbers of models, offers and minima that keep the branch, and medians of damped steps, by what is said."""
+    """Return, for each status, counts of models and offers, overlaps at finite d, and the median number of steps."""
     table = {}
     for name in sorted({classify(row) for row in rows}):
         mine = [row for row in rows if classify(row) == name]

@@ -1,20 +1,18 @@
-"""Coverage of 90 % intervals of weights over planted instances of ridge, lasso, logistic regression and attention.
+"""90 % intervals of weights and bounds on errors cover 90 %, or are not trusted.
 
-Where the labels are linear in the teacher's fields the intervals are of the teacher's weights, otherwise of κ times
-them, κ being the projection of the debiased weights on the teacher. Weights that are zero in a sparse teacher have
-uniform p-values. The conformal bound on the error of a new sample is tried on fresh samples.
+Method: planted instances of ridge, lasso, logistic regression and attention. If the labels are linear in the teacher's
+fields, the intervals are for the teacher's weights, otherwise for κ times these, where κ is the projection of the
+debiased weights on the teacher. Zero weights of a sparse teacher should have uniform p-values. The conformal bound on
+the error of a new sample is tested on fresh samples. The same holds for features of twelve distributions (columns of
+different sizes, correlated, with heavy tails, rows of different norms, nonzero means) and .5 to 10 samples per column.
 
-The same for features of twelve distributions (columns of different sizes, correlated, with heavy tails, rows of
-different norms, means that are not zero) and .5 to 10 samples per column. There, intervals either have their coverage
-or are not trusted; and what works is trusted.
-
-Criterion: over all instances of each problem between 87 and 93 % of the weights are in their intervals, the share of
-the zero weights with p below .1 is between 7 and 13 %, and between 87 and 93 % of fresh samples have errors below the
-bound. Of trusted intervals for each distribution and problem 85 to 95 % contain their weight, and so do those of each
-third of the columns, by size; for each number of samples 84 to 96 %. Rows with 2 samples per column or more are trusted
-in 90 % of the instances; strongly correlated ones with fewer samples in none; labels that are not linear in their
-fields in 15 % at most. Attention with independent columns and 2 samples per column or more is trusted in half of the
-instances or more, and in none of the others.
+Criterion: over all instances of each problem, between 87 and 93 % of the weights are in their intervals, between 7 and
+13 % of the zero weights have p below .1, and between 87 and 93 % of fresh samples have errors below the bound. Of
+trusted intervals for each distribution and problem, 85 to 95 % contain their weight, also in each third of the columns
+by size; for each number of samples 84 to 96 %. Rows with at least 2 samples per column are trusted in 90 % of the
+instances; strongly correlated rows with fewer samples in none; labels that are not linear in their fields in at most 15
+%. Attention with independent columns and at least 2 samples per column is trusted in half of the instances or more, and
+in none of the other cases. (Page "Believed error" of the manual.)
 """
 
 from itertools import product
@@ -48,7 +46,7 @@ SPARSE = {"d": 300, "alpha": 2.0, "share": 0.1, "size": 3.0, "l1": 0.2, "noise":
 
 
 def measure_coverage(problem, d, seed):
-    """The share of weights in their intervals, and of fresh samples below the bound, of one instance."""
+    """Return the fractions of weights in their intervals and of fresh errors below the bound, on one instance."""
     make, alpha, init, exact = PROBLEMS[problem]
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 33]))
     gamp = ga.run_gamp(data, init)
@@ -67,7 +65,7 @@ def measure_coverage(problem, d, seed):
 
 
 def _draw_fresh(data, n, seed):
-    """Fresh samples of the same teacher."""
+    """Draw fresh samples of the same teacher."""
     rng, d = np.random.default_rng(seed), data.dim
     tokens = np.sqrt(data.spectra[None]) * rng.standard_normal((n, data.n_tokens, d))
     fields, task = tokens @ data.Q_star / np.sqrt(d), data.model.task
@@ -79,7 +77,7 @@ def _draw_fresh(data, n, seed):
 
 
 def measure_zero_weights(seed):
-    """p-values of the lasso for a teacher most of whose weights are zero."""
+    """Return the fractions of p-values below .1 of zero and of nonzero weights, for a lasso with a sparse teacher."""
     d, rng = SPARSE["d"], np.random.default_rng([seed, 35])
     x, star = rng.standard_normal((int(SPARSE["alpha"] * d), d)), np.zeros(d)
     star[: int(SPARSE["share"] * d)] = SPARSE["size"]
@@ -114,7 +112,7 @@ def draw_features(kind, rng, n, d):
 
 
 def build_rows(kind, problem, ratio, rng):
-    """Return rows with labels, the teacher's weights (d, 1), and the sizes of columns."""
+    """Return rows with labels, the teacher's weights (d, 1), and the sizes of the columns."""
     d = ROWS_D
     x, sizes = draw_features(kind, rng, int(ratio * d), d)
     star = rng.standard_normal((d, 1))
@@ -129,7 +127,7 @@ def build_rows(kind, problem, ratio, rng):
 
 
 def build_samples(kind, ratio, rng):
-    """Return samples of two tokens with a noisy teacher, the teacher's weights, and the sizes of columns."""
+    """Return samples of two tokens with a noisy teacher, the teacher's weights, and the sizes of the columns."""
     d = SENTENCES_D
     n = int(ratio * d)
     if kind == "similar tokens":
@@ -148,7 +146,7 @@ def build_samples(kind, ratio, rng):
 
 
 def measure_on_features(kind, problem, ratio, seed):
-    """Return the fraction of weights in their intervals, of all and of each third of the columns, and `trusted`."""
+    """Return the fraction of weights in their intervals, over all and in each third of the columns, and `trusted`."""
     rng = np.random.default_rng([seed, 36, *map(ord, kind + problem), int(10 * ratio)])
     attention = problem == "attention"
     data, star, sizes = build_samples(kind, ratio, rng) if attention else build_rows(kind, problem, ratio, rng)
@@ -206,7 +204,7 @@ def check_features(rows, verdict, slack):
 
 
 def check_trust(rows, verdict):
-    """Check that what works is trusted, and that what does not is not; rows of labels over all problems together."""
+    """Check that intervals that cover are trusted and others are not; rows with labels over all problems together."""
     groups = {}
     for row in rows:
         part = row["problem"] if row["problem"] in ("not linear", "attention") else "rows"

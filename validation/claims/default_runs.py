@@ -1,19 +1,18 @@
-"""Whether a run of message passing with default settings ends with a solution, on any plain problem.
+"""Message passing with default settings ends at a solution on any plain problem.
 
-Instances are random: every family of models of the manual (the paper's, more tokens and columns, causal, untied,
-linear and own attention, mixtures, other laws of coordinates, lasso and elastic net, the losses of labels), and own
-arrays with noise on the scores, y = (T + s N(0, 1)) x, or on the outputs. d is from 50 to 1000, α from .3 to 4, λ from
-1e-3 to 1, with starts from the teacher, the positions, and at random. Nothing but data, start and risk is given to
-`run_gamp`.
+Method: random instances of every family of models of the manual (the paper's model, more tokens and columns, causal,
+untied, linear and user-defined attention, mixtures, other distributions of coordinates, lasso and elastic net, the
+losses of labels), and user arrays with noise on the scores, y = (T + s N(0, 1)) x, or on the outputs. d is from 50 to
+1000, α from .3 to 4, λ from 1e-3 to 1; starts are the teacher, the positions, and random weights. `run_gamp` receives
+only data, start and risk. Every answer is checked independently of its report: the gradient is computed again, and for
+a third of the instances with at most 150 weights the lowest eigenvalue is computed from the dense Hessian, by
+differences of the gradient.
 
-Every answer is judged apart from its own report: the gradient is computed anew, and for a third of the instances of at
-most 150 weights the lowest eigenvalue comes from the dense Hessian, by differences of the gradient.
+With --base PATH, another checkout of the package runs the first instances at the same time.
 
-With --base PATH the first instances are also run by another checkout of the package, at the same time.
-
-Criterion: at least 99.5 % end converged or settled, in every family at least 97 %; no answer is false; no run meets the
-bound on iterations; `is_minimum` agrees with the dense Hessian wherever that was computed; and the median time of runs
-is at most 1.05 times that of the other checkout.
+Criterion: at least 99.5 % of the runs end converged or settled, in every family at least 97 %; no answer is false; no
+run reaches the maximum number of iterations; `is_minimum` agrees with the dense Hessian; and the median time of the
+runs is at most 1.05 times the median of the other checkout. (Robustness page of the manual.)
 """
 
 import time
@@ -28,18 +27,18 @@ from validation._tools.report import Verdict, counts_table, folder, options, poo
 from validation._tools.resumable import run_trials
 from validation.claims._random_instances import FAMILIES, build_instance
 
-SEEDS = 84  # of each of the twelve families
-MOST_DENSE, EVERY = 150, 3  # weights up to which, and seeds of which, the dense Hessian is computed
+SEEDS = 84  # number of instances of each of the twelve families
+MOST_DENSE, EVERY = 150, 3  # maximum number of weights, and period of the seeds, for the dense Hessian
 SCRIPT = Path(__file__).with_name("_random_instances.py")
-STEP = 1e-5  # of its differences
-FLAT = 1e-3  # eigenvalues nearer to zero, in λ, have no sign that differences could tell
-SLACK = 1.01  # of the tolerance, for rounding in the second computation
+STEP = 1e-5  # step of the differences of the gradient
+FLAT = 1e-3  # smallest |eigenvalue|, in units of λ, whose sign the differences determine
+SLACK = 1.01  # factor on the tolerance, for rounding in the second computation
 SOLVED, SOLVED_EACH = 0.995, 0.97
-TIMED, SLOWER = 5, 1.05  # seeds of each family, and the ratio of median times that noise may make of 1
+TIMED, SLOWER = 5, 1.05  # number of timed seeds of each family, and the allowed ratio of median times
 
 
 def compute_lowest_eigenvalue(data, Q, risk):
-    """The lowest eigenvalue of ∇²R by central differences of the gradient."""
+    """Return the lowest eigenvalue of ∇²R by central differences of the gradient."""
     rows = []
     for unit in np.eye(Q.size):
         shift = STEP * unit.reshape(Q.shape)
@@ -48,7 +47,7 @@ def compute_lowest_eigenvalue(data, Q, risk):
 
 
 def run_instance(family, seed):
-    """One run with defaults, judged anew."""
+    """Run one instance with default settings and check the answer."""
     data, start, risk = build_instance(family, seed)
     began = time.perf_counter()
     result = ga.run_gamp(data, start, risk)
@@ -69,7 +68,7 @@ COLUMNS = ("runs", "converged", "settled", "neither", "minima", "iterations", "l
 
 
 def count_outcomes(rows):
-    """Numbers of the columns above: iterations and seconds are medians, the longest is in iterations, settling too."""
+    """Return the values of the columns: iterations (including settling) and seconds are medians."""
     seen, total = Counter(row["status"] for row in rows), [row["n_iter"] + row["n_settle"] for row in rows]
     solved = seen["converged"] + seen["settled"]
     values = (
@@ -80,13 +79,13 @@ def count_outcomes(rows):
 
 
 def is_disagreement(row):
-    """Whether the dense Hessian tells a saddle from a minimum otherwise."""
+    """Return whether the dense Hessian contradicts `is_minimum`."""
     dense = row["dense"]
     return dense is not None and abs(dense) > FLAT and row["is_minimum"] != (dense > 0)
 
 
 def compare_times(base, verdict):
-    """Statuses and median times of the same runs by another checkout and by this one."""
+    """Return statuses and median times of the same runs in another checkout and in this one."""
     summary = {}
     for name, rows in zip(("base", "here"), run_side_by_side(base, SCRIPT, TIMED), strict=True):
         statuses = Counter(row["status"] for row in rows)

@@ -1,15 +1,15 @@
-"""Gradient descent follows its theory at every step: mean deviation over seeds, and how one instance's falls with d.
+"""Gradient descent follows its theory at every step, and the deviation of one instance falls like d^(−1/2).
 
-Full-batch descent, heavy ball, Nesterov and minibatches, from the semantic and the positional start, and plain descent
-on noisy targets. What a teacher of its own does to an instance is taken off, as the difference of two predictions on
-the same random numbers; what is left is compared with one prediction on many paths, as a prediction on few would be off
-by as much as an instance is.
+Method: full-batch descent, heavy ball, Nesterov and minibatches, from the semantic and the positional start, and plain
+descent on noisy targets. The effect of the instance's teacher is subtracted, as the difference of two predictions on
+the same random numbers; the remainder is compared with one prediction on many paths, as a prediction on few paths
+deviates as much as an instance does.
 
 Criterion: the mean over seeds differs from the theory by at most 4 standard errors (of both) in q, m, θ and the
-training loss at every step, at every d. The spread of an instance at each step is pooled over all d as s/√d, since few
-seeds alone do not tell it, and "4" is the number that Student's t is beyond as rarely as a Gaussian is beyond 4. The
-deviation of one instance falls like d^(−1/2). The same theory without its memory term fails the check for plain descent
-on both branches.
+training loss at every step and every d. The spread of an instance at each step is pooled over all d as s/√d, since a
+few seeds determine it badly; "4" is the quantile of Student's t distribution with the probability of 4 standard
+deviations of a Gaussian. The deviation of one instance falls like d^(−1/2). The theory without its memory term fails
+the check for plain descent on both branches. (Dynamics page of the manual.)
 """
 
 from contextlib import nullcontext
@@ -27,7 +27,7 @@ from validation.claims.trajectories import fit_slope
 
 ALPHA = 1.5
 NOISE = 0.3
-# name: branch, options of both sides, score noise
+# for each name the branch, the options of descent and theory, and the noise on the scores
 RUNS = {
     "semantic": ("semantic", {"method": "gd", "lr": 1.0}, 0.0),
     "positional": ("positional", {"method": "gd", "lr": 3.0}, 0.0),
@@ -40,25 +40,26 @@ RUNS = {
 }
 SEEDS = {500: 32, 1000: 24, 2000: 16, 4000: 10}
 QUICK = {250: 6, 500: 6}
-STEPS, MOST = 30, 4.0
-FEW = {"n_paths": 512, "n_replicas": 2}  # for the difference that a teacher makes
+STEPS, MAX_ERRORS = 30, 4.0  # number of steps; allowed deviation in standard errors
+FEW = {"n_paths": 512, "n_replicas": 2}  # size of the two predictions whose difference is the teacher's effect
 MANY, QUICK_MANY = {"n_paths": 8192, "n_replicas": 8}, {"n_paths": 2048, "n_replicas": 4}
 KEYS = ("q", "m", "theta", "train_loss")
 
 
 def stack_scalars(history, losses):
+    """Return q, m, θ and the loss of a history as an array (4, T + 1)."""
     return np.array([history.scalars()[key] for key in KEYS[:3]] + [losses])
 
 
 def predict(run, model, **size):
-    """The prediction (4, T + 1) and its standard errors."""
+    """Return the prediction (4, T + 1) and its standard errors."""
     branch, how, _ = RUNS[run]
     path = ga.trajectory(model, ALPHA, branch, n_iter=STEPS, **size, **how)
     return stack_scalars(path, path.train_loss), stack_scalars(path.error, path.train_loss_error)
 
 
 def run_trial(d, seed):
-    """Descents (4, T + 1) of every run on one instance, less what its teacher does to the prediction."""
+    """Return descents (4, T + 1) of every run on one instance, without the effect of its teacher on the prediction."""
     paths, drawn = {}, {}
     for run, (branch, how, noise) in RUNS.items():
         model = ga.paper_model(score_noise=noise)
@@ -72,13 +73,13 @@ def run_trial(d, seed):
 
 
 def estimate_spread(gaps):
-    """The standard deviation (4, T + 1) of an instance times √d, from the instances at all d."""
+    """Return the standard deviation (4, T + 1) of an instance times √d, from the instances at all d."""
     squares = sum(d * ((each - each.mean(axis=0)) ** 2).sum(axis=0) for d, each in gaps.items())
     return np.sqrt(squares / sum(len(each) - 1 for each in gaps.values()))
 
 
 def find_worst(gaps, error):
-    """The largest mean deviation in standard errors, by d and overlap."""
+    """Return the largest mean deviation in standard errors, by d and overlap."""
     spread, scale = estimate_spread(gaps), 1e-9 * max(np.abs(each).max() for each in gaps.values())
     worst = {}
     for d, each in gaps.items():
@@ -89,23 +90,24 @@ def find_worst(gaps, error):
 
 
 def compute_deviations(gaps):
-    """The deviation of each instance at each d: the root mean square over overlaps and steps, in spreads of d = 1."""
+    """Return the deviation of each instance at each d: rms over overlaps and steps, in units of the spread at d = 1."""
     spread = estimate_spread(gaps)
     known = spread > 1e-9 * spread.max(axis=1, keepdims=True)  # the start is exact
     return [np.sqrt(np.mean((each[:, known] / spread[known]) ** 2, axis=1)) for each in gaps.values()]
 
 
 def compute_limit(gaps):
-    """As many standard errors as four, for a spread that so many instances tell."""
-    return float(stats.t.isf(stats.norm.sf(MOST), sum(len(each) - 1 for each in gaps.values())))
+    """Return the number of standard errors with the probability of four, given the number of instances."""
+    return float(stats.t.isf(stats.norm.sf(MAX_ERRORS), sum(len(each) - 1 for each in gaps.values())))
 
 
 def advance_without_memory(self, alpha, overlaps, covariances, memory, advance=DescentPaths.advance):
+    """Advance the paths as if the responses to earlier steps were zero."""
     return advance(self, alpha, overlaps, covariances, 0 * memory)
 
 
 def compute_prediction(run, n_paths, n_replicas, remembers):
-    """The prediction for the model and its standard errors, with the memory term or without."""
+    """Return the prediction for the model and its standard errors, with or without the memory term."""
     model = ga.paper_model(score_noise=RUNS[run][2])
     with nullcontext() if remembers else patch.object(DescentPaths, "advance", advance_without_memory):
         path, spread = predict(run, model, n_paths=n_paths, n_replicas=n_replicas)

@@ -1,17 +1,16 @@
-"""Which minimum descent finds on the positional branch: long training predicted, beside descents and GAMP at finite d.
+"""The theory of descent predicts where long training ends on the positional branch; the fixed point does not.
 
-Replica symmetry is broken on the positional branch, so its fixed point is not where training ends. Heavy-ball descent,
-whose 150 steps are a training time of 4500, has nearly stopped by then at any d tried (gradients of 4e-3 and less), and
-L-BFGS finishes it. Its theory is followed as long, by `trajectory`, which counts what too few of its paths carry
-(`RareSettings`), and by sampled responses alone, which miss it at late times. Where it ends is the mean over the last
-third of the steps, its error the spread over replicas and the drift since the middle third. Instances are told relative
-to the fixed point for their own teacher.
+Method: replica symmetry is broken on the positional branch, so training does not end at its fixed point. Heavy-ball
+descent, whose 150 steps are a training time of 4500, has almost stopped by then at all d (gradients of at most 4e-3),
+and L-BFGS continues to zero gradient. `trajectory` predicts the same time with the correction for rare jumps
+(`RareSettings`), and with sampled responses only, which miss them at late times. The predicted end is the mean over the
+last third of the steps; its error is the spread over replicas plus the drift since the middle third. Instances are
+relative to the fixed point for their own teacher. Plain descent and descent with more momentum are run on some
+instances; the fraction that ends in another minimum is reported.
 
-Plain descent and one with more momentum are started on some instances, too; how many end elsewhere is told.
-
-Criterion: the theory ends within four standard errors (of both) of where descents do, in q and
-m; the replica-symmetric fixed point is more than four standard errors from there in q or m. GAMP's minimum is
-the lower one in at least three quarters as many instances as have two.
+Criterion: the theory ends within four standard errors (of both) of the descents in q and m; the replica-symmetric fixed
+point is more than four standard errors away in q or m. If GAMP's minimum is another one, it is lower in at least three
+quarters of the instances. (Dynamics page of the manual.)
 """
 
 from contextlib import nullcontext
@@ -30,21 +29,21 @@ from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 
 ALPHA, START = 1.5, "positional"
-HOW = {"method": "momentum", "lr": 6.0, "momentum": 0.8}  # 30 of training time a step
+HOW = {"method": "momentum", "lr": 6.0, "momentum": 0.8}  # a step advances the training time by 30
 OTHERS = ({"method": "gd", "lr": 6.0}, {"method": "momentum", "lr": 6.0, "momentum": 0.9})
 STEPS, PER_STEP = 150, 30.0
 SEEDS = {1000: 12, 2000: 10, 4000: 4, 8000: 1}
 QUICK = {300: 4}
-SAMPLED = replace(descent_paths.RARE, few=0.0)  # never too few paths
+SAMPLED = replace(descent_paths.RARE, few=0.0)  # switches the correction for few paths off
 WAYS = ("as sampled", "with jumps counted")
-REPLICAS = {"n_paths": 4096, "seeds": 4}  # of two each
+REPLICAS = {"n_paths": 4096, "seeds": 4}  # each seed has two replicas
 QUICK_REPLICAS = {"n_paths": 1280, "seeds": 2}
 KEYS = ("q", "m")
-SAME, MOST, DEEPER, MANY_SEEDS = 1e-5, 4.0, 0.75, 4  # ‖ΔQ‖/√d, standard errors, share, instances to follow
+SAME, MAX_ERRORS, DEEPER, MANY_SEEDS = 1e-5, 4.0, 0.75, 4  # ‖ΔQ‖/√d, standard errors, fraction, instances
 
 
 def predict_path(way, n_paths, seed):
-    """Two replicas of the prediction: their means at every step."""
+    """Return the means over two replicas of the prediction at every step."""
     with patch.object(descent_paths, "RARE", SAMPLED) if way == WAYS[0] else nullcontext():
         path = ga.trajectory(
             ga.paper_model(), ALPHA, START, n_iter=STEPS, n_paths=n_paths, n_replicas=2, seed=seed, **HOW
@@ -54,12 +53,13 @@ def predict_path(way, n_paths, seed):
 
 
 def collect_scalars(overlaps, loss):
+    """Return |q|, |m|, |V| and the loss."""
     value = overlaps.scalars()
     return {key: abs(float(value[key])) for key in ("q", "m", "V")} | {"train_loss": loss}
 
 
 def run_trial(d, seed):
-    """A descent at every step and at its end, GAMP's minimum, and the fixed point for the instance's own teacher."""
+    """Return a descent at every step and at its end, GAMP's minimum, and the fixed point for the instance's teacher."""
     data = ga.sample(ga.paper_model(), d, ALPHA, np.random.default_rng([d, seed]))
     descent = ga.minimize_risk(data, START, "asymptotic", max_iter=STEPS, tol=0, **HOW)
     ended = ga.minimize_risk(data, descent.Q, "asymptotic", "lbfgs", max_iter=2000, tol=1e-6)
@@ -77,7 +77,7 @@ def run_trial(d, seed):
 
 
 def run_other_descents(d, seed):
-    """How far from the heavy ball's minimum other descents end, ‖ΔQ‖/√d."""
+    """Return the distances ‖ΔQ‖/√d of other descents from the minimum of the heavy ball."""
     data = ga.sample(ga.paper_model(), d, ALPHA, np.random.default_rng([d, seed]))
     ends = []
     for how in (HOW, *OTHERS):
@@ -87,11 +87,12 @@ def run_other_descents(d, seed):
 
 
 def compute_distance(Q, other):
-    """‖ΔQ‖/√d up to the sign."""
+    """Return ‖ΔQ‖/√d up to the sign."""
     return float(min(np.linalg.norm(Q - sign * other) for sign in (1, -1)) / np.sqrt(len(Q)))
 
 
 def draw(numbers, path):
+    """Draw overlaps along training, and the ends of descents and GAMP's minima against d."""
     with figure(path, 1, 4, (15, 4.2)) as axes:
         for k, key in enumerate(("q", "m")):
             _draw_training(axes[0, k], numbers, key)
@@ -152,14 +153,14 @@ def main():
 
 
 def compute_mean(values):
-    """Over the first axis."""
+    """Return mean and standard error over the first axis."""
     values = np.asarray(values)
     spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.full(values.shape[1:], np.nan)
     return {"mean": values.mean(axis=0), "error": spread / np.sqrt(len(values))}
 
 
 def summarize(predictions, rows, sizes):
-    """Theory and instances relative to the replica-symmetric fixed points, less one."""
+    """Return theory and instances relative to the replica-symmetric fixed points, minus one."""
     se = ga.solve_state_evolution(ga.paper_model(), ALPHA, START, rtol=1e-4, stability=False)
     fixed = collect_scalars(se.overlaps, se.train_loss)
     summary = {"times": PER_STEP * np.arange(STEPS + 1), "fixed": fixed, "theory": {}, "ends": {}, "limits": {}}
@@ -194,7 +195,7 @@ def summarize(predictions, rows, sizes):
 
 
 def pool_means(by_size):
-    """The mean over all instances, each weighted by its d, as the spread of one is s/√d; and its standard error."""
+    """Return the mean over all instances, weighted by d as the spread falls like 1/√d, and its standard error."""
     d = np.concatenate([np.full(len(values), float(size)) for size, values in by_size.items()])
     values = np.concatenate(list(by_size.values()))
     mean = np.average(values, weights=d)
@@ -210,10 +211,10 @@ def check_criterion(verdict, numbers, rows):
     for key in KEYS:
         gap = abs(theory[key]["end"]["mean"] - limit[key]["mean"])
         ratio = gap / np.hypot(theory[key]["end"]["error"], limit[key]["error"])
-        verdict.check(ratio <= MOST, f"{key}: the theory ends {ratio:.1f} standard errors from where descents do")
+        verdict.check(ratio <= MAX_ERRORS, f"{key}: the theory ends {ratio:.1f} standard errors from where descents do")
         beyond.append(abs(limit[key]["mean"]) / limit[key]["error"])
     words = " and ".join(f"{each:.1f} in {key}" for each, key in zip(beyond, KEYS, strict=True))
-    enough = verdict.name.endswith("_quick") or max(beyond) > MOST  # a few seeds cannot tell
+    enough = verdict.name.endswith("_quick") or max(beyond) > MAX_ERRORS  # a few seeds cannot tell
     verdict.check(enough, f"the fixed point is {words} standard errors from where descents end")
     lower = np.mean([row["gamp"]["train_loss"] < row["descent"]["train_loss"] for row in rows])
     other = np.mean([row["distance"] > SAME for row in rows])

@@ -1,15 +1,16 @@
-"""General models in one table: GAMP at two d against trajectories, fixed points and autograd, a row for each model.
+"""GAMP, trajectories, fixed points and autograd agree for general models, at two d.
 
-A row is compared at each d with state evolution for its own instances, so that a teacher's fluctuations do not count
-as a gap: trajectories with `Dataset.instance_model`, mean fixed points with the pooled coordinates of all instances.
-For r > 1 the traces of q and the nuclear norms of θ are compared, which do not change when the columns are rotated.
-Single eigenvalues would not do: an instance's fluctuations split those that are equal for d → ∞.
+Method: each row is compared with state evolution for its own instances, so that fluctuations of the teacher do not
+count as a gap: trajectories with `Dataset.instance_model`, mean fixed points with the pooled coordinates of all
+instances. For r > 1 the traces of q and the nuclear norms of θ are compared, which do not change if the columns are
+rotated. Single eigenvalues would not work: the fluctuations of an instance split eigenvalues that are equal for d → ∞.
+Finished parts are stored, and an interrupted run resumes.
 
-Criterion: wherever GAMP says it converged, torch autograd on the layer finds a gradient norm of at most 2e-8, for a
-penalty with kinks the subgradient of smallest norm. Where replica symmetry is consistent (no jumps, replicon < 1) and
-the branch exists, trajectories and fixed points agree within 3 combined standard errors plus value/√d, at both d, and
-over these rows the median gap is smaller at the larger d. Trajectories need not agree if the proximal map jumps on
-their way. Other rows are reported with their gaps. Finished parts are stored, and an interrupted run goes on.
+Criterion: if GAMP reports convergence, torch autograd on the layer gives a gradient norm of at most 2e-8 (for a penalty
+with kinks, the smallest subgradient). If replica symmetry is consistent (no jumps, replicon < 1) and the branch exists,
+trajectories and fixed points agree within 3 combined standard errors plus value/√d at both d, and the median gap of
+these rows is smaller at the larger d. Trajectories need not agree if the proximal map jumps on their way. Other rows
+are reported with their gaps. (State evolution page of the manual.)
 """
 
 import time
@@ -32,9 +33,10 @@ from validation._tools.resumable import complete_rows
 
 
 class Row(NamedTuple):
-    """A model and how it is solved; the start "both" has the teacher in the first column and positions in the second.
+    """A model and its solver settings; append a row to `list_rows` to extend the table.
 
-    A column that starts without m or θ would leave zero by chance, at no time that can be predicted.
+    The start "both" has the teacher in the first column and the positions in the second. A column that starts without m
+    or θ would leave zero by chance, at a time that cannot be predicted.
     """
 
     name: str
@@ -43,12 +45,12 @@ class Row(NamedTuple):
     init: str = "semantic"
     damping: float = 0.5
     rtol: float = 1e-2
-    quick: bool = False  # part of the reduced run
-    more: int = 1  # times as many instances
+    quick: bool = False  # whether the row is part of the reduced run
+    more: int = 1  # factor on the number of instances
 
 
 def list_rows():
-    """Every model of the table."""
+    """Return every model of the table."""
     student, build = ga.DotProductAttention, ga.attention_model
     power_law = ga.coordinate_law(ga.power_law_spectrum(1.0, 8))
     own_spectra = ga.coordinate_law([[0.1, 0.5], [0.4, 0.2], [0.25, 0.05]])
@@ -80,27 +82,29 @@ def list_rows():
 
 
 def build_mixture(mean):
-    """Two tokens of two classes each that mostly agree, with means and variances of their own."""
+    """Return a mixture of two tokens with two classes each that mostly agree, and class-dependent means and variances.
+    """
     means = [[mean, -mean], [0.6 * mean, -0.6 * mean]]
     return ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], means, sigma=[[0.5, 0.4], [0.5, 0.4]])
 
 
 def build_teacher(**attention):
+    """Return the paper's teacher with another attention map."""
     A = np.array([[0.6, 0.4], [0.4, 0.6]])
     return ga.SoftmaxTeacher(0.3, A, ga.DotProductAttention(**attention))
 
 
 FOLLOWED, N_PATHS, REPLICAS = 15, 1024, 3
 SIZES, QUICK_SIZES = {400: 4, 800: 3}, {150: 3}
-MAX_WORK = 1e6  # proximal problems of one average of state evolution
+MAX_WORK = 1e6  # number of proximal problems of one average of state evolution, at most
 MAX_ITER = 800
-ROUNDING = 2e-8  # gradient norm that autograd may find where GAMP stopped at 1e-8
-JUMPS = 0.05  # of the jump mass in V̂, at most, on the way of a trajectory that must agree: A leaves jumps out
-SMALLEST = 0.05  # of √q: smaller overlaps are zero by symmetry, up to fluctuations, and have no relative gap
+ROUNDING = 2e-8  # gradient norm by autograd, at most, if GAMP stopped at 1e-8
+JUMPS = 0.05  # jump mass / V̂ on the way of a trajectory that must agree, at most: A_t leaves jumps out
+SMALLEST = 0.05  # in units of √q: smaller overlaps are zero by symmetry and have no relative gap
 
 
 def compute_invariants(overlaps):
-    """What rotations of the columns leave alone, by name; histories keep their axis of time."""
+    """Return the numbers that do not change when columns are rotated, by name; histories keep their time axis."""
     m, theta = overlaps.m, overlaps.theta
     if m.shape[-1] == theta.shape[-1] == 1:  # with signs: no norms, which noise biases
         values = {"θ": theta[..., 0, 0].mean(axis=-1), "m": m[..., 0, 0]}
@@ -112,19 +116,19 @@ def compute_invariants(overlaps):
 
 
 def compute_errors(error, keys):
-    """Errors of the invariants: the largest error of an entry of that overlap."""
+    """Return errors of the invariants: the largest error of an entry of that overlap."""
     entries = {"q": (-3, -2, -1), "m": (-2, -1), "θ": (-3, -2, -1), "V": (-3, -2, -1)}
     values = {"q": error.q, "m": error.m, "θ": error.theta, "V": error.V}
     return {key: np.abs(values[key[0]]).max(axis=entries[key[0]]) for key in keys}
 
 
 def select_time(history, t):
-    """The overlaps of one entry of a history."""
+    """Return the overlaps of one entry of a history."""
     return ga.Overlaps(**{name: values[t] for name, values in history.arrays().items()})
 
 
 def run_instance(row: Row, d: int, seed: int) -> dict[str, Any]:
-    """GAMP on one instance: its fixed point, and its deviation from the trajectory of its own model."""
+    """Run GAMP on one instance and compare it with the trajectory of its own model."""
     data = ga.sample(row.model, d, row.alpha, np.random.default_rng([d, seed]))
     start = row.init
     if start == "both":
@@ -147,7 +151,8 @@ def run_instance(row: Row, d: int, seed: int) -> dict[str, Any]:
 
 
 def compute_layer_gradient(data, Q):
-    """‖∇R‖/(λ√d) by torch autograd on the layer, apart from the compiled kernels, with the smallest subgradient."""
+    """Return ‖∇R‖/(λ√d) by torch autograd on the layer, with the smallest subgradient, without the package's kernels.
+    """
     weights = torch.tensor(Q, requires_grad=True)
     (gradient,) = torch.autograd.grad(TorchRisk(data, "asymptotic", "cpu")(weights), weights)
     gradient = gradient.numpy()
@@ -159,13 +164,13 @@ def compute_layer_gradient(data, Q):
 
 
 def pool_coordinates(model, instances):
-    """The model with the coordinates of all instances: to first order, its solution is the mean of theirs."""
+    """Return the model with the coordinates of all instances: to first order, its solution is the mean of theirs."""
     parts = [data.coordinate_samples() for data in instances]
     return model.on_coordinates(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
 
 def compute_part(row: Row, d: int, seeds: int) -> dict[str, Any]:
-    """A row at one d, against state evolution."""
+    """Run a row at one d and compare it with state evolution."""
     began = time.perf_counter()
     runs = [run_instance(row, d, seed) for seed in range(seeds)]
     model, alpha = pool_coordinates(row.model, [run["data"] for run in runs]), runs[0]["data"].alpha
@@ -179,7 +184,7 @@ def compute_part(row: Row, d: int, seeds: int) -> dict[str, Any]:
     fixed, followed = {}, {}
     for key, value in expected.items():
         ends, predicted = np.array([run["end"][key] for run in runs]), np.array([run["predicted"][key] for run in runs])
-        own = predicted[:, -1] - predicted[:, -1].mean()  # what the instance's teacher does to it
+        own = predicted[:, -1] - predicted[:, -1].mean()  # effect of the instance's teacher
         spread = (ends - own).std(ddof=1) / np.sqrt(seeds)
         fixed[key] = {
             "gamp": ends.mean(), "se": value, "error": np.hypot(spread, 0.5 * np.nan_to_num(expected_error[key])),
@@ -204,13 +209,13 @@ def compute_part(row: Row, d: int, seeds: int) -> dict[str, Any]:
 
 
 def compute_excess(gap, error, value, d):
-    """Largest of |gap| over 3 standard errors plus value/√d; not above 1 where they agree."""
+    """Return the largest |gap| in units of 3 standard errors plus value/√d; at most 1 if they agree."""
     gap, error, value = (np.array(each, dtype=float) for each in (gap, error, value))
     return float(np.max(np.abs(gap) / (3 * error + np.abs(value) / np.sqrt(d) + 1e-12)))
 
 
 def assess(row: Row, part: dict[str, Any]) -> dict[str, Any]:
-    """Which overlaps count, and by how much they exceed what is allowed; whether this part must agree."""
+    """Add the overlaps that count, their excess over the allowed gap, and whether this part must agree."""
     d, size = part["d"], np.sqrt(part["fixed"]["q"]["se"])
     units = {"q": size**2, "θ": size, "m": size, "V": part["fixed"]["V"]["se"]}
     keys = [key for key, v in part["fixed"].items() if abs(v["se"]) > SMALLEST * units[key[0]]]
@@ -229,12 +234,12 @@ def assess(row: Row, part: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_worst_gap(part):
-    """Largest relative gap of a fixed point's overlaps."""
+    """Return the largest relative gap of a fixed point's overlaps."""
     return max(abs(part["fixed"][key]["gamp"] / part["fixed"][key]["se"] - 1) for key in part["keys"])
 
 
 def collect(args, verdict):
-    """All parts, those stored before and those missing, the smaller d first."""
+    """Return all parts, stored or computed now, the smaller d first."""
     settings, chosen = [FOLLOWED, N_PATHS, REPLICAS, MAX_WORK, MAX_ITER], {}
     for d, seeds in (QUICK_SIZES if args.quick else SIZES).items():
         for number, row in enumerate(list_rows()):
@@ -274,7 +279,7 @@ HEADS = (
 
 
 def format_table(parts):
-    """One line for each model, d and overlap that does not vanish by symmetry."""
+    """Return a line for each model, d and overlap that does not vanish by symmetry."""
     lines = ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
     for part in parts:
         first = [
@@ -301,7 +306,7 @@ def _format_number(value, error):
 
 
 def _format_statuses(part):
-    """Statuses, how often message passing needed settling, and iterations."""
+    """Return counts of statuses, and the range of iterations."""
     counts = {status: part["statuses"].count(status) for status in dict.fromkeys(part["statuses"])}
     iterations = f"{min(part['n_iter'])} to {max(part['n_iter'])} iterations"
     return ", ".join(f"{n} {status}" for status, n in counts.items()) + f" ({iterations})"
@@ -330,7 +335,7 @@ def _format_agreement(part):
 
 
 def draw(parts, path):
-    """Gaps of fixed points and of trajectories in per cent, one line a model; small d pale, large d full."""
+    """Draw gaps of fixed points and trajectories in per cent, one line for each model; the smaller d is pale."""
     names = list(dict.fromkeys(part["name"] for part in parts))
     largest = max(part["d"] for part in parts)
     with figure(path, 1, 2, (11, 1.5 + 0.35 * len(names))) as axes:

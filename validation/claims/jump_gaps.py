@@ -1,16 +1,17 @@
-"""How far minima at finite d are from replica symmetry where the proximal map jumps, and what predicts it.
+"""Where the proximal map jumps, V of finite-d minima is below replica symmetry by 1.35 times the shift.
 
-State evolution is solved in both forms of V̂ for models on their positional branch, and some on the semantic one, and
-minima are found by message passing, finished by L-BFGS where it does not converge. V of the minima is compared with
-three numbers of the predictions: the shift, which is the change of V when the weights are given V̂ without the jumps at
-Stein's fixed point; the difference of the two fixed points; and the jump mass. Each fit is V's gap = factor × number,
-with the scatter of the factor over models that errors do not explain.
+Method: state evolution is solved with both forms of V̂ for models on their positional branch, and some on the semantic
+branch. Minima are found by message passing and, if it does not converge, L-BFGS. V of the minima is compared with three
+predicted numbers: the shift, which is the change of V if the weights are updated with V̂ without the jumps at Stein's
+fixed point; the difference of the two fixed points; and the jump mass. Each fit is gap of V = factor × number, with the
+scatter of the factor over models beyond the errors.
 
 Criterion: the jump mass is nowhere positive. All minima have a gradient norm of at most 1e-8. On every branch that
 exists and jumps, V of the minima is below Stein's by 1.35 times the shift, to 20 % of this and three standard errors;
-so it is for models chosen after 1.35 was measured, at other d and for minima of L-BFGS alone. The scatter of the factor
-is below 10 %, and over five times as large for the jump mass. Without jumps there is no gap. The gap of q lies between
-0 and that of the derivative's fixed point, and the training loss has none, to three standard errors.
+the same holds for models chosen after 1.35 was measured, at other d and for minima of L-BFGS. The scatter of the factor
+is below 10 %, and over five times as large for the jump mass. Without jumps there is no gap. The gap of q is between 0
+and the gap of the derivative's fixed point, and the training loss has no gap, to three standard errors. (State
+evolution page of the manual.)
 """
 
 from typing import NamedTuple
@@ -31,9 +32,10 @@ from validation.claims.general_models import build_mixture, build_teacher
 
 
 class Row(NamedTuple):
-    """A model on one of its branches: `quick` for the reduced run; `more` with L-BFGS and other d, too.
+    """A model on one of its branches; append a row to `list_rows` to extend the table.
 
-    `held_out` rows were chosen after the relation had been found on the others.
+    `quick` rows are part of the reduced run; `more` rows have L-BFGS and other d, too. `held_out` rows were chosen
+    after the relation had been found on the others.
     """
 
     name: str
@@ -47,7 +49,7 @@ class Row(NamedTuple):
 
 
 def list_rows():
-    """Every row by name."""
+    """Return every row by name."""
     paper, build, law = ga.paper_model, ga.attention_model, ga.coordinate_law
     power = build(coordinates=law(ga.power_law_spectrum(1.0, 8)))
     mild = build(coordinates=law(ga.power_law_spectrum(0.5, 8)))
@@ -101,16 +103,16 @@ def list_rows():
 
 D, SEEDS, OTHER_D = 800, 8, {400: 16, 1600: 6}
 QUICK_D, QUICK_SEEDS, QUICK_RTOL = 200, 6, 1e-2
-MAX_ITER = 200  # of message passing, before L-BFGS goes on
+MAX_ITER = 200  # iterations of message passing, before L-BFGS continues
 RISK, TOL = "asymptotic", 1e-8
 FORMS = ("stein", "derivative")
-ON_BRANCH = 0.5  # of the prediction's m or θ, at least, at a minimum that belongs to the branch
-WITHIN, SCATTER, WORSE = 0.2, 0.1, 5  # of the relation, see the criterion
+ON_BRANCH = 0.5  # m or θ of a minimum on the branch, at least, in units of the prediction
+WITHIN, SCATTER, WORSE = 0.2, 0.1, 5  # allowed deviation, scatter and ratio of scatters, see the criterion
 QUICK_WITHIN = 0.4
 
 
 def predict(name, rtol):
-    """Both fixed points of a row, and what could tell how far minima are from them."""
+    """Return both fixed points of a row, and the numbers that may predict the gap."""
     row, solutions = list_rows()[name], {}
     for form in FORMS:
         se = ga.solve_state_evolution(row.model, row.alpha, row.branch, response=form, rtol=rtol, stability=False)
@@ -123,7 +125,7 @@ def predict(name, rtol):
 
 
 def find_minimum(name, d, seed, method):
-    """A minimum of the risk of one instance, from the start of the branch by message passing or by L-BFGS alone."""
+    """Return a minimum for one instance, from the start of the branch, by message passing or L-BFGS."""
     row = list_rows()[name]
     data = ga.sample(row.model, d, row.alpha, np.random.default_rng([d, seed]))
     Q, how = row.branch, "descent"
@@ -138,7 +140,7 @@ def find_minimum(name, d, seed, method):
 
 
 def collect(args):
-    """Predictions by name, and minima of all rows."""
+    """Return predictions by name, and minima of all rows."""
     names = [row.name for row in list_rows().values() if row.quick or not args.quick]
     more = [name for name in names if list_rows()[name].more]
     d, seeds = (QUICK_D, QUICK_SEEDS) if args.quick else (D, SEEDS)
@@ -156,26 +158,26 @@ def collect(args):
 
 
 def to_arrays(row):
-    """Lists of a stored row as arrays."""
+    """Return a stored row with lists as arrays."""
     return {key: np.array(value, dtype=float) if isinstance(value, list) else value for key, value in row.items()}
 
 
 def compute_shift(model, se):
-    """`jump_shift` at a stored fixed point: V of the ridge depends on no other hats."""
+    """Return `jump_shift` at a stored fixed point; V of the ridge depends on no conjugates except V̂."""
     zero = np.zeros_like(se["m"])
     V, mass = se["V_hat"], se["jump_mass"]
     return jump_shift(model, Hats(zero, 0 * se["q"], 0 * se["theta"], V, V - mass, np.zeros(0), 0.0, 0.0))
 
 
 def summarize(row, predicted, minima, d, method):
-    """Gaps of minima at one d to Stein's fixed point, relative, m in units of √q; None where there is no branch."""
+    """Return relative gaps of minima at one d to Stein's fixed point; m in units of √q; None without a branch."""
     stein, derivative = to_arrays(predicted["stein"]), to_arrays(predicted["derivative"])
     if "lost" in (stein["status"], derivative["status"]):
         return None
     order = "m" if row.branch == "positional" else "theta"
 
     def share(run, key):
-        """Of the prediction's m or θ, along it; branches come with either sign."""
+        """Return m or θ along the prediction, in its units; branches have either sign."""
         return abs((run[key] * stein[key]).sum()) / (stein[key] ** 2).sum()
 
     runs = [to_arrays(run) for run in minima if (run["name"], run["d"], run["method"]) == (row.name, d, method)]
@@ -197,25 +199,25 @@ def summarize(row, predicted, minima, d, method):
 
 
 def compute_mean(values):
-    """Mean and standard error of those that are known."""
+    """Return mean and standard error of the finite values."""
     known = np.array([value for value in values if np.isfinite(value)])
     return (known.mean(), known.std(ddof=1) / np.sqrt(len(known))) if len(known) > 1 else (np.nan, np.nan)
 
 
 def compute_excess(part, within):
-    """How far V's gap is from the relation, in units of what is allowed."""
+    """Return the distance of V's gap from the relation, in units of the allowed distance."""
     gap, error = part["gaps"]["V"]
     expected = STABILITY.gap_per_shift * part["shift"]
     return abs(gap - expected) / (within * abs(expected) + 3 * error)
 
 
 def format_names(bad):
-    """Names after a count, where there are any."""
+    """Return a list of names for the end of a claim; empty without names."""
     return f", not for {'; '.join(bad)}" if bad else ""
 
 
 def check_criterion(verdict, parts, quick):
-    """The criterion, for one row of gaps for each model, d and method."""
+    """Check the criterion on rows of gaps for each model, d and method, and return the fits."""
     jumping = [part for part in parts if abs(part["jump_share"]) > STABILITY.negligible_jumps]
     main = [part for part in jumping if part["method"] == "gamp" and part["d"] == (QUICK_D if quick else D)]
     highest = max(parts, key=lambda part: part["jump_share"] - part["jump_share_error"])
@@ -269,7 +271,7 @@ HEADS = (
 
 
 def fit_factor(x, gaps):
-    """Factor c of gap = c x, and the scatter of c over models beyond the errors: random effects."""
+    """Return the factor c of gap = c x, and the scatter of c over models beyond the errors (random effects)."""
     gaps, x = np.array(gaps), np.array(x)
     ratio, error = gaps[:, 0] / x, np.abs(gaps[:, 1] / x)
 
@@ -283,7 +285,7 @@ def fit_factor(x, gaps):
 
 
 def format_table(parts):
-    """One line for each model, d and method."""
+    """Return a line for each model, d and method."""
     lines = ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
     for part in parts:
         gap, error = part["gaps"]["V"]
@@ -307,7 +309,7 @@ def _format_percent(gap):
 
 
 def draw(parts, path):
-    """Gap of V against the three numbers that might predict it, and that of q."""
+    """Draw the gap of V against the three numbers that might predict it."""
     d = max({part["d"] for part in parts}, key=[part["d"] for part in parts].count)
     shown = [part for part in parts if part["d"] == d and part["method"] == "gamp"]
     numbers = {

@@ -1,19 +1,17 @@
-"""Leave-one-out errors against exact refits of 200 samples, and their mean against fresh data, on nine problems.
+"""Leave-one-out errors agree with exact refits of 200 samples, and their mean with fresh data, if they are trusted.
 
-Each refit is a descent from the minimum, on the risk without the sample. Compared with them are both formulas, the
-Newton step without each sample and the cavity field of message passing, and the estimate by default, in which refits by
-Newton steps correct the formula.
+Method: nine problems. Each refit is a descent from the minimum, on the risk without the sample. Both formulas (the
+Newton step without each sample and the cavity field of message passing) and the default estimate, in which refits by
+Newton steps correct the formula, are compared with the refits. Under noise, the effect of choosing the lowest of eight
+starts is shown, with and without repeating the choice without each sample. Over noise and penalties, landscapes change
+from smooth to rough, and estimates from right to too low.
 
-Under noise, what choosing the lowest of eight starts does to the estimate is shown, and what choosing anew without
-each sample makes of it. Over noise and penalties, landscapes go from smooth to rough, and estimates from right to too
-low.
-
-Criterion: if an estimate is trusted, the errors by the formulas have a correlation with those of the refits of at
-least .99 by the Newton step and .98 by the cavity field (.95 if the penalty has kinks), and a median deviation of at
-most 2 % and 3 % (10 %); the mean by default is within 2 % of the refits, over the same samples. The means over four
-instances are within 3 standard errors of the error on fresh data, the standard errors of both counted. Over noise and
-penalties, the mean of trusted estimates is within 2 % of fresh data, and settings whose mean is more than 7 % too low
-are trusted in at most a quarter of their instances.
+Criterion: if an estimate is trusted, the errors by the formulas correlate with the refits by at least .99 (Newton step)
+and .98 (cavity field), or .95 if the penalty has kinks, with a median deviation of at most 2 % and 3 % (10 %); the
+default mean is within 2 % of the refits over the same samples. Means over four instances are within 3 combined standard
+errors of the error on fresh data. Over noise and penalties, the mean of trusted estimates is within 2 % of fresh data,
+and settings whose mean is more than 7 % too low are trusted in at most a quarter of their instances. (Page "Believed
+error" of the manual.)
 """
 
 import numpy as np
@@ -39,16 +37,16 @@ KINDS = {
     "phase retrieval": (lambda: ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.1), 3.0, "semantic", 500),
     "multinomial": (lambda: ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.1), 3.0, "random", 200),
 }  # fmt: skip
-INSTANCES = 4  # of each problem, over which means are averaged
+INSTANCES = 4  # instances of each problem, over which means are averaged
 REFITS, FRESH, OFF, MEAN, MOST_ERRORS = 200, 20000, 0.1, 0.02, 3.0
-LEAST = {True: (0.99, 0.02), False: (0.95, 0.1)}  # correlation and median deviation, of smooth penalties and others
+LEAST = {True: (0.99, 0.02), False: (0.95, 0.1)}  # minimum correlation and maximum median deviation, for smooth penalties and others
 LEAST_CAVITY = {True: (0.98, 0.03), False: (0.95, 0.1)}
-NOISES, WEAK, EACH = (0.1, 0.2, 0.3), (0.01, 0.1, 0.5), 8  # of the scores, penalties, instances
+NOISES, WEAK, EACH = (0.1, 0.2, 0.3), (0.01, 0.1, 0.5), 8  # noise on the scores, λ, and number of instances
 FAIR, LOW, BELIEVED = 0.02, 0.07, 0.25
 
 
 def compare_errors(kind, d, refits, seed):
-    """Errors of some samples by the formulas and by refits, and the mean against fresh data."""
+    """Return errors of some samples by the formulas and by refits, and the mean on fresh data."""
     make, alpha, init, _ = KINDS[kind]
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 31]))
     gamp = ga.run_gamp(data, init)
@@ -74,7 +72,7 @@ def compare_errors(kind, d, refits, seed):
 
 
 def compare_means(kind, d, seed):
-    """The mean against fresh data of one more instance."""
+    """Return the estimated mean and the error on fresh data of one more instance."""
     make, alpha, init, _ = KINDS[kind]
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 31]))
     gamp = ga.run_gamp(data, init)
@@ -85,7 +83,7 @@ def compare_means(kind, d, seed):
 
 
 def measure_under_noise(noise, lam, d, seed):
-    """Estimate and fresh error of the lowest of eight starts, and whether the estimate is trusted."""
+    """Return the estimate over the fresh error for the lowest of eight starts, and `trusted`."""
     model = ga.paper_model(omega=NOISY["omega"], sigma=NOISY["sigma"], score_noise=noise, lam=lam)
     data = ga.sample(model, d=d, alpha=2.0, seed=np.random.default_rng([d, seed, 33]))
     gamp = ga.run_gamp(data, "spectral", n_starts=8)
@@ -95,7 +93,7 @@ def measure_under_noise(noise, lam, d, seed):
 
 
 def measure_several_starts(starts, d, seed):
-    """What choosing the lowest of several random starts, all followed to their ends, does to the estimate."""
+    """Return the estimate for the lowest of several random starts, all run to the end, and the fresh error."""
     data = ga.sample(ga.paper_model(**NOISY, lam=0.1), d=d, alpha=1.5, seed=seed)
     gamp = ga.run_gamp(data, "random", n_starts=starts, n_finish=starts, seed=seed)
     loo = ga.leave_one_out(data, gamp, form="hessian", refits=0)
@@ -104,7 +102,7 @@ def measure_several_starts(starts, d, seed):
 
 
 def summarize(row):
-    """Correlation, median deviation and samples that are off, of one problem."""
+    """Return correlation, median deviation and number of wrong samples of one problem."""
     exact, errors = (np.array(row[name]) for name in ("exact", "errors"))
     apart = np.abs(errors / exact - 1)
     by_cavity = np.abs(np.array(row["cavity"]) / exact - 1)
@@ -119,7 +117,7 @@ def summarize(row):
 
 
 def pool_means(row, means):
-    """By how many standard errors the means over the trusted instances of a problem are off, and how many they are."""
+    """Return deviations of the means over trusted instances in standard errors, and the number of instances."""
     all_of = [row, *(each for each in means if each["kind"] == row["kind"] and each["trusted"])]
     spread = np.sqrt(sum(each["mean"][1] ** 2 + each["fresh"][1] ** 2 for each in all_of))
     apart = [sum(each["mean"][0] - each["fresh"][0] for each in all_of),
@@ -128,7 +126,7 @@ def pool_means(row, means):
 
 
 def format_noise_table(noisy):
-    """Of each noise and penalty, the estimates over fresh errors, and how many are trusted."""
+    """Return, for each noise and penalty, the estimates over fresh errors, and counts of trusted estimates."""
     lines = ["| noise on the scores | λ | estimate over fresh error | trusted |", "|" + "---|" * 4]
     for noise, lam in dict.fromkeys((row["noise"], row["lam"]) for row in noisy):
         mine = [row for row in noisy if (row["noise"], row["lam"]) == (noise, lam)]

@@ -1,21 +1,21 @@
-"""Long samples, trained layers and high rank: the time of a default run, and where it ends, beside eight of L-BFGS.
+"""On long samples, trained layers and high rank, a default run takes at most three times eight runs of L-BFGS-B.
 
-Samples of L = 2 to 32 tokens and students of r = 1 to 8 columns, d = 48, λ = .01, on four kinds of targets:
+Method: samples of L = 2 to 32 tokens and students of r = 1 to 8 columns, d = 48, λ = .01, on four kinds of targets:
 
 - planted: a tied softmax layer of at most two columns, mixed with a fixed attention matrix;
 - noisy: the same with noise of .3 on its attention weights;
-- trained: `torch.nn.MultiheadAttention` of one to four heads, with value and output matrices, after 100 steps of Adam
-  on a task of its own;
-- random: Gaussian outputs, which have nothing to do with the tokens.
+- trained: `torch.nn.MultiheadAttention` of one to four heads, with value and output matrices, after 100 steps of Adam;
+- random: Gaussian outputs that are independent of the tokens.
 
-Two further instances have n L d of about 10⁷, without eight starts. On each, in one process: `run_gamp` from one
-spectral start with default settings, the same from eight starts, and L-BFGS-B of scipy with its default settings from
-eight random starts, four each of standard deviation .1 and .5, on the gradient of the package, whose lowest loss
-counts. All times are of the processor, without compilation. Losses that differ by less than 1e-5 are equal, since
+Two further instances have n L d of about 10⁷, without eight starts. One process runs on each instance: `run_gamp` from
+one spectral start with default settings, the same from eight starts, and L-BFGS-B of scipy with its default settings
+from eight random starts, four each of standard deviation .1 and .5, on the gradient of the package; its lowest loss
+counts. All times are processor times without compilation. Losses that differ by less than 1e-5 are equal, since
 L-BFGS-B stops there. Test errors ‖y − f‖²/(dL) are on fresh samples of the same source.
 
 Criterion: for every kind, L and r, a default run takes at most three times as long as the eight runs of L-BFGS-B
-together, and ends at a gradient norm of at most 1e-8. Who ends lower is a report.
+together, and ends at a gradient norm of at most 1e-8. The table reports which method has the lower loss. (Noise page of
+the manual.)
 """
 
 import time
@@ -39,7 +39,7 @@ LARGE = (("planted", 2000, 5, 1000, 1), ("noisy", 620, 32, 500, 1))
 D, SEEDS, LAM, STARTS, FRESH = 48, 1, 0.01, 8, 1000
 QUICK = {"L": (3, 9), "r": (1, 4), "kinds": ("noisy", "trained")}
 RATIO, TOL, EQUAL = 3.0, 1e-8, 1e-5
-STEPS, BATCH = 100, 64  # of Adam, for the trained layer
+STEPS, BATCH = 100, 64  # number of steps and batch size of Adam for the trained layer
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 
 
@@ -48,7 +48,7 @@ def draw_tokens(rng, n, L, d, positions):
 
 
 def build_planted(rng, n, L, d, r, noise):
-    """Training and fresh samples of a planted layer: tokens, outputs."""
+    """Return tokens and outputs of a planted layer, for training and fresh samples."""
     positions = rng.standard_normal((L, d)) / np.sqrt(d)
     teacher = rng.standard_normal((d, min(r, 2)))
     A = rng.random((L, L))
@@ -61,7 +61,7 @@ def build_planted(rng, n, L, d, r, noise):
 
 @lru_cache(maxsize=64)
 def train_layer(L, d, heads, seed):
-    """Positions, and a layer of torch that was trained to add each token's predecessor to tokens like it."""
+    """Return positions, and a layer of torch that was trained to add each token's predecessor to similar tokens."""
     import torch
 
     torch.manual_seed(seed)
@@ -85,7 +85,7 @@ def train_layer(L, d, heads, seed):
 
 
 def build_instance(kind, n, L, d, r, seed):
-    """Tokens and outputs of n samples to train on and of fresh ones."""
+    """Return tokens and outputs of n training samples and of fresh samples."""
     rng = np.random.default_rng([seed, L, r, d, KINDS.index(kind)])
     total = n + FRESH
     if kind in ("planted", "noisy"):
@@ -103,7 +103,7 @@ def build_instance(kind, n, L, d, r, seed):
 
 
 def run_lbfgs(data, seed):
-    """The weights of lowest loss of eight runs of L-BFGS-B from random starts, and all losses."""
+    """Return the weights of lowest loss of eight runs of L-BFGS-B from random starts, and all losses."""
     rng, shape, runs = np.random.default_rng([seed, 334]), (data.dim, data.rank), []
 
     def both(x):
@@ -118,7 +118,7 @@ def run_lbfgs(data, seed):
 
 @lru_cache
 def compile_methods():
-    """Compile."""
+    """Run each method on small problems, so that compilation is not timed."""
     rng = np.random.default_rng(0)
     for L, r in ((2, 1), (3, 2)):
         data = ga.Dataset(rng.standard_normal((20, L, 8)), rng.standard_normal((20, L, 8)), lam=LAM, rank=r)
@@ -128,7 +128,7 @@ def compile_methods():
 
 
 def run_instance(kind, n, L, d, r, seed):
-    """The three methods on one instance."""
+    """Run the three methods on one instance."""
     compile_methods()
     x, y = build_instance(kind, n, L, d, r, seed)
     data = ga.Dataset(x[:n].copy(), y[:n], lam=LAM, rank=r)
@@ -160,7 +160,7 @@ def run_instance(kind, n, L, d, r, seed):
 
 
 def count_comparisons(rows, name):
-    """How many runs end lower than the best of L-BFGS-B, as low, and higher."""
+    """Return the numbers of runs with a loss below, equal to and above the best of L-BFGS-B."""
     rows = [row for row in rows if name in row["rows"]]
     ratios = np.array([row["rows"][name]["loss"] / row["rows"]["lbfgs"]["loss"] for row in rows])
     return int(np.sum(ratios < 1 - EQUAL)), int(np.sum(abs(ratios - 1) <= EQUAL)), int(np.sum(ratios > 1 + EQUAL))
@@ -171,7 +171,7 @@ def add_up(rows, name, key="seconds"):
 
 
 def summarize(rows):
-    """Times, and who ends lower, over some instances."""
+    """Return times and comparisons of losses over some instances."""
     worse = [
         row["rows"]["run"]["loss"] / row["rows"]["lbfgs"]["loss"] - 1
         for row in rows if row["rows"]["run"]["loss"] > (1 + EQUAL) * row["rows"]["lbfgs"]["loss"]
@@ -190,7 +190,7 @@ def summarize(rows):
 
 
 def group_rows(rows, key):
-    """Cells of the rows that agree in `key`, in the order of first appearance."""
+    """Return the summaries of rows with the same `key`, in the order of first appearance."""
     groups = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
@@ -198,7 +198,7 @@ def group_rows(rows, key):
 
 
 def format_table(cells, groups, large, ranks):
-    """Ratios of times for each r, and who ends lower, for each kind and L."""
+    """Return ratios of times for each r, and comparisons of losses, for each kind and L."""
     head = ["targets, L", *(f"r = {r}" for r in ranks), "one run: lower / equal / higher", "eight starts: the same",
             "test error: one run, eight starts, L-BFGS"]  # fmt: skip
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
@@ -219,7 +219,7 @@ def format_table(cells, groups, large, ranks):
 
 
 def draw(cells, kinds, ranks, path):
-    """Ratios of times against L, one axis for each kind."""
+    """Draw ratios of times against L, one axis for each kind."""
     with figure(path, 1, len(kinds), (3 * len(kinds), 3.2)) as axes:
         axes = np.ravel(axes)
         for axis, kind in zip(axes, kinds, strict=True):

@@ -1,14 +1,14 @@
-"""Training loss and test error of the minima that message passing, L-BFGS and Adam find from the same starts.
+"""Message passing, L-BFGS and Adam from the same starts: the minima they find, and exact convergence of all.
 
-Instances of the paper's model with the exact risk, at each of a grid in α, noise s on the scores, and λ, from the
-teacher and from one random start: message passing with default settings; L-BFGS-B of scipy on the compiled risk, begun
-again where it stops until the gradient is zero; Adam in torch (1500 steps of .05), which L-BFGS-B then takes to zero
-gradient. From nothing, also message passing from eight starts, spectral ones first. Losses that differ by less than a
-millionth are equal. Test errors are on the same fresh samples.
+Method: instances of the paper's model with the exact risk on a grid in α, noise s on the scores, and λ, from the
+teacher and from one random start: message passing with default settings; L-BFGS-B of scipy on the compiled risk,
+restarted when it stops until the gradient is zero; Adam in torch (1500 steps of .05), continued by L-BFGS-B to zero
+gradient. Without a given start, also message passing from eight starts, spectral ones first. Losses that differ by less
+than a millionth are equal. Test errors are on the same fresh samples.
 
-Criterion: every answer of message passing has a gradient norm of at most 1e-8. Rounding of the loss blinds the line
-search of L-BFGS-B before that; at 1e-5, which its answers have to reach, the loss is known far better than to a
-millionth. The rest is a report, with the standard errors of shares, whoever is lower.
+Criterion: every answer of message passing has a gradient norm of at most 1e-8. Rounding of the loss stops the line
+search of L-BFGS-B before; its answers must reach 1e-5, where the loss is accurate to much better than a millionth. The
+fractions of lowest losses are reported with standard errors and have no criterion. (Noise page of the manual.)
 """
 
 import time
@@ -27,13 +27,13 @@ GRID = {"alpha": (1.0, 2.0), "s": (0.0, 0.3, 0.6), "lam": (0.01, 0.1)}
 D, SEEDS, SIGMA, OMEGA = 100, 100, 0.8, 0.2
 QUICK = {"alpha": (1.0,), "s": (0.0, 0.3), "lam": (0.1,)}
 TOL, ROUGH, EQUAL, TESTED = 1e-8, 1e-5, 1e-6, 4000
-ROUNDS = 20  # of L-BFGS, each from where the one before stopped
+ROUNDS = 20  # number of restarts of L-BFGS-B, each from the previous end
 METHODS = {"gamp": "message passing", "lbfgs": "L-BFGS", "adam": "Adam", "starts": "8 starts"}
 STARTS = ("teacher", "random")
 
 
 def run_lbfgs(data, Q):
-    """Weights, gradient norm and evaluations of L-BFGS-B, begun again until the gradient is zero."""
+    """Return weights, gradient norm and evaluations of L-BFGS-B, restarted until the gradient is zero."""
     scale, count, norm = data.penalty.strength * np.sqrt(data.dim), 0, np.inf
 
     def both(x):
@@ -57,7 +57,7 @@ def run_lbfgs(data, Q):
 
 
 def run_instance(alpha, s, lam, seed, d):
-    """All methods on one instance."""
+    """Run all methods on one instance."""
     model = ga.paper_model(omega=OMEGA, sigma=SIGMA, lam=lam, score_noise=s)
     data = ga.sample(model, d, alpha, np.random.default_rng([seed, d, 224]))
     random = 0.5 * np.random.default_rng([seed, d, 225]).standard_normal((d, 1))
@@ -78,7 +78,7 @@ def run_instance(alpha, s, lam, seed, d):
 
 
 def run_method(name, data, Q0, seed):
-    """Weights of a method from a start, and their gradient norm."""
+    """Return the weights of a method from a start, and their gradient norm."""
     if name == "gamp":
         run = ga.run_gamp(data, Q0)
     elif name == "starts":
@@ -92,13 +92,13 @@ def run_method(name, data, Q0, seed):
 
 
 def compute_fraction(flags):
-    """A share in per cent with its standard error."""
+    """Return a fraction in per cent with its standard error."""
     p = float(np.mean(flags))
     return 100 * p, 100 * float(np.sqrt(max(p * (1 - p), 0.25 / len(flags)) / len(flags)))
 
 
 def build_table(rows):
-    """For each point and start: shares in which each method is lowest, and message passing against each other."""
+    """Return, for each point and start, how often each method is lowest, and comparisons with message passing."""
     table = {}
     for alpha, s, lam in sorted({(row["alpha"], row["s"], row["lam"]) for row in rows}):
         mine = [row["rows"] for row in rows if (row["alpha"], row["s"], row["lam"]) == (alpha, s, lam)]
@@ -129,7 +129,7 @@ def build_table(rows):
 
 
 def format_table(table):
-    """Shares in per cent, and test errors in thousandths, with standard errors in brackets."""
+    """Return fractions in per cent, and test errors in thousandths, with standard errors in brackets."""
     names = ("message passing", "L-BFGS", "Adam", "8 starts")
     head = ["α, s, λ, start", "all equal", *(f"lowest: {names[0]}", *names[1:3]), f"test error: {names[0]}",
             *(f"{name} beyond" for name in names[1:]), "seconds"]  # fmt: skip

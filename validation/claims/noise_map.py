@@ -1,20 +1,20 @@
-"""Where noise breaks the landscape, over (s, λ, α), and the λ of least test error beside that line.
+"""Message passing stops converging at the noise at which replica symmetry breaks, over (s, λ, α).
 
-Targets y = (T[u] + s N(0, 1)) x of the paper's model. For each α and λ state evolution is solved on the semantic
-branch, and the line is the s at which the replicon reaches 1 or the branch is lost. On some lines across it message
-passing runs at several d with a fixed step and nothing else: no extrapolation and no settling. The λ of least test
-error is that of finite-d minima, which need no theory.
+Method: targets y = (T[u] + s N(0, 1)) x of the paper's model. For each α and λ state evolution is solved on the
+semantic branch; the line is the s at which the replicon reaches 1 or the branch is lost. At some points across the line
+message passing runs at several d with a fixed step, without extrapolation or settling. The λ of smallest test error is
+measured at finite-d minima.
 
-Noise η on each output is the same as noise s = η/(σ√d) on the scores: (2η/d) ξ·S(x+p) reaches the weights through ξ·x_l
-alone, a number of variance η² d σ². So it averages over d. This is measured at two d by minima with either noise.
+Noise η on each output is equivalent to noise s = η/(σ√d) on the scores: (2η/d) ξ·S(x+p) reaches the weights only
+through ξ·x_l, a number of variance η² d σ², so it averages over d. This is measured at two d by minima with either
+noise. Other kinds of noise, at two d: targets of a fraction of the samples from another teacher's weights (outliers),
+flipped classes of a logistic regression, noise of fixed size on the outputs. For each the fraction of plain runs that
+converge is reported.
 
-Other kinds of noise, at two d: targets of a share of samples from another teacher's weights (outliers), flipped classes
-of a logistic regression, noise on the outputs of fixed size. For each the share of plain runs that converge.
-
-Criterion: message passing stops converging where the line is: at s of at most half of the line's at least 80 % of the
-runs at the largest d converge, at twice the line's s at most 20 %. Minima with η on the outputs have the q and θ of
-those with s = η/(σ√d) within 4 standard errors of the mean over seeds. With flipped classes, where the
-risk is convex, every run converges.
+Criterion: at s of at most half of the line's at least 80 % of the runs at the largest d converge, at twice the line's s
+at most 20 %. Minima with η on the outputs have the q and θ of minima with s = η/(σ√d) on the scores, within 4 standard
+errors of the mean over seeds. With flipped classes, where the risk is convex, every run converges. (Noise page of the
+manual.)
 """
 
 from itertools import product
@@ -42,7 +42,7 @@ BEFORE, BEYOND, MOST_ERRORS = 0.8, 0.2, 4.0
 
 
 def find_line(alpha, lam, halvings):
-    """The largest s at which the semantic branch exists with a replicon below 1, by bisection in log s; 0 for none."""
+    """Return the largest s with a semantic branch and a replicon below 1, by bisection in log s; 0 if there is none."""
 
     def stable(s):
         model = ga.paper_model(sigma=SIGMA, lam=lam, score_noise=s)
@@ -61,7 +61,7 @@ def find_line(alpha, lam, halvings):
 
 
 def run_plain(alpha, lam, s, d, seed):
-    """Whether plain message passing converges on one instance."""
+    """Run plain message passing on one instance and return whether it converges."""
     model = ga.paper_model(sigma=SIGMA, lam=lam, score_noise=s)
     data = ga.sample(model, d, alpha, np.random.default_rng([d, seed, 22]))
     run = ga.run_gamp(data, "semantic", damping=0.5, accelerate=False, settling=False, max_iter=STEPS)
@@ -69,7 +69,7 @@ def run_plain(alpha, lam, s, d, seed):
 
 
 def find_minimum(alpha, lam, s, d, seed, outputs=False):
-    """The minimum from the teacher with noise on the scores, or with as much on the outputs."""
+    """Return the minimum from the teacher with noise on the scores, or the equivalent noise on the outputs."""
     model = ga.paper_model(sigma=SIGMA, lam=lam, score_noise=0.0 if outputs else s)
     rng = np.random.default_rng([d, seed, 23])
     data = drawn = ga.sample(model, d, alpha, rng)
@@ -80,7 +80,7 @@ def find_minimum(alpha, lam, s, d, seed, outputs=False):
     run = ga.run_gamp(data, drawn.Q_star)
     Q = run.Q[:, 0]
     theta = float(abs(Q @ drawn.Q_star[:, 0]) / d)
-    # targets hold s² Σ_l|x_l|²/(dL) of noise, and η² on outputs
+    # noise contributes s² Σ_l|x_l|²/(dL) to targets, and η² on outputs
     excess = run.train_loss - (eta**2 if outputs else 0.0)
     test = np.nan if outputs else sampled_test_error(drawn, run.Q, seed=seed)[0]
     row = {"status": run.status.value, "q": float(Q @ Q / d), "theta": theta, "loss": float(excess), "test_error": test}
@@ -88,7 +88,7 @@ def find_minimum(alpha, lam, s, d, seed, outputs=False):
 
 
 def run_with_noise(kind, amount, d, seed):
-    """Whether plain message passing converges on data with one kind of noise."""
+    """Run plain message passing on data with one kind of noise and return whether it converges."""
     alpha, lam, rng = KIND["alpha"], KIND["lam"], np.random.default_rng([d, seed, 24])
     if kind == "flips":
         clean = ga.sample(ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(temperature=0.0), lam=lam), d, alpha, rng)
@@ -110,7 +110,7 @@ def run_with_noise(kind, amount, d, seed):
 
 
 def format_kinds(rows):
-    """Of each kind and amount, at each d: the runs that converge, of how many."""
+    """Return the number of converged runs for each kind and amount of noise, at each d."""
     sizes = sorted({row["d"] for row in rows})
     lines = ["| noise | " + " | ".join(f"d = {d}" for d in sizes) + " |", "|" + "---|" * (len(sizes) + 1)]
     for kind, amounts in KINDS.items():
@@ -128,7 +128,7 @@ def compute_mean(rows, key):
 
 
 def compare_outputs_with_scores(rows, verdict):
-    """Noise on the outputs is as much noise on the scores: differences in standard errors."""
+    """Check that noise on the outputs is equivalent to noise on the scores; return the differences."""
     differences = []
     for d, s in sorted({(row["d"], row["s"]) for row in rows}):
         pair = [
@@ -147,7 +147,7 @@ def compare_outputs_with_scores(rows, verdict):
 
 
 def find_best_lams(rows):
-    """λ of least mean test error for each α and s, with that error and the one at the smallest λ."""
+    """Return the λ of smallest mean test error for each α and s, with that error."""
     best_values = []
     for alpha, s in sorted({(row["alpha"], row["s"]) for row in rows}):
         mine = [row for row in rows if (row["alpha"], row["s"]) == (alpha, s)]
@@ -175,7 +175,7 @@ def draw(lines, best, crossings, path):
             rates = [np.mean([e["converged"] for e in crossings if (e["d"], e["share"]) == (d, x)]) for x in shares]
             row[-1].plot(shares, rates, marker="o", label=f"d = {d}")
         row[-1].axvline(1, color="0.6", lw=1)
-        row[-1].set(xlabel="s over that of the line", ylabel="share of runs that converge", title="message passing")
+        row[-1].set(xlabel="s over that of the line", ylabel="fraction of runs that converge", title="message passing")
         row[-1].legend(frameon=False, fontsize=7)
 
 

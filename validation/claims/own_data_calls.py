@@ -1,15 +1,14 @@
-"""Leave-one-out errors of random calls on data of twelve distributions, against exact refits by independent code.
+"""Leave-one-out errors of random calls on data of twelve distributions agree with exact refits, if trusted.
 
-Rows of independent, correlated, rescaled, heavy-tailed, binary, clustered, repeated and other features
-(`_own_features`), in some calls with other scales of rows and columns; 5 to 60 dimensions, .2 to 50 samples for each;
-squared, logistic, multinomial and phase retrieval losses and attention of ranks 1 and 2, with ridge, elastic net and
-lasso, over four decades of λ. Each call is `run_gamp` with its defaults, followed by `leave_one_out` with its defaults,
-and is compared with exact refits by numpy, scipy, scikit-learn or torch (`_exact_refits`) of up to 60 random samples,
-in the mean over these samples.
+Method: rows of independent, correlated, rescaled, heavy-tailed, binary, clustered, repeated and other features, in some
+calls with other scales of rows and columns; 5 to 60 dimensions, .2 to 50 samples for each; squared, logistic,
+multinomial and phase retrieval losses and attention of ranks 1 and 2, with ridge, elastic net and lasso, over four
+decades of λ. Each call is `run_gamp` with its defaults, followed by `leave_one_out` with its defaults. The mean over up
+to 60 random samples is compared with exact refits by numpy, scipy, scikit-learn or torch (`_exact_refits`).
 
-Criterion: estimates that are trusted and off by more than 5 % and by more than three standard errors are under 1 % of
-all calls that converged to a minimum; estimates within these bounds that are not trusted are under 10 %. The median
-processor time is at most that of the training.
+Criterion: of all calls that converged to a minimum, fewer than 1 % of the estimates are trusted and wrong (off by more
+than 5 % and by more than three standard errors); fewer than 10 % are right and not trusted. The median processor time
+is at most the time of the training. (Page "Believed error" of the manual.)
 """
 
 import time
@@ -24,12 +23,12 @@ from validation.claims._exact_refits import compute_exact_errors
 
 
 def draw_normal(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Independent normal entries."""
+    """Return independent normal entries."""
     return rng.normal(size=(n, d))
 
 
 def draw_autoregressive(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Neighbouring columns correlated, with a coefficient between .5 and .98."""
+    """Return rows whose neighbouring columns are correlated, with a coefficient between .5 and .98."""
     c, z = rng.uniform(0.5, 0.98), rng.normal(size=(n, d))
     x = z.copy()
     for i in range(1, d):
@@ -38,12 +37,12 @@ def draw_autoregressive(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
 
 
 def draw_long_rows(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Row norms that are lognormal."""
+    """Return rows with lognormal norms."""
     return rng.normal(size=(n, d)) * np.exp(rng.uniform(0.3, 1.0) * rng.normal(size=(n, 1)))
 
 
 def draw_factor(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """One to three common factors."""
+    """Return rows with one to three common factors."""
     k = rng.integers(1, 4)
     return rng.normal(size=(n, d)) + rng.uniform(0.5, 3) * rng.normal(size=(n, k)) @ rng.normal(size=(k, d)) / np.sqrt(
         k
@@ -51,44 +50,44 @@ def draw_factor(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
 
 
 def draw_heavy(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Student's t entries with 2 to 5 degrees of freedom."""
+    """Return Student's t entries with 2 to 5 degrees of freedom."""
     return rng.standard_t(rng.uniform(2, 5), size=(n, d))
 
 
 def draw_binary(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Rare zeros and ones, as of categories."""
+    """Return rare zeros and ones, as for categories."""
     return (rng.random((n, d)) < rng.uniform(0.05, 0.5, size=d)).astype(float)
 
 
 def draw_low_rank(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """A few directions and a little noise."""
+    """Return a few directions plus a little noise."""
     k = max(1, d // 5)
     return rng.normal(size=(n, k)) @ rng.normal(size=(k, d)) / np.sqrt(k) + 0.1 * rng.normal(size=(n, d))
 
 
 def draw_unequal_columns(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Columns of lognormal sizes."""
+    """Return columns of lognormal sizes."""
     return rng.normal(size=(n, d)) * np.exp(rng.uniform(0.5, 1.5) * rng.normal(size=d))
 
 
 def draw_clusters(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Samples around a few centres."""
+    """Return samples around a few centres."""
     k = rng.integers(2, 6)
     return rng.normal(size=(k, d))[rng.integers(0, k, n)] * rng.uniform(1, 3) + rng.normal(size=(n, d))
 
 
 def draw_positive(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Exponential entries, not centred."""
+    """Return exponential entries, not centred."""
     return rng.exponential(size=(n, d))
 
 
 def draw_repeated(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Rows that occur several times."""
+    """Return rows that occur several times."""
     return rng.normal(size=(n, d))[rng.integers(0, max(2, (2 * n) // 3), n)]
 
 
 def draw_waves(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Smooth functions of three hidden variables."""
+    """Return smooth functions of three hidden variables."""
     return np.cos(rng.normal(size=(n, 3)) @ rng.normal(size=(3, d)) * 1.5 + rng.uniform(0, 6.3, d))
 
 
@@ -106,14 +105,14 @@ FEATURES = {
     "repeated": draw_repeated,
     "waves": draw_waves,
 }
-FAMILIES = {  # how often
+FAMILIES = {  # relative frequencies
     "ridge": 4, "elastic net": 3, "lasso": 3, "logistic": 4, "logistic, elastic net": 2, "multinomial": 2,
     "phase retrieval": 2, "attention": 4, "attention, elastic net": 1,
 }  # fmt: skip
 
 
 def rescale(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
-    """Now and then other scales of rows, columns and of all."""
+    """Return the rows with other scales of rows, columns or all entries, in some cases."""
     n, d = x.shape
     if rng.random() < 0.2:
         x = x * np.exp(0.7 * rng.normal(size=(n, 1)))
@@ -123,18 +122,18 @@ def rescale(rng: np.random.Generator, x: np.ndarray) -> np.ndarray:
 
 
 def softmax(s: np.ndarray) -> np.ndarray:
-    """Of the last axis."""
+    """Return the softmax along the last axis."""
     e = np.exp(s - s.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
 
 
 def compute_mean_square(x: np.ndarray) -> float:
-    """Mean square of the entries."""
+    """Return the mean square of the entries."""
     return float(np.mean(x**2)) + 1e-300
 
 
 def draw_problem(rng: np.random.Generator) -> tuple[str, str, ga.Dataset]:
-    """A family, a distribution of features, and a dataset of both."""
+    """Return a family, a distribution of features, and a dataset of both."""
     names = list(FAMILIES)
     family = str(rng.choice(names, p=np.array(list(FAMILIES.values())) / sum(FAMILIES.values())))
     features = list(FEATURES)[rng.integers(len(FEATURES))]
@@ -144,7 +143,7 @@ def draw_problem(rng: np.random.Generator) -> tuple[str, str, ga.Dataset]:
 
 
 def build_dataset(rng: np.random.Generator, family: str, make: Any, d: int, ratio: float) -> ga.Dataset:
-    """A dataset of a family and of features."""
+    """Return a dataset of a family and of features."""
     if family.startswith("attention"):
         return _attention(rng, family, make, d, min(ratio, 10.0))
     n = int(np.clip(ratio * d, 8, 1500))
@@ -192,7 +191,7 @@ WRONG, DOUBTED = 0.01, 0.1
 
 
 def run_call(seed: int, number: int) -> dict[str, Any]:
-    """One call beside exact refits."""
+    """Run one call and compare it with exact refits."""
     rng = np.random.default_rng([seed, number, 52])
     family, features, data = draw_problem(rng)
     began = time.process_time()
@@ -218,12 +217,12 @@ def run_call(seed: int, number: int) -> dict[str, Any]:
 
 
 def run_block(seed: int, size: int) -> dict[str, Any]:
-    """Several calls."""
+    """Run several calls."""
     return {"calls": [run_call(seed, number) for number in range(size)]}
 
 
 def count_calls(rows: list[dict[str, Any]]) -> dict[str, int]:
-    """How many calls ended how."""
+    """Return the numbers of calls by outcome."""
     known = [row for row in rows if row["minimum"] and row["reached"] >= 0.5]
     apart = [abs(row["estimate"] - row["exact"]) for row in known]
     beyond = [a > 0.05 * row["exact"] for a, row in zip(apart, known, strict=True)]
@@ -239,7 +238,7 @@ def count_calls(rows: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def format_table(rows: list[dict[str, Any]]) -> str:
-    """Counts of each family, of each distribution, and of all."""
+    """Return the counts for each family, each distribution, and all calls."""
     parts = [(name, [row for row in rows if row["family"] == name]) for name in FAMILIES]
     parts += [(name, [row for row in rows if row["features"] == name]) for name in FEATURES]
     parts = [(name.replace("_", " "), count_calls(mine)) for name, mine in (*parts, ("all", rows)) if mine]

@@ -1,19 +1,20 @@
-"""The law of own tokens: state evolution of `law_of` arrays against message passing on them.
+"""State evolution of the distribution that `law_of` estimates from arrays predicts message passing on them.
 
-Arrays come from planted models, turned into a basis of their own, with α = 2 and d = 400; the law sees tokens, outputs
-and the teacher's weights and map, and nothing else. Cases: a power law of eigenvalues; covariances of different shapes;
-tokens that hold their positions; a mixture of two classes, which are found; logistic regression. Overlaps q, and θ with
-the teacher, training loss and test error are compared with message passing on the data's asymptotic risk, and with the
-state evolution of the instance itself.
+Method: arrays come from planted models, rotated into a random basis, with α = 2 and d = 400; `law_of` receives tokens,
+outputs and the teacher's weights and map only. Cases: a power law of eigenvalues; covariances of different shapes;
+tokens that include their positions; a mixture of two classes, which are found; logistic regression. Overlaps q and θ
+with the teacher, training loss and test error are compared with message passing on the data's asymptotic risk, and with
+the state evolution of the instance itself.
 
-Spectra alone are compared apart: on Gaussian tokens of known law, with N rows for d = 300, predictions from eigenvalues
-of the sample covariance as they are, from those shrunk linearly (scikit-learn's Ledoit and Wolf), and from the fit to
-resolvents, against those from the true eigenvalues.
+Spectra are also compared separately: on Gaussian tokens of known distribution, with N rows for d = 300, predictions
+from eigenvalues of the sample covariance, from linearly shrunk eigenvalues (scikit-learn's Ledoit and Wolf), and from
+the fit to resolvents, are compared with predictions from the true eigenvalues.
 
-Criterion: in every case the mean over instances of each ratio, that of the arrays to that of the instance's own law, is
-within 5 %, or 3 standard errors where that is more; and so is that to message passing, but for the mixture, whose two
-instances at this d have test errors 8 % above state evolution of their own law. Losses from fitted spectra are wrong by
-at most 3 % at N/d = 2 and 1 % at N/d = 4, and by less than half of what shrunk ones are, on average over spectra.
+Criterion: in every case the mean over instances of each ratio, arrays over instance's own model, is within 5 %, or 3
+standard errors if that is more; the ratio to message passing, too, except for the mixture, whose two instances at this
+d have test errors 8 % above state evolution of their own model. Losses from fitted spectra deviate by at most 3 % at
+N/d = 2 and 1 % at N/d = 4, and on average over spectra by less than half of the deviation of shrunk spectra. (Page "Own
+law" of the manual.)
 """
 
 from itertools import product
@@ -35,7 +36,7 @@ METHODS = ("as they are", "shrunk", "fitted")
 
 
 def build_model(case):
-    """The model that a case is drawn from."""
+    """Return the model that a case is drawn from."""
     power = ga.power_law_spectrum(1.0, 20)
     if case == "shapes":
         values = np.stack([power.values, np.full(20, 0.25)], axis=1)
@@ -48,7 +49,7 @@ def build_model(case):
 
 
 def rotate(data, case, rng):
-    """The same samples in a basis of their own, as a user has them, and the teacher's weights there."""
+    """Return the samples in a random basis, as a user has them, and the teacher's weights there."""
     basis, _ = np.linalg.qr(rng.standard_normal((data.dim, data.dim)))
     tokens, p = data.tokens @ basis, data.positions @ basis
     if case == "logistic":
@@ -59,7 +60,7 @@ def rotate(data, case, rng):
 
 
 def solve(model, alpha, work):
-    """What state evolution predicts."""
+    """Return the predictions of state evolution."""
     se = ga.solve_state_evolution(model, alpha, rtol=3e-3, max_work=work, stability=False)
     overlaps = se.overlaps.scalars()
     values = {"q": float(overlaps["q"]), "theta": float(abs(overlaps["theta"]))}
@@ -67,14 +68,14 @@ def solve(model, alpha, work):
 
 
 def compare_instance(case, d, seed):
-    """One instance: found by message passing, predicted by the law of its arrays, and by its own model."""
+    """Return message passing on one instance, and predictions from its arrays and from its own model."""
     rng = np.random.default_rng([d, seed, 33])
     data = ga.sample(build_model(case), d, ALPHA, rng)
     own, weights = rotate(data, case, rng)
     more = {"classes": 2} if case == "mixture" else {}
     target = data.model.teacher
     law = ga.law_of(own, weights, target=target, noise=0.0, **more)
-    if case == "held positions":  # the teacher saw the tokens without them
+    if case == "held positions":  # the teacher's fields have no positions
         law = ga.law_of(own, weights, target=ShiftedTeacher(target, own.source_means @ weights / np.sqrt(d)), noise=0.0)
     gamp = ga.run_gamp(data, "semantic", "asymptotic")
     of = gamp.overlaps.scalars()
@@ -88,7 +89,7 @@ def compare_instance(case, d, seed):
 
 
 class ShiftedTeacher:
-    """T of fields less means."""
+    """The teacher's map T of fields minus their means."""
 
     def __init__(self, teacher, shift):
         self.teacher, self.shift, self.even = teacher, shift, False
@@ -99,13 +100,13 @@ class ShiftedTeacher:
 
 
 def compare_spectra(name, ratio, seed):
-    """Losses from the eigenvalues of one sample covariance, over those from the true ones."""
+    """Return losses from estimated eigenvalues of one sample covariance over losses from the true eigenvalues."""
     from sklearn.covariance import ledoit_wolf_shrinkage
 
     d, rng = 300, np.random.default_rng([seed, 34])
     true = np.repeat(ga.power_law_spectrum(SPECTRA[name], 20).values, d // 20)
     x = rng.standard_normal((ratio * d, d)) * np.sqrt(true)
-    x *= np.sqrt(true.mean() / np.mean(x**2))  # the trace has an error of its own
+    x *= np.sqrt(true.mean() / np.mean(x**2))  # rescaled to the true trace, whose error is not of interest here
     resolvent = Resolvent.of(x.T @ x / len(x), len(x))
     share, mean = ledoit_wolf_shrinkage(x, assume_centered=True), resolvent.eigenvalues.mean()
     fitted = Spectrum.of(resolvent)

@@ -1,10 +1,11 @@
-"""The error estimates of state evolution: two independent rules against each other and against a much finer run.
+"""The error estimates of state evolution cover the difference to finer runs, and two independent rules agree.
 
-Random problems (α, ω, λ, σ, A), both branches.
+Method: random problems (α, ω, λ, σ, A) on both branches, by the split rule, by randomised Sobol points, and by a split
+run with a tenth of the tolerance.
 
-Criterion: the split rule and randomised Sobol points agree within the sum of their stated errors, and the stated error
-of each covers its difference to a much finer split run, in at least 95 % of all overlaps and losses. With --quick a
-few solves give all numbers, and none may be off by three errors.
+Criterion: the split rule and Sobol points agree within the sum of their stated errors, and the stated error of each
+covers its difference to the finer run, in at least 95 % of all overlaps and losses. With --quick all numbers come from
+a few solutions, and none may be off by more than three errors. (State evolution page of the manual.)
 """
 
 import time
@@ -17,18 +18,18 @@ from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
 
-PROBLEMS, ASKED = 60, (1e-3, 1e-4)  # asked of every other problem
-FINER = 0.1  # accuracy of the finer run, in units of that
-FEW = 3.0  # times its error that no number may be off by, where numbers are too few for a share
-MAX_POINTS, MAX_NODES = 6e5, 3e6  # proximal problems of an average, roughly
+PROBLEMS, ASKED = 60, (1e-3, 1e-4)  # number of problems; rtol of even and of odd problems
+FINER = 0.1  # rtol of the finer run, in units of the problem's rtol
+FEW = 3.0  # allowed deviation in stated errors, if there are too few numbers for a fraction
+MAX_POINTS, MAX_NODES = 6e5, 3e6  # number of proximal problems of an average, roughly
 
 
 def draw_problems(count):
-    """Random problems on which both branches exist more often than not."""
+    """Yield random problems on most of which both branches exist."""
     rng = np.random.default_rng(20)
     for number in range(count):
         a, b = rng.uniform(0.5, 0.9, 2)
-        if number % 3:  # two of three are the same for tokens reversed, as the paper's
+        if number % 3:  # two of three are symmetric under reversal of the tokens, as the paper's model
             b = a
         model = ga.paper_model(
             omega=rng.uniform(0.05, 0.6),
@@ -40,7 +41,7 @@ def draw_problems(count):
 
 
 def collect_numbers(se):
-    """Everything with an error: values and errors, zeros by symmetry left out."""
+    """Return values and errors of all numbers that have an error."""
     pairs = [(getattr(se.overlaps, k).ravel(), getattr(se.overlaps_error, k).ravel()) for k in ("q", "m", "theta", "V")]
     values = np.concatenate([v for v, _ in pairs] + [[se.train_loss, se.test_error]])
     errors = np.concatenate([e for _, e in pairs] + [[se.train_loss_error, se.test_error_error]])
@@ -48,6 +49,7 @@ def collect_numbers(se):
 
 
 def solve_problem(number, model, alpha, branch):
+    """Solve one problem by the three rules and return differences in units of stated errors."""
     began = time.perf_counter()
     split = ga.solve_state_evolution(model, alpha, branch, rtol=ASKED[number % 2], max_iter=60, stability=False)
     seconds = time.perf_counter() - began
@@ -73,7 +75,7 @@ def solve_problem(number, model, alpha, branch):
 
 
 def collect(args, path):
-    """Rows of all problems; those stored by an earlier run are not computed again."""
+    """Return the rows of all problems, stored or computed now."""
     plan = {
         (number, branch): lambda at=(number, model, alpha, branch): [solve_problem(*at)]
         for number, (model, alpha) in enumerate(draw_problems(2 if args.quick else PROBLEMS))
@@ -83,7 +85,7 @@ def collect(args, path):
 
 
 def _collect_ratios(rows, key):
-    """Differences in units of their stated errors, where there are such."""
+    """Return the finite differences in units of their stated errors."""
     ratios = np.abs(np.concatenate([row[key] for row in rows]))
     return ratios[np.isfinite(ratios)]
 
@@ -121,7 +123,7 @@ def main():
             axis.plot(ratios + 1e-4, np.arange(1, len(ratios) + 1) / len(ratios), style, color=DARK, label=key)
         axis.axvline(1, color="0.7")
         axis.axhline(0.95, color="0.7")
-        axis.set(xlabel="difference / stated error", ylabel="share of numbers", xscale="log", xlim=(1e-3, 5))
+        axis.set(xlabel="difference / stated error", ylabel="fraction of numbers", xscale="log", xlim=(1e-3, 5))
         axis.legend()
     verdict.end({"rows": rows, "skipped": skipped})
 

@@ -1,18 +1,19 @@
-"""Random valid and invalid calls through the whole public API, each with a budget of time.
+"""Random valid and invalid calls of the whole public API are answered correctly or refused with a clear error.
 
-A call is a line of Python: a valid call of a public function or class on a random problem of any family (attention of
-several kinds, mixtures, generalised linear models, other penalties, own arrays, losses and maps), in which none, one or
-two arguments, picked at random, are replaced by others: numbers near their own, numbers from 1e-300 to 1e300, NaN,
-infinities and integers of hundreds of digits, words, None, arrays of other shapes, types and sizes, tensors, objects.
-Or a solver is called on a problem one of whose parameters is replaced so, wherever that passed the checks.
+Method: a call is a line of Python: a valid call of a public function or class on a random problem of any family
+(attention of several kinds, mixtures, generalised linear models, other penalties, user-defined arrays, losses and
+maps), in which none, one or two random arguments are replaced: by numbers near the original, numbers from 1e-300 to
+1e300, NaN, infinities and integers of hundreds of digits, words, None, arrays of other shapes, types and sizes,
+tensors, objects. Other calls run a solver on a problem with a replaced parameter that passed the checks. Every call is
+checked independently of its report (`_tools/evaluation.py`).
 
-Every call is judged apart from its own report. "False" counts results that say converged although the gradient, by
-torch, is not within the tolerance, or although state evolution moves on when it is iterated once more. "NaN" counts
-results with numbers that are not finite while no status says so. "Unnamed" counts exceptions other than a ValueError or
-TypeError that names an argument, what it needs and what it got; "late" calls over their time on the processor; "warned"
-calls that let a warning of another library out. "Refused" are errors that name what is wrong.
+"False" counts results that report convergence although the gradient, by torch, exceeds the tolerance, or although one
+more iteration of state evolution moves the fixed point. "NaN" counts results with numbers that are not finite and no
+status that says so. "Unnamed" counts exceptions other than a ValueError or TypeError that names an argument, what it
+needs and what it got; "late" counts calls over their limit of processor time; "warned" counts calls that pass on a
+warning of another library. "Refused" calls raise an error that names the cause.
 
-Criterion: none of these.
+Criterion: there is no false, NaN, unnamed, late or warned call. (Robustness page of the manual.)
 """
 
 from collections import Counter
@@ -38,9 +39,9 @@ from validation._tools.resumable import run_trials
 
 BLOCK, BLOCKS, QUICK_BLOCK, QUICK_BLOCKS = 25, 80, 25, 2
 LIMIT, LIMITS = 5.0, {"phase_boundaries": 90.0, "compare": 60.0, "branches": 30.0, "continue_branch": 30.0}  # seconds
-RARE = {**dict.fromkeys(LIMITS, 0.1), "phase_boundaries": 0.02}  # how often, beside others: they take long
-SHARE_OF_USES, SHARE_AS_THEY_ARE, SHARE_OF_TWO = 0.35, 0.2, 0.2
-PATIENT = TimedEvaluator()
+RARE = {**dict.fromkeys(LIMITS, 0.1), "phase_boundaries": 0.02}  # relative frequencies of slow functions, 1 for the others
+FRACTION_OF_USES, FRACTION_UNCHANGED, FRACTION_OF_TWO = 0.35, 0.2, 0.2
+EVALUATOR = TimedEvaluator()
 POWERS = (-300, -160, -60, -20, -8, -3, 3, 8, 20, 60, 160, 300)
 NUMBERS = (
     *(f"{sign}1e{power}" for sign in ("", "-") for power in POWERS), "0", "-1", "1", "2", "3", "0.5", "float('nan')",
@@ -60,14 +61,14 @@ ARRAYS = (
 
 
 def draw_near(slot: Argument, rng: np.random.Generator) -> str:
-    """A number like the one that is there."""
+    """Return a number near the original."""
     value, most = float(slot.text), 0.5 if slot.name in EFFORT else 2.0
     other = value * 10 ** rng.uniform(-2, most)
     return str(round(other)) if slot.text.lstrip("-").isdigit() else f"{other:.3g}"
 
 
 def draw_other(slot: Argument, rng: np.random.Generator) -> str:
-    """Something for the place of an argument."""
+    """Return a replacement for an argument."""
     draw = rng.random()
     if draw < 0.1:
         return str(rng.choice(OTHERS))
@@ -83,8 +84,8 @@ def draw_other(slot: Argument, rng: np.random.Generator) -> str:
 
 
 def draw_call(rng: np.random.Generator) -> tuple[str, str, str]:
-    """A name, a random line of it, and the line that compiles what it needs."""
-    if rng.random() < SHARE_OF_USES:
+    """Return a name, a random line that calls it, and the line that compiles what it needs."""
+    if rng.random() < FRACTION_OF_USES:
         name = str(rng.choice(BUILDERS))
         use, made = str(rng.choice(USES)), LINES[name]
         return name, use.format(model=change_arguments(made, rng)), use.format(model=made)
@@ -102,9 +103,9 @@ def draw_call(rng: np.random.Generator) -> tuple[str, str, str]:
 
 
 def change_arguments(line: str, rng: np.random.Generator) -> str:
-    """A line with none, one or two arguments replaced."""
+    """Return a line with none, one or two arguments replaced."""
     draw = rng.random()
-    times = 0 if draw < SHARE_AS_THEY_ARE else 1 + (draw > 1 - SHARE_OF_TWO)
+    times = 0 if draw < FRACTION_UNCHANGED else 1 + (draw > 1 - FRACTION_OF_TWO)
     for _ in range(times):
         places = list_arguments(line)
         if places:
@@ -114,11 +115,11 @@ def change_arguments(line: str, rng: np.random.Generator) -> str:
 
 
 def run_block(seed: int, size: int) -> dict[str, Any]:
-    """Random calls, by a process of their own that is begun anew where one is late."""
+    """Run random calls in a separate process, which is restarted if a call is late."""
     rng, rows = np.random.default_rng([seed, 19]), []
     for _ in range(size):
         name, line, warm = draw_call(rng)
-        rows.append({"name": name} | PATIENT(line, LIMITS.get(name, LIMIT), warm))
+        rows.append({"name": name} | EVALUATOR(line, LIMITS.get(name, LIMIT), warm))
     return {"calls": rows}
 
 
@@ -127,7 +128,7 @@ FAULTS = {"false": "false", "NaN": "nan", "unnamed": "raised", "late": "late", "
 
 
 def count_calls(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Numbers of the columns."""
+    """Return the numbers of the columns."""
     seen = Counter(row["outcome"] for row in rows)
     numbers = {"calls": len(rows), "answered": seen["answered"], "refused": seen["refused"]}
     numbers["converged"] = sum(row["status"] in ("converged", "settled") for row in rows)

@@ -1,27 +1,33 @@
-"""Real text: where does universality hold, and the theory of Gaussian tokens with the same covariance?
+"""On real text, training losses are as for Gaussian tokens of the same covariance; test errors are higher.
 
-Words of the docstrings of Python's standard library have vectors of d = 200 dimensions (`_corpus`), sentences are two
-neighbouring words, and α is samples over d. Compared are five kinds of tokens:
+Method: words of the docstrings of Python's standard library have vectors of d = 200 dimensions, samples are two
+neighbouring words, and α is the number of samples over d. Five kinds of tokens are compared:
 
 - text: the vectors as they are;
-- shuffled: the second token is that of another sentence, so that tokens are independent;
-- normed: every vector has the same norm, as layer normalisation gives them;
-- pairs: Gaussian sentences with the covariance of the text, within and between tokens;
+- shuffled: the second token comes from another sample, so that tokens are independent;
+- normed: every vector has the same norm, as after layer normalisation;
+- pairs: Gaussian samples with the covariance of the text, within and between tokens;
 - gaussian: Gaussian tokens with the covariances of the text, independent.
 
-Planted: outputs are those of the paper's teacher with drawn weights, and minima are sought from it, by message passing
-with default settings and by L-BFGS from the same start. Errors are of 2000 sentences held out. State evolution is that
-of `law_of` the sentences that are trained on.
+Word vectors: words are in the order of the text, files in the order of their names; tests and installed packages are
+left out, so that the corpus depends only on the version of Python; its checksum is stored. Vectors are the leading
+singular vectors of the positive pointwise mutual information within a few words, times the square roots of the singular
+values.
 
-Natural: the outputs are the vectors of the two words that follow, in text, normed, and Gaussian quadruples with the
-covariance of four words in a row. The layer has a softmax, or none, as the rows of a softmax add to 1 and words that
-follow are no means of those before. Minima are the best of four starts from the data alone. The law takes the weights
-of the fit for the teacher's. Test errors are told without what no attention reaches, as shares of the rest of outputs.
+Planted: outputs come from the paper's teacher with drawn weights, and minima are found from these weights by message
+passing with default settings and by L-BFGS. Errors are on 2000 held-out samples. State evolution uses `law_of` the
+training samples.
+
+Natural: the outputs are the vectors of the two following words, in text, normed, and Gaussian quadruples with the
+covariance of four words in a row. The layer has a softmax or none, as the rows of a softmax add to 1 and following
+words are no means of the words before. Minima are the best of four starts from the data. `law_of` takes the weights of
+the fit for the teacher's. Test errors exclude the part of the outputs that no attention reaches, and are fractions of
+the other part.
 
 Criterion: all runs reach a critical point. On Gaussian tokens the predicted training loss is within 10 % of the mean
-over seeds. Training losses of text are those of Gaussian pairs of the same covariance within 3 standard errors, as
-universality says; test errors at the largest α are higher by more than 3. `law_of` tells this: no departure of Gaussian
-tokens is strong, and norms are in text.
+over seeds. Training losses of text are those of Gaussian pairs within 3 standard errors, as universality states; test
+errors at the largest α are higher by more than 3. `law_of` reports this: no departure of Gaussian tokens is strong, and
+the departure of norms in text is. (Page "When predictions apply" of the manual.)
 """
 
 import ast
@@ -46,19 +52,19 @@ from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo"}
-WINDOW, LEAST = 5, 5  # words on either side; times that a word is there
+WINDOW, LEAST = 5, 5  # number of words on either side; minimum count of a word
 
 
 class Corpus(NamedTuple):
-    """Words of a text as numbers, and vectors of the words."""
+    """Words of a text as indices, and vectors of the words."""
 
-    text: np.ndarray  # (T,) of words that are in the vocabulary
-    vectors: np.ndarray  # (V, d) centred over the text, of mean square σ² there
+    text: np.ndarray  # (T,) indices of the words in the vocabulary
+    vectors: np.ndarray  # (V, d) vectors, centred and of mean square σ² over the text
     about: dict
 
 
 def read_docstrings():
-    """Docstrings of the standard library, in order."""
+    """Yield the docstrings of the standard library, in order."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
         if LEFT_OUT & set(path.relative_to(root).parts):
@@ -74,7 +80,7 @@ def read_docstrings():
 
 @cache
 def build_corpus(d, sigma):
-    """The corpus with vectors of d dimensions."""
+    """Return the corpus with vectors of d dimensions."""
     words = [word for text in read_docstrings() for word in re.findall("[a-z]+", text.lower())]
     counts = Counter(words)
     vocabulary = sorted((word for word in counts if counts[word] >= LEAST), key=lambda word: (-counts[word], word))
@@ -104,12 +110,12 @@ ALPHAS, SEEDS, D, HELD_OUT = (0.75, 1.5, 3.0), 8, 200, 2000
 NATURAL = {"kinds": ("text", "normed", "pairs"), "cases": ((True, 3.0), (False, 0.3), (False, 3.0)), "seeds": 2}
 NATURAL_ALPHA, STARTS = 8.0, 4
 SIGMA, LAM, NEAR, ERRORS = 0.5, 0.01, 0.1, 3.0
-SAME = 1e-6  # relative, of losses of one minimum
+SAME = 1e-6  # relative difference of losses in one minimum, at most
 TEACHER = ga.SoftmaxTeacher(0.3, np.array([[0.6, 0.4], [0.4, 0.6]]))
 
 
 def draw_samples(kind, d, n, length, rng):
-    """Vectors (n, length, d) of sentences of one kind."""
+    """Return vectors (n, length, d) of samples of one kind."""
     text, vectors, _ = build_corpus(d, SIGMA)
     if kind == "normed":
         vectors = vectors * (SIGMA * np.sqrt(d) / np.linalg.norm(vectors, axis=1, keepdims=True))
@@ -128,7 +134,7 @@ _ROOTS = {}
 
 
 def draw_gaussian(kind, d, n, length, rng):
-    """Gaussian sentences with the covariance of the text."""
+    """Return Gaussian samples with the covariance of the text."""
     if (kind, d, length) not in _ROOTS:
         text, vectors, _ = build_corpus(d, SIGMA)
         flat = np.concatenate([vectors[text[k : len(text) - length + k]] for k in range(length)], axis=1)
@@ -143,19 +149,19 @@ def draw_gaussian(kind, d, n, length, rng):
 
 
 def build_positions(d):
-    """p_1 = −p_2 = 1_d/√d."""
+    """Return the positions p_1 = −p_2 = 1_d/√d."""
     return np.outer([1.0, -1.0], np.full(d, d**-0.5))
 
 
 def compute_overlaps(x, Q, weights):
-    """q and θ from the fields of sentences held out, averaged over tokens."""
+    """Return q and θ from the fields of held-out samples, averaged over tokens."""
     z, u = (np.asarray(x @ W)[:, :, 0] / np.sqrt(len(W)) for W in (Q, weights))
     q, theta = (np.mean([np.cov(z[:, l], each[:, l])[0, 1] for l in range(2)]) for each in (z, u))
     return {"q": float(q), "theta": float(abs(theta))}
 
 
 def run_planted(kind, alpha, d, seed):
-    """Message passing, L-BFGS and state evolution on sentences with a planted teacher."""
+    """Return message passing, L-BFGS and state evolution on samples with a planted teacher."""
     rng = np.random.default_rng([d, seed, 31])
     n, weights = round(alpha * d), rng.standard_normal((d, 1))
     x = draw_samples(kind, d, n + HELD_OUT, 2, rng)
@@ -179,7 +185,7 @@ def run_planted(kind, alpha, d, seed):
 
 
 def run_natural(kind, softmax, alpha, lam, d, seed):
-    """The best of several fits to the two words that follow, beside a linear layer, and what its law predicts."""
+    """Return the best of several fits to the two following words, a linear layer, and the prediction."""
     rng = np.random.default_rng([d, seed, 32])
     n = round(alpha * d)
     words = draw_samples(kind, d, n + HELD_OUT, 4, rng)
@@ -201,7 +207,7 @@ def run_natural(kind, softmax, alpha, lam, d, seed):
 
 
 def project_out(x, y):
-    """The part of outputs outside of the span of their tokens."""
+    """Return the part of outputs outside the span of their tokens."""
     products = np.linalg.pinv(x @ x.transpose(0, 2, 1), rcond=1e-10, hermitian=True)
     return y - (y @ x.transpose(0, 2, 1)) @ products @ x
 
@@ -212,7 +218,7 @@ def compute_mean(values):
 
 
 def format_planted(rows):
-    """Means over seeds for each kind and α."""
+    """Return a table of means over seeds for each kind and α, and the means."""
     names = ("train", "test", "q", "theta")
     scale = {"train": 1e3, "test": 1e3, "q": 1.0, "theta": 1.0}
     heads = ["tokens", "α", "runs", "by themselves", "below, at, above L-BFGS"]
@@ -239,7 +245,7 @@ def format_planted(rows):
 
 
 def format_departures(rows):
-    """What the law of the largest samples says of each kind."""
+    """Return a table of the departures at the largest α for each kind."""
     most = max(row["alpha"] for row in rows)
     names = rows[0]["names"]
     lines = ["| departure | " + " | ".join(KINDS) + " |", "|" + "---|" * (len(KINDS) + 1)]
@@ -255,7 +261,7 @@ def format_departures(rows):
 
 
 def format_natural(rows):
-    """Test errors within the span of the tokens, as shares of the mean square of the outputs there."""
+    """Return test errors within the span of the tokens, as fractions of the mean square of the outputs there."""
     heads = ["tokens", "softmax", "λ", "‖Q‖²/d", "fit", "predicted", "how state evolution ends", "linear layer"]
     heads += ["score noise", "share of outputs within reach"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
@@ -273,7 +279,7 @@ def format_natural(rows):
 
 
 def draw(summaries, path):
-    """Errors against α, found and predicted, for each kind."""
+    """Draw measured and predicted errors against α, for each kind."""
     with figure(path, 1, 3, (11, 3.4)) as axes:
         for axis, (name, label) in zip(
             axes.ravel(), (("train", "10³ ε_t"), ("test", "10³ ε_g"), ("q", "q")), strict=True
@@ -291,7 +297,7 @@ def draw(summaries, path):
 
 
 def check_criterion(verdict, rows, summaries, quick):
-    """The checks of the planted task."""
+    """Check the criterion of the planted task."""
     of = {(each["kind"], each["alpha"]): each for each in summaries}
     alphas = sorted({alpha for _, alpha in of})
     for alpha in alphas:

@@ -1,16 +1,15 @@
-"""Whether anything breaks: message passing and state evolution at extremes and on data that their theory excludes.
+"""Message passing and state evolution give no false answer at extremes and on data outside their assumptions.
 
-Instances are random. Some have parameters of the paper's model far beyond its range (λ from 1e-8 to 1e3, σ from 1e-3
-to 10, ω = 0 and 1, α from .01 to 100), or attention of other kinds and sizes. Others are own arrays on which the
-assumptions of GAMP fail: duplicated samples, tokens in few dimensions, correlated, heavy-tailed, of very unequal
-sizes, fewer samples than tokens, d = 1. Where message passing does not converge, L-BFGS goes on from its best weights,
-as its message proposes.
+Method: random instances. Some have parameters of the paper's model far beyond its range (λ from 1e-8 to 1e3, σ from
+1e-3 to 10, ω = 0 and 1, α from .01 to 100), or attention of other kinds and sizes. Others are user arrays that violate
+the assumptions of GAMP: duplicated samples, tokens in few dimensions, correlated, heavy-tailed, of very unequal sizes,
+fewer samples than tokens, d = 1. If message passing does not converge, L-BFGS continues from its best weights, as its
+message proposes. Every run is checked independently of its report. "False" counts runs that report convergence although
+the gradient, computed again, exceeds the tolerance, or although one more iteration of state evolution moves the fixed
+point. "NaN" counts runs with a number that is not finite and no status that says so. "Raised" counts errors.
 
-Every run is judged apart from its own report. "False" counts runs that say converged although the gradient, computed
-anew, is not within the tolerance, or although state evolution moves on when it is iterated once more. "NaN" counts
-runs that return a number that is not finite while their status does not say so. "Raised" counts errors.
-
-Criterion: none of the three, and no instance takes longer than 600 seconds. How many converge is a result.
+Criterion: none of the three occurs, and no instance takes longer than 600 seconds. The number of converged runs is
+reported. (Robustness page of the manual.)
 """
 
 import time
@@ -26,10 +25,10 @@ from validation._tools.report import Verdict, counts_table, folder, options, poo
 from validation._tools.resumable import run_trials
 
 TOL, RTOL = 1e-8, 1e-2
-SLACK = 1.01  # of the tolerance, for rounding in the second computation
+SLACK = 1.01  # factor on the tolerance, for rounding in the second computation
 SEEDS, SE_POINTS = 5, 40
-MORE = {"the paper's model at extremes": 12, "other maps and sizes": 4, "lasso and elastic net": 4}  # in units of SEEDS
-QUICK = {"the paper's model at extremes": 4, "lasso and elastic net": 0}  # instances, else 1
+MORE = {"the paper's model at extremes": 12, "other maps and sizes": 4, "lasso and elastic net": 4}  # number of instances in units of SEEDS
+QUICK = {"the paper's model at extremes": 4, "lasso and elastic net": 0}  # number of instances, 1 for other kinds
 LONGEST = 600
 LAMBDAS, SIGMAS, OMEGAS = (1e-8, 1e-5, 1e-2, 1.0, 1e3), (1e-3, 0.5, 10.0), (0.0, 0.3, 1.0)
 ALPHAS = (0.01, 0.1, 1.5, 10.0, 100.0)
@@ -38,19 +37,19 @@ STARTS = ("random", "positional", "semantic")
 
 
 def draw_parameters(seed):
-    """A point of the paper's model, most of them at an edge of the ranges."""
+    """Return a point of the paper's model, mostly at an edge of the ranges."""
     rng = np.random.default_rng([seed, 3])
     return [float(rng.choice(values)) for values in (OMEGAS, SIGMAS, LAMBDAS, ALPHAS)]
 
 
 def build_paper(seed):
-    """An instance of the paper's model at extreme parameters."""
+    """Return an instance of the paper's model at extreme parameters."""
     omega, sigma, lam, alpha = draw_parameters(seed)
     return ga.sample(ga.paper_model(omega, sigma, lam), SIZES[alpha], alpha, seed)
 
 
 def build_other_maps(seed):
-    """An instance with another map, more tokens and columns."""
+    """Return an instance with another map, more tokens and columns."""
     rng = np.random.default_rng([seed, 4])
     tied, causal, softmax = (bool(rng.integers(2)) for _ in range(3))
     student = ga.DotProductAttention(float(10 ** rng.uniform(-1, 1)), tied, causal, softmax)
@@ -60,14 +59,17 @@ def build_other_maps(seed):
 
 
 def build_lasso(seed):
-    """An instance with the elastic net or the lasso."""
+    """Return an instance with the elastic net or the lasso."""
     rng = np.random.default_rng([seed, 5])
     net = ga.ElasticNet(float(rng.choice([0.0, 1e-3, 0.1])), float(10 ** rng.uniform(-4, 0)))
     return ga.sample(ga.paper_model(penalty=net), 50, float(rng.uniform(0.3, 4)), seed)
 
 
 def build_arrays(change):
-    """Own arrays of three tokens, changed by a function of tokens (40, 3, 30) and a generator; outputs are reversed."""
+    """Return a function that builds arrays of three tokens, changed by `change`; outputs are the tokens reversed.
+
+    `change` takes tokens (40, 3, 30) and a generator.
+    """
 
     def make(seed):
         rng = np.random.default_rng([seed, 6])
@@ -117,7 +119,7 @@ def all_finite(*values):
 
 
 def run_message_passing(kind, seed):
-    """A run of message passing from one start, judged anew; and L-BFGS from its weights where it did not converge."""
+    """Run message passing from one start, check the answer, and continue by L-BFGS if it did not converge."""
     data, began = KINDS[kind](seed), time.perf_counter()
     start = STARTS[seed % (3 if data.Q_star is not None else 2)]
     if start == "positional" and not data.positions.any():
@@ -140,7 +142,7 @@ def run_message_passing(kind, seed):
 
 
 def solve_fixed_point(seed):
-    """A fixed point of state evolution at extreme parameters, put once more through the equations."""
+    """Solve state evolution at extreme parameters and apply its equations once more."""
     omega, sigma, lam, alpha = draw_parameters(seed)
     model, began = ga.paper_model(omega, sigma, lam), time.perf_counter()
     row = {"raised": None, "false": False, "nan": False}
@@ -163,7 +165,7 @@ COLUMNS = ("runs", "converged", "settled", "not, and says so", "then by L-BFGS",
 
 
 def count_outcomes(rows):
-    """Numbers of the columns above."""
+    """Return the numbers of the columns above."""
     seen = Counter(row["status"] for row in rows)
     unsolved = len(rows) - seen["converged"] - seen["settled"] - seen["raised"]
     saved = sum(row.get("fallback") == "converged" for row in rows)

@@ -1,11 +1,12 @@
-"""Which fixed point finite-d minima follow on the positional branch: Stein's V̂ or the averaged derivative's.
+"""Minima at finite d on the positional branch are nearer to the derivative's fixed point than to Stein's in V.
 
-The proximal map jumps there, so the two forms of V̂ differ by the jump mass. GAMP is run to zero gradient at several
-d, α and for both risks, and its minima are compared with the two predictions. Every run is stored as it ends.
+Method: the proximal map jumps on this branch, so the two forms of V̂ differ by the jump mass. GAMP runs to zero
+gradient at several d, α and for both risks, and its minima are compared with both predictions. Every run is stored when
+it ends.
 
 Criterion: all runs reach a gradient norm of 1e-8. Extrapolated to d = ∞, V of the minima is nearer to the derivative's
-than to Stein's, from which it differs by more than three standard errors. Which of the two q, m and ε_t follow, and
-how the gap grows with the jump mass, is reported with errors.
+than to Stein's fixed point, from which it differs by more than three standard errors. The deviations of q, m and ε_t
+from both, and the gap against the jump mass, are reported with errors. (State evolution page of the manual.)
 """
 
 from functools import partial
@@ -19,13 +20,13 @@ from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
 
 ALPHAS = (1.0, 1.5, 2.0)  # at α = 3 most runs leave for the semantic branch
-SEEDS = {1000: 16, 2000: 8, 8000: 6, 4000: 8}  # the largest d at α = 1.5 alone
-ON_BRANCH = 0.1  # of |m_1|, at least, at a minimum that belongs to the positional branch
+SEEDS = {1000: 16, 2000: 8, 8000: 6, 4000: 8}  # instances by d; the largest d only at α = 1.5
+ON_BRANCH = 0.1  # |m_1| of a minimum on the positional branch, at least
 KEYS = ("q", "m", "V", "train_loss")
 
 
 def list_cells(quick):
-    """Every run."""
+    """Yield d, α and seed of every run."""
     sizes = {200: 6, 400: 6} if quick else SEEDS
     for d, seeds in sizes.items():
         for alpha in (1.5,) if d == 8000 or quick else ALPHAS:
@@ -49,7 +50,7 @@ def run_cell(d, alpha, seed):
 
 
 def collect(args, path):
-    """Rows of all cells, those stored before and those missing."""
+    """Return the rows of all cells, stored or computed now."""
     plan = {cell: partial(run_cell, *cell) for cell in list_cells(args.quick)}
     return complete_rows(path, plan, itemgetter("d", "alpha", "seed"), "runs")
 
@@ -69,7 +70,7 @@ def compute_predictions(quick):
 
 
 def extrapolate(sizes, means, errors):
-    """Intercept at d = ∞ of a weighted straight line in 1/d, and its standard error."""
+    """Return the intercept at d = ∞ of a weighted straight line in 1/d, and its standard error."""
     design = np.stack([np.ones(len(sizes)), 1 / np.asarray(sizes, dtype=float)], axis=1) / np.asarray(errors)[:, None]
     covariance = np.linalg.inv(design.T @ design)
     return float((covariance @ design.T @ (np.asarray(means) / errors))[0]), float(np.sqrt(covariance[0, 0]))
@@ -102,7 +103,7 @@ def main():
                     f"{risk:<11}{key:<11}"
                     + " ".join(f"{m:.6g}±{e:.1g}" for m, e in zip(means, errors, strict=True))
                     + f" → {at_infinity:.6g}±{error:.1g}; Stein {stein[key]:.6g}, derivative {derivative[key]:.6g}; "
-                    f"share of the way to Stein {share:.2f}±{share_error:.2f}"
+                    f"fraction of the way to Stein {share:.2f}±{share_error:.2f}"
                 )
                 numbers[f"{alpha} {risk} {key}"] = {
                     "d": sizes, "mean": means, "error": errors, "limit": (at_infinity, error),
@@ -116,7 +117,7 @@ def main():
 
 
 def check_criterion(verdict, summary):
-    """What the data support."""
+    """Check the criterion and print the deviations from both fixed points."""
     print()
     for alpha, risk, key, _, value, error, stein, derivative in summary:
         if key == "V" and abs(stein - derivative) > 6 * error:

@@ -1,16 +1,18 @@
-"""The stated errors of state evolution on random problems, against a finer and an independent computation.
+"""The stated errors of state evolution cover the difference to a finer and an independent computation.
 
-Two hundred fixed points of random problems (`validation.claims._fixed_point_references`: the paper's model, ω, α, A
-random, σ from .2 to 2, λ from 1e-3 to 1, both branches) are solved by the public function at one of four accuracies
-each. Differences from the references are compared with the errors that the results state. A number whose reference may
-itself be off by more than the stated error is counted apart, unless the two agree all the same. For the looser two
-accuracies randomised points, which know nothing of panels and jumps, check the reference: one Newton step from it on
-their averages must not lead away by more than their own error.
+Method: 200 fixed points of random problems (the paper's model with random ω, α, A, σ from .2 to 2 and λ from 1e-3 to 1,
+both branches) are solved by the public function at one of four accuracies each. A problem whose branch does not exist,
+or is not found in a few iterations, is drawn again. References use the split rule level by level, until the last change
+of every number is a small fraction of the problem's accuracy, or an average would take too many proximal problems; the
+last change is stored. Differences from the references are compared with the stated errors. A number whose reference may
+itself be off by more than the stated error is counted separately, unless the two agree. For the two looser accuracies
+randomised points, which use neither panels nor jumps, check the reference: one Newton step from it on their averages
+must not lead away by more than their own error.
 
 Criterion: for each accuracy and each kind of number at least 95 % of the differences are within the stated error; no
-result that says converged has an error above the accuracy in overlaps, losses or V̂; every answer is on its branch; and
-at least 90 % of the points agree with the reference. With --quick there are a few problems, and no difference may be
-above three errors.
+converged result has an error above the accuracy in overlaps, losses or V̂; every answer is on its branch; and at least
+90 % of the points agree with the reference. With --quick there are a few problems, and no difference may be above three
+errors. (Robustness page of the manual.)
 """
 
 import time
@@ -32,18 +34,18 @@ from validation._tools.resumable import run_trials
 
 ASKED = (1e-2, 1e-3, 1e-4, 1e-5)
 BRANCHES = ("semantic", "positional")
-DRAWS = 40  # until a branch exists and is found
-MAX_ITER = 16  # of the search for it
-WORK = 1.2e6  # proximal problems of an average
-FIRST, LAST = 1, 6  # levels of the reference
-SETTLED = 0.05  # change from the level before, in units of the accuracy, that is fine enough
-JUDGED = (1, 2, 3)  # levels of jump mass and replicon
-POINTS, REPLICAS = 2**14, 8  # randomised points
-CHECKED = 1e-3  # accuracy from which on randomised points can tell
+DRAWS = 40  # number of draws of a problem, at most, until its branch is found
+MAX_ITER = 16  # number of iterations of the search for a fixed point, at most
+WORK = 1.2e6  # number of proximal problems of an average of the reference, at most
+FIRST, LAST = 1, 6  # first and last level of the reference
+SETTLED = 0.05  # last change of a reference, at most, in units of the accuracy
+STABILITY_LEVELS = (1, 2, 3)  # levels of jump mass and replicon
+POINTS, REPLICAS = 2**14, 8  # number of randomised points and of their replicas
+CHECKED = 1e-3  # smallest accuracy that randomised points can check
 
 
 def draw_model(rng: np.random.Generator, number: int) -> tuple[ga.Model, float, dict[str, Any]]:
-    """A random model and α; two of three models are the same for tokens reversed."""
+    """Return a random model and α; two of three models are symmetric under reversal of the tokens."""
     a, b = rng.uniform(0.3, 0.95, 2)
     if number % 3:
         b = a
@@ -53,13 +55,13 @@ def draw_model(rng: np.random.Generator, number: int) -> tuple[ga.Model, float, 
 
 
 def draw_problem(number: int, attempt: int) -> tuple[ga.Model, float, str, float, dict[str, Any]]:
-    """Model, α, branch and accuracy of one draw, and the model's parameters."""
+    """Return model, α, branch and accuracy of one draw, and the model's parameters."""
     model, alpha, numbers = draw_model(np.random.default_rng([77, number, attempt]), number)
     return model, alpha, BRANCHES[number % 2], ASKED[number // 2 % 4], numbers
 
 
 def compute_reference(number: int) -> dict[str, Any]:
-    """The fixed point of one problem, how far its last level moved it, and what randomised points say of it."""
+    """Return the fixed point of one problem, its change by the last level, and the check by randomised points."""
     ended = []
     for attempt in range(DRAWS):
         model, alpha, branch, rtol, numbers = draw_problem(number, attempt)
@@ -92,14 +94,14 @@ def compute_reference(number: int) -> dict[str, Any]:
 
 
 def compute_change(points: list[Point]) -> np.ndarray:
-    """How far the last level moved each number; infinitely where there is one level alone."""
+    """Return the change of each number by the last level; infinite if there is only one level."""
     if len(points) == 1:
         return np.full(len(points[0].numbers), np.inf)
     return np.abs(points[-1].numbers - points[-2].numbers) + points[-1].uncertain
 
 
 def split_numbers(point: Point, numbers: np.ndarray) -> dict[str, list[float]]:
-    """The vector of a point's numbers as overlaps, losses and V̂, flat; absolute values of overlaps that are signed."""
+    """Return a point's numbers as flat overlaps, losses and V̂; absolute values, as overlaps have either sign."""
     k = len(point.best)
     overlaps = point.root.packing.unpack(numbers[:k]).arrays()
     values_by_kind = {name: np.abs(values).ravel().tolist() for name, values in overlaps.items()}
@@ -110,9 +112,9 @@ def split_numbers(point: Point, numbers: np.ndarray) -> dict[str, list[float]]:
 
 
 def refine_stability(F: OverlapMap, fine: Point) -> dict[str, dict[str, list[float]]]:
-    """Jump mass and replicon, and how far the last level moved them."""
+    """Return jump mass and replicon, and their changes by the last level."""
     values: list[dict[str, np.ndarray]] = []
-    for level in JUDGED:
+    for level in STABILITY_LEVELS:
         try:
             hats = F.on(SplitRule(level, WORK)).images(fine.overlaps, squares=True)[0].hats
         except WorkExceeded:
@@ -128,10 +130,7 @@ def refine_stability(F: OverlapMap, fine: Point) -> dict[str, dict[str, list[flo
 
 
 def check_by_random_points(number: int, fine: Point, rtol: float) -> list[float]:
-    """How far randomised points, which know no panels or jumps, lead from the reference by one Newton step.
-
-    In units of their own error and of the accuracy.
-    """
+    """Return the deviation by one Newton step on randomised points, in units of their error and the accuracy."""
     F, packing, J = fine.root.F, fine.root.packing, fine.root.jacobian
     assert J is not None
     here = packing.pack(fine.overlaps)
@@ -141,7 +140,7 @@ def check_by_random_points(number: int, fine: Point, rtol: float) -> list[float]
 
 
 PROBLEMS, QUICK = 200, 4
-MAX_WORK = 3e5  # proximal problems of an average, fewer than the references may take
+MAX_WORK = 3e5  # number of proximal problems of an average, fewer than for references
 SHARE, FEW, AGREE = 0.95, 3.0, 0.9
 KINDS = ("q", "m", "theta", "V", "train_loss", "test_error", "V_hat", "jump_mass", "replicon")
 OVERLAPS = KINDS[:4]
@@ -152,7 +151,7 @@ SOLVED = (ga.Status.CONVERGED, ga.Status.INACCURATE)
 
 
 def solve(number, attempt):
-    """Numbers and errors as the public function states them."""
+    """Return numbers and errors as the public function states them."""
     model, alpha, branch, rtol, _ = draw_problem(number, attempt)
     began = time.process_time()
     se = ga.solve_state_evolution(
@@ -168,7 +167,7 @@ def solve(number, attempt):
 
 
 def find_worst_error(se):
-    """The largest of the errors that CONVERGED is about, each in its own unit."""
+    """Return the largest error that the status CONVERGED is about, each in its own unit."""
     o, e, root = se.overlaps, se.overlaps_error, np.sqrt(np.abs(se.overlaps.q).max())
     relative = [
         np.max(each) / np.abs(unit).max() for each, unit in ((e.q, o.q), (e.V, o.V), (se.V_hat_error, se.V_hat))
@@ -178,7 +177,7 @@ def find_worst_error(se):
 
 
 def compare_numbers(row, known):
-    """For each kind of number: differences and uncertainties of the reference, both in units of stated errors."""
+    """Return, for each kind, differences and uncertainties of the reference in units of stated errors."""
     differences = {}
     for kind in KINDS:
         beside = known["judged"].get(kind) or {part: known[part].get(kind) for part in ("numbers", "moved")}
@@ -192,7 +191,7 @@ def compare_numbers(row, known):
 
 
 def build_table(rows, references):
-    """Shares within the stated errors, their largest ratio, and how many numbers are known too little, by accuracy."""
+    """Return, by accuracy and kind, fractions within the stated errors, the largest ratio, and uncertain numbers."""
     table = {}
     for rtol in ASKED:
         mine = [compare_numbers(row, known) for row, known in zip(rows, references, strict=True)
@@ -210,7 +209,7 @@ def build_table(rows, references):
 
 
 def format_table(table):
-    """A row for each kind of number, a column for each accuracy: the share, and in brackets the largest ratio."""
+    """Return a row for each kind and a column for each accuracy: the fraction, and the largest ratio in brackets."""
     lines = [
         "| within the stated error | " + " | ".join(f"{r:g}" for r in ASKED) + " |",
         "|" + "---|" * (1 + len(ASKED)),

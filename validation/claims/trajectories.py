@@ -1,11 +1,12 @@
-"""GAMP's trajectories follow state evolution: mean deviation, its scaling with d, and the naive Onsager term's failure.
+"""GAMP's trajectories follow state evolution, with deviations like d^(−1/2); the naive Onsager term fails.
 
-Each instance is compared with the prediction for its own teacher (`Dataset.instance_model`), which removes the
-fluctuations that the teacher brings.
+Method: each instance is compared with the prediction for its own teacher (`Dataset.instance_model`), which removes the
+fluctuations of the teacher.
 
 Criterion: the mean over seeds differs from state evolution by at most 4 standard errors (of both) in q, m, θ at every
-iteration; in V too on the semantic branch, and on the positional one if A_t is taken from state evolution. The
-deviation of one instance falls like d^(−1/2). The naive Onsager term D = V g fails the same check.
+iteration; in V too on the semantic branch, and on the positional branch if A_t is taken from state evolution. The
+deviation of one instance falls like d^(−1/2). The naive Onsager term D = V g fails the same check. (Theory page of the
+manual.)
 """
 
 import numpy as np
@@ -18,7 +19,7 @@ from gamp_attention.gamp.memory import averaged_memory, naive_memory
 from validation._tools.report import Verdict, options
 
 ALPHA, OMEGA = 1.5, 0.3
-# name: branch, damping, iterations, onsager, memory, overlaps that are checked
+# for each name the branch, damping, number of iterations, onsager, memory, and checked overlaps
 RUNS = {
     "semantic": ("semantic", 0.5, 20, "empirical", averaged_memory, ("q", "m", "theta", "V")),
     "undamped": ("semantic", 1.0, 4, "empirical", averaged_memory, ("q", "m", "theta", "V")),
@@ -37,7 +38,7 @@ RUNS = {
 
 
 def compute_deviations(d, seeds, run):
-    """Deviations of GAMP from the prediction for its instance and the errors of these, each (seeds, T + 1)."""
+    """Return deviations of GAMP from the prediction for its instance, and their errors, each (seeds, T + 1)."""
     branch, damping, n_iter, onsager, memory, _ = run
     model, deviations = ga.paper_model(OMEGA), []
     for seed in tqdm(range(seeds), desc=f"{branch} d={d}", disable=None, leave=False):
@@ -51,14 +52,14 @@ def compute_deviations(d, seeds, run):
 
 
 def find_worst(gaps, errors, scale):
-    """Largest |mean deviation over seeds| in standard errors, of GAMP and of the predictions."""
+    """Return the largest |mean deviation over seeds| in standard errors of GAMP and the predictions."""
     both = np.sqrt((gaps.var(axis=0, ddof=1) + (errors**2).mean(axis=0)) / len(gaps))
     known = both > 1e-9 * scale  # the start is exact
     return float((np.abs(gaps.mean(axis=0)) / np.where(known, both, np.inf)).max())
 
 
 def fit_slope(sizes, samples):
-    """Slope of log median against log d, and its standard error by bootstrap over seeds."""
+    """Return the slope of log median against log d, and its standard error by bootstrap over seeds."""
     rng = np.random.default_rng(0)
 
     def fit(chosen):

@@ -1,20 +1,22 @@
-"""When to stop training on noisy data: test error at the best stop, beside the best λ of training to the end.
+"""On noisy data, stopping in time beats the best λ of training to the end, as the theory predicts.
 
-Targets are y = (T[u] + s N)x. Training starts with weights that overlap with the teacher's by .5, about what spectral
-starts give, and ends at time 240. At every noise s and every α the theory of gradient descent predicts the test error
-at every step for several λ; noise's own share of it is taken off. Four ways to train are compared: to the end with the
-smallest λ; to the end with the best λ; stopped at the best step with the smallest λ; and both, the best step of all λ.
+Method: targets are y = (T[u] + s N)x. Training starts with weights that have an overlap of .5 with the teacher, about
+as spectral starts have, and ends at time 240. At every noise s and every α the theory of gradient descent predicts the
+test error at every step for several λ, without the contribution of the noise itself. Four ways to train are compared:
+to the end with the smallest λ; to the end with the best λ; stopped at the best step with the smallest λ; and the best
+step of all λ.
 
 At finite d the weights' overlap m with the positions is not zero, as for d → ∞, but of order d^(−1/2), and the
-gradient's own fluctuations add as much: where m = 0 is unstable it grows, by a factor that does not depend on d. So
-instances are compared with predictions that start with the m that leads to theirs at step 10; those for d → ∞ are told.
+fluctuations of the gradient add as much: if m = 0 is unstable, m grows by a factor that does not depend on d. So
+instances are compared with predictions whose initial m leads to the instance's m at step 10; predictions for d → ∞ are
+reported too.
 
-Criterion: at the points that are tried on instances at d = 1000, exact risk, test errors at the best step and at the
-end are, on average, within three standard errors of those predicted with their m and half of an instance's spread. At
-s = .3, α = 2, λ = .03, d = 500 to 4000, m at step 10 falls like d^(−1/2), and leads to m at the end as predicted.
-Where s is .3 or more the best λ at the end has a test error above that of the best stop with the smallest λ, at every
-α; stopping and λ together gain less than 5 % on stopping alone. At s = .1 training the smallest λ to the end costs
-less than 5 %. The table has test errors times 1000.
+Criterion: at the points that are run on instances at d = 1000, exact risk, test errors at the best step and at the end
+are, on average, within three standard errors and half of an instance's spread of the predictions with their m. At s =
+.3, α = 2, λ = .03, d = 500 to 4000, m at step 10 falls like d^(−1/2), and leads to m at the end as predicted. If s is
+.3 or more, the best λ at the end has a larger test error than the best stop with the smallest λ, at every α; stopping
+and λ together gain less than 5 % over stopping only. At s = .1 training the smallest λ to the end costs less than 5 %.
+The table has test errors times 1000. (Dynamics page of the manual.)
 """
 
 from itertools import product
@@ -30,25 +32,26 @@ from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 
-OMEGA, SIGMA, COSINE, LENGTH = 0.3, 0.5, 0.5, 0.3  # of the start: its overlap with the teacher, its size beside √d
-STEPS = [1.0] * 40 + [2.5] * 80  # small ones first, for the best time
+OMEGA, SIGMA, COSINE, LENGTH = 0.3, 0.5, 0.5, 0.3  # model; overlap of the start with the teacher, and its norm in units of √d
+STEPS = [1.0] * 40 + [2.5] * 80  # small steps first, to resolve the best time
 TIMES = np.concatenate([[0.0], np.cumsum(STEPS)])
 NOISES, ALPHAS = (0.1, 0.2, 0.3, 0.45, 0.6), (1.0, 2.0, 3.0)
 LAMBDAS = (0.003, 0.01, 0.03, 0.05, 0.1)
 QUICK = {"noises": (0.1, 0.3), "alphas": (2.0,), "lambdas": (0.003, 0.03)}
 TRIED = ((0.1, 2.0, 0.003), (0.3, 1.0, 0.003), (0.3, 2.0, 0.003), (0.3, 2.0, 0.03), (0.6, 2.0, 0.003))  # s, α, λ
-FOLLOWED, SIZES = (0.3, 2.0, 0.03), {500: 10, 1000: 10, 2000: 8, 4000: 4}  # where and for which d m is looked at
+FOLLOWED, SIZES = (0.3, 2.0, 0.03), {500: 10, 1000: 10, 2000: 8, 4000: 4}  # point and values of d at which m is measured
 QUICK_SIZES = {250: 4, 500: 4}
 PATHS, QUICK_PATHS = {"n_paths": 1024, "n_replicas": 4}, {"n_paths": 1024, "n_replicas": 2}
-LATE = {"n_paths": 4096, "n_replicas": 4}  # for the least noise: 1024 paths are 8 % off at the end
-EARLY, LADDER = 10, (0.0, 0.003, 0.01, 0.02, 0.04, 0.08)  # the step at which m is seen, and those of the start
-GAIN, CLEAR = 0.05, 0.3  # of the error; noise from which on stopping is needed
+LATE = {"n_paths": 4096, "n_replicas": 4}  # paths for the smallest noise: 1024 paths are 8 % off at the end
+EARLY, LADDER = 10, (0.0, 0.003, 0.01, 0.02, 0.04, 0.08)  # step at which m is measured; values of m at the start
+GAIN, CLEAR = 0.05, 0.3  # relative gain of the error; smallest noise at which stopping must win
 
 
 def predict(noise, alpha, lam, m, n_paths, n_replicas):
-    """The predicted test error at every step, less that of the noise, and |m|, with the standard error of the former.
+    """Return the predicted test error without the noise's part and |m| at every step, with the standard error of the
+    former.
 
-    m is that of the start.
+    `m` is the overlap with the positions at the start.
     """
     model, one = ga.paper_model(OMEGA, sigma=SIGMA, lam=lam, score_noise=noise), np.ones((2, 1, 1))
     square = SIGMA**2 * LENGTH
@@ -63,10 +66,11 @@ def predict(noise, alpha, lam, m, n_paths, n_replicas):
 
 
 def run_instance(noise, alpha, lam, best, d, seed):
-    """Test errors, without noise's, of a descent on the layer at the step that theory says and at the end; and |m|."""
+    """Return test errors without noise of a descent on the layer, at the predicted best step and at the end; and |m|.
+    """
     rng = np.random.default_rng([d, seed])
     data = ga.sample(ga.paper_model(OMEGA, sigma=SIGMA, lam=lam, score_noise=noise), d, alpha, seed)
-    clean = ga.sample(ga.paper_model(OMEGA, sigma=SIGMA, lam=lam), d, alpha, seed)  # of the same teacher
+    clean = ga.sample(ga.paper_model(OMEGA, sigma=SIGMA, lam=lam), d, alpha, seed)  # with the same teacher
     Q = LENGTH * (COSINE * data.Q_star + np.sqrt(1 - COSINE**2) * rng.standard_normal((d, 1)))
     row = {}
     for name, steps in (("stopped", best), ("ended", len(STEPS))):
@@ -76,7 +80,7 @@ def run_instance(noise, alpha, lam, best, d, seed):
 
 
 def compare_ways(rows):
-    """The four ways to train at one noise and α, from the predictions for all λ; each with its time and λ."""
+    """Return the four ways to train at one noise and α from the predictions for all λ, each with time and λ."""
     curves = {row["lam"]: np.array(row["test_error"]) for row in rows}
     small = min(curves)
     last = min(curves, key=lambda lam: curves[lam][-1])
@@ -92,15 +96,15 @@ def compare_ways(rows):
     }
 
 
-SHOWN = (0.3, 2.0)  # s and α of the curves
-WAYS = {  # colours (Okabe and Ito) and styles
+SHOWN = (0.3, 2.0)  # s and α of the drawn curves
+WAYS = {  # colours (Okabe and Ito) and line styles
     "smallest λ, to the end": ("#999999", "--"), "best λ, to the end": ("#D55E00", "-"),
     "smallest λ, stopped": ("#0072B2", "-"), "best λ, stopped": ("#009E73", ":"),
 }  # fmt: skip
 
 
 def compute_excess(ways):
-    """How much more the best λ at the end errs than the smallest λ stopped in time, relative."""
+    """Return the relative excess of the best λ at the end over the smallest λ stopped in time."""
     return ways["best λ, to the end"]["test_error"] / ways["smallest λ, stopped"]["test_error"] - 1
 
 
@@ -230,7 +234,7 @@ def compute_mean(values):
 
 
 def interpolate(ladder, early):
-    """Test error and |m| at every step, of the start that leads to an early |m|: between those of a ladder."""
+    """Return test error and |m| at every step for the start that leads to an early |m|, between starts of a ladder."""
     starts = np.interp(early, [row["m_path"][EARLY] for row in ladder], LADDER)
     return {
         key: [float(np.interp(starts, LADDER, values)) for values in zip(*[row[key] for row in ladder], strict=True)]
@@ -239,7 +243,7 @@ def interpolate(ladder, early):
 
 
 def summarize(ladder, rows):
-    """Test errors of instances, stopped and at the end, beside those predicted with their m and for d → ∞."""
+    """Return test errors of instances, stopped and at the end, and predictions with their m and for d → ∞."""
     summary, sizes = (
         build_place(*get_place(rows[0])) | {"best": rows[0]["best"]},
         np.array([row["m_path"] for row in ladder]),
@@ -257,9 +261,9 @@ def summarize(ladder, rows):
 
 
 def summarize_growth(d, ladder, rows):
-    """The root mean square of m at step 10 and at the end, of instances and as predicted from step 10 on.
+    """Return rms m at step 10 and at the end, measured and predicted from step 10 on.
 
-    Beside it √d times that at step 10 which the start alone would lead to.
+    "alone" is √d times m at step 10 as the start without fluctuations of the gradient would lead to.
     """
     early, seen = (np.array([row["m_path"][step] for row in rows]) for step in (EARLY, -1))
     predicted_ends = np.array([row["own"]["m_path"][-1] for row in rows])
@@ -275,18 +279,18 @@ def check_criterion(verdict, points, seen, growth):
         abs(each["gap"]) / (3 * each["gap_error"] + land.SPREAD * each["spread"])
         for row in seen for each in (row["stopped"], row["ended"])
     ]  # fmt: skip
-    words = f"{len(ratios)} means over instances: at most {max(ratios):.2f} of their room off, with their m"
+    words = f"{len(ratios)} means over instances: at most {max(ratios):.2f} of their slack off, with their m"
     verdict.check(max(ratios) <= 1, words)
     sizes = np.array([row["d"] for row in growth])
     scaled = np.array([row["early"] for row in growth]) * np.sqrt(sizes)
-    room = 3 / np.sqrt(2 * np.array([row["seeds"] for row in growth]))  # of a root mean square of so many Gaussians
+    slack = 3 / np.sqrt(2 * np.array([row["seeds"] for row in growth]))  # relative error of the rms of that many Gaussians
     usual = np.average(scaled, weights=[row["seeds"] for row in growth])
     words, alone = (
         ", ".join(f"{each:.2f} at d = {d}" for each, d in zip(scaled, sizes, strict=True)),
         growth[0]["alone"],
     )
     verdict.check(
-        bool((abs(scaled / usual - 1) <= room).all()), f"√d m at step {EARLY}: {words}; {alone:.2f} by the start alone"
+        bool((abs(scaled / usual - 1) <= slack).all()), f"√d m at step {EARLY}: {words}; {alone:.2f} by the start alone"
     )
     off = [abs(row["gap"]) / row["gap_error"] for row in growth]
     verdict.check(max(off) <= 4, f"m at the end: at most {max(off):.1f} standard errors from where step {EARLY} leads")
