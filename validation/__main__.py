@@ -11,12 +11,12 @@ from validation._tools import catalogue, checksums, runner
 DESCRIPTION = """Without names: lists all scripts by group, with the date, commit and checks of their stored results.
 
 With names of scripts or groups, or "all": runs each script in a separate process and prints one table of the checks.
-Exit status: 0 if all checks held, 1 if some failed, 2 for invalid arguments, 130 after Ctrl-C. After an interruption, run
-the same command again: scripts that stored a result are not run twice. Arguments after -- are passed to the script; see
-NAME --help.
+Exit status: 0 if all checks held, 1 if some failed, 2 for invalid arguments, 130 after Ctrl-C. After an interruption,
+run the same command again: scripts that stored a result are not run twice. Arguments after -- are passed to the
+script; see NAME --help.
 
-With --sums: updates the file SHA256SUMS of the stored results, as every run does, or checks it and lists the differences
-(exit status 1 if there are any)."""
+With --sums: updates the file SHA256SUMS of the stored results, as every run does, or checks it and lists the
+differences (exit status 1 if there are any)."""
 
 
 def positive(word: str) -> int:

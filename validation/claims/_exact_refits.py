@@ -13,7 +13,8 @@ from scipy.optimize import minimize
 import gamp_attention as ga
 
 TOLERANCE = 1e-5  # norm of gradients, in units of the mean gradient of one sample
-BOUNDED = {"ftol": 0, "maxiter": 5000, "maxfun": 10000, "maxcor": 40}  # options of L-BFGS-B for positive and negative parts of the weights
+# options of L-BFGS-B for the positive and negative parts of the weights
+BOUNDED = {"ftol": 0, "maxiter": 5000, "maxfun": 10000, "maxcor": 40}
 
 
 def compute_exact_errors(data: ga.Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
@@ -107,7 +108,8 @@ def _refit_smooth(
     n, (d, r) = len(x), Q.shape
     lam, l1 = float(penalty.lam), float(getattr(penalty, "l1", 0.0))  # type: ignore[attr-defined]
     errors, every = [], np.ones(n, bool)
-    size = float(np.mean(np.linalg.norm(x, axis=1) * np.linalg.norm(terms(every, Q)[1], axis=1)))  # mean gradient norm of a sample
+    # mean gradient norm of a sample
+    size = float(np.mean(np.linalg.norm(x, axis=1) * np.linalg.norm(terms(every, Q)[1], axis=1)))
     for k in samples.tolist():
         others = np.arange(n) != k
 

@@ -12,7 +12,8 @@ from docs.examples.sigmoid_attention import SigmoidAttention
 SIZES, ALPHAS, LAMBDAS, SIGMAS = (50, 1000), (0.3, 4.0), (1e-3, 1.0), (0.3, 1.5)
 NOISES = (0.03, 1.0)
 MAX_ENTRIES = 1e7  # number of entries of the tokens; d is reduced to stay below
-MAX_SLOW = {"more tokens and columns": 2e5, "sigmoid attention": 2e5}  # the same limit for families with slow proximal steps
+# the same limit for families with slow proximal steps
+MAX_SLOW = {"more tokens and columns": 2e5, "sigmoid attention": 2e5}
 RISKS = {"exact": 2, "asymptotic": 1}  # relative frequencies, if both are defined
 
 

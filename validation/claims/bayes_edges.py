@@ -324,7 +324,7 @@ def main():
     sure = [each for each in stable if any(each)]
     verdict.check(len(sure) >= 0.95 * len(rows), f"{len(sure)} of {len(rows)} have a stable fixed point that converged")
     table = [
-        "| problem | stable fixed points converged | numbers compared | V differs by at most | of what is allowed |"
+        "| problem | stable fixed points converged | numbers compared | V differs by at most | fraction of the allowed difference |"
     ]
     table.append("|---|---|---|---|---|")
     for name in MODELS:
@@ -341,7 +341,7 @@ def main():
             compared = [compare(row, end, name in SAMPLED) for row, end in both]
             ratios, relative = [r for each, _ in compared for r in each], max(each for _, each in compared)
             verdict.check(
-                max(ratios) <= 1, f"{name}: within {max(ratios):.2f} of what is allowed, {len(ratios)} numbers"
+                max(ratios) <= 1, f"{name}: within {max(ratios):.2f} of the allowed difference, {len(ratios)} numbers"
             )
             cells[1:] = [f"{len(ratios)}", f"{relative:.0e}", f"{max(ratios):.2f}"]
         table.append(f"| {name} | " + " | ".join(cells) + " |")

@@ -82,8 +82,7 @@ def list_rows():
 
 
 def build_mixture(mean):
-    """Return a mixture of two tokens with two classes each that mostly agree, and class-dependent means and variances.
-    """
+    """Return a mixture of two tokens with two classes each that mostly agree, and class-dependent means and variances."""
     means = [[mean, -mean], [0.6 * mean, -0.6 * mean]]
     return ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], means, sigma=[[0.5, 0.4], [0.5, 0.4]])
 
@@ -151,8 +150,7 @@ def run_instance(row: Row, d: int, seed: int) -> dict[str, Any]:
 
 
 def compute_layer_gradient(data, Q):
-    """Return ‖∇R‖/(λ√d) by torch autograd on the layer, with the smallest subgradient, without the package's kernels.
-    """
+    """Return ‖∇R‖/(λ√d) by torch autograd on the layer, with the smallest subgradient, without the package's kernels."""
     weights = torch.tensor(Q, requires_grad=True)
     (gradient,) = torch.autograd.grad(TorchRisk(data, "asymptotic", "cpu")(weights), weights)
     gradient = gradient.numpy()

@@ -95,7 +95,8 @@ def main():
     regrets = np.array([row["regret"] for row in rows if row["kind"] != SHOWN])
     small = float(np.mean(regrets < (0.1 if quick else REGRET)))
     limit = 10 if quick else 100 * REGRET
-    verdict.check(small >= FRACTION, f"the regret is below {limit:g} % in {100 * small:.0f} % of {len(regrets)} instances")
+    claim = f"the regret is below {limit:g} % in {100 * small:.0f} % of {len(regrets)} instances"
+    verdict.check(small >= FRACTION, claim)
     print(format_table(rows))
     verdict.path(".md").write_text(format_table(rows))
     if not quick:

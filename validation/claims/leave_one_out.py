@@ -39,7 +39,8 @@ KINDS = {
 }  # fmt: skip
 INSTANCES = 4  # instances of each problem, over which means are averaged
 REFITS, FRESH, OFF, MEAN, MOST_ERRORS = 200, 20000, 0.1, 0.02, 3.0
-LEAST = {True: (0.99, 0.02), False: (0.95, 0.1)}  # minimum correlation and maximum median deviation, for smooth penalties and others
+# minimum correlation and maximum median deviation, for smooth penalties and others
+LEAST = {True: (0.99, 0.02), False: (0.95, 0.1)}
 LEAST_CAVITY = {True: (0.98, 0.03), False: (0.95, 0.1)}
 NOISES, WEAK, EACH = (0.1, 0.2, 0.3), (0.01, 0.1, 0.5), 8  # noise on the scores, λ, and number of instances
 FAIR, LOW, BELIEVED = 0.02, 0.07, 0.25

@@ -39,7 +39,8 @@ from validation._tools.resumable import run_trials
 
 BLOCK, BLOCKS, QUICK_BLOCK, QUICK_BLOCKS = 25, 80, 25, 2
 LIMIT, LIMITS = 5.0, {"phase_boundaries": 90.0, "compare": 60.0, "branches": 30.0, "continue_branch": 30.0}  # seconds
-RARE = {**dict.fromkeys(LIMITS, 0.1), "phase_boundaries": 0.02}  # relative frequencies of slow functions, 1 for the others
+# relative frequencies of slow functions, 1 for the others
+RARE = {**dict.fromkeys(LIMITS, 0.1), "phase_boundaries": 0.02}
 FRACTION_OF_USES, FRACTION_UNCHANGED, FRACTION_OF_TWO = 0.35, 0.2, 0.2
 EVALUATOR = TimedEvaluator()
 POWERS = (-300, -160, -60, -20, -8, -3, 3, 8, 20, 60, 160, 300)

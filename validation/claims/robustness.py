@@ -27,7 +27,8 @@ from validation._tools.resumable import run_trials
 TOL, RTOL = 1e-8, 1e-2
 SLACK = 1.01  # factor on the tolerance, for rounding in the second computation
 SEEDS, SE_POINTS = 5, 40
-MORE = {"the paper's model at extremes": 12, "other maps and sizes": 4, "lasso and elastic net": 4}  # number of instances in units of SEEDS
+# number of instances in units of SEEDS, 1 for other kinds
+MORE = {"the paper's model at extremes": 12, "other maps and sizes": 4, "lasso and elastic net": 4}
 QUICK = {"the paper's model at extremes": 4, "lasso and elastic net": 0}  # number of instances, 1 for other kinds
 LONGEST = 600
 LAMBDAS, SIGMAS, OMEGAS = (1e-8, 1e-5, 1e-2, 1.0, 1e3), (1e-3, 0.5, 10.0), (0.0, 0.3, 1.0)

@@ -32,14 +32,16 @@ from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
 
-OMEGA, SIGMA, COSINE, LENGTH = 0.3, 0.5, 0.5, 0.3  # model; overlap of the start with the teacher, and its norm in units of √d
+# model; overlap of the start with the teacher, and its norm in units of √d
+OMEGA, SIGMA, COSINE, LENGTH = 0.3, 0.5, 0.5, 0.3
 STEPS = [1.0] * 40 + [2.5] * 80  # small steps first, to resolve the best time
 TIMES = np.concatenate([[0.0], np.cumsum(STEPS)])
 NOISES, ALPHAS = (0.1, 0.2, 0.3, 0.45, 0.6), (1.0, 2.0, 3.0)
 LAMBDAS = (0.003, 0.01, 0.03, 0.05, 0.1)
 QUICK = {"noises": (0.1, 0.3), "alphas": (2.0,), "lambdas": (0.003, 0.03)}
 TRIED = ((0.1, 2.0, 0.003), (0.3, 1.0, 0.003), (0.3, 2.0, 0.003), (0.3, 2.0, 0.03), (0.6, 2.0, 0.003))  # s, α, λ
-FOLLOWED, SIZES = (0.3, 2.0, 0.03), {500: 10, 1000: 10, 2000: 8, 4000: 4}  # point and values of d at which m is measured
+# point and values of d at which m is measured
+FOLLOWED, SIZES = (0.3, 2.0, 0.03), {500: 10, 1000: 10, 2000: 8, 4000: 4}
 QUICK_SIZES = {250: 4, 500: 4}
 PATHS, QUICK_PATHS = {"n_paths": 1024, "n_replicas": 4}, {"n_paths": 1024, "n_replicas": 2}
 LATE = {"n_paths": 4096, "n_replicas": 4}  # paths for the smallest noise: 1024 paths are 8 % off at the end
@@ -48,8 +50,7 @@ GAIN, CLEAR = 0.05, 0.3  # relative gain of the error; smallest noise at which s
 
 
 def predict(noise, alpha, lam, m, n_paths, n_replicas):
-    """Return the predicted test error without the noise's part and |m| at every step, with the standard error of the
-    former.
+    """Return the predicted test error (without the noise's part), its standard error, and |m| at every step.
 
     `m` is the overlap with the positions at the start.
     """
@@ -66,8 +67,7 @@ def predict(noise, alpha, lam, m, n_paths, n_replicas):
 
 
 def run_instance(noise, alpha, lam, best, d, seed):
-    """Return test errors without noise of a descent on the layer, at the predicted best step and at the end; and |m|.
-    """
+    """Return test errors without noise of a descent on the layer, at the predicted best step and at the end; and |m|."""
     rng = np.random.default_rng([d, seed])
     data = ga.sample(ga.paper_model(OMEGA, sigma=SIGMA, lam=lam, score_noise=noise), d, alpha, seed)
     clean = ga.sample(ga.paper_model(OMEGA, sigma=SIGMA, lam=lam), d, alpha, seed)  # with the same teacher
@@ -279,11 +279,12 @@ def check_criterion(verdict, points, seen, growth):
         abs(each["gap"]) / (3 * each["gap_error"] + land.SPREAD * each["spread"])
         for row in seen for each in (row["stopped"], row["ended"])
     ]  # fmt: skip
-    words = f"{len(ratios)} means over instances: at most {max(ratios):.2f} of their slack off, with their m"
+    words = f"{len(ratios)} means over instances: at most {max(ratios):.2f} of the allowed deviation, with their m"
     verdict.check(max(ratios) <= 1, words)
     sizes = np.array([row["d"] for row in growth])
     scaled = np.array([row["early"] for row in growth]) * np.sqrt(sizes)
-    slack = 3 / np.sqrt(2 * np.array([row["seeds"] for row in growth]))  # relative error of the rms of that many Gaussians
+    # relative error of the rms of that many Gaussians, times three
+    slack = 3 / np.sqrt(2 * np.array([row["seeds"] for row in growth]))
     usual = np.average(scaled, weights=[row["seeds"] for row in growth])
     words, alone = (
         ", ".join(f"{each:.2f} at d = {d}" for each, d in zip(scaled, sizes, strict=True)),

@@ -1,17 +1,17 @@
 """Figure 3 in depth: both branches and their trajectories over (α, ω), for the explorer of the manual.
 
-At 25 × 13 cells of the diagram, on both branches: overlaps, losses and their errors at a relative accuracy of 1e-3,
-stability and validity, and the trajectory of message passing from the branch's start, d → ∞, with damping .5
+Method: at 25 × 13 cells of the diagram, on both branches: overlaps, losses and their errors at a relative accuracy of
+1e-3, stability and validity, and the trajectory of message passing from the branch's start, d → ∞, with damping .5
 (semantic) and .3 (positional).
 
-Criterion: every cell is solved, or is known not to exist; training losses agree with those that `phase_diagram` has
-stored, which were solved along chains, within 2e-3; and where a branch is stable, away from its ends, q of its
-trajectory ends within 2 % and four standard errors of the fixed point, in 95 % of the cells. Where it does not, and has
-settled lower, this is what damping does to weights that do not come to rest: the steps that it averages have the q of
-the fixed point, within 3 % and four errors, in 95 % of these cells, of those where the error is at most 5 %.
+Criterion: every cell is solved, or is known not to exist; training losses agree with the stored losses of
+`phase_diagram`, which were solved along chains, within 2e-3; and if a branch is stable, away from its ends, q at the
+end of its trajectory is within 2 % and four standard errors of the fixed point, in 95 % of the cells. If q is lower,
+this is an effect of damping on weights that do not come to rest: the undamped steps that it averages have the q of the
+fixed point, within 3 % and four errors, in 95 % of these cells with an error of at most 5 %.
 
-Two checks fail: the one on trajectories, for that reason; and one cell is not solved, where on the positional branch at
-ω = .26 and α = .342 the steps to the fixed point cycle, although those at .33 and .35 do not.
+Two checks fail: the check on trajectories, for that reason; and one cell is not solved, as on the positional branch at
+ω = .26 and α = .342 the steps to the fixed point cycle, although they do not at α = .33 and .35.
 """
 
 import numpy as np
@@ -31,9 +31,9 @@ ITERATIONS, LAST, APART, REST_PATHS, REPLICAS = 60, 10, 10, 1024, 4
 
 
 def measure_rest(omega, alpha, damping):
-    """From the positional start, over the last iterations: q, that of the steps averaged by damping, and what is kept.
+    """Return q of weights and steps over the last iterations, by the theory of message passing's iterates.
 
-    x^{t+1} = (1 − β) x^t + β η^t: "q" is E[x²] and "step_q" E[η²], the latter with its standard error;
+    x^{t+1} = (1 − β) x^t + β η^t from the positional start: "q" is E[x²] and "step_q" E[η²], with its standard error;
     "kept" is the correlation of weights ten iterations apart, 1 if they have come to rest.
     """
     replicas = np.array([_run_replica(ga.paper_model(omega), alpha, damping, seed) for seed in range(REPLICAS)])
@@ -46,7 +46,7 @@ def _run_replica(model, alpha, damping, seed):
     rng = np.random.default_rng(seed)
     weights = weights_of(model, start_law(model, "positional"), ITERATIONS, REST_PATHS, rng)
     paths = [MessagePaths(component, REST_PATHS, ITERATIONS, rng) for component in model.components]
-    before, moments_kept, squares = weights.covariances(), [], []
+    before, last_values, squares = weights.covariances(), [], []
     for t in range(ITERATIONS):
         now = weights.overlaps()
         moments = scattered(model.components, [path.advance(now, before) for path in paths])
@@ -57,26 +57,26 @@ def _run_replica(model, alpha, damping, seed):
         if t >= ITERATIONS - LAST:
             new, with_old, far = (after[k][0, 0, 0] for k in (-1, -2, -1 - APART))
             step = (new - 2 * (1 - damping) * with_old + (1 - damping) ** 2 * before[-1][0, 0, 0]) / damping**2
-            moments_kept.append((new, step, far / np.sqrt(new * squares[t - APART])))
+            last_values.append((new, step, far / np.sqrt(new * squares[t - APART])))
         squares.append(after[-1][0, 0, 0])
         before = after
-    return np.mean(moments_kept, axis=0)
+    return np.mean(last_values, axis=0)
 
 
 OMEGAS = land.OMEGAS[::2]
 QUICK = {"alpha": land.ALPHAS[[13, 18]], "omega": land.OMEGAS[[4, 14]]}
 DAMPING = {"semantic": 0.5, "positional": 0.3}
 PATHS = {"n_iter": 40, "n_paths": 1024, "n_replicas": 4}
-OWN = {"semantic": "theta", "positional": "m"}  # the overlap that does not vanish by symmetry
+OWN = {"semantic": "theta", "positional": "m"}  # overlap that does not vanish by symmetry
 SOLVED = ("converged", "inaccurate")
-AGREE, ENDS, STEPS, PRECISE, SHARE = 2e-3, 0.02, 0.03, 0.05, 0.95
+AGREE, ENDS, STEPS, PRECISE, FRACTION = 2e-3, 0.02, 0.03, 0.05, 0.95
 NUMBERS = ("q", "own", "V", "train_loss", "test_error", "replicon", "jump_share", "growth")
 ERRORS = ("q", "own", "V", "train_loss", "test_error")
 PATH = ("q", "own", "train_loss", "test_error")
 
 
 def solve_cell(branch, alpha, omega):
-    """One branch at one point: its solution and the trajectory from its start."""
+    """Return the solution of one branch at one point, and the trajectory from its start."""
     model = ga.paper_model(omega)
     se = ga.solve_state_evolution(model, alpha, branch, rtol=1e-3)
     path = ga.trajectory(model, alpha, branch, damping=DAMPING[branch], **PATHS)
@@ -96,12 +96,12 @@ def solve_cell(branch, alpha, omega):
 
 
 def round_number(value, digits=5):
-    """A number with few digits; None where it is not finite."""
+    """Return a number with few digits; None if it is not finite."""
     return float(f"{value:.{digits}g}") if value is not None and np.isfinite(value) else None
 
 
 def build_matrices(rows, alphas, omegas):
-    """Of each branch the numbers as matrices (α, ω), None where there is no solution."""
+    """Return the numbers of each branch as matrices (α, ω), None if there is no solution."""
     tables = {}
     for branch in land.BRANCHES:
         at = {(row["alpha"], row["omega"]): row for row in rows if row["branch"] == branch}
@@ -119,7 +119,7 @@ def build_matrices(rows, alphas, omegas):
 
 
 def check_cells(verdict, rows):
-    """The criterion but for its last part, which is about the rows that are returned."""
+    """Check the criterion except its last part, and return the rows that are low at the end."""
     bad = [row for row in rows if row["status"] not in (*SOLVED, "lost")]
     verdict.check(not bad, f"{len(rows) - len(bad)} of {len(rows)} cells are solved, or known not to exist")
     diagram = catalogue.load_result(catalogue.ROOT / "results" / "phase_diagram.json")
@@ -142,13 +142,13 @@ def check_cells(verdict, rows):
         if row["status"] in SOLVED and row["stable"] and land.is_inside(row["branch"], row["alpha"], lines):
             ends.append(abs(row["path"]["q"][-1] - row["q"]) <= ENDS * row["q"] + 4 * row["path_q_error"])
             low += [row] * (not ends[-1] and row["path"]["q"][-1] < row["q"])
-    verdict.check(bool(ends) and np.mean(ends) >= SHARE,
+    verdict.check(bool(ends) and np.mean(ends) >= FRACTION,
                   f"{sum(ends)} of {len(ends)} trajectories on stable branches end at the fixed point")  # fmt: skip
     return low
 
 
 def check_low(verdict, low, args):
-    """What the trajectories that ended lower average over; numbers of those known well, and the criterion."""
+    """Check the steps of trajectories that ended low; return the numbers with a small error."""
     asked = [{"omega": row["omega"], "alpha": row["alpha"], "damping": DAMPING[row["branch"]]} for row in low]
     rows = run_trials(folder(args, "explorer_rest"), measure_rest, asked)
     for fixed, row in zip(low, rows, strict=True):
@@ -156,13 +156,13 @@ def check_low(verdict, low, args):
     precise = [row for row in rows if row["step_q_error"] <= PRECISE]
     if precise:
         good = [abs(row["step_q"] - 1) <= STEPS + 4 * row["step_q_error"] for row in precise]
-        verdict.check(np.mean(good) >= SHARE, f"at {sum(good)} of {len(good)} that end lower, the steps that damping "
-                      "averages have the q of the fixed point")  # fmt: skip
+        claim = f"at {sum(good)} of {len(good)} that end lower, the steps that damping averages have the q of the fixed point"
+        verdict.check(np.mean(good) >= FRACTION, claim)
     return [{name: row[name] for name in ("alpha", "omega", "q", "step_q", "step_q_error", "kept")} for row in precise]
 
 
 def format_table(rows):
-    """How many cells of each branch ended how."""
+    """Return counts of the cells of each branch by outcome."""
     lines = ["| branch | solved | lost | stable | consistent | approximate | inconsistent |", "|---" * 7 + "|"]
     for branch in land.BRANCHES:
         mine = [row for row in rows if row["branch"] == branch]

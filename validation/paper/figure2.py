@@ -1,22 +1,22 @@
 """Figure 2: overlaps and errors against α at ω = .3, by state evolution, GAMP and gradient descent at d = 1000.
 
-All is on the exact risk. Runs start from Q* (semantic) or from the positions (positional), and their overlaps tell on
-which branch they ended. Those that ended on the other branch, or not at zero gradient, are counted, printed and stored,
-but are not part of the means.
+Method: all on the exact risk. Runs start from Q* (semantic) or from the positions (positional), and their overlaps show
+on which branch they ended. Runs that ended on the other branch, or not at zero gradient, are counted, printed and
+stored, but are not part of the means.
 
-Criterion for GAMP, at every α where state evolution has a stable branch and that does not end within .08: its means
-are within three standard errors and an allowance O(1/√d) of state evolution, in q, θ, ε_t and ε_g on the semantic
-branch, in m, ε_t and ε_g on the positional one. The allowance is half of the spread s of one instance, as s falls like
-1/√d; at d = 250 and 40 instances deviations of up to .4 s were measured. Both branches go through α_c, so nothing is
-left out around it. Replica symmetry is only approximate on the positional branch, so its q may lie anywhere between the
-fixed points with Stein's V̂ and with the derivative's, and outside of them by no more than the same room.
+Criterion for GAMP, at every α at which state evolution has a stable branch that does not end within .08: its means are
+within three standard errors and an allowance O(1/√d) of state evolution, in q, θ, ε_t and ε_g on the semantic branch,
+in m, ε_t and ε_g on the positional one. The allowance is half of the spread s of one instance, as s falls like 1/√d; at
+d = 250 and 40 instances deviations of up to .4 s were measured. Both branches continue through α_c, so it is included.
+Replica symmetry is only approximate on the positional branch, so its q may be anywhere between the fixed points with
+Stein's V̂ and with the derivative's, and outside of them by at most the same allowance.
 
 Criterion for descents, on a few instances: the loss that gradient descent reaches as in the paper (step .15, 5000
-steps, which leave gradients of 1e-3) is at most 1 % above GAMP's and at most .1 % below it. L-BFGS from the same
-start, down to zero gradient, ends in GAMP's minimum or in one whose loss is not lower by more than .1 %: on the
-semantic branch in GAMP's own at least two times in three; the positional branch has many minima near each other.
+steps, which leave gradients of 1e-3) is at most 1 % above GAMP's and at most .1 % below it. L-BFGS from the same start,
+to zero gradient, ends in GAMP's minimum or in one whose loss is at most .1 % lower; on the semantic branch in GAMP's
+minimum at least two times in three, as the positional branch has many minima near each other.
 
-α_c and α_l are printed beside the published ones; nothing is tuned to those.
+α_c and α_l are printed with the published values; nothing is tuned to those.
 """
 
 import numpy as np
@@ -33,7 +33,7 @@ KEYS = ("q", "m", "theta", "train_loss", "test_error")
 
 
 def summarize_branch(branch, theory, runs, descents, polished_runs, lines):
-    """What is known of a branch at each α."""
+    """Return the results of a branch at each α by state evolution, GAMP, gradient descent and L-BFGS."""
     table, ends = [], {name: line["value"] for name, line in lines.items()}
     for raw, se in zip(theory.rows, land.flatten_rows(theory), strict=True):
         if se["branch"] != branch:
@@ -76,7 +76,7 @@ def collect_errors(raw):
 
 
 def solve_derivative(alpha, raw):
-    """The fixed point with the derivative's V̂, started from Stein's."""
+    """Return the fixed point with the derivative's V̂, started from Stein's."""
     se = ga.solve_state_evolution(
         ga.paper_model(OMEGA), alpha, row_overlaps(raw), rtol=1e-3, response="derivative", stability=False
     )
@@ -86,8 +86,8 @@ def solve_derivative(alpha, raw):
     return {k: value[k] for k in ("q", "m", "theta")} | {"train_loss": se.train_loss, "test_error": se.test_error}
 
 
-ABOVE, BELOW = 1e-2, -1e-3  # loss that descent reaches, relative to GAMP's, less one
-SAME, OFTEN = 1e-5, 2 / 3  # distance of overlaps in one minimum, and how often that must be so
+ABOVE, BELOW = 1e-2, -1e-3  # relative excess of the loss of descent over GAMP's, at most and at least
+SAME, OFTEN = 1e-5, 2 / 3  # distance of overlaps in one minimum, and required fraction of instances
 JUDGED = {
     "semantic": ("q", "theta", "train_loss", "test_error"),
     "positional": ("m", "train_loss", "test_error", "q"),
@@ -133,7 +133,7 @@ def _draw_branch(axis, key, branch, table):
 
 
 def _draw_gap(axis, table):
-    """q of the positional branch relative to Stein's fixed point."""
+    """Draw q of the positional branch relative to Stein's fixed point."""
     shown = [p for p in table if p["exists"] and p["derivative"]]
     alpha, stein = (land.to_array(v) for v in ([p["alpha"] for p in shown], [p["theory"]["q"] for p in shown]))
     axis.axhline(0, color=COLOURS["positional"], label="Stein's V̂")
@@ -225,14 +225,14 @@ def check_branch(verdict, branch, table):
             else "state evolution"
         )
         verdict.check(
-            ratio <= 1, f"{branch}: {land.SYMBOLS[key]} within its room of {what} at {len(judged)} α; "
+            ratio <= 1, f"{branch}: {land.SYMBOLS[key]} within the allowed distance of {what} at {len(judged)} α; "
             f"at worst {off:.1e} of {room:.1e}, at α={alpha:.3f}"
         )  # fmt: skip
     check_descent(verdict, branch, [point for point in judged if point["gamp_loss"]])
 
 
 def check_descent(verdict, branch, table):
-    """The criterion on gradient descent and L-BFGS beside GAMP, over all instances of a branch."""
+    """Check gradient descent and L-BFGS against GAMP, over all instances of a branch."""
 
     def all_of(name, key):
         return np.concatenate([point[name][key] for point in table])

@@ -1,12 +1,11 @@
 """Figure 8: slices of the phase diagram, Δε_t = ε_t(positional) − ε_t(semantic) and ε_g against α at several ω.
 
-State evolution is that of the cells of `phase_diagram`, which are computed here where they are missing. GAMP runs at d
-= 1000, exact risk, at a few α. Δε_t is that of one instance, if both runs end on their branches with zero gradient;
+Method: state evolution uses the cells of `phase_diagram`, which are computed if they are missing. GAMP runs at d =
+1000, exact risk, at a few α. Δε_t is measured on one instance, if both runs end on their branches with zero gradient;
 other instances are counted and left out.
 
-Criterion: where both branches exist and are stable, and neither ends within .08, the means of Δε_t and of ε_g on
-either branch are within three standard errors of state evolution, plus half of one instance's spread as an allowance
-O(1/√d).
+Criterion: if both branches exist and are stable, and neither ends within .08, the means of Δε_t and of ε_g on either
+branch are within three standard errors of state evolution, plus half of one instance's spread as an allowance O(1/√d).
 """
 
 import numpy as np
@@ -57,7 +56,7 @@ def main():
 
 
 def collect_curves(rows):
-    """Δε_t and ε_g of both branches against α, NaN where there is no branch."""
+    """Return Δε_t and ε_g of both branches against α, NaN if there is no branch."""
     alphas = sorted({row["alpha"] for row in rows})
     at = {(row["branch"], row["alpha"]): row for row in rows if row["status"] == "converged"}
     value = {branch: {a: at.get((branch, a), {}) for a in alphas} for branch in land.BRANCHES}
@@ -68,7 +67,7 @@ def collect_curves(rows):
 
 
 def compute_means(runs, lines):
-    """Statistics of GAMP at each α, how runs ended, and what is judged."""
+    """Return statistics of GAMP at each α, counts of ends, and whether the criterion applies."""
     table = []
     for alpha in sorted({run["alpha"] for run in runs}):
         kept, count = {}, {}
@@ -88,7 +87,7 @@ def compute_means(runs, lines):
 
 
 def check_slice(verdict, omega, part):
-    """The criterion at one ω."""
+    """Check the criterion at one ω."""
     theory = {a: i for i, a in enumerate(part["theory"]["alpha"])}
     print(f"\nω = {omega}: mean of GAMP ± s.e. (state evolution); * judged")
     worst = {name: (0.0, np.nan, np.nan, np.nan) for name in QUANTITIES}
@@ -103,7 +102,9 @@ def check_slice(verdict, omega, part):
             if point["judged"][name]:
                 judged[name] += 1
                 off, room = abs(value["mean"] - target), 3 * value["error"] + land.SPREAD * value["spread"]
-                ratio = off / room if np.isfinite(off / room) else np.inf  # too few runs, or no branch: not judged well
+                ratio = (
+                    off / room if np.isfinite(off / room) else np.inf
+                )  # NaN if runs are too few, or without a branch
                 worst[name] = max(worst[name], (ratio, point["alpha"], off, room))
         print(f"α={point['alpha']:.3f}  " + "  ".join(words) + f"  {point['count']}")
     for name in QUANTITIES:
@@ -112,7 +113,7 @@ def check_slice(verdict, omega, part):
         if judged[name]:
             verdict.check(
                 ratio <= 1,
-                f"ω={omega}: {symbol} within its room of state evolution at {judged[name]} α; at worst {off:.1e} of "
+                f"ω={omega}: {symbol} within the allowed distance of state evolution at {judged[name]} α; at worst {off:.1e} of "
                 f"{room:.1e}, at α={alpha:.3f}",
             )
 

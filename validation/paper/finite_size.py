@@ -1,13 +1,12 @@
 """Figures 3 (left) and 7: overlaps and errors of GAMP, exact risk, against d at ω = .3 and α = 1.5.
 
-Runs that leave their branch, or end without zero gradient, are counted and printed, and left out of the means.
+Method: runs that leave their branch, or do not reach zero gradient, are counted and printed, and left out of the means.
 
-Criterion, on both branches, for ε_t, ε_g and every overlap that is not zero by symmetry. From d = 100 on the spread
-over instances falls as d to the power -1/2, within three standard errors (by bootstrap over instances) and an
-allowance of .1. The means approach state evolution: at the largest d they are off by at most three standard errors,
-the error of state evolution, and half of one instance's spread, which itself is O(1/√d). On the positional branch the
-replica-symmetric solution is approximate, so q may lie anywhere between the fixed points with Stein's V̂ and with the
-derivative's.
+Criterion, on both branches, for ε_t, ε_g and every overlap that is not zero by symmetry: from d = 100 on the spread
+over instances falls as d to the power -1/2, within three standard errors (by bootstrap over instances) and an allowance
+of .1. The means approach state evolution: at the largest d they deviate by at most three standard errors, the error of
+state evolution, and half of one instance's spread, which is O(1/√d). On the positional branch the replica-symmetric
+solution is approximate, so q may be anywhere between the fixed points with Stein's V̂ and with the derivative's.
 """
 
 import numpy as np
@@ -19,16 +18,16 @@ from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, pool
 
 OMEGA, ALPHA = 0.3, 1.5
-SIZES = {30: 200, 60: 200, 100: 100, 200: 100, 400: 60, 1000: 40, 2000: 30}  # d to number of instances
+SIZES = {30: 200, 60: 200, 100: 100, 200: 100, 400: 60, 1000: 40, 2000: 30}  # number of instances by d
 QUICK = {30: 40, 100: 40, 300: 24}
-MIN_D = 100  # of the sizes that exponents are fitted to; at reduced size all are
+MIN_D = 100  # smallest d of the fits of exponents at full size
 KEYS = ("q", "m", "theta", "train_loss", "test_error")
-ZERO = {"semantic": "m", "positional": "theta"}  # by symmetry, at d = ∞
-SLOPE = 0.1  # allowance of the exponent, for d that is not large
+ZERO = {"semantic": "m", "positional": "theta"}  # overlap that is zero by symmetry at d = ∞
+SLOPE = 0.1  # tolerance of the exponent, for moderate d
 
 
 def compute_predictions():
-    """State evolution by branch and form of V̂."""
+    """Return state evolution by branch and form of V̂."""
     predictions = {}
     for branch in land.BRANCHES:
         for response in ("stein", "derivative"):
@@ -43,7 +42,7 @@ def compute_predictions():
 
 
 def fit_exponent(samples, sizes):
-    """Exponent of the spread in d and its standard error, by bootstrap."""
+    """Return the exponent of the spread in d and its standard error, by bootstrap."""
     rng, log_d = np.random.default_rng(0), np.log(sizes)
     draws = []
     for repeat in range(400):
@@ -87,7 +86,7 @@ def main():
 
 
 def check_branch(verdict, branch, kept, last, prediction):
-    """The criterion on one branch."""
+    """Check the criterion on one branch."""
     se, other = prediction[f"{branch} stein"], prediction[f"{branch} derivative"]
     for key in KEYS:
         symbol = f"{branch}: {land.SYMBOLS[key]}"

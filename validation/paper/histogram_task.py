@@ -1,12 +1,15 @@
 """Appendix A (figures 1, 4, 5, 6, table 1): the histogram task has a positional and a semantic solution.
 
-At first half of the weights, those that see tokens or those that see positions, are frozen at zero (Adam). Then all
-weights train, from there with a little noise (SGD). The paper shows pictures of the attention; here two numbers stand
-beside them, the shares of its variance that positions explain and that tokens explain (`shares` in `_histogram.py`).
+Method: a sequence of L tokens from an alphabet of T is mapped to the count of each of its tokens in it. The transformer
+is x = E[tokens] + P, a = softmax((xQ)(xK)ᵀ/√D) x U, logits = W₂ relu(W₁ norm(a) + b₁) + b₂. Parameters have a leading
+axis of R runs (starts and seeds), which use the same batches of sequences. First half of the weights, which act on
+tokens or on positions, are frozen at zero (Adam). Then all weights train, from there with a little noise (SGD). The
+paper shows pictures of the attention; here two numbers are added, the fractions of its variance that positions explain
+and that tokens explain (`explain_variance`). Finished epochs are stored, and an interrupted run resumes.
 
 Criterion, for every seed, before and after free training: test accuracy of at least 98 %. At the positional solution
-positions explain more than half of the attention and tokens less than a tenth; at the semantic one it is the reverse.
-Free training moves the weights by at most 5 %. Finished epochs are stored, and an interrupted run goes on.
+positions explain more than half of the attention and tokens less than a tenth; at the semantic solution the reverse.
+Free training moves the weights by at most 5 %.
 """
 
 import math
@@ -19,13 +22,13 @@ from tqdm import tqdm
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
 from validation._tools.report import Verdict, options
 
-BETAS, EPS, RATE = (0.9, 0.98), 1e-9, 1e-3  # of Adam; the rate of SGD is the same
-NOISE = 1e-3  # before unfrozen training
+BETAS, EPS, RATE = (0.9, 0.98), 1e-9, 1e-3  # β, ε and learning rate of Adam; SGD has the same rate
+NOISE = 1e-3  # standard deviation of the noise on weights before free training
 STARTS = ("positional", "semantic")
 
 
 class Size(NamedTuple):
-    """All sizes of the experiment; those of the paper by default."""
+    """Sizes of the experiment; the defaults are the paper's."""
 
     length: int = 10
     alphabet: int = 15
@@ -38,7 +41,7 @@ class Size(NamedTuple):
 
 
 def draw_data(size: Size, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Different sequences (N, L), in random order, and the counts (N, L) of their tokens."""
+    """Return different sequences (N, L), in random order, and the counts (N, L) of their tokens."""
     rng = np.random.default_rng(seed)
     x = np.unique(rng.integers(size.alphabet, size=(size.sequences, size.length)), axis=0)
     x = torch.from_numpy(rng.permutation(x))
@@ -46,14 +49,14 @@ def draw_data(size: Size, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def build_masks(size: Size, start: str) -> dict[str, torch.Tensor]:
-    """What is not frozen at zero: embeddings live in halves of their own, and attention sees one of these."""
+    """Return masks that freeze weights at zero: embeddings use one half of the width each, attention sees one half."""
     first = torch.arange(size.width) < size.width // 2
     seen = (~first if start == "positional" else first).float()
     return {"tokens": first.float()[None], "positions": (~first).float()[None], "Q": seen[:, None], "K": seen[:, None]}
 
 
 def draw_parameters(size: Size, runs: list[tuple[str, int]]) -> dict[str, torch.Tensor]:
-    """Torch's default initialisation of every run, with zeros where its start freezes weights."""
+    """Return torch's default initialisation of every run, with zeros for weights that its start freezes."""
     stacks: dict[str, list[torch.Tensor]] = {}
     for start, seed in runs:
         numbers = torch.Generator().manual_seed(seed)
@@ -77,7 +80,7 @@ def draw_parameters(size: Size, runs: list[tuple[str, int]]) -> dict[str, torch.
 
 
 def compute_attention(p: dict[str, torch.Tensor], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention matrices (R, N, L, L), and embedded sequences (R, N L, D)."""
+    """Return attention matrices (R, N, L, L), and embedded sequences (R, N L, D)."""
     R, D = p["Q"].shape[:2]
     n, L = x.shape
     embedded = (p["tokens"][:, x] + p["positions"][:, None]).reshape(R, n * L, D)
@@ -87,7 +90,7 @@ def compute_attention(p: dict[str, torch.Tensor], x: torch.Tensor) -> tuple[torc
 
 
 def compute_logits(p: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """Logits (R, N, L, L + 1) of the counts 0 to L."""
+    """Return logits (R, N, L, L + 1) of the counts 0 to L."""
     S, embedded = compute_attention(p, x)
     R, n, L, _ = S.shape
     D = embedded.shape[2]
@@ -99,7 +102,7 @@ def compute_logits(p: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
 
 
 def compute_losses(p: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy (R,) of every run."""
+    """Return the mean cross-entropy (R,) of every run."""
     logits = compute_logits(p, x)
     R, classes = logits.shape[0], logits.shape[-1]
     each = torch.nn.functional.cross_entropy(
@@ -110,7 +113,7 @@ def compute_losses(p: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor)
 
 @torch.no_grad()
 def measure(p: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor, chunk: int = 2000) -> dict[str, list[float]]:
-    """Loss and accuracy of every run on sequences."""
+    """Return loss and accuracy of every run on sequences."""
     loss, right = 0.0, 0.0
     for first in range(0, len(x), chunk):
         a, b = x[first : first + chunk], y[first : first + chunk]
@@ -121,9 +124,10 @@ def measure(p: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor, chunk:
 
 @torch.no_grad()
 def explain_variance(p: dict[str, torch.Tensor], x: torch.Tensor, alphabet: int) -> dict[str, list[float]]:
-    """How much of the variance of attention S_ij, i ≠ j, over sequences and pairs, positions and tokens explain.
+    """Return the fractions of the variance of S_ij, i ≠ j, that positions and that tokens explain.
 
-    By positions: Var E[S | i, j] / Var S. By tokens: Var E[S | x_i, x_j] / Var S. They need not add to one.
+    By positions: Var E[S | i, j] / Var S. By tokens: Var E[S | x_i, x_j] / Var S, over sequences and pairs. They need
+    not add to one.
     """
     S, _ = compute_attention(p, x)
     L = x.shape[1]
@@ -144,7 +148,7 @@ def explain_variance(p: dict[str, torch.Tensor], x: torch.Tensor, alphabet: int)
 
 
 def perturb(p: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
-    """Embeddings, Q and K with a little noise."""
+    """Return the parameters with a little noise on embeddings, Q and K."""
     numbers = torch.Generator().manual_seed(seed)
     noisy = ("tokens", "positions", "Q", "K")
     return {
@@ -154,7 +158,7 @@ def perturb(p: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
 
 
 class Training:
-    """Epochs of training of all runs, by Adam with frozen zeros or by SGD on everything."""
+    """Training of all runs, by Adam with frozen zeros or by SGD on all weights."""
 
     def __init__(self, p: dict[str, torch.Tensor], frozen: dict[str, torch.Tensor] | None, seed: int) -> None:
         self.p = {name: value.clone().requires_grad_() for name, value in p.items()}
@@ -166,14 +170,14 @@ class Training:
         self.losses: list[list[float]] = []
 
     def run_epoch(self, x: torch.Tensor, y: torch.Tensor, batch: int) -> None:
-        """One pass over the sequences, in an order that depends on the seed and the epoch alone."""
+        """Run one pass over the sequences, in an order that depends only on the seed and the epoch."""
         numbers = torch.Generator().manual_seed(1_000_003 * self.seed + self.epoch)
         order, total = torch.randperm(len(x), generator=numbers).to(x.device), 0.0
         for first in range(0, len(x), batch):
             rows = order[first : first + batch]
             self.optimizer.zero_grad()
             each = compute_losses(self.p, x[rows], y[rows])
-            each.sum().backward()  # runs do not share parameters
+            each.sum().backward()  # the gradient of the sum is each run's gradient, as runs have separate parameters
             for name, mask in (self.frozen or {}).items():
                 grad = self.p[name].grad
                 assert grad is not None
@@ -184,7 +188,7 @@ class Training:
         self.epoch += 1
 
     def state(self) -> dict[str, np.ndarray]:
-        """All that is needed to go on, as arrays."""
+        """Return all arrays that are needed to resume."""
         arrays = {f"p.{name}": value.detach().cpu().numpy() for name, value in self.p.items()}
         for number, slot in self.optimizer.state_dict()["state"].items():
             arrays |= {
@@ -193,7 +197,7 @@ class Training:
         return arrays | {"losses": np.array(self.losses), "epoch": np.array(self.epoch)}
 
     def restore(self, arrays: Any) -> None:
-        """Go on from a state."""
+        """Resume from a state."""
         with torch.no_grad():
             for name, value in self.p.items():
                 value.copy_(torch.from_numpy(arrays[f"p.{name}"]))
@@ -207,7 +211,7 @@ class Training:
 
 
 def train(training: Training, x: torch.Tensor, y: torch.Tensor, batch: int, epochs: int, keep: Any, name: str) -> None:
-    """Run the epochs that are missing; `keep` is called with the state after each."""
+    """Run the missing epochs; `keep` is called with the state after each."""
     for _ in tqdm(range(training.epoch, epochs), desc=name, initial=training.epoch, total=epochs, disable=None):
         training.run_epoch(x, y, batch)
         keep(training.state())
@@ -216,13 +220,13 @@ def train(training: Training, x: torch.Tensor, y: torch.Tensor, batch: int, epoc
 SEEDS, QUICK_SEEDS = 3, 2
 QUICK = Size(length=6, alphabet=8, width=32, hidden=64, sequences=12_000, batch=64, frozen_epochs=20, free_epochs=5)
 MIN_ACCURACY = 0.98  # on the test sequences
-TRAINED = 0.7  # share of the sequences that are trained on; the others test
-SHOWN = 4  # example sequences in the picture
-PROBES = 3000  # sequences that shares of variance are taken over
+TRAINED = 0.7  # fraction of the sequences for training; the others are for tests
+SHOWN = 4  # number of example sequences in the picture
+PROBES = 3000  # number of sequences for the fractions of variance
 
 
 def resume_training(path, training, x, y, batch, epochs, name):
-    """Train to the end, from what is stored of it."""
+    """Train to the end, from the stored state if there is one."""
     if path.exists():
         with np.load(path, allow_pickle=False) as arrays:
             training.restore(dict(arrays))
@@ -237,13 +241,13 @@ def resume_training(path, training, x, y, batch, epochs, name):
 
 
 def measure_runs(p, x, y, n_trained, alphabet):
-    """Everything that is measured of the runs."""
+    """Return all measurements of the runs."""
     measurements = {"train": measure(p, x[:n_trained], y[:n_trained]), "test": measure(p, x[n_trained:], y[n_trained:])}
     return measurements | {"shares": explain_variance(p, x[n_trained : n_trained + PROBES], alphabet)}
 
 
 def run_experiment(size, seeds, folder, device):
-    """All runs, before and after free training."""
+    """Return the measurements of all runs, before and after free training."""
     runs = [(start, seed) for start in STARTS for seed in range(seeds)]
     x, y = (part.to(device) for part in draw_data(size, seed=0))
     n_trained = int(TRAINED * len(x))
@@ -278,7 +282,7 @@ def run_experiment(size, seeds, folder, device):
 
 
 def format_table(numbers):
-    """Table 1, with the shares of variance."""
+    """Return table 1, with the fractions of variance."""
     lines = [
         "| start | seed | phase | test accuracy | loss | by positions | by tokens | ‖θ‖ | moved |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -295,7 +299,7 @@ def format_table(numbers):
 
 
 def check_criterion(numbers, verdict):
-    """The criterion."""
+    """Check the criterion."""
     for r, (start, seed) in enumerate(numbers["runs"]):
         for phase in ("frozen", "free"):
             got, where = numbers[phase], f"{start}, seed {seed}, {phase}"
@@ -311,7 +315,7 @@ def check_criterion(numbers, verdict):
 
 
 def draw(numbers, path):
-    """Attention of both solutions for examples, before and after free training, and the training losses."""
+    """Draw the attention of both solutions for examples, before and after free training, and the training losses."""
     examples, letters = numbers["examples"], "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     with figure(path, 5, len(examples), (2.1 * len(examples), 10.5)) as axes:
         row, largest = 0, max(np.max(S) for S in numbers["attention"].values())

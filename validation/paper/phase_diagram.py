@@ -1,15 +1,15 @@
 """Figure 3 (centre, right): the phase diagram in (α, ω) by state evolution.
 
-A grid of 25 × 25 cells, both branches to a relative accuracy of 1e-3, and boundaries with errors at 12 of its ω. Δε_t =
-ε_t(positional) − ε_t(semantic) is above zero where the semantic minimum is the global one. ε_lin − ε_g is above zero
-where the global minimum beats the linear baseline. Grey: a branch does not exist. Crosses: from both starts all weights
-go to zero, as they do at finite d, where Q = 0 is then a minimum.
+Method: a grid of 25 × 25 cells, both branches to a relative accuracy of 1e-3, and boundaries with errors at 12 of its
+ω. Δε_t = ε_t(positional) − ε_t(semantic) is positive if the semantic minimum is the global one. ε_lin − ε_g is positive
+if the global minimum beats the linear baseline. Grey: a branch does not exist. Crosses: from both starts all weights go
+to zero, as at finite d, where Q = 0 is a minimum then. `phase_diagram_other` uses the same code.
 
-Criterion: every cell is solved, or is known not to exist. The sign of Δε_t, and which branches exist, agree with the
-boundaries at every ω where both were computed. α_c <= α_l at every ω probed; a counterexample is printed and fails.
-The boundaries have the accuracy asked for. At full size, computed afresh by two processes, the grid takes at most 600
-s and the boundaries 300 s. α_c(.3) and α_l(.3) are printed beside the published ones, which carry a few per cent of
-quadrature error; nothing is tuned to them.
+Criterion: every cell is solved, or is known not to exist. The sign of Δε_t, and the existence of branches, agree with
+the boundaries at every ω that has both. α_c <= α_l at every ω of the boundaries; a counterexample is printed and fails.
+The boundaries have the requested accuracy. At full size, computed from the beginning by two processes, the grid takes
+at most 600 s and the boundaries 300 s. α_c(.3) and α_l(.3) are printed with the published values, which have a few per
+cent of quadrature error; nothing is tuned to them.
 """
 
 import time
@@ -22,10 +22,10 @@ from validation._tools import landscape as land
 from validation._tools.drawing import build_branch_colormap, draw_legend
 from validation._tools.report import Verdict, options, pool
 
-PUBLISHED = {"alpha_c": 1.24, "alpha_l": 1.45}  # at ω = .3, A of the paper
-LIMITS = {"grid": 600.0, "boundaries": 300.0}  # seconds on two cores
+PUBLISHED = {"alpha_c": 1.24, "alpha_l": 1.45}  # published values at ω = .3, A of the paper
+LIMITS = {"grid": 600.0, "boundaries": 300.0}  # largest times on two cores, seconds
 ZERO = 1e-7  # q below which weights are on their way to zero
-MARGIN = 2e-3  # in α, next to a boundary, where the grid's accuracy decides
+MARGIN = 2e-3  # distance in α from a boundary below which the accuracy of the grid decides
 LINES = (
     ("alpha_c", r"$\alpha_c$", {"fmt": "o-", "ms": 4, "mfc": DARK}),
     ("alpha_l", r"$\alpha_l$", {"fmt": "s--", "ms": 4, "mfc": "white"}),
@@ -38,7 +38,7 @@ LINES = (
 
 
 def run_study(description, matrix):
-    """The script of one target; stored under names that say which."""
+    """Run the script of one target, whose results have the suffix `_other` for the matrix of figure 9."""
     args = options(description, draw=True, workers=True)
     verdict = Verdict("phase_diagram" + ("" if matrix == "paper" else "_other"), args)
     if args.draw:
@@ -64,7 +64,7 @@ def run_study(description, matrix):
 
 
 def run_timed(args, matrix, name, run):
-    """A result and the seconds that it took, now or in an earlier run; NaN if several runs computed parts of it."""
+    """Return a result and its seconds, now or in an earlier run; NaN if several runs computed parts of it."""
     where = land.get_diagram_folder(args, matrix) / name
     kept, fresh, began = where.with_suffix(".seconds"), not where.exists(), time.perf_counter()
     result = run()
@@ -76,11 +76,11 @@ def run_timed(args, matrix, name, run):
 
 
 def build_tables(rows, matrix):
-    """Losses as matrices (α, ω), NaN where a branch does not exist, and what is drawn of them."""
+    """Return losses as matrices (α, ω), NaN if a branch does not exist, and the drawn differences."""
     alphas, omegas = (np.array(sorted({row[name] for row in rows})) for name in ("alpha", "omega"))
     empty = np.full((len(alphas), len(omegas)), np.nan)
     value = {f"{branch} {key}": empty.copy() for branch in land.BRANCHES for key in ("train_loss", "test_error")}
-    zero = np.zeros(empty.shape, dtype=int)  # branches that lead to zero weights
+    zero = np.zeros(empty.shape, dtype=int)  # number of branches that lead to zero weights
     for row in rows:
         place = np.searchsorted(alphas, row["alpha"]), np.searchsorted(omegas, row["omega"])
         zero[place] += row["status"] == "lost" and row["q"] < ZERO
@@ -88,7 +88,7 @@ def build_tables(rows, matrix):
             for key in ("train_loss", "test_error"):
                 value[f"{row['branch']} {key}"][place] = row[key]
     semantic, positional = (value[f"{branch} train_loss"] for branch in land.BRANCHES)
-    deeper = (semantic <= positional) | np.isnan(positional)  # where the semantic minimum is the global one
+    deeper = (semantic <= positional) | np.isnan(positional)  # whether the semantic minimum is the global one
     error = np.where(deeper, value["semantic test_error"], value["positional test_error"])
     baseline = [ga.linear_baseline(land.build_model(matrix, omega)).test_error for omega in omegas]
     return {"alphas": alphas, "omegas": omegas, "baseline": baseline, **value, "zero": zero,
@@ -129,7 +129,10 @@ def check_criterion(verdict, args, rows, bounds, numbers):
 
 
 def find_disagreements(numbers):
-    """Cells whose existence or sign of Δε_t is not what the boundaries at their ω say, and how many were compared."""
+    """Return cells that contradict the boundaries at their ω, and the number of compared cells.
+
+    A cell contradicts them by the existence of a branch or by the sign of Δε_t.
+    """
     wrong, compared, lines = [], 0, numbers["lines"]
     for k, omega in enumerate(numbers["probed"]):
         j = int(np.argmin(np.abs(numbers["omegas"] - omega)))

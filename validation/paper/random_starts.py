@@ -1,13 +1,14 @@
-"""Figure 15: where optimisers go from random starts, at ω = .3 and α = 2: Adam, gradient descent, message passing.
+"""Figure 15: the minima that Adam, gradient descent and message passing reach from random starts.
 
-Weights start at .1 N(0, 1). On the exact risk, Adam takes the paper's 2500 steps of size .01 and gradient descent its
-5000 of .15. L-BFGS then takes both to zero gradient, which tells the minimum in whose basin they were. GAMP goes there
-by itself. A minimum counts as semantic or positional if it is like the one that the informed start of the same
-instance leads to: the point (|θ|/σ, σ|m_1|), √q times the cosines of the angles with Q* and p_1, is within a fifth of
-the distance between the two informed minima, and the loss differs by at most 2 %. All else is "neither".
+Method: ω = .3 and α = 2; weights start at .1 N(0, 1). On the exact risk, Adam takes the paper's 2500 steps of size .01
+and gradient descent its 5000 of .15. L-BFGS then takes both to zero gradient, to identify the minimum of their basin.
+GAMP reaches zero gradient without it. A minimum counts as semantic or positional if it is close to the minimum that the
+informed start of the same instance leads to: the point (|θ|/σ, σ|m_1|), √q times the cosines of the angles with Q* and
+p_1, is within a fifth of the distance between the two informed minima, and the loss differs by at most 2 %. All other
+minima are "neither".
 
-Criterion: at least 95 % of all runs end at zero gradient. At d = 100 Adam finds both minima, in different instances,
-as the paper reports, and so does GAMP. Fractions have 95 % intervals (Wilson).
+Criterion: at least 95 % of all runs end at zero gradient. At d = 100 Adam finds both minima, in different instances, as
+the paper reports, and so does GAMP. Fractions have 95 % intervals (Wilson).
 """
 
 import numpy as np
@@ -24,18 +25,18 @@ OMEGA, ALPHA, SIGMA = 0.3, 2.0, 0.5
 SEEDS, QUICK_SEEDS = {100: 100, 300: 60, 1000: 16}, {60: 8}
 STEPS = {"adam": 2500, "gd": 5000}
 ENDS = ("semantic", "positional", "neither")
-NEAR, LOSS = 0.2, 0.02  # in units of the distance of the informed minima, and of the loss
+NEAR, LOSS = 0.2, 0.02  # tolerances, in units of the distance of the informed minima, and of the loss
 NAMES = {"adam": "Adam", "gd": "gradient descent", "gamp": "GAMP"}
 
 
 def get_position(result):
-    """(|θ|/σ, σ|m_1|), which is √q times the cosines of the angles with Q* and p_1, and the loss."""
+    """Return (|θ|/σ, σ|m_1|), √q times the cosines of the angles with Q* and p_1, and the loss."""
     values = result.overlaps.scalars()
     return np.array([abs(float(values["theta"])) / SIGMA, abs(float(values["m"])) * SIGMA]), result.train_loss
 
 
 def classify(result, informed):
-    """Which of the informed minima a minimum is like."""
+    """Return the informed minimum that a minimum is close to."""
     if not result.converged:
         return "not converged"
     (at, loss), apart = get_position(result), np.linalg.norm(informed["semantic"][0] - informed["positional"][0])
@@ -46,7 +47,7 @@ def classify(result, informed):
 
 
 def run_trial(d, seed):
-    """One instance: its two informed minima, and where each optimiser ends from one random start."""
+    """Return the two informed minima of one instance, and the end of each optimiser from one random start."""
     data = ga.sample(ga.paper_model(OMEGA), d, ALPHA, seed)
     results = {name: ga.minimize_risk(data, name, "exact", "lbfgs") for name in ("semantic", "positional")}
     informed = {name: get_position(result) for name, result in results.items()}
@@ -73,7 +74,7 @@ def run_trial(d, seed):
 
 
 def count_ends(rows):
-    """Share of each end by d and optimiser, with its interval, and how often it lies below both informed minima."""
+    """Return fractions of the ends by d and optimiser, with intervals, and counts below both informed minima."""
     table = []
     for d in sorted({row["d"] for row in rows}):
         mine = [row for row in rows if row["d"] == d]
@@ -106,7 +107,7 @@ def format_table(table):
 
 
 def draw(rows, table, path):
-    """Shares of the ends, and where in the plane of overlaps all runs end."""
+    """Draw the fractions of the ends, and all ends in the plane of overlaps."""
     sizes = sorted({row["d"] for row in rows})
     colours = COLOURS | {"neither": GREY}
     with figure(path, 2, len(NAMES), (11, 7)) as axes:
@@ -126,7 +127,7 @@ def draw(rows, table, path):
                 got = row[name]
                 axis.plot(got["m"], got["theta"], "o", ms=4, mfc="none", color=colours.get(got["end"], "black"))
             axis.set(xlabel=r"$\sigma |m_1|$", ylabel=r"$|\theta|/\sigma$")
-        axes[0, 0].set_ylabel("share of the runs, 95 % interval")
+        axes[0, 0].set_ylabel("fraction of the runs, 95 % interval")
         draw_legend(axes[0, 0], columns=len(ENDS))
         axes[0, 0].figure.suptitle(
             f"Random starts, ω = {OMEGA:g}, α = {ALPHA:g}. Below, d = {sizes[-1]}: ends; × minima of informed starts"

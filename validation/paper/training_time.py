@@ -1,14 +1,14 @@
-"""The paper's own training, 5000 steps of .15, predicted: how far from its end it stops, along Figure 2's α.
+"""The theory of descent predicts where the paper's training of 5000 steps of .15 stops, along figure 2's α.
 
-On both branches at ω = .3, at training time 750, the product of step and steps: the theory of gradient descent; the
-fixed points of state evolution, where training may end; descents on instances at d = 1000 of both risks, and where
-L-BFGS takes some of them from there; and the means and spreads that the authors published with their code. All but the
-paper's own steps, taken at one point, are fewer and longer ones to the same time.
+Method: on both branches at ω = .3, at training time 750, the product of step and steps: the theory of gradient descent;
+the fixed points of state evolution, where training may end; descents on instances at d = 1000 of both risks, some of
+them continued by L-BFGS; and the means and spreads that the authors published with their code. Except at one point,
+fewer and longer steps reach the same time.
 
-Criterion: longer steps end within .5 % of where the paper's do. Means of descents are within three standard errors and
-half of one instance's spread (an O(1/√d), pooled over α) of the theory at time 750 in the branch's own overlap, ε_t and
-ε_g. So are the published means, within the published spread of one instance, as their number is not known. On the
-semantic branch published θ are more than three spreads off a fixed point somewhere.
+Criterion: longer steps end within .5 % of the paper's steps. Means of descents are within three standard errors and
+half of one instance's spread (an O(1/√d), pooled over α) of the theory at time 750 in the branch's overlap, ε_t and
+ε_g. Published means are within the published spread of one instance, as their number is not known. On the semantic
+branch some published θ is more than three spreads from the fixed point.
 """
 
 from pathlib import Path
@@ -26,20 +26,20 @@ from validation._tools.resumable import run_trials
 
 OMEGA, TIME = 0.3, 750.0
 PUBLISHED = Path(__file__).parent / "_published" / "figure2.csv"
-PAPER, LONGER = 5000, 150  # steps to that time
+PAPER, LONGER = 5000, 150  # numbers of steps to that time
 RISKS = ("exact", "asymptotic")
 OWN = {"semantic": "theta", "positional": "m"}
 KEYS = ("q", "m", "theta", "train_loss", "test_error")
 PATHS, QUICK_PATHS = {"n_paths": 2048, "n_replicas": 5}, {"n_paths": 1280, "n_replicas": 2}
 SIZE = {"d": 1000, "alphas": range(len(land.ALPHAS)), "tried": (5, 10), "slow": 5}
 QUICK = {"d": 300, "alphas": (6, 18), "tried": (6,), "slow": 6}
-SEEDS, ENDS = 2, 1  # of instances, and of those that are followed to their minimum
-SAME = 5e-3  # of ends at one training time
-APART, FEW = 3.0, 5  # spreads between published and fixed points; α, with fewer of which that is not asked for
+SEEDS, ENDS = 2, 1  # number of instances, and of instances that continue to their minimum
+SAME = 5e-3  # relative difference of ends at one training time, at most
+APART, FEW = 3.0, 5  # distance from the fixed points in spreads; number of α from which on it is checked
 
 
 def predict(alpha, branch, n_paths, n_replicas):
-    """The prediction at the end of training and the fixed point, each with its errors; of the latter where it is."""
+    """Return the prediction at the end of training with errors, and the fixed point if it exists."""
     model = ga.paper_model(OMEGA)
     path = ga.trajectory(
         model, alpha, branch, method="gd", lr=TIME / LONGER, n_iter=LONGER, n_paths=n_paths, n_replicas=n_replicas
@@ -57,7 +57,7 @@ def predict(alpha, branch, n_paths, n_replicas):
 
 
 def run_descent(alpha, branch, risk, d, seed, steps, end):
-    """A descent at its end; and, if asked for, where L-BFGS takes it from there."""
+    """Return a descent at its end, and the minimum by L-BFGS from there if `end` is set."""
     data = ga.sample(ga.paper_model(OMEGA), d, alpha, np.random.default_rng([d, seed, round(1e6 * alpha)]))
     run = ga.minimize_risk(data, branch, risk, "gd", lr=TIME / steps, max_iter=steps, tol=0)
     row = {"stopped": _collect(data, run), "gradient": run.gradient_norm}
@@ -74,13 +74,13 @@ def _collect(data, run):
 
 
 def load_published():
-    """Rows of means and spreads by branch and α, from results_mean_standardA.csv of the authors' repository."""
+    """Return rows of means and spreads by branch and α, from results_mean_standardA.csv of the authors' repository."""
     table = np.genfromtxt(PUBLISHED, delimiter=",", names=True, dtype=None, encoding="utf-8")
     return {(row["branch"], round(float(row["alpha"]), 4)): row for row in table}
 
 
 def summarize(branch, alpha, prediction, rows, reference):
-    """What is known at one α of a branch."""
+    """Return all results at one α of a branch."""
     point = {"alpha": alpha, "theory": prediction["told"], "fixed": prediction["fixed"], "status": prediction["status"]}
     for risk in RISKS:
         mine = [row for row in rows if (row["branch"], row["alpha"], row["risk"]) == (branch, alpha, risk)]
@@ -97,7 +97,7 @@ def summarize(branch, alpha, prediction, rows, reference):
 
 
 COLUMNS = {"semantic": ("q", "theta", "train_loss", "test_error"), "positional": ("q", "m", "train_loss", "test_error")}
-SCALED = ("train_loss",)  # divided by α, which they nearly are proportional to
+SCALED = ("train_loss",)  # drawn divided by α, to which they are nearly proportional
 
 
 def draw(numbers, path):
@@ -173,7 +173,7 @@ def main():
 
 
 def compare_steps(paper, rows):
-    """The largest relative difference that long steps make, of q, the branch's own overlap and ε_t."""
+    """Return the largest relative difference that long steps make in q, the branch's overlap and ε_t."""
     differences = []
     for row in paper:
         same = [each for each in rows if all(each[k] == row[k] for k in ("alpha", "branch", "risk", "d", "seed"))]
@@ -183,7 +183,7 @@ def compare_steps(paper, rows):
 
 
 def compute_differences(whole, key, of):
-    """Numbers beside the theory's at time 750 and beside the fixed point's, in units of their room or spread."""
+    """Return differences from the theory at time 750 and from the fixed point, in units of room or spread."""
     table = [point for point in whole if of in point]
     predicted = np.array([point["theory"][key] for point in table])
     fixed = land.to_array([(point["fixed"] or {}).get(key) for point in table])
@@ -207,7 +207,7 @@ def check_criterion(verdict, numbers):
         for of in (*RISKS, "published"):
             for key in (OWN[branch], "train_loss", "test_error"):
                 here, there = (np.abs(each) for each in compute_differences(table, key, of))
-                unit = "of its spread" if of == "published" else "of its room"
+                unit = "of its spread" if of == "published" else "of the allowed deviation"
                 words = f"{branch}, {of}: {land.SYMBOLS[key]} at most {here.max():.2f} {unit} off at time {TIME:g}"
                 off = f"{np.nanmax(there):.2f}" if np.isfinite(there).any() else "–"
                 verdict.check(here.max() <= 1, f"{words}; {off} from the fixed point where there is one")

@@ -1,14 +1,14 @@
 """Gradient descent against GAMP: steps and seconds to the same minimum along the (α, ω) plane, exact risk.
 
-At every point both branches are solved from the informed starts: by GAMP and, in torch, by L-BFGS, to a gradient norm
-of 1e-8; by plain gradient descent as in the paper, step .15, in torch, for at most 5000 steps. The cost of that
-descent is what it takes to come within 1e-4 of GAMP's loss; the gradient after all steps is given, too. All are timed
-one after the other in one process.
+Method: at every point both branches are solved from the informed starts: by GAMP and, in torch, by L-BFGS, to a
+gradient norm of 1e-8; by plain gradient descent as in the paper, step .15, in torch, for at most 5000 steps. The cost
+of that descent is the cost of coming within 1e-4 of GAMP's loss; the gradient after all steps is listed, too. All are
+timed one after the other in one process.
 
-Criterion: where state evolution has the branch and replica symmetry is consistent on it, there is one minimum, and
-GAMP and L-BFGS both end there, their weights within 1e-4 of √d. Elsewhere minima are many, or the branch does not
-exist, and where each ends is a result; on the positional branch GAMP's minimum is not the higher one, to 1e-6, in
-three cases of four.
+Criterion: if state evolution has the branch and replica symmetry is consistent on it, there is one minimum, and GAMP
+and L-BFGS both end there, their weights within 1e-4 of √d. Otherwise there are many minima, or the branch does not
+exist, and the ends are reported; on the positional branch GAMP's minimum is not the higher one, to 1e-6, in three of
+four cases.
 """
 
 import time
@@ -26,7 +26,7 @@ from validation._tools.resumable import run_trials
 ALPHAS, OMEGAS = (0.5, 1.0, 1.5, 2.0), (0.1, 0.2, 0.3, 0.4)
 D, QUICK_D, STEPS, QUICK_STEPS = 1000, 150, 5000, 500
 NEAR, SAME, HIGHER = 1e-4, 1e-4, 1e-6  # relative loss of descent, ‖ΔQ‖/√d of one minimum, relative loss of GAMP
-DEEPER = 0.75  # of the cases on the positional branch
+DEEPER = 0.75  # required fraction of the cases on the positional branch
 
 
 def measure_time(solver, *arguments, **options):
@@ -35,7 +35,7 @@ def measure_time(solver, *arguments, **options):
 
 
 def run_trial(alpha, omega, branch, d, steps, seed):
-    """One instance: every solver's iterations, seconds, loss, gradient and distance to GAMP's minimum."""
+    """Return every solver's iterations, seconds, loss, gradient and distance to GAMP's minimum on one instance."""
     data = ga.sample(ga.paper_model(omega), d, alpha, seed)
     ga.run_gamp(data, branch, "exact", max_iter=2)  # compiles
     ga.minimize_risk(data, branch, "exact", "lbfgs", max_iter=1)  # imports torch
@@ -58,18 +58,18 @@ def run_trial(alpha, omega, branch, d, steps, seed):
 
 
 def compute_excess(row):
-    """The loss of GAMP above that of L-BFGS, relative."""
+    """Return the relative excess of GAMP's loss over L-BFGS's."""
     return row["gamp"]["train_loss"] / row["lbfgs"]["train_loss"] - 1
 
 
 def predict_one_minimum(alpha, omega, branch):
-    """Whether state evolution has the branch, with replica symmetry consistent."""
+    """Return whether state evolution has the branch, with replica symmetry consistent."""
     se = ga.solve_state_evolution(ga.paper_model(omega), alpha, branch, rtol=1e-3, stability=False)
     return {"status": se.status.value, "validity": se.validity, "one": bool(se.converged and se.consistent)}
 
 
 def format_table(rows):
-    """One line for each point and branch."""
+    """Return a line for each point and branch."""
     heads = (
         "α", "ω", "branch", "GAMP, iterations", "s", "L-BFGS, steps", "s", "one minimum", "GAMP's loss above, %",
         "descent, steps to 1e-4 of the loss", "s", "gradient it leaves",
@@ -91,7 +91,7 @@ def format_table(rows):
 
 
 def draw(rows, path):
-    """Seconds of each solver against α, one panel for each ω and branch."""
+    """Draw the seconds of each solver against α, one panel for each ω and branch."""
     omegas = sorted({row["omega"] for row in rows})
     styles = {
         "gamp": ("o-", "GAMP to 1e-8"),

@@ -1,16 +1,16 @@
-"""Speed of GAMP: time of an iteration and to a critical point, memory, and how cost grows.
+"""Speed of GAMP: time of an iteration and to a critical point, memory, and growth of the cost.
 
-All times are ratios of runs that take turns on one machine, with the threads that numba and BLAS are given. With one
-(`NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1`) it is the processor's time, which other work disturbs less. The least of some
-repeats counts, or the median over instances for whole solutions. There is a pause after each X @ Q, because BLAS's
-threads keep the cores busy for a while before they sleep.
+Method: all times are ratios of runs that alternate on one machine, with the threads that numba and BLAS are given. With
+one thread (`NUMBA_NUM_THREADS=1 OMP_NUM_THREADS=1`) they are processor times, which other programs disturb less. The
+minimum of some repeats counts, or the median over instances for whole solutions. There is a pause after each X @ Q,
+because BLAS's threads keep the cores busy for a while before they sleep. Stored parts are not measured again.
 
-Criteria, which are the targets of the project: an iteration takes at most 1.4 times as long as the best `X @ Q` in
-double precision and 1.6 times in single, as the difference of runs of 40 and of 10. By default a critical point takes
-at most half of the evaluations of L-BFGS-B on our own compiled loss and gradient and .6 of the time, and a hundredth
-of that of the paper's torch descent. Time is that until the critical point is reached; what is then found out about
-it, whether it is a minimum above all, is counted "with what is told of the end". At most 1.1 times the data plus the
-state are in memory. Quick sizes only have to be near. Stored parts are not measured again.
+Criteria, the targets of the project: an iteration takes at most 1.4 times as long as the best `X @ Q` in double
+precision and 1.6 times in single precision, as the difference of runs of 40 and of 10 iterations. By default a critical
+point takes at most half of the evaluations of L-BFGS-B on our compiled loss and gradient, .6 of its time, and a
+hundredth of the time of the paper's torch descent. The time ends when the critical point is reached; the later analysis
+of this point, mainly whether it is a minimum, is counted "with the analysis of the end". Memory is at most 1.1 times
+the data plus the state. Quick sizes only have to be close.
 """
 
 import subprocess
@@ -32,14 +32,14 @@ from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_parts
 
 ALPHA, PAUSE = 1.5, 0.03
-# on one thread the time of the processor, so that what else the machine does counts less
+# processor time on one thread, which other programs on the machine disturb less
 clock = time.process_time if numba.config.NUMBA_NUM_THREADS == 1 else time.perf_counter
-SHORT, LONG, RUNS = 10, 40, 3  # iterations of two runs, whose difference is measured, and how often
-IN_CACHE = 16  # rows
+SHORT, LONG, RUNS = 10, 40, 3  # iterations of two runs, whose difference is measured, and number of repeats
+IN_CACHE = 16  # number of rows that fit into the cache
 
 
 def measure_in_turns(tasks, repeats):
-    """Median and minimum of the seconds of each task. Tasks take turns, and each is run once before."""
+    """Return median and minimum of the seconds of each task. Tasks alternate, after one run of each."""
     seconds = {name: [] for name in tasks}
     for turn in range(repeats + 1):
         for name, task in tasks.items():
@@ -52,7 +52,7 @@ def measure_in_turns(tasks, repeats):
 
 
 def build_state(data, branch, n_iter=25):
-    """A state in the middle of a run, its minima held."""
+    """Return a state in the middle of a run, with minima held."""
     state = ga.initial_state(data, initial_weights(data, branch))
     for t in range(n_iter):
         state, _ = gamp_step(data, "asymptotic", state, 0.3, hold=t >= 20)
@@ -60,7 +60,7 @@ def build_state(data, branch, n_iter=25):
 
 
 def measure_iteration(quick):
-    """Time of an iteration over the time of one X @ Q."""
+    """Return the time of an iteration over the time of one X @ Q."""
     d, repeats, rows = 1000 if quick else 4000, 5 if quick else 15, {}
     for dtype in ("float64", "float32"):
         data = ga.sample(ga.paper_model(), d, ALPHA, seed=0, dtype=dtype)
@@ -90,7 +90,7 @@ def measure_iteration(quick):
 
 
 def measure_run(data):
-    """Seconds of an iteration, from two runs of `run_gamp` that differ in their number alone."""
+    """Return the seconds of an iteration, from two runs of `run_gamp` with different numbers of iterations."""
     times = []
     for n_iter in (SHORT, LONG):
         began = clock()
@@ -100,7 +100,7 @@ def measure_run(data):
 
 
 def run_loops(X, Q, repeats):
-    """The loops of a pass by themselves: fields of all rows along Q, and two sums of the rows."""
+    """Run the loops of a pass separately: fields of all rows along Q, and two sums of the rows."""
     columns, sums = np.ascontiguousarray(Q.T, dtype=float), np.zeros((2 * Q.shape[1], len(Q)))
     _run_loops(repeats, X, columns, np.zeros((ROWS.rows, len(columns))), np.ones((ROWS.rows, len(sums))), sums)
 
@@ -117,12 +117,12 @@ def _run_loops(repeats, rows, columns, fields, weights, sums):
 
 
 def run_prox(data, state):
-    """The proximal steps of an iteration alone; a state's centres are near its minimisers."""
+    """Run the proximal steps of an iteration; the centres of the state are near its minimisers."""
     return ga.denoise(data.loss, data.terms("asymptotic").params, state.z - state.D, state.V, state.z, hold=True)
 
 
 def measure_growth(quick):
-    """Seconds of an iteration against d, n, L and r, and exponents."""
+    """Return seconds of an iteration against d, n, L and r, and exponents."""
     base = {"d": 400 if quick else 1000, "n": 6000, "L": 2, "r": 1}
     sizes = {"d": (250, 500, 1000, 2000, 4000), "n": (1500, 3000, 6000, 12000, 24000), "L": (2, 4, 8), "r": (1, 2, 4)}
     if quick:
@@ -140,18 +140,19 @@ def measure_growth(quick):
             held = GampState(state.Q, state.V, state.D, state.z)
             task = {"s": lambda d=data, s=held: gamp_step(d, "asymptotic", s, 0.3, hold=True)}
             medians.append(measure_in_turns(task, 5)["s"][0])
-        slope = np.polyfit(np.log(values[-3:]), np.log(medians[-3:]), 1)[0]  # where fixed costs count least
+        # from the largest sizes, where fixed costs count least
+        slope = np.polyfit(np.log(values[-3:]), np.log(medians[-3:]), 1)[0]
         rows[name] = {"sizes": list(values), "seconds": medians, "exponent": float(slope), "base": base}
     return rows
 
 
 TOL, STEPS = 1e-8, 5000
-INSTANCES = 5  # solved
+INSTANCES = 5  # number of solved instances
 RATIOS = "evaluations", "over_lbfgs", "with_verdict"
 
 
 def run_lbfgs(data, start):
-    """L-BFGS-B until the gradient norm is at most TOL: evaluations, and seconds until then."""
+    """Run L-BFGS-B until the gradient norm is at most TOL; return evaluations and seconds until then."""
     began, row = clock(), {}
 
     class Reached(Exception):
@@ -175,7 +176,7 @@ def run_lbfgs(data, start):
 
 
 def run_message_passing(data, start, **options):
-    """A run, and the seconds until it was at the critical point: what is found out about it there comes after."""
+    """Return a run, and the seconds until it reached the critical point, without its later analysis."""
     began, reached = clock(), []
     run = ga.run_gamp(data, start, "asymptotic", callback=lambda *_: reached.append(clock()), **options)
     whole = clock() - began
@@ -183,7 +184,7 @@ def run_message_passing(data, start, **options):
 
 
 def measure_torch(data, branch, steps):
-    """Seconds of `steps` steps of the paper's descent, without the overheads of starting and ending."""
+    """Return the seconds of `steps` steps of the paper's descent, without the overheads of start and end."""
     times = []
     for n in (2, 2 + steps):
         began = clock()
@@ -193,14 +194,14 @@ def measure_torch(data, branch, steps):
 
 
 def measure_solution(d, quick):
-    """Time to a critical point, beside L-BFGS-B and the paper's descent; medians over instances."""
+    """Return times to a critical point, of L-BFGS-B and of the paper's descent; medians over instances."""
     rows = {}
     for branch in ("semantic", "positional"):
         instances = []
         for seed in range(1 if quick else INSTANCES):
             data = ga.sample(ga.paper_model(), d, ALPHA, seed=seed)
             start = initial_weights(data, branch)
-            ga.run_gamp(data, start, "asymptotic", max_iter=2)  # compiled and imported
+            ga.run_gamp(data, start, "asymptotic", max_iter=2)  # compiles and imports before times are measured
             risk_at(data, start, "asymptotic")
             tasks = {
                 "gamp": lambda data=data, start=start: run_message_passing(data, start),
@@ -249,7 +250,7 @@ PARTS = {
     "an iteration": "held",
     "with global minima": "global",
 }
-ITERATION = {"float64": 1.4, "float32": 1.6}  # targets
+ITERATION = {"float64": 1.4, "float32": 1.6}  # targets of an iteration over one X @ Q
 TICKS = tuple(lead * 10**power for power in range(6) for lead in (1, 2, 5))  # ms
 
 
@@ -279,7 +280,7 @@ def _label(value):
 
 
 def format_table(numbers):
-    """The lines of the docs' table."""
+    """Return the lines of the manual's table."""
     lines = ["| measured | reached | target |", "|---|---|---|"]
     for dtype, row in numbers.get("iteration", {}).items():
         least, limit = row["least"], ITERATION[dtype]
@@ -294,7 +295,7 @@ def format_table(numbers):
             where, each = f"d = {row['d']}, {branch}", [one["over_lbfgs"] for one in row["instances"]]
             lines.append(f"| evaluations of GAMP over L-BFGS-B, {where} | {row['evaluations']:.2f} ({counts}) | 0.5 |")
             spread = f"{min(each):.2f} to {max(each):.2f} in {len(each)} instances; {row['with_verdict']:.2f} with"
-            text = f"{row['over_lbfgs']:.2f} ({spread} what is told of the end)"
+            text = f"{row['over_lbfgs']:.2f} ({spread} the analysis of the end)"
             lines.append(f"| time of GAMP over L-BFGS-B, {where} | {text} | 0.6 |")
             lines.append(f"| torch descent over GAMP, {where} | {row['torch_over']:.0f} | 100 |")
     for name, row in numbers.get("memory", {}).items():
@@ -320,7 +321,7 @@ print((peak() - before) / data.tokens.nbytes, (state.Q.nbytes + 3 * state.D.nbyt
 
 
 def measure_memory(quick):
-    """Peak resident memory of sampling and a run, over the size of the tokens."""
+    """Return the peak resident memory of sampling and a run, over the size of the tokens."""
     rows, d = {}, 1000 if quick else 4000
     for dtype in ("float64", "float32"):
         for mode in ("damped", "accelerated"):

@@ -1,13 +1,13 @@
-"""What a believed error costs: leave-one-out beside the run it judges, and a path of 20 λ beside runs.
+"""Leave-one-out errors take at most as long as a run from eight starts, a path of 20 λ at most seven of these runs.
 
-In processor time: at each size, one after the other and alternating, the best of several: `run_gamp` from one start
-and from eight, as `gamp-attention fit` runs it; leave-one-out errors by default, which factor the Hessian at these
-sizes and refit 64 samples unless the formula is exact; the formula alone; cavity fields, corrected by refits; the
-training along a path of 20 λ, and the path with its errors. The best is taken as other programs on the machine only add
-time.
+Method: processor times at each size, one after the other and alternating, the minimum of several: `run_gamp` from one
+start and from eight, as `gamp-attention fit` runs it; leave-one-out errors by default, which factor the Hessian at
+these sizes and refit 64 samples unless the formula is exact; the formula without refits; cavity fields, corrected by
+refits; the training along a path of 20 λ, and the path with its errors. The minimum is taken as other programs on the
+machine only add time.
 
 Criterion: leave-one-out errors by default take at most as long as a run from eight starts; the path of 20 values takes
-at most as long as 7 of these runs, and its errors at most as long as 2.5 beyond the training.
+at most as long as 7 of these runs, and its errors at most as long as 2.5 in addition to the training.
 """
 
 import time
@@ -34,7 +34,7 @@ def measure_seconds(function):
 
 
 def measure(problem, d, repeats, with_path):
-    """Least processor time of each, on one instance."""
+    """Return the minimum processor time of each task, on one instance."""
     make, alpha = PROBLEMS[problem]
     data = ga.sample(make(), d=d, alpha=alpha, seed=0)
     gamp = ga.run_gamp(data, "spectral")

@@ -1,4 +1,6 @@
-"""Time of one proximal solve, L = 2, r = 1, one thread, beside scipy's BFGS on the same problems.
+"""A proximal solve takes at most 2 µs, and scipy's BFGS at least 100 times as long.
+
+Method: L = 2, r = 1, one thread; global and held minima, and scipy's BFGS on the same problems.
 
 Criterion: in the convex case a solve takes at most 2 µs (1.3 to 1.6 were measured), and scipy at least 100 times as
 long.

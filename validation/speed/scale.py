@@ -1,10 +1,10 @@
-"""Beyond memory: tokens on the disk, drawn anew at every pass, or on the workers of a dask cluster.
+"""Data beyond memory: tokens on disk, drawn again at every pass, or on the workers of a dask cluster.
 
 Criteria. Out of core, in a process whose memory is capped at a quarter of the data, an iteration takes at most 1.5
 times as long as reading the file once. Two dask workers find the Q of one process to 1e-10, also if one of them is
-killed on the way. Drawn anew, d = 50 000 and n = 75 000 take at most 2 GB. The time of such an iteration is reported,
-and where the run is after `-- --iterations N`. Finished parts, and the iterations of the largest run, are kept, and an
-interrupted script goes on.
+killed during the run. Drawn again at every pass, d = 50 000 and n = 75 000 take at most 2 GB. The time of such an
+iteration is reported, and the state of the run after `-- --iterations N`. Finished parts, and the iterations of the
+largest run, are stored, and an interrupted script resumes.
 """
 
 import json
@@ -32,7 +32,7 @@ from gamp_attention.data.stores import BLOCK_BYTES, FileTokens
 path, d, repeats = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 model = ga.paper_model()
 small = ga.sample(model, 60, 1.5, seed=0, storage="none")
-gamp_step(small, "asymptotic", ga.initial_state(small, small.Q_star), 0.3)  # compiled
+gamp_step(small, "asymptotic", ga.initial_state(small, small.Q_star), 0.3)  # compiles the kernels
 data = ga.sample(model, d, 1.5, seed=0, storage=path)
 used = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
 limit = used + data.tokens.nbytes // 4
@@ -97,13 +97,13 @@ print(json.dumps({"d": d, "n": data.n_samples, "bytes": data.tokens.nbytes, "pea
 
 
 def run_child(code, *arguments):
-    """The last line that a script prints, as JSON; its standard error goes to ours."""
+    """Return the last line that a script prints, as JSON; its standard error is passed on."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1])
 
 
 def measure_out_of_core(quick):
-    """An iteration over a file, beside reading it; from the disk, and from the system's cache."""
+    """Return the times of an iteration over a file and of reading it, from the disk and from the system's cache."""
     with tempfile.TemporaryDirectory() as folder:
         measured = run_child(OUT_OF_CORE, Path(folder) / "tokens.npy", 3000 if quick else 8000, 3 if quick else 5)
     return measured | {
@@ -112,7 +112,7 @@ def measure_out_of_core(quick):
 
 
 def compare_distributed(quick):
-    """The same run in one process, on two workers, and on two of which one is killed."""
+    """Return the same run in one process, on two workers, and on two workers of which one is killed."""
     from distributed import Client, LocalCluster
 
     d = 300 if quick else 2000
@@ -144,7 +144,7 @@ def compare_distributed(quick):
 
 
 def format_table(numbers):
-    """The lines of the docs' table."""
+    """Return the lines of the manual's table."""
     lines = ["| measured | reached | target |", "|---|---|---|"]
     core = numbers["out of core"]
     size = f"{core['bytes'] / 1e9:.1f} GB, memory capped at a quarter"
@@ -167,7 +167,7 @@ def format_table(numbers):
 
 
 def main():
-    most = {"type": int, "default": 60, "help": "of the run that draws its tokens anew (default 60)"}
+    most = {"type": int, "default": 60, "help": "iterations of the run that draws its tokens again (default 60)"}
     args = options(__doc__, iterations=most)
     verdict = Verdict("scale", args)
     folder = verdict.path("_runs")

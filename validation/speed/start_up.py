@@ -1,16 +1,14 @@
-"""What the first and the second process that run a model wait for: compilation, which is kept on the disk.
+"""A second process compiles nothing, whatever the model; the package is imported within a second.
 
-Every model runs in two processes, one after the other, with an empty cache folder of their own: message passing, a
-trajectory, a fixed point of state evolution. numba reports what it compiles. Seconds go from the start of the process
-to the end of message passing.
+Method: every model runs in two processes, one after the other, with a separate empty cache folder: message passing, a
+trajectory, a fixed point of state evolution. numba reports what it compiles. Seconds are from the start of the process
+to the end of message passing. With --base PATH, comparisons of several models run in one process, and at the same time
+in a process of another checkout, each with an empty cache: processor time of compilation, whose ratio hardly depends on
+other programs on the machine. The checkout of the stored comparison is db457ef.
 
-With --base PATH, comparisons of several models run in one process, and at the same time in one of another checkout,
-each with an empty cache: processor time of compilation, whose ratio is about the same whatever else the machine does.
-The checkout that issue 20 starts from is db457ef.
-
-Criterion: the second process compiles nothing, whatever the model, also with a user's losses, maps and penalties. The
-package is imported within a second, the best of a few times. A first comparison compiles for at most .3 of the time
-that it does in the other checkout; that of another attention model, or with another penalty or loss, for at most 3 s.
+Criterion: the second process compiles nothing for any model, including user-defined losses, maps and penalties. The
+package is imported within a second, the minimum of a few times. A first comparison compiles for at most .3 of the time
+of the other checkout; a comparison of another attention model, or with another penalty or loss, for at most 3 s.
 """
 
 import subprocess
@@ -65,7 +63,7 @@ print(sum(e.is_start for _, e in recorder.buffer), ready)
 
 
 def run_process(model, folder):
-    """Functions compiled by a process, and seconds until message passing was done."""
+    """Return the number of functions compiled by a process, and seconds until message passing was done."""
     began = time.time()
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, model], capture_output=True, text=True, cwd=ROOT.parent,
@@ -78,7 +76,7 @@ def run_process(model, folder):
 
 
 def compare_compilation(base, verdict, lines):
-    """What comparisons compile here and in another checkout; adds a table to lines of Markdown."""
+    """Return what comparisons compile here and in another checkout, and add a table to lines of Markdown."""
     before, now = run_side_by_side(base, Path(__file__).with_name("_compile_times.py"))
     lines += [
         "",
@@ -97,7 +95,7 @@ def compare_compilation(base, verdict, lines):
 
 
 def measure_import(times=5):
-    """Seconds that the import of the package adds to a process that does nothing, the best of a few times."""
+    """Return the seconds that the import of the package adds to an empty process, the minimum of a few times."""
     least = []
     for code in ("pass", "import gamp_attention"):
         took = []

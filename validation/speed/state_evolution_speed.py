@@ -1,20 +1,17 @@
-"""Speed of one evaluation of the channel's averages, beside scipy's BFGS at every node of a Gauss-Hermite rule.
+"""State evolution's averages are at least 500 times faster than scipy's BFGS at every node of a Gauss-Hermite rule.
 
-The baseline is what one writes down from the equations: for each of the four averages m̂, q̂, θ̂ and V̂ a product rule
-of 12 × 12 Gauss-Hermite points in each token's plane (ω̃_l, y_l), and scipy's BFGS on the proximal objective at every
-node. That would take minutes, so its time is measured on a random sample of nodes and scaled up. Its accuracy is found
-with our own denoiser at all of its nodes.
+Method: the baseline is a direct implementation of the equations: for each of the four averages m̂, q̂, θ̂ and V̂ a
+product rule of 12 × 12 Gauss-Hermite points in each token's plane (ω̃_l, y_l), and scipy's BFGS on the proximal
+objective at every node. That would take minutes, so its time is measured on a random sample of nodes and scaled up. Its
+accuracy is found with our denoiser at all of its nodes. Processor times against the accuracy, the tokens and the
+columns are drawn, with their exponents.
 
-Criterion: at equal or better accuracy the split rule is at least 500 times faster, both branches, one run, one
-machine, after compilation.
-
-Processor times against the accuracy, the tokens and the columns are drawn, with their exponents.
-
-Randomised points reach 1e-3 on semantic branches within 10 s for three tokens and for two columns of student and
-teacher, within 30 s for four tokens.
+Criterion: at equal or better accuracy the split rule is at least 500 times faster, on both branches, in one run on one
+machine, after compilation. Randomised points reach 1e-3 on semantic branches within 10 s for three tokens and for two
+columns of student and teacher, within 30 s for four tokens.
 
 With --base PATH whole solutions, a column of the phase diagram, its boundaries and three tokens are timed in another
-checkout of the package, side by side. Beside db457ef no ratio of CPU times may be above those in `LIMITS`.
+checkout of the package, side by side. Relative to db457ef no ratio of CPU times may be above `LIMITS`.
 """
 
 import time
@@ -32,13 +29,13 @@ from validation._tools.checkouts import BASE, run_side_by_side
 from validation._tools.report import Verdict, options
 from validation.speed.gamp_speed import draw_growth
 
-ACCURACIES = {  # 1/rtol: model, α, branch and values; the last ones tell the exponent
+ACCURACIES = {  # model, α, branch and values of 1/rtol; the last values determine the exponent
     "1/rtol, split rule, semantic": (ga.paper_model(0.3), 1.5, "semantic", (1e2, 1e3, 1e4, 1e5, 1e6)),
     "1/rtol, split rule, positional": (ga.paper_model(0.3), 1.5, "positional", (1e2, 1e3, 1e4, 1e5)),
     "1/rtol, points, three tokens": (ga.attention_model(3), 1.5, "semantic", (1e2, 5e2, 1e3, 2e3)),
     "1/rtol, points, two columns": (ga.attention_model(2, 2, 2), 2.0, "semantic", (1e2, 2e2, 4e2, 8e2)),
 }
-SIZES = {  # of one average over 8 × 1024 points
+SIZES = {  # tokens and columns of one average over 8 × 1024 points
     "L, an average by points": {L: (L, 1) for L in (2, 3, 4, 6, 8)},
     "r = t, an average by points": {r: (2, r) for r in (1, 2, 3)},
 }
@@ -46,7 +43,7 @@ RULE = SobolRule(1024, 8)
 
 
 def measure_growth(quick):
-    """Seconds of solutions and exponents, by what is varied."""
+    """Return seconds of solutions and exponents, by the varied quantity."""
     rows = {}
     for name, (model, alpha, branch, values) in ACCURACIES.items():
         chosen = values[:2] if quick else values
@@ -59,7 +56,7 @@ def measure_growth(quick):
 
 
 def _measure_solution(model, alpha, branch, rtol):
-    """Processor time of a solution, after compilation."""
+    """Return the processor time of a solution, after compilation."""
     ga.solve_state_evolution(model, alpha, branch, rtol=0.1, stability=False)
     began = time.process_time()
     se = ga.solve_state_evolution(model, alpha, branch, rtol=rtol, stability=False)
@@ -68,7 +65,7 @@ def _measure_solution(model, alpha, branch, rtol):
 
 
 def _measure_average(n_tokens, rank):
-    """Processor time of one average by points, the least of three."""
+    """Return the processor time of one average by points, the minimum of three."""
     one = np.tile(np.eye(rank), (n_tokens, 1, 1))
     at = ga.Overlaps(0.15 * one, np.zeros((n_tokens, rank)), 0.17 * one, 12.0 * one)
     channel, times = Channel(ga.attention_model(n_tokens, rank, rank), at), []
@@ -80,13 +77,14 @@ def _measure_average(n_tokens, rank):
 
 
 def _fit_exponent(values, seconds):
-    slope = np.polyfit(np.log(values[-3:]), np.log(seconds[-3:]), 1)[0]  # where fixed costs count least
+    # from the largest sizes, where fixed costs count least
+    slope = np.polyfit(np.log(values[-3:]), np.log(seconds[-3:]), 1)[0]
     return {"sizes": list(values), "seconds": seconds, "exponent": float(slope)}
 
 
 NODES, AVERAGES = 12, 4
 SCRIPT = Path(__file__).with_name("_state_evolution_times.py")
-BY_POINTS = {  # model, α and seconds
+BY_POINTS = {  # model, α and largest seconds
     "three tokens": (ga.attention_model(3), 1.5, 10.0),
     "four tokens": (ga.attention_model(4), 1.5, 30.0),
     "two columns": (ga.attention_model(2, 2, 2), 2.0, 10.0),
@@ -95,7 +93,7 @@ LIMITS = {"semantic 1e-4": 0.37, "positional 1e-4": 0.37, "diagram": 0.36, "boun
 
 
 def build_baseline_rule():
-    """White nodes (12⁴, 4) and weights of the product rule."""
+    """Return white nodes (12⁴, 4) and weights of the product rule."""
     x, w = np.polynomial.hermite_e.hermegauss(NODES)
     grids = np.meshgrid(x, x, x, x, indexing="ij")
     weights = np.einsum("i,j,k,l->ijkl", w, w, w, w).ravel()
@@ -103,7 +101,7 @@ def build_baseline_rule():
 
 
 def evaluate_objective(z, omega, V, T, rho):
-    """½ Σ (z−ω)²/V + ½ Tr S ρ Sᵀ − Tr S ρ Tᵀ, from the equations."""
+    """Return ½ Σ (z−ω)²/V + ½ Tr S ρ Sᵀ − Tr S ρ Tᵀ, as in the equations."""
     scores = np.outer(z, z)
     S = np.exp(scores - scores.max(axis=1, keepdims=True))
     S /= S.sum(axis=1, keepdims=True)
@@ -149,7 +147,7 @@ def main():
             }
 
         rough_error = error(rough)
-        for level in range(4):  # the coarsest level that is as accurate
+        for level in range(4):  # the coarsest level that is at least as accurate
             rule = SplitRule(level)
             our_error = error(conjugates(model, alpha, o, rule.moments(channel)[0]))
             if max(our_error.values()) <= max(rough_error.values()):
@@ -186,7 +184,7 @@ def main():
 
 
 def compare_checkouts(verdict, base, quick):
-    """CPU seconds in another checkout and in this one."""
+    """Return CPU seconds in another checkout and in this one."""
     rows = {}
     for old, new in zip(*run_side_by_side(base, SCRIPT, *["quick"] * quick), strict=True):
         name, ratio = old["name"], new["seconds"] / old["seconds"]
@@ -197,7 +195,7 @@ def compare_checkouts(verdict, base, quick):
 
 
 def check_accuracies(verdict, model, alpha, numbers, quick):
-    """Accuracy against time of whole solutions."""
+    """Check accuracy and time of whole solutions."""
     asked = [("semantic", 1e-4, 1.0), ("positional", 1e-4, 1.0)]
     if not quick:
         asked += [("semantic", 1e-8, 60.0), ("positional", 1e-6, 60.0)]
@@ -220,7 +218,7 @@ def check_accuracies(verdict, model, alpha, numbers, quick):
 
 
 def check_points(verdict, numbers, quick):
-    """Times to an accuracy where only randomised points are affordable."""
+    """Check the times to an accuracy for problems that need randomised points."""
     for name, (model, alpha, limit) in BY_POINTS.items():
         ga.solve_state_evolution(model, alpha, rtol=0.1, stability=False)  # compiles
         rtol = 1e-2 if quick else 1e-3

@@ -22,7 +22,7 @@ LINES = (
 
 
 def format_mean(statistics, scale=1e3):
-    """A mean with its standard error."""
+    """Format a mean with its standard error."""
     return plus_minus(*(np.nan if statistics[key] is None else scale * statistics[key] for key in ("mean", "error")))
 
 
@@ -31,7 +31,7 @@ def select_slice(result, of="cells"):
 
 
 def get_prediction(result, alpha, branch, key):
-    """What state evolution says at the slice, NaN where it was not asked or has no such branch."""
+    """Return the prediction of state evolution at the slice; NaN if it was not computed or has no such branch."""
     for theory in result["theory"]:
         if (theory["alpha"], theory["branch"]) == (alpha, branch) and theory["solved"]:
             return float(theory["train_loss"] if key == "train_loss" else theory["order"][key])
@@ -39,7 +39,7 @@ def get_prediction(result, alpha, branch, key):
 
 
 def format_table(result):
-    """The slice, one line for each α and start; and α_c at all ω."""
+    """Return the slice with a line for each α and start, and α_c at all ω."""
     heads = [f"{what} | state evolution" for what in ("10³ ε_t", "semantic order", "positional order")]
     lines = [
         f"{result['title']}, ω = {result['slice']:g}, d = {result['size']['d']}", "",
@@ -69,7 +69,7 @@ def format_table(result):
 
 
 def draw(result, path):
-    """The plane, and losses and order parameters along the slice."""
+    """Draw the plane, and losses and order parameters along the slice."""
     with figure(path, 1, 3, (14, 4.8)) as axes:
         plane, losses, orders = axes[0]
         draw_plane(result, plane)
@@ -87,7 +87,7 @@ def draw(result, path):
 
 
 def draw_plane(result, axis):
-    """Δε_t, or where minima are of both kinds the difference of the order parameters of the deepest."""
+    """Draw Δε_t, or the difference of the order parameters of the deepest minimum if minima are of both kinds."""
     colours = build_branch_colormap(missing="#DDDDDD")
     from matplotlib.colors import CenteredNorm
 
@@ -106,10 +106,8 @@ def draw_plane(result, axis):
         omegas, alphas, np.ma.masked_invalid(values), cmap=colours, norm=CenteredNorm(), shading="nearest"
     )
     axis.figure.colorbar(mesh, ax=axis, label=SHORT if result["kinds"] else " − ".join(ORDERS.values()))
-    axis.set_title(
-        r"$\Delta\varepsilon_t$; grey: one branch left, dots its kind" if result["kinds"] else "the deepest minimum",
-        fontsize=10,
-    )
+    title = r"$\Delta\varepsilon_t$; grey: only one branch, dots show its kind"
+    axis.set_title(title if result["kinds"] else "the deepest minimum", fontsize=10)
     for name, label, style in LINES:
         line = result["lines"].get(name.format(name=result["architecture"], d=result["size"]["d"]), [])
         entries = [to_array([each[key] for key in ("omega", "alpha_c", "alpha_c_error")]) for each in line]
@@ -123,20 +121,20 @@ def draw_plane(result, axis):
 
 
 def draw_points(axis, means, scale, **style):
-    """Means with bars of two standard errors, from pairs of α and statistics."""
+    """Draw means with bars of two standard errors, from pairs of α and statistics."""
     rows = to_array([[alpha, entry["mean"], entry["error"]] for alpha, entry in means])
     alphas, values, errors = rows.reshape(-1, 3).T
     axis.errorbar(alphas, scale * values, 2 * scale * errors, capsize=2, ms=4.5, lw=1, **style)
 
 
 def draw_curve(axis, result, branch, key, scale, **style):
-    """State evolution along the slice."""
+    """Draw state evolution along the slice."""
     alphas = result["size"]["predicted"]
     axis.plot(alphas, [scale * get_prediction(result, alpha, branch, key) for alpha in alphas], "x-", ms=4, **style)
 
 
 def draw_difference(result, axis):
-    """Δε_t along the slice where half of the instances keep both branches, beside that of the paper's model."""
+    """Draw Δε_t along the slice, if half of the instances keep both branches, and Δε_t of the paper's model."""
     for of, colour, label in (("cells", DARK, result["title"]), ("paper", GREY, "the paper's model")):
         cells = [cell for cell in select_slice(result, of) if cell["pairs"] >= cell["instances"] / 2]
         means = [(cell["alpha"], cell["difference"]) for cell in cells]
@@ -151,7 +149,7 @@ def draw_difference(result, axis):
 
 
 def draw_losses(result, axis):
-    """Training losses along the slice: all starts, and the minima of the paper's model."""
+    """Draw training losses along the slice: all starts, and the minima of the paper's model."""
     for start, marker in zip(result["starts"], "^vo+x", strict=True):
         means = [(cell["alpha"], cell["starts"][start]["train_loss"]) for cell in select_slice(result)]
         style = {"color": COLOURS.get(start.split()[-1], DARK), "mfc": "white" if start in COLOURS else DARK}
@@ -165,7 +163,7 @@ def draw_losses(result, axis):
 
 
 def draw_orders(result, axis):
-    """Order parameters along the slice, each where half of the runs stay on its branch, or both of the mixed start."""
+    """Draw order parameters along the slice, for branches that half of the runs keep, or both of the mixed start."""
     for kind, label in ORDERS.items():
         branch = kind if result["kinds"] else "mixed"
         cells = [(cell["alpha"], cell["instances"], cell["starts"][branch]) for cell in select_slice(result)]

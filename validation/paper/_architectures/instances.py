@@ -1,7 +1,17 @@
-"""The architectures of Appendix E.3: their models, starts and descents at finite d.
+"""The architectures of appendix E.3: their models, starts and descents at finite d.
 
-Order parameters are σ|QᵀQ*|/d (semantic) and σ|Qᵀp_1|/√d (positional), norms over the columns of Q: √q times the
-cosines of the angles of Q with Q* and p_1, where Q is one column.
+Order parameters are σ|QᵀQ*|/d (semantic) and σ|Qᵀp_1|/√d (positional), norms over the columns of Q: for one column √q
+times the cosines of the angles of Q with Q* and p_1.
+
+Two correlated tokens, E[x_1 x_2ᵀ] = c σ² I, are treated as two independent ones: the problem in rotated tokens u = R x.
+R maps them to sum and difference, of variances (1 ± c) σ², and R² = 1. As ‖T x − S (x + p)‖ is the norm of R T R u − R
+S R (u + R p), the problem is one of the package's general models: uncorrelated tokens, teacher R T[R y] R and attention
+map R S[R z] R, with the same weights Q. So message passing and state evolution cover it exactly.
+
+The layer with a trainable low-rank value matrix is S[(x+p)Q/√d] (x+p) (1 + U Wᵀ). The targets are vectors of R^d, so a
+value matrix of low rank could fit none of them: it is added to the identity. U and W have the ridge λ of Q. A spike UWᵀ
+of norm O(1) costs λ O(1) of a risk of order d, and gains as much: for d → ∞ neither losses nor transitions change at
+leading order, and the prediction is state evolution of the paper's model.
 """
 
 from collections.abc import Callable
@@ -24,7 +34,7 @@ R = np.array([[HALF, HALF], [HALF, -HALF]])
 
 @ga.register_attention
 class RotatedSoftmax(NamedTuple):
-    """R S[R z] R, with S the tied softmax of two tokens."""
+    """Attention map R S[R z] R, with S the tied softmax of two tokens."""
 
     even = True
     rotations = True
@@ -46,18 +56,18 @@ class RotatedSoftmax(NamedTuple):
 
 @dataclass(frozen=True)
 class RotatedTeacher:
-    """R T[R y] R, for the teacher T of eq. (16)."""
+    """Teacher map R T[R y] R, for the teacher T of equation (16)."""
 
     teacher: ga.SoftmaxTeacher
     even = True
 
     def __call__(self, u):
-        """Matrices (..., 2, 2) of teacher fields (..., 2, t)."""
+        """Return matrices (..., 2, 2) of teacher fields (..., 2, t)."""
         return R @ self.teacher(R @ u) @ R
 
 
 def build_correlated_model(omega, sigma=0.5):
-    """The paper's model with correlated tokens, in turned tokens."""
+    """Return the paper's model with correlated tokens, in rotated tokens."""
     plain = ga.paper_model(omega, sigma)
     return ga.attention_model(
         sigma=sigma * np.sqrt([1 + CORRELATION, 1 - CORRELATION]), tau=R @ plain.coordinates.tau[0],
@@ -66,19 +76,19 @@ def build_correlated_model(omega, sigma=0.5):
 
 
 def rotate_back(data):
-    """The same samples as own arrays of the correlated tokens, for the ordinary layer."""
+    """Return the samples as arrays of the correlated tokens, for the ordinary layer."""
     tokens = np.einsum("lk,nkd->nld", R, data.tokens)
     outputs = np.einsum("lk,nkd->nld", R, data.outputs)
     return ga.Dataset(tokens, outputs, R @ data.positions, data.lam)
 
 
 VALUE_RANK = 1
-START = 0.1  # size of U and W
+START = 0.1  # norm of the columns of U and W at the start
 MAX_ITER, TOL = 5000, 1e-8
 
 
 class ValueDescent(NamedTuple):
-    """Outcome; the gradient norm is ‖∇R‖/(λ√d) in all weights, and spike that of UWᵀ."""
+    """Outcome of a descent; the gradient norm is ‖∇R‖/(λ√d) in all weights, the spike the norm of UWᵀ."""
 
     status: Status
     n_iter: int
@@ -89,7 +99,7 @@ class ValueDescent(NamedTuple):
 
 
 def descend_with_values(data, start, seed):
-    """L-BFGS in Q from given weights, and in U and W from small random ones, on the exact risk of the layer itself."""
+    """Run L-BFGS in Q from given weights, and in U and W from small random ones, on the layer's exact risk."""
     d, r = start.shape
     small = START / sqrt(d) * np.random.default_rng([seed, 11]).standard_normal((d, 2 * VALUE_RANK))
     weights = torch.tensor(np.concatenate([start, small], axis=1), requires_grad=True)
@@ -112,10 +122,10 @@ def descend_with_values(data, start, seed):
 
 
 SIGMA = 0.5
-SLICE = 0.3  # ω with more instances, GAMP and state evolution
-NOISE = 0.1  # of every column of the rank-2 starts
+SLICE = 0.3  # ω with more instances, with GAMP and with state evolution
+NOISE = 0.1  # standard deviation of the noise of the rank-2 starts
 ORDERS = ("semantic", "positional")
-EQUAL = ("equal semantic", "equal positional")  # rank-2 starts with both columns of the kind, without noise
+EQUAL = ("equal semantic", "equal positional")  # rank-2 starts with two equal columns, without noise
 GAMP_ITERATIONS = 600
 
 
@@ -126,11 +136,11 @@ class Architecture:
     Attributes
     ----------
     title : for pictures and tables.
-    model : the model at a given ω, whose state evolution is the prediction.
+    model : function that returns the model at a given ω; its state evolution is the prediction.
     starts : names of the starts.
     rtol : accuracy of its state evolution.
-    arrays : the samples as descents take them, where that is not as they are drawn.
-    descend : another descent than `minimize_risk`, with what it returns.
+    arrays : function that returns the samples for descents, if they differ from the drawn ones.
+    descend : another descent than `minimize_risk`, with the attributes of its result.
     message_passing : whether GAMP runs on its samples.
     """
 
@@ -161,7 +171,7 @@ ARCHITECTURES = {
 
 
 def build_start(data, name):
-    """Weights (d, r) of a start; with tied weights of rank 2, both columns of one kind, or one of each, plus noise."""
+    """Return the weights (d, r) of a start; with tied weights of rank 2 both columns, of one or both kinds, have noise."""
     if data.rank == 1 or not data.student.tied:
         return initial_weights(data, name)
     column = {order: initial_weights(data, order)[:, 0] for order in ORDERS}
@@ -171,7 +181,7 @@ def build_start(data, name):
 
 
 def compute_order_parameters(Q, Q_star, position):
-    """The semantic and the positional one, of weights (d, r)."""
+    """Return the semantic and the positional order parameter of weights (d, r)."""
     d = len(Q)
     return {
         "semantic": float(SIGMA * np.linalg.norm(Q.T @ Q_star) / d),
@@ -180,14 +190,14 @@ def compute_order_parameters(Q, Q_star, position):
 
 
 def compute_layer_loss(data, Q):
-    """ε_t of the layer as it is written in eq. (2) and (3), without the package's risk."""
+    """Return ε_t of the layer as written in equations (2) and (3), without the package's risk."""
     seen, d = data.tokens + data.positions, len(Q)
     off = data.outputs - data.student(seen @ Q / np.sqrt(d)) @ seen
     return float((off**2).sum() / (2 * d) + 0.5 * data.lam * (Q**2).sum()) / d
 
 
 def descents(architecture, omega, alpha, d, seed, gamp):
-    """One instance: where descents from all starts end on the exact risk; and GAMP, if asked for."""
+    """Run descents from all starts on one instance with the exact risk, and GAMP if `gamp` is set."""
     which = ARCHITECTURES[architecture]
     data = ga.sample(which.model(omega), d, alpha, seed)
     layer = which.arrays(data)

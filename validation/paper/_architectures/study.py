@@ -1,4 +1,8 @@
-"""One architecture over the (α, ω) plane beside the paper's model on the same samples, and its state evolution."""
+"""Study of one architecture over the (α, ω) plane, with the paper's model on the same samples and state evolution.
+
+Instances are averaged over cells of the plane; criteria that all architectures have are in `check_common`, further ones
+in the scripts.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,17 +23,19 @@ KEYS = ("train_loss", *ORDERS)
 
 
 def get_branch(end):
-    """The kind of solution: the direction, Q* or p_1, that the weights make the smaller angle with."""
+    """Return the kind of solution: the direction, Q* or p_1, with the smaller angle to the weights."""
     return max(ORDERS, key=lambda name: end["order"][name])
 
 
 def is_on_branch(end, start):
-    """Whether a descent ended at zero gradient, and on the branch that its start is named after, if that is a kind."""
+    """Return whether a descent ended at zero gradient, on the branch that its start names."""
     return end["status"] in ENDED and (start not in ORDERS or get_branch(end) == start)
 
 
 def summarize_cell(rows, starts, kinds=True):
-    """Statistics of the instances of one (α, ω); runs that left their branch are left out, if there are branches."""
+    """Return statistics of the instances of one (α, ω); runs that left their branch are excluded, if there are
+    branches.
+    """
     ends = {name: [row[name] for row in rows] for name in starts}
     kept = {
         name: [is_on_branch(end, name) if kinds else end["status"] in ENDED for end in ends[name]] for name in starts
@@ -52,7 +58,7 @@ def summarize_cell(rows, starts, kinds=True):
 
 
 def summarize_gamp(ends):
-    """In how many instances GAMP was run and ended at zero gradient, and its loss relative to that of the descent."""
+    """Return how many GAMP runs ended at zero gradient, and their loss relative to the descent's."""
     runs = [end for end in ends if end.get("gamp")]
     ended = [end["gamp"]["train_loss"] / end["train_loss"] - 1 for end in runs if end["gamp"]["converged"]]
     return {
@@ -63,7 +69,7 @@ def summarize_gamp(ends):
 
 
 def compute_differences(rows):
-    """ε_t(positional) − ε_t(semantic) of the instances in which both starts ended on their branches."""
+    """Return ε_t(positional) − ε_t(semantic) of the instances in which both starts ended on their branches."""
     return [
         row["positional"]["train_loss"] - row["semantic"]["train_loss"]
         for row in rows
@@ -72,15 +78,15 @@ def compute_differences(rows):
 
 
 def group_by_alpha(rows, omega):
-    """Instances at one ω, for each α."""
+    """Return the instances at one ω, by α."""
     mine = [row for row in rows if row["omega"] == omega]
     return {alpha: [row for row in mine if row["alpha"] == alpha] for alpha in sorted({row["alpha"] for row in mine})}
 
 
 def find_finite_crossing(rows, omega):
-    """α_c of the mean Δε_t at one ω with its standard error, from resampled instances; None where there is no sign.
+    """Return α_c of the mean Δε_t at one ω and its error by resampling; None without a change of sign.
 
-    Only α at which at least half of the instances keep both branches.
+    Only α at which at least half of the instances keep both branches count.
     """
     values = {alpha: compute_differences(part) for alpha, part in group_by_alpha(rows, omega).items()}
     wanted = {alpha: len(part) / 2 for alpha, part in group_by_alpha(rows, omega).items()}
@@ -99,43 +105,43 @@ def find_finite_crossing(rows, omega):
 
 
 def find_root(alphas, values):
-    """The last α at which a monotone interpolation changes from negative to positive, if there is one."""
+    """Return the last α at which a monotone interpolation changes from negative to positive, or None."""
     curve = PchipInterpolator(alphas, values)
     roots = [x for x in curve.roots(extrapolate=False) if curve(x, 1) > 0]
     return float(roots[-1]) if roots else None
 
 
-GRADIENT, SHARE = 1e-6, 0.95  # of a descent, at most, in at least this share of them
-MIN_SHARE = 0.75  # of the instances, for a claim about all
+GRADIENT, FRACTION = 1e-6, 0.95  # gradient norm of a descent, at most, in at least this fraction of them
+MIN_FRACTION = 0.75  # fraction of the instances for which a claim must hold
 ERRORS = 3.0
 
 
 def check_common(verdict, study):
-    """Criteria of all architectures; what single ones add is in their scripts."""
+    """Check the criteria of all architectures."""
     ends = [row[name] for row in study.rows for name in study.starts]
     small = np.mean([end["gradient_norm"] <= GRADIENT for end in ends])
-    verdict.check(small >= SHARE, f"{small:.1%} of {len(ends)} descents leave a gradient norm of at most {GRADIENT:g}")
+    claim = f"{small:.1%} of {len(ends)} descents leave a gradient norm of at most {GRADIENT:g}"
+    verdict.check(small >= FRACTION, claim)
     alphas, omegas = study.size["alphas"], study.size["omegas"]
     for kind, alpha, omega in (("semantic", alphas[-1], omegas[0]), ("positional", alphas[0], omegas[-1])):
         rows = group_by_alpha(study.rows, omega)[alpha]
         deepest = [min((row[name] for name in study.starts), key=lambda end: end["train_loss"]) for row in rows]
         share = np.mean([get_branch(end) == kind for end in deepest])
-        verdict.check(
-            share >= MIN_SHARE, f"α={alpha:g}, ω={omega:g}: the deepest minimum is {kind} in {share:.0%} of {len(rows)}"
-        )
+        claim = f"α={alpha:g}, ω={omega:g}: the deepest minimum is {kind} in {share:.0%} of {len(rows)}"
+        verdict.check(share >= MIN_FRACTION, claim)
     for entry in compare(study):
         words = (
             f"α={entry['alpha']:g}, {entry['branch']}: {entry['key']} {plus_minus(entry['value'], entry['error'])}, "
             f"state evolution {entry['predicted']:.5g}"
         )
         if entry["judged"]:
-            verdict.check(entry["excess"] <= 1, f"{words}: {entry['excess']:.2f} of the room")
+            verdict.check(entry["excess"] <= 1, f"{words}: {entry['excess']:.2f} of the allowed deviation")
         else:
             print(f"        {words}; not judged: {entry['why']}")
 
 
 def compare(study):
-    """Means of the slice beside state evolution: each gap in units of its room, 3 errors plus value/√d."""
+    """Return means of the slice against state evolution, each gap in units of 3 errors plus value/√d."""
     table, d = [], study.size["d"]
     for theory in study.theory:
         if not theory["solved"]:
@@ -143,7 +149,7 @@ def compare(study):
         rows, branch = group_by_alpha(study.rows, SLICE)[theory["alpha"]], theory["branch"]
         kept = [row[branch] for row in rows if is_on_branch(row[branch], branch)]
         why = "" if theory["consistent"] else theory["validity"].split(" (")[0]
-        if len(kept) < MIN_SHARE * len(rows):
+        if len(kept) < MIN_FRACTION * len(rows):
             why = f"{len(kept)} of {len(rows)} on this branch"
         runs = [{"train_loss": end["train_loss"]} | end["order"] for end in kept]
         for key, measured in land.compute_statistics(
@@ -151,17 +157,17 @@ def compare(study):
         ).items():
             predicted = theory["train_loss"] if key == "train_loss" else theory["order"][key]
             own = theory["train_loss_error"] if key == "train_loss" else theory["order_error"][key]
-            room = ERRORS * np.hypot(measured["error"], own) + abs(predicted) / np.sqrt(d)
+            allowed = ERRORS * np.hypot(measured["error"], own) + abs(predicted) / np.sqrt(d)
             table.append({
                 "alpha": theory["alpha"], "branch": branch, "key": key, "value": measured["mean"],
                 "error": measured["error"], "predicted": predicted,
-                "excess": abs(measured["mean"] - predicted) / room, "judged": not why, "why": why,
+                "excess": abs(measured["mean"] - predicted) / allowed, "judged": not why, "why": why,
             })  # fmt: skip
     return table
 
 
 def get_alpha_c(study, name, omega=SLICE):
-    """α_c and its error on one of the lines, NaN where there is none."""
+    """Return α_c and its error on one of the lines, NaN if there is none."""
     for line in study.lines[name]:
         if line["omega"] == omega:
             return land.to_array([line["alpha_c"], line["alpha_c_error"]])
@@ -169,22 +175,22 @@ def get_alpha_c(study, name, omega=SLICE):
 
 
 def check_lines(verdict, study):
-    """α_c at finite d against state evolution, wherever both are known."""
+    """Check α_c at finite d against state evolution, for ω that have both."""
     d = study.size["d"]
     for line in study.lines[f"{study.name}, state evolution"]:
         (value, error), (predicted, own) = (
             get_alpha_c(study, f"{study.name}, {what}", line["omega"]) for what in (f"d = {d}", "state evolution")
         )
         if np.isfinite(value + predicted):
-            room = ERRORS * np.hypot(error, own) + predicted / np.sqrt(d)
+            allowed = ERRORS * np.hypot(error, own) + predicted / np.sqrt(d)
             verdict.check(
-                abs(value - predicted) <= room,
+                abs(value - predicted) <= allowed,
                 f"ω={line['omega']:g}: α_c = {plus_minus(value, error)} at d = {d}, state evolution {predicted:.3f}",
             )
 
 
 def check_shift(verdict, study, later):
-    """Whether the transition at the slice is at a larger α than in the paper's model, or at the same."""
+    """Check whether the transition at the slice is at a larger α than in the paper's model, or at the same α."""
     d = study.size["d"]
     (value, error), (plain, plain_error) = (get_alpha_c(study, f"{name}, d = {d}") for name in (study.name, "paper"))
     both = float(np.hypot(error, plain_error))
@@ -208,7 +214,7 @@ QUICK = {
 
 @dataclass(frozen=True)
 class Study:
-    """What was computed of an architecture: instances of it and of the paper's model, predictions, sizes."""
+    """Results of an architecture: instances of it and of the paper's model, predictions, transitions, sizes."""
 
     name: str
     size: dict[str, Any]
@@ -223,12 +229,12 @@ class Study:
 
     @property
     def kinds(self):
-        """Whether minima are of one kind or the other; those of a rank-2 student may be of both."""
+        """Whether minima are of one kind or the other; minima of a rank-2 student may be of both kinds."""
         return "mixed" not in self.starts
 
 
 def main(description, script, name, own_checks):
-    """The script of an architecture: run, judge, store, draw."""
+    """Run, check, store and draw one architecture."""
     args = options(description, draw=True, workers=True)
     verdict = Verdict(script, args)
     if args.draw:
@@ -242,13 +248,13 @@ def main(description, script, name, own_checks):
 
 
 def write_results(result, verdict):
-    """The table and the picture."""
+    """Write the table and the picture."""
     verdict.path(".md").write_text(format_table(result))
     draw(result, verdict.path(".png"))
 
 
 def run(args, name):
-    """All instances and predictions, those stored before and those missing."""
+    """Return all instances and predictions, stored or computed now."""
     size = QUICK if args.quick else FULL
     plan = {
         which: [
@@ -285,7 +291,7 @@ def run(args, name):
 
 
 def collect_numbers(study):
-    """What is stored and drawn: means of all cells, predictions, transitions."""
+    """Return the stored and drawn numbers: means of all cells, predictions, transitions."""
 
     def cells(rows, starts, kinds):
         return [
