@@ -323,10 +323,9 @@ def main():
     verdict.check(all(stable), f"{sum(map(bool, stable))} of {len(rows)} have a stable fixed point")
     sure = [each for each in stable if any(each)]
     verdict.check(len(sure) >= 0.95 * len(rows), f"{len(sure)} of {len(rows)} have a stable fixed point that converged")
-    table = [
-        "| problem | stable fixed points converged | numbers compared | V differs by at most | fraction of the allowed difference |"
-    ]
-    table.append("|---|---|---|---|---|")
+    heads = ("problem", "stable fixed points converged", "numbers compared", "V differs by at most",
+             "fraction of the allowed difference")  # fmt: skip
+    table = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for name in MODELS:
         mine = [row for row in rows if row["name"] == name]
         done = [p["status"] == "converged" for row in mine for p in row["points"] if p["stable"]]

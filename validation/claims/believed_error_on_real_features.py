@@ -244,7 +244,7 @@ def main() -> None:
         verdict.check(mean < slack * REGRET, about)
     for kind in dict.fromkeys(row["kind"] for row in rows):
         worse = float(np.mean([row["worse"] for row in rows if row["kind"] == kind]))
-        about = f"{kind}: the test error is {100 * worse:+.2g} % beside that of five folds"
+        about = f"{kind}: the test error is {100 * worse:+.2g} % relative to five folds"
         verdict.check(worse <= slack * WORSE, about)
     worse, better = (sum(sign * row["worse"] > APART for row in rows) for sign in (1, -1))
     about = f"{worse} of {len(rows)} choices are more than 5 % worse than five folds on the same data, {better} better"

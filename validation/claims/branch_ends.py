@@ -109,7 +109,7 @@ def main():
     verdict.check(not gone, f"none of {len(converged)} converged solutions has lost its branch; did: {gone}")
     silent = [row["number"] for row in rows if classify(row) == "lost: nothing is said"]
     lost = sum(row["status"] == "lost" for row in rows)
-    verdict.check(not silent, f"each of {lost} lost branches says what is known; not: {silent}")
+    verdict.check(not silent, f"each of {lost} lost branches states the reason; not: {silent}")
     wrong = [row["number"] for row in rows if row.get("offered", "converged") not in ("converged", "inaccurate")]
     offered = sum("offered" in row for row in rows)
     verdict.check(

@@ -74,7 +74,7 @@ def list_rows():
         Row("r=2, t=2", build(2, 2, 2, omega=0.2), alpha=2.0, more=2),
         Row("untied keys, r=1+1", build(2, 2, 1, student=student(tied=False)), damping=0.3, more=2),
         Row("L=8", build(8)),
-        Row("linear, alike positions", linear, alpha=3.0, init="positional", damping=0.2, more=3),
+        Row("linear, identical positions", linear, alpha=3.0, init="positional", damping=0.2, more=3),
         Row("linear, opposite positions", build(student=student(softmax=False)), damping=0.15),
         Row("lasso", ga.paper_model(penalty=ga.ElasticNet(0.0, 0.005)), alpha=3.0, damping=0.3),
         Row("elastic net", ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)), alpha=2.0, quick=True),

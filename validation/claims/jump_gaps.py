@@ -229,7 +229,7 @@ def check_criterion(verdict, parts, quick):
         "models on which it was found": [part for part in main if not part["held_out"]],
         "models chosen afterwards": [part for part in main if part["held_out"]],
         "other d": [part for part in jumping if part["d"] not in (D, QUICK_D)],
-        "minima of L-BFGS alone": [part for part in jumping if part["method"] == "lbfgs"],
+        "minima of L-BFGS": [part for part in jumping if part["method"] == "lbfgs"],
     }
     for words, group in groups.items():
         if group:
@@ -252,7 +252,7 @@ def check_criterion(verdict, parts, quick):
     factor, spread = fits["shift"]
     verdict.check(spread <= SCATTER * factor, f"gap of V = {factor:.2f} × shift, to {spread / factor:.0%} over models")
     other = fits["jump mass"][1] / fits["jump mass"][0]
-    verdict.check(other > WORSE * spread / factor, f"the jump mass by itself has a scatter of {other:.0%}")
+    verdict.check(other > WORSE * spread / factor, f"the jump mass has a scatter of {other:.0%}")
     for key, low in (("q", [part["forms"]["q"] for part in main]), ("train_loss", [0.0] * len(main))):
         away = [
             max(gap, least - gap, 0) / error

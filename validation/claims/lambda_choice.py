@@ -56,8 +56,8 @@ def measure_regrets(kind, d, seed):
 
 def format_table(rows):
     lines = [
-        "| problem | instances | regret below 2 % | median | largest | of the 1 s.e. rule, median "
-        "| of leave-one-out alone, largest | of λ = .01, median | in folds |",
+        "| problem | instances | regret below 2 % | median | largest | 1 s.e. rule, median "
+        "| leave-one-out only, largest | λ = .01, median | in folds |",
         "|" + "---|" * 9,
     ]
     for kind in {row["kind"]: None for row in rows}:

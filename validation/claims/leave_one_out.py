@@ -140,7 +140,7 @@ def format_noise_table(noisy):
 def format_table(rows):
     lines = [
         "| problem | d | correlation | median deviation | by the cavity field | off by 10 % "
-        "| mean by default beside refits | mean | fresh data | trusted |",
+        "| default mean, off refits by | mean | fresh data | trusted |",
         "|" + "---|" * 10,
     ]
     for row in rows:

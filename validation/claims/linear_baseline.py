@@ -69,7 +69,7 @@ def main():
                 abs(slope + 0.5) <= SHRINK * 0.5, f"ω={omega}: spread of {name} shrinks as d^{slope:.2f}, -1/2 expected"
             )
         worst = max(row["own"]["max"] for row in table.values())
-        verdict.check(worst <= OWN, f"ω={omega}: with its own ‖Q*‖ a fit's ε is off by {worst:.1f}/d at most")
+        verdict.check(worst <= OWN, f"ω={omega}: at the ‖Q*‖ of the instance a fit's ε is off by {worst:.1f}/d at most")
         numbers[str(omega)] = {"limit": limit, "error": error, "status": base.status.value, "finite_d": table}
     for omega, (published, error) in PUBLISHED.items():
         value = linear_baseline(ga.paper_model(omega)).test_error

@@ -138,13 +138,13 @@ def main():
         rows = run_trials(folder(args, "own_law_instances"), compare_instance, asked, executor)
         others = run_trials(folder(args, "own_law_spectra"), compare_spectra, wanted, executor)
     verdict.check(len(rows) == len(asked) and len(others) == len(wanted), "all trials ended")
-    heads = ["case", "instances", "beside", *("q", "θ", "ε_t", "ε_g")]
+    heads = ["case", "instances", "compared with", *("q", "θ", "ε_t", "ε_g")]
     lines, comparisons = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)], []
     for case in seeds:
         mine = [row for row in rows if row["case"] == case]
         for beside in ("found", "instance"):
             ratios = {name: compute_mean([row["law"][name] / row[beside][name] for row in mine]) for name in NAMES}
-            word = "message passing" if beside == "found" else "the instance's own law"
+            word = "message passing" if beside == "found" else "the instance's own model"
             lines.append(
                 f"| {case} | {len(mine)} | {word} | " + " | ".join(plus_minus(*r) for r in ratios.values()) + " |"
             )

@@ -221,7 +221,7 @@ def format_planted(rows):
     """Return a table of means over seeds for each kind and α, and the means."""
     names = ("train", "test", "q", "theta")
     scale = {"train": 1e3, "test": 1e3, "q": 1.0, "theta": 1.0}
-    heads = ["tokens", "α", "runs", "by themselves", "below, at, above L-BFGS"]
+    heads = ["tokens", "α", "runs", "without settling", "below, at, above L-BFGS"]
     for word in ("10³ ε_t", "10³ ε_g", "q", "θ"):
         heads += [word, "predicted"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
@@ -263,7 +263,7 @@ def format_departures(rows):
 def format_natural(rows):
     """Return test errors within the span of the tokens, as fractions of the mean square of the outputs there."""
     heads = ["tokens", "softmax", "λ", "‖Q‖²/d", "fit", "predicted", "how state evolution ends", "linear layer"]
-    heads += ["score noise", "share of outputs within reach"]
+    heads += ["score noise", "fraction of outputs within reach"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for softmax, kind, lam in sorted({(row["softmax"], row["kind"], row["lam"]) for row in rows}):
         mine = [row for row in rows if (row["softmax"], row["kind"], row["lam"]) == (softmax, kind, lam)]

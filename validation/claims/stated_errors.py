@@ -243,7 +243,7 @@ def main():
             fine = cell["share"] >= SHARE if not args.quick else cell["largest"] <= FEW
             verdict.check(
                 fine, f"rtol {rtol}, {kind}: {100 * cell['share']:.1f} % of {cell['numbers']} within the stated error, "
-                f"median {cell['median']:.2g}, at most {cell['largest']:.2g} times; {cell['unsure']} known too little"
+                f"median {cell['median']:.2g}, at most {cell['largest']:.2g} times; {cell['unsure']} with an uncertain reference"
             )  # fmt: skip
     loose = [row["number"] for row in rows if row["status"] == "converged" and not row["worst"] <= 1.001 * row["rtol"]]
     verdict.check(not loose, f"converged means within rtol; not: {loose}")

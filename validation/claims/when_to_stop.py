@@ -291,7 +291,7 @@ def check_criterion(verdict, points, seen, growth):
         growth[0]["alone"],
     )
     verdict.check(
-        bool((abs(scaled / usual - 1) <= slack).all()), f"√d m at step {EARLY}: {words}; {alone:.2f} by the start alone"
+        bool((abs(scaled / usual - 1) <= slack).all()), f"√d m at step {EARLY}: {words}; {alone:.2f} by the start only"
     )
     off = [abs(row["gap"]) / row["gap_error"] for row in growth]
     verdict.check(max(off) <= 4, f"m at the end: at most {max(off):.1f} standard errors from where step {EARLY} leads")

@@ -156,8 +156,8 @@ def check_low(verdict, low, args):
     precise = [row for row in rows if row["step_q_error"] <= PRECISE]
     if precise:
         good = [abs(row["step_q"] - 1) <= STEPS + 4 * row["step_q_error"] for row in precise]
-        claim = f"at {sum(good)} of {len(good)} that end lower, the steps that damping averages have the q of the fixed point"
-        verdict.check(np.mean(good) >= FRACTION, claim)
+        claim = "that end lower, the steps that damping averages have the q of the fixed point"
+        verdict.check(np.mean(good) >= FRACTION, f"at {sum(good)} of {len(good)} {claim}")
     return [{name: row[name] for name in ("alpha", "omega", "q", "step_q", "step_q_error", "kept")} for row in precise]
 
 

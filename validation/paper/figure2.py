@@ -207,7 +207,9 @@ def print_branch(branch, table):
 def check_branch(verdict, branch, table):
     judged = [point for point in table if point["judged"]]
     few = [p for p in judged if p["count"]["on the branch"] < 0.5 * (len(p["elsewhere"]) + p["count"]["on the branch"])]
-    verdict.check(len(judged) > 0 and not few, f"{branch}: most runs end on the branch at all {len(judged)} α judged")
+    verdict.check(
+        len(judged) > 0 and not few, f"{branch}: most runs end on the branch at all {len(judged)} α with a criterion"
+    )
     for key in JUDGED[branch]:
         ratios = []
         for point in judged:

@@ -113,8 +113,8 @@ def check_slice(verdict, omega, part):
         if judged[name]:
             verdict.check(
                 ratio <= 1,
-                f"ω={omega}: {symbol} within the allowed distance of state evolution at {judged[name]} α; at worst {off:.1e} of "
-                f"{room:.1e}, at α={alpha:.3f}",
+                f"ω={omega}: {symbol} within the allowed distance of state evolution at {judged[name]} α; "
+                f"at worst {off:.1e} of {room:.1e}, at α={alpha:.3f}",
             )
 
 

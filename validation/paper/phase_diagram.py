@@ -104,7 +104,7 @@ def check_criterion(verdict, args, rows, bounds, numbers):
             print(f"ω = {omega:g}: all weights go to zero from both starts, at α = {alphas.round(3).tolist()}")
     verdict.check(bounds.converged, f"boundaries have the accuracy asked for: {[m for m in bounds.messages if m]}")
     wrong, compared = find_disagreements(numbers)
-    verdict.check(not wrong, f"{compared} cells agree with the boundaries at their ω, but for {wrong}")
+    verdict.check(not wrong, f"{compared} cells agree with the boundaries at their ω, except {wrong}")
     (c, c_error), (l, l_error) = bounds.line("alpha_c"), bounds.line("alpha_l")
     order = []
     for omega, *values in zip(bounds.values, c, l, c_error, l_error, strict=True):
@@ -112,7 +112,7 @@ def check_criterion(verdict, args, rows, bounds, numbers):
         if values[0] - values[1] > values[2] + values[3]:
             order.append(f"ω = {omega:g}: α_c = {values[0]:.5f} > α_l = {values[1]:.5f}")
     both = int(np.isfinite(c + l).sum())
-    verdict.check(both > 0 and not order, f"α_c <= α_l at the {both} of {len(c)} ω that have both, but for {order}")
+    verdict.check(both > 0 and not order, f"α_c <= α_l at the {both} of {len(c)} ω that have both, except {order}")
     if numbers["matrix"] == "paper":
         at = int(np.argmin(np.abs(bounds.values - 0.3)))
         for name, published in PUBLISHED.items():

@@ -210,7 +210,7 @@ def check_criterion(verdict, numbers):
                 unit = "of its spread" if of == "published" else "of the allowed deviation"
                 words = f"{branch}, {of}: {land.SYMBOLS[key]} at most {here.max():.2f} {unit} off at time {TIME:g}"
                 off = f"{np.nanmax(there):.2f}" if np.isfinite(there).any() else "–"
-                verdict.check(here.max() <= 1, f"{words}; {off} from the fixed point where there is one")
+                verdict.check(here.max() <= 1, f"{words}; {off} from the fixed point if there is one")
     if len(numbers["semantic"]) >= FEW:
         most = np.nanmax(np.abs(compute_differences(numbers["semantic"], "theta", "published")[1]))
         words = f"published θ is up to {most:.1f} of its spread off the fixed points of the semantic branch"
@@ -219,7 +219,7 @@ def check_criterion(verdict, numbers):
 
 def format_table(numbers):
     lines = [
-        "| start | α | own overlap: fixed point | at time 750 | published | descents, exact "
+        "| start | α | overlap of the branch: fixed point | at time 750 | published | descents, exact "
         "| q: fixed point | at time 750 | 1000 ε_t: fixed point | at time 750 | published |",
     ]
     lines += ["|" + "---|" * lines[0].count(" | ") + "---|"]

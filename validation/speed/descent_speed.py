@@ -129,7 +129,7 @@ def main():
     clear = [row for row in both if row["one"]]
     apart = max((row["lbfgs"]["distance"] for row in clear), default=np.inf)
     verdict.check(
-        apart < SAME, f"one minimum where replica symmetry is consistent, {len(clear)} cases: within {apart:.1e}"
+        apart < SAME, f"one minimum if replica symmetry is consistent, {len(clear)} cases: within {apart:.1e}"
     )
     unclear = [row for row in both if row["branch"] == "positional"]
     deeper = np.mean([compute_excess(row) <= HIGHER for row in unclear])

@@ -61,8 +61,8 @@ def measure(problem, d, repeats, with_path):
 
 def format_table(rows):
     lines = [
-        "| problem | d | run, s | eight starts, s | leave-one-out | formula alone | cavity fields, corrected "
-        "| path of 20 λ | its training alone |",
+        "| problem | d | run, s | eight starts, s | leave-one-out | formula only | cavity fields, corrected "
+        "| path of 20 λ | its training |",
         "|" + "---|" * 9,
     ]
     for row in rows:

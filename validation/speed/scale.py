@@ -153,13 +153,13 @@ def format_table(numbers):
         lines.append(f"| iteration over reading the file once, from the {where}, {size} "
                      f"| {core[f'{kind} ratio']:.2f} ({seconds}) | 1.5 |")  # fmt: skip
     for name, row in numbers["distributed"].items():
-        times = f"{row['n_iter']} iterations in {row['seconds']:.1f} s; one process drawing anew: {row['alone']:.1f} s"
+        times = f"{row['n_iter']} iterations in {row['seconds']:.1f} s; one process drawing again: {row['alone']:.1f} s"
         lines.append(
             f"| largest difference of Q, dask, {name}, d = {row['d']} | {row['distance']:.0e} ({times}) | 1e-10 |"
         )
     row = numbers["regenerated"]
     lines.append(
-        f"| peak memory, drawn anew, d = {row['d']}, n = {row['n']} ({row['bytes'] / 1e9:.0f} GB in float32) "
+        f"| peak memory, drawn again, d = {row['d']}, n = {row['n']} ({row['bytes'] / 1e9:.0f} GB in float32) "
         f"| {row['peak'] / 1e9:.2f} GB; sampling {row['sampling']:.0f} s, an iteration {row['iteration']:.0f} s; "
         f"gradient norm {row['gradient_norm']:.1e} after {row['n_iter']} ({row['status']}) | 2 GB |"
     )
@@ -188,7 +188,7 @@ def main():
         verdict.check(good, f"dask, {name}: {row['status']}, Q differs by {row['distance']:.0e}")
     row = numbers["regenerated"]
     peak = row["peak"]
-    verdict.check(peak <= LIMITS["memory"], f"drawn anew, d = {row['d']}: peak memory {peak / 1e9:.2f} GB")
+    verdict.check(peak <= LIMITS["memory"], f"drawn again, d = {row['d']}: peak memory {peak / 1e9:.2f} GB")
     verdict.path(".md").write_text(format_table(numbers))
     verdict.end(numbers)
 

@@ -24,7 +24,7 @@ from validation._tools.catalogue import ROOT
 from validation._tools.checkouts import BASE, run_side_by_side
 from validation._tools.report import Verdict, options
 
-QUICK = ("paper", "own loss")
+QUICK = ("paper", "user-defined loss")
 RUNS = {
     "paper": "ga.paper_model()",
     "L=3": "ga.attention_model(3)",
@@ -37,9 +37,9 @@ RUNS = {
     "logistic": "ga.glm_model(ga.LogisticLoss(), lam=0.1)",
     "multinomial": "ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.1)",
     "phase retrieval": "ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.1)",
-    "own loss": "ga.glm_model(own('huber_loss').PseudoHuber(0.5), ga.LinearLabels(), lam=0.1)",
-    "own map": "ga.attention_model(student=own('sigmoid_attention').SigmoidAttention())",
-    "own penalty": "ga.paper_model(penalty=own('huber_penalty').Huber(0.01, 1.0))",
+    "user-defined loss": "ga.glm_model(own('huber_loss').PseudoHuber(0.5), ga.LinearLabels(), lam=0.1)",
+    "user-defined map": "ga.attention_model(student=own('sigmoid_attention').SigmoidAttention())",
+    "user-defined penalty": "ga.paper_model(penalty=own('huber_penalty').Huber(0.01, 1.0))",
 }
 SCRIPT = """
 import sys, time
