@@ -23,7 +23,7 @@ def build_branch_colormap(missing: str) -> Any:
 def draw_means(
     axis: Any, x: np.ndarray, mean: np.ndarray, error: np.ndarray, judged: np.ndarray, colour: str, label: str
 ) -> None:
-    """Draw means of GAMP with bars of two standard errors: filled markers where a criterion applies, else empty ones."""
+    """Draw means of GAMP with bars of two standard errors; markers are filled if a criterion applies, else empty."""
     for chosen, fill, words in ((judged, colour, "GAMP"), (~judged, "white", "GAMP, not judged")):
         axis.errorbar(
             x[chosen], mean[chosen], 2 * error[chosen], fmt="o", ms=4.5, capsize=2, lw=1, color=colour, mfc=fill,

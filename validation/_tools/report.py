@@ -20,6 +20,7 @@ import gamp_attention as ga
 from gamp_attention.experiments.sweeps import store
 from validation._tools.catalogue import ROOT, load_result, open_results
 from validation._tools.resumable import write_json as write
+from validation._tools.tables import markdown_table
 
 FINEST = 1e-5  # smallest number that tables distinguish from zero
 
@@ -85,12 +86,8 @@ def plus_minus(value: float, error: float) -> str:
 
 def counts_table(table: dict[str, dict[str, Any]], last: str, what: str = "instances") -> str:
     """Return a table in Markdown with a row for each name; `last` formats the last column, which is no count."""
-    columns = [*next(iter(table.values()))]
-    lines = [f"| {what} | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1)]
-    for name, row in table.items():
-        *counts, measure = row.values()
-        lines.append(f"| {name} | " + " | ".join(map(str, counts)) + f" | {last.format(measure)} |")
-    return "\n".join(lines) + "\n"
+    rows = [[name, *list(row.values())[:-1], last.format([*row.values()][-1])] for name, row in table.items()]
+    return markdown_table([what, *next(iter(table.values()))], rows)
 
 
 def commit() -> str:
@@ -120,6 +117,11 @@ class Verdict:
     def path(self, suffix: str) -> Path:
         """Return the path of a stored file of this script."""
         return self._options.out / f"{self.name}{suffix}"
+
+    def write_table(self, text: str, suffix: str = ".md") -> None:
+        """Print a table in Markdown and store it."""
+        print(text)
+        self.path(suffix).write_text(text)
 
     def stored(self) -> dict[str, Any]:
         """Return the numbers of an earlier run, to draw from."""

@@ -18,6 +18,7 @@ from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import extrapolate, markdown_table
 
 SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.2), n_tokens=1)
 SPECTRUM = ga.coordinate_law(ga.power_law_spectrum(1.0, 4))
@@ -60,14 +61,6 @@ def measure(case, d, seed):
     }
 
 
-def extrapolate(table):
-    """Return the intercept of a fit linear in 1/d to means with standard errors, by d, and its standard error."""
-    design = np.array([[1.0, 1 / d] for d in table]) / np.array([[error] for _, error in table.values()])
-    covariance = np.linalg.inv(design.T @ design)
-    target = np.array([mean / error for mean, error in table.values()])
-    return float((covariance @ design.T @ target)[0]), float(np.sqrt(covariance[0, 0]))
-
-
 def check_case(verdict, case, theory, rows):
     """Check one case and return its numbers."""
     sizes, summary = sorted({row["d"] for row in rows}), {}
@@ -81,7 +74,7 @@ def check_case(verdict, case, theory, rows):
             np.mean(np.concatenate([d * (v - v.mean()) ** 2 * len(v) / (len(v) - 1) for d, v in values.items()]))
         )
         table = {d: (float(v.mean()), float(max(pooled / np.sqrt(d * len(v)), 1e-12))) for d, v in values.items()}
-        limit, error = extrapolate(table)
+        limit, error = extrapolate(list(table), *np.transpose(list(table.values())))
         last, spread = table[sizes[-1]]
         summary[key] = {"theory": wanted, "theory_error": own, "limit": limit, "error": error, "sizes": table}
         for where, value, se in (("d → ∞", limit, error), (f"d = {sizes[-1]}", last, spread)):
@@ -103,7 +96,7 @@ def format_line(case, summary):
         else:
             cells += ["–", "∞"]
     done, of = summary["converged"]
-    return "| " + " | ".join([*cells, f"{done} of {of}", f"{summary['iterations']:.0f}"]) + " |"
+    return [*cells, f"{done} of {of}", f"{summary['iterations']:.0f}"]
 
 
 def draw(summaries, path):
@@ -136,11 +129,8 @@ def main():
     summaries = {
         t["case"]: check_case(verdict, t["case"], t, [r for r in rows if r["case"] == t["case"]]) for t in theories
     }
-    head = ["overlap, d → ∞", "theory", "size", "theory", "Φ", "theory", "converged", "iterations"]
-    table = ["| problem | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
-    text = "\n".join(table + [format_line(case, each) for case, each in summaries.items()]) + "\n"
-    print(text)
-    verdict.path(".md").write_text(text)
+    heads = ["problem", "overlap, d → ∞", "theory", "size", "theory", "Φ", "theory", "converged", "iterations"]
+    verdict.write_table(markdown_table(heads, [format_line(*item) for item in summaries.items()]))
     draw(summaries, verdict.path(".png"))
     verdict.end({"told": summaries, "theories": theories, "rows": rows})
 

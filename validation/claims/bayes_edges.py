@@ -27,6 +27,7 @@ import gamp_attention as ga
 from gamp_attention.experiments.figures import figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table
 
 ALPHAS = [1e-3, 3e-3, 0.01, 0.03, 0.1, 0.2, 0.3, 0.7, 1.05, 2.0, 5.0, 10.0, 30.0, 100.0, 1e3, 1e4]
 QUICK_ALPHAS = [1e-3, 1.05, 1e4]
@@ -325,7 +326,7 @@ def main():
     verdict.check(len(sure) >= 0.95 * len(rows), f"{len(sure)} of {len(rows)} have a stable fixed point that converged")
     heads = ("problem", "stable fixed points converged", "numbers compared", "V differs by at most",
              "fraction of the allowed difference")  # fmt: skip
-    table = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    table = []
     for name in MODELS:
         mine = [row for row in rows if row["name"] == name]
         done = [p["status"] == "converged" for row in mine for p in row["points"] if p["stable"]]
@@ -343,10 +344,8 @@ def main():
                 max(ratios) <= 1, f"{name}: within {max(ratios):.2f} of the allowed difference, {len(ratios)} numbers"
             )
             cells[1:] = [f"{len(ratios)}", f"{relative:.0e}", f"{max(ratios):.2f}"]
-        table.append(f"| {name} | " + " | ".join(cells) + " |")
-    text = "\n".join(table) + "\n"
-    print(text)
-    verdict.path(".md").write_text(text)
+        table.append([name, *cells])
+    verdict.write_table(markdown_table(heads, table))
     shown = ["linear, noise 0.1", "perceptron", "logistic, temperature 0.4", "binary weights, linear, noise 0.5",
              "phase retrieval", "attention, L = 2", "attention, L = 4"]  # fmt: skip
     with figure(verdict.path(".png"), 1, 1, (6.5, 4.2)) as axes:

@@ -19,6 +19,7 @@ from gamp_attention.bayes.averages import INTEGRALS
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table
 
 SIGNS = ga.CoordinateLaw([0.5, 0.5], np.ones((2, 1)), np.zeros((2, 1)), [[1.0], [-1.0]], np.zeros((2, 1, 1)))
 SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.1), n_tokens=1)
@@ -118,7 +119,7 @@ def check_problem(verdict, name, thresholds):
     cells = [f"{value:.5f}" for _, value, _, _ in pairs[:2]]
     cells.append("–" if thresholds["hard"] is None else " to ".join(f"{end:.4f}" for end in thresholds["hard"]))
     cells.append(f"{weak[0]:.4g}, {full[0]:.4g}" + ("" if hard is None else f", {hard[0][0]:.4g} to {hard[1][0]:.4g}"))
-    return f"| {name} | " + " | ".join(cells) + " |"
+    return [name, *cells]
 
 
 def main():
@@ -142,15 +143,14 @@ def main():
         steps = 6 if args.quick else 40
         plan = [{"name": n, "alpha": float(a)} for n in ALPHAS for a in np.linspace(0, ALPHAS[n], steps + 1)[1:]]
         curves = run_trials(folder(args, f"{verdict.name}_curves"), solve_curve, plan, executor)
-    table = ["| problem | weak recovery | full recovery | hard phase | known |", "|---|---|---|---|---|"]
-    table += [check_problem(verdict, row["name"], row) for row in rows]
+    table = [check_problem(verdict, row["name"], row) for row in rows]
     weak = {name: KNOWN[name][0][0] for name in samples[:3]} | {samples[3]: 2 / 12}
     for row in linear:
         shown = plus_minus(row["value"], row["half"])
         if not row["noise"]:
             text = f"{row['name']}: weak recovery {shown} by random samples, known {weak[row['name']]:.5f}"
             verdict.check(abs(row["value"] - weak[row["name"]]) <= 2 * row["half"], text)
-        table.append(f"| {row['name']}, random samples, s = {row['noise']:g} | {shown} | | | |")
+        table.append([f"{row['name']}, random samples, s = {row['noise']:g}", shown, "", "", ""])
     noisy = [row["value"] for row in linear if row["noise"]]
     verdict.check(
         sorted([1 / 6, *noisy]) == [1 / 6, *noisy], "noise on the scores takes more samples, and more of it more"
@@ -159,9 +159,8 @@ def main():
     verdict.check(K < 2, f"K_2 = {K:.4f}, below 2: full recovery of two tokens is continuous")
     gap = compute_ridge_gap()
     verdict.check(gap < 1e-8, f"ridge regression with the optimal penalty has the Bayes overlap to {gap:.0e}")
-    text = "\n".join(table) + "\n"
-    print(text)
-    verdict.path(".md").write_text(text)
+    heads = ("problem", "weak recovery", "full recovery", "hard phase", "known")
+    verdict.write_table(markdown_table(heads, table))
     with figure(verdict.path(".png"), 1, 1, (6, 4)) as axes:
         for k, name in enumerate(ALPHAS):
             mine = [row for row in curves if row["name"] == name]

@@ -25,6 +25,7 @@ from gamp_attention.experiments.figures import COLOURS, DARK, figure
 from gamp_attention.experiments.inference.leave_one_out import sample_errors
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table
 from validation.claims._exact_refits import compute_exact_errors
 from validation.claims.own_data_calls import compute_mean_square, softmax
 
@@ -180,19 +181,20 @@ def is_wrong(row: dict[str, Any]) -> bool:
 
 def format_table(rows: list[dict[str, Any]]) -> str:
     """Return a row for each kind of features and family."""
-    lines = ["| features | family | estimates: largest deviation from refits | trusted | regret, mean and largest "
-             "| of five folds | in folds |", "|" + "---|" * 7]  # fmt: skip
+    heads = ("features", "family", "estimates: largest deviation from refits", "trusted", "regret, mean and largest",
+             "of five folds", "in folds")  # fmt: skip
+    lines = []
     for kind, family in dict.fromkeys((row["kind"], row["family"]) for row in rows):
         mine = [row for row in rows if (row["kind"], row["family"]) == (kind, family)]
         there = [each for row in mine for each in row["compared"]]
         apart = max(abs(each["estimate"] / each["exact"] - 1) for each in there)
         regret, folds = (100 * np.array([row[name] for row in mine]) for name in ("regret", "regret_folds"))
-        lines.append(
-            f"| {kind} | {family} | {100 * apart:.2g} % | {sum(each['trusted'] for each in there)} of {len(there)} | "
-            f"{regret.mean():.2g} %, {regret.max():.2g} % | {folds.mean():.2g} %, {folds.max():.2g} % | "
-            f"{sum(row['form'] == 'folds' for row in mine)} of {len(mine)} |"
-        )
-    return "\n".join(lines) + "\n"
+        lines.append([
+            kind, family, f"{100 * apart:.2g} %", f"{sum(each['trusted'] for each in there)} of {len(there)}",
+            f"{regret.mean():.2g} %, {regret.max():.2g} %", f"{folds.mean():.2g} %, {folds.max():.2g} %",
+            f"{sum(row['form'] == 'folds' for row in mine)} of {len(mine)}",
+        ])  # fmt: skip
+    return markdown_table(heads, lines)
 
 
 def draw(rows: list[dict[str, Any]], path: Any) -> None:
@@ -249,8 +251,7 @@ def main() -> None:
     worse, better = (sum(sign * row["worse"] > APART for row in rows) for sign in (1, -1))
     about = f"{worse} of {len(rows)} choices are more than 5 % worse than five folds on the same data, {better} better"
     verdict.check(worse <= max(better, slack * APART * len(rows)), about)
-    print(format_table(rows))
-    verdict.path(".md").write_text(format_table(rows))
+    verdict.write_table(format_table(rows))
     if not quick:
         draw(rows, verdict.path(".png"))
     verdict.end({"rows": rows})

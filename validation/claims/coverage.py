@@ -24,6 +24,7 @@ from gamp_attention.experiments.figures import DARK, GREY, figure
 from gamp_attention.experiments.inference.leave_one_out import sample_errors
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table, mean_and_error
 
 NOISE = ga.LinearLabels(noise=0.5)
 PROBLEMS = {
@@ -179,7 +180,7 @@ def check_features(rows, verdict, slack):
     """Check coverage on all distributions of features, and return a table."""
     ratios = sorted({row["ratio"] for row in rows})
     heads = [f"n/d = {ratio:g}" for ratio in ratios]
-    lines = [f"| problem | features | {' | '.join(heads)} | thirds of the columns |", "|" + "---|" * (len(ratios) + 3)]
+    lines = []
     for problem, kind in dict.fromkeys((row["problem"], row["kind"]) for row in rows):
         mine = [row for row in rows if (row["problem"], row["kind"]) == (problem, kind)]
         cells, name = [], f"{problem}, {kind}"
@@ -199,8 +200,8 @@ def check_features(rows, verdict, slack):
         if len(trusted) > 5 and problem != "not linear":
             for which, mean in zip(("all", "small", "middle", "large"), (thirds.mean(), *thirds), strict=True):
                 verdict.check(0.85 - slack <= mean <= 0.95 + slack, f"{name}, {which} columns: {100 * mean:.1f} %")
-        lines.append(f"| {problem} | {kind} | {' | '.join(cells)} | {', '.join(f'{100 * t:.0f}' for t in thirds)} |")
-    return lines
+        lines.append([problem, kind, *cells, ", ".join(f"{100 * t:.0f}" for t in thirds)])
+    return markdown_table(["problem", "features", *heads, "thirds of the columns"], lines)
 
 
 def check_trust(rows, verdict):
@@ -261,7 +262,7 @@ def main():
         )
     verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} instances ran")
     verdict.check(len(on) == len(cases), f"{len(on)} of {len(cases)} instances of other features ran")
-    lines = ["| problem | d | in 90 % intervals | below the 90 % bound | κ | trusted |", "|" + "---|" * 6]
+    heads, lines = ("problem", "d", "in 90 % intervals", "below the 90 % bound", "κ", "trusted"), []
     slack = 0.02 if quick else 0.0
     for problem, d in product(PROBLEMS, sizes):
         mine = [row for row in rows if (row["problem"], row["d"]) == (problem, d)]
@@ -271,18 +272,17 @@ def main():
             ("below", "of fresh errors below the bound"),
         ):
             values = [row[name] for row in mine]
-            mean, error = float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
+            mean, error = mean_and_error(values)
             verdict.check(LOW - slack <= mean <= HIGH + slack, f"{problem}, d = {d}: {100 * mean:.1f} % {what}")
             cells.append(plus_minus(100 * mean, 100 * error) + " %")
         kappa, trusted = np.mean([row["kappa"] for row in mine]), sum(row["trusted"] for row in mine)
-        lines.append(f"| {problem} | {d} | {' | '.join(cells)} | {kappa:.2f} | {trusted} of {len(mine)} |")
+        lines.append([problem, d, *cells, f"{kappa:.2f}", f"{trusted} of {len(mine)}"])
     rejected = float(np.mean([row["rejected"] for row in sparse]))
     most = 0.13 + slack
     verdict.check(0.07 - slack <= rejected <= most, f"{100 * rejected:.1f} % of zero weights have p-values below .1")
-    lines += ["", *check_features(on, verdict, 0.03 if quick else 0.0)]
+    features = check_features(on, verdict, 0.03 if quick else 0.0)
     check_trust(on, verdict)
-    print("\n".join(lines))
-    verdict.path(".md").write_text("\n".join(lines) + "\n")
+    verdict.write_table(markdown_table(heads, lines) + "\n" + features)
     if not quick:
         draw(rows, on, verdict.path(".png"))
     kept = [{name: value for name, value in row.items() if name != "scores"} for row in rows]

@@ -112,7 +112,7 @@ def main():
         mine = [row for row in rows if row["start"] == start]
         table |= {f"start: {start}": count_outcomes(mine)} if mine else {}
     table["all"] = count_outcomes(rows)
-    print(counts_table(table, "{:.2f}"))
+    verdict.write_table(counts_table(table, "{:.2f}"))
     verdict.check(len(rows) == len(plan), f"{len(rows)} of {len(plan)} runs ended")
     solved = 1 - table["all"]["neither"] / len(rows)
     verdict.check(solved >= SOLVED, f"{100 * solved:.2f} % converged or settled, at least {100 * SOLVED:.1f} %")
@@ -126,7 +126,6 @@ def main():
     wrong = sum(map(is_disagreement, dense))
     verdict.check(wrong == 0, f"{wrong} of {len(dense)} dense Hessians disagree on minima")
     beside = compare_times(args.base, verdict) if args.base else None
-    verdict.path(".md").write_text(counts_table(table, "{:.2f}"))
     verdict.end({"table": table, "rows": rows, "beside": beside})
 
 

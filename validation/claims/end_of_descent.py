@@ -27,6 +27,7 @@ from validation._tools import landscape as land
 from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table
 
 ALPHA, START = 1.5, "positional"
 HOW = {"method": "momentum", "lr": 6.0, "momentum": 0.8}  # a step advances the training time by 30
@@ -145,8 +146,7 @@ def main():
         )
     numbers = summarize(predictions, rows, sizes) | {"same": [row["apart"] for row in same]}
     table = format_table(numbers)
-    print(table)
-    verdict.path(".md").write_text(table)
+    verdict.write_table(table)
     check_criterion(verdict, numbers, rows)
     draw(plain(numbers), verdict.path(".png"))
     verdict.end(numbers)
@@ -222,12 +222,12 @@ def check_criterion(verdict, numbers, rows):
 
 
 def format_table(numbers):
-    lines = ["| % off the fixed point | q | m | V |", "|---|---|---|---|"]
+    lines = []
 
     def row(name, values):
         cells = [plus_minus(100 * values[key]["mean"], 100 * values[key]["error"]) if key in values else "–"
                  for key in (*KEYS, "V")]  # fmt: skip
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        lines.append([name, *cells])
 
     for way in WAYS:
         row(f"end of descent, theory, {way}", {key: numbers["theory"][way][key]["end"] for key in KEYS})
@@ -235,7 +235,7 @@ def format_table(numbers):
         for d, values in numbers["ends"][name].items():
             row(f"{words}, d = {d}", values)
         row(f"{words}, all d", numbers["limits"][name])
-    return "\n".join(lines) + "\n"
+    return markdown_table(("% off the fixed point", "q", "m", "V"), lines)
 
 
 if __name__ == "__main__":

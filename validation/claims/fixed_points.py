@@ -19,7 +19,7 @@ from validation._tools.report import Verdict, options
 
 
 def layer_gradient_norm(data, Q):
-    """Return ‖∇R‖/(λ√d) of R = ½ Σ ‖y − f_Q(x)‖²/d + (λ/2)‖Q‖², by autograd on the layer without the package's kernels."""
+    """Return ‖∇R‖/(λ√d) of R = ½ Σ ‖y − f_Q(x)‖²/d + (λ/2)‖Q‖², by autograd on the layer without compiled kernels."""
     x, y, p = (torch.tensor(a) for a in (data.tokens, data.outputs, data.positions))
     weights = torch.tensor(Q, requires_grad=True)
     d = x.shape[2]

@@ -30,6 +30,7 @@ from gamp_attention.experiments.sweeps.digests import digest, short_hash
 from gamp_attention.results import Status
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
+from validation._tools.tables import markdown_table
 
 
 class Row(NamedTuple):
@@ -82,7 +83,7 @@ def list_rows():
 
 
 def build_mixture(mean):
-    """Return a mixture of two tokens with two classes each that mostly agree, and class-dependent means and variances."""
+    """Return a mixture of two tokens with two classes each that mostly agree; means and variances depend on them."""
     means = [[mean, -mean], [0.6 * mean, -0.6 * mean]]
     return ga.mixture_model([[0.4, 0.1], [0.1, 0.4]], means, sigma=[[0.5, 0.4], [0.5, 0.4]])
 
@@ -150,7 +151,7 @@ def run_instance(row: Row, d: int, seed: int) -> dict[str, Any]:
 
 
 def compute_layer_gradient(data, Q):
-    """Return ‖∇R‖/(λ√d) by torch autograd on the layer, with the smallest subgradient, without the package's kernels."""
+    """Return ‖∇R‖/(λ√d) by torch autograd on the layer, with the smallest subgradient, without compiled kernels."""
     weights = torch.tensor(Q, requires_grad=True)
     (gradient,) = torch.autograd.grad(TorchRisk(data, "asymptotic", "cpu")(weights), weights)
     gradient = gradient.numpy()
@@ -278,7 +279,7 @@ HEADS = (
 
 def format_table(parts):
     """Return a line for each model, d and overlap that does not vanish by symmetry."""
-    lines = ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
+    lines = []
     for part in parts:
         first = [
             part["name"], f"{part['alpha']:g}", part["init"], str(part["d"]), _format_statuses(part),
@@ -293,9 +294,8 @@ def format_table(parts):
                 f"{gap / v['error']:+.1f} s.e., {100 * gap / abs(v['se']):+.1f} %",
                 _format_worst(part["followed"][key]),
             ]  # fmt: skip
-            lines.append("| " + " | ".join([*(first if not number else [""] * 6), *middle,
-                                            *(last if not number else [""] * 2)]) + " |")  # fmt: skip
-    return "\n".join(lines) + "\n"
+            lines.append([*(first if not number else [""] * 6), *middle, *(last if not number else [""] * 2)])
+    return markdown_table(HEADS, lines)
 
 
 def _format_number(value, error):

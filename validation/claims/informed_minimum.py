@@ -101,8 +101,7 @@ def main():
         errors |= {kind: summary[kind]["test_error"] for kind in KINDS[1:]}
         shown[where] = line | {f"ε_g from {kind}": round(error, 4) for kind, error in errors.items()}
     text = counts_table(shown, "{:.4f}", "α")
-    print(text)
-    verdict.path(".md").write_text(text)
+    verdict.write_table(text)
     with figure(verdict.path(".png"), 1, 1, (6, 4)) as axes:
         axis, alphas = axes.ravel()[0], [row["alpha"] for row in table]
         for kind, colour in zip(KINDS[1:], ("C2", "C1", "C0"), strict=True):

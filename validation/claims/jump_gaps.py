@@ -28,6 +28,7 @@ from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.stability import STABILITY
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table
 from validation.claims.general_models import build_mixture, build_teacher
 
 
@@ -286,7 +287,7 @@ def fit_factor(x, gaps):
 
 def format_table(parts):
     """Return a line for each model, d and method."""
-    lines = ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
+    lines = []
     for part in parts:
         gap, error = part["gaps"]["V"]
         jumps = abs(part["jump_share"]) > STABILITY.negligible_jumps
@@ -298,8 +299,8 @@ def format_table(parts):
             *(f"{100 * value:.1f} %" for value in (part["jump_share"], part["shift"], part["forms"]["V"])),
             _format_percent(part["gaps"]["V"]), over, *end,
         ]  # fmt: skip
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        lines.append(cells)
+    return markdown_table(HEADS, lines)
 
 
 def _format_percent(gap):

@@ -18,6 +18,7 @@ from gamp_attention.experiments.figures import COLOURS, DARK, figure
 from gamp_attention.experiments.inference.neighbours import at_lam
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table
 
 KINDS = {
     "ridge": (lambda: ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5)), 2.0, 500),
@@ -55,21 +56,17 @@ def measure_regrets(kind, d, seed):
 
 
 def format_table(rows):
-    lines = [
-        "| problem | instances | regret below 2 % | median | largest | 1 s.e. rule, median "
-        "| leave-one-out only, largest | λ = .01, median | in folds |",
-        "|" + "---|" * 9,
-    ]
+    heads = ("problem", "instances", "regret below 2 %", "median", "largest", "1 s.e. rule, median",
+             "leave-one-out only, largest", "λ = .01, median", "in folds")  # fmt: skip
+    lines = []
     for kind in {row["kind"]: None for row in rows}:
         mine = [row for row in rows if row["kind"] == kind]
         names = ("regret", "regret_1se", "regret_alone", "regret_default")
         regret, strong, alone, default = (100 * np.array([row[name] for row in mine]) for name in names)
-        lines.append(
-            f"| {kind} | {len(mine)} | {np.sum(regret < 100 * REGRET)} | {np.median(regret):.2g} % | "
-            f"{regret.max():.2g} % | {np.median(strong):.2g} % | {alone.max():.2g} % | {np.median(default):.2g} % | "
-            f"{sum(row['form'] == 'folds' for row in mine)} |"
-        )
-    return "\n".join(lines) + "\n"
+        numbers = np.median(regret), regret.max(), np.median(strong), alone.max(), np.median(default)
+        count, folds = np.sum(regret < 100 * REGRET), sum(row["form"] == "folds" for row in mine)
+        lines.append([kind, len(mine), count, *(f"{value:.2g} %" for value in numbers), folds])
+    return markdown_table(heads, lines)
 
 
 def draw(rows, path):
@@ -97,8 +94,7 @@ def main():
     limit = 10 if quick else 100 * REGRET
     claim = f"the regret is below {limit:g} % in {100 * small:.0f} % of {len(regrets)} instances"
     verdict.check(small >= FRACTION, claim)
-    print(format_table(rows))
-    verdict.path(".md").write_text(format_table(rows))
+    verdict.write_table(format_table(rows))
     if not quick:
         draw(rows, verdict.path(".png"))
     verdict.end({"rows": rows})

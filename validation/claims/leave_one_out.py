@@ -23,6 +23,7 @@ from gamp_attention.experiments.inference.leave_one_out import data_fields, samp
 from gamp_attention.experiments.inference.refits import refit
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table, mean_and_error
 
 NOISY = {"omega": 0.2, "sigma": 0.8, "score_noise": 0.3}
 KINDS = {
@@ -128,30 +129,27 @@ def pool_means(row, means):
 
 def format_noise_table(noisy):
     """Return, for each noise and penalty, the estimates over fresh errors, and counts of trusted estimates."""
-    lines = ["| noise on the scores | λ | estimate over fresh error | trusted |", "|" + "---|" * 4]
+    lines = []
     for noise, lam in dict.fromkeys((row["noise"], row["lam"]) for row in noisy):
         mine = [row for row in noisy if (row["noise"], row["lam"]) == (noise, lam)]
-        ratios, trusted = np.array([row["ratio"] for row in mine]), sum(row["trusted"] for row in mine)
-        spread = ratios.std(ddof=1) / np.sqrt(len(ratios))
-        lines.append(f"| {noise} | {lam} | {plus_minus(ratios.mean(), spread)} | {trusted} of {len(mine)} |")
-    return "\n".join(lines) + "\n"
+        ratio, trusted = mean_and_error([row["ratio"] for row in mine]), sum(row["trusted"] for row in mine)
+        lines.append([noise, lam, plus_minus(*ratio), f"{trusted} of {len(mine)}"])
+    return markdown_table(("noise on the scores", "λ", "estimate over fresh error", "trusted"), lines)
 
 
 def format_table(rows):
-    lines = [
-        "| problem | d | correlation | median deviation | by the cavity field | off by 10 % "
-        "| default mean, off refits by | mean | fresh data | trusted |",
-        "|" + "---|" * 10,
-    ]
+    heads = ("problem", "d", "correlation", "median deviation", "by the cavity field", "off by 10 %",
+             "default mean, off refits by", "mean", "fresh data", "trusted")  # fmt: skip
+    lines = []
     for row in rows:
         s = row["summary"]
-        lines.append(
-            f"| {row['kind']} | {row['d']} | {s['correlation']:.4f} | {100 * s['median']:.2g} % | "
-            f"{s['cavity_correlation']:.3f}, {100 * s['cavity_median']:.2g} % | {s['off']} | "
-            f"{100 * s['corrected']:+.2g} % | {plus_minus(*row['mean'])} | {plus_minus(*row['fresh'])} | "
-            f"{'yes' if row['trusted'] else 'no'} |"
-        )
-    return "\n".join(lines) + "\n"
+        lines.append([
+            row["kind"], row["d"], f"{s['correlation']:.4f}", f"{100 * s['median']:.2g} %",
+            f"{s['cavity_correlation']:.3f}, {100 * s['cavity_median']:.2g} %", s["off"],
+            f"{100 * s['corrected']:+.2g} %", plus_minus(*row["mean"]), plus_minus(*row["fresh"]),
+            "yes" if row["trusted"] else "no",
+        ])  # fmt: skip
+    return markdown_table(heads, lines)
 
 
 def draw(rows, path):
@@ -210,8 +208,7 @@ def main():
         else:
             print(f"        {about}says that it is not to be trusted; {s['away']:.1f} standard errors from fresh data")
     said = format_table(rows) + ("\n" + format_noise_table(noisy) if noisy else "")
-    print(said)
-    verdict.path(".md").write_text(said)
+    verdict.write_table(said)
     if noisy:
         _check_noise(verdict, noisy)
     for k in (1, 8):

@@ -32,6 +32,7 @@ from gamp_attention.losses.dot_product import softmax_rows
 from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table
 
 SAMPLES = {2: 96, 3: 72, 5: 48, 9: 36, 16: 32, 32: 32}  # n for each L
 RANKS, KINDS = (1, 2, 4, 8), ("planted", "noisy", "trained", "random")
@@ -201,7 +202,7 @@ def format_table(cells, groups, large, ranks):
     """Return ratios of times for each r, and comparisons of losses, for each kind and L."""
     head = ["targets, L", *(f"r = {r}" for r in ranks), "one run: lower / equal / higher", "eight starts: the same",
             "test error: one run, eight starts, L-BFGS"]  # fmt: skip
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    lines = []
 
     def end(cell):
         tests = ", ".join(f"{cell['test'][name]:.3g}".replace("nan", "–") for name in ("run", "starts", "lbfgs"))
@@ -210,12 +211,12 @@ def format_table(cells, groups, large, ranks):
     for name, cell in groups.items():
         times = [cells.get(f"{name}, {r}") for r in ranks]
         shown = [f"{each['ratio']:.2g} ({each['seconds']['run']:.2g} s)" if each else "–" for each in times]
-        lines.append(f"| {' | '.join([name, *shown, *end(cell)])} |")
+        lines.append([name, *shown, *end(cell)])
     for name, cell in large.items():
         r = int(name.rsplit(", r = ", 1)[1])
         shown = [f"{cell['ratio']:.2g} ({cell['seconds']['run']:.2g} s)" if r == each else "–" for each in ranks]
-        lines.append(f"| {' | '.join([name, *shown, *end(cell)])} |")
-    return "\n".join(lines) + "\n"
+        lines.append([name, *shown, *end(cell)])
+    return markdown_table(head, lines)
 
 
 def draw(cells, kinds, ranks, path):
@@ -273,8 +274,7 @@ def main():
             f"single runs of L-BFGS-B end higher; eight starts: {cell['starts']}"
         )
     text = format_table(cells, groups, beyond, ranks)
-    print(text)
-    verdict.path(".md").write_text(text)
+    verdict.write_table(text)
     draw(cells, kinds, ranks, verdict.path(".png"))
     verdict.end({"cells": cells, "groups": groups, "large": beyond, "kinds": kinds_in_all})
 

@@ -22,6 +22,7 @@ from gamp_attention.data.risk import risk_at
 from gamp_attention.data.test_error import sampled_test_error
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table
 
 GRID = {"alpha": (1.0, 2.0), "s": (0.0, 0.3, 0.6), "lam": (0.01, 0.1)}
 D, SEEDS, SIGMA, OMEGA = 100, 100, 0.8, 0.2
@@ -133,15 +134,15 @@ def format_table(table):
     names = ("message passing", "L-BFGS", "Adam", "8 starts")
     head = ["α, s, λ, start", "all equal", *(f"lowest: {names[0]}", *names[1:3]), f"test error: {names[0]}",
             *(f"{name} beyond" for name in names[1:]), "seconds"]  # fmt: skip
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    lines = []
     for name, cell in table.items():
         shares = [f"{p:.0f} ({e:.0f})" for p, e in (cell["equal"], *(cell[k]["lowest"] for k in list(METHODS)[:3]))]
         beyond = [cell[k]["test_beyond"] if k in cell else None for k in list(METHODS)[1:]]
         tests = [f"{1e3 * v:+.1f} ({1e3 * e:.1f})" if e > 1e-9 else "0" for v, e in filter(None, beyond)]
         tests = [f"{1e3 * cell['gamp']['test_error']:.1f}", *tests, *["–"] * beyond.count(None)]
         seconds = ", ".join(f"{cell[k]['seconds']:.2f}" for k in METHODS if k in cell)
-        lines.append(f"| {' | '.join([', '.join(name.split()), *shares, *tests, seconds])} |")
-    return "\n".join(lines) + "\n"
+        lines.append([", ".join(name.split()), *shares, *tests, seconds])
+    return markdown_table(head, lines)
 
 
 def main():
@@ -162,8 +163,7 @@ def main():
             max(norms) <= ROUGH, f"{words}: {100 * good:.1f} % of {len(norms)} at 1e-8, worst {max(norms):.1e}"
         )
     table = build_table(rows)
-    print(format_table(table))
-    verdict.path(".md").write_text(format_table(table))
+    verdict.write_table(format_table(table))
     verdict.end({"table": table})
 
 

@@ -94,8 +94,7 @@ def main():
         tables[alpha] = share
         shown |= {f"α = {alpha}, {kind}": line for kind, line in table.items()}
     text = counts_table(shown, "{:.2f}", "start")
-    print(text)
-    verdict.path(".md").write_text(text)
+    verdict.write_table(text)
     with figure(verdict.path(".png"), 1, 2, (10, 4)) as axes:
         for axis, alpha in zip(axes.ravel(), WANTED, strict=True):
             mine = [row["runs"] for row in rows if row["alpha"] == alpha]

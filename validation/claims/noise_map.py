@@ -26,6 +26,7 @@ from gamp_attention.data.test_error import sampled_test_error
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table, mean_and_error
 
 ALPHAS, LAMBDAS = (1.0, 2.0, 4.0), (0.003, 0.01, 0.03, 0.1)
 SIGMA, MOST_NOISE, HALVINGS = 0.5, 1.0, 6
@@ -112,19 +113,14 @@ def run_with_noise(kind, amount, d, seed):
 def format_kinds(rows):
     """Return the number of converged runs for each kind and amount of noise, at each d."""
     sizes = sorted({row["d"] for row in rows})
-    lines = ["| noise | " + " | ".join(f"d = {d}" for d in sizes) + " |", "|" + "---|" * (len(sizes) + 1)]
+    lines = []
     for kind, amounts in KINDS.items():
         for amount in amounts:
             mine = [
                 [r["converged"] for r in rows if (r["kind"], r["amount"], r["d"]) == (kind, amount, d)] for d in sizes
             ]
-            lines.append(f"| {kind} {amount:g} | " + " | ".join(f"{sum(each)} of {len(each)}" for each in mine) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def compute_mean(rows, key):
-    values = [row[key] for row in rows]
-    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
+            lines.append([f"{kind} {amount:g}", *(f"{sum(each)} of {len(each)}" for each in mine)])
+    return markdown_table(["noise", *(f"d = {d}" for d in sizes)], lines)
 
 
 def compare_outputs_with_scores(rows, verdict):
@@ -135,7 +131,7 @@ def compare_outputs_with_scores(rows, verdict):
             [row for row in rows if (row["d"], row["s"], row["outputs"]) == (d, s, where)] for where in (False, True)
         ]
         for key in ("q", "theta"):
-            (a, ea), (b, eb) = (compute_mean(each, key) for each in pair)
+            (a, ea), (b, eb) = (mean_and_error([row[key] for row in part]) for part in pair)
             away = abs(a - b) / np.hypot(ea, eb)
             differences.append({"d": d, "s": s, "key": key, "scores": (a, ea), "outputs": (b, eb), "away": away})
             verdict.check(
@@ -151,7 +147,8 @@ def find_best_lams(rows):
     best_values = []
     for alpha, s in sorted({(row["alpha"], row["s"]) for row in rows}):
         mine = [row for row in rows if (row["alpha"], row["s"]) == (alpha, s)]
-        table = {lam: compute_mean([row for row in mine if row["lam"] == lam], "test_error") for lam in LEAST["lams"]}
+        errors = {lam: [row["test_error"] for row in mine if row["lam"] == lam] for lam in LEAST["lams"]}
+        table = {lam: mean_and_error(values) for lam, values in errors.items()}
         best = min(table, key=lambda lam: table[lam][0])
         best_values.append({"alpha": alpha, "s": s, "lam": float(best), "test_error": table[best]})
     return best_values
@@ -225,8 +222,7 @@ def main():
             quick or least <= share <= most,
             f"d = {largest}, {low:g} to {high:g} of the line's s: {100 * share:.0f} % of {len(mine)} runs converge",
         )
-    print(format_kinds(others))
-    verdict.path(".md").write_text(format_kinds(others))
+    verdict.write_table(format_kinds(others))
     flipped = [row["converged"] for row in others if row["kind"] == "flips"]
     verdict.check(
         all(flipped), f"flipped classes: {sum(flipped)} of {len(flipped)} runs converge, as the risk is convex"

@@ -19,6 +19,7 @@ import numpy as np
 import gamp_attention as ga
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table
 from validation.claims._exact_refits import compute_exact_errors
 
 
@@ -242,9 +243,7 @@ def format_table(rows: list[dict[str, Any]]) -> str:
     parts = [(name, [row for row in rows if row["family"] == name]) for name in FAMILIES]
     parts += [(name, [row for row in rows if row["features"] == name]) for name in FEATURES]
     parts = [(name.replace("_", " "), count_calls(mine)) for name, mine in (*parts, ("all", rows)) if mine]
-    lines = ["| | " + " | ".join(parts[-1][1]) + " |", "|" + "---|" * (1 + len(parts[-1][1]))]
-    lines += [f"| {name} | " + " | ".join(map(str, numbers.values())) + " |" for name, numbers in parts]
-    return "\n".join(lines) + "\n"
+    return markdown_table(["", *parts[-1][1]], [[name, *numbers.values()] for name, numbers in parts])
 
 
 def main() -> None:
@@ -268,8 +267,7 @@ def main() -> None:
     )
     cost = float(np.median([row["share"] for row in rows]))
     verdict.check(cost < (4.0 if args.quick else 1.0), f"the median cost is {100 * cost:.2g} % of the training")
-    print(format_table(rows))
-    verdict.path(".md").write_text(format_table(rows))
+    verdict.write_table(format_table(rows))
     verdict.end({"rows": rows, "counts": total})
 
 

@@ -26,6 +26,7 @@ from gamp_attention.data.law.spectrum import Resolvent, Spectrum
 from gamp_attention.data.test_error import sampled_test_error
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table, mean_and_error
 
 ALPHA, D = 2.0, 400
 SEEDS = {"power law": 6, "shapes": 6, "held positions": 6, "logistic": 6, "mixture": 2}
@@ -123,10 +124,6 @@ def compare_spectra(name, ratio, seed):
     return {method: (np.abs(np.divide(errors[method], errors["true"]) - 1)).tolist() for method in METHODS}
 
 
-def compute_mean(values):
-    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
-
-
 def main():
     args = options(__doc__, workers=True)
     verdict, quick = Verdict("own_law", args), args.quick
@@ -138,16 +135,14 @@ def main():
         rows = run_trials(folder(args, "own_law_instances"), compare_instance, asked, executor)
         others = run_trials(folder(args, "own_law_spectra"), compare_spectra, wanted, executor)
     verdict.check(len(rows) == len(asked) and len(others) == len(wanted), "all trials ended")
-    heads = ["case", "instances", "compared with", *("q", "θ", "ε_t", "ε_g")]
-    lines, comparisons = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)], []
+    heads = ["case", "instances", "compared with", "q", "θ", "ε_t", "ε_g"]
+    lines, comparisons = [], []
     for case in seeds:
         mine = [row for row in rows if row["case"] == case]
         for beside in ("found", "instance"):
-            ratios = {name: compute_mean([row["law"][name] / row[beside][name] for row in mine]) for name in NAMES}
+            ratios = {name: mean_and_error([row["law"][name] / row[beside][name] for row in mine]) for name in NAMES}
             word = "message passing" if beside == "found" else "the instance's own model"
-            lines.append(
-                f"| {case} | {len(mine)} | {word} | " + " | ".join(plus_minus(*r) for r in ratios.values()) + " |"
-            )
+            lines.append([case, len(mine), word, *(plus_minus(*r) for r in ratios.values())])
             comparisons.append({"case": case, "beside": beside, "ratios": ratios})
             if beside == "instance" or case != "mixture":
                 off = {name: abs(mean - 1) - max(NEAR, 3 * error) for name, (mean, error) in ratios.items()}
@@ -155,21 +150,18 @@ def main():
                     quick or max(off.values()) <= 0,
                     f"{case}, over {word}: " + ", ".join(f"{n} {plus_minus(*r)}" for n, r in ratios.items()),
                 )  # fmt: skip
-    table = "\n".join(lines) + "\n"
-    lines = ["| eigenvalues | N/d | " + " | ".join(METHODS) + " |", "|" + "---|" * (len(METHODS) + 2)]
+    table, lines = markdown_table(heads, lines), []
     for name, ratio in product(names, RATIOS):
         mine = [row for row in others if (row["name"], row["ratio"]) == (name, ratio)]
         errors = [100 * max(np.mean([row[method] for row in mine], axis=0)) for method in METHODS]
-        lines.append(f"| {name} | {ratio} | " + " | ".join(f"{error:.2g} %" for error in errors) + " |")
+        lines.append([name, ratio, *(f"{error:.2g} %" for error in errors)])
     for ratio in RATIOS:
         mean = {m: np.mean([row[m] for row in others if row["ratio"] == ratio]) for m in METHODS}
         good = mean["fitted"] <= ROWS[ratio] and mean["fitted"] < 0.5 * mean["shrunk"]
         words = ", ".join(f"{method} {100 * value:.2g} %" for method, value in mean.items())
         verdict.check(quick or good, f"N/d = {ratio}: mean error of losses by eigenvalues {words}")
-    spectra_table = "\n".join(lines) + "\n"
-    for name, text in {"": table, "_spectra": spectra_table}.items():
-        print(text)
-        verdict.path(f"{name}.md").write_text(text)
+    verdict.write_table(table)
+    verdict.write_table(markdown_table(["eigenvalues", "N/d", *METHODS], lines), "_spectra.md")
     verdict.end({"told": comparisons, "rows": rows, "spectra": others})
 
 

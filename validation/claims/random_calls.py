@@ -149,14 +149,13 @@ def main() -> None:
     names = sorted({row["name"] for row in rows})
     table = {f"`{name}`": count_calls([row for row in rows if row["name"] == name]) for name in names}
     table["all"] = count_calls(rows)
-    print(counts_table(table, "{:.1f} s", "call"))
+    verdict.write_table(counts_table(table, "{:.1f} s", "call"))
     faulty = [row for row in rows if row["faults"]]
     for row in faulty:
         print(", ".join(row["faults"]), "|", row["line"], "|", row["message"] or row["warned"] or row["status"])
     verdict.check(len(blocks) == number, f"{len(blocks)} of {number} blocks ended")
     for column in FAULTS:
         verdict.check(table["all"][column] == 0, f"{table['all'][column]} of {len(rows)} calls {column}")
-    verdict.path(".md").write_text(counts_table(table, "{:.1f} s", "call"))
     verdict.end({"table": table, "faulty": faulty})
 
 

@@ -50,6 +50,7 @@ from gamp_attention.data.layer import Layer, Units
 from gamp_attention.experiments.figures import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table, mean_and_error
 
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo"}
 WINDOW, LEAST = 5, 5  # number of words on either side; minimum count of a word
@@ -212,11 +213,6 @@ def project_out(x, y):
     return y - (y @ x.transpose(0, 2, 1)) @ products @ x
 
 
-def compute_mean(values):
-    values = np.asarray(values, dtype=float)
-    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.nan
-
-
 def format_planted(rows):
     """Return a table of means over seeds for each kind and α, and the means."""
     names = ("train", "test", "q", "theta")
@@ -224,8 +220,7 @@ def format_planted(rows):
     heads = ["tokens", "α", "runs", "without settling", "below, at, above L-BFGS"]
     for word in ("10³ ε_t", "10³ ε_g", "q", "θ"):
         heads += [word, "predicted"]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    summaries = []
+    lines, summaries = [], []
     for kind, alpha in product(KINDS, sorted({row["alpha"] for row in rows})):
         mine = [row for row in rows if (row["kind"], row["alpha"]) == (kind, alpha)]
         above = np.array([row["train"] / row["descent"] - 1 for row in mine])
@@ -234,48 +229,48 @@ def format_planted(rows):
         known = [row for row in mine if np.isfinite(row["predicted"]["train"])]  # a branch may be lost
         each = {"kind": kind, "alpha": alpha}
         for name in names:
-            measured, theory = (compute_mean([scale[name] * row[name] for row in part])
+            measured, theory = (mean_and_error([scale[name] * row[name] for row in part])
                              for part in (mine, [row["predicted"] for row in known]))  # fmt: skip
-            ratio = compute_mean([row[name] / row["predicted"][name] for row in known])
+            ratio = mean_and_error([row[name] / row["predicted"][name] for row in known])
             cells += [plus_minus(*measured), plus_minus(*theory)]
             each[name] = {"found": measured, "predicted": theory, "ratio": ratio}
         summaries.append(each)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n", summaries
+        lines.append(cells)
+    return markdown_table(heads, lines), summaries
 
 
 def format_departures(rows):
     """Return a table of the departures at the largest α for each kind."""
     most = max(row["alpha"] for row in rows)
     names = rows[0]["names"]
-    lines = ["| departure | " + " | ".join(KINDS) + " |", "|" + "---|" * (len(KINDS) + 1)]
+    lines = []
     for name in names:
         cells = []
         for kind in KINDS:
             departures = [row["departures"][name] for row in rows if (row["kind"], row["alpha"]) == (kind, most)]
             strong = {each[2] for each in departures}
             word = "strong" if "strong" in strong else "mild" if "mild" in strong else ""
-            cells.append(f"{plus_minus(*compute_mean([each[0] for each in departures]))} {word}".strip())
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+            cells.append(f"{plus_minus(*mean_and_error([each[0] for each in departures]))} {word}".strip())
+        lines.append([name, *cells])
+    return markdown_table(["departure", *KINDS], lines)
 
 
 def format_natural(rows):
     """Return test errors within the span of the tokens, as fractions of the mean square of the outputs there."""
     heads = ["tokens", "softmax", "λ", "‖Q‖²/d", "fit", "predicted", "how state evolution ends", "linear layer"]
     heads += ["score noise", "fraction of outputs within reach"]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    lines = []
     for softmax, kind, lam in sorted({(row["softmax"], row["kind"], row["lam"]) for row in rows}):
         mine = [row for row in rows if (row["softmax"], row["kind"], row["lam"]) == (softmax, kind, lam)]
-        fit, linear = (compute_mean([row[name] / row["inside"] for row in mine]) for name in ("test", "linear"))
+        fit, linear = (mean_and_error([row[name] / row["inside"] for row in mine]) for name in ("test", "linear"))
         known = [row["predicted"] / row["inside"] for row in mine if row["status"] in ("converged", "inaccurate")]
-        predicted = plus_minus(*compute_mean(known)) if known else "–"
+        predicted = plus_minus(*mean_and_error(known)) if known else "–"
         ends = ", ".join(sorted({row["status"] for row in mine}))
-        size, noise = (compute_mean([row[name] for row in mine]) for name in ("size", "noise"))
-        reach = compute_mean([row["inside"] / (row["inside"] + row["beyond"]) for row in mine])
+        size, noise = (mean_and_error([row[name] for row in mine]) for name in ("size", "noise"))
+        reach = mean_and_error([row["inside"] / (row["inside"] + row["beyond"]) for row in mine])
         cells = [kind, "yes" if softmax else "no", f"{lam:g}", plus_minus(*size), plus_minus(*fit), predicted, ends]
-        lines.append("| " + " | ".join([*cells, *(plus_minus(*each) for each in (linear, noise, reach))]) + " |")
-    return "\n".join(lines) + "\n"
+        lines.append([*cells, *(plus_minus(*each) for each in (linear, noise, reach))])
+    return markdown_table(heads, lines)
 
 
 def draw(summaries, path):
@@ -338,8 +333,7 @@ def main():
     check_criterion(verdict, rows, summaries, quick)
     parts = {"planted": table, "departures": format_departures(rows), "natural": format_natural(others)}
     for name, text in parts.items():
-        print(text)
-        verdict.path(f"_{name}.md").write_text(text)
+        verdict.write_table(text, f"_{name}.md")
     if not quick:
         draw(summaries, verdict.path(".png"))
     verdict.end({"about": build_corpus(d, SIGMA).about, "told": summaries, "rows": rows, "natural": others})

@@ -18,6 +18,7 @@ import gamp_attention as ga
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
 from validation._tools.report import Verdict, options
 from validation._tools.resumable import complete_rows
+from validation._tools.tables import extrapolate
 
 ALPHAS = (1.0, 1.5, 2.0)  # at α = 3 most runs leave for the semantic branch
 SEEDS = {1000: 16, 2000: 8, 8000: 6, 4000: 8}  # instances by d; the largest d only at α = 1.5
@@ -67,13 +68,6 @@ def compute_predictions(quick):
                 "jump_share": float(se.jump_mass.sum() / se.V_hat.sum()),
             }
     return table
-
-
-def extrapolate(sizes, means, errors):
-    """Return the intercept at d = ∞ of a weighted straight line in 1/d, and its standard error."""
-    design = np.stack([np.ones(len(sizes)), 1 / np.asarray(sizes, dtype=float)], axis=1) / np.asarray(errors)[:, None]
-    covariance = np.linalg.inv(design.T @ design)
-    return float((covariance @ design.T @ (np.asarray(means) / errors))[0]), float(np.sqrt(covariance[0, 0]))
 
 
 def main():

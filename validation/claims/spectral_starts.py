@@ -21,6 +21,7 @@ from gamp_attention.denoisers.spectral_weights import WEIGHTS
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import extrapolate, markdown_table, mean_and_error
 
 ALPHAS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 SIZES = {500: 48, 1000: 32, 2000: 16}
@@ -55,16 +56,6 @@ def measure(weights, alpha, d, seed, noise=0.0):
     return {"eigenvalues": directions_found.eigenvalues.tolist(), **shares}
 
 
-def extrapolate(sizes, rows, value, power):
-    """Return the intercept of a fit linear in d^−power to means, its standard error, and the means at each d."""
-    means = {d: np.array([value(row) for row in rows if row["d"] == d]) for d in sizes}
-    table = {d: (v.mean(), v.std(ddof=1) / np.sqrt(len(v))) for d, v in means.items()}
-    design = np.array([[1.0, d**-power] for d in sizes]) / np.array([[max(e, 1e-12)] for _, e in table.values()])
-    covariance = np.linalg.inv(design.T @ design)
-    target = np.array([m / max(e, 1e-12) for m, e in table.values()])
-    return float((covariance @ design.T @ target)[0]), float(np.sqrt(covariance[0, 0])), table
-
-
 def check_complexity(verdict, case, alpha, theory, rows, sizes):
     """Check one sample complexity and return the numbers that are drawn."""
     k, strength = len(theory["eigenvalues"]), theory["strength"]
@@ -83,7 +74,9 @@ def check_complexity(verdict, case, alpha, theory, rows, sizes):
     }
     summary, judged = {}, abs(strength - 1) > FAR
     for name, value in values.items():
-        limit, error, table = extrapolate(sizes, rows, value, 1.0 if k else 2 / 3)
+        table = {d: mean_and_error([value(row) for row in rows if row["d"] == d]) for d in sizes}
+        means, errors = np.transpose(list(table.values()))
+        limit, error = extrapolate(list(sizes), means, np.maximum(errors, 1e-12), 1.0 if k else 2 / 3)
         summary[name] = {"limit": limit, "error": error, "theory": expected.get(name), "sizes": table}
         where = f"{case}, α = {alpha}: {name}"
         if not judged:
@@ -149,8 +142,8 @@ def main():
         )
         rows = run_trials(folder(args, verdict.name), measure, plan, executor)
     verdict.check(len(theories) == len(points) and len(rows) == len(plan), "all predictions and instances ended")
-    table, lines = [], ["| weights | α | strength | eigenvalues | theory | teacher | theory | positions | theory |"]
-    lines.append("|" + "---|" * 9)
+    table, lines = [], []
+    heads = ("weights", "α", "strength", "eigenvalues", "theory", "teacher", "theory", "positions", "theory")
     for case, point, theory in zip(cases, points, theories, strict=True):
         alpha = theory["alpha"]
         mine = [row for row in rows if point.items() <= row.items() and row.get("noise") == point.get("noise")]
@@ -167,10 +160,8 @@ def main():
         ]
         for name in ("teacher", "positions"):
             cells += [plus_minus(summary[name]["limit"], summary[name]["error"]), plus_minus(*summary[name]["theory"])]
-        lines.append("| " + " | ".join(cells) + " |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    verdict.path(".md").write_text(text)
+        lines.append(cells)
+    verdict.write_table(markdown_table(heads, lines))
     draw(verdict.path(".png"), table, sizes)
     verdict.end({"table": table})
 

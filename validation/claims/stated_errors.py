@@ -31,6 +31,7 @@ from gamp_attention.state_evolution.rules.sobol import SobolRule
 from gamp_attention.state_evolution.rules.split import SplitRule
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table
 
 ASKED = (1e-2, 1e-3, 1e-4, 1e-5)
 BRANCHES = ("semantic", "positional")
@@ -210,17 +211,14 @@ def build_table(rows, references):
 
 def format_table(table):
     """Return a row for each kind and a column for each accuracy: the fraction, and the largest ratio in brackets."""
-    lines = [
-        "| within the stated error | " + " | ".join(f"{r:g}" for r in ASKED) + " |",
-        "|" + "---|" * (1 + len(ASKED)),
-    ]
+    lines = []
     for kind in KINDS:
         cells = [table[f"{rtol:g}", kind] for rtol in ASKED]
         words = [
             f"{100 * c['share']:.1f} % of {c['numbers']} ({c['largest']:.2g})" if c["numbers"] else "–" for c in cells
         ]
-        lines.append(f"| {NAMES.get(kind, kind)} | " + " | ".join(words) + " |")
-    return "\n".join(lines) + "\n"
+        lines.append([NAMES.get(kind, kind), *words])
+    return markdown_table(["within the stated error", *(f"{rtol:g}" for rtol in ASKED)], lines)
 
 
 def main():
@@ -237,13 +235,14 @@ def main():
     solved = sum("numbers" in row for row in rows)
     verdict.check(solved == len(rows), f"{solved} of {len(rows)} branches were found again; statuses: {ended}")
     table = build_table(rows, references)
-    print(format_table(table))
+    verdict.write_table(format_table(table))
     for (rtol, kind), cell in table.items():
         if cell["numbers"]:
             fine = cell["share"] >= SHARE if not args.quick else cell["largest"] <= FEW
             verdict.check(
                 fine, f"rtol {rtol}, {kind}: {100 * cell['share']:.1f} % of {cell['numbers']} within the stated error, "
-                f"median {cell['median']:.2g}, at most {cell['largest']:.2g} times; {cell['unsure']} with an uncertain reference"
+                f"median {cell['median']:.2g}, at most {cell['largest']:.2g} times; "
+                f"{cell['unsure']} with an uncertain reference"
             )  # fmt: skip
     loose = [row["number"] for row in rows if row["status"] == "converged" and not row["worst"] <= 1.001 * row["rtol"]]
     verdict.check(not loose, f"converged means within rtol; not: {loose}")
@@ -253,7 +252,6 @@ def main():
         verdict.check(
             share >= AGREE, f"randomised points agree with the reference in {100 * share:.1f} % of {len(away)}"
         )
-    verdict.path(".md").write_text(format_table(table))
     stored = [
         {name: row[name] for name in STORED if name in row} | {"reference": {name: known[name] for name in KNOWN}}
         for row, known in zip(rows, references, strict=True)

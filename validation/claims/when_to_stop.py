@@ -31,6 +31,7 @@ from validation._tools import landscape as land
 from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import mean_and_error
 
 # model; overlap of the start with the teacher, and its norm in units of √d
 OMEGA, SIGMA, COSINE, LENGTH = 0.3, 0.5, 0.5, 0.3
@@ -67,7 +68,7 @@ def predict(noise, alpha, lam, m, n_paths, n_replicas):
 
 
 def run_instance(noise, alpha, lam, best, d, seed):
-    """Return test errors without noise of a descent on the layer, at the predicted best step and at the end; and |m|."""
+    """Return test errors without noise of a descent at the predicted best step and at the end, and |m|."""
     rng = np.random.default_rng([d, seed])
     data = ga.sample(ga.paper_model(OMEGA, sigma=SIGMA, lam=lam, score_noise=noise), d, alpha, seed)
     clean = ga.sample(ga.paper_model(OMEGA, sigma=SIGMA, lam=lam), d, alpha, seed)  # with the same teacher
@@ -210,13 +211,12 @@ def main():
         for n in counts
     ]
     table = format_table(points, seen, growth)
-    print(table)
+    verdict.write_table(table)
     check_criterion(verdict, points, seen, growth)
     numbers = {
         "d": d, "times": TIMES, "noises": noises, "alphas": alphas, "points": points, "tried": seen, "growth": growth,
         "told": [{key: row[key] for key in ("noise", "alpha", "lam", "test_error", "spread")} for row in predictions],
     }  # fmt: skip
-    verdict.path(".md").write_text(table)
     draw(plain(numbers), verdict.path(".png"))
     verdict.end(numbers)
 
@@ -227,10 +227,6 @@ def build_place(noise, alpha, lam):
 
 def get_place(row):
     return row["noise"], row["alpha"], row["lam"]
-
-
-def compute_mean(values):
-    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
 def interpolate(ladder, early):
@@ -251,7 +247,7 @@ def summarize(ladder, rows):
     for name, step in (("stopped", rows[0]["best"]), ("ended", -1)):
         values, own = (np.array(each) for each in zip(
             *[(row[name], row["own"]["test_error"][step]) for row in rows], strict=True))  # fmt: skip
-        (mean, error), (gap, spread) = compute_mean(values), compute_mean(values - own)
+        (mean, error), (gap, spread) = mean_and_error(values), mean_and_error(values - own)
         summary[name] = {
             "mean": mean, "error": error, "spread": float(values.std(ddof=1)), "own": float(own.mean()), "gap": gap,
             "limit": ladder[0]["test_error"][step], "gap_error": float(np.hypot(spread, ladder[0]["spread"][step])),
@@ -267,7 +263,7 @@ def summarize_growth(d, ladder, rows):
     """
     early, seen = (np.array([row["m_path"][step] for row in rows]) for step in (EARLY, -1))
     predicted_ends = np.array([row["own"]["m_path"][-1] for row in rows])
-    gap, error = compute_mean(seen - predicted_ends)
+    gap, error = mean_and_error(seen - predicted_ends)
     sizes = {"early": early, "end": seen, "told": predicted_ends}
     row_means = {name: float(np.sqrt(np.mean(values**2))) for name, values in sizes.items()}
     alone = LENGTH * ladder[1]["m_path"][EARLY] / LADDER[1]

@@ -26,6 +26,7 @@ from validation._tools import catalogue
 from validation._tools import landscape as land
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table
 
 ITERATIONS, LAST, APART, REST_PATHS, REPLICAS = 60, 10, 10, 1024, 4
 
@@ -163,15 +164,15 @@ def check_low(verdict, low, args):
 
 def format_table(rows):
     """Return counts of the cells of each branch by outcome."""
-    lines = ["| branch | solved | lost | stable | consistent | approximate | inconsistent |", "|---" * 7 + "|"]
+    heads, lines = ("branch", "solved", "lost", "stable", "consistent", "approximate", "inconsistent"), []
     for branch in land.BRANCHES:
         mine = [row for row in rows if row["branch"] == branch]
         solved = [row for row in mine if row["status"] in SOLVED]
         words = [sum(row["validity"].startswith(word) for row in solved)
                  for word in ("consistent", "approximate", "inconsistent")]  # fmt: skip
         counts = (len(solved), len(mine) - len(solved), sum(row["stable"] for row in solved), *words)
-        lines.append(f"| {branch} | " + " | ".join(map(str, counts)) + " |")
-    return "\n".join(lines) + "\n"
+        lines.append([branch, *counts])
+    return markdown_table(heads, lines)
 
 
 def main():
@@ -183,8 +184,7 @@ def main():
     with pool(args) as executor:
         rows = run_trials(folder(args, "explorer"), solve_cell, asked, executor)
     low = check_low(verdict, check_cells(verdict, rows), args)
-    print(format_table(rows))
-    verdict.path(".md").write_text(format_table(rows))
+    verdict.write_table(format_table(rows))
     verdict.end(
         {"alphas": alphas, "omegas": omegas, "damping": DAMPING, "low": low} | build_matrices(rows, alphas, omegas)
     )

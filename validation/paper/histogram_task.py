@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
 from validation._tools.report import Verdict, options
+from validation._tools.tables import markdown_table
 
 BETAS, EPS, RATE = (0.9, 0.98), 1e-9, 1e-3  # β, ε and learning rate of Adam; SGD has the same rate
 NOISE = 1e-3  # standard deviation of the noise on weights before free training
@@ -283,19 +284,17 @@ def run_experiment(size, seeds, folder, device):
 
 def format_table(numbers):
     """Return table 1, with the fractions of variance."""
-    lines = [
-        "| start | seed | phase | test accuracy | loss | by positions | by tokens | ‖θ‖ | moved |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    heads = ("start", "seed", "phase", "test accuracy", "loss", "by positions", "by tokens", "‖θ‖", "moved")
+    lines = []
     for r, (start, seed) in enumerate(numbers["runs"]):
         for phase in ("frozen", "free"):
             got, norms = numbers[phase], numbers["norms"]
             last = (f"{norms['weights'][r]:.1f}", "") if phase == "frozen" else ("", f"{norms['moved'][r]:.2f}")
-            lines.append(
-                f"| {start} | {seed} | {phase} | {got['test']['accuracy'][r]:.2%} | {got['test']['loss'][r]:.4f} "
-                f"| {got['shares']['positions'][r]:.1%} | {got['shares']['tokens'][r]:.1%} | {last[0]} | {last[1]} |"
-            )
-    return "\n".join(lines) + "\n"
+            lines.append([
+                start, seed, phase, f"{got['test']['accuracy'][r]:.2%}", f"{got['test']['loss'][r]:.4f}",
+                f"{got['shares']['positions'][r]:.1%}", f"{got['shares']['tokens'][r]:.1%}", *last,
+            ])  # fmt: skip
+    return markdown_table(heads, lines)
 
 
 def check_criterion(numbers, verdict):
@@ -356,9 +355,8 @@ def main():
     folder.mkdir(exist_ok=True)
     size, seeds = (QUICK, QUICK_SEEDS) if args.quick else (Size(), SEEDS)
     numbers = run_experiment(size, seeds, folder, device)
-    print(format_table(numbers))
+    verdict.write_table(format_table(numbers))
     check_criterion(numbers, verdict)
-    verdict.path(".md").write_text(format_table(numbers))
     draw(numbers, verdict.path(".png"))
     verdict.end(numbers)
 

@@ -283,8 +283,7 @@ def main():
     numbers["largest"] = {branch: find_largest(rows) for branch, rows in curves.items()}
     check_criterion(verdict, numbers)
     text = format_table(numbers)
-    print(text)
-    verdict.path(".md").write_text(text)
+    verdict.write_table(text)
     draw(numbers, verdict.path(".png"))
     verdict.end(numbers)
 

@@ -20,6 +20,7 @@ from gamp_attention.experiments.figures import COLOURS, GREY, figure
 from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table
 
 OMEGA, ALPHA, SIGMA = 0.3, 2.0, 0.5
 SEEDS, QUICK_SEEDS = {100: 100, 300: 60, 1000: 16}, {60: 8}
@@ -94,16 +95,12 @@ def count_ends(rows):
 
 
 def format_table(table):
-    lines = [
-        "| d | optimiser | runs | semantic | positional | neither | not converged | below both informed minima |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    heads = ("d", "optimiser", "runs", *ENDS, "not converged", "below both informed minima")
+    lines = []
     for row in table:
         shares = [f"{v:.0%} ({low:.0%} to {high:.0%})" for v, low, high in row["shares"].values()]
-        lines.append(
-            f"| {row['d']} | {NAMES[row['optimiser']]} | {row['runs']} | {' | '.join(shares)} | {row['deeper']} |"
-        )
-    return "\n".join(lines) + "\n"
+        lines.append([row["d"], NAMES[row["optimiser"]], row["runs"], *shares, row["deeper"]])
+    return markdown_table(heads, lines)
 
 
 def draw(rows, table, path):
@@ -144,7 +141,7 @@ def main():
     with pool(args) as executor:
         rows = run_trials(folder(args, verdict.name), run_trial, plan, executor)
     table = count_ends(rows)
-    print(format_table(table))
+    verdict.write_table(format_table(table))
     verdict.check(len(rows) == len(plan), f"{len(rows)} of {len(plan)} instances were finished")
     ends = [row[name]["end"] for row in rows for name in NAMES]
     at_zero = np.mean([end in ENDS for end in ends])
@@ -152,7 +149,6 @@ def main():
     for name in () if args.quick else ("adam", "gamp"):
         kinds = {row[name]["end"] for row in rows if row["d"] == 100} & {"semantic", "positional"}
         verdict.check(len(kinds) == 2, f"{NAMES[name]} finds {' and '.join(sorted(kinds))} minima at d = 100")
-    verdict.path(".md").write_text(format_table(table))
     draw(rows, table, verdict.path(".png"))
     verdict.end({"table": table, "rows": rows})
 

@@ -165,8 +165,7 @@ def main():
     }  # fmt: skip
     numbers |= {"d": size["d"], "seeds": SEEDS, "steps apart": compare_steps(paper, rows)}
     table = format_table(numbers)
-    print(table)
-    verdict.path(".md").write_text(table)
+    verdict.write_table(table)
     check_criterion(verdict, numbers)
     draw(plain(numbers), verdict.path(".png"))
     verdict.end(numbers)

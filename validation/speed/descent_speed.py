@@ -123,7 +123,7 @@ def main():
     places = [{key: row[key] for key in ("alpha", "omega", "branch")} for row in rows]
     expected = run_trials(folder(args, "descent_speed_theory"), predict_one_minimum, places)
     rows = [row | {"one": each["one"], "state evolution": each} for row, each in zip(rows, expected, strict=True)]
-    print(format_table(rows))
+    verdict.write_table(format_table(rows))
     verdict.check(len(rows) == len(plan), f"{len(rows)} of {len(plan)} cases were finished")
     both = [row for row in rows if row["gamp"]["converged"] and row["lbfgs"]["converged"]]
     clear = [row for row in both if row["one"]]
@@ -136,7 +136,6 @@ def main():
     verdict.check(
         deeper >= DEEPER, f"GAMP's minimum is not the higher one in {deeper:.0%} of {len(unclear)}, positional branch"
     )
-    verdict.path(".md").write_text(format_table(rows))
     draw(rows, verdict.path(".png"))
     verdict.end({"rows": rows})
 

@@ -342,7 +342,7 @@ def main():
         "growth": lambda: measure_growth(args.quick),
     }
     numbers = complete_parts(verdict.path("_parts.json"), parts)
-    print(format_table(numbers))
+    verdict.write_table(format_table(numbers))
     for dtype, row in numbers["iteration"].items():
         limit, ratio = 5.0 if args.quick else ITERATION[dtype], row["least"]["run"]
         verdict.check(ratio <= limit, f"{dtype}: an iteration takes {ratio:.2f} of one X @ Q (<= {limit})")
@@ -359,7 +359,6 @@ def main():
         limit = 1.1 + row["state"] + (1.0 if args.quick else 0.0)
         verdict.check(row["peak"] <= limit, f"{name}: peak {row['peak']:.2f} of the data (<= {limit:.2f})")
     draw_growth(verdict.path(".png"), numbers["growth"])
-    verdict.path(".md").write_text(format_table(numbers))
     verdict.end(numbers)
 
 

@@ -18,6 +18,7 @@ import gamp_attention as ga
 from gamp_attention.experiments.inference.along import Along
 from gamp_attention.experiments.inference.neighbours import at_lam
 from validation._tools.report import Verdict, options
+from validation._tools.tables import markdown_table
 
 SIZES, REPEATS, LAMS = (300, 1000), 3, tuple(np.logspace(-3, 0.3, 20))
 PROBLEMS = {
@@ -60,17 +61,15 @@ def measure(problem, d, repeats, with_path):
 
 
 def format_table(rows):
-    lines = [
-        "| problem | d | run, s | eight starts, s | leave-one-out | formula only | cavity fields, corrected "
-        "| path of 20 λ | its training |",
-        "|" + "---|" * 9,
-    ]
+    heads = ("problem", "d", "run, s", "eight starts, s", "leave-one-out", "formula only", "cavity fields, corrected",
+             "path of 20 λ", "its training")  # fmt: skip
+    lines = []
     for row in rows:
         shares = [f"{100 * row[name] / row['run']:.2g} % of the run" for name in ("default", "formula", "cavity")]
         both = [f"{row[name] / row['eight']:.1f} runs of eight starts" for name in ("path", "training") if name in row]
-        about = f"| {row['problem']} | {row['d']} | {row['run']:.3f} | {row['eight']:.3f} | "
-        lines.append(about + " | ".join([*shares, *(both or ["–", "–"])]) + " |")
-    return "\n".join(lines) + "\n"
+        seconds = f"{row['run']:.3f}", f"{row['eight']:.3f}"
+        lines.append([row["problem"], row["d"], *seconds, *shares, *(both or ["–", "–"])])
+    return markdown_table(heads, lines)
 
 
 def main():
@@ -89,8 +88,7 @@ def main():
             verdict.check(runs <= slack * MOST_PATH, about + f"a path of 20 λ takes {runs:.1f} runs of eight starts")
             more = (row["path"] - row["training"]) / row["eight"]
             verdict.check(more <= slack * MOST_ERRORS, about + f"of these its errors take {more:.1f}")
-    print(format_table(rows))
-    verdict.path(".md").write_text(format_table(rows))
+    verdict.write_table(format_table(rows))
     verdict.end({"rows": rows})
 
 

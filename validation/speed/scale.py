@@ -178,7 +178,7 @@ def main():
         "regenerated": lambda: run_child(LARGE, 2000 if args.quick else 50_000, args.iterations, folder),
     }
     numbers = complete_parts(verdict.path("_parts.json"), parts)
-    print(format_table(numbers))
+    verdict.write_table(format_table(numbers))
     limit = (4 if args.quick else 1) * LIMITS["out of core"]  # quick sizes are too small to time
     for kind in ("cold", "warm"):
         ratio = numbers["out of core"][f"{kind} ratio"]
@@ -189,7 +189,6 @@ def main():
     row = numbers["regenerated"]
     peak = row["peak"]
     verdict.check(peak <= LIMITS["memory"], f"drawn again, d = {row['d']}: peak memory {peak / 1e9:.2f} GB")
-    verdict.path(".md").write_text(format_table(numbers))
     verdict.end(numbers)
 
 

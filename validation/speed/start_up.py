@@ -23,6 +23,7 @@ from tqdm import tqdm
 from validation._tools.catalogue import ROOT
 from validation._tools.checkouts import BASE, run_side_by_side
 from validation._tools.report import Verdict, options
+from validation._tools.tables import markdown_table
 
 QUICK = ("paper", "user-defined loss")
 RUNS = {
@@ -75,23 +76,20 @@ def run_process(model, folder):
     return int(compiled), float(ready) - began
 
 
-def compare_compilation(base, verdict, lines):
-    """Return what comparisons compile here and in another checkout, and add a table to lines of Markdown."""
+def compare_compilation(base, verdict):
+    """Return the compilation of comparisons here and in another checkout, and a table of it."""
     before, now = run_side_by_side(base, Path(__file__).with_name("_compile_times.py"))
-    lines += [
-        "",
-        "| comparison | compiled in the other checkout | functions | here | functions |",
-        "|---|---|---|---|---|",
-    ]
+    heads = ("comparison", "compiled in the other checkout", "functions", "here", "functions")
+    lines = []
     for old, new in zip(before, now, strict=True):
-        old_cells, new_cells = (f"{row['seconds']:.1f} s | {row['functions']}" for row in (old, new))
-        lines.append(f"| {new['model']} | {old_cells} | {new_cells} |")
+        cells = (cell for row in (old, new) for cell in (f"{row['seconds']:.1f} s", row["functions"]))
+        lines.append([new["model"], *cells])
     ratio = now[0]["seconds"] / before[0]["seconds"]
     verdict.check(ratio <= 0.3, f"a first comparison compiles for {ratio:.2f} of the time of {base}, at most 0.3")
     for row in now:
         if row["model"].startswith("another"):
             verdict.check(row["seconds"] <= 3, f"{row['model']}: compiled for {row['seconds']:.1f} s, at most 3")
-    return {"base": before, "here": now}
+    return {"base": before, "here": now}, markdown_table(heads, lines)
 
 
 def measure_import(times=5):
@@ -118,16 +116,16 @@ def main():
             compiled > 0 == again,
             f"{name}: {compiled} functions compiled, then {again}; {first:.1f} s, then {second:.1f} s",
         )
-    lines = [
-        "| model | first process | functions compiled | second process | functions compiled |",
-        "|---|---|---|---|---|",
-    ]
-    for name, row in rows.items():
-        lines.append(
-            f"| {name} | {row['first']:.1f} s | {row['compiled']} | {row['second']:.1f} s | {row['compiled_again']} |"
-        )
-    beside = compare_compilation(args.base, verdict, lines) if args.base else None
-    verdict.path(".md").write_text("\n".join(lines) + "\n")
+    heads = ("model", "first process", "functions compiled", "second process", "functions compiled")
+    text = markdown_table(heads, [
+        [name, f"{row['first']:.1f} s", row["compiled"], f"{row['second']:.1f} s", row["compiled_again"]]
+        for name, row in rows.items()
+    ])  # fmt: skip
+    beside = None
+    if args.base:
+        beside, table = compare_compilation(args.base, verdict)
+        text += "\n" + table
+    verdict.write_table(text)
     seconds = measure_import()
     verdict.check(seconds < 1, f"the package is imported in {seconds:.2f} s")
     verdict.end({"rows": rows, "import seconds": seconds, "compared": beside})

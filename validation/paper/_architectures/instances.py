@@ -171,7 +171,7 @@ ARCHITECTURES = {
 
 
 def build_start(data, name):
-    """Return the weights (d, r) of a start; with tied weights of rank 2 both columns, of one or both kinds, have noise."""
+    """Return the weights (d, r) of a start; with tied weights of rank 2, columns of one or both kinds plus noise."""
     if data.rank == 1 or not data.student.tied:
         return initial_weights(data, name)
     column = {order: initial_weights(data, order)[:, 0] for order in ORDERS}
