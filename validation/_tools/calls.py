@@ -220,7 +220,7 @@ TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classe
 
 
 def build_names(folder: str) -> dict[str, Any]:
-    """Return all names that the lines use; `folder` receives what a line writes."""
+    """Return all names that the lines use; `folder` receives files that a line writes."""
     import torch
 
     from docs.examples.huber_loss import PseudoHuber

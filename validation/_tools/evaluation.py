@@ -207,7 +207,7 @@ class TimedEvaluator:
     def __call__(self, line: str, limit: float, warm: str | None = None) -> dict[str, Any]:
         """Return the outcome of a line by `evaluate_call`, with its seconds; "late" beyond the limit.
 
-        The line `warm` compiles kernels first and is not counted. A line that is late has a second try, after its own
+        The line `warm` compiles kernels first and is not counted. A line that is late has a second try, after its
         kernels have been compiled.
         """
         if warm is not None and self._ask("warm", warm, COMPILE_LIMIT) is None:

@@ -80,7 +80,7 @@ class Trial:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The arguments."""
+        """Return the arguments."""
         return self.arguments
 
     def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ several d. The overlap with the teacher and the squared norm of the posterior me
 linearly in 1/d.
 
 Criterion: both numbers, and the free entropy if it is finite, are within four standard errors of state evolution, whose
-own errors are included, extrapolated and at the largest d. No run is lost or diverges.
+errors are included, extrapolated and at the largest d. No run is lost or diverges.
 """
 
 from dataclasses import replace

@@ -278,7 +278,7 @@ def store_reference(name, alpha):
 
 
 def compare(row, ends, sampled):
-    """Return the differences at one α in units of the allowed ones, and the largest relative difference of V."""
+    """Return the differences at one α in units of the allowed differences, and the largest relative one for V."""
     stable = [point for point in row["points"] if point["stable"]]
     tokens = int(row["name"].split("= ")[1]) if row["name"].startswith("attention") else 1
     ratios, relative = [], 0.0

@@ -85,7 +85,7 @@ def is_disagreement(row):
 
 
 def compare_times(base, verdict):
-    """Return statuses and median times of the same runs in another checkout and in this one."""
+    """Return statuses and median times of the same runs in another checkout and in this checkout."""
     summary = {}
     for name, rows in zip(("base", "here"), run_side_by_side(base, SCRIPT, TIMED), strict=True):
         statuses = Counter(row["status"] for row in rows)

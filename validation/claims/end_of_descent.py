@@ -214,7 +214,7 @@ def check_criterion(verdict, numbers, rows):
         verdict.check(ratio <= MAX_ERRORS, f"{key}: the theory ends {ratio:.1f} standard errors from where descents do")
         beyond.append(abs(limit[key]["mean"]) / limit[key]["error"])
     words = " and ".join(f"{each:.1f} in {key}" for each, key in zip(beyond, KEYS, strict=True))
-    enough = verdict.name.endswith("_quick") or max(beyond) > MAX_ERRORS  # a few seeds cannot tell
+    enough = verdict.name.endswith("_quick") or max(beyond) > MAX_ERRORS  # a few seeds do not suffice
     verdict.check(enough, f"the fixed point is {words} standard errors from where descents end")
     lower = np.mean([row["gamp"]["train_loss"] < row["descent"]["train_loss"] for row in rows])
     other = np.mean([row["distance"] > SAME for row in rows])

@@ -175,7 +175,7 @@ def compute_part(row: Row, d: int, seeds: int) -> dict[str, Any]:
     model, alpha = pool_coordinates(row.model, [run["data"] for run in runs]), runs[0]["data"].alpha
     gamp_seconds = time.perf_counter() - began
     begin = row.init
-    if begin == "both":  # a mean of overlaps is feasible for the mean teacher; those of one instance may not be
+    if begin == "both":  # a mean of overlaps is feasible for the mean teacher; the overlaps of one instance may not be
         begin = ga.Overlaps(*(np.mean(part, axis=0) for part in zip(*(run["path_end"] for run in runs), strict=True)))
     se = ga.solve_state_evolution(model, alpha, begin, rtol=row.rtol, max_work=MAX_WORK, stability=False)
     expected = {key: float(value) for key, value in compute_invariants(se.overlaps).items()}

@@ -1,4 +1,4 @@
-"""From a few multiples of the weak-recovery threshold on, starts that know the teacher's map reach its minimum.
+"""Starts that know the teacher's map reach its minimum from a few multiples of the weak-recovery threshold on.
 
 Method: the paper's model with σ = .8, ω = .2 without noise, the exact risk. Message passing trains each instance from
 the teacher; from eight spectral starts of fitted weights, which do not use the teacher's map; from the spectral start

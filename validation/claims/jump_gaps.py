@@ -1,4 +1,4 @@
-"""Where the proximal map jumps, V of finite-d minima is below replica symmetry by 1.35 times the shift.
+"""V of finite-d minima is below replica symmetry by 1.35 times the shift if the proximal map jumps.
 
 Method: state evolution is solved with both forms of V̂ for models on their positional branch, and some on the semantic
 branch. Minima are found by message passing and, if it does not converge, L-BFGS. V of the minima is compared with three

@@ -206,7 +206,7 @@ def main():
                 max(abs(away), abs(by_cavity)) <= MOST_ERRORS, about + apart + f", {by_cavity:.1f} by cavity fields"
             )
         else:
-            print(f"        {about}says that it is not to be trusted; {s['away']:.1f} standard errors from fresh data")
+            print(f"        {about}is not trusted;  {s['away']:.1f} standard errors from fresh data")
     said = format_table(rows) + ("\n" + format_noise_table(noisy) if noisy else "")
     verdict.write_table(said)
     if noisy:
@@ -215,7 +215,7 @@ def main():
         mine = [each for each in chosen if each["starts"] == k]
         fresh, *others = (np.mean([each[name] for each in mine]) for name in ("fresh", "estimate", "with_choice"))
         low = [f"{100 * (1 - each / fresh):.1f} %" for each in others]
-        again = f", {low[1]} with the choice made anew without each sample" if k > 1 else ""
+        again = f", {low[1]} with the choice repeated without each sample" if k > 1 else ""
         print(f"        noisy, the lowest of {k}: the estimate is {low[0]} too low{again}")
     if not quick:
         draw(rows, verdict.path(".png"))

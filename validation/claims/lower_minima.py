@@ -3,8 +3,8 @@
 Method: instances of the paper's model with the exact risk on a grid in α, noise s on the scores, and λ, from the
 teacher and from one random start: message passing with default settings; L-BFGS-B of scipy on the compiled risk,
 restarted when it stops until the gradient is zero; Adam in torch (1500 steps of .05), continued by L-BFGS-B to zero
-gradient. Without a given start, also message passing from eight starts, spectral ones first. Losses that differ by less
-than a millionth are equal. Test errors are on the same fresh samples.
+gradient. Without a given start, also message passing from eight starts, spectral starts first. Losses that differ by
+less than a millionth are equal. Test errors are on the same fresh samples.
 
 Criterion: every answer of message passing has a gradient norm of at most 1e-8. Rounding of the loss stops the line
 search of L-BFGS-B before; its answers must reach 1e-5, where the loss is accurate to much better than a millionth. The

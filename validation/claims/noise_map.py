@@ -172,7 +172,7 @@ def draw(lines, best, crossings, path):
             rates = [np.mean([e["converged"] for e in crossings if (e["d"], e["share"]) == (d, x)]) for x in shares]
             row[-1].plot(shares, rates, marker="o", label=f"d = {d}")
         row[-1].axvline(1, color="0.6", lw=1)
-        row[-1].set(xlabel="s over that of the line", ylabel="fraction of runs that converge", title="message passing")
+        row[-1].set(xlabel="s over s of the line", ylabel="fraction of runs that converge", title="message passing")
         row[-1].legend(frameon=False, fontsize=7)
 
 

@@ -56,7 +56,7 @@ def draw_heavy(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
 
 
 def draw_binary(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
-    """Return rare zeros and ones, as for categories."""
+    """Return rare zeros and ones, as of categorical data."""
     return (rng.random((n, d)) < rng.uniform(0.05, 0.5, size=d)).astype(float)
 
 

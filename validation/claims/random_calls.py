@@ -85,7 +85,7 @@ def draw_other(slot: Argument, rng: np.random.Generator) -> str:
 
 
 def draw_call(rng: np.random.Generator) -> tuple[str, str, str]:
-    """Return a name, a random line that calls it, and the line that compiles what it needs."""
+    """Return a name, a random line that calls it, and the line that compiles its kernels."""
     if rng.random() < FRACTION_OF_USES:
         name = str(rng.choice(BUILDERS))
         use, made = str(rng.choice(USES)), LINES[name]

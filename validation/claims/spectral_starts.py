@@ -8,7 +8,7 @@ if there is none), and the squared projections of the teacher's and the position
 over instances.
 
 Criterion: above the threshold, eigenvalues and squared projections, extrapolated linearly in 1/d, are within four
-standard errors of the theory, whose own errors are included. Below it, squared projections at the largest d are less
+standard errors of the theory, whose errors are included. Below it, squared projections at the largest d are less
 than 0.05 and four standard errors, and the lowest eigenvalue, extrapolated linearly in d^(−2/3), the fluctuation of
 edges, is at the edge of the bulk within 3 % and four standard errors. Complexities with a strength within a quarter of
 1 are drawn without a criterion, as finite d is neither above nor below. (Starts page of the manual.)

@@ -168,7 +168,7 @@ def solve(number, attempt):
 
 
 def find_worst_error(se):
-    """Return the largest error that the status CONVERGED is about, each in its own unit."""
+    """Return the largest error that the status CONVERGED limits, each in its unit."""
     o, e, root = se.overlaps, se.overlaps_error, np.sqrt(np.abs(se.overlaps.q).max())
     relative = [
         np.max(each) / np.abs(unit).max() for each, unit in ((e.q, o.q), (e.V, o.V), (se.V_hat_error, se.V_hat))

@@ -16,7 +16,7 @@ steps, which leave gradients of 1e-3) is at most 1 % above GAMP's and at most .1
 to zero gradient, ends in GAMP's minimum or in one whose loss is at most .1 % lower; on the semantic branch in GAMP's
 minimum at least two times in three, as the positional branch has many minima near each other.
 
-α_c and α_l are printed with the published values; nothing is tuned to those.
+α_c and α_l are printed with the published values; nothing is tuned to them.
 """
 
 import numpy as np
@@ -190,7 +190,7 @@ def main():
 
 
 def print_branch(branch, table):
-    print(f"\n{branch}: mean over runs on the branch, ± s.e. (state evolution); * judged")
+    print(f"\n{branch}: mean over runs on the branch, ± s.e. (state evolution); * criterion applies")
     for point in table:
         cells = []
         for key in JUDGED[branch]:

@@ -89,7 +89,7 @@ def compute_means(runs, lines):
 def check_slice(verdict, omega, part):
     """Check the criterion at one ω."""
     theory = {a: i for i, a in enumerate(part["theory"]["alpha"])}
-    print(f"\nω = {omega}: mean of GAMP ± s.e. (state evolution); * judged")
+    print(f"\nω = {omega}: mean of GAMP ± s.e. (state evolution); * criterion applies")
     worst = {name: (0.0, np.nan, np.nan, np.nan) for name in QUANTITIES}
     judged = dict.fromkeys(QUANTITIES, 0)
     for point in part["gamp"]:

@@ -3,7 +3,7 @@
 Method: a grid of 25 × 25 cells, both branches to a relative accuracy of 1e-3, and boundaries with errors at 12 of its
 ω. Δε_t = ε_t(positional) − ε_t(semantic) is positive if the semantic minimum is the global one. ε_lin − ε_g is positive
 if the global minimum beats the linear baseline. Grey: a branch does not exist. Crosses: from both starts all weights go
-to zero, as at finite d, where Q = 0 is a minimum then. `phase_diagram_other` uses the same code.
+to zero, as at finite d, since Q = 0 is a minimum then. `phase_diagram_other` uses the same code.
 
 Criterion: every cell is solved, or is known not to exist. The sign of Δε_t, and the existence of branches, agree with
 the boundaries at every ω that has both. α_c <= α_l at every ω of the boundaries; a counterexample is printed and fails.

@@ -152,7 +152,7 @@ def _interpolate(x, y):
 
 
 def _compare_signs(published, ours):
-    """Return the numbers of cells with the same sign, of all cells and of clear ones, and the rms difference."""
+    """Return the numbers of all and of clear cells with the same sign, and the rms difference."""
     both = np.isfinite(ours)
     same, clear = np.sign(published) == np.sign(ours), both & (np.abs(np.nan_to_num(ours)) > CLEAR)
     return {"cells": int(both.sum()), "same": int(same[both].sum()), "clear": int(clear.sum()),
@@ -201,7 +201,7 @@ def draw(numbers, path):
         for axis, name, symbol in zip(axes[1, 1:], ("omega", "sigma", "lam"), ("ω", "σ", "λ"), strict=True):
             _draw_slices(axis, numbers["slices"], name, symbol)
         draw_legend(axes[0, 0], axes[0, 2], axes[0, 3], axes[1, 0], columns=5, fontsize=9)
-        axes[0, 0].figure.suptitle("Published numbers (marks) beside ours (lines)")
+        axes[0, 0].figure.suptitle("Published numbers (marks) and ours (lines)")
 
 
 def _draw_curves(axis, curves, key):
@@ -423,7 +423,7 @@ def format_table(numbers):
         rows.append(("Fig. 8, descents, ε_g along σ, λ and ω", "state evolution", len(off), words_of))
         off = [row["test_error"] / row["trained"] - 1 for row in numbers["slices"] if "trained" in row]
         words_of = f"median {100 * np.median(off):+.1f} %, of sizes {100 * np.median(np.abs(off)):.1f} %"
-        rows.append(("the same where that is off, or there is none", "theory of training", len(off), words_of))
+        rows.append(("other slices, or no fixed point", "theory of training", len(off), words_of))
     off = [row["published"] / row["ours"] - 1 for row in numbers["rank2"]]
     words_of = f"{100 * min(off):+.1f} to {100 * max(off):+.1f} %"
     rows.append(("Fig. 14, rank 2, ε_t from random starts", "state evolution", len(off), words_of))

@@ -182,7 +182,7 @@ def compare_steps(paper, rows):
 
 
 def compute_differences(whole, key, of):
-    """Return differences from the theory at time 750 and from the fixed point, in units of room or spread."""
+    """Return differences from the theory at time 750 and from the fixed point, in units of tolerance or spread."""
     table = [point for point in whole if of in point]
     predicted = np.array([point["theory"][key] for point in table])
     fixed = land.to_array([(point["fixed"] or {}).get(key) for point in table])

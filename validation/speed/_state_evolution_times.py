@@ -23,7 +23,7 @@ def solve(model, alpha, branch, rtol):
     began = time.process_time()
     try:
         se = ga.solve_state_evolution(model, alpha, branch, rtol=rtol, stability=False)
-    except TypeError:  # in older checkouts
+    except TypeError:  # older checkouts have another parameter
         se = ga.solve_state_evolution(model, alpha, branch, rtol=rtol, stable=False)
     return {"seconds": time.process_time() - began, "status": se.status.value, "q": float(np.ravel(se.overlaps.q)[0])}
 

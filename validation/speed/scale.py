@@ -112,12 +112,12 @@ def measure_out_of_core(quick):
 
 
 def compare_distributed(quick):
-    """Return the same run in one process, on two workers, and on two workers of which one is killed."""
+    """Return the same run in one process, on two workers, and on two workers, one of which is killed."""
     from distributed import Client, LocalCluster
 
     d = 300 if quick else 2000
     data = ga.sample(ga.paper_model(), d, ALPHA, seed=0, storage="none")
-    ga.run_gamp(data, risk="asymptotic", damping=DAMPING, max_iter=25)  # compiles what a run needs
+    ga.run_gamp(data, risk="asymptotic", damping=DAMPING, max_iter=25)  # compiles the kernels of a run
     began = time.perf_counter()
     expected, rows = ga.run_gamp(data, risk="asymptotic", damping=DAMPING), {}
     alone = time.perf_counter() - began

@@ -184,7 +184,7 @@ def main():
 
 
 def compare_checkouts(verdict, base, quick):
-    """Return CPU seconds in another checkout and in this one."""
+    """Return CPU seconds in another checkout and in this checkout."""
     rows = {}
     for old, new in zip(*run_side_by_side(base, SCRIPT, *["quick"] * quick), strict=True):
         name, ratio = old["name"], new["seconds"] / old["seconds"]

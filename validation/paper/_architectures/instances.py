@@ -3,10 +3,10 @@
 Order parameters are σ|QᵀQ*|/d (semantic) and σ|Qᵀp_1|/√d (positional), norms over the columns of Q: for one column √q
 times the cosines of the angles of Q with Q* and p_1.
 
-Two correlated tokens, E[x_1 x_2ᵀ] = c σ² I, are treated as two independent ones: the problem in rotated tokens u = R x.
-R maps them to sum and difference, of variances (1 ± c) σ², and R² = 1. As ‖T x − S (x + p)‖ is the norm of R T R u − R
-S R (u + R p), the problem is one of the package's general models: uncorrelated tokens, teacher R T[R y] R and attention
-map R S[R z] R, with the same weights Q. So message passing and state evolution cover it exactly.
+Two correlated tokens, E[x_1 x_2ᵀ] = c σ² I, are treated as two independent tokens: the problem in rotated tokens u = R
+x. R maps them to sum and difference, of variances (1 ± c) σ², and R² = 1. As ‖T x − S (x + p)‖ is the norm of R T R u −
+R S R (u + R p), the problem is one of the package's general models: uncorrelated tokens, teacher R T[R y] R and
+attention map R S[R z] R, with the same weights Q. So message passing and state evolution cover it exactly.
 
 The layer with a trainable low-rank value matrix is S[(x+p)Q/√d] (x+p) (1 + U Wᵀ). The targets are vectors of R^d, so a
 value matrix of low rank could fit none of them: it is added to the identity. U and W have the ridge λ of Q. A spike UWᵀ
@@ -99,7 +99,7 @@ class ValueDescent(NamedTuple):
 
 
 def descend_with_values(data, start, seed):
-    """Run L-BFGS in Q from given weights, and in U and W from small random ones, on the layer's exact risk."""
+    """Run L-BFGS in Q from given weights, and in U and W from small random weights, on the exact risk."""
     d, r = start.shape
     small = START / sqrt(d) * np.random.default_rng([seed, 11]).standard_normal((d, 2 * VALUE_RANK))
     weights = torch.tensor(np.concatenate([start, small], axis=1), requires_grad=True)
@@ -139,7 +139,7 @@ class Architecture:
     model : function that returns the model at a given ω; its state evolution is the prediction.
     starts : names of the starts.
     rtol : accuracy of its state evolution.
-    arrays : function that returns the samples for descents, if they differ from the drawn ones.
+    arrays : function that returns the samples for descents, if they differ from the drawn samples.
     descend : another descent than `minimize_risk`, with the attributes of its result.
     message_passing : whether GAMP runs on its samples.
     """

@@ -229,7 +229,7 @@ class Study:
 
     @property
     def kinds(self):
-        """Whether minima are of one kind or the other; minima of a rank-2 student may be of both kinds."""
+        """Return whether minima are of one kind or the other; minima of a rank-2 student may be of both kinds."""
         return "mixed" not in self.starts
 
 
