@@ -1,7 +1,7 @@
 """Study of one architecture over the (α, ω) plane, with the paper's model on the same samples and state evolution.
 
-Instances are averaged over cells of the plane; criteria that all architectures have are in `check_common`, further ones
-in the scripts.
+Instances are averaged over cells of the plane. `check_common` has the criteria of all architectures; the scripts have
+further criteria.
 """
 
 from dataclasses import dataclass
@@ -33,9 +33,7 @@ def is_on_branch(end, start):
 
 
 def summarize_cell(rows, starts, kinds=True):
-    """Return statistics of the instances of one (α, ω); runs that left their branch are excluded, if there are
-    branches.
-    """
+    """Return statistics of the instances of one (α, ω), without runs that left their branch, if there are branches."""
     ends = {name: [row[name] for row in rows] for name in starts}
     kept = {
         name: [is_on_branch(end, name) if kinds else end["status"] in ENDED for end in ends[name]] for name in starts
