@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from docs._results import number, stored
-from validation.paper._published_tables import table
+from validation.paper.published import load_table
 
 OWN = {"semantic": "theta", "positional": "m"}
 ARCHITECTURES = {"correlated_tokens": "correlated", "untied_weights": "untied", "value_matrix": "value"}
@@ -123,7 +123,7 @@ def _histogram() -> dict[str, str]:
     accuracy = [value for phase in ("frozen", "free") for value in numbers[phase]["test"]["accuracy"]]
     moved = np.divide(numbers["norms"]["moved"], numbers["norms"]["weights"])
     found = {"hist_accuracy": f"{100 * min(accuracy):.1f} %", "hist_moved": f"{100 * max(moved):.2f} %"}
-    published = {row["start"]: row for row in table("histogram")}
+    published = {row["start"]: row for row in load_table("histogram")}
     rows = ["| test accuracy, half of the weights frozen | published, 10 runs | ours, 3 runs |", "|---" * 3 + "|"]
     for start, row in published.items():
         mine = [

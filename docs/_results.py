@@ -15,7 +15,7 @@ MAX_ROWS, MAX_COLUMNS = 16, 10
 
 def stored(name: str) -> Any:
     """The numbers of one file."""
-    return catalogue.stored(STORED / f"{name}.json")
+    return catalogue.load_result(STORED / f"{name}.json")
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -73,7 +73,7 @@ def _overview() -> str:
     lines = ["| | script | stored | commit | checks that held | that failed |", "|---|---|---|---|---|---|"]
     for script in catalogue.scripts():
         for path in script.results(STORED):
-            found = catalogue.stored(path)
+            found = catalogue.load_result(path)
             counts = (str(len(found[key])) for key in ("held", "failed"))
             words = (script.group, f"[{path.stem}](#{_anchor(script)})", found["when"], found["commit"], *counts)
             lines.append(f"| {' | '.join(words)} |")
@@ -81,7 +81,7 @@ def _overview() -> str:
 
 
 def _result(path: Path) -> str:
-    found, name = catalogue.stored(path), path.stem
+    found, name = catalogue.load_result(path), path.stem
     versions = ", ".join(f"{module} {version}" for module, version in found["versions"].items())
     parts = [f"**{path.name}**, {found['when']}, commit {found['commit']}: {versions}."]
     if found["failed"]:

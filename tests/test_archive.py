@@ -1,4 +1,4 @@
-"""What is stored is what was stored: checksums, and the data archive that is made of them, with its metadata."""
+"""Stored results match their checksums; the data archive is complete, reproducible and has valid metadata."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ from validation.__main__ import main
 from validation._tools import catalogue, checksums
 
 RESULTS = catalogue.ROOT / "results"
-# fields and words of Zenodo's deposit metadata, as in github.com/zenodraft/metadata-schema-zenodo
+# fields and values of Zenodo's deposit metadata, see github.com/zenodraft/metadata-schema-zenodo
 FIELDS = {"title", "version", "upload_type", "access_right", "license", "creators", "description", "language",
           "keywords", "related_identifiers"}  # fmt: skip
 RELATED = {"relation": {"isSupplementTo", "references"}, "scheme": {"arxiv", "url", "doi"},
@@ -22,18 +22,18 @@ RELATED = {"relation": {"isSupplementTo", "references"}, "scheme": {"arxiv", "ur
 
 
 def test_checksums_of_stored_results_are_current():
-    """After storing results: `python -m validation --sums`."""
-    assert checksums.differences(RESULTS) == []
+    """If this fails after storing results, run `python -m validation --sums`."""
+    assert checksums.find_differences(RESULTS) == []
     assert {path.name for path in RESULTS.glob("*.json")} >= {f"{name}.json" for name in ("figure2", "explorer")}
-    assert len(checksums.listed(RESULTS)) > 100
+    assert len(checksums.read_sums(RESULTS)) > 100
 
 
-def test_what_differs_is_named(tmp_path, capsys):
+def test_differences_are_listed_by_name(tmp_path, capsys):
     for name in ("a.json", "b.png", "c.md", "fast_quick.json", "some_quick_runs.jsonl", "many_parts.json", ".d"):
         (tmp_path / name).write_text(name)
     (tmp_path / "cells").mkdir()
     assert main(["--sums", "--out", str(tmp_path)]) == 0
-    assert list(checksums.listed(tmp_path)) == ["a.json", "b.png", "c.md"]
+    assert list(checksums.read_sums(tmp_path)) == ["a.json", "b.png", "c.md"]
     assert main(["--sums", "check", "--out", str(tmp_path)]) == 0
     (tmp_path / "a.json").write_text("other")
     (tmp_path / "b.png").unlink()
@@ -41,12 +41,12 @@ def test_what_differs_is_named(tmp_path, capsys):
     capsys.readouterr()
     assert main(["--sums", "check", "--out", str(tmp_path)]) == 1
     assert capsys.readouterr().out.splitlines()[:3] == ["a.json: changed", "b.png: missing", "new.md: not listed"]
-    assert checksums.write(tmp_path) == ["a.json: changed", "b.png: missing", "new.md: not listed"]
-    assert checksums.differences(tmp_path) == []
+    assert checksums.write_sums(tmp_path) == ["a.json: changed", "b.png: missing", "new.md: not listed"]
+    assert checksums.find_differences(tmp_path) == []
 
 
-def metadata_is_known(deposit):
-    """Whether every field is one of Zenodo's, with a value that it takes."""
+def check_metadata(deposit):
+    """Check that every field belongs to Zenodo's deposit metadata, with a valid value."""
     assert set(deposit) <= FIELDS
     assert deposit["upload_type"] in ("software", "dataset")
     assert deposit["access_right"] == "open"
@@ -59,7 +59,7 @@ def metadata_is_known(deposit):
 
 def test_metadata_of_the_release_are_zenodos_and_agree_with_the_citation():
     deposit, citation = json.loads((ROOT / ".zenodo.json").read_text()), (ROOT / "CITATION.cff").read_text()
-    metadata_is_known(deposit)
+    check_metadata(deposit)
     assert re.findall(r'^  - name: "(.*)"$', citation, re.MULTILINE) == [c["name"] for c in deposit["creators"]]
     assert re.findall(r"^  - ([a-z ]+)$", citation, re.MULTILINE) == deposit["keywords"]
     (paper,) = (r["identifier"] for r in deposit["related_identifiers"] if r["relation"] == "isSupplementTo")
@@ -73,7 +73,7 @@ def test_the_archive_is_whole_and_the_same_twice(tmp_path):
     archive, twin = (next((tmp_path / name).glob("*.tar.gz")) for name in ("one", "two"))
     assert archive.read_bytes() == twin.read_bytes()
     metadata = json.loads(next((tmp_path / "one").glob("*.json")).read_text())["metadata"]
-    metadata_is_known(metadata)
+    check_metadata(metadata)
     assert metadata["upload_type"] == "dataset"
 
     def git(*words):

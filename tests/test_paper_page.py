@@ -11,7 +11,8 @@ import gamp_attention as ga
 from docs import _paper, _results
 from tests.conftest import ROOT
 from validation._tools import catalogue, report
-from validation.paper import _phase_diagram, _published_rule, _published_tables
+from validation.paper import phase_diagram
+from validation.paper import published as published_script
 from validation.paper._architectures import study
 
 DOCS = ROOT / "docs"
@@ -56,7 +57,7 @@ def test_numbers_are_those_of_the_stored_results():
 @pytest.mark.parametrize("degrees", [(2, 0), (4, 0), (2, 2), (6, 0), (4, 2)])
 def test_the_authors_rule_is_exact_to_degree_seven(degrees):
     """Moments of two standard Gaussians."""
-    points, weights = _published_rule.plane_rule()
+    points, weights = published_script.build_plane_rule()
     moment = {0: 1, 2: 1, 4: 3, 6: 15}
     value = weights @ np.prod(points ** np.array(degrees), axis=1)
     assert value == pytest.approx(moment[degrees[0]] * moment[degrees[1]], rel=1e-12)
@@ -65,9 +66,9 @@ def test_the_authors_rule_is_exact_to_degree_seven(degrees):
 
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
 def test_the_authors_rule_gives_a_published_point(branch):
-    rows = [row for row in _published_tables.table("theory") if row["branch"] == branch]
+    rows = [row for row in published_script.load_table("theory") if row["branch"] == branch]
     row = min(rows, key=lambda row: abs(row["alpha"] - 1.25))
-    found = _published_rule.overlaps(ga.paper_model(0.3), float(row["alpha"]), branch)
+    found = published_script.iterate_rule(ga.paper_model(0.3), float(row["alpha"]), branch)
     own = {"semantic": "theta", "positional": "m"}[branch]
     for key in ("q", "V", own):
         assert found[key] == pytest.approx(float(row[key]), rel=1e-3)
@@ -84,7 +85,7 @@ def test_every_picture_can_be_drawn_again(name, monkeypatch):
     def options(description, **more):
         raise Asked(more)
 
-    for module in (report, _phase_diagram, study):
+    for module in (report, phase_diagram, study):
         monkeypatch.setattr(module, "options", options)
     with pytest.raises(Asked) as asked:
         runpy.run_path(str(catalogue.ROOT / "paper" / f"{name}.py"), run_name="__main__")

@@ -1,4 +1,4 @@
-"""Scripts of validation/ are found, run, resumed and counted; what is stored says when and of which code it is."""
+"""Scripts of validation/ are listed, run, resumed and counted; stored results have their date and commit."""
 
 import importlib
 import json
@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ROOT, interrupted
 from validation.__main__ import main
 from validation._tools import catalogue
-from validation._tools.trials import origin
+from validation._tools.resumable import hash_origin
 
 SCRIPTS = catalogue.scripts()
 STORED = sorted((catalogue.ROOT / "results").glob("*.json"))
@@ -39,7 +39,7 @@ MORE = {
 
 @pytest.fixture
 def scripts(tmp_path, monkeypatch):
-    """Writes fake scripts, by group, in a package of their own, and returns what runs the command line on them."""
+    """Return a function that writes fake scripts by group and returns a command line that runs them."""
     root, out = tmp_path / "fakes", tmp_path / "out"
     monkeypatch.setattr(catalogue, "ROOT", root)
 
@@ -58,22 +58,22 @@ def scripts(tmp_path, monkeypatch):
 
 
 def lines(text):
-    """The lines of a table, by their first word."""
+    """Return the lines of a table, by their first word."""
     return {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.split()}
 
 
-def test_every_script_is_listed_with_what_is_stored_of_it(capsys):
+def test_every_script_is_listed_with_its_stored_results(capsys):
     assert main([]) == 0
     listed = capsys.readouterr().out.splitlines()
     for path in RESULTS:
         (line,) = (line for line in listed if line.split()[:1] == [path.stem])
-        found = catalogue.stored(path)
+        found = catalogue.load_result(path)
         assert f"{len(found['held'])} held {len(found['failed']):3} failed" in line
     for script in SCRIPTS:
         assert any(line.endswith(script.description.splitlines()[0]) for line in listed)
 
 
-def test_names_of_scripts_and_results_belong_together():
+def test_every_result_belongs_to_a_script():
     names = [script.name for script in SCRIPTS]
     assert len(set(names)) == len(names) > 20
     assert set(catalogue.GROUPS).isdisjoint(names)
@@ -93,12 +93,12 @@ def test_the_readme_has_every_script_in_its_group():
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
-def test_scripts_are_in_step_with_the_package(script):
+def test_scripts_can_be_imported(script):
     assert callable(importlib.import_module(script.module).main)
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
-def test_results_say_when_and_of_which_code_they_are(path):
+def test_results_have_date_versions_and_commit(path):
     found = json.loads(path.read_text())
     assert {"gamp_attention", "numpy", "scipy", "numba"} <= set(found["versions"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["when"])
@@ -106,19 +106,19 @@ def test_results_say_when_and_of_which_code_they_are(path):
     assert len(found["held"]) + len(found["failed"]) > 0
 
 
-def test_the_table_counts_what_held(scripts, capfd):
+def test_the_table_counts_checks(scripts, capfd):
     run = scripts(claims=["holds"], speed=["fails"])
     assert run("all", "--quick") == 1
-    told = lines(capfd.readouterr().out)
-    assert told["holds"][:2] == ["1", "0"]
-    assert told["holds"][-1] == "holds"
-    assert told["fails"][:2] == ["1", "2"]
-    assert told["fails"][-1] == "fails"
-    assert told["2"][-4:] == ["1", "of", "2", "hold"]
+    table = lines(capfd.readouterr().out)
+    assert table["holds"][:2] == ["1", "0"]
+    assert table["holds"][-1] == "holds"
+    assert table["fails"][:2] == ["1", "2"]
+    assert table["fails"][-1] == "fails"
+    assert table["2"][-4:] == ["1", "of", "2", "hold"]
     assert (scripts.out / "fails_quick.json").exists()
 
 
-def test_groups_and_names_choose(scripts, capfd):
+def test_groups_and_names_select_scripts(scripts, capfd):
     run = scripts(paper=["first"], claims=["holds", "other"])
     assert run("claims", "first", "other") == 0
     assert (scripts.out / "ran").read_text().split() == ["holds", "other", "first"]
@@ -132,47 +132,47 @@ def test_groups_and_names_choose(scripts, capfd):
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_what_came_to_a_verdict_is_not_run_again(scripts, capfd, jobs):
+def test_finished_scripts_are_not_run_again(scripts, capfd, jobs):
     run = scripts(paper=["fails"], claims=["raises"], speed=["holds"])
     assert run("all", "--jobs", jobs) == 1
-    told = capfd.readouterr().out
-    assert "no verdict, exit status 1" in told
+    output = capfd.readouterr().out
+    assert "no verdict, exit status 1" in output
     (scripts.out / "mended").touch()
     (scripts.out / "ran").write_text("")
     assert run("speed") == 0
     assert run("all") == 1
     assert (scripts.out / "ran").read_text().split() == ["holds", "raises"]
-    told = lines(capfd.readouterr().out)
-    assert [told[name][-1] for name in ("fails", "raises", "holds")] == ["fails", "holds", "holds"]
+    table = lines(capfd.readouterr().out)
+    assert [table[name][-1] for name in ("fails", "raises", "holds")] == ["fails", "holds", "holds"]
     assert run("all") == 1  # nothing was left
     assert sorted((scripts.out / "ran").read_text().split()) == sorted(2 * ["holds", "raises"] + ["fails"])
 
 
-def test_jobs_keep_logs_and_run_commands_beside(scripts, capfd):
+def test_jobs_write_logs_and_run_other_commands(scripts, capfd):
     run = scripts(claims=["holds"], speed=["raises"])
     assert run("all", "--jobs", "2", "--beside", "types=echo $OMP_NUM_THREADS", "--beside", "wheel=exit 3") == 1
-    told = capfd.readouterr().out
-    assert "RuntimeError: broken" in told
-    assert "words" not in told
+    output = capfd.readouterr().out
+    assert "RuntimeError: broken" in output
+    assert "words" not in output
     assert (scripts.out / "logs" / "holds.log").read_text() == "words\n"
     assert (scripts.out / "logs" / "types.log").read_text() == "1\n"
-    table = lines(told[told.index("script ") :])
+    table = lines(output[output.index("script ") :])
     assert table["types"][-1] == "holds"
     assert table["wheel"][-3:] == ["exit", "status", "3"]
 
 
-def test_only_what_can_be_drawn_is_drawn(scripts, capfd):
+def test_scripts_without_a_picture_are_not_drawn(scripts, capfd):
     run = scripts(paper=["holds"])
     (catalogue.ROOT / "paper" / "figure.py").write_text("import sys; print('--draw')\n")
     assert run("all", "--draw") == 0
     assert not (scripts.out / "ran").exists()
-    told = lines(capfd.readouterr().out)
-    assert told["figure"][-1] == "drawn"
-    assert told["holds"][-4:] == ["draws", "nothing", "by", "itself"]
+    table = lines(capfd.readouterr().out)
+    assert table["figure"][-1] == "drawn"
+    assert table["holds"][-4:] == ["draws", "nothing", "by", "itself"]
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_an_interrupted_run_says_one_line_and_goes_on(scripts, jobs, start):
+def test_an_interrupted_run_prints_one_line_and_resumes(scripts, jobs, start):
     scripts(paper=["holds"], speed=["sleeps"])
     code = (
         "import sys; from pathlib import Path; from validation._tools import catalogue\n"
@@ -194,8 +194,8 @@ def test_an_interrupted_run_says_one_line_and_goes_on(scripts, jobs, start):
     assert sorted(ran.read_text().split()) == ["holds", "sleeps", "sleeps"]
 
 
-def test_trials_that_were_stored_are_found_after_a_move():
-    """Hashes from before the scripts had folders; those of functions in a script are of `__main__`, wherever it is."""
+def test_stored_trials_are_found_after_a_module_has_moved():
+    """Compare hashes with hashes of before the scripts had folders; functions of a script are in `__main__`."""
     from validation.paper._architectures.instances import descents
     from validation.paper._architectures.theory import crossing, point
 
@@ -204,11 +204,11 @@ def test_trials_that_were_stored_are_found_after_a_move():
         point: "bacce78537e627b5127bdd19",
         crossing: "30d025b7270489a4db129839",
     }
-    assert {function: origin(function) for function in known} == known
+    assert {function: hash_origin(function) for function in known} == known
 
 
-def test_folders_of_the_user_take_no_results(tmp_path, scripts, capsys):
-    """A new or empty folder becomes one of results; one with other files is left alone."""
+def test_folders_of_the_user_are_refused(tmp_path, scripts, capsys):
+    """Accept a new or empty folder for results, and refuse a folder with other files."""
     scripts(paper=["good"])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.json").write_text('{"held": 1}')

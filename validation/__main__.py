@@ -1,4 +1,4 @@
-"""`python -m validation` lists the scripts; with names it runs some or all of them. `--help` says how."""
+"""Command line of the validation scripts: list them, run some or all of them, update or check checksums."""
 
 import argparse
 import signal
@@ -8,74 +8,75 @@ from pathlib import Path
 
 from validation._tools import catalogue, checksums, runner
 
-DESCRIPTION = """Without names: all scripts by group, and what is stored of each.
+DESCRIPTION = """Without names: lists all scripts by group, with the date, commit and checks of their stored results.
 
-With names of scripts or groups, or all: runs them, each in a process of its own, and prints one table of what held.
-Exit status: 0 all checks held, 1 some did not, 2 words that cannot be used, 130 Ctrl-C. After an interruption run the
-same again: scripts that came to a verdict are not run twice. What follows -- goes to the script, see NAME --help.
+With names of scripts or groups, or "all": runs each script in a separate process and prints one table of the checks.
+Exit status: 0 if all checks held, 1 if some failed, 2 for invalid arguments, 130 after Ctrl-C. After an interruption,
+run the same command again: scripts that stored a result are not run twice. Arguments after -- are passed to the
+script; see NAME --help.
 
-With --sums: SHA256SUMS of the stored results is brought up to date, as it is after every run, or checked (exit status
-1, naming what differs)."""
+With --sums: updates the file SHA256SUMS of the stored results, as every run does, or checks it and lists the
+differences (exit status 1 if there are any)."""
 
 
 def positive(word: str) -> int:
-    """A number of processes, for argparse."""
+    """Convert a word to a positive number of processes, for argparse."""
     if not (word.isdecimal() and int(word) > 0):
         raise argparse.ArgumentTypeError(f"got {word}, need a positive whole number")
     return int(word)
 
 
 def sums(folder: Path, what: str) -> int:
-    """Write or check the checksums of a folder; the exit status."""
-    changed = checksums.write(folder) if what == "write" else checksums.differences(folder)
-    print("\n".join([*changed, f"{len(checksums.listed(folder))} files listed in {folder / checksums.NAME}"]))
+    """Write or check the checksums of a folder and return the exit status."""
+    changed = checksums.write_sums(folder) if what == "write" else checksums.find_differences(folder)
+    print("\n".join([*changed, f"{len(checksums.read_sums(folder))} files listed in {folder / checksums.NAME}"]))
     return int(what == "check" and bool(changed))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+    """Run the command line and return the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    own, more = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    before, more = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
     parser = argparse.ArgumentParser(
         "python -m validation", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False, allow_abbrev=False,
     )  # fmt: skip
-    parser.add_argument("names", nargs="*", help=f"scripts, groups ({', '.join(catalogue.GROUPS)}) or all")
-    parser.add_argument("--help", action="store_true", help="this text; after a name, that of the script")
+    parser.add_argument("names", nargs="*", help=f"names of scripts, groups ({', '.join(catalogue.GROUPS)}) or all")
+    parser.add_argument("--help", action="store_true", help="show this text; after a name, the help of that script")
     parser.add_argument("--out", type=Path, default=catalogue.ROOT / "results", help="folder of the stored results")
-    parser.add_argument("--quick", action="store_true", help="reduced sizes, for CI")
-    parser.add_argument("--draw", action="store_true", help="only pictures, from stored numbers, of scripts that can")
-    parser.add_argument("--workers", type=positive, metavar="N", help="processes of each script that can use several")
+    parser.add_argument("--quick", action="store_true", help="run at reduced sizes, for CI")
+    parser.add_argument("--draw", action="store_true", help="only draw pictures, from stored numbers")
+    parser.add_argument("--workers", type=positive, metavar="N", help="number of processes of a script")
     parser.add_argument("--jobs", type=positive, default=1, metavar="N",
-                        help="scripts at a time, each with one thread and its output in a log")  # fmt: skip
-    parser.add_argument("--fresh", action="store_true", help="run all, also what an interrupted run has finished")
+                        help="number of scripts at the same time, each with one thread and a log file")  # fmt: skip
+    parser.add_argument("--fresh", action="store_true", help="also run scripts that an interrupted run has finished")
     parser.add_argument("--beside", action="append", default=[], metavar="NAME=COMMAND",
-                        help="a command of the shell that is run and counted as scripts are")  # fmt: skip
+                        help="also run a shell command and list it as a script")  # fmt: skip
     parser.add_argument(
-        "--sums", nargs="?", const="write", choices=("write", "check"), help="checksums of what is stored"
+        "--sums", nargs="?", const="write", choices=("write", "check"), help="write or check checksums of results"
     )
-    found = parser.parse_intermixed_args(own)
+    args = parser.parse_intermixed_args(before)
     try:
-        scripts = catalogue.chosen(found.names)
+        scripts = catalogue.select_scripts(args.names)
     except ValueError as error:
         parser.error(str(error))
     if more and len(scripts) != 1:
-        parser.error(f"got -- {' '.join(more)}, need the name of one script before it")
-    if found.sums:
-        return sums(found.out, found.sums)
-    if found.help and len(scripts) == 1:
-        return subprocess.call(runner.command(scripts[0], ["--help"]), env=runner.environment())
-    if found.help:
+        parser.error(f"--: needs the name of exactly one script before it, got {' '.join(more)}")
+    if args.sums:
+        return sums(args.out, args.sums)
+    if args.help and len(scripts) == 1:
+        return subprocess.call(runner.build_command(scripts[0], ["--help"]), env=runner.build_environment())
+    if args.help:
         parser.print_help()
-    elif scripts or found.beside:
+    elif scripts or args.beside:
         try:
-            catalogue.open_results(found.out)
+            catalogue.open_results(args.out)
         except ValueError as error:
             parser.error(str(error))
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which stops the scripts, too
-        return runner.run(scripts, found, more)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # SystemExit also stops the scripts
+        return runner.run_scripts(scripts, args, more)
     else:
-        print(catalogue.listing(found.out))
+        print(catalogue.format_listing(args.out))
     return 0
 
 

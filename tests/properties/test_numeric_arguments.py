@@ -5,10 +5,9 @@ import inspect
 import pytest
 
 import gamp_attention as ga
-from validation._tools.calls import ELSEWHERE, GIVEN, LINES, extremes, slots
-from validation._tools.judges import judged
+from validation._tools.calls import LINES, RESULTS, TESTED_ELSEWHERE, list_arguments, vary_argument
+from validation._tools.evaluation import TimedEvaluator, evaluate_call
 from validation._tools.names import PUBLIC
-from validation._tools.patience import Patient
 
 SIZES = ("0", "-1", "1e-300", "1e-30", "1e30", "1e160", "1e300", "-1e300", "float('nan')", "float('inf')", "10**18")
 PATIENCE = 1.0  # seconds of the processor
@@ -22,13 +21,13 @@ def wants_a_number(parameter):
 
 
 def test_everything_public_has_a_call():
-    assert set(LINES) | GIVEN | ELSEWHERE == set(PUBLIC)
-    assert not (set(LINES) & (GIVEN | ELSEWHERE))
+    assert set(LINES) | RESULTS | TESTED_ELSEWHERE == set(PUBLIC)
+    assert not (set(LINES) & (RESULTS | TESTED_ELSEWHERE))
 
 
 @pytest.mark.parametrize("name", sorted(LINES))
 def test_every_numeric_argument_has_a_place_in_the_call(name):
-    known = {slot.name for slot in slots(LINES[name]) if slot.kind in ("number", "array")}
+    known = {slot.name for slot in list_arguments(LINES[name]) if slot.kind in ("number", "array")}
     if inspect.isfunction(getattr(ga, name)):
         missing = {
             p.name for p in inspect.signature(getattr(ga, name)).parameters.values() if wants_a_number(p)
@@ -40,19 +39,19 @@ def test_every_numeric_argument_has_a_place_in_the_call(name):
 def test_calls_are_valid():
     from tempfile import TemporaryDirectory
 
-    from validation._tools.calls import problems
-    from validation._tools.judges import Watched
+    from validation._tools.calls import build_names
+    from validation._tools.evaluation import RecordingModule
 
     with TemporaryDirectory() as folder:
-        names = problems(folder) | {"ga": Watched()}
+        names = build_names(folder) | {"ga": RecordingModule()}
         for name, line in LINES.items():
             if name not in SLOW:
-                assert judged(line, names)["outcome"] == "answered", line
+                assert evaluate_call(line, names)["outcome"] == "answered", line
 
 
 @pytest.fixture(scope="module")
 def patient():
-    process = Patient()
+    process = TimedEvaluator()
     yield process
     process.end()
 
@@ -61,11 +60,11 @@ def patient():
 def test_numbers_of_any_size_are_answered_or_refused(name, patient):
     line = LINES[name]
     wrong = []
-    for slot in slots(line):
-        for other in extremes(slot, line, SIZES):
+    for slot in list_arguments(line):
+        for other in vary_argument(slot, line, SIZES):
             found = patient(other, PATIENCE, line)
             if found["faults"]:
-                wrong.append((other, found["faults"], found["told"], found["warned"]))
+                wrong.append((other, found["faults"], found["message"], found["warned"]))
     assert wrong == []
 
 

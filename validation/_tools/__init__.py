@@ -1,1 +1,1 @@
-"""What scripts of several groups share, and what runs them."""
+"""Code that scripts of several groups use, and the runner of the scripts."""

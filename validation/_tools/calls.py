@@ -1,6 +1,6 @@
-"""A valid call of everything public that can be called, as a line of Python whose arguments can be replaced by others.
+"""One valid call of every public function and class, as a line of Python whose arguments can be replaced.
 
-Names in capitals are small problems and arrays, made in `problems`.
+Names in capitals stand for small problems and arrays; `build_names` creates them.
 """
 
 import ast
@@ -34,7 +34,7 @@ MODELS = {
 ATTENTION = ("PAPER", "SHARP", "NET", "LASSO", "LARGER", "UNTIED", "LINEAR", "CAUSAL", "CLASSES", "SPECTRUM", "OWN_MAP")
 START = "ga.Overlaps(q=PAIR, m=FLAT, theta=PAIR, V=WIDE)"
 
-OWN = ("OWN_DATA", "OWN_LABELS")  # of the user's arrays
+USER_DATA = ("OWN_DATA", "OWN_LABELS")  # datasets of user arrays
 ARRAYS = {
     "X": "RNG.standard_normal((12, 2, 8)) / 2",
     "Y": "RNG.standard_normal((12, 2, 8)) / 2",
@@ -55,7 +55,7 @@ ARRAYS = {
     "OMEGA": "0.3 * RNG.standard_normal((12, 2, 1))",
     "PARAMS": "DATA.terms('exact').params",
 }
-THINGS = {
+OBJECTS = {
     "DATA": "ga.sample(PAPER, d=8, alpha=1.5, seed=0)",
     "LARGE_DATA": "ga.sample(PAPER, d=8, alpha=4.0, seed=0)",
     "OWN_DATA": "ga.Dataset(X, Y, P, lam=0.1)",
@@ -67,7 +67,7 @@ THINGS = {
     "LAW": "ga.coordinate_law()",
 }
 
-# every keyword of a function is there, but for those that take no value in a call of this size
+# every keyword of a function occurs, except keywords that a call of this size cannot use
 LINES = {
     "ClassLaw": "ga.ClassLaw(patterns=[[0, 2], [1, 3]], probability=HALVES)",
     "CoordinateClasses": "ga.coordinate_law(ga.CoordinateClasses(values=HALVES, weight=HALVES))",
@@ -187,7 +187,7 @@ LINES = {
         "n_iter=3, n_paths=128, n_replicas=2, max_memory=1e9, seed=0)"
     ),
 }
-# what is done with a problem whose parameters passed their checks
+# calls of solvers on a problem whose parameters passed their checks
 USES = (
     "ga.run_gamp(ga.sample({model}, 8, 1.5), 'random', max_iter=60)",
     "ga.solve_state_evolution({model}, 1.5, rtol=0.1, max_work=1e4, max_iter=5, stability=False)",
@@ -204,8 +204,8 @@ BUILDERS = (
 )
 
 
-# results and their parts, which users are given; and what takes no number and no array
-GIVEN = {
+# classes of results, and names that take neither a number nor an array
+RESULTS = {
     "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath", "Branches", "Comparison",
     "ConvergenceError", "DataLaw", "DebiasedWeights", "Denoised", "Departure", "DescentResult", "GLMModel",
     "GampResult", "History", "KinkWarning", "LeaveOneOut", "LinearBaseline", "LinearFit", "MixtureModel",
@@ -213,14 +213,14 @@ GIVEN = {
     "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult", "Status", "Sweep", "Trajectory",
     "__version__",
 }  # fmt: skip
-ELSEWHERE = {  # tried by tests of their own: they draw, register classes, or need a cluster
+TESTED_ELSEWHERE = {  # these have separate tests, as they draw, register classes, or need a cluster
     "DistributedDataset", "plot_comparison", "plot_phase_diagram", "plot_trajectory", "register_attention",
     "register_loss", "register_penalty", "to_dataset",
 }  # fmt: skip
 
 
-def problems(folder: str) -> dict[str, Any]:
-    """All names that lines use; the folder is for what a line writes."""
+def build_names(folder: str) -> dict[str, Any]:
+    """Return all names that the lines use; `folder` receives files that a line writes."""
     import torch
 
     from docs.examples.huber_loss import PseudoHuber
@@ -230,7 +230,7 @@ def problems(folder: str) -> dict[str, Any]:
     names: dict[str, Any] = {"ga": ga, "np": np, "RNG": np.random.default_rng(0), "FOLDER": folder}
     names |= {"scaled": scaled, "frozen": frozen, "torch": torch}
     names |= {each.__name__: each for each in (PseudoHuber, Huber, SigmoidAttention)}
-    for made in (MODELS, {name: text for name, text in ARRAYS.items() if name != "PARAMS"}, THINGS, ARRAYS):
+    for made in (MODELS, {name: text for name, text in ARRAYS.items() if name != "PARAMS"}, OBJECTS, ARRAYS):
         for name, text in made.items():
             if name not in names:
                 names[name] = eval(text, names)
@@ -239,19 +239,19 @@ def problems(folder: str) -> dict[str, Any]:
 
 
 def frozen(values: Any) -> np.ndarray:
-    """An array that cannot be written to."""
-    found = np.array(values)
-    found.flags.writeable = False
-    return found
+    """Return an array that cannot be written to."""
+    array = np.array(values)
+    array.flags.writeable = False
+    return array
 
 
 def scaled(size: float, values: Any) -> np.ndarray:
-    """An array times a number, without a warning."""
+    """Return an array times a number, without a warning."""
     with np.errstate(all="ignore"):
         return size * np.asarray(values)
 
 
-# arguments whose larger numbers ask for more work, and those of them that would take long and are right to
+# arguments that set the amount of work, and values of theirs that legitimately take too long for a test
 EFFORT = {
     "alpha", "d", "gamp_steps", "gd_steps", "instances", "max_iter", "max_points", "max_work", "n_paths", "n_points",
     "n_replicas", "n_starts", "n_test", "n_tokens", "rank", "rtol", "teacher_rank", "threads", "workers",
@@ -259,23 +259,23 @@ EFFORT = {
 LONG = ("1e5", "10**5", "10**6")
 
 
-class Slot(NamedTuple):
-    """An argument of a line that another can take the place of."""
+class Argument(NamedTuple):
+    """A keyword argument of a line that can be replaced."""
 
-    number: int  # among the keywords of the line
+    number: int  # index among the keywords of the line
     name: str
     kind: str  # "number", "array", "flag", "word" or "other"
     text: str
 
 
 @cache
-def slots(line: str) -> tuple[Slot, ...]:
-    """The keyword arguments of all calls in a line."""
-    found = []
+def list_arguments(line: str) -> tuple[Argument, ...]:
+    """Return the keyword arguments of all calls in a line."""
+    arguments = []
     for number, keyword in enumerate(_keywords(ast.parse(line))):
         text = ast.unparse(keyword.value)
-        found.append(Slot(number, str(keyword.arg), _kind(keyword.value), text))
-    return tuple(found)
+        arguments.append(Argument(number, str(keyword.arg), _kind(keyword.value), text))
+    return tuple(arguments)
 
 
 def _keywords(tree: ast.AST) -> list[ast.keyword]:
@@ -287,23 +287,23 @@ def _kind(value: ast.expr) -> str:
         return "array" if value.id in ARRAYS else "other"
     if isinstance(value, ast.List | ast.Tuple) and {_kind(each) for each in value.elts} in ({"number"}, {"array"}):
         return "array"
-    found = value.value if isinstance(value, ast.Constant) else None
+    constant = value.value if isinstance(value, ast.Constant) else None
     kinds = {bool: "flag", int: "number", float: "number", str: "word"}
-    return kinds.get(type(found), "other")
+    return kinds.get(type(constant), "other")
 
 
-def replaced(line: str, number: int, text: str) -> str:
-    """The line with another text for one of its keyword arguments."""
+def replace_argument(line: str, number: int, text: str) -> str:
+    """Return the line with another text for one of its keyword arguments."""
     tree = ast.parse(line)
     _keywords(tree)[number].value = ast.parse(text, mode="eval").body
     return ast.unparse(tree)
 
 
-def extremes(slot: Slot, line: str, sizes: tuple[str, ...]) -> Iterator[str]:
-    """The line with numbers of all sizes in the place of one, or with arrays scaled by them."""
+def vary_argument(slot: Argument, line: str, sizes: tuple[str, ...]) -> Iterator[str]:
+    """Yield the line with the argument replaced by each number, or with an array scaled by each number."""
     for size in sizes:
         long = (slot.name in EFFORT and size in LONG) or (slot.name == "max_work" and eval(size) > 1e4)
         if slot.kind == "number" and not long:
-            yield replaced(line, slot.number, size)
+            yield replace_argument(line, slot.number, size)
         elif slot.kind == "array" and "**" not in size:
-            yield replaced(line, slot.number, f"scaled({size}, {slot.text})")
+            yield replace_argument(line, slot.number, f"scaled({size}, {slot.text})")

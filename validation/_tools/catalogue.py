@@ -1,4 +1,4 @@
-"""The scripts by group, and what is stored of each."""
+"""The scripts by group, and the stored results of each."""
 
 import ast
 import json
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 GROUPS = ("paper", "claims", "speed")
 ROOT = Path(__file__).parent.parent
-NOT_RESULTS = ("_parts", "_quick")  # ends of names
-MARKER = ".gamp_attention_results"  # a file in folders of results
+NOT_RESULTS = ("_parts", "_quick")  # suffixes of files that are no results
+MARKER = ".gamp_attention_results"  # name of a file that marks folders of results
 
 
 class Script(NamedTuple):
@@ -22,21 +22,21 @@ class Script(NamedTuple):
 
     @property
     def name(self) -> str:
-        """That of the file, and of the results."""
+        """Name of the file, and of its results."""
         return self.path.stem
 
     @property
     def module(self) -> str:
-        """What `python -m` takes."""
+        """Name of the module for `python -m`."""
         return f"{ROOT.name}.{self.group}.{self.name}"
 
     @property
     def description(self) -> str:
-        """The docstring, whose first line says what is checked."""
+        """Docstring; its first line states the claim that the script checks."""
         return ast.get_docstring(ast.parse(self.path.read_text())) or ""
 
     def results(self, folder: Path, quick: bool = False) -> list[Path]:
-        """Its stored results: one of its own name, and others with endings such as `_other`."""
+        """Return the stored results: the file of the same name, and files with a suffix such as `_other`."""
         others, end = {script.name for script in scripts()} - {self.name}, "_quick" * quick
         stems = {path: path.stem.removesuffix(end) for path in sorted(folder.glob(f"{self.name}*{end}.json"))}
         return [
@@ -46,7 +46,7 @@ class Script(NamedTuple):
 
 
 def scripts() -> list[Script]:
-    """All scripts, group by group."""
+    """Return all scripts, group by group."""
     return [
         Script(group, path) for group in GROUPS for path in sorted((ROOT / group).glob("*.py"))
         if not path.stem.startswith("_")
@@ -54,35 +54,40 @@ def scripts() -> list[Script]:
 
 
 def title(group: str) -> str:
-    """What the scripts of a group are, in a few words."""
+    """Return a description of a group in a few words."""
     text = ast.get_docstring(ast.parse((ROOT / group / "__init__.py").read_text())) or group
     return text.rstrip(".")
 
 
-def chosen(names: Sequence[str]) -> list[Script]:
-    """The scripts that names of scripts and groups stand for, each once, in the order asked for.
+def select_scripts(names: Sequence[str]) -> list[Script]:
+    """Return the scripts of names of scripts and groups, each once, in the order of the names.
 
     Raises
     ------
-    ValueError : for a name that is none.
+    ValueError : if a name is neither a script, a group nor "all".
     """
     known = scripts()
-    found: dict[Script, None] = {}
+    selected: dict[Script, None] = {}
     for name in names:
-        mine = [script for script in known if name in ("all", script.group, script.name)]
-        if not mine:
+        matches = [script for script in known if name in ("all", script.group, script.name)]
+        if not matches:
             raise ValueError(f"got {name}, need names of scripts or groups ({', '.join(GROUPS)}), or all")
-        found |= dict.fromkeys(mine)
-    return list(found)
+        selected |= dict.fromkeys(matches)
+    return list(selected)
 
 
-def stored(path: Path) -> dict[str, Any]:
-    """The numbers of a result, with the day, versions, commit and checks."""
+def load_result(path: Path) -> dict[str, Any]:
+    """Return the numbers of a stored result, with date, versions, commit and checks."""
     return json.loads(path.read_text())
 
 
 def open_results(folder: Path) -> None:
-    """Make a folder of results, or raise ValueError if a folder holds files and no results: they are the user's."""
+    """Create a folder of results.
+
+    Raises
+    ------
+    ValueError : if the folder has files but no results, as these files may be the user's.
+    """
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / MARKER).touch()
@@ -91,17 +96,17 @@ def open_results(folder: Path) -> None:
 
 
 def _is_results(path: Path) -> bool:
-    """Return whether a file is the marker of a folder of results, or the verdict of a script."""
+    """Return whether a file is the marker of a folder of results, or a result that a script has stored."""
     if path.name == MARKER:
         return path.exists()
     try:
-        return {"versions", "when", "held", "failed"} <= stored(path).keys()
+        return {"versions", "when", "held", "failed"} <= load_result(path).keys()
     except (AttributeError, ValueError):
         return False
 
 
-def listing(folder: Path) -> str:
-    """Every script by group: what is stored of it, and the first line of its docstring."""
+def format_listing(folder: Path) -> str:
+    """Return a line for every script: its stored results and the first line of its docstring."""
     lines = []
     for group in GROUPS:
         lines += ["", f"{group}: {title(group)}"]
@@ -116,6 +121,6 @@ def listing(folder: Path) -> str:
 
 
 def _state(path: Path) -> str:
-    found = {"when": "", "commit": "", "held": (), "failed": ()} | stored(path)
-    commit = found["commit"].partition(" ")[0]
-    return f"{found['when']:10} {commit:11} {len(found['held']):3} held {len(found['failed']):3} failed"
+    result = {"when": "", "commit": "", "held": (), "failed": ()} | load_result(path)
+    commit = result["commit"].partition(" ")[0]
+    return f"{result['when']:10} {commit:11} {len(result['held']):3} held {len(result['failed']):3} failed"

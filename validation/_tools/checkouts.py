@@ -1,4 +1,4 @@
-"""The same script in two checkouts of the package, at the same time, for ratios on one machine in one hour."""
+"""Run one script in two checkouts of the package at the same time, for ratios of times on one machine."""
 
 import json
 import os
@@ -10,26 +10,26 @@ from typing import Any
 
 from validation._tools.catalogue import ROOT
 
-BASE: dict[str, Any] = {"type": Path, "help": "another checkout, to compare times with", "default": None}
+BASE: dict[str, Any] = {"type": Path, "help": "folder of another checkout to compare times with", "default": None}
 
 
-def side_by_side(base: Path, script: Path, *arguments: Any) -> tuple[list[Any], list[Any]]:
-    """What a script prints as lines of JSON with the package of another checkout, and with that of this one.
+def run_side_by_side(base: Path, script: Path, *arguments: Any) -> tuple[list[Any], list[Any]]:
+    """Return the lines of JSON that a script prints with another checkout of the package and with this one.
 
-    Each has a core and an empty folder for compiled kernels of its own.
+    Each process has one thread and an empty folder for compiled kernels.
     """
     with tempfile.TemporaryDirectory() as aside:
         running = []
         for number, checkout in enumerate((base.resolve(), ROOT.parent)):
-            own = {"PYTHONPATH": str(checkout), "NUMBA_CACHE_DIR": f"{aside}/{number}"}
-            own |= dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+            variables = {"PYTHONPATH": str(checkout), "NUMBA_CACHE_DIR": f"{aside}/{number}"}
+            variables |= dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
             command = [sys.executable, str(script), *map(str, arguments)]
             running.append(
-                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | own, cwd=checkout)
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | variables, cwd=checkout)
             )
-        told = [process.communicate()[0] for process in running]
+        outputs = [process.communicate()[0] for process in running]
     for process in running:
         if process.returncode:
             raise RuntimeError(f"{' '.join(map(str, process.args))} ended with {process.returncode}")
-    before, now = ([json.loads(line) for line in text.splitlines()] for text in told)
+    before, now = ([json.loads(line) for line in text.splitlines()] for text in outputs)
     return before, now

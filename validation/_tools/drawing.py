@@ -1,4 +1,4 @@
-"""What several pictures draw alike."""
+"""Parts that several pictures have in common."""
 
 from typing import Any
 
@@ -7,8 +7,11 @@ import numpy as np
 from gamp_attention.experiments.figures import COLOURS, require_matplotlib
 
 
-def two_kinds(missing: str) -> Any:
-    """Colours from the positional branch's, where numbers are below zero, to the semantic one's."""
+def build_branch_colormap(missing: str) -> Any:
+    """Return a colour map from the positional branch (negative) over white to the semantic branch (positive).
+
+    `missing` is the colour of cells without a number.
+    """
     require_matplotlib()
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -17,10 +20,10 @@ def two_kinds(missing: str) -> Any:
     return colours
 
 
-def draw_judged(
+def draw_means(
     axis: Any, x: np.ndarray, mean: np.ndarray, error: np.ndarray, judged: np.ndarray, colour: str, label: str
 ) -> None:
-    """Means of GAMP with bars of two standard errors: full where a criterion judges them, else empty."""
+    """Draw means of GAMP with bars of two standard errors; markers are filled if a criterion applies, else empty."""
     for chosen, fill, words in ((judged, colour, "GAMP"), (~judged, "white", "GAMP, not judged")):
         axis.errorbar(
             x[chosen], mean[chosen], 2 * error[chosen], fmt="o", ms=4.5, capsize=2, lw=1, color=colour, mfc=fill,
@@ -28,12 +31,12 @@ def draw_judged(
         )  # fmt: skip
 
 
-def legend_below(*axes: Any, columns: int, **style: Any) -> None:
-    """One legend below the picture for all labels of some axes, each once."""
-    found: dict[str, Any] = {}
+def draw_legend(*axes: Any, columns: int, **style: Any) -> None:
+    """Draw one legend below the picture with all labels of the axes, each once."""
+    entries: dict[str, Any] = {}
     for axis in axes:
         handles, labels = axis.get_legend_handles_labels()
-        found |= dict(zip(labels, handles, strict=True))
+        entries |= dict(zip(labels, handles, strict=True))
     axes[0].figure.legend(
-        found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False, **style
+        entries.values(), entries.keys(), loc="outside lower center", ncols=columns, frameon=False, **style
     )

@@ -1,4 +1,4 @@
-"""What the scripts of the paper's theory figures share: grids, sweeps kept in a folder, overlaps with their signs."""
+"""Grids, cached sweeps and statistics of the paper's figures in the (α, ω) plane."""
 
 import argparse
 from collections import Counter
@@ -12,19 +12,19 @@ from gamp_attention.experiments.sweeps.jobs import row_overlaps
 from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF
 from validation._tools.report import folder
 
-ALPHAS = np.linspace(0.01, 2, 25)  # of the paper
+ALPHAS = np.linspace(0.01, 2, 25)  # α of the paper's figures
 OMEGAS = np.linspace(0.02, 0.5, 25).round(10)
-PROBED = OMEGAS[2::2]  # 12 values, with .3 among them
+BOUNDARY_OMEGAS = OMEGAS[2::2]  # 12 values of ω, one of them .3
 QUICK_ALPHAS = ALPHAS[[2, 8, 13, 18, 24]]
 QUICK_OMEGAS = {"paper": OMEGAS[[4, 14, 19, 24]], "other": OMEGAS[[2, 6, 14]]}
-QUICK_PROBED = {"paper": OMEGAS[[4, 14]], "other": OMEGAS[[2, 6]]}  # α_c and α_l both exist at the first
-STEP = {"paper": 1, "other": 2}  # of the grid: without the symmetry of A averages take four times as long
-LOWEST, HIGHEST = 0.05, 2.5  # boundaries are looked for between these α
-WINDOW = 0.08  # in α, next to where a branch ends or becomes unstable, where nothing is judged
-SPREAD = 0.5  # of one instance, which is O(1/√d): allowance of means beside their errors
+QUICK_BOUNDARY_OMEGAS = {"paper": OMEGAS[[4, 14]], "other": OMEGAS[[2, 6]]}  # α_c and α_l both exist at the first
+STEP = {"paper": 1, "other": 2}  # stride in the grid: without the symmetry of A averages take four times as long
+LOWEST, HIGHEST = 0.05, 2.5  # range of α in which boundaries are searched
+WINDOW = 0.08  # distance in α from the end of a branch or of its stability below which no criterion applies
+SPREAD = 0.5  # allowance of means in addition to their errors, in units of the spread of one instance, O(1/√d)
 BRANCHES = ("semantic", "positional")
-OTHER_MATRIX = ((0.3, 0.7), (0.8, 0.2))  # of Fig. 9
-ENDED = ("converged", "settled")  # statuses of a run that has zero gradient
+OTHER_MATRIX = ((0.3, 0.7), (0.8, 0.2))  # A of figure 9
+ENDED = ("converged", "settled")  # statuses of runs that reached zero gradient
 SYMBOLS = {"q": "q", "m": "m", "theta": "θ", "V": "V", "train_loss": "ε_t", "test_error": "ε_g"}
 LABELS = {
     "q": "$q$", "m": "$m_1$", "theta": r"$\theta$", "V": "$V$",
@@ -32,48 +32,48 @@ LABELS = {
 }  # fmt: skip
 
 
-def model_of(matrix: str, omega: float = 0.3) -> ga.Model:
-    """The model of the paper, or that of Fig. 9."""
+def build_model(matrix: str, omega: float = 0.3) -> ga.Model:
+    """Return the model of the paper, or the model of figure 9."""
     return ga.paper_model(omega) if matrix == "paper" else ga.paper_model(omega, A=OTHER_MATRIX)
 
 
-def diagram(found: argparse.Namespace, matrix: str, executor: Any) -> ga.Sweep:
-    """State evolution over (α, ω) on both branches, at a relative accuracy of 1e-3; Fig. 9 at every second value."""
+def compute_diagram(args: argparse.Namespace, matrix: str, executor: Any) -> ga.Sweep:
+    """Solve state evolution over (α, ω) on both branches to a relative accuracy of 1e-3; figure 9 has half the grid."""
     alphas, omegas = (
-        (QUICK_ALPHAS, QUICK_OMEGAS[matrix]) if found.quick else (ALPHAS[:: STEP[matrix]], OMEGAS[:: STEP[matrix]])
+        (QUICK_ALPHAS, QUICK_OMEGAS[matrix]) if args.quick else (ALPHAS[:: STEP[matrix]], OMEGAS[:: STEP[matrix]])
     )
-    where = diagram_folder(found, matrix) / "grid"
-    return ga.sweep(model_of(matrix), where, alpha=alphas, omega=omegas, rtol=1e-3, executor=executor)
+    where = get_diagram_folder(args, matrix) / "grid"
+    return ga.sweep(build_model(matrix), where, alpha=alphas, omega=omegas, rtol=1e-3, executor=executor)
 
 
-def boundaries(found: argparse.Namespace, matrix: str, executor: Any) -> ga.PhaseBoundaries:
-    """Boundaries at some of the grid's ω."""
+def compute_boundaries(args: argparse.Namespace, matrix: str, executor: Any) -> ga.PhaseBoundaries:
+    """Compute the boundaries at some ω of the grid."""
     probed, where = (
-        QUICK_PROBED[matrix] if found.quick else PROBED[:: STEP[matrix]],
-        diagram_folder(found, matrix) / "boundaries",
+        QUICK_BOUNDARY_OMEGAS[matrix] if args.quick else BOUNDARY_OMEGAS[:: STEP[matrix]],
+        get_diagram_folder(args, matrix) / "boundaries",
     )
     return ga.phase_boundaries(
-        model_of(matrix), omegas=probed, alphas=(LOWEST, HIGHEST), folder=where, executor=executor
+        build_model(matrix), omegas=probed, alphas=(LOWEST, HIGHEST), folder=where, executor=executor
     )
 
 
-def diagram_folder(found: argparse.Namespace, matrix: str) -> Path:
-    """Where the grid and the boundaries are kept."""
-    return folder(found, "phase_diagram" + ("" if matrix == "paper" else f"_{matrix}") + "_quick" * found.quick)
+def get_diagram_folder(args: argparse.Namespace, matrix: str) -> Path:
+    """Return the folder of the stored grid and boundaries."""
+    return folder(args, "phase_diagram" + ("" if matrix == "paper" else f"_{matrix}") + "_quick" * args.quick)
 
 
-def inside(branch: str, alpha: float, lines: dict[str, Any]) -> bool:
-    """Whether α is where a branch exists and is stable, by the values of its lines, and not next to where that ends."""
-    low = np.fmax(*(numbers(lines[f"{branch}_{name}"]) for name in ("from", "stable_from")))
-    high = np.fmin(*(numbers(lines[f"{branch}_{name}"]) for name in ("to", "stable_to")))
-    return not (alpha < low + WINDOW or alpha > high - WINDOW)  # NaN where there is no end
+def is_inside(branch: str, alpha: float, lines: dict[str, Any]) -> bool:
+    """Return whether a branch exists and is stable at α, at a distance from the ends in `lines`."""
+    low = np.fmax(*(to_array(lines[f"{branch}_{name}"]) for name in ("from", "stable_from")))
+    high = np.fmin(*(to_array(lines[f"{branch}_{name}"]) for name in ("to", "stable_to")))
+    return not (alpha < low + WINDOW or alpha > high - WINDOW)  # NaN if there is no end, which compares as false
 
 
-def rows_of(result: ga.Sweep) -> list[dict[str, Any]]:
-    """One flat dict for each cell, with numbers that are NaN where there are none.
+def flatten_rows(result: ga.Sweep) -> list[dict[str, Any]]:
+    """Return one flat dict for each cell; missing numbers are NaN.
 
-    Q and −Q are the same solution: signs are those that make the overlap positive that the branch is named after.
-    "reached" is the branch that a run ended on: the direction, Q* or p_1, that the weights make the smaller angle with.
+    Q and −Q are the same solution: the sign is chosen such that the overlap that names the branch is positive.
+    "reached" is the branch on which a run ended: the direction, Q* or p_1, with the smaller angle to the weights.
     """
     rows = []
     for cell, row in zip(result.cells, result.rows, strict=True):
@@ -97,16 +97,16 @@ def rows_of(result: ga.Sweep) -> list[dict[str, Any]]:
     return rows
 
 
-def sorted_out(runs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Of runs from one start, those that ended on its branch with zero gradient; and how many ended how."""
+def select_on_branch(runs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Return the runs that ended on their branch with zero gradient, and counts of how all runs ended."""
     ended = [run for run in runs if run["status"] in ENDED]
     on_branch = [run for run in ended if run["reached"] == run["branch"]]
     count = dict(sorted(Counter(run["status"] for run in runs).items()))
     return on_branch, count | {"on the branch": len(on_branch), "on the other branch": len(ended) - len(on_branch)}
 
 
-def statistics(runs: list[dict[str, Any]], keys: Any) -> dict[str, dict[str, float]]:
-    """Mean, standard deviation and standard error of each number; NaN where there are too few runs."""
+def compute_statistics(runs: list[dict[str, Any]], keys: Any) -> dict[str, dict[str, float]]:
+    """Return mean, standard deviation and standard error of each number; NaN if there are too few runs."""
     table = {}
     for key in keys:
         values = np.array([run[key] for run in runs if np.isfinite(run[key])])
@@ -116,13 +116,13 @@ def statistics(runs: list[dict[str, Any]], keys: Any) -> dict[str, dict[str, flo
     return table
 
 
-def numbers(values: Any) -> np.ndarray:
-    """An array of stored numbers, NaN for null."""
+def to_array(values: Any) -> np.ndarray:
+    """Return an array of stored numbers, with NaN for null."""
     return np.array(values, dtype=float)
 
 
 def print_counts(rows: list[dict[str, Any]], what: str) -> None:
-    """How cells ended, and the messages of those that failed."""
+    """Print how cells ended, and the messages of failed cells."""
     print(f"{what}: {len(rows)} cells, {dict(sorted(Counter(row['status'] for row in rows).items()))}")
     for row in rows:
         if row["status"] not in (*ENDED, "lost", "max_iter"):

@@ -1,4 +1,4 @@
-"""What the scripts share: their command line, numbers as words, and the verdict that is stored."""
+"""Command line, formatting of numbers and stored verdict of a script."""
 
 import argparse
 import os
@@ -18,63 +18,64 @@ import scipy
 
 import gamp_attention as ga
 from gamp_attention.experiments.sweeps import store
-from validation._tools.catalogue import ROOT, open_results, stored
-from validation._tools.parts import store as write
+from validation._tools.catalogue import ROOT, load_result, open_results
+from validation._tools.resumable import write_json as write
+from validation._tools.tables import markdown_table
 
-FINEST = 1e-5  # error that is told from zero in tables
+FINEST = 1e-5  # smallest number that tables distinguish from zero
 
 
 def options(description: str, *, draw: bool = False, workers: bool = False, **more: Any) -> argparse.Namespace:
-    """Command line of a script: --quick and --out; --draw and --workers where it has them.
+    """Parse the command line of a script: --quick and --out, and --draw and --workers if requested.
 
-    Further ones are given by name, each with its `add_argument`.
+    `more` has further options by name, with the arguments of `add_argument`.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a reduced size, for CI")
+    parser.add_argument("--quick", action="store_true", help="run at a reduced size, for CI")
     parser.add_argument("--out", type=Path, default=ROOT / "results", help="folder of the stored numbers and pictures")
     if draw:
-        parser.add_argument("--draw", action="store_true", help="only from the stored numbers, whatever is missing")
+        parser.add_argument("--draw", action="store_true", help="only draw the picture from stored numbers")
     if workers:
-        parser.add_argument("--workers", type=int, default=1, help="processes; 1 for none beside this one")
+        parser.add_argument("--workers", type=int, default=1, help="number of processes (default 1)")
     for name, settings in more.items():
         parser.add_argument(f"--{name}", **settings)
-    found = parser.parse_args()
+    args = parser.parse_args()
     try:
-        open_results(found.out)
+        open_results(args.out)
     except ValueError as error:
         parser.error(str(error))
     quiet_interrupts()
-    return found
+    return args
 
 
 def quiet_interrupts() -> None:
-    """Let Ctrl-C end a script with one line that says how to go on, and exit status 130."""
+    """Let Ctrl-C end a script with exit status 130 and one line that explains how to resume."""
 
     def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         if not issubclass(kind, KeyboardInterrupt):
             traceback.print_exception(kind, error, trace)
             return
-        told = str(error) or "interrupted: run the same again; trials and cells that were stored are not run twice"
-        print(f"{Path(sys.argv[0]).stem}: {told}", file=sys.stderr, flush=True)
+        message = str(error) or "interrupted: run the same again; stored trials and cells are not computed again"
+        print(f"{Path(sys.argv[0]).stem}: {message}", file=sys.stderr, flush=True)
         sys.stdout.flush()
         os._exit(130)
 
     sys.excepthook = hook
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `processes` blocks it while we are imported
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the runner blocks it until the imports are done
 
 
-def folder(found: argparse.Namespace, name: str) -> Path:
-    """Where a script keeps its cells, which are not in git."""
-    return found.out / "cells" / name
+def folder(args: argparse.Namespace, name: str) -> Path:
+    """Return the folder of a script's cells, which is not in git."""
+    return args.out / "cells" / name
 
 
-def pool(found: argparse.Namespace) -> AbstractContextManager[Executor | None]:
-    """As many processes as asked for, to be used as an executor."""
-    return ga.local_pool(found.workers) if found.workers > 1 else nullcontext()
+def pool(args: argparse.Namespace) -> AbstractContextManager[Executor | None]:
+    """Return an executor with the number of processes of the command line, or None for one process."""
+    return ga.local_pool(args.workers) if args.workers > 1 else nullcontext()
 
 
 def plus_minus(value: float, error: float) -> str:
-    """A number with its error to one digit, two where the first is below 3; alone where the error is not known."""
+    """Format a number with its error to one digit, two if the first is below 3; alone if the error is not finite."""
     if not np.isfinite(error):
         return f"{value:.3g}" if np.isfinite(value) else "–"
     if max(abs(value), error) < FINEST:
@@ -84,17 +85,13 @@ def plus_minus(value: float, error: float) -> str:
 
 
 def counts_table(table: dict[str, dict[str, Any]], last: str, what: str = "instances") -> str:
-    """A table in Markdown of rows of counts, by name; the last column, which is no count, has a format of its own."""
-    columns = [*next(iter(table.values()))]
-    lines = [f"| {what} | " + " | ".join(columns) + " |", "|" + "---|" * (len(columns) + 1)]
-    for name, row in table.items():
-        *counts, measure = row.values()
-        lines.append(f"| {name} | " + " | ".join(map(str, counts)) + f" | {last.format(measure)} |")
-    return "\n".join(lines) + "\n"
+    """Return a table in Markdown with a row for each name; `last` formats the last column, which is no count."""
+    rows = [[name, *list(row.values())[:-1], last.format([*row.values()][-1])] for name, row in table.items()]
+    return markdown_table([what, *next(iter(table.values()))], rows)
 
 
 def commit() -> str:
-    """The commit that the code is of, with a plus where it has been changed since; "unknown" outside of git."""
+    """Return the commit of the code, with a plus if files have changed since; "unknown" outside of git."""
     known = store.commit()
     if known is None:
         return "unknown"
@@ -104,11 +101,11 @@ def commit() -> str:
 
 
 class Verdict:
-    """Collects checks; `end` stores the numbers and exits non-zero where a check failed."""
+    """The checks of a script; `end` stores them with the numbers and sets the exit status."""
 
-    def __init__(self, name: str, found: argparse.Namespace) -> None:
-        self.name, self._options = name + ("_quick" if found.quick else ""), found
-        self._commit = commit()  # of the code that runs, whatever is checked out before it ends
+    def __init__(self, name: str, args: argparse.Namespace) -> None:
+        self.name, self._options = name + ("_quick" if args.quick else ""), args
+        self._commit = commit()  # at the start, as another commit may be checked out before the end
         self.held: list[str] = []
         self.failed: list[str] = []
 
@@ -118,15 +115,20 @@ class Verdict:
         (self.held if condition else self.failed).append(claim)
 
     def path(self, suffix: str) -> Path:
-        """Where this script stores a file."""
+        """Return the path of a stored file of this script."""
         return self._options.out / f"{self.name}{suffix}"
 
+    def write_table(self, text: str, suffix: str = ".md") -> None:
+        """Print a table in Markdown and store it."""
+        print(text)
+        self.path(suffix).write_text(text)
+
     def stored(self) -> dict[str, Any]:
-        """The numbers of an earlier run, to draw from."""
-        return stored(self.path(".json"))
+        """Return the numbers of an earlier run, to draw from."""
+        return load_result(self.path(".json"))
 
     def end(self, numbers: dict[str, Any]) -> None:
-        """Store the numbers with the day, versions, commit and checks, and exit."""
+        """Store the numbers with date, versions, commit and checks, and exit with status 1 if a check failed."""
         versions = {module.__name__: module.__version__ for module in (ga, np, scipy, numba)}
         when = f"{datetime.now(UTC):%Y-%m-%d}"
         about = {"versions": versions, "when": when, "commit": self._commit, "held": self.held, "failed": self.failed}

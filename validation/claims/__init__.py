@@ -1,1 +1,1 @@
-"""Checks of a claim."""
+"""Checks of the claims of README and manual."""

@@ -1,7 +1,7 @@
-"""Exact refits without single samples, by code that is independent of the package: numpy, scipy, scikit-learn, torch.
+"""Exact refits without single samples, by numpy, scipy, scikit-learn and torch, independent of the package.
 
-Every minimum is verified by its (sub)gradient. Problems that are not convex are minimised from the weights with all
-samples.
+Every minimum is verified by its (sub)gradient. Problems that are not convex are minimised from the weights that were
+trained with all samples.
 """
 
 import warnings
@@ -12,35 +12,38 @@ from scipy.optimize import minimize
 
 import gamp_attention as ga
 
-TOLERANCE = 1e-5  # of gradients, relative to the mean force of a sample
-BOUNDED = {"ftol": 0, "maxiter": 5000, "maxfun": 10000, "maxcor": 40}  # of L-BFGS-B in positive and negative parts
+TOLERANCE = 1e-5  # norm of gradients, in units of the mean gradient of one sample
+# options of L-BFGS-B for the positive and negative parts of the weights
+BOUNDED = {"ftol": 0, "maxiter": 5000, "maxfun": 10000, "maxcor": 40}
 
 
-def exact_errors(data: ga.Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
-    """Errors (m,) of samples under weights trained without them; NaN where no minimum was reached."""
+def compute_exact_errors(data: ga.Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
+    """Return the errors (m,) of samples under weights trained without them; NaN if no minimum was reached."""
     if data.labels is None:
-        return _attention_errors(data, Q, samples)
+        return _refit_attention(data, Q, samples)
     x = (data.tokens[:, 0] + data.positions[0]) / np.sqrt(data.dim)
     y = data.labels
     if isinstance(data.student, ga.SquaredLoss) and isinstance(data.penalty, ga.Ridge):
-        return _ridge(x, y[:, 0], data.penalty.lam, samples)
+        return _refit_ridge(x, y[:, 0], data.penalty.lam, samples)
     if isinstance(data.student, ga.SquaredLoss):
-        return _elastic_net(x, y[:, 0], data.penalty, Q[:, 0], samples)
+        return _refit_elastic_net(x, y[:, 0], data.penalty, Q[:, 0], samples)
     value = {
-        ga.LogisticLoss: logistic, ga.MultinomialLoss: multinomial, ga.PhaseRetrievalLoss: phase,
-    }[type(data.student)]  # fmt: skip
-    return _minimised(lambda rows, W: value(x[rows] @ W, y[rows, 0]), x, data.penalty, Q, samples)
+        ga.LogisticLoss: evaluate_logistic,
+        ga.MultinomialLoss: evaluate_multinomial,
+        ga.PhaseRetrievalLoss: evaluate_phase,
+    }[type(data.student)]
+    return _refit_smooth(lambda rows, W: value(x[rows] @ W, y[rows, 0]), x, data.penalty, Q, samples)
 
 
-def logistic(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Losses, slopes (n, 1) and curvatures (n, 1, 1)."""
+def evaluate_logistic(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return losses, slopes (n, 1) and curvatures (n, 1, 1) of the logistic loss."""
     m = y * z[:, 0]
     p = 0.5 * (1 - np.tanh(0.5 * m))
     return np.logaddexp(0, -m), (-y * p)[:, None], (p * (1 - p))[:, None, None]
 
 
-def multinomial(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Losses, slopes (n, r) and curvatures (n, r, r)."""
+def evaluate_multinomial(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return losses, slopes (n, r) and curvatures (n, r, r) of the multinomial loss."""
     top = z.max(axis=1, keepdims=True)
     e = np.exp(z - top)
     p = e / e.sum(axis=1, keepdims=True)
@@ -49,36 +52,36 @@ def multinomial(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
     return losses, p - hot, np.einsum("na,ab->nab", p, np.eye(z.shape[1])) - p[:, :, None] * p[:, None, :]
 
 
-def phase(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Losses, slopes (n, 1) and curvatures (n, 1, 1)."""
+def evaluate_phase(z: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return losses, slopes (n, 1) and curvatures (n, 1, 1) of the phase retrieval loss."""
     s = z[:, 0]
     return 0.25 * (s * s - y) ** 2, (s * (s * s - y))[:, None], (3 * s * s - y)[:, None, None]
 
 
-def _ridge(x: np.ndarray, y: np.ndarray, lam: float, samples: np.ndarray) -> np.ndarray:
-    """In closed form, by the smaller of both systems."""
+def _refit_ridge(x: np.ndarray, y: np.ndarray, lam: float, samples: np.ndarray) -> np.ndarray:
+    """Return errors of ridge regression in closed form, from the smaller of the two linear systems."""
     n, d = x.shape
-    found = []
+    errors = []
     for k in samples.tolist():
-        rest = np.arange(n) != k
-        a, b = x[rest], y[rest]
+        others = np.arange(n) != k
+        a, b = x[others], y[others]
         if n > d:
             w = np.linalg.solve(a.T @ a + lam * np.eye(d), a.T @ b)
         else:
             w = a.T @ np.linalg.solve(a @ a.T + lam * np.eye(n - 1), b)
-        found.append(0.5 * (y[k] - x[k] @ w) ** 2)
-    return np.array(found)
+        errors.append(0.5 * (y[k] - x[k] @ w) ** 2)
+    return np.array(errors)
 
 
-def _elastic_net(
+def _refit_elastic_net(
     x: np.ndarray, y: np.ndarray, penalty: ga.ElasticNet, w: np.ndarray, samples: np.ndarray
 ) -> np.ndarray:
-    """By scikit-learn; its optimality conditions are checked."""
+    """Return errors of the elastic net by scikit-learn; its optimality conditions are checked."""
     from sklearn.linear_model import ElasticNet
 
-    n, found = len(x), []
+    n, errors = len(x), []
     for k in samples.tolist():
-        rest = np.arange(n) != k
+        others = np.arange(n) != k
         scale = 1 / (n - 1)
         total = (penalty.lam + penalty.l1) * scale
         model = ElasticNet(alpha=total, l1_ratio=penalty.l1 * scale / total, fit_intercept=False, tol=1e-10,
@@ -86,34 +89,38 @@ def _elastic_net(
         model.coef_ = w.copy()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model.fit(x[rest], y[rest])
+            model.fit(x[others], y[others])
         v = model.coef_
-        slope = x[rest].T @ (x[rest] @ v - y[rest]) + penalty.lam * v
+        slope = x[others].T @ (x[others] @ v - y[others]) + penalty.lam * v
         left = np.where(v != 0, slope + penalty.l1 * np.sign(v), np.maximum(np.abs(slope) - penalty.l1, 0.0))
-        found.append(0.5 * (y[k] - x[k] @ v) ** 2 if np.abs(left).max() < 1e-4 * penalty.l1 else np.nan)
-    return np.array(found)
+        errors.append(0.5 * (y[k] - x[k] @ v) ** 2 if np.abs(left).max() < 1e-4 * penalty.l1 else np.nan)
+    return np.array(errors)
 
 
-def _minimised(
+def _refit_smooth(
     terms: Callable[..., tuple[np.ndarray, np.ndarray, np.ndarray]], x: np.ndarray, penalty: object, Q: np.ndarray,
     samples: np.ndarray,
 ) -> np.ndarray:  # fmt: skip
-    """By Newton steps in a trust region for the ridge; by L-BFGS-B in positive and negative parts for others."""
+    """Return errors of smooth losses, by Newton steps in a trust region if the penalty is a ridge.
+
+    With an l1 penalty, L-BFGS-B minimises over the positive and negative parts of the weights.
+    """
     n, (d, r) = len(x), Q.shape
     lam, l1 = float(penalty.lam), float(getattr(penalty, "l1", 0.0))  # type: ignore[attr-defined]
-    found, every = [], np.ones(n, bool)
-    size = float(np.mean(np.linalg.norm(x, axis=1) * np.linalg.norm(terms(every, Q)[1], axis=1)))  # a sample's force
+    errors, every = [], np.ones(n, bool)
+    # mean gradient norm of a sample
+    size = float(np.mean(np.linalg.norm(x, axis=1) * np.linalg.norm(terms(every, Q)[1], axis=1)))
     for k in samples.tolist():
-        rest = np.arange(n) != k
+        others = np.arange(n) != k
 
-        def risk(w: np.ndarray, rest: np.ndarray = rest) -> tuple[float, np.ndarray]:
+        def risk(w: np.ndarray, others: np.ndarray = others) -> tuple[float, np.ndarray]:
             W = w.reshape(d, r)
-            losses, slopes, _ = terms(rest, W)
-            return float(losses.sum() + 0.5 * lam * np.sum(W**2)), (x[rest].T @ slopes + lam * W).ravel()
+            losses, slopes, _ = terms(others, W)
+            return float(losses.sum() + 0.5 * lam * np.sum(W**2)), (x[others].T @ slopes + lam * W).ravel()
 
-        def hessian(w: np.ndarray, rest: np.ndarray = rest) -> np.ndarray:
-            curved = terms(rest, w.reshape(d, r))[2]
-            H = np.einsum("ni,nab,nj->iajb", x[rest], curved, x[rest], optimize=True)
+        def hessian(w: np.ndarray, others: np.ndarray = others) -> np.ndarray:
+            curved = terms(others, w.reshape(d, r))[2]
+            H = np.einsum("ni,nab,nj->iajb", x[others], curved, x[others], optimize=True)
             return H.reshape(d * r, d * r) + lam * np.eye(d * r)
 
         if l1 == 0:
@@ -132,31 +139,31 @@ def _minimised(
             W = (end.x[: d * r] - end.x[d * r :]).reshape(d, r)
             slope, w = risk(W.ravel())[1], W.ravel()
             off = np.where(np.abs(w) > 1e-9, slope + l1 * np.sign(w), np.maximum(np.abs(slope) - l1, 0.0))
-            left = np.abs(off).max() / (1e-4 * l1) * TOLERANCE * size  # within 1e-4 of the kink's force
-        found.append(terms(np.arange(n) == k, W)[0][0] if left <= TOLERANCE * size else np.nan)
-    return np.array(found)
+            left = np.abs(off).max() / (1e-4 * l1) * TOLERANCE * size  # accepted within 1e-4 of l1
+        errors.append(terms(np.arange(n) == k, W)[0][0] if left <= TOLERANCE * size else np.nan)
+    return np.array(errors)
 
 
-def _attention_errors(data: ga.Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
-    """By torch's derivatives of the layer itself and scipy's L-BFGS-B."""
+def _refit_attention(data: ga.Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
+    """Return errors of attention, by torch's derivatives of the layer and scipy's L-BFGS-B."""
     import torch
 
     n, L, d = data.tokens.shape
     x = torch.as_tensor(data.tokens + data.positions, dtype=torch.float64)
     y = torch.as_tensor(data.outputs, dtype=torch.float64)
     lam, l1 = float(data.penalty.lam), float(getattr(data.penalty, "l1", 0.0))
-    found = []
+    errors = []
 
     def losses(W: "torch.Tensor", rows: "torch.Tensor") -> "torch.Tensor":
         z = x[rows] @ W / np.sqrt(d)
         return ((y[rows] - torch.softmax(z @ z.transpose(1, 2), dim=2) @ x[rows]) ** 2).sum((1, 2)) / (2 * d)
 
     for k in samples.tolist():
-        rest, own = torch.arange(n) != k, torch.arange(n) == k
+        others, own = torch.arange(n) != k, torch.arange(n) == k
 
-        def risk(w: np.ndarray, rest: "torch.Tensor" = rest) -> tuple[float, np.ndarray]:
+        def risk(w: np.ndarray, others: "torch.Tensor" = others) -> tuple[float, np.ndarray]:
             W = torch.tensor(w.reshape(Q.shape), requires_grad=True)
-            value = losses(W, rest).sum() + 0.5 * lam * (W**2).sum()
+            value = losses(W, others).sum() + 0.5 * lam * (W**2).sum()
             value.backward()
             return value.item(), W.grad.numpy().ravel()
 
@@ -179,5 +186,5 @@ def _attention_errors(data: ga.Dataset, Q: np.ndarray, samples: np.ndarray) -> n
                                    np.maximum(np.abs(slope) - l1, 0.0))).max()  # fmt: skip
         with torch.no_grad():
             error = float(losses(torch.as_tensor(W.reshape(Q.shape)), own)[0]) * 2 / L
-        found.append(error if left <= 1e-4 * lam else np.nan)
-    return np.array(found)
+        errors.append(error if left <= 1e-4 * lam else np.nan)
+    return np.array(errors)

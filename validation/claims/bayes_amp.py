@@ -1,12 +1,12 @@
-"""Bayes-optimal message passing at finite d against its state evolution.
+"""Bayes-optimal message passing at finite d agrees with its state evolution.
 
-Attention of two and three tokens below and above full recovery, with noise on the scores, with a spectrum, signs of
-linear functions, and sparse weights seen with noise; each from its default start, on independent instances at
-several d.
+Method: attention of two and three tokens below and above full recovery, with noise on the scores, with a spectrum;
+signs of linear functions; sparse weights seen with noise. Each runs from its default start on independent instances at
+several d. The overlap with the teacher and the squared norm of the posterior mean, equal for d → ∞, are extrapolated
+linearly in 1/d.
 
-Criterion: overlap with the teacher and size of the posterior mean, which are the same for d → ∞, each taken to d → ∞
-linearly in 1/d, and at the largest d as they are, are within four standard errors of state evolution, its own errors
-included; so is the free entropy where it is finite. No run is lost or diverges.
+Criterion: both numbers, and the free entropy if it is finite, are within four standard errors of state evolution, whose
+errors are included, extrapolated and at the largest d. No run is lost or diverges.
 """
 
 from dataclasses import replace
@@ -15,9 +15,10 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments.figures import DARK, figure
-from validation._tools.drawing import legend_below
+from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
+from validation._tools.tables import extrapolate, markdown_table
 
 SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.2), n_tokens=1)
 SPECTRUM = ga.coordinate_law(ga.power_law_spectrum(1.0, 4))
@@ -34,113 +35,104 @@ CASES = {
     "signs, α = 1.5": (ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.0)), 1.5, SIZES),
     "sparse, α = .6": (replace(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3)), coordinates=SPARSE), 0.6, SIZES),
 }
-MOST = 4.0
+MAX_ERRORS = 4.0  # allowed deviation, in standard errors
 KEYS = ("overlap", "norm", "free_entropy")
 
 
 def predict(case, n_points):
-    """State evolution of a case."""
+    """Return overlap, norm and free entropy of state evolution, with errors."""
     model, alpha, _ = CASES[case]
-    found = ga.solve_bayes_state_evolution(model, alpha, n_points=n_points, n_replicas=4)
-    q, error = float(np.trace(found.q)), float(np.trace(found.q_error))
-    entropy = [found.free_entropy, found.free_entropy_error] if np.isfinite(found.free_entropy) else None
+    prediction = ga.solve_bayes_state_evolution(model, alpha, n_points=n_points, n_replicas=4)
+    q, error = float(np.trace(prediction.q)), float(np.trace(prediction.q_error))
+    entropy = [prediction.free_entropy, prediction.free_entropy_error] if np.isfinite(prediction.free_entropy) else None
     return {"overlap": [q, error], "norm": [q, error], "free_entropy": entropy}
 
 
 def measure(case, d, seed):
-    """One run."""
+    """Run one instance and return its overlap, norm and free entropy."""
     model, alpha, _ = CASES[case]
-    found = ga.run_bayes_amp(ga.sample(model, d, alpha, seed))
+    result = ga.run_bayes_amp(ga.sample(model, d, alpha, seed))
     return {
-        "overlap": float(abs(found.overlap[0, 0])),
-        "norm": float(found.Q[:, 0] @ found.Q[:, 0]) / d,
-        "free_entropy": found.free_entropy,
-        "status": found.status.value,
-        "iterations": found.n_iter,
+        "overlap": float(abs(result.overlap[0, 0])),
+        "norm": float(result.Q[:, 0] @ result.Q[:, 0]) / d,
+        "free_entropy": result.free_entropy,
+        "status": result.status.value,
+        "iterations": result.n_iter,
     }
 
 
-def at_infinity(table):
-    """The intercept of a fit linear in 1/d to means with standard errors, by d, and its standard error."""
-    design = np.array([[1.0, 1 / d] for d in table]) / np.array([[error] for _, error in table.values()])
-    covariance = np.linalg.inv(design.T @ design)
-    target = np.array([mean / error for mean, error in table.values()])
-    return float((covariance @ design.T @ target)[0]), float(np.sqrt(covariance[0, 0]))
-
-
-def judge(verdict, case, theory, rows):
-    """The checks of a case, and its numbers."""
-    sizes, told = sorted({row["d"] for row in rows}), {}
+def check_case(verdict, case, theory, rows):
+    """Check one case and return its numbers."""
+    sizes, summary = sorted({row["d"] for row in rows}), {}
     for key in KEYS:
         if theory[key] is None:
             continue
         wanted, own = theory[key]
         values = {d: np.array([row[key] for row in rows if row["d"] == d]) for d in sizes}
-        # few instances do not tell their spread: pooled over d as s/√d
+        # a few instances determine their spread badly: pool it over d, as it falls like 1/√d
         pooled = np.sqrt(
             np.mean(np.concatenate([d * (v - v.mean()) ** 2 * len(v) / (len(v) - 1) for d, v in values.items()]))
         )
         table = {d: (float(v.mean()), float(max(pooled / np.sqrt(d * len(v)), 1e-12))) for d, v in values.items()}
-        limit, error = at_infinity(table)
+        limit, error = extrapolate(list(table), *np.transpose(list(table.values())))
         last, spread = table[sizes[-1]]
-        told[key] = {"theory": wanted, "theory_error": own, "limit": limit, "error": error, "sizes": table}
+        summary[key] = {"theory": wanted, "theory_error": own, "limit": limit, "error": error, "sizes": table}
         for where, value, se in (("d → ∞", limit, error), (f"d = {sizes[-1]}", last, spread)):
             text = f"{case}: {key} {plus_minus(value, se)} for {where}, theory {plus_minus(wanted, own)}"
-            verdict.check(abs(value - wanted) <= MOST * (se + own / 2), text)
+            verdict.check(abs(value - wanted) <= MAX_ERRORS * (se + own / 2), text)
     lost = sum(row["status"] not in ("converged", "max_iter") for row in rows)
     verdict.check(not lost, f"{case}: {lost} of {len(rows)} runs lost or diverged")
-    told["converged"] = sum(row["status"] == "converged" for row in rows), len(rows)
-    told["iterations"] = float(np.median([row["iterations"] for row in rows]))
-    return told
+    summary["converged"] = sum(row["status"] == "converged" for row in rows), len(rows)
+    summary["iterations"] = float(np.median([row["iterations"] for row in rows]))
+    return summary
 
 
-def line(case, told):
-    """A line of the table."""
+def format_line(case, summary):
+    """Return a row of the table."""
     cells = [case]
     for key in KEYS:
-        if key in told:
-            cells += [plus_minus(told[key]["limit"], told[key]["error"]), f"{told[key]['theory']:.4f}"]
+        if key in summary:
+            cells += [plus_minus(summary[key]["limit"], summary[key]["error"]), f"{summary[key]['theory']:.4f}"]
         else:
             cells += ["–", "∞"]
-    done, of = told["converged"]
-    return "| " + " | ".join([*cells, f"{done} of {of}", f"{told['iterations']:.0f}"]) + " |"
+    done, of = summary["converged"]
+    return [*cells, f"{done} of {of}", f"{summary['iterations']:.0f}"]
 
 
-def draw(told, path):
-    """Overlaps over those of state evolution, side by side where they are of one d."""
+def draw(summaries, path):
+    """Draw overlaps in units of state evolution; points of one d are shifted sideways."""
     with figure(path, 1, 1, (7, 4)) as axes:
         axis = axes[0, 0]
-        for k, (case, each) in enumerate(told.items()):
+        for k, (case, each) in enumerate(summaries.items()):
             sizes, theory = each["overlap"]["sizes"], each["overlap"]["theory"]
             mean, error = np.array(list(sizes.values())).T
-            at = np.array([1e3 / float(d) for d in sizes]) + 0.03 * (k - (len(told) - 1) / 2)
+            at = np.array([1e3 / float(d) for d in sizes]) + 0.03 * (k - (len(summaries) - 1) / 2)
             axis.errorbar(at, mean / theory, 2 * error / theory, fmt="o", color=f"C{k}", label=case, ms=4)
         axis.axhline(1, color=DARK, lw=0.5)
         axis.set(xlabel="1000/d", ylabel="overlap, in units of state evolution's")
-        legend_below(axis, columns=4, fontsize=8)
+        draw_legend(axis, columns=4, fontsize=8)
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict = Verdict("bayes_amp", found)
+    args = options(__doc__, workers=True)
+    verdict = Verdict("bayes_amp", args)
     quick = ("L = 2, α = .6", "signs, α = 1.5")
-    cases = {name: QUICK if found.quick else CASES[name][2] for name in (quick if found.quick else CASES)}
+    cases = {name: QUICK if args.quick else CASES[name][2] for name in (quick if args.quick else CASES)}
     plan = [{"case": c, "d": d, "seed": s} for c, sizes in cases.items() for d, n in sizes.items() for s in range(n)]
-    with pool(found) as executor:
-        size = 512 if found.quick else 4096
+    with pool(args) as executor:
+        size = 512 if args.quick else 4096
         theories = run_trials(
-            folder(found, f"{verdict.name}_theory"), predict, [{"case": c, "n_points": size} for c in cases], executor
+            folder(args, f"{verdict.name}_theory"), predict, [{"case": c, "n_points": size} for c in cases], executor
         )
-        rows = run_trials(folder(found, verdict.name), measure, plan, executor)
+        rows = run_trials(folder(args, verdict.name), measure, plan, executor)
     verdict.check(len(rows) == len(plan), "all runs ended")
-    told = {t["case"]: judge(verdict, t["case"], t, [r for r in rows if r["case"] == t["case"]]) for t in theories}
-    head = ["overlap, d → ∞", "theory", "size", "theory", "Φ", "theory", "converged", "iterations"]
-    table = ["| problem | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
-    text = "\n".join(table + [line(case, each) for case, each in told.items()]) + "\n"
-    print(text)
-    verdict.path(".md").write_text(text)
-    draw(told, verdict.path(".png"))
-    verdict.end({"told": told, "theories": theories, "rows": rows})
+    summaries = {
+        t["case"]: check_case(verdict, t["case"], t, [r for r in rows if r["case"] == t["case"]]) for t in theories
+    }
+    heads = ["problem", "overlap, d → ∞", "theory", "size", "theory", "Φ", "theory", "converged", "iterations"]
+    verdict.write_table(markdown_table(heads, [format_line(*item) for item in summaries.items()]))
+    draw(summaries, verdict.path(".png"))
+    verdict.end({"told": summaries, "theories": theories, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Thresholds of Bayes-optimal estimation: against closed forms, and against what was published.
+"""Thresholds of Bayes-optimal estimation agree with closed forms and with published values.
 
-Attention of two to four tokens has its weak recovery at 1/(L (L + 1)), twice that for two columns and their rotations,
-and full recovery at 1/L: as the curve of fixed points has it, and by the linearised channel over random samples. Phase
-retrieval, binary weights learnt from signs and sparse weights seen without noise have thresholds in the literature.
-Noise on the scores moves weak recovery, and nothing is known completely.
+Method: attention of two to four tokens has weak recovery at 1/(L (L + 1)), at twice this value for two columns and
+their rotations, and full recovery at 1/L: on the curve of fixed points and by the linearised channel over random
+samples. Phase retrieval, binary weights learnt from signs and sparse weights seen without noise have thresholds in the
+literature. Noise on the scores increases the weak-recovery threshold and excludes full recovery.
 
-Criterion: thresholds that are known in closed form are found within their stated errors (half-widths of 95 %, times
-two, and 1e-6); published ones within the digits that are published. There is a hard phase where there should be one,
-and nowhere else. Ridge regression with the optimal penalty has the overlap of the Bayes estimate to 1e-8.
+Criterion: thresholds with a closed form are found within twice their stated errors (half-widths of 95 %) plus 1e-6;
+published thresholds within their published digits. There is a hard phase exactly where one is expected. Ridge
+regression with the optimal penalty has the overlap of the Bayes estimate to 1e-8. (Bayes page of the manual.)
 """
 
 from dataclasses import replace
@@ -18,11 +18,12 @@ import gamp_attention as ga
 from gamp_attention.bayes.averages import INTEGRALS
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table
 
 SIGNS = ga.CoordinateLaw([0.5, 0.5], np.ones((2, 1)), np.zeros((2, 1)), [[1.0], [-1.0]], np.zeros((2, 1, 1)))
 SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.1), n_tokens=1)
-# name: weak recovery, full recovery, hard phase: closed forms, or published values with the error of their last digit
+# for each name weak recovery, full recovery and hard phase: values with the error of the last published digit
 KNOWN = {
     "attention, L = 2": ((1 / 6, 0), (1 / 2, 0), None),
     "attention, L = 3": ((1 / 12, 0), (1 / 3, 0), None),
@@ -35,8 +36,8 @@ NOISES, QUICK_NOISES = (0.1, 0.2, 0.4), (0.4,)
 ALPHAS = {"attention, L = 2": 0.6, "attention, L = 3": 0.4, "attention, L = 4": 0.3, "phase retrieval": 1.3}
 
 
-def model(name, noise=0.0):
-    """The problem of a name."""
+def build_model(name, noise=0.0):
+    """Return the problem of a name."""
     if name.startswith("attention"):
         t = 2 if "columns" in name else 1
         return ga.attention_model(int(name.split("L = ")[1][0]), t, t, sigma=1.0 if noise else 0.5, score_noise=noise)
@@ -47,32 +48,35 @@ def model(name, noise=0.0):
     return replace(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.0)), coordinates=SPARSE)
 
 
-def thresholds(name, n_points, n_replicas):
-    """All thresholds of a problem."""
-    return ga.bayes_thresholds(model(name), n_points=n_points, n_replicas=n_replicas).to_dict()
+def compute_thresholds(name, n_points, n_replicas):
+    """Return all thresholds of a problem."""
+    return ga.bayes_thresholds(build_model(name), n_points=n_points, n_replicas=n_replicas).to_dict()
 
 
-def linearised(name, noise, n_points, n_replicas):
-    """Weak recovery by the channel over random samples, with its half-width."""
+def linearise(name, noise, n_points, n_replicas):
+    """Return the weak-recovery threshold by the channel over random samples, with its half-width."""
     from gamp_attention._core.numerics import half_width
     from gamp_attention.bayes.equations import Equations
 
     rng = np.random.default_rng(0)
-    found = np.array([1 / Equations(model(name, noise), n_points, rng).linear_growth() for _ in range(n_replicas)])
-    return {"value": float(found.mean()), "half": float(half_width(found))}
+    values = np.array(
+        [1 / Equations(build_model(name, noise), n_points, rng).linear_growth() for _ in range(n_replicas)]
+    )
+    return {"value": float(values.mean()), "half": float(half_width(values))}
 
 
-def curve(name, alpha):
-    """What is learnt at a sample complexity, from no hint and from the teacher."""
+def solve_curve(name, alpha):
+    """Return the overlap at one α, from no hint and from the teacher."""
     both = [
-        ga.solve_bayes_state_evolution(model(name), alpha, init, n_points=256) for init in ("uninformed", "informed")
+        ga.solve_bayes_state_evolution(build_model(name), alpha, init, n_points=256)
+        for init in ("uninformed", "informed")
     ]
-    size = np.trace(model(name).coordinates.rho[0]) / model(name).coordinates.trace[0]
+    size = np.trace(build_model(name).coordinates.rho[0]) / build_model(name).coordinates.trace[0]
     return {"q": [float(np.trace(each.q) / size) for each in both]}
 
 
-def shortfall(L):
-    """K_L: what samples of small fields withhold, in units of V^(L/2)."""
+def compute_shortfall(L):
+    """Return K_L, the information that samples of small fields withhold, in units of V^(L/2)."""
     from scipy.integrate import quad
     from scipy.special import gamma
 
@@ -85,8 +89,8 @@ def shortfall(L):
     return 2 ** (1 - L / 2) / gamma(L / 2) * quad(lambda r: r ** (L + 1) * unsure(r), 0, 30, limit=200)[0]
 
 
-def ridge_gap():
-    """The largest relative difference of the overlaps of ridge regression and of the Bayes estimate."""
+def compute_ridge_gap():
+    """Return the largest relative difference between the overlaps of ridge regression and the Bayes estimate."""
     gaps = []
     for noise, alpha in ((0.3, 0.7), (0.5, 1.5), (1.0, 3.0)):
         problem = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise), lam=noise**2)
@@ -96,65 +100,67 @@ def ridge_gap():
     return max(gaps)
 
 
-def judge(verdict, name, found):
-    """The checks of one problem, and its line of the table."""
+def check_problem(verdict, name, thresholds):
+    """Check one problem and return its row of the table."""
     weak, full, hard = KNOWN[name]
-    pairs = [("weak recovery", found["weak_recovery"], found["weak_recovery_error"], weak),
-             ("full recovery", found["full_recovery"], found["full_recovery_error"], full)]  # fmt: skip
-    if hard is not None and found["hard"] is not None:
-        for end, value, error, wanted in zip(("from", "to"), found["hard"], found["hard_error"], hard, strict=True):
+    pairs = [("weak recovery", thresholds["weak_recovery"], thresholds["weak_recovery_error"], weak),
+             ("full recovery", thresholds["full_recovery"], thresholds["full_recovery_error"], full)]  # fmt: skip
+    if hard is not None and thresholds["hard"] is not None:
+        for end, value, error, wanted in zip(
+            ("from", "to"), thresholds["hard"], thresholds["hard_error"], hard, strict=True
+        ):
             pairs.append((f"hard phase {end}", value, error, wanted))
     for what, value, error, (wanted, digits) in pairs:
         text = f"{name}: {what} at {plus_minus(value, error)}, known {wanted:.6g}"
         verdict.check(abs(value - wanted) <= digits + 2 * error + 1e-6, text)
-    verdict.check((hard is None) == (found["hard"] is None), f"{name}: hard phase {found['hard'] or 'nowhere'}")
+    verdict.check(
+        (hard is None) == (thresholds["hard"] is None), f"{name}: hard phase {thresholds['hard'] or 'nowhere'}"
+    )
     cells = [f"{value:.5f}" for _, value, _, _ in pairs[:2]]
-    cells.append("–" if found["hard"] is None else " to ".join(f"{end:.4f}" for end in found["hard"]))
+    cells.append("–" if thresholds["hard"] is None else " to ".join(f"{end:.4f}" for end in thresholds["hard"]))
     cells.append(f"{weak[0]:.4g}, {full[0]:.4g}" + ("" if hard is None else f", {hard[0][0]:.4g} to {hard[1][0]:.4g}"))
-    return f"| {name} | " + " | ".join(cells) + " |"
+    return [name, *cells]
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict = Verdict("bayes_thresholds", found)
-    noises = QUICK_NOISES if found.quick else NOISES
-    size = {"n_points": 1024, "n_replicas": 4} if found.quick else {"n_points": 1 << 14, "n_replicas": 8}
+    args = options(__doc__, workers=True)
+    verdict = Verdict("bayes_thresholds", args)
+    noises = QUICK_NOISES if args.quick else NOISES
+    size = {"n_points": 1024, "n_replicas": 4} if args.quick else {"n_points": 1 << 14, "n_replicas": 8}
     samples = ["attention, L = 2", "attention, L = 3", "attention, L = 4", "attention of 2 columns, L = 3"]
-    names = list(KNOWN)[: 4 if found.quick else None]
-    with pool(found) as executor:
+    names = list(KNOWN)[: 4 if args.quick else None]
+    with pool(args) as executor:
         rows = run_trials(
-            folder(found, verdict.name),
-            thresholds,
+            folder(args, verdict.name),
+            compute_thresholds,
             [{"name": n, "n_points": 64, "n_replicas": 4} for n in names],
             executor,
         )
         lines = [{"name": name, "noise": 0.0} | size for name in samples]
-        few = {"n_points": 256 if found.quick else 2048, "n_replicas": 4}
+        few = {"n_points": 256 if args.quick else 2048, "n_replicas": 4}
         lines += [{"name": "attention, L = 2", "noise": noise} | few for noise in noises]
-        linear = run_trials(folder(found, f"{verdict.name}_linear"), linearised, lines, executor)
-        steps = 6 if found.quick else 40
+        linear = run_trials(folder(args, f"{verdict.name}_linear"), linearise, lines, executor)
+        steps = 6 if args.quick else 40
         plan = [{"name": n, "alpha": float(a)} for n in ALPHAS for a in np.linspace(0, ALPHAS[n], steps + 1)[1:]]
-        curves = run_trials(folder(found, f"{verdict.name}_curves"), curve, plan, executor)
-    table = ["| problem | weak recovery | full recovery | hard phase | known |", "|---|---|---|---|---|"]
-    table += [judge(verdict, row["name"], row) for row in rows]
+        curves = run_trials(folder(args, f"{verdict.name}_curves"), solve_curve, plan, executor)
+    table = [check_problem(verdict, row["name"], row) for row in rows]
     weak = {name: KNOWN[name][0][0] for name in samples[:3]} | {samples[3]: 2 / 12}
     for row in linear:
         shown = plus_minus(row["value"], row["half"])
         if not row["noise"]:
             text = f"{row['name']}: weak recovery {shown} by random samples, known {weak[row['name']]:.5f}"
             verdict.check(abs(row["value"] - weak[row["name"]]) <= 2 * row["half"], text)
-        table.append(f"| {row['name']}, random samples, s = {row['noise']:g} | {shown} | | | |")
+        table.append([f"{row['name']}, random samples, s = {row['noise']:g}", shown, "", "", ""])
     noisy = [row["value"] for row in linear if row["noise"]]
     verdict.check(
         sorted([1 / 6, *noisy]) == [1 / 6, *noisy], "noise on the scores takes more samples, and more of it more"
     )
-    K = shortfall(2)
+    K = compute_shortfall(2)
     verdict.check(K < 2, f"K_2 = {K:.4f}, below 2: full recovery of two tokens is continuous")
-    gap = ridge_gap()
+    gap = compute_ridge_gap()
     verdict.check(gap < 1e-8, f"ridge regression with the optimal penalty has the Bayes overlap to {gap:.0e}")
-    text = "\n".join(table) + "\n"
-    print(text)
-    verdict.path(".md").write_text(text)
+    heads = ("problem", "weak recovery", "full recovery", "hard phase", "known")
+    verdict.write_table(markdown_table(heads, table))
     with figure(verdict.path(".png"), 1, 1, (6, 4)) as axes:
         for k, name in enumerate(ALPHAS):
             mine = [row for row in curves if row["name"] == name]

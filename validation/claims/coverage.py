@@ -1,20 +1,18 @@
-"""Coverage of 90 % intervals of weights over planted instances of ridge, lasso, logistic regression and attention.
+"""90 % intervals of weights and bounds on errors cover 90 %, or are not trusted.
 
-Where the labels are linear in the teacher's fields the intervals are of the teacher's weights, otherwise of κ times
-them, κ being the projection of the debiased weights on the teacher. Weights that are zero in a sparse teacher have
-uniform p-values. The conformal bound on the error of a new sample is tried on fresh samples.
+Method: planted instances of ridge, lasso, logistic regression and attention. If the labels are linear in the teacher's
+fields, the intervals are for the teacher's weights, otherwise for κ times these, where κ is the projection of the
+debiased weights on the teacher. Zero weights of a sparse teacher should have uniform p-values. The conformal bound on
+the error of a new sample is tested on fresh samples. The same holds for features of twelve distributions (columns of
+different sizes, correlated, with heavy tails, rows of different norms, nonzero means) and .5 to 10 samples per column.
 
-The same for features of twelve distributions (columns of different sizes, correlated, with heavy tails, rows of
-different norms, means that are not zero) and .5 to 10 samples per column. There, intervals either have their coverage
-or are not trusted; and what works is trusted.
-
-Criterion: over all instances of each problem between 87 and 93 % of the weights are in their intervals, the share of
-the zero weights with p below .1 is between 7 and 13 %, and between 87 and 93 % of fresh samples have errors below the
-bound. Of trusted intervals for each distribution and problem 85 to 95 % contain their weight, and so do those of each
-third of the columns, by size; for each number of samples 84 to 96 %. Rows with 2 samples per column or more are trusted
-in 90 % of the instances; strongly correlated ones with fewer samples in none; labels that are not linear in their
-fields in 15 % at most. Attention with independent columns and 2 samples per column or more is trusted in half of the
-instances or more, and in none of the others.
+Criterion: over all instances of each problem, between 87 and 93 % of the weights are in their intervals, between 7 and
+13 % of the zero weights have p below .1, and between 87 and 93 % of fresh samples have errors below the bound. Of
+trusted intervals for each distribution and problem, 85 to 95 % contain their weight, also in each third of the columns
+by size; for each number of samples 84 to 96 %. Rows with at least 2 samples per column are trusted in 90 % of the
+instances; strongly correlated rows with fewer samples in none; labels that are not linear in their fields in at most 15
+%. Attention with independent columns and at least 2 samples per column is trusted in half of the instances or more, and
+in none of the other cases. (Page "Believed error" of the manual.)
 """
 
 from itertools import product
@@ -25,7 +23,8 @@ import gamp_attention as ga
 from gamp_attention.experiments.figures import DARK, GREY, figure
 from gamp_attention.experiments.inference.leave_one_out import sample_errors
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table, mean_and_error
 
 NOISE = ga.LinearLabels(noise=0.5)
 PROBLEMS = {
@@ -47,27 +46,27 @@ SENTENCE_KINDS = (*INDEPENDENT, "AR(.9)", "mean 1", "similar tokens")
 SPARSE = {"d": 300, "alpha": 2.0, "share": 0.1, "size": 3.0, "l1": 0.2, "noise": 0.5}
 
 
-def covered(problem, d, seed):
-    """The share of weights in their intervals, and of fresh samples below the bound, of one instance."""
+def measure_coverage(problem, d, seed):
+    """Return the fractions of weights in their intervals and of fresh errors below the bound, on one instance."""
     make, alpha, init, exact = PROBLEMS[problem]
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 33]))
     gamp = ga.run_gamp(data, init)
-    found, star = ga.debias(data, gamp), data.Q_star
-    kappa = float(np.sum(found.weights * star) / np.sum(star**2))
+    debiased, star = ga.debias(data, gamp), data.Q_star
+    kappa = float(np.sum(debiased.weights * star) / np.sum(star**2))
     target = star if exact else kappa * star
-    ends = found.interval(LEVEL)
-    scores = (found.weights - target) / found.std
-    bound, fresh = ga.leave_one_out(data, gamp).bound(LEVEL), _like(data, 4 * d, [d, seed, 34])
+    ends = debiased.interval(LEVEL)
+    scores = (debiased.weights - target) / debiased.std
+    bound, fresh = ga.leave_one_out(data, gamp).bound(LEVEL), _draw_fresh(data, 4 * d, [d, seed, 34])
     below = sample_errors(fresh, fresh.fields(gamp.Q)) <= bound
     inside = (ends[..., 0] <= target) & (target <= ends[..., 1])
     return {
-        "covered": float(inside.mean()), "kappa": kappa, "spread": float(scores.std()), "trusted": found.trusted,
+        "covered": float(inside.mean()), "kappa": kappa, "spread": float(scores.std()), "trusted": debiased.trusted,
         "below": float(below.mean()), "scores": scores.ravel().tolist() if seed < 2 else [],
     }  # fmt: skip
 
 
-def _like(data, n, seed):
-    """Fresh samples of the same teacher."""
+def _draw_fresh(data, n, seed):
+    """Draw fresh samples of the same teacher."""
     rng, d = np.random.default_rng(seed), data.dim
     tokens = np.sqrt(data.spectra[None]) * rng.standard_normal((n, data.n_tokens, d))
     fields, task = tokens @ data.Q_star / np.sqrt(d), data.model.task
@@ -78,8 +77,8 @@ def _like(data, n, seed):
     return ga.Dataset(tokens, targets @ tokens, data.positions, student=data.student, penalty=data.penalty)
 
 
-def zeros(seed):
-    """p-values of the lasso for a teacher most of whose weights are zero."""
+def measure_zero_weights(seed):
+    """Return the fractions of p-values below .1 of zero and of nonzero weights, for a lasso with a sparse teacher."""
     d, rng = SPARSE["d"], np.random.default_rng([seed, 35])
     x, star = rng.standard_normal((int(SPARSE["alpha"] * d), d)), np.zeros(d)
     star[: int(SPARSE["share"] * d)] = SPARSE["size"]
@@ -89,7 +88,7 @@ def zeros(seed):
     return {"rejected": float((p[star == 0] < 1 - LEVEL).mean()), "found": float((p[star > 0] < 1 - LEVEL).mean())}
 
 
-def features(kind, rng, n, d):
+def draw_features(kind, rng, n, d):
     """Return rows (n, d) of a distribution, and the sizes (d,) of their columns."""
     x, sizes = rng.standard_normal((n, d)), np.ones(d)
     if kind in ("sizes", "sizes, AR(.8)"):
@@ -113,10 +112,10 @@ def features(kind, rng, n, d):
     return x * sizes, sizes
 
 
-def row_data(kind, problem, ratio, rng):
-    """Return rows with labels, the teacher's weights (d, 1), and the sizes of columns."""
+def build_rows(kind, problem, ratio, rng):
+    """Return rows with labels, the teacher's weights (d, 1), and the sizes of the columns."""
     d = ROWS_D
-    x, sizes = features(kind, rng, int(ratio * d), d)
+    x, sizes = draw_features(kind, rng, int(ratio * d), d)
     star = rng.standard_normal((d, 1))
     if problem == "lasso":
         star *= 2 * (rng.random((d, 1)) < 0.2)
@@ -128,8 +127,8 @@ def row_data(kind, problem, ratio, rng):
     return ga.LabelledDataset(x, y, ga.SquaredLoss(), penalty=PENALTIES.get(problem, ga.Ridge(0.2))), star, sizes
 
 
-def sentence_data(kind, ratio, rng):
-    """Return samples of two tokens with a noisy teacher, the teacher's weights, and the sizes of columns."""
+def build_samples(kind, ratio, rng):
+    """Return samples of two tokens with a noisy teacher, the teacher's weights, and the sizes of the columns."""
     d = SENTENCES_D
     n = int(ratio * d)
     if kind == "similar tokens":
@@ -137,7 +136,7 @@ def sentence_data(kind, ratio, rng):
         x, sizes = np.sqrt(0.5) * (both + rng.standard_normal((n, 2, d))), np.ones(d)
     else:
         seed = rng.integers(2**31)  # columns have the same sizes in both tokens
-        first, sizes = features(kind, np.random.default_rng(seed), 2 * n, d)
+        first, sizes = draw_features(kind, np.random.default_rng(seed), 2 * n, d)
         x = np.stack([first[:n], first[n:]], axis=1)
     x, star = 0.8 * x, rng.standard_normal((d, 1))
     u = x @ star / np.sqrt(d)
@@ -147,27 +146,27 @@ def sentence_data(kind, ratio, rng):
     return ga.Dataset(x, T @ x, np.outer([1, -1], np.full(d, d**-0.5)), lam=0.02), star, sizes
 
 
-def on_features(kind, problem, ratio, seed):
-    """Return the fraction of weights in their intervals, of all and of each third of the columns, and `trusted`."""
+def measure_on_features(kind, problem, ratio, seed):
+    """Return the fraction of weights in their intervals, over all and in each third of the columns, and `trusted`."""
     rng = np.random.default_rng([seed, 36, *map(ord, kind + problem), int(10 * ratio)])
     attention = problem == "attention"
-    data, star, sizes = sentence_data(kind, ratio, rng) if attention else row_data(kind, problem, ratio, rng)
+    data, star, sizes = build_samples(kind, ratio, rng) if attention else build_rows(kind, problem, ratio, rng)
     try:
-        found = ga.debias(data, ga.run_gamp(data, star if attention else np.zeros(star.shape)))
+        debiased = ga.debias(data, ga.run_gamp(data, star if attention else np.zeros(star.shape)))
     except ValueError as error:  # no positive definite response
         return {"covered": None, "thirds": [], "trusted": False, "form": "", "message": str(error)}
-    w = 1 / found.std**2
-    kappa = 1.0 if problem in EXACT else float(np.sum(w * found.weights * star) / np.sum(w * star**2))
-    ends = found.interval(LEVEL)
+    w = 1 / debiased.std**2
+    kappa = 1.0 if problem in EXACT else float(np.sum(w * debiased.weights * star) / np.sum(w * star**2))
+    ends = debiased.interval(LEVEL)
     inside = ((ends[..., 0] <= kappa * star) & (kappa * star <= ends[..., 1]))[:, 0]
     thirds = np.array_split(np.argsort(sizes, kind="stable"), 3)
     return {
         "covered": round(float(inside.mean()), 4), "thirds": [round(float(inside[part].mean()), 4) for part in thirds],
-        "trusted": found.trusted, "form": found.form, "message": found.message,
+        "trusted": debiased.trusted, "form": debiased.form, "message": debiased.message,
     }  # fmt: skip
 
 
-def feature_cases(quick):
+def list_feature_cases(quick):
     """Return the arguments of all calls of `on_features`."""
     seeds = 2 if quick else 8
     rows = product(KINDS, FEATURE_PROBLEMS, (0.5, 2.0) if quick else RATIOS, range(seeds))
@@ -181,7 +180,7 @@ def check_features(rows, verdict, slack):
     """Check coverage on all distributions of features, and return a table."""
     ratios = sorted({row["ratio"] for row in rows})
     heads = [f"n/d = {ratio:g}" for ratio in ratios]
-    lines = [f"| problem | features | {' | '.join(heads)} | thirds of the columns |", "|" + "---|" * (len(ratios) + 3)]
+    lines = []
     for problem, kind in dict.fromkeys((row["problem"], row["kind"]) for row in rows):
         mine = [row for row in rows if (row["problem"], row["kind"]) == (problem, kind)]
         cells, name = [], f"{problem}, {kind}"
@@ -201,12 +200,12 @@ def check_features(rows, verdict, slack):
         if len(trusted) > 5 and problem != "not linear":
             for which, mean in zip(("all", "small", "middle", "large"), (thirds.mean(), *thirds), strict=True):
                 verdict.check(0.85 - slack <= mean <= 0.95 + slack, f"{name}, {which} columns: {100 * mean:.1f} %")
-        lines.append(f"| {problem} | {kind} | {' | '.join(cells)} | {', '.join(f'{100 * t:.0f}' for t in thirds)} |")
-    return lines
+        lines.append([problem, kind, *cells, ", ".join(f"{100 * t:.0f}" for t in thirds)])
+    return markdown_table(["problem", "features", *heads, "thirds of the columns"], lines)
 
 
 def check_trust(rows, verdict):
-    """Check that what works is trusted, and that what does not is not; rows of labels over all problems together."""
+    """Check that intervals that cover are trusted and others are not; rows with labels over all problems together."""
     groups = {}
     for row in rows:
         part = row["problem"] if row["problem"] in ("not linear", "attention") else "rows"
@@ -250,18 +249,20 @@ def draw(rows, on, path):
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict, quick = Verdict("coverage", found), found.quick
+    args = options(__doc__, workers=True)
+    verdict, quick = Verdict("coverage", args), args.quick
     sizes, seeds = ((200,), 4) if quick else (SIZES, SEEDS)
     asked = [{"problem": p, "d": d, "seed": s} for p, d, s in product(PROBLEMS, sizes, range(seeds))]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, "coverage"), covered, asked, executor)
-        cases = feature_cases(quick)
-        on = run_trials(folder(found, "coverage_on_features"), on_features, cases, executor, version=2)
-        sparse = run_trials(folder(found, "coverage_zeros"), zeros, [{"seed": s} for s in range(seeds)], executor)
+    with pool(args) as executor:
+        rows = run_trials(folder(args, "coverage"), measure_coverage, asked, executor)
+        cases = list_feature_cases(quick)
+        on = run_trials(folder(args, "coverage_on_features"), measure_on_features, cases, executor, version=2)
+        sparse = run_trials(
+            folder(args, "coverage_zeros"), measure_zero_weights, [{"seed": s} for s in range(seeds)], executor
+        )
     verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} instances ran")
     verdict.check(len(on) == len(cases), f"{len(on)} of {len(cases)} instances of other features ran")
-    lines = ["| problem | d | in 90 % intervals | below the 90 % bound | κ | trusted |", "|" + "---|" * 6]
+    heads, lines = ("problem", "d", "in 90 % intervals", "below the 90 % bound", "κ", "trusted"), []
     slack = 0.02 if quick else 0.0
     for problem, d in product(PROBLEMS, sizes):
         mine = [row for row in rows if (row["problem"], row["d"]) == (problem, d)]
@@ -271,18 +272,17 @@ def main():
             ("below", "of fresh errors below the bound"),
         ):
             values = [row[name] for row in mine]
-            mean, error = float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
+            mean, error = mean_and_error(values)
             verdict.check(LOW - slack <= mean <= HIGH + slack, f"{problem}, d = {d}: {100 * mean:.1f} % {what}")
             cells.append(plus_minus(100 * mean, 100 * error) + " %")
         kappa, trusted = np.mean([row["kappa"] for row in mine]), sum(row["trusted"] for row in mine)
-        lines.append(f"| {problem} | {d} | {' | '.join(cells)} | {kappa:.2f} | {trusted} of {len(mine)} |")
+        lines.append([problem, d, *cells, f"{kappa:.2f}", f"{trusted} of {len(mine)}"])
     rejected = float(np.mean([row["rejected"] for row in sparse]))
     most = 0.13 + slack
     verdict.check(0.07 - slack <= rejected <= most, f"{100 * rejected:.1f} % of zero weights have p-values below .1")
-    lines += ["", *check_features(on, verdict, 0.03 if quick else 0.0)]
+    features = check_features(on, verdict, 0.03 if quick else 0.0)
     check_trust(on, verdict)
-    print("\n".join(lines))
-    verdict.path(".md").write_text("\n".join(lines) + "\n")
+    verdict.write_table(markdown_table(heads, lines) + "\n" + features)
     if not quick:
         draw(rows, on, verdict.path(".png"))
     kept = [{name: value for name, value in row.items() if name != "scores"} for row in rows]

@@ -1,15 +1,15 @@
-"""Gradient descent follows its theory at every step: mean deviation over seeds, and how one instance's falls with d.
+"""Gradient descent follows its theory at every step, and the deviation of one instance falls like d^(−1/2).
 
-Full-batch descent, heavy ball, Nesterov and minibatches, from the semantic and the positional start, and plain descent
-on noisy targets. What a teacher of its own does to an instance is taken off, as the difference of two predictions on
-the same random numbers; what is left is compared with one prediction on many paths, as a prediction on few would be off
-by as much as an instance is.
+Method: full-batch descent, heavy ball, Nesterov and minibatches, from the semantic and the positional start, and plain
+descent on noisy targets. The effect of the instance's teacher is subtracted, as the difference of two predictions on
+the same random numbers; the remainder is compared with one prediction on many paths, as a prediction on few paths
+deviates as much as an instance does.
 
 Criterion: the mean over seeds differs from the theory by at most 4 standard errors (of both) in q, m, θ and the
-training loss at every step, at every d. The spread of an instance at each step is pooled over all d as s/√d, since few
-seeds alone do not tell it, and "4" is the number that Student's t is beyond as rarely as a Gaussian is beyond 4. The
-deviation of one instance falls like d^(−1/2). The same theory without its memory term fails the check for plain descent
-on both branches.
+training loss at every step and every d. The spread of an instance at each step is pooled over all d as s/√d, since a
+few seeds determine it badly; "4" is the quantile of Student's t distribution with the probability of 4 standard
+deviations of a Gaussian. The deviation of one instance falls like d^(−1/2). The theory without its memory term fails
+the check for plain descent on both branches. (Dynamics page of the manual.)
 """
 
 from contextlib import nullcontext
@@ -22,12 +22,12 @@ import gamp_attention as ga
 from gamp_attention.experiments.figures import COLOURS, DARK, LABELS, figure
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentPaths
 from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
-from validation.claims.trajectories import slope_and_error
+from validation._tools.resumable import run_trials
+from validation.claims.trajectories import fit_slope
 
 ALPHA = 1.5
 NOISE = 0.3
-# name: branch, options of both sides, score noise
+# for each name the branch, the options of descent and theory, and the noise on the scores
 RUNS = {
     "semantic": ("semantic", {"method": "gd", "lr": 1.0}, 0.0),
     "positional": ("positional", {"method": "gd", "lr": 3.0}, 0.0),
@@ -40,79 +40,81 @@ RUNS = {
 }
 SEEDS = {500: 32, 1000: 24, 2000: 16, 4000: 10}
 QUICK = {250: 6, 500: 6}
-STEPS, MOST = 30, 4.0
-FEW = {"n_paths": 512, "n_replicas": 2}  # for the difference that a teacher makes
+STEPS, MAX_ERRORS = 30, 4.0  # number of steps; allowed deviation in standard errors
+FEW = {"n_paths": 512, "n_replicas": 2}  # size of the two predictions whose difference is the teacher's effect
 MANY, QUICK_MANY = {"n_paths": 8192, "n_replicas": 8}, {"n_paths": 2048, "n_replicas": 4}
 KEYS = ("q", "m", "theta", "train_loss")
 
 
-def scalars(history, losses):
+def stack_scalars(history, losses):
+    """Return q, m, θ and the loss of a history as an array (4, T + 1)."""
     return np.array([history.scalars()[key] for key in KEYS[:3]] + [losses])
 
 
-def predicted(run, model, **size):
-    """The prediction (4, T + 1) and its standard errors."""
+def predict(run, model, **size):
+    """Return the prediction (4, T + 1) and its standard errors."""
     branch, how, _ = RUNS[run]
-    told = ga.trajectory(model, ALPHA, branch, n_iter=STEPS, **size, **how)
-    return scalars(told, told.train_loss), scalars(told.error, told.train_loss_error)
+    path = ga.trajectory(model, ALPHA, branch, n_iter=STEPS, **size, **how)
+    return stack_scalars(path, path.train_loss), stack_scalars(path.error, path.train_loss_error)
 
 
-def trial(d, seed):
-    """Descents (4, T + 1) of every run on one instance, less what its teacher does to the prediction."""
-    found, drawn = {}, {}
+def run_trial(d, seed):
+    """Return descents (4, T + 1) of every run on one instance, without the effect of its teacher on the prediction."""
+    paths, drawn = {}, {}
     for run, (branch, how, noise) in RUNS.items():
         model = ga.paper_model(score_noise=noise)
         if noise not in drawn:
             drawn = {noise: ga.sample(model, d, ALPHA, np.random.default_rng([d, seed]))}
         data = drawn[noise]
-        own, usual = (predicted(run, each, seed=seed, **FEW)[0] for each in (data.instance_model(), model))
+        own, usual = (predict(run, each, seed=seed, **FEW)[0] for each in (data.instance_model(), model))
         done = ga.minimize_risk(data, branch, "asymptotic", max_iter=STEPS, tol=0, seed=seed, **how).history
-        found[run] = (scalars(done, done.train_loss) - own + usual).tolist()
-    return found
+        paths[run] = (stack_scalars(done, done.train_loss) - own + usual).tolist()
+    return paths
 
 
-def spread_of_one(gaps):
-    """The standard deviation (4, T + 1) of an instance times √d, from the instances at all d."""
+def estimate_spread(gaps):
+    """Return the standard deviation (4, T + 1) of an instance times √d, from the instances at all d."""
     squares = sum(d * ((each - each.mean(axis=0)) ** 2).sum(axis=0) for d, each in gaps.items())
     return np.sqrt(squares / sum(len(each) - 1 for each in gaps.values()))
 
 
-def worst_of(gaps, error):
-    """The largest mean deviation in standard errors, by d and overlap."""
-    spread, scale = spread_of_one(gaps), 1e-9 * max(np.abs(each).max() for each in gaps.values())
-    found = {}
+def find_worst(gaps, error):
+    """Return the largest mean deviation in standard errors, by d and overlap."""
+    spread, scale = estimate_spread(gaps), 1e-9 * max(np.abs(each).max() for each in gaps.values())
+    worst = {}
     for d, each in gaps.items():
         both = np.sqrt(spread**2 / (d * len(each)) + error**2)
         ratio = np.abs(each.mean(axis=0)) / np.where(both > scale, both, np.inf)  # the start is exact
-        found[d] = dict(zip(KEYS, ratio.max(axis=1).tolist(), strict=True))
-    return found
+        worst[d] = dict(zip(KEYS, ratio.max(axis=1).tolist(), strict=True))
+    return worst
 
 
-def deviation_of_one(gaps):
-    """The deviation of each instance at each d: the root mean square over overlaps and steps, in spreads of d = 1."""
-    spread = spread_of_one(gaps)
+def compute_deviations(gaps):
+    """Return the deviation of each instance at each d: rms over overlaps and steps, in units of the spread at d = 1."""
+    spread = estimate_spread(gaps)
     known = spread > 1e-9 * spread.max(axis=1, keepdims=True)  # the start is exact
     return [np.sqrt(np.mean((each[:, known] / spread[known]) ** 2, axis=1)) for each in gaps.values()]
 
 
-def limit(gaps):
-    """As many standard errors as four, for a spread that so many instances tell."""
-    return float(stats.t.isf(stats.norm.sf(MOST), sum(len(each) - 1 for each in gaps.values())))
+def compute_limit(gaps):
+    """Return the number of standard errors with the probability of four, given the number of instances."""
+    return float(stats.t.isf(stats.norm.sf(MAX_ERRORS), sum(len(each) - 1 for each in gaps.values())))
 
 
-def forgetful(self, alpha, overlaps, covariances, memory, advance=DescentPaths.advance):
+def advance_without_memory(self, alpha, overlaps, covariances, memory, advance=DescentPaths.advance):
+    """Advance the paths as if the responses to earlier steps were zero."""
     return advance(self, alpha, overlaps, covariances, 0 * memory)
 
 
-def prediction(run, n_paths, n_replicas, remembers):
-    """The prediction for the model and its standard errors, with the memory term or without."""
+def compute_prediction(run, n_paths, n_replicas, remembers):
+    """Return the prediction for the model and its standard errors, with or without the memory term."""
     model = ga.paper_model(score_noise=RUNS[run][2])
-    with nullcontext() if remembers else patch.object(DescentPaths, "advance", forgetful):
-        path, spread = predicted(run, model, n_paths=n_paths, n_replicas=n_replicas)
+    with nullcontext() if remembers else patch.object(DescentPaths, "advance", advance_without_memory):
+        path, spread = predict(run, model, n_paths=n_paths, n_replicas=n_replicas)
     return {"path": path.tolist(), "spread": spread.tolist()}
 
 
-def draw(told, seen, path):
+def draw(results, seen, path):
     rows = ("semantic", "positional", "noise")
     with figure(path, len(rows), 4, (13, 2.6 * len(rows))) as axes:
         for row, run in zip(axes, rows, strict=True):
@@ -122,29 +124,29 @@ def draw(told, seen, path):
                 error = values.std(axis=0, ddof=1) / np.sqrt(len(values))
                 style = {"fmt": "o", "ms": 3, "color": COLOURS[RUNS[run][0]], "label": f"descent, d = {d}, mean ± s.e."}
                 axis.errorbar(np.arange(STEPS + 1), values.mean(axis=0), error, **style)
-                axis.plot(told[run]["theory"][k], color=DARK, label="theory", zorder=3)
+                axis.plot(results[run]["theory"][k], color=DARK, label="theory", zorder=3)
                 axis.set(title=LABELS.get(key, "training loss"), xlabel="step")
             row[0].set_ylabel(run)
         axes[0, 0].legend(frameon=False, fontsize=8)
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict, sizes = Verdict("descents", found), QUICK if found.quick else SEEDS
+    args = options(__doc__, workers=True)
+    verdict, sizes = Verdict("descents", args), QUICK if args.quick else SEEDS
     plan = [{"d": d, "seed": seed} for d, seeds in sizes.items() for seed in range(seeds)]
-    many, where = QUICK_MANY if found.quick else MANY, folder(found, verdict.name)
+    many, where = QUICK_MANY if args.quick else MANY, folder(args, verdict.name)
     paths = [{"run": run, "remembers": True} | many for run in RUNS]
     paths += [{"run": run, "remembers": False} | many for run in ("semantic", "positional")]
-    with pool(found) as executor:
-        rows = run_trials(where, trial, plan, executor)
-        told = run_trials(where / "theory", prediction, paths, executor)
+    with pool(args) as executor:
+        rows = run_trials(where, run_trial, plan, executor)
+        predictions = run_trials(where / "theory", compute_prediction, paths, executor)
     verdict.check(len(rows) == len(plan), f"{len(rows)} of {len(plan)} instances were finished")
     seen = {run: {d: np.array([row[run] for row in rows if row["d"] == d]) for d in sizes} for run in RUNS}
     stored = {}
-    for each in told:
+    for each in predictions:
         run, path, error = each["run"], *(np.array(each[name]) for name in ("path", "spread"))
         gaps = {d: values - path for d, values in seen[run].items()}
-        worst, allowed = worst_of(gaps, error), limit(gaps)
+        worst, allowed = find_worst(gaps, error), compute_limit(gaps)
         if not each["remembers"]:
             least = min(max(ratios.values()) for ratios in worst.values())
             verdict.check(least > allowed, f"{run} without memory: at least {least:.0f} standard errors away")
@@ -155,8 +157,8 @@ def main():
             verdict.check(most <= allowed, words)
         stored[run] = {"worst": worst, "theory": path, "error": error, "mean gap": {}}
         stored[run]["mean gap"] = {d: gap.mean(axis=0) for d, gap in gaps.items()}
-        if not found.quick:
-            slope, error = slope_and_error(list(sizes), deviation_of_one(gaps))
+        if not args.quick:
+            slope, error = fit_slope(list(sizes), compute_deviations(gaps))
             words = f"{run}: one instance deviates (median) like d^({slope:.2f} ± {error:.2f}), expected -0.5"
             verdict.check(abs(slope + 0.5) <= 3 * error and error < 0.2, words)
             stored[run] |= {"slope": slope, "slope error": error}

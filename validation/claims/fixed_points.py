@@ -1,9 +1,9 @@
-"""GAMP's fixed points are critical points of the loss: against L-BFGS, gradient descent and torch autograd.
+"""GAMP's fixed points are critical points of the loss, by L-BFGS, gradient descent and torch autograd.
 
 Criterion: the gradient norm is at most 1e-8 for both risks and branches at every d. On the semantic branch L-BFGS and
 plain gradient descent from the informed start reach GAMP's weights within ‖ΔQ‖/√d < 1e-6. On the positional branch a
-descent from GAMP's weights, perturbed, returns to them. With the exact risk, torch autograd on the attention layer
-itself finds the same gradient.
+descent from GAMP's weights, perturbed, returns to them. For the exact risk, torch autograd on the attention layer gives
+the same gradient.
 """
 
 import time
@@ -19,7 +19,7 @@ from validation._tools.report import Verdict, options
 
 
 def layer_gradient_norm(data, Q):
-    """‖∇R‖/(λ√d) of ½ Σ ‖y − f_Q(x)‖²/d + (λ/2)‖Q‖², by autograd on the layer, apart from the package's kernels."""
+    """Return ‖∇R‖/(λ√d) of R = ½ Σ ‖y − f_Q(x)‖²/d + (λ/2)‖Q‖², by autograd on the layer without compiled kernels."""
     x, y, p = (torch.tensor(a) for a in (data.tokens, data.outputs, data.positions))
     weights = torch.tensor(Q, requires_grad=True)
     d = x.shape[2]
@@ -31,11 +31,12 @@ def layer_gradient_norm(data, Q):
 
 
 def distance(a, b):
-    """‖a − b‖/√d up to the sign of the weights."""
+    """Return ‖a − b‖/√d up to the sign of the weights."""
     return float(min(np.linalg.norm(a - b), np.linalg.norm(a + b)) / np.sqrt(len(a)))
 
 
 def one(d, seed, branch, risk, gd_steps):
+    """Run GAMP and the descents on one instance."""
     data = ga.sample(ga.paper_model(0.3), d, 1.5, seed)
     began = time.perf_counter()
     gamp = ga.run_gamp(data, branch, risk, damping=DAMPING[branch])
@@ -71,9 +72,9 @@ def one(d, seed, branch, risk, gd_steps):
 
 
 def main():
-    found = options(__doc__)
-    verdict = Verdict("fixed_points", found)
-    plan = {500: 2} if found.quick else {500: 4, 1000: 4, 2000: 2, 4000: 1}
+    args = options(__doc__)
+    verdict = Verdict("fixed_points", args)
+    plan = {500: 2} if args.quick else {500: 4, 1000: 4, 2000: 2, 4000: 1}
     smallest = min(plan)
     cases = [
         (d, seed, branch, risk)
@@ -84,7 +85,7 @@ def main():
     ]
     rows = []
     for d, seed, branch, risk in tqdm(cases, disable=None):
-        gd_steps = 30000 if d == smallest and branch == "semantic" and seed < (1 if found.quick else 2) else 0
+        gd_steps = 30000 if d == smallest and branch == "semantic" and seed < (1 if args.quick else 2) else 0
         rows.append(one(d, seed, branch, risk, gd_steps))
         r = rows[-1]
         print(

@@ -1,19 +1,17 @@
-"""Leave-one-out errors against exact refits of 200 samples, and their mean against fresh data, on nine problems.
+"""Leave-one-out errors agree with exact refits of 200 samples, and their mean with fresh data, if they are trusted.
 
-Each refit is a descent from the minimum, on the risk without the sample. Compared with them are both formulas, the
-Newton step without each sample and the cavity field of message passing, and the estimate by default, in which refits by
-Newton steps correct the formula.
+Method: nine problems. Each refit is a descent from the minimum, on the risk without the sample. Both formulas (the
+Newton step without each sample and the cavity field of message passing) and the default estimate, in which refits by
+Newton steps correct the formula, are compared with the refits. Under noise, the effect of choosing the lowest of eight
+starts is shown, with and without repeating the choice without each sample. Over noise and penalties, landscapes change
+from smooth to rough, and estimates from right to too low.
 
-Under noise, what choosing the lowest of eight starts does to the estimate is shown, and what choosing anew without
-each sample makes of it. Over noise and penalties, landscapes go from smooth to rough, and estimates from right to too
-low.
-
-Criterion: if an estimate is trusted, the errors by the formulas have a correlation with those of the refits of at
-least .99 by the Newton step and .98 by the cavity field (.95 if the penalty has kinks), and a median deviation of at
-most 2 % and 3 % (10 %); the mean by default is within 2 % of the refits, over the same samples. The means over four
-instances are within 3 standard errors of the error on fresh data, the standard errors of both counted. Over noise and
-penalties, the mean of trusted estimates is within 2 % of fresh data, and settings whose mean is more than 7 % too low
-are trusted in at most a quarter of their instances.
+Criterion: if an estimate is trusted, the errors by the formulas correlate with the refits by at least .99 (Newton step)
+and .98 (cavity field), or .95 if the penalty has kinks, with a median deviation of at most 2 % and 3 % (10 %); the
+default mean is within 2 % of the refits over the same samples. Means over four instances are within 3 combined standard
+errors of the error on fresh data. Over noise and penalties, the mean of trusted estimates is within 2 % of fresh data,
+and settings whose mean is more than 7 % too low are trusted in at most a quarter of their instances. (Page "Believed
+error" of the manual.)
 """
 
 import numpy as np
@@ -24,7 +22,8 @@ from gamp_attention.experiments.figures import DARK, GREY, figure
 from gamp_attention.experiments.inference.leave_one_out import data_fields, sample_errors
 from gamp_attention.experiments.inference.refits import refit
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table, mean_and_error
 
 NOISY = {"omega": 0.2, "sigma": 0.8, "score_noise": 0.3}
 KINDS = {
@@ -39,16 +38,17 @@ KINDS = {
     "phase retrieval": (lambda: ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.1), 3.0, "semantic", 500),
     "multinomial": (lambda: ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.1), 3.0, "random", 200),
 }  # fmt: skip
-INSTANCES = 4  # of each problem, over which means are averaged
+INSTANCES = 4  # instances of each problem, over which means are averaged
 REFITS, FRESH, OFF, MEAN, MOST_ERRORS = 200, 20000, 0.1, 0.02, 3.0
-LEAST = {True: (0.99, 0.02), False: (0.95, 0.1)}  # correlation and median deviation, of smooth penalties and others
+# minimum correlation and maximum median deviation, for smooth penalties and others
+LEAST = {True: (0.99, 0.02), False: (0.95, 0.1)}
 LEAST_CAVITY = {True: (0.98, 0.03), False: (0.95, 0.1)}
-NOISES, WEAK, EACH = (0.1, 0.2, 0.3), (0.01, 0.1, 0.5), 8  # of the scores, penalties, instances
+NOISES, WEAK, EACH = (0.1, 0.2, 0.3), (0.01, 0.1, 0.5), 8  # noise on the scores, λ, and number of instances
 FAIR, LOW, BELIEVED = 0.02, 0.07, 0.25
 
 
-def compared(kind, d, refits, seed):
-    """Errors of some samples by the formulas and by refits, and the mean against fresh data."""
+def compare_errors(kind, d, refits, seed):
+    """Return errors of some samples by the formulas and by refits, and the mean on fresh data."""
     make, alpha, init, _ = KINDS[kind]
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 31]))
     gamp = ga.run_gamp(data, init)
@@ -73,8 +73,8 @@ def compared(kind, d, refits, seed):
     }  # fmt: skip
 
 
-def averaged(kind, d, seed):
-    """The mean against fresh data of one more instance."""
+def compare_means(kind, d, seed):
+    """Return the estimated mean and the error on fresh data of one more instance."""
     make, alpha, init, _ = KINDS[kind]
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 31]))
     gamp = ga.run_gamp(data, init)
@@ -84,8 +84,8 @@ def averaged(kind, d, seed):
     return means | {"fresh": list(fresh), "trusted": loo.trusted}
 
 
-def under_noise(noise, lam, d, seed):
-    """Estimate and fresh error of the lowest of eight starts, and whether the estimate is trusted."""
+def measure_under_noise(noise, lam, d, seed):
+    """Return the estimate over the fresh error for the lowest of eight starts, and `trusted`."""
     model = ga.paper_model(omega=NOISY["omega"], sigma=NOISY["sigma"], score_noise=noise, lam=lam)
     data = ga.sample(model, d=d, alpha=2.0, seed=np.random.default_rng([d, seed, 33]))
     gamp = ga.run_gamp(data, "spectral", n_starts=8)
@@ -94,8 +94,8 @@ def under_noise(noise, lam, d, seed):
     return {"ratio": loo.test_error / fresh, "spread": loo.test_error_error / fresh, "trusted": loo.trusted}
 
 
-def several(starts, d, seed):
-    """What choosing the lowest of several random starts, all followed to their ends, does to the estimate."""
+def measure_several_starts(starts, d, seed):
+    """Return the estimate for the lowest of several random starts, all run to the end, and the fresh error."""
     data = ga.sample(ga.paper_model(**NOISY, lam=0.1), d=d, alpha=1.5, seed=seed)
     gamp = ga.run_gamp(data, "random", n_starts=starts, n_finish=starts, seed=seed)
     loo = ga.leave_one_out(data, gamp, form="hessian", refits=0)
@@ -103,8 +103,8 @@ def several(starts, d, seed):
     return {"fresh": fresh, "estimate": loo.test_error, "with_choice": loo.with_choice}
 
 
-def summary(row):
-    """Correlation, median deviation and samples that are off, of one problem."""
+def summarize(row):
+    """Return correlation, median deviation and number of wrong samples of one problem."""
     exact, errors = (np.array(row[name]) for name in ("exact", "errors"))
     apart = np.abs(errors / exact - 1)
     by_cavity = np.abs(np.array(row["cavity"]) / exact - 1)
@@ -118,8 +118,8 @@ def summary(row):
     }  # fmt: skip
 
 
-def pooled(row, means):
-    """By how many standard errors the means over the trusted instances of a problem are off, and how many they are."""
+def pool_means(row, means):
+    """Return deviations of the means over trusted instances in standard errors, and the number of instances."""
     all_of = [row, *(each for each in means if each["kind"] == row["kind"] and each["trusted"])]
     spread = np.sqrt(sum(each["mean"][1] ** 2 + each["fresh"][1] ** 2 for each in all_of))
     apart = [sum(each["mean"][0] - each["fresh"][0] for each in all_of),
@@ -127,32 +127,29 @@ def pooled(row, means):
     return *(float(each / spread) for each in apart), len(all_of)
 
 
-def rough_table(noisy):
-    """Of each noise and penalty, the estimates over fresh errors, and how many are trusted."""
-    lines = ["| noise on the scores | λ | estimate over fresh error | trusted |", "|" + "---|" * 4]
+def format_noise_table(noisy):
+    """Return, for each noise and penalty, the estimates over fresh errors, and counts of trusted estimates."""
+    lines = []
     for noise, lam in dict.fromkeys((row["noise"], row["lam"]) for row in noisy):
         mine = [row for row in noisy if (row["noise"], row["lam"]) == (noise, lam)]
-        ratios, trusted = np.array([row["ratio"] for row in mine]), sum(row["trusted"] for row in mine)
-        spread = ratios.std(ddof=1) / np.sqrt(len(ratios))
-        lines.append(f"| {noise} | {lam} | {plus_minus(ratios.mean(), spread)} | {trusted} of {len(mine)} |")
-    return "\n".join(lines) + "\n"
+        ratio, trusted = mean_and_error([row["ratio"] for row in mine]), sum(row["trusted"] for row in mine)
+        lines.append([noise, lam, plus_minus(*ratio), f"{trusted} of {len(mine)}"])
+    return markdown_table(("noise on the scores", "λ", "estimate over fresh error", "trusted"), lines)
 
 
-def table(rows):
-    lines = [
-        "| problem | d | correlation | median deviation | by the cavity field | off by 10 % "
-        "| mean by default beside refits | mean | fresh data | trusted |",
-        "|" + "---|" * 10,
-    ]
+def format_table(rows):
+    heads = ("problem", "d", "correlation", "median deviation", "by the cavity field", "off by 10 %",
+             "default mean, off refits by", "mean", "fresh data", "trusted")  # fmt: skip
+    lines = []
     for row in rows:
         s = row["summary"]
-        lines.append(
-            f"| {row['kind']} | {row['d']} | {s['correlation']:.4f} | {100 * s['median']:.2g} % | "
-            f"{s['cavity_correlation']:.3f}, {100 * s['cavity_median']:.2g} % | {s['off']} | "
-            f"{100 * s['corrected']:+.2g} % | {plus_minus(*row['mean'])} | {plus_minus(*row['fresh'])} | "
-            f"{'yes' if row['trusted'] else 'no'} |"
-        )
-    return "\n".join(lines) + "\n"
+        lines.append([
+            row["kind"], row["d"], f"{s['correlation']:.4f}", f"{100 * s['median']:.2g} %",
+            f"{s['cavity_correlation']:.3f}, {100 * s['cavity_median']:.2g} %", s["off"],
+            f"{100 * s['corrected']:+.2g} %", plus_minus(*row["mean"]), plus_minus(*row["fresh"]),
+            "yes" if row["trusted"] else "no",
+        ])  # fmt: skip
+    return markdown_table(heads, lines)
 
 
 def draw(rows, path):
@@ -166,25 +163,25 @@ def draw(rows, path):
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict, quick = Verdict("leave_one_out", found), found.quick
+    args = options(__doc__, workers=True)
+    verdict, quick = Verdict("leave_one_out", args), args.quick
     kinds = ("semantic", "logistic") if quick else KINDS
     asked = [
         {"kind": kind, "d": 100 if quick else KINDS[kind][3], "refits": 20 if quick else REFITS, "seed": 0}
         for kind in kinds
     ]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, "leave_one_out"), compared, asked, executor)
+    with pool(args) as executor:
+        rows = run_trials(folder(args, "leave_one_out"), compare_errors, asked, executor)
         more = [each | {"seed": s} for each in asked for s in range(1, 2 if quick else INSTANCES)]
         more = [{name: each[name] for name in ("kind", "d", "seed")} for each in more]
-        means = run_trials(folder(found, "leave_one_out_means"), averaged, more, executor)
+        means = run_trials(folder(args, "leave_one_out_means"), compare_means, more, executor)
         starts = [{"starts": k, "d": 50 if quick else 100, "seed": s} for s in range(1 if quick else 6) for k in (1, 8)]
-        chosen = run_trials(folder(found, "leave_one_out_starts"), several, starts, executor)
+        chosen = run_trials(folder(args, "leave_one_out_starts"), measure_several_starts, starts, executor)
         rough = [{"noise": s, "lam": lam, "d": 300, "seed": k} for s in NOISES for lam in WEAK for k in range(EACH)]
-        noisy = [] if quick else run_trials(folder(found, "leave_one_out_noise"), under_noise, rough, executor)
+        noisy = [] if quick else run_trials(folder(args, "leave_one_out_noise"), measure_under_noise, rough, executor)
     verdict.check(len(rows) == len(asked), f"{len(rows)} of {len(asked)} problems ran")
     for row in rows:
-        row["summary"] = s = summary(row)
+        row["summary"] = s = summarize(row)
         about = f"{row['kind']}, d = {row['d']}: "
         reached = sum(row["refitted"])
         ended = f"{reached} of {len(row['refitted'])} refits ended at a gradient norm of 1e-6"
@@ -199,9 +196,9 @@ def main():
             verdict.check(abs(apart) <= MEAN, about + f"the mean by default is {100 * apart:+.2g} % beside refits")
             least, most = LEAST_CAVITY[row["smooth"]]
             held = s["cavity_correlation"] >= least and s["cavity_median"] <= most
-            told = f"correlation {s['cavity_correlation']:.3f}, median deviation {100 * s['cavity_median']:.2g} %"
-            verdict.check(held, about + "by cavity fields, " + told)
-            away, by_cavity, count = pooled(row, means)
+            words = f"correlation {s['cavity_correlation']:.3f}, median deviation {100 * s['cavity_median']:.2g} %"
+            verdict.check(held, about + "by cavity fields, " + words)
+            away, by_cavity, count = pool_means(row, means)
             apart = (
                 f"mean over {count} instances {away:.1f} standard errors from fresh data, {s['away']:.1f} in the first"
             )
@@ -209,24 +206,23 @@ def main():
                 max(abs(away), abs(by_cavity)) <= MOST_ERRORS, about + apart + f", {by_cavity:.1f} by cavity fields"
             )
         else:
-            print(f"        {about}says that it is not to be trusted; {s['away']:.1f} standard errors from fresh data")
-    said = table(rows) + ("\n" + rough_table(noisy) if noisy else "")
-    print(said)
-    verdict.path(".md").write_text(said)
+            print(f"        {about}is not trusted;  {s['away']:.1f} standard errors from fresh data")
+    said = format_table(rows) + ("\n" + format_noise_table(noisy) if noisy else "")
+    verdict.write_table(said)
     if noisy:
-        _judge_noise(verdict, noisy)
+        _check_noise(verdict, noisy)
     for k in (1, 8):
         mine = [each for each in chosen if each["starts"] == k]
         fresh, *others = (np.mean([each[name] for each in mine]) for name in ("fresh", "estimate", "with_choice"))
         low = [f"{100 * (1 - each / fresh):.1f} %" for each in others]
-        again = f", {low[1]} with the choice made anew without each sample" if k > 1 else ""
+        again = f", {low[1]} with the choice repeated without each sample" if k > 1 else ""
         print(f"        noisy, the lowest of {k}: the estimate is {low[0]} too low{again}")
     if not quick:
         draw(rows, verdict.path(".png"))
     verdict.end({"rows": rows, "means": means, "starts": chosen, "noisy": noisy})
 
 
-def _judge_noise(verdict, noisy):
+def _check_noise(verdict, noisy):
     believed = np.array([row["ratio"] for row in noisy if row["trusted"]])
     spread = believed.std(ddof=1) / np.sqrt(len(believed))
     mean = f"{believed.mean():.3f} ± {spread:.3f} of the error on fresh data"

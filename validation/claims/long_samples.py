@@ -1,21 +1,21 @@
-"""Long samples, trained layers and high rank: the time of a default run, and where it ends, beside eight of L-BFGS.
+"""On long samples, trained layers and high rank, a default run takes at most three times eight runs of L-BFGS-B.
 
-Samples of L = 2 to 32 tokens and students of r = 1 to 8 columns, d = 48, λ = .01, on four kinds of targets:
+Method: samples of L = 2 to 32 tokens and students of r = 1 to 8 columns, d = 48, λ = .01, on four kinds of targets:
 
 - planted: a tied softmax layer of at most two columns, mixed with a fixed attention matrix;
 - noisy: the same with noise of .3 on its attention weights;
-- trained: `torch.nn.MultiheadAttention` of one to four heads, with value and output matrices, after 100 steps of Adam
-  on a task of its own;
-- random: Gaussian outputs, which have nothing to do with the tokens.
+- trained: `torch.nn.MultiheadAttention` of one to four heads, with value and output matrices, after 100 steps of Adam;
+- random: Gaussian outputs that are independent of the tokens.
 
-Two further instances have n L d of about 10⁷, without eight starts. On each, in one process: `run_gamp` from one
-spectral start with default settings, the same from eight starts, and L-BFGS-B of scipy with its default settings from
-eight random starts, four each of standard deviation .1 and .5, on the gradient of the package, whose lowest loss
-counts. All times are of the processor, without compilation. Losses that differ by less than 1e-5 are equal, since
+Two further instances have n L d of about 10⁷, without eight starts. One process runs on each instance: `run_gamp` from
+one spectral start with default settings, the same from eight starts, and L-BFGS-B of scipy with its default settings
+from eight random starts, four each of standard deviation .1 and .5, on the gradient of the package; its lowest loss
+counts. All times are processor times without compilation. Losses that differ by less than 1e-5 are equal, since
 L-BFGS-B stops there. Test errors ‖y − f‖²/(dL) are on fresh samples of the same source.
 
 Criterion: for every kind, L and r, a default run takes at most three times as long as the eight runs of L-BFGS-B
-together, and ends at a gradient norm of at most 1e-8. Who ends lower is a report.
+together, and ends at a gradient norm of at most 1e-8. The table reports which method has the lower loss. (Noise page of
+the manual.)
 """
 
 import time
@@ -29,9 +29,10 @@ import gamp_attention as ga
 from gamp_attention.data.risk import risk_at
 from gamp_attention.experiments.figures import figure
 from gamp_attention.losses.attention import softmax_rows
-from validation._tools.drawing import legend_below
+from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table
 
 SAMPLES = {2: 96, 3: 72, 5: 48, 9: 36, 16: 32, 32: 32}  # n for each L
 RANKS, KINDS = (1, 2, 4, 8), ("planted", "noisy", "trained", "random")
@@ -39,29 +40,29 @@ LARGE = (("planted", 2000, 5, 1000, 1), ("noisy", 620, 32, 500, 1))
 D, SEEDS, LAM, STARTS, FRESH = 48, 1, 0.01, 8, 1000
 QUICK = {"L": (3, 9), "r": (1, 4), "kinds": ("noisy", "trained")}
 RATIO, TOL, EQUAL = 3.0, 1e-8, 1e-5
-STEPS, BATCH = 100, 64  # of Adam, for the trained layer
+STEPS, BATCH = 100, 64  # number of steps and batch size of Adam for the trained layer
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 
 
-def tokens_of(rng, n, L, d, positions):
+def draw_tokens(rng, n, L, d, positions):
     return rng.standard_normal((n, L, d)) + positions
 
 
-def planted(rng, n, L, d, r, noise):
-    """Training and fresh samples of a planted layer: tokens, outputs."""
+def build_planted(rng, n, L, d, r, noise):
+    """Return tokens and outputs of a planted layer, for training and fresh samples."""
     positions = rng.standard_normal((L, d)) / np.sqrt(d)
     teacher = rng.standard_normal((d, min(r, 2)))
     A = rng.random((L, L))
     A /= A.sum(axis=1, keepdims=True)
-    x = 0.8 * tokens_of(rng, n, L, d, positions)
+    x = 0.8 * draw_tokens(rng, n, L, d, positions)
     u = x @ teacher / np.sqrt(d)
     T = 0.8 * softmax_rows(u @ u.transpose(0, 2, 1)) + 0.2 * A
     return x, (T + noise * rng.standard_normal(T.shape)) @ x
 
 
 @lru_cache(maxsize=64)
-def trained_layer(L, d, heads, seed):
-    """Positions, and a layer of torch that was trained to add each token's predecessor to tokens like it."""
+def train_layer(L, d, heads, seed):
+    """Return positions, and a layer of torch that was trained to add each token's predecessor to similar tokens."""
     import torch
 
     torch.manual_seed(seed)
@@ -73,7 +74,7 @@ def trained_layer(L, d, heads, seed):
     layer = torch.nn.MultiheadAttention(d, heads, batch_first=True).double()
     adam = torch.optim.Adam(layer.parameters(), lr=0.01)
     for _ in range(STEPS):
-        x = tokens_of(rng, BATCH, L, d, positions)
+        x = draw_tokens(rng, BATCH, L, d, positions)
         scores = x @ along / np.sqrt(d)
         wanted = softmax_rows(3 * scores @ scores.transpose(0, 2, 1)) @ x @ mix + np.roll(x, 1, axis=1)
         tokens = torch.tensor(x)
@@ -84,27 +85,27 @@ def trained_layer(L, d, heads, seed):
     return positions, layer
 
 
-def instance_of(kind, n, L, d, r, seed):
-    """Tokens and outputs of n samples to train on and of fresh ones."""
+def build_instance(kind, n, L, d, r, seed):
+    """Return tokens and outputs of n training samples and of fresh samples."""
     rng = np.random.default_rng([seed, L, r, d, KINDS.index(kind)])
     total = n + FRESH
     if kind in ("planted", "noisy"):
-        return planted(rng, total, L, d, r, 0.3 * (kind == "noisy"))
+        return build_planted(rng, total, L, d, r, 0.3 * (kind == "noisy"))
     if kind == "random":
         return rng.standard_normal((total, L, d)), rng.standard_normal((total, L, d))
     import torch
 
     heads = [h for h in (1, 2, 3, 4) if d % h == 0]
-    positions, layer = trained_layer(L, d, heads[(RANKS.index(r) + seed) % len(heads)], seed)
-    x = tokens_of(rng, total, L, d, positions)
+    positions, layer = train_layer(L, d, heads[(RANKS.index(r) + seed) % len(heads)], seed)
+    x = draw_tokens(rng, total, L, d, positions)
     with torch.no_grad():
         tokens = torch.tensor(x)
         return x, layer(tokens, tokens, tokens, need_weights=False)[0].numpy()
 
 
-def lbfgs(data, seed):
-    """The weights of lowest loss of eight runs of L-BFGS-B from random starts, and all losses."""
-    rng, shape, found = np.random.default_rng([seed, 334]), (data.dim, data.rank), []
+def run_lbfgs(data, seed):
+    """Return the weights of lowest loss of eight runs of L-BFGS-B from random starts, and all losses."""
+    rng, shape, runs = np.random.default_rng([seed, 334]), (data.dim, data.rank), []
 
     def both(x):
         at = risk_at(data, x.reshape(shape), "exact")
@@ -112,66 +113,66 @@ def lbfgs(data, seed):
 
     for k in range(STARTS):
         Q = (0.5 if k % 2 else 0.1) * rng.standard_normal(shape)
-        found.append(minimize(both, Q.ravel(), jac=True, method="L-BFGS-B"))
-    return min(found, key=lambda each: each.fun).x.reshape(shape), [each.fun / data.dim for each in found]
+        runs.append(minimize(both, Q.ravel(), jac=True, method="L-BFGS-B"))
+    return min(runs, key=lambda each: each.fun).x.reshape(shape), [each.fun / data.dim for each in runs]
 
 
 @lru_cache
-def warm():
-    """Compile."""
+def compile_methods():
+    """Run each method on small problems, so that compilation is not timed."""
     rng = np.random.default_rng(0)
     for L, r in ((2, 1), (3, 2)):
         data = ga.Dataset(rng.standard_normal((20, L, 8)), rng.standard_normal((20, L, 8)), lam=LAM, rank=r)
         for starts in (1, 2):
             ga.run_gamp(data, "spectral", n_starts=starts)
-        lbfgs(data, 0)
+        run_lbfgs(data, 0)
 
 
-def instance(kind, n, L, d, r, seed):
-    """The three methods on one instance."""
-    warm()
-    x, y = instance_of(kind, n, L, d, r, seed)
+def run_instance(kind, n, L, d, r, seed):
+    """Run the three methods on one instance."""
+    compile_methods()
+    x, y = build_instance(kind, n, L, d, r, seed)
     data = ga.Dataset(x[:n].copy(), y[:n], lam=LAM, rank=r)
     fresh_x, fresh_y = x[n:], y[n:]
     rows = {}
     methods = {
         "run": lambda: ga.run_gamp(data, "spectral", seed=seed),
         "starts": lambda: ga.run_gamp(data, "spectral", n_starts=STARTS, seed=seed),
-        "lbfgs": lambda: lbfgs(data, seed),
+        "lbfgs": lambda: run_lbfgs(data, seed),
     }
     for name, method in methods.items():
         if name == "starts" and d > D:
             continue
         began = time.process_time()
-        found = method()
+        result = method()
         seconds = time.process_time() - began
-        Q = found[0] if name == "lbfgs" else found.Q
+        Q = result[0] if name == "lbfgs" else result.Q
         attention = data.student((fresh_x + data.positions) @ Q / np.sqrt(d))
         rows[name] = {
             "seconds": seconds, "loss": ga.train_loss(data, Q),
             "test_error": float(np.mean((fresh_y - attention @ (fresh_x + data.positions)) ** 2)),
         }  # fmt: skip
         if name == "lbfgs":
-            rows[name]["losses"] = found[1]
+            rows[name]["losses"] = result[1]
         else:
-            words = {"norm": found.gradient_norm, "status": found.status.value, "passing": found.n_iter}
-            rows[name] |= words | {"descent": found.n_settle}
+            words = {"norm": result.gradient_norm, "status": result.status.value, "passing": result.n_iter}
+            rows[name] |= words | {"descent": result.n_settle}
     return {"rows": rows}
 
 
-def compared(rows, name):
-    """How many runs end lower than the best of L-BFGS-B, as low, and higher."""
+def count_comparisons(rows, name):
+    """Return the numbers of runs with a loss below, equal to and above the best of L-BFGS-B."""
     rows = [row for row in rows if name in row["rows"]]
     ratios = np.array([row["rows"][name]["loss"] / row["rows"]["lbfgs"]["loss"] for row in rows])
     return int(np.sum(ratios < 1 - EQUAL)), int(np.sum(abs(ratios - 1) <= EQUAL)), int(np.sum(ratios > 1 + EQUAL))
 
 
-def total(rows, name, key="seconds"):
+def add_up(rows, name, key="seconds"):
     return float(sum(row["rows"].get(name, {key: np.nan})[key] for row in rows))
 
 
-def cell_of(rows):
-    """Times, and who ends lower, over some instances."""
+def summarize(rows):
+    """Return times and comparisons of losses over some instances."""
     worse = [
         row["rows"]["run"]["loss"] / row["rows"]["lbfgs"]["loss"] - 1
         for row in rows if row["rows"]["run"]["loss"] > (1 + EQUAL) * row["rows"]["lbfgs"]["loss"]
@@ -179,29 +180,29 @@ def cell_of(rows):
     singles = [(np.array(row["rows"]["lbfgs"]["losses"]), row["rows"]["run"]["loss"]) for row in rows]
     single = [np.sum(losses > loss * (1 + EQUAL)) for losses, loss in singles]
     return {
-        "ratio": total(rows, "run") / total(rows, "lbfgs"),
-        "ratio_starts": total(rows, "starts") / total(rows, "lbfgs"),
-        "seconds": {name: total(rows, name) / len(rows) for name in ("run", "starts", "lbfgs")},
-        "run": compared(rows, "run"), "starts": compared(rows, "starts"),
+        "ratio": add_up(rows, "run") / add_up(rows, "lbfgs"),
+        "ratio_starts": add_up(rows, "starts") / add_up(rows, "lbfgs"),
+        "seconds": {name: add_up(rows, name) / len(rows) for name in ("run", "starts", "lbfgs")},
+        "run": count_comparisons(rows, "run"), "starts": count_comparisons(rows, "starts"),
         "higher_by": float(np.median(worse)) if worse else 0.0,
         "single_higher": float(np.mean(single)) / STARTS,
-        "test": {name: total(rows, name, "test_error") / len(rows) for name in ("run", "starts", "lbfgs")},
+        "test": {name: add_up(rows, name, "test_error") / len(rows) for name in ("run", "starts", "lbfgs")},
     }  # fmt: skip
 
 
-def table_of(rows, key):
-    """Cells of the rows that agree in `key`, in the order of first appearance."""
+def group_rows(rows, key):
+    """Return the summaries of rows with the same `key`, in the order of first appearance."""
     groups = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
-    return {name: cell_of(mine) for name, mine in groups.items()}
+    return {name: summarize(mine) for name, mine in groups.items()}
 
 
-def markdown(cells, groups, large, ranks):
-    """Ratios of times for each r, and who ends lower, for each kind and L."""
+def format_table(cells, groups, large, ranks):
+    """Return ratios of times for each r, and comparisons of losses, for each kind and L."""
     head = ["targets, L", *(f"r = {r}" for r in ranks), "one run: lower / equal / higher", "eight starts: the same",
             "test error: one run, eight starts, L-BFGS"]  # fmt: skip
-    lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    lines = []
 
     def end(cell):
         tests = ", ".join(f"{cell['test'][name]:.3g}".replace("nan", "–") for name in ("run", "starts", "lbfgs"))
@@ -210,16 +211,16 @@ def markdown(cells, groups, large, ranks):
     for name, cell in groups.items():
         times = [cells.get(f"{name}, {r}") for r in ranks]
         shown = [f"{each['ratio']:.2g} ({each['seconds']['run']:.2g} s)" if each else "–" for each in times]
-        lines.append(f"| {' | '.join([name, *shown, *end(cell)])} |")
+        lines.append([name, *shown, *end(cell)])
     for name, cell in large.items():
         r = int(name.rsplit(", r = ", 1)[1])
         shown = [f"{cell['ratio']:.2g} ({cell['seconds']['run']:.2g} s)" if r == each else "–" for each in ranks]
-        lines.append(f"| {' | '.join([name, *shown, *end(cell)])} |")
-    return "\n".join(lines) + "\n"
+        lines.append([name, *shown, *end(cell)])
+    return markdown_table(head, lines)
 
 
 def draw(cells, kinds, ranks, path):
-    """Ratios of times against L, one axis for each kind."""
+    """Draw ratios of times against L, one axis for each kind."""
     with figure(path, 1, len(kinds), (3 * len(kinds), 3.2)) as axes:
         axes = np.ravel(axes)
         for axis, kind in zip(axes, kinds, strict=True):
@@ -232,12 +233,12 @@ def draw(cells, kinds, ranks, path):
             axis.set_xticks(list(SAMPLES), list(map(str, SAMPLES)))
             axis.minorticks_off()
         axes[0].set_ylabel("time of one run / eight of L-BFGS-B")
-        legend_below(*axes, columns=5)
+        draw_legend(*axes, columns=5)
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict, quick = Verdict("long_samples", found), found.quick
+    args = options(__doc__, workers=True)
+    verdict, quick = Verdict("long_samples", args), args.quick
     lengths, ranks = (QUICK["L"], QUICK["r"]) if quick else (tuple(SAMPLES), RANKS)
     kinds, seeds = (QUICK["kinds"], 1) if quick else (KINDS, SEEDS)
     asked = [
@@ -245,13 +246,13 @@ def main():
         for seed, kind, L, r in product(range(seeds), kinds, lengths, ranks)
     ]
     big = [] if quick else [dict(zip(("kind", "n", "L", "d", "r"), each, strict=True), seed=0) for each in LARGE]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, "long_samples"), instance, asked + big, executor)
+    with pool(args) as executor:
+        rows = run_trials(folder(args, "long_samples"), run_instance, asked + big, executor)
     verdict.check(len(rows) == len(asked) + len(big), f"{len(rows)} of {len(asked) + len(big)} instances ended")
     small, large = [row for row in rows if row["d"] == D], [row for row in rows if row["d"] != D]
-    cells = table_of(small, lambda row: f"{row['kind']}, {row['L']}, {row['r']}")
-    groups = table_of(small, lambda row: f"{row['kind']}, {row['L']}")
-    beyond = table_of(large, lambda row: f"{row['kind']}, {row['L']}, d = {row['d']}, n = {row['n']}, r = {row['r']}")
+    cells = group_rows(small, lambda row: f"{row['kind']}, {row['L']}, {row['r']}")
+    groups = group_rows(small, lambda row: f"{row['kind']}, {row['L']}")
+    beyond = group_rows(large, lambda row: f"{row['kind']}, {row['L']}, d = {row['d']}, n = {row['n']}, r = {row['r']}")
     worst = max(cells | beyond, key=lambda name: (cells | beyond)[name]["ratio"])
     ratios = [cell["ratio"] for cell in (cells | beyond).values()]
     verdict.check(
@@ -264,7 +265,7 @@ def main():
         verdict.check(
             norms.max() <= TOL, f"{words}: {np.sum(norms <= TOL)} of {len(norms)} at 1e-8, worst {norms.max():.1e}"
         )
-    kinds_in_all = {kind: cell_of([row for row in rows if row["kind"] == kind]) for kind in kinds}
+    kinds_in_all = {kind: summarize([row for row in rows if row["kind"] == kind]) for kind in kinds}
     for kind, cell in kinds_in_all.items():
         lower, equal, higher = cell["run"]
         print(
@@ -272,9 +273,8 @@ def main():
             f"{higher}, then by {100 * cell['higher_by']:.2g} % (median); {100 * cell['single_higher']:.0f} % of "
             f"single runs of L-BFGS-B end higher; eight starts: {cell['starts']}"
         )
-    text = markdown(cells, groups, beyond, ranks)
-    print(text)
-    verdict.path(".md").write_text(text)
+    text = format_table(cells, groups, beyond, ranks)
+    verdict.write_table(text)
     draw(cells, kinds, ranks, verdict.path(".png"))
     verdict.end({"cells": cells, "groups": groups, "large": beyond, "kinds": kinds_in_all})
 

@@ -1,20 +1,20 @@
-"""Where noise breaks the landscape, over (s, λ, α), and the λ of least test error beside that line.
+"""Message passing stops converging at the noise at which replica symmetry breaks, over (s, λ, α).
 
-Targets y = (T[u] + s N(0, 1)) x of the paper's model. For each α and λ state evolution is solved on the semantic
-branch, and the line is the s at which the replicon reaches 1 or the branch is lost. On some lines across it message
-passing runs at several d with a fixed step and nothing else: no extrapolation and no settling. The λ of least test
-error is that of finite-d minima, which need no theory.
+Method: targets y = (T[u] + s N(0, 1)) x of the paper's model. For each α and λ state evolution is solved on the
+semantic branch; the line is the s at which the replicon reaches 1 or the branch is lost. At some points across the line
+message passing runs at several d with a fixed step, without extrapolation or settling. The λ of smallest test error is
+measured at finite-d minima.
 
-Noise η on each output is the same as noise s = η/(σ√d) on the scores: (2η/d) ξ·S(x+p) reaches the weights through ξ·x_l
-alone, a number of variance η² d σ². So it averages over d. This is measured at two d by minima with either noise.
+Noise η on each output is equivalent to noise s = η/(σ√d) on the scores: (2η/d) ξ·S(x+p) reaches the weights only
+through ξ·x_l, a number of variance η² d σ², so it averages over d. This is measured at two d by minima with either
+noise. Other kinds of noise, at two d: targets of a fraction of the samples from another teacher's weights (outliers),
+flipped classes of a logistic regression, noise of fixed size on the outputs. For each the fraction of plain runs that
+converge is reported.
 
-Other kinds of noise, at two d: targets of a share of samples from another teacher's weights (outliers), flipped classes
-of a logistic regression, noise on the outputs of fixed size. For each the share of plain runs that converge.
-
-Criterion: message passing stops converging where the line is: at s of at most half of the line's at least 80 % of the
-runs at the largest d converge, at twice the line's s at most 20 %. Minima with η on the outputs have the q and θ of
-those with s = η/(σ√d) within 4 standard errors of the mean over seeds. With flipped classes, where the
-risk is convex, every run converges.
+Criterion: at s of at most half of the line's at least 80 % of the runs at the largest d converge, at twice the line's s
+at most 20 %. Minima with η on the outputs have the q and θ of minima with s = η/(σ√d) on the scores, within 4 standard
+errors of the mean over seeds. With flipped classes, where the risk is convex, every run converges. (Noise page of the
+manual.)
 """
 
 from itertools import product
@@ -25,7 +25,8 @@ import gamp_attention as ga
 from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table, mean_and_error
 
 ALPHAS, LAMBDAS = (1.0, 2.0, 4.0), (0.003, 0.01, 0.03, 0.1)
 SIGMA, MOST_NOISE, HALVINGS = 0.5, 1.0, 6
@@ -41,8 +42,8 @@ KIND = {"alpha": 2.0, "lam": 0.01, "sizes": (500, 1000), "seeds": 8}
 BEFORE, BEYOND, MOST_ERRORS = 0.8, 0.2, 4.0
 
 
-def line(alpha, lam, halvings):
-    """The largest s at which the semantic branch exists with a replicon below 1, by bisection in log s; 0 for none."""
+def find_line(alpha, lam, halvings):
+    """Return the largest s with a semantic branch and a replicon below 1, by bisection in log s; 0 if there is none."""
 
     def stable(s):
         model = ga.paper_model(sigma=SIGMA, lam=lam, score_noise=s)
@@ -60,16 +61,16 @@ def line(alpha, lam, halvings):
     return {"s": float(np.sqrt(low * high)), "factor": float(np.sqrt(high / low)), "by_loss": lost}
 
 
-def passed(alpha, lam, s, d, seed):
-    """Whether plain message passing converges on one instance."""
+def run_plain(alpha, lam, s, d, seed):
+    """Run plain message passing on one instance and return whether it converges."""
     model = ga.paper_model(sigma=SIGMA, lam=lam, score_noise=s)
     data = ga.sample(model, d, alpha, np.random.default_rng([d, seed, 22]))
     run = ga.run_gamp(data, "semantic", damping=0.5, accelerate=False, settling=False, max_iter=STEPS)
     return {"converged": bool(run.converged), "gradient_norm": run.gradient_norm, "n_iter": run.n_iter}
 
 
-def minimum(alpha, lam, s, d, seed, outputs=False):
-    """The minimum from the teacher with noise on the scores, or with as much on the outputs."""
+def find_minimum(alpha, lam, s, d, seed, outputs=False):
+    """Return the minimum from the teacher with noise on the scores, or the equivalent noise on the outputs."""
     model = ga.paper_model(sigma=SIGMA, lam=lam, score_noise=0.0 if outputs else s)
     rng = np.random.default_rng([d, seed, 23])
     data = drawn = ga.sample(model, d, alpha, rng)
@@ -80,15 +81,15 @@ def minimum(alpha, lam, s, d, seed, outputs=False):
     run = ga.run_gamp(data, drawn.Q_star)
     Q = run.Q[:, 0]
     theta = float(abs(Q @ drawn.Q_star[:, 0]) / d)
-    # targets hold s² Σ_l|x_l|²/(dL) of noise, and η² on outputs
+    # noise contributes s² Σ_l|x_l|²/(dL) to targets, and η² on outputs
     excess = run.train_loss - (eta**2 if outputs else 0.0)
     test = np.nan if outputs else sampled_test_error(drawn, run.Q, seed=seed)[0]
     row = {"status": run.status.value, "q": float(Q @ Q / d), "theta": theta, "loss": float(excess), "test_error": test}
     return row | {"converged": bool(run.converged), "by_itself": run.message_passing.value == "converged"}
 
 
-def with_noise(kind, amount, d, seed):
-    """Whether plain message passing converges on data with one kind of noise."""
+def run_with_noise(kind, amount, d, seed):
+    """Run plain message passing on data with one kind of noise and return whether it converges."""
     alpha, lam, rng = KIND["alpha"], KIND["lam"], np.random.default_rng([d, seed, 24])
     if kind == "flips":
         clean = ga.sample(ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(temperature=0.0), lam=lam), d, alpha, rng)
@@ -109,52 +110,48 @@ def with_noise(kind, amount, d, seed):
     return {"converged": bool(run.converged), "gradient_norm": run.gradient_norm, "n_iter": run.n_iter}
 
 
-def kinds_table(rows):
-    """Of each kind and amount, at each d: the runs that converge, of how many."""
+def format_kinds(rows):
+    """Return the number of converged runs for each kind and amount of noise, at each d."""
     sizes = sorted({row["d"] for row in rows})
-    lines = ["| noise | " + " | ".join(f"d = {d}" for d in sizes) + " |", "|" + "---|" * (len(sizes) + 1)]
+    lines = []
     for kind, amounts in KINDS.items():
         for amount in amounts:
             mine = [
                 [r["converged"] for r in rows if (r["kind"], r["amount"], r["d"]) == (kind, amount, d)] for d in sizes
             ]
-            lines.append(f"| {kind} {amount:g} | " + " | ".join(f"{sum(each)} of {len(each)}" for each in mine) + " |")
-    return "\n".join(lines) + "\n"
+            lines.append([f"{kind} {amount:g}", *(f"{sum(each)} of {len(each)}" for each in mine)])
+    return markdown_table(["noise", *(f"d = {d}" for d in sizes)], lines)
 
 
-def means(rows, key):
-    values = [row[key] for row in rows]
-    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
-
-
-def outputs_beside_scores(rows, verdict):
-    """Noise on the outputs is as much noise on the scores: differences in standard errors."""
-    found = []
+def compare_outputs_with_scores(rows, verdict):
+    """Check that noise on the outputs is equivalent to noise on the scores; return the differences."""
+    differences = []
     for d, s in sorted({(row["d"], row["s"]) for row in rows}):
         pair = [
             [row for row in rows if (row["d"], row["s"], row["outputs"]) == (d, s, where)] for where in (False, True)
         ]
         for key in ("q", "theta"):
-            (a, ea), (b, eb) = (means(each, key) for each in pair)
+            (a, ea), (b, eb) = (mean_and_error([row[key] for row in part]) for part in pair)
             away = abs(a - b) / np.hypot(ea, eb)
-            found.append({"d": d, "s": s, "key": key, "scores": (a, ea), "outputs": (b, eb), "away": away})
+            differences.append({"d": d, "s": s, "key": key, "scores": (a, ea), "outputs": (b, eb), "away": away})
             verdict.check(
                 away <= MOST_ERRORS,
                 f"d = {d}, s = {s}: {key} {a:.4f} ± {ea:.4f} by noise on the scores, {b:.4f} ± {eb:.4f} by η = s σ √d"
                 f" = {s * SIGMA * np.sqrt(d):.2f} on the outputs",
             )  # fmt: skip
-    return found
+    return differences
 
 
-def best_lams(rows):
-    """λ of least mean test error for each α and s, with that error and the one at the smallest λ."""
-    found = []
+def find_best_lams(rows):
+    """Return the λ of smallest mean test error for each α and s, with that error."""
+    best_values = []
     for alpha, s in sorted({(row["alpha"], row["s"]) for row in rows}):
         mine = [row for row in rows if (row["alpha"], row["s"]) == (alpha, s)]
-        table = {lam: means([row for row in mine if row["lam"] == lam], "test_error") for lam in LEAST["lams"]}
+        errors = {lam: [row["test_error"] for row in mine if row["lam"] == lam] for lam in LEAST["lams"]}
+        table = {lam: mean_and_error(values) for lam, values in errors.items()}
         best = min(table, key=lambda lam: table[lam][0])
-        found.append({"alpha": alpha, "s": s, "lam": float(best), "test_error": table[best]})
-    return found
+        best_values.append({"alpha": alpha, "s": s, "lam": float(best), "test_error": table[best]})
+    return best_values
 
 
 def draw(lines, best, crossings, path):
@@ -175,17 +172,17 @@ def draw(lines, best, crossings, path):
             rates = [np.mean([e["converged"] for e in crossings if (e["d"], e["share"]) == (d, x)]) for x in shares]
             row[-1].plot(shares, rates, marker="o", label=f"d = {d}")
         row[-1].axvline(1, color="0.6", lw=1)
-        row[-1].set(xlabel="s over that of the line", ylabel="share of runs that converge", title="message passing")
+        row[-1].set(xlabel="s over s of the line", ylabel="fraction of runs that converge", title="message passing")
         row[-1].legend(frameon=False, fontsize=7)
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict, quick = Verdict("noise_map", found), found.quick
+    args = options(__doc__, workers=True)
+    verdict, quick = Verdict("noise_map", args), args.quick
     alphas, lams = ((2.0,), (0.03,)) if quick else (ALPHAS, LAMBDAS)
-    with pool(found) as executor:
+    with pool(args) as executor:
         asked = [{"alpha": a, "lam": lam, "halvings": 2 if quick else HALVINGS} for a, lam in product(alphas, lams)]
-        lines = run_trials(folder(found, "noise_lines"), line, asked, executor)
+        lines = run_trials(folder(args, "noise_lines"), find_line, asked, executor)
         at = {(each["alpha"], each["lam"]): each["s"] for each in lines}
         sizes = {250: 2} if quick else SEEDS
         asked = [
@@ -193,14 +190,14 @@ def main():
             for (a, lam), share, (d, seeds) in product(CROSSED, SHARES, sizes.items()) for seed in range(seeds)
             if (a, lam) in at and at[a, lam] > 0
         ]  # fmt: skip
-        crossings = run_trials(folder(found, "noise_crossings"), passed, asked, executor)
+        crossings = run_trials(folder(args, "noise_crossings"), run_plain, asked, executor)
         crossings = [row | {"share": round(row["s"] / at[row["alpha"], row["lam"]], 6)} for row in crossings]
         sizes, noises = ((100,), (0.3,)) if quick else (OUTPUTS["sizes"], OUTPUTS["noises"])
         asked = [
             {"alpha": 2.0, "lam": 0.03, "s": s, "d": d, "seed": seed, "outputs": where}
             for d, s, seed, where in product(sizes, noises, range(4 if quick else OUTPUTS["seeds"]), (False, True))
         ]  # fmt: skip
-        either = run_trials(folder(found, "noise_kinds"), minimum, asked, executor)
+        either = run_trials(folder(args, "noise_kinds"), find_minimum, asked, executor)
         noises, seeds = ((0.4,), 1) if quick else (LEAST["noises"], LEAST["seeds"])
         asked = [
             {"alpha": a, "lam": float(lam), "s": s, "d": LEAST["d"], "seed": seed}
@@ -211,8 +208,8 @@ def main():
             for kind, amounts in KINDS.items() for amount in amounts
             for d in ((100,) if quick else KIND["sizes"]) for seed in range(1 if quick else KIND["seeds"])
         ]  # fmt: skip
-        others = run_trials(folder(found, "noise_others"), with_noise, asked_kinds, executor)
-        minima = run_trials(folder(found, "noise_minima"), minimum, asked, executor)
+        others = run_trials(folder(args, "noise_others"), run_with_noise, asked_kinds, executor)
+        minima = run_trials(folder(args, "noise_minima"), find_minimum, asked, executor)
     for each in lines:
         print(
             f"α = {each['alpha']:g}, λ = {each['lam']:g}: broken from s = {each['s']:.3f} on (×/÷ {each['factor']:.2f})"
@@ -225,13 +222,12 @@ def main():
             quick or least <= share <= most,
             f"d = {largest}, {low:g} to {high:g} of the line's s: {100 * share:.0f} % of {len(mine)} runs converge",
         )
-    print(kinds_table(others))
-    verdict.path(".md").write_text(kinds_table(others))
+    verdict.write_table(format_kinds(others))
     flipped = [row["converged"] for row in others if row["kind"] == "flips"]
     verdict.check(
         all(flipped), f"flipped classes: {sum(flipped)} of {len(flipped)} runs converge, as the risk is convex"
     )
-    kinds, best = outputs_beside_scores(either, verdict), best_lams(minima)
+    kinds, best = compare_outputs_with_scores(either, verdict), find_best_lams(minima)
     if not quick:
         draw(lines, best, crossings, verdict.path(".png"))
     solved = [row["converged"] for row in minima + either]

@@ -1,19 +1,20 @@
-"""The law of own tokens: state evolution of `law_of` arrays against message passing on them.
+"""State evolution of the distribution that `law_of` estimates from arrays predicts message passing on them.
 
-Arrays come from planted models, turned into a basis of their own, with α = 2 and d = 400; the law sees tokens, outputs
-and the teacher's weights and map, and nothing else. Cases: a power law of eigenvalues; covariances of different shapes;
-tokens that hold their positions; a mixture of two classes, which are found; logistic regression. Overlaps q, and θ with
-the teacher, training loss and test error are compared with message passing on the data's asymptotic risk, and with the
-state evolution of the instance itself.
+Method: arrays come from planted models, rotated into a random basis, with α = 2 and d = 400; `law_of` receives tokens,
+outputs and the teacher's weights and map only. Cases: a power law of eigenvalues; covariances of different shapes;
+tokens that include their positions; a mixture of two classes, which are found; logistic regression. Overlaps q and θ
+with the teacher, training loss and test error are compared with message passing on the data's asymptotic risk, and with
+the state evolution of the instance itself.
 
-Spectra alone are compared apart: on Gaussian tokens of known law, with N rows for d = 300, predictions from eigenvalues
-of the sample covariance as they are, from those shrunk linearly (scikit-learn's Ledoit and Wolf), and from the fit to
-resolvents, against those from the true eigenvalues.
+Spectra are also compared separately: on Gaussian tokens of known distribution, with N rows for d = 300, predictions
+from eigenvalues of the sample covariance, from linearly shrunk eigenvalues (scikit-learn's Ledoit and Wolf), and from
+the fit to resolvents, are compared with predictions from the true eigenvalues.
 
-Criterion: in every case the mean over instances of each ratio, that of the arrays to that of the instance's own law, is
-within 5 %, or 3 standard errors where that is more; and so is that to message passing, but for the mixture, whose two
-instances at this d have test errors 8 % above state evolution of their own law. Losses from fitted spectra are wrong by
-at most 3 % at N/d = 2 and 1 % at N/d = 4, and by less than half of what shrunk ones are, on average over spectra.
+Criterion: in every case the mean over instances of each ratio, arrays over instance's own model, is within 5 %, or 3
+standard errors if that is more; the ratio to message passing, too, except for the mixture, whose two instances at this
+d have test errors 8 % above state evolution of their own model. Losses from fitted spectra deviate by at most 3 % at
+N/d = 2 and 1 % at N/d = 4, and on average over spectra by less than half of the deviation of shrunk spectra. (Page "Own
+law" of the manual.)
 """
 
 from itertools import product
@@ -24,7 +25,8 @@ import gamp_attention as ga
 from gamp_attention.data.law.spectrum import Resolvent, Spectrum
 from gamp_attention.data.risk import sampled_test_error
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table, mean_and_error
 
 ALPHA, D = 2.0, 400
 SEEDS = {"power law": 6, "shapes": 6, "held positions": 6, "logistic": 6, "mixture": 2}
@@ -34,8 +36,8 @@ SPECTRA = {"equal": 0.0, "power 0.5": 0.5, "power 1": 1.0}
 METHODS = ("as they are", "shrunk", "fitted")
 
 
-def model_of(case):
-    """The model that a case is drawn from."""
+def build_model(case):
+    """Return the model that a case is drawn from."""
     power = ga.power_law_spectrum(1.0, 20)
     if case == "shapes":
         values = np.stack([power.values, np.full(20, 0.25)], axis=1)
@@ -47,8 +49,8 @@ def model_of(case):
     return ga.attention_model(coordinates=ga.coordinate_law(power))
 
 
-def turned(data, case, rng):
-    """The same samples in a basis of their own, as a user has them, and the teacher's weights there."""
+def rotate(data, case, rng):
+    """Return the samples in a random basis, as a user has them, and the teacher's weights there."""
     basis, _ = np.linalg.qr(rng.standard_normal((data.dim, data.dim)))
     tokens, p = data.tokens @ basis, data.positions @ basis
     if case == "logistic":
@@ -58,37 +60,37 @@ def turned(data, case, rng):
     return ga.Dataset(tokens, data.outputs @ basis, p, lam=data.lam), basis.T @ data.Q_star
 
 
-def ends(model, alpha, work):
-    """What state evolution predicts."""
+def solve(model, alpha, work):
+    """Return the predictions of state evolution."""
     se = ga.solve_state_evolution(model, alpha, rtol=3e-3, max_work=work, stability=False)
-    found = se.overlaps.scalars()
-    told = {"q": float(found["q"]), "theta": float(abs(found["theta"]))}
-    return told | {"train_loss": se.train_loss, "test_error": se.test_error, "status": se.status.value}
+    overlaps = se.overlaps.scalars()
+    values = {"q": float(overlaps["q"]), "theta": float(abs(overlaps["theta"]))}
+    return values | {"train_loss": se.train_loss, "test_error": se.test_error, "status": se.status.value}
 
 
-def predicted(case, d, seed):
-    """One instance: found by message passing, predicted by the law of its arrays, and by its own model."""
+def compare_instance(case, d, seed):
+    """Return message passing on one instance, and predictions from its arrays and from its own model."""
     rng = np.random.default_rng([d, seed, 33])
-    data = ga.sample(model_of(case), d, ALPHA, rng)
-    own, weights = turned(data, case, rng)
+    data = ga.sample(build_model(case), d, ALPHA, rng)
+    own, weights = rotate(data, case, rng)
     more = {"classes": 2} if case == "mixture" else {}
     target = data.model.teacher
     law = ga.law_of(own, weights, target=target, noise=0.0, **more)
-    if case == "held positions":  # the teacher saw the tokens without them
-        law = ga.law_of(own, weights, target=Moved(target, own.source_means @ weights / np.sqrt(d)), noise=0.0)
+    if case == "held positions":  # the teacher's fields have no positions
+        law = ga.law_of(own, weights, target=ShiftedTeacher(target, own.source_means @ weights / np.sqrt(d)), noise=0.0)
     gamp = ga.run_gamp(data, "semantic", "asymptotic")
     of = gamp.overlaps.scalars()
-    found = {"q": float(of["q"]), "theta": float(abs(of["theta"])), "train_loss": gamp.train_loss}
-    found |= {"test_error": sampled_test_error(data, gamp.Q, n_samples=4000, seed=seed)[0]}
+    measured = {"q": float(of["q"]), "theta": float(abs(of["theta"])), "train_loss": gamp.train_loss}
+    measured |= {"test_error": sampled_test_error(data, gamp.Q, n_samples=4000, seed=seed)[0]}
     work = 1e6 if case == "mixture" else 1e8
     return {
-        "found": found, "law": ends(law, ALPHA, work), "instance": ends(data.instance_model(), ALPHA, work),
+        "found": measured, "law": solve(law, ALPHA, work), "instance": solve(data.instance_model(), ALPHA, work),
         "converged": bool(gamp.converged), "strong": list(law.strong),
     }  # fmt: skip
 
 
-class Moved:
-    """T of fields less means."""
+class ShiftedTeacher:
+    """The teacher's map T of fields minus their means."""
 
     def __init__(self, teacher, shift):
         self.teacher, self.shift, self.even = teacher, shift, False
@@ -98,78 +100,69 @@ class Moved:
         return self.teacher(u - self.shift)
 
 
-def spectra(name, ratio, seed):
-    """Losses from the eigenvalues of one sample covariance, over those from the true ones."""
+def compare_spectra(name, ratio, seed):
+    """Return losses from estimated eigenvalues of one sample covariance over losses from the true eigenvalues."""
     from sklearn.covariance import ledoit_wolf_shrinkage
 
     d, rng = 300, np.random.default_rng([seed, 34])
     true = np.repeat(ga.power_law_spectrum(SPECTRA[name], 20).values, d // 20)
     x = rng.standard_normal((ratio * d, d)) * np.sqrt(true)
-    x *= np.sqrt(true.mean() / np.mean(x**2))  # the trace has an error of its own
-    found = Resolvent.of(x.T @ x / len(x), len(x))
-    share, mean = ledoit_wolf_shrinkage(x, assume_centered=True), found.eigenvalues.mean()
-    fitted = Spectrum.of(found)
+    x *= np.sqrt(true.mean() / np.mean(x**2))  # rescaled to the true trace, whose error is not of interest here
+    resolvent = Resolvent.of(x.T @ x / len(x), len(x))
+    share, mean = ledoit_wolf_shrinkage(x, assume_centered=True), resolvent.eigenvalues.mean()
+    fitted = Spectrum.of(resolvent)
     laws = {
-        "true": (true, None), "as they are": (found.eigenvalues, None),
-        "shrunk": ((1 - share) * found.eigenvalues + share * mean, None), "fitted": (fitted.gamma, fitted.weight),
+        "true": (true, None), "as they are": (resolvent.eigenvalues, None),
+        "shrunk": ((1 - share) * resolvent.eigenvalues + share * mean, None), "fitted": (fitted.gamma, fitted.weight),
     }  # fmt: skip
-    told = {}
+    errors = {}
     for method, (values, weight) in laws.items():
         weight = np.full(len(values), 1 / len(values)) if weight is None else weight
         classes = ga.CoordinateClasses(np.repeat(values[:, None], 2, axis=1), weight)
-        se = ends(ga.attention_model(coordinates=ga.coordinate_law(classes)), ALPHA, 1e8)
-        told[method] = [se["train_loss"], se["test_error"]]
-    return {method: (np.abs(np.divide(told[method], told["true"]) - 1)).tolist() for method in METHODS}
-
-
-def mean_error(values):
-    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
+        se = solve(ga.attention_model(coordinates=ga.coordinate_law(classes)), ALPHA, 1e8)
+        errors[method] = [se["train_loss"], se["test_error"]]
+    return {method: (np.abs(np.divide(errors[method], errors["true"]) - 1)).tolist() for method in METHODS}
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict, quick = Verdict("own_law", found), found.quick
+    args = options(__doc__, workers=True)
+    verdict, quick = Verdict("own_law", args), args.quick
     d, seeds = (100, {"power law": 2, "held positions": 2}) if quick else (D, SEEDS)
     asked = [{"case": case, "d": d, "seed": seed} for case, count in seeds.items() for seed in range(count)]
     names, several = (("power 1",), 1) if quick else (tuple(SPECTRA), 3)
     wanted = [{"name": n, "ratio": r, "seed": s} for n, r, s in product(names, RATIOS, range(several))]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, "own_law_instances"), predicted, asked, executor)
-        others = run_trials(folder(found, "own_law_spectra"), spectra, wanted, executor)
+    with pool(args) as executor:
+        rows = run_trials(folder(args, "own_law_instances"), compare_instance, asked, executor)
+        others = run_trials(folder(args, "own_law_spectra"), compare_spectra, wanted, executor)
     verdict.check(len(rows) == len(asked) and len(others) == len(wanted), "all trials ended")
-    heads = ["case", "instances", "beside", *("q", "θ", "ε_t", "ε_g")]
-    lines, told = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)], []
+    heads = ["case", "instances", "compared with", "q", "θ", "ε_t", "ε_g"]
+    lines, comparisons = [], []
     for case in seeds:
         mine = [row for row in rows if row["case"] == case]
         for beside in ("found", "instance"):
-            ratios = {name: mean_error([row["law"][name] / row[beside][name] for row in mine]) for name in NAMES}
-            word = "message passing" if beside == "found" else "the instance's own law"
-            lines.append(
-                f"| {case} | {len(mine)} | {word} | " + " | ".join(plus_minus(*r) for r in ratios.values()) + " |"
-            )
-            told.append({"case": case, "beside": beside, "ratios": ratios})
+            ratios = {name: mean_and_error([row["law"][name] / row[beside][name] for row in mine]) for name in NAMES}
+            word = "message passing" if beside == "found" else "the instance's own model"
+            lines.append([case, len(mine), word, *(plus_minus(*r) for r in ratios.values())])
+            comparisons.append({"case": case, "beside": beside, "ratios": ratios})
             if beside == "instance" or case != "mixture":
                 off = {name: abs(mean - 1) - max(NEAR, 3 * error) for name, (mean, error) in ratios.items()}
                 verdict.check(
                     quick or max(off.values()) <= 0,
                     f"{case}, over {word}: " + ", ".join(f"{n} {plus_minus(*r)}" for n, r in ratios.items()),
                 )  # fmt: skip
-    table = "\n".join(lines) + "\n"
-    lines = ["| eigenvalues | N/d | " + " | ".join(METHODS) + " |", "|" + "---|" * (len(METHODS) + 2)]
+    table, lines = markdown_table(heads, lines), []
     for name, ratio in product(names, RATIOS):
         mine = [row for row in others if (row["name"], row["ratio"]) == (name, ratio)]
         errors = [100 * max(np.mean([row[method] for row in mine], axis=0)) for method in METHODS]
-        lines.append(f"| {name} | {ratio} | " + " | ".join(f"{error:.2g} %" for error in errors) + " |")
+        lines.append([name, ratio, *(f"{error:.2g} %" for error in errors)])
     for ratio in RATIOS:
         mean = {m: np.mean([row[m] for row in others if row["ratio"] == ratio]) for m in METHODS}
         good = mean["fitted"] <= ROWS[ratio] and mean["fitted"] < 0.5 * mean["shrunk"]
         words = ", ".join(f"{method} {100 * value:.2g} %" for method, value in mean.items())
         verdict.check(quick or good, f"N/d = {ratio}: mean error of losses by eigenvalues {words}")
-    spectra_table = "\n".join(lines) + "\n"
-    for name, text in {"": table, "_spectra": spectra_table}.items():
-        print(text)
-        verdict.path(f"{name}.md").write_text(text)
-    verdict.end({"told": told, "rows": rows, "spectra": others})
+    verdict.write_table(table)
+    verdict.write_table(markdown_table(["eigenvalues", "N/d", *METHODS], lines), "_spectra.md")
+    verdict.end({"told": comparisons, "rows": rows, "spectra": others})
 
 
 if __name__ == "__main__":

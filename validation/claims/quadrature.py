@@ -1,10 +1,11 @@
-"""The error estimates of state evolution: two independent rules against each other and against a much finer run.
+"""The error estimates of state evolution cover the difference to finer runs, and two independent rules agree.
 
-Random problems (α, ω, λ, σ, A), both branches.
+Method: random problems (α, ω, λ, σ, A) on both branches, by the split rule, by randomised Sobol points, and by a split
+run with a tenth of the tolerance.
 
-Criterion: the split rule and randomised Sobol points agree within the sum of their stated errors, and the stated error
-of each covers its difference to a much finer split run, in at least 95 % of all overlaps and losses. With --quick a
-few solves give all numbers, and none may be off by three errors.
+Criterion: the split rule and Sobol points agree within the sum of their stated errors, and the stated error of each
+covers its difference to the finer run, in at least 95 % of all overlaps and losses. With --quick all numbers come from
+a few solutions, and none may be off by more than three errors. (State evolution page of the manual.)
 """
 
 import time
@@ -14,21 +15,21 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments.figures import DARK, figure
-from validation._tools.parts import kept_rows
 from validation._tools.report import Verdict, options
+from validation._tools.resumable import complete_rows
 
-PROBLEMS, ASKED = 60, (1e-3, 1e-4)  # asked of every other problem
-FINER = 0.1  # accuracy of the finer run, in units of that
-FEW = 3.0  # times its error that no number may be off by, where numbers are too few for a share
-MAX_POINTS, MAX_NODES = 6e5, 3e6  # proximal problems of an average, roughly
+PROBLEMS, ASKED = 60, (1e-3, 1e-4)  # number of problems; rtol of even and of odd problems
+FINER = 0.1  # rtol of the finer run, in units of the problem's rtol
+FEW = 3.0  # allowed deviation in stated errors, if there are too few numbers for a fraction
+MAX_POINTS, MAX_NODES = 6e5, 3e6  # number of proximal problems of an average, roughly
 
 
-def problems(count):
-    """Random problems on which both branches exist more often than not."""
+def draw_problems(count):
+    """Yield random problems on most of which both branches exist."""
     rng = np.random.default_rng(20)
     for number in range(count):
         a, b = rng.uniform(0.5, 0.9, 2)
-        if number % 3:  # two of three are the same for tokens reversed, as the paper's
+        if number % 3:  # two of three are symmetric under reversal of the tokens, as the paper's model
             b = a
         model = ga.paper_model(
             omega=rng.uniform(0.05, 0.6),
@@ -39,15 +40,16 @@ def problems(count):
         yield model, rng.uniform(0.8, 2.5)
 
 
-def numbers(se):
-    """Everything with an error: values and errors, zeros by symmetry left out."""
+def collect_numbers(se):
+    """Return values and errors of all numbers that have an error."""
     pairs = [(getattr(se.overlaps, k).ravel(), getattr(se.overlaps_error, k).ravel()) for k in ("q", "m", "theta", "V")]
     values = np.concatenate([v for v, _ in pairs] + [[se.train_loss, se.test_error]])
     errors = np.concatenate([e for _, e in pairs] + [[se.train_loss_error, se.test_error_error]])
     return values, errors
 
 
-def one(number, model, alpha, branch):
+def solve_problem(number, model, alpha, branch):
+    """Solve one problem by the three rules and return differences in units of stated errors."""
     began = time.perf_counter()
     split = ga.solve_state_evolution(model, alpha, branch, rtol=ASKED[number % 2], max_iter=60, stability=False)
     seconds = time.perf_counter() - began
@@ -61,7 +63,7 @@ def one(number, model, alpha, branch):
     points = ga.solve_state_evolution(
         model, alpha, split.overlaps, rule="sobol", rtol=2e-2, max_work=MAX_POINTS, stability=False, seed=seed
     )
-    (a, a_error), (f, f_error), (b, b_error) = numbers(split), numbers(fine), numbers(points)
+    (a, a_error), (f, f_error), (b, b_error) = collect_numbers(split), collect_numbers(fine), collect_numbers(points)
     known = np.abs(f) > 0
     return row | {
         "reached": (split.status.value, fine.status.value, points.status.value),
@@ -72,26 +74,26 @@ def one(number, model, alpha, branch):
     }
 
 
-def collect(found, path):
-    """Rows of all problems; those stored by an earlier run are not computed again."""
+def collect(args, path):
+    """Return the rows of all problems, stored or computed now."""
     plan = {
-        (number, branch): lambda at=(number, model, alpha, branch): [one(*at)]
-        for number, (model, alpha) in enumerate(problems(2 if found.quick else PROBLEMS))
+        (number, branch): lambda at=(number, model, alpha, branch): [solve_problem(*at)]
+        for number, (model, alpha) in enumerate(draw_problems(2 if args.quick else PROBLEMS))
         for branch in ("semantic", "positional")
     }
-    return kept_rows(path, plan, itemgetter("problem", "branch"), "problems")
+    return complete_rows(path, plan, itemgetter("problem", "branch"), "problems")
 
 
-def _ratios(rows, key):
-    """Differences in units of their stated errors, where there are such."""
+def _collect_ratios(rows, key):
+    """Return the finite differences in units of their stated errors."""
     ratios = np.abs(np.concatenate([row[key] for row in rows]))
     return ratios[np.isfinite(ratios)]
 
 
 def main():
-    found = options(__doc__)
-    verdict = Verdict("quadrature", found)
-    rows = collect(found, verdict.path("_runs.jsonl"))
+    args = options(__doc__)
+    verdict = Verdict("quadrature", args)
+    rows = collect(args, verdict.path("_runs.jsonl"))
     skipped = [(row["problem"], row["branch"], row["status"]) for row in rows if "split" not in row]
     rows = [row for row in rows if "split" in row]
     print(f"{len(rows)} fixed points; without the branch: {skipped}")
@@ -107,9 +109,9 @@ def main():
         ("sobol", "the errors of Sobol points cover the difference to the finer run"),
         ("between", "the two rules agree within their errors"),
     ):
-        ratios = _ratios(rows, key)
+        ratios = _collect_ratios(rows, key)
         share = float(np.mean(ratios <= 1))
-        fine = share >= 0.95 if not found.quick else ratios.max() <= FEW
+        fine = share >= 0.95 if not args.quick else ratios.max() <= FEW
         verdict.check(
             fine, f"{claim} in {100 * share:.1f} % of {len(ratios)} numbers, at most {ratios.max():.1f} times"
         )
@@ -117,11 +119,11 @@ def main():
     with figure(verdict.path(".png"), 1, 1, (6, 4)) as axes:
         axis = np.ravel(axes)[0]
         for key, style in (("split", "-"), ("sobol", "--"), ("between", ":")):
-            ratios = np.sort(_ratios(rows, key))
+            ratios = np.sort(_collect_ratios(rows, key))
             axis.plot(ratios + 1e-4, np.arange(1, len(ratios) + 1) / len(ratios), style, color=DARK, label=key)
         axis.axvline(1, color="0.7")
         axis.axhline(0.95, color="0.7")
-        axis.set(xlabel="difference / stated error", ylabel="share of numbers", xscale="log", xlim=(1e-3, 5))
+        axis.set(xlabel="difference / stated error", ylabel="fraction of numbers", xscale="log", xlim=(1e-3, 5))
         axis.legend()
     verdict.end({"rows": rows, "skipped": skipped})
 

@@ -1,18 +1,21 @@
-"""Random valid and invalid calls through the whole public API, each with a budget of time.
+"""Random valid and invalid calls of the whole public API are answered correctly or refused with a clear error.
 
-A call is a line of Python: a valid call of a public function or class on a random problem of any family (attention of
-several kinds, mixtures, generalised linear models, other penalties, own arrays, losses and maps), in which none, one or
-two arguments, picked at random, are replaced by others: numbers near their own, numbers from 1e-300 to 1e300, NaN,
-infinities and integers of hundreds of digits, words, None, arrays of other shapes, types and sizes, tensors, objects.
-Or a solver is called on a problem one of whose parameters is replaced so, wherever that passed the checks.
+Method: a call is a line of Python: a valid call of a public function or class on a random problem of any family
+(attention of several kinds, mixtures, generalised linear models, other penalties, user-defined arrays, losses and
+maps), in which none, one or two random arguments are replaced: by numbers near the original, numbers from 1e-300 to
+1e300, NaN, infinities and integers of hundreds of digits, words, None, arrays of other shapes, types and sizes,
+tensors, objects. Other calls run a solver on a problem with a replaced parameter that passed the checks. Every call is
+checked independently of its report (`_tools/evaluation.py`).
 
-Every call is judged apart from its own report. "False" counts results that say converged although the gradient, by
-torch, is not within the tolerance, or although state evolution moves on when it is iterated once more. "NaN" counts
-results with numbers that are not finite while no status says so. "Unnamed" counts exceptions other than a ValueError or
-TypeError that names an argument, what it needs and what it got; "late" calls over their time on the processor; "warned"
-calls that let a warning of another library out. "Refused" are errors that name what is wrong.
+"False" counts results that report convergence although the gradient, by torch, exceeds the tolerance, or although one
+more iteration of state evolution moves the fixed point. "NaN" counts results with numbers that are not finite and no
+status that says so. "Unnamed" counts exceptions other than a ValueError or TypeError that names an argument, what it
+needs and what it got; "late" counts calls over their limit of processor time; "warned" counts calls that pass on a
+warning of another library. "Refused" calls raise an error that names the cause.
 
-Criterion: none of these.
+Criterion: there is no false, NaN, unnamed, late or warned call. (Robustness page of the manual.)
+
+Running time with --quick: about 20 s on one core, after compilation.
 """
 
 from collections import Counter
@@ -20,16 +23,28 @@ from typing import Any
 
 import numpy as np
 
-from validation._tools.calls import ATTENTION, BUILDERS, EFFORT, LINES, MODELS, OWN, USES, Slot, replaced, slots
-from validation._tools.patience import Patient
+from validation._tools.calls import (
+    ATTENTION,
+    BUILDERS,
+    EFFORT,
+    LINES,
+    MODELS,
+    USER_DATA,
+    USES,
+    Argument,
+    list_arguments,
+    replace_argument,
+)
+from validation._tools.evaluation import TimedEvaluator
 from validation._tools.report import Verdict, counts_table, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
 
 BLOCK, BLOCKS, QUICK_BLOCK, QUICK_BLOCKS = 25, 80, 25, 2
 LIMIT, LIMITS = 5.0, {"phase_boundaries": 90.0, "compare": 60.0, "branches": 30.0, "continue_branch": 30.0}  # seconds
-RARE = {**dict.fromkeys(LIMITS, 0.1), "phase_boundaries": 0.02}  # how often, beside others: they take long
-SHARE_OF_USES, SHARE_AS_THEY_ARE, SHARE_OF_TWO = 0.35, 0.2, 0.2
-PATIENT = Patient()
+# relative frequencies of slow functions, 1 for the others
+RARE = {**dict.fromkeys(LIMITS, 0.1), "phase_boundaries": 0.02}
+FRACTION_OF_USES, FRACTION_UNCHANGED, FRACTION_OF_TWO = 0.35, 0.2, 0.2
+EVALUATOR = TimedEvaluator()
 POWERS = (-300, -160, -60, -20, -8, -3, 3, 8, 20, 60, 160, 300)
 NUMBERS = (
     *(f"{sign}1e{power}" for sign in ("", "-") for power in POWERS), "0", "-1", "1", "2", "3", "0.5", "float('nan')",
@@ -48,21 +63,21 @@ ARRAYS = (
 )  # fmt: skip
 
 
-def near(slot: Slot, rng: np.random.Generator) -> str:
-    """A number like the one that is there."""
+def draw_near(slot: Argument, rng: np.random.Generator) -> str:
+    """Return a number near the original."""
     value, most = float(slot.text), 0.5 if slot.name in EFFORT else 2.0
     other = value * 10 ** rng.uniform(-2, most)
     return str(round(other)) if slot.text.lstrip("-").isdigit() else f"{other:.3g}"
 
 
-def other(slot: Slot, rng: np.random.Generator) -> str:
-    """Something for the place of an argument."""
+def draw_other(slot: Argument, rng: np.random.Generator) -> str:
+    """Return a replacement for an argument."""
     draw = rng.random()
     if draw < 0.1:
         return str(rng.choice(OTHERS))
     if slot.kind == "number":
         wild = [text for text in NUMBERS if not (slot.name in EFFORT and text in ("1e3", "1e8"))]
-        return near(slot, rng) if draw < 0.6 else str(rng.choice(wild))
+        return draw_near(slot, rng) if draw < 0.6 else str(rng.choice(wild))
     if slot.kind == "array":
         text = f"np.asarray({slot.text})"
         return f"scaled({rng.choice(NUMBERS[:24])}, {text})" if draw < 0.5 else str(rng.choice(ARRAYS)).format(text)
@@ -71,43 +86,43 @@ def other(slot: Slot, rng: np.random.Generator) -> str:
     return str(rng.choice(OTHERS))
 
 
-def drawn(rng: np.random.Generator) -> tuple[str, str, str]:
-    """A name, a random line of it, and the line that compiles what it needs."""
-    if rng.random() < SHARE_OF_USES:
+def draw_call(rng: np.random.Generator) -> tuple[str, str, str]:
+    """Return a name, a random line that calls it, and the line that compiles its kernels."""
+    if rng.random() < FRACTION_OF_USES:
         name = str(rng.choice(BUILDERS))
         use, made = str(rng.choice(USES)), LINES[name]
-        return name, use.format(model=changed(made, rng)), use.format(model=made)
+        return name, use.format(model=change_arguments(made, rng)), use.format(model=made)
     names = sorted(LINES)
     weight = np.array([RARE.get(name, 1.0) for name in names])
     name = str(rng.choice(names, p=weight / weight.sum()))
     line = LINES[name]
     family = str(rng.choice(ATTENTION if name in LIMITS or name == "sweep" else list(MODELS)))
     if name in ("run_gamp", "minimize_risk", "gradient", "train_loss", "fit_linear_baseline") and rng.random() < 0.7:
-        data = rng.choice([*OWN, *(f"SAMPLES['{model}']" for model in MODELS)])
+        data = rng.choice([*USER_DATA, *(f"SAMPLES['{model}']" for model in MODELS)])
         line = line.replace("DATA", str(data)).replace("init=WEIGHTS", "init='random'").replace("V=WIDE", "V=None")
     elif name not in ("compare", "Overlaps") and rng.random() < 0.7:
         line = line.replace("(SHARP", f"({family}").replace("(PAPER", f"({family}")
-    return name, changed(line, rng), line
+    return name, change_arguments(line, rng), line
 
 
-def changed(line: str, rng: np.random.Generator) -> str:
-    """A line with none, one or two arguments replaced."""
+def change_arguments(line: str, rng: np.random.Generator) -> str:
+    """Return a line with none, one or two arguments replaced."""
     draw = rng.random()
-    times = 0 if draw < SHARE_AS_THEY_ARE else 1 + (draw > 1 - SHARE_OF_TWO)
+    times = 0 if draw < FRACTION_UNCHANGED else 1 + (draw > 1 - FRACTION_OF_TWO)
     for _ in range(times):
-        places = slots(line)
+        places = list_arguments(line)
         if places:
             slot = places[rng.integers(len(places))]
-            line = replaced(line, slot.number, other(slot, rng))
+            line = replace_argument(line, slot.number, draw_other(slot, rng))
     return line
 
 
-def block(seed: int, size: int) -> dict[str, Any]:
-    """Random calls, by a process of their own that is begun anew where one is late."""
+def run_block(seed: int, size: int) -> dict[str, Any]:
+    """Run random calls in a separate process, which is restarted if a call is late."""
     rng, rows = np.random.default_rng([seed, 19]), []
     for _ in range(size):
-        name, line, warm = drawn(rng)
-        rows.append({"name": name} | PATIENT(line, LIMITS.get(name, LIMIT), warm))
+        name, line, warm = draw_call(rng)
+        rows.append({"name": name} | EVALUATOR(line, LIMITS.get(name, LIMIT), warm))
     return {"calls": rows}
 
 
@@ -115,35 +130,34 @@ COLUMNS = ("calls", "answered", "converged", "refused", "false", "NaN", "unnamed
 FAULTS = {"false": "false", "NaN": "nan", "unnamed": "raised", "late": "late", "warned": "warned"}
 
 
-def counts(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Numbers of the columns."""
+def count_calls(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the numbers of the columns."""
     seen = Counter(row["outcome"] for row in rows)
-    found = {"calls": len(rows), "answered": seen["answered"], "refused": seen["refused"]}
-    found["converged"] = sum(row["status"] in ("converged", "settled") for row in rows)
-    found |= {column: sum(fault in row["faults"] for row in rows) for column, fault in FAULTS.items()}
-    found["longest"] = max((row["seconds"] for row in rows), default=0.0)
-    return {column: found[column] for column in COLUMNS}
+    numbers = {"calls": len(rows), "answered": seen["answered"], "refused": seen["refused"]}
+    numbers["converged"] = sum(row["status"] in ("converged", "settled") for row in rows)
+    numbers |= {column: sum(fault in row["faults"] for row in rows) for column, fault in FAULTS.items()}
+    numbers["longest"] = max((row["seconds"] for row in rows), default=0.0)
+    return {column: numbers[column] for column in COLUMNS}
 
 
 def main() -> None:
-    found = options(__doc__ or "", workers=True, blocks={"type": int, "help": "blocks of calls", "default": None})
-    verdict = Verdict("random_calls", found)
-    number, size = (QUICK_BLOCKS, QUICK_BLOCK) if found.quick else (found.blocks or BLOCKS, BLOCK)
-    with pool(found) as executor:
+    args = options(__doc__ or "", workers=True, blocks={"type": int, "help": "blocks of calls", "default": None})
+    verdict = Verdict("random_calls", args)
+    number, size = (QUICK_BLOCKS, QUICK_BLOCK) if args.quick else (args.blocks or BLOCKS, BLOCK)
+    with pool(args) as executor:
         asked = [{"seed": seed, "size": size} for seed in range(number)]
-        blocks = run_trials(folder(found, verdict.name), block, asked, executor)
+        blocks = run_trials(folder(args, verdict.name), run_block, asked, executor)
     rows = [row for each in blocks for row in each["calls"]]
     names = sorted({row["name"] for row in rows})
-    table = {f"`{name}`": counts([row for row in rows if row["name"] == name]) for name in names}
-    table["all"] = counts(rows)
-    print(counts_table(table, "{:.1f} s", "call"))
+    table = {f"`{name}`": count_calls([row for row in rows if row["name"] == name]) for name in names}
+    table["all"] = count_calls(rows)
+    verdict.write_table(counts_table(table, "{:.1f} s", "call"))
     faulty = [row for row in rows if row["faults"]]
     for row in faulty:
-        print(", ".join(row["faults"]), "|", row["line"], "|", row["told"] or row["warned"] or row["status"])
+        print(", ".join(row["faults"]), "|", row["line"], "|", row["message"] or row["warned"] or row["status"])
     verdict.check(len(blocks) == number, f"{len(blocks)} of {number} blocks ended")
     for column in FAULTS:
         verdict.check(table["all"][column] == 0, f"{table['all'][column]} of {len(rows)} calls {column}")
-    verdict.path(".md").write_text(counts_table(table, "{:.1f} s", "call"))
     verdict.end({"table": table, "faulty": faulty})
 
 

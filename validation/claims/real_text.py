@@ -1,72 +1,145 @@
-"""Real text: where does universality hold, and the theory of Gaussian tokens with the same covariance?
+"""On real text, training losses are as for Gaussian tokens of the same covariance; test errors are higher.
 
-Words of the docstrings of Python's standard library have vectors of d = 200 dimensions (`_corpus`), sentences are two
-neighbouring words, and α is samples over d. Compared are five kinds of tokens:
+Method: words of the docstrings of Python's standard library have vectors of d = 200 dimensions, samples are two
+neighbouring words, and α is the number of samples over d. Five kinds of tokens are compared:
 
 - text: the vectors as they are;
-- shuffled: the second token is that of another sentence, so that tokens are independent;
-- normed: every vector has the same norm, as layer normalisation gives them;
-- pairs: Gaussian sentences with the covariance of the text, within and between tokens;
+- shuffled: the second token comes from another sample, so that tokens are independent;
+- normed: every vector has the same norm, as after layer normalisation;
+- pairs: Gaussian samples with the covariance of the text, within and between tokens;
 - gaussian: Gaussian tokens with the covariances of the text, independent.
 
-Planted: outputs are those of the paper's teacher with drawn weights, and minima are sought from it, by message passing
-with default settings and by L-BFGS from the same start. Errors are of 2000 sentences held out. State evolution is that
-of `law_of` the sentences that are trained on.
+Word vectors: words are in the order of the text, files in the order of their names; tests and installed packages are
+left out, so that the corpus depends only on the version of Python; its checksum is stored. Vectors are the leading
+singular vectors of the positive pointwise mutual information within a few words, times the square roots of the singular
+values.
 
-Natural: the outputs are the vectors of the two words that follow, in text, normed, and Gaussian quadruples with the
-covariance of four words in a row. The layer has a softmax, or none, as the rows of a softmax add to 1 and words that
-follow are no means of those before. Minima are the best of four starts from the data alone. The law takes the weights
-of the fit for the teacher's. Test errors are told without what no attention reaches, as shares of the rest of outputs.
+Planted: outputs come from the paper's teacher with drawn weights, and minima are found from these weights by message
+passing with default settings and by L-BFGS. Errors are on 2000 held-out samples. State evolution uses `law_of` the
+training samples.
+
+Natural: the outputs are the vectors of the two following words, in text, normed, and Gaussian quadruples with the
+covariance of four words in a row. The layer has a softmax or none, as the rows of a softmax add to 1 and following
+words are no means of the words before. Minima are the best of four starts from the data. `law_of` takes the weights of
+the fit for the teacher's. Test errors exclude the part of the outputs that no attention reaches, and are fractions of
+the other part.
 
 Criterion: all runs reach a critical point. On Gaussian tokens the predicted training loss is within 10 % of the mean
-over seeds. Training losses of text are those of Gaussian pairs of the same covariance within 3 standard errors, as
-universality says; test errors at the largest α are higher by more than 3. `law_of` tells this: no departure of Gaussian
-tokens is strong, and norms are in text.
+over seeds. Training losses of text equal the losses of Gaussian pairs within 3 standard errors, as universality states;
+test errors at the largest α are higher by more than 3. `law_of` reports this: no departure of Gaussian tokens is
+strong, and the departure of norms in text is. (Page "When predictions apply" of the manual.)
+
+Running time with --quick: about 70 s on one core, after compilation.
 """
 
+import ast
+import hashlib
+import re
+import sys
+import sysconfig
+from collections import Counter
+from functools import cache
 from itertools import product
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.linalg import svds
 
 import gamp_attention as ga
 from gamp_attention.data.layer import Layer, Units
 from gamp_attention.experiments.figures import figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.trials import run_trials
-from validation.claims._corpus import corpus
+from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table, mean_and_error
+
+LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "turtledemo"}
+WINDOW, LEAST = 5, 5  # number of words on either side; minimum count of a word
+
+
+class Corpus(NamedTuple):
+    """Words of a text as indices, and vectors of the words."""
+
+    text: np.ndarray  # (T,) indices of the words in the vocabulary
+    vectors: np.ndarray  # (V, d) vectors, centred and of mean square σ² over the text
+    about: dict
+
+
+def read_docstrings():
+    """Yield the docstrings of the standard library, in order."""
+    root = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(root.rglob("*.py"), key=lambda path: path.relative_to(root).as_posix()):
+        if LEFT_OUT & set(path.relative_to(root).parts):
+            continue
+        try:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+        except (SyntaxError, UnicodeDecodeError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield ast.get_docstring(node) or ""
+
+
+@cache
+def build_corpus(d, sigma):
+    """Return the corpus with vectors of d dimensions."""
+    words = [word for text in read_docstrings() for word in re.findall("[a-z]+", text.lower())]
+    counts = Counter(words)
+    vocabulary = sorted((word for word in counts if counts[word] >= LEAST), key=lambda word: (-counts[word], word))
+    number = {word: k for k, word in enumerate(vocabulary)}
+    text = np.array([number[word] for word in words if word in number])
+    V = len(vocabulary)
+    pairs = [(text[:-k], text[k:]) for k in range(1, WINDOW + 1)]
+    rows, columns = (np.concatenate(each) for each in zip(*pairs, strict=True))
+    counted = coo_matrix((np.ones(len(rows)), (rows, columns)), shape=(V, V)).tocsr()
+    counted = (counted + counted.T).tocoo()
+    margin = np.asarray(counted.sum(axis=0)).ravel()
+    information = np.log(counted.data * margin.sum() / (margin[counted.row] * margin[counted.col]))
+    positive = coo_matrix((np.maximum(information, 0), (counted.row, counted.col)), shape=(V, V)).tocsr()
+    U, size, _ = svds(positive, k=d, v0=np.ones(V), solver="arpack")
+    vectors = U * np.sqrt(size)
+    vectors = vectors - vectors[text].mean(axis=0)
+    vectors *= sigma / np.sqrt(np.mean(vectors[text] ** 2))
+    about = {
+        "words": len(words), "vocabulary": V, "text": len(text), "python": sys.version.split()[0],
+        "sha256": hashlib.sha256(" ".join(words).encode()).hexdigest()[:16],
+    }  # fmt: skip
+    return Corpus(text, vectors, about)
+
 
 KINDS = ("text", "shuffled", "normed", "pairs", "gaussian")
 ALPHAS, SEEDS, D, HELD_OUT = (0.75, 1.5, 3.0), 8, 200, 2000
 NATURAL = {"kinds": ("text", "normed", "pairs"), "cases": ((True, 3.0), (False, 0.3), (False, 3.0)), "seeds": 2}
 NATURAL_ALPHA, STARTS = 8.0, 4
 SIGMA, LAM, NEAR, ERRORS = 0.5, 0.01, 0.1, 3.0
-SAME = 1e-6  # relative, of losses of one minimum
+SAME = 1e-6  # relative difference of losses in one minimum, at most
 TEACHER = ga.SoftmaxTeacher(0.3, np.array([[0.6, 0.4], [0.4, 0.6]]))
 
 
-def words_in_a_row(kind, d, n, length, rng):
-    """Vectors (n, length, d) of sentences of one kind."""
-    text, vectors, _ = corpus(d, SIGMA)
+def draw_samples(kind, d, n, length, rng):
+    """Return vectors (n, length, d) of samples of one kind."""
+    text, vectors, _ = build_corpus(d, SIGMA)
     if kind == "normed":
         vectors = vectors * (SIGMA * np.sqrt(d) / np.linalg.norm(vectors, axis=1, keepdims=True))
         vectors = vectors - vectors[text].mean(axis=0)
     rows = np.stack([text[k : len(text) - length + k] for k in range(length)], axis=1)
     if kind in ("pairs", "gaussian"):
-        return surrogates(kind, d, n, length, rng)
+        return draw_gaussian(kind, d, n, length, rng)
     chosen = rng.permutation(len(rows) // length)[:n] * length
-    found = vectors[rows[chosen]]
+    sentences = vectors[rows[chosen]]
     if kind == "shuffled":
-        found[:, 1] = found[rng.permutation(n), 1]
-    return found
+        sentences[:, 1] = sentences[rng.permutation(n), 1]
+    return sentences
 
 
 _ROOTS = {}
 
 
-def surrogates(kind, d, n, length, rng):
-    """Gaussian sentences with the covariance of the text."""
+def draw_gaussian(kind, d, n, length, rng):
+    """Return Gaussian samples with the covariance of the text."""
     if (kind, d, length) not in _ROOTS:
-        text, vectors, _ = corpus(d, SIGMA)
+        text, vectors, _ = build_corpus(d, SIGMA)
         flat = np.concatenate([vectors[text[k : len(text) - length + k]] for k in range(length)], axis=1)
         covariance = np.cov(flat.T)
         if kind == "gaussian":
@@ -78,24 +151,24 @@ def surrogates(kind, d, n, length, rng):
     return (rng.standard_normal((n, length * d)) @ root.T).reshape(n, length, d)
 
 
-def positions(d):
-    """p_1 = −p_2 = 1_d/√d."""
+def build_positions(d):
+    """Return the positions p_1 = −p_2 = 1_d/√d."""
     return np.outer([1.0, -1.0], np.full(d, d**-0.5))
 
 
-def field_overlaps(x, Q, weights):
-    """q and θ from the fields of sentences held out, averaged over tokens."""
+def compute_overlaps(x, Q, weights):
+    """Return q and θ from the fields of held-out samples, averaged over tokens."""
     z, u = (np.asarray(x @ W)[:, :, 0] / np.sqrt(len(W)) for W in (Q, weights))
     q, theta = (np.mean([np.cov(z[:, l], each[:, l])[0, 1] for l in range(2)]) for each in (z, u))
     return {"q": float(q), "theta": float(abs(theta))}
 
 
-def planted(kind, alpha, d, seed):
-    """Message passing, L-BFGS and state evolution on sentences with a planted teacher."""
+def run_planted(kind, alpha, d, seed):
+    """Return message passing, L-BFGS and state evolution on samples with a planted teacher."""
     rng = np.random.default_rng([d, seed, 31])
     n, weights = round(alpha * d), rng.standard_normal((d, 1))
-    x = words_in_a_row(kind, d, n + HELD_OUT, 2, rng)
-    y, p = TEACHER(x @ weights / np.sqrt(d)) @ x, positions(d)
+    x = draw_samples(kind, d, n + HELD_OUT, 2, rng)
+    y, p = TEACHER(x @ weights / np.sqrt(d)) @ x, build_positions(d)
     data = ga.Dataset(x[:n], y[:n], p, lam=LAM)
     gamp, descent = ga.run_gamp(data, weights), ga.minimize_risk(data, weights, method="lbfgs")
     test = Layer(data.student, gamp.Q, p, Units.raw(d)).errors(x[n:], y[n:]).mean()
@@ -107,24 +180,25 @@ def planted(kind, alpha, d, seed):
     return {
         "converged": bool(gamp.converged), "by_itself": gamp.message_passing.value == "converged",
         "n_iter": gamp.n_iter, "train": gamp.train_loss, "descent": descent.train_loss, "test": float(test),
-        **field_overlaps(x[n:], gamp.Q, weights), "names": names, "departures": departures, "strong": list(law.strong),
+        **compute_overlaps(x[n:], gamp.Q, weights), "names": names, "departures": departures,
+        "strong": list(law.strong),
         "predicted": {"train": se.train_loss, "test": se.test_error, "q": float(ends["q"]),
                       "theta": float(abs(ends["theta"])), "status": se.status.value},
     }  # fmt: skip
 
 
-def natural(kind, softmax, alpha, lam, d, seed):
-    """The best of several fits to the two words that follow, beside a linear layer, and what its law predicts."""
+def run_natural(kind, softmax, alpha, lam, d, seed):
+    """Return the best of several fits to the two following words, a linear layer, and the prediction."""
     rng = np.random.default_rng([d, seed, 32])
     n = round(alpha * d)
-    words = words_in_a_row(kind, d, n + HELD_OUT, 4, rng)
-    x, y, p = words[:, :2], words[:, 2:], positions(d)
+    words = draw_samples(kind, d, n + HELD_OUT, 4, rng)
+    x, y, p = words[:, :2], words[:, 2:], build_positions(d)
     data = ga.Dataset(x[:n], y[:n], p, lam=lam, student=ga.DotProductAttention(softmax=softmax))
     gamp = ga.run_gamp(data, "spectral", n_starts=STARTS)
     linear = ga.fit_linear_baseline(data).weights
     law = ga.law_of(data, gamp.Q)
     se = ga.solve_state_evolution(law, alpha, rtol=1e-2, max_work=3e5, stability=False)
-    left = outside(x[n:], y[n:])
+    left = project_out(x[n:], y[n:])
     beyond, inside = float(np.mean(left**2)), float(np.mean((y[n:] - left) ** 2))
     test = Layer(data.student, gamp.Q, p, Units.raw(d)).errors(x[n:], y[n:]).mean()
     return {
@@ -135,26 +209,20 @@ def natural(kind, softmax, alpha, lam, d, seed):
     }  # fmt: skip
 
 
-def outside(x, y):
-    """The part of outputs outside of the span of their tokens."""
+def project_out(x, y):
+    """Return the part of outputs outside the span of their tokens."""
     products = np.linalg.pinv(x @ x.transpose(0, 2, 1), rcond=1e-10, hermitian=True)
     return y - (y @ x.transpose(0, 2, 1)) @ products @ x
 
 
-def mean_error(values):
-    values = np.asarray(values, dtype=float)
-    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.nan
-
-
-def planted_table(rows):
-    """Means over seeds for each kind and α."""
+def format_planted(rows):
+    """Return a table of means over seeds for each kind and α, and the means."""
     names = ("train", "test", "q", "theta")
     scale = {"train": 1e3, "test": 1e3, "q": 1.0, "theta": 1.0}
-    heads = ["tokens", "α", "runs", "by themselves", "below, at, above L-BFGS"]
+    heads = ["tokens", "α", "runs", "without settling", "below, at, above L-BFGS"]
     for word in ("10³ ε_t", "10³ ε_g", "q", "θ"):
         heads += [word, "predicted"]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    told = []
+    lines, summaries = [], []
     for kind, alpha in product(KINDS, sorted({row["alpha"] for row in rows})):
         mine = [row for row in rows if (row["kind"], row["alpha"]) == (kind, alpha)]
         above = np.array([row["train"] / row["descent"] - 1 for row in mine])
@@ -163,58 +231,58 @@ def planted_table(rows):
         known = [row for row in mine if np.isfinite(row["predicted"]["train"])]  # a branch may be lost
         each = {"kind": kind, "alpha": alpha}
         for name in names:
-            found, theory = (mean_error([scale[name] * row[name] for row in part])
+            measured, theory = (mean_and_error([scale[name] * row[name] for row in part])
                              for part in (mine, [row["predicted"] for row in known]))  # fmt: skip
-            ratio = mean_error([row[name] / row["predicted"][name] for row in known])
-            cells += [plus_minus(*found), plus_minus(*theory)]
-            each[name] = {"found": found, "predicted": theory, "ratio": ratio}
-        told.append(each)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n", told
+            ratio = mean_and_error([row[name] / row["predicted"][name] for row in known])
+            cells += [plus_minus(*measured), plus_minus(*theory)]
+            each[name] = {"found": measured, "predicted": theory, "ratio": ratio}
+        summaries.append(each)
+        lines.append(cells)
+    return markdown_table(heads, lines), summaries
 
 
-def departures_table(rows):
-    """What the law of the largest samples says of each kind."""
+def format_departures(rows):
+    """Return a table of the departures at the largest α for each kind."""
     most = max(row["alpha"] for row in rows)
     names = rows[0]["names"]
-    lines = ["| departure | " + " | ".join(KINDS) + " |", "|" + "---|" * (len(KINDS) + 1)]
+    lines = []
     for name in names:
         cells = []
         for kind in KINDS:
-            found = [row["departures"][name] for row in rows if (row["kind"], row["alpha"]) == (kind, most)]
-            strong = {each[2] for each in found}
+            departures = [row["departures"][name] for row in rows if (row["kind"], row["alpha"]) == (kind, most)]
+            strong = {each[2] for each in departures}
             word = "strong" if "strong" in strong else "mild" if "mild" in strong else ""
-            cells.append(f"{plus_minus(*mean_error([each[0] for each in found]))} {word}".strip())
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+            cells.append(f"{plus_minus(*mean_and_error([each[0] for each in departures]))} {word}".strip())
+        lines.append([name, *cells])
+    return markdown_table(["departure", *KINDS], lines)
 
 
-def natural_table(rows):
-    """Test errors within the span of the tokens, as shares of the mean square of the outputs there."""
+def format_natural(rows):
+    """Return test errors within the span of the tokens, as fractions of the mean square of the outputs there."""
     heads = ["tokens", "softmax", "λ", "‖Q‖²/d", "fit", "predicted", "how state evolution ends", "linear layer"]
-    heads += ["score noise", "share of outputs within reach"]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    heads += ["score noise", "fraction of outputs within reach"]
+    lines = []
     for softmax, kind, lam in sorted({(row["softmax"], row["kind"], row["lam"]) for row in rows}):
         mine = [row for row in rows if (row["softmax"], row["kind"], row["lam"]) == (softmax, kind, lam)]
-        fit, linear = (mean_error([row[name] / row["inside"] for row in mine]) for name in ("test", "linear"))
+        fit, linear = (mean_and_error([row[name] / row["inside"] for row in mine]) for name in ("test", "linear"))
         known = [row["predicted"] / row["inside"] for row in mine if row["status"] in ("converged", "inaccurate")]
-        predicted = plus_minus(*mean_error(known)) if known else "–"
+        predicted = plus_minus(*mean_and_error(known)) if known else "–"
         ends = ", ".join(sorted({row["status"] for row in mine}))
-        size, noise = (mean_error([row[name] for row in mine]) for name in ("size", "noise"))
-        reach = mean_error([row["inside"] / (row["inside"] + row["beyond"]) for row in mine])
+        size, noise = (mean_and_error([row[name] for row in mine]) for name in ("size", "noise"))
+        reach = mean_and_error([row["inside"] / (row["inside"] + row["beyond"]) for row in mine])
         cells = [kind, "yes" if softmax else "no", f"{lam:g}", plus_minus(*size), plus_minus(*fit), predicted, ends]
-        lines.append("| " + " | ".join([*cells, *(plus_minus(*each) for each in (linear, noise, reach))]) + " |")
-    return "\n".join(lines) + "\n"
+        lines.append([*cells, *(plus_minus(*each) for each in (linear, noise, reach))])
+    return markdown_table(heads, lines)
 
 
-def draw(told, path):
-    """Errors against α, found and predicted, for each kind."""
+def draw(summaries, path):
+    """Draw measured and predicted errors against α, for each kind."""
     with figure(path, 1, 3, (11, 3.4)) as axes:
         for axis, (name, label) in zip(
             axes.ravel(), (("train", "10³ ε_t"), ("test", "10³ ε_g"), ("q", "q")), strict=True
         ):
             for number, kind in enumerate(KINDS):
-                mine = [each for each in told if each["kind"] == kind]
+                mine = [each for each in summaries if each["kind"] == kind]
                 alphas = np.array([each["alpha"] for each in mine]) * (1 + 0.02 * (number - 2))
                 mean, error = np.array([each[name]["found"] for each in mine]).T
                 axis.errorbar(alphas, mean, error, fmt="o", ms=4, color=f"C{number}", capsize=2, label=kind)
@@ -225,9 +293,9 @@ def draw(told, path):
         axes.ravel()[2].legend(frameon=False, fontsize=7)
 
 
-def judge(verdict, rows, told, quick):
-    """The checks of the planted task."""
-    of = {(each["kind"], each["alpha"]): each for each in told}
+def check_criterion(verdict, rows, summaries, quick):
+    """Check the criterion of the planted task."""
+    of = {(each["kind"], each["alpha"]): each for each in summaries}
     alphas = sorted({alpha for _, alpha in of})
     for alpha in alphas:
         ratio, error = of["gaussian", alpha]["train"]["ratio"]
@@ -248,8 +316,8 @@ def judge(verdict, rows, told, quick):
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict, quick = Verdict("real_text", found), found.quick
+    args = options(__doc__, workers=True)
+    verdict, quick = Verdict("real_text", args), args.quick
     d, alphas, seeds = (60, (2.0,), 2) if quick else (D, ALPHAS, SEEDS)
     asked = [{"kind": k, "alpha": a, "d": d, "seed": s} for k, a, s in product(KINDS, alphas, range(seeds))]
     plan = NATURAL | ({"kinds": ("text",), "cases": ((True, 3.0),), "seeds": 1} if quick else {})
@@ -257,21 +325,20 @@ def main():
         {"kind": kind, "softmax": softmax, "alpha": NATURAL_ALPHA, "lam": lam, "d": d, "seed": seed}
         for kind, (softmax, lam), seed in product(plan["kinds"], plan["cases"], range(plan["seeds"]))
     ]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, "real_text_planted"), planted, asked, executor)
-        others = run_trials(folder(found, "real_text_natural"), natural, wanted, executor)
+    with pool(args) as executor:
+        rows = run_trials(folder(args, "real_text_planted"), run_planted, asked, executor)
+        others = run_trials(folder(args, "real_text_natural"), run_natural, wanted, executor)
     verdict.check(len(rows) == len(asked) and len(others) == len(wanted), "all trials ended")
     solved = [row["converged"] for row in rows + others]
     verdict.check(all(solved), f"{sum(solved)} of {len(solved)} runs reach a critical point")
-    table, told = planted_table(rows)
-    judge(verdict, rows, told, quick)
-    parts = {"planted": table, "departures": departures_table(rows), "natural": natural_table(others)}
+    table, summaries = format_planted(rows)
+    check_criterion(verdict, rows, summaries, quick)
+    parts = {"planted": table, "departures": format_departures(rows), "natural": format_natural(others)}
     for name, text in parts.items():
-        print(text)
-        verdict.path(f"_{name}.md").write_text(text)
+        verdict.write_table(text, f"_{name}.md")
     if not quick:
-        draw(told, verdict.path(".png"))
-    verdict.end({"about": corpus(d, SIGMA).about, "told": told, "rows": rows, "natural": others})
+        draw(summaries, verdict.path(".png"))
+    verdict.end({"about": build_corpus(d, SIGMA).about, "told": summaries, "rows": rows, "natural": others})
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Which fixed point finite-d minima follow on the positional branch: Stein's V̂ or the averaged derivative's.
+"""Minima at finite d on the positional branch are nearer to the derivative's fixed point than to Stein's in V.
 
-The proximal map jumps there, so the two forms of V̂ differ by the jump mass. GAMP is run to zero gradient at several
-d, α and for both risks, and its minima are compared with the two predictions. Every run is stored as it ends.
+Method: the proximal map jumps on this branch, so the two forms of V̂ differ by the jump mass. GAMP runs to zero
+gradient at several d, α and for both risks, and its minima are compared with both predictions. Every run is stored when
+it ends.
 
 Criterion: all runs reach a gradient norm of 1e-8. Extrapolated to d = ∞, V of the minima is nearer to the derivative's
-than to Stein's, from which it differs by more than three standard errors. Which of the two q, m and ε_t follow, and
-how the gap grows with the jump mass, is reported with errors.
+than to Stein's fixed point, from which it differs by more than three standard errors. The deviations of q, m and ε_t
+from both, and the gap against the jump mass, are reported with errors. (State evolution page of the manual.)
 """
 
 from functools import partial
@@ -15,17 +16,18 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
-from validation._tools.parts import kept_rows
 from validation._tools.report import Verdict, options
+from validation._tools.resumable import complete_rows
+from validation._tools.tables import extrapolate
 
 ALPHAS = (1.0, 1.5, 2.0)  # at α = 3 most runs leave for the semantic branch
-SEEDS = {1000: 16, 2000: 8, 8000: 6, 4000: 8}  # the largest d at α = 1.5 alone
-ON_BRANCH = 0.1  # of |m_1|, at least, at a minimum that belongs to the positional branch
+SEEDS = {1000: 16, 2000: 8, 8000: 6, 4000: 8}  # instances by d; the largest d only at α = 1.5
+ON_BRANCH = 0.1  # |m_1| of a minimum on the positional branch, at least
 KEYS = ("q", "m", "V", "train_loss")
 
 
-def cells(quick):
-    """Every run."""
+def list_cells(quick):
+    """Yield d, α and seed of every run."""
     sizes = {200: 6, 400: 6} if quick else SEEDS
     for d, seeds in sizes.items():
         for alpha in (1.5,) if d == 8000 or quick else ALPHAS:
@@ -48,13 +50,13 @@ def run_cell(d, alpha, seed):
     return rows
 
 
-def collect(found, path):
-    """Rows of all cells, those stored before and those missing."""
-    plan = {cell: partial(run_cell, *cell) for cell in cells(found.quick)}
-    return kept_rows(path, plan, itemgetter("d", "alpha", "seed"), "runs")
+def collect(args, path):
+    """Return the rows of all cells, stored or computed now."""
+    plan = {cell: partial(run_cell, *cell) for cell in list_cells(args.quick)}
+    return complete_rows(path, plan, itemgetter("d", "alpha", "seed"), "runs")
 
 
-def predictions(quick):
+def compute_predictions(quick):
     table = {}
     for alpha in (1.5,) if quick else ALPHAS:
         for response in ("stein", "derivative"):
@@ -68,17 +70,10 @@ def predictions(quick):
     return table
 
 
-def limit(sizes, means, errors):
-    """Intercept at d = ∞ of a weighted straight line in 1/d, and its standard error."""
-    design = np.stack([np.ones(len(sizes)), 1 / np.asarray(sizes, dtype=float)], axis=1) / np.asarray(errors)[:, None]
-    covariance = np.linalg.inv(design.T @ design)
-    return float((covariance @ design.T @ (np.asarray(means) / errors))[0]), float(np.sqrt(covariance[0, 0]))
-
-
 def main():
-    found = options(__doc__)
-    verdict = Verdict("rs_validity", found)
-    rows, table = collect(found, verdict.path("_runs.jsonl")), predictions(found.quick)
+    args = options(__doc__)
+    verdict = Verdict("rs_validity", args)
+    rows, table = collect(args, verdict.path("_runs.jsonl")), compute_predictions(args.quick)
     reached = [row for row in rows if row["gradient_norm"] <= 1e-8]
     verdict.check(len(reached) == len(rows), f"{len(reached)} of {len(rows)} runs end at gradient norm <= 1e-8")
     reached = [row for row in reached if row["m"] > ON_BRANCH]
@@ -95,28 +90,28 @@ def main():
                     sizes.append(d)
                     means.append(np.mean(values))
                     errors.append(np.std(values, ddof=1) / np.sqrt(len(values)))
-                at_infinity, error = limit(sizes, means, errors)
+                at_infinity, error = extrapolate(sizes, means, errors)
                 share = (at_infinity - derivative[key]) / (stein[key] - derivative[key])
                 share_error = error / abs(stein[key] - derivative[key])
                 print(
                     f"{risk:<11}{key:<11}"
                     + " ".join(f"{m:.6g}±{e:.1g}" for m, e in zip(means, errors, strict=True))
                     + f" → {at_infinity:.6g}±{error:.1g}; Stein {stein[key]:.6g}, derivative {derivative[key]:.6g}; "
-                    f"share of the way to Stein {share:.2f}±{share_error:.2f}"
+                    f"fraction of the way to Stein {share:.2f}±{share_error:.2f}"
                 )
                 numbers[f"{alpha} {risk} {key}"] = {
                     "d": sizes, "mean": means, "error": errors, "limit": (at_infinity, error),
                     "stein": stein[key], "derivative": derivative[key], "share": (share, share_error),
                 }  # fmt: skip
                 summary.append((alpha, risk, key, stein["jump_share"], at_infinity, error, stein[key], derivative[key]))
-    if not found.quick:
-        judge(verdict, summary)
+    if not args.quick:
+        check_criterion(verdict, summary)
     draw(verdict, numbers, sorted({row["alpha"] for row in rows}))
     verdict.end({"numbers": numbers, "predictions": {f"{a} {v}": t for (a, v), t in table.items()}})
 
 
-def judge(verdict, summary):
-    """What the data support."""
+def check_criterion(verdict, summary):
+    """Check the criterion and print the deviations from both fixed points."""
     print()
     for alpha, risk, key, _, value, error, stein, derivative in summary:
         if key == "V" and abs(stein - derivative) > 6 * error:
@@ -152,14 +147,14 @@ def draw(verdict, numbers, alphas):
         for row, key in zip(grid, KEYS, strict=True):
             for axis, alpha in zip(row, alphas, strict=True):
                 for risk, marker in (("asymptotic", "o"), ("exact", "s")):
-                    found = numbers[f"{alpha} {risk} {key}"]
-                    x = 1e3 / np.asarray(found["d"], dtype=float)
+                    entry = numbers[f"{alpha} {risk} {key}"]
+                    x = 1e3 / np.asarray(entry["d"], dtype=float)
                     axis.errorbar(
-                        x, found["mean"], 2 * np.asarray(found["error"]), fmt=marker, ms=4, label=f"GAMP, {risk} risk",
+                        x, entry["mean"], 2 * np.asarray(entry["error"]), fmt=marker, ms=4, label=f"GAMP, {risk} risk",
                         color=COLOURS["positional"], mfc="none" if risk == "exact" else None,
                     )  # fmt: skip
-                axis.axhline(found["stein"], color=DARK, label="Stein")
-                axis.axhline(found["derivative"], color=DARK, ls="--", label="derivative")
+                axis.axhline(entry["stein"], color=DARK, label="Stein")
+                axis.axhline(entry["derivative"], color=DARK, ls="--", label="derivative")
                 axis.set(title=f"{key}, α = {alpha}", xlabel="1000/d")
                 axis.set_xlim(left=0)
         grid[0, 0].legend(fontsize=7)

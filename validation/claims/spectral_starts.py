@@ -1,16 +1,17 @@
-"""Where spectral starts have overlap with the teacher: the theory for d → ∞ against eigenvectors at finite d.
+"""Spectral starts have the overlap with the teacher that the theory for d → ∞ predicts.
 
-On the paper's model with ω = .2 and σ = .8, for the weights that fit single samples, for the Hessian at zero, and for
-the posterior weights that know the teacher's map, without and with noise on the scores, at sample complexities on both
-sides of the threshold at which an eigenvalue leaves the bulk; for posterior weights that is weak recovery. At finite d
-the lowest eigenvectors are computed on sampled data, as many as theory has outside the bulk (one where there is none),
-and the squared projections of the teacher's and the positions' directions on their span are averaged over instances.
+Method: on the paper's model with ω = .2 and σ = .8, for the weights that fit single samples, for the Hessian at zero,
+and for the posterior weights that use the teacher's map, without and with noise on the scores, at sample complexities
+on both sides of the threshold at which an eigenvalue leaves the bulk; for posterior weights this is weak recovery. At
+finite d the lowest eigenvectors are computed on sampled data, in the number that the theory has outside the bulk (one
+if there is none), and the squared projections of the teacher's and the positions' directions on their span are averaged
+over instances.
 
-Criterion: above the threshold, eigenvalues and squared projections, taken to d → ∞ linearly in 1/d, are within four
-standard errors of the theory, its own errors included. Below it, squared projections at the largest d are less than
-0.05 and four standard errors, and the lowest eigenvalue, taken to d → ∞ linearly in the d^(−2/3) by which edges
-fluctuate, is at the edge of the bulk within 3 per cent and four standard errors. Complexities at which the strength is
-within a quarter of 1 are drawn, but not judged: there finite d is neither.
+Criterion: above the threshold, eigenvalues and squared projections, extrapolated linearly in 1/d, are within four
+standard errors of the theory, whose errors are included. Below it, squared projections at the largest d are less
+than 0.05 and four standard errors, and the lowest eigenvalue, extrapolated linearly in d^(−2/3), the fluctuation of
+edges, is at the edge of the bulk within 3 % and four standard errors. Complexities with a strength within a quarter of
+1 are drawn without a criterion, as finite d is neither above nor below. (Starts page of the manual.)
 """
 
 import numpy as np
@@ -19,53 +20,44 @@ import gamp_attention as ga
 from gamp_attention.denoisers.spectral_weights import WEIGHTS
 from gamp_attention.experiments.figures import DARK, figure
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
+from validation._tools.tables import extrapolate, markdown_table, mean_and_error
 
 ALPHAS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
 SIZES = {500: 48, 1000: 32, 2000: 16}
 QUICK_ALPHAS, QUICK_SIZES = (0.1, 1.5), {200: 12, 400: 8}
-CASES = {  # weights, more of the model, and other complexities
+CASES = {  # weights, further parameters of the model, and sample complexities
     "fitted": ("fitted", {}, ALPHAS),
     "hessian": ("hessian", {}, ALPHAS),
     "posterior": ("posterior", {}, (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)),
     "posterior, s = 0.3": ("posterior", {"noise": 0.3}, (0.2, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)),
 }
-FAR, ROOM, AT_EDGE = 0.25, 0.05, 0.03  # from strength 1; of squared projections; of the lowest eigenvalue, relative
-KEPT = 3  # eigenvectors of an instance
+FAR, MAX_PROJECTION, AT_EDGE = 0.25, 0.05, 0.03  # distance of the strength from 1; projection; relative eigenvalue
+KEPT = 3  # number of eigenvectors of an instance
 
 
-def model(noise):
-    """The problem of all trials."""
+def build_model(noise):
+    """Return the model of all trials."""
     return ga.paper_model(omega=0.2, sigma=0.8, score_noise=noise)
 
 
 def predict(weights, alpha, quick, noise=0.0):
-    """The theory's numbers."""
+    """Return the numbers of the theory."""
     size = {"n_points": 1024, "n_replicas": 3} if quick else {"n_points": 16384, "n_replicas": 6}
-    return ga.spectral_overlap(model(noise), alpha, weights, **size).to_dict()
+    return ga.spectral_overlap(build_model(noise), alpha, weights, **size).to_dict()
 
 
 def measure(weights, alpha, d, seed, noise=0.0):
-    """The lowest eigenvalues of one instance, and squared projections of directions on their eigenvectors."""
-    data = ga.sample(model(noise), d, alpha, seed)
-    found = ga.spectral_directions(data, k=KEPT, weights=weights)
+    """Return the lowest eigenvalues of one instance, and squared projections of directions on their eigenvectors."""
+    data = ga.sample(build_model(noise), d, alpha, seed)
+    directions_found = ga.spectral_directions(data, k=KEPT, weights=weights)
     directions = {"teacher": data.Q_star[:, 0], "positions": data.positions[0]}
-    shares = {name: ((found.vectors[:, :, 0] @ v) ** 2 / (v @ v)).tolist() for name, v in directions.items()}
-    return {"eigenvalues": found.eigenvalues.tolist(), **shares}
+    shares = {name: ((directions_found.vectors[:, :, 0] @ v) ** 2 / (v @ v)).tolist() for name, v in directions.items()}
+    return {"eigenvalues": directions_found.eigenvalues.tolist(), **shares}
 
 
-def at_infinity(sizes, rows, value, power):
-    """The intercept of a fit linear in d^−power to the means at each size, its standard error, and these means."""
-    means = {d: np.array([value(row) for row in rows if row["d"] == d]) for d in sizes}
-    table = {d: (v.mean(), v.std(ddof=1) / np.sqrt(len(v))) for d, v in means.items()}
-    design = np.array([[1.0, d**-power] for d in sizes]) / np.array([[max(e, 1e-12)] for _, e in table.values()])
-    covariance = np.linalg.inv(design.T @ design)
-    target = np.array([m / max(e, 1e-12) for m, e in table.values()])
-    return float((covariance @ design.T @ target)[0]), float(np.sqrt(covariance[0, 0])), table
-
-
-def judge(verdict, case, alpha, theory, rows, sizes):
-    """The checks at one complexity, and the numbers that are drawn."""
+def check_complexity(verdict, case, alpha, theory, rows, sizes):
+    """Check one sample complexity and return the numbers that are drawn."""
     k, strength = len(theory["eigenvalues"]), theory["strength"]
     lowest = max(k, 1)
     values = {
@@ -80,10 +72,12 @@ def judge(verdict, case, alpha, theory, rows, sizes):
             for name in ("teacher", "positions")
         },
     }
-    told, judged = {}, abs(strength - 1) > FAR
+    summary, judged = {}, abs(strength - 1) > FAR
     for name, value in values.items():
-        limit, error, table = at_infinity(sizes, rows, value, 1.0 if k else 2 / 3)
-        told[name] = {"limit": limit, "error": error, "theory": expected.get(name), "sizes": table}
+        table = {d: mean_and_error([value(row) for row in rows if row["d"] == d]) for d in sizes}
+        means, errors = np.transpose(list(table.values()))
+        limit, error = extrapolate(list(sizes), means, np.maximum(errors, 1e-12), 1.0 if k else 2 / 3)
+        summary[name] = {"limit": limit, "error": error, "theory": expected.get(name), "sizes": table}
         where = f"{case}, α = {alpha}: {name}"
         if not judged:
             continue
@@ -101,12 +95,12 @@ def judge(verdict, case, alpha, theory, rows, sizes):
             text = (
                 f"{where} has a squared projection of {last:.3f} at d = {max(sizes)}, {first:.3f} at d = {min(sizes)}"
             )
-            verdict.check(last <= ROOM + 4 * spread, text)
-    return told
+            verdict.check(last <= MAX_PROJECTION + 4 * spread, text)
+    return summary
 
 
 def draw(path, table, sizes):
-    """Squared projections against α: theory as lines, instances as points."""
+    """Draw squared projections against α: theory as lines, instances as points."""
     with figure(path, 2, 2, (10, 8)) as axes:
         for axis, case in zip(axes.ravel(), CASES, strict=True):
             mine = [row for row in table if row["case"] == case]
@@ -130,32 +124,32 @@ def draw(path, table, sizes):
 
 
 def main():
-    found = options(__doc__, workers=True)
-    verdict = Verdict("spectral_starts", found)
-    sizes = QUICK_SIZES if found.quick else SIZES
+    args = options(__doc__, workers=True)
+    verdict = Verdict("spectral_starts", args)
+    sizes = QUICK_SIZES if args.quick else SIZES
     points, cases = [], []
     for case, (weights, more, alphas) in CASES.items():
-        for alpha in QUICK_ALPHAS if found.quick else alphas:
+        for alpha in QUICK_ALPHAS if args.quick else alphas:
             points.append({"weights": weights, "alpha": alpha} | more)
             cases.append(case)
     plan = [point | {"d": d, "seed": seed} for point in points for d, n in sizes.items() for seed in range(n)]
-    with pool(found) as executor:
+    with pool(args) as executor:
         theories = run_trials(
-            folder(found, f"{verdict.name}_theory"),
+            folder(args, f"{verdict.name}_theory"),
             predict,
-            [point | {"quick": found.quick} for point in points],
+            [point | {"quick": args.quick} for point in points],
             executor,
         )
-        rows = run_trials(folder(found, verdict.name), measure, plan, executor)
+        rows = run_trials(folder(args, verdict.name), measure, plan, executor)
     verdict.check(len(theories) == len(points) and len(rows) == len(plan), "all predictions and instances ended")
-    table, lines = [], ["| weights | α | strength | eigenvalues | theory | teacher | theory | positions | theory |"]
-    lines.append("|" + "---|" * 9)
+    table, lines = [], []
+    heads = ("weights", "α", "strength", "eigenvalues", "theory", "teacher", "theory", "positions", "theory")
     for case, point, theory in zip(cases, points, theories, strict=True):
         alpha = theory["alpha"]
         mine = [row for row in rows if point.items() <= row.items() and row.get("noise") == point.get("noise")]
-        told = judge(verdict, case, alpha, theory, mine, sizes)
-        table.append({"case": case, "alpha": alpha, "theory": theory, "told": told})
-        seen = [plus_minus(v["limit"], v["error"]) for name, v in told.items() if name.startswith("eigenvalue")]
+        summary = check_complexity(verdict, case, alpha, theory, mine, sizes)
+        table.append({"case": case, "alpha": alpha, "theory": theory, "told": summary})
+        seen = [plus_minus(v["limit"], v["error"]) for name, v in summary.items() if name.startswith("eigenvalue")]
         values = ", ".join(map(plus_minus, theory["eigenvalues"], theory["eigenvalues_error"]))
         cells = [
             case,
@@ -165,11 +159,9 @@ def main():
             values or f"edge {theory['edge']:.3f}",
         ]
         for name in ("teacher", "positions"):
-            cells += [plus_minus(told[name]["limit"], told[name]["error"]), plus_minus(*told[name]["theory"])]
-        lines.append("| " + " | ".join(cells) + " |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    verdict.path(".md").write_text(text)
+            cells += [plus_minus(summary[name]["limit"], summary[name]["error"]), plus_minus(*summary[name]["theory"])]
+        lines.append(cells)
+    verdict.write_table(markdown_table(heads, lines))
     draw(verdict.path(".png"), table, sizes)
     verdict.end({"table": table})
 

@@ -1,11 +1,12 @@
-"""GAMP's trajectories follow state evolution: mean deviation, its scaling with d, and the naive Onsager term's failure.
+"""GAMP's trajectories follow state evolution, with deviations like d^(−1/2); the naive Onsager term fails.
 
-Each instance is compared with the prediction for its own teacher (`Dataset.instance_model`), which removes the
-fluctuations that the teacher brings.
+Method: each instance is compared with the prediction for its own teacher (`Dataset.instance_model`), which removes the
+fluctuations of the teacher.
 
 Criterion: the mean over seeds differs from state evolution by at most 4 standard errors (of both) in q, m, θ at every
-iteration; in V too on the semantic branch, and on the positional one if A_t is taken from state evolution. The
-deviation of one instance falls like d^(−1/2). The naive Onsager term D = V g fails the same check.
+iteration; in V too on the semantic branch, and on the positional branch if A_t is taken from state evolution. The
+deviation of one instance falls like d^(−1/2). The naive Onsager term D = V g fails the same check. (Theory page of the
+manual.)
 """
 
 import numpy as np
@@ -18,7 +19,7 @@ from gamp_attention.gamp.step import averaged_memory, naive_memory
 from validation._tools.report import Verdict, options
 
 ALPHA, OMEGA = 1.5, 0.3
-# name: branch, damping, iterations, onsager, memory, overlaps that are checked
+# for each name the branch, damping, number of iterations, onsager, memory, and checked overlaps
 RUNS = {
     "semantic": ("semantic", 0.5, 20, "empirical", averaged_memory, ("q", "m", "theta", "V")),
     "undamped": ("semantic", 1.0, 4, "empirical", averaged_memory, ("q", "m", "theta", "V")),
@@ -36,27 +37,29 @@ RUNS = {
 }
 
 
-def follow(d, seeds, run):
-    """Deviations of GAMP from the prediction for its instance and the errors of these, each (seeds, T + 1)."""
+def compute_deviations(d, seeds, run):
+    """Return deviations of GAMP from the prediction for its instance, and their errors, each (seeds, T + 1)."""
     branch, damping, n_iter, onsager, memory, _ = run
-    model, found = ga.paper_model(OMEGA), []
+    model, deviations = ga.paper_model(OMEGA), []
     for seed in tqdm(range(seeds), desc=f"{branch} d={d}", disable=None, leave=False):
         data = ga.sample(model, d, ALPHA, np.random.default_rng([d, seed]))
-        found.append(
+        deviations.append(
             deviation(data, branch, "asymptotic", damping, n_iter, seed=1000 * d + seed, onsager=onsager, memory=memory)
         )
-    return {key: tuple(np.array([each[which][key] for each in found]) for which in (0, 1)) for key in found[0][0]}
+    return {
+        key: tuple(np.array([each[which][key] for each in deviations]) for which in (0, 1)) for key in deviations[0][0]
+    }
 
 
-def standard_errors(gaps, errors, scale):
-    """Largest |mean deviation over seeds| in standard errors, of GAMP and of the predictions."""
+def find_worst(gaps, errors, scale):
+    """Return the largest |mean deviation over seeds| in standard errors of GAMP and the predictions."""
     both = np.sqrt((gaps.var(axis=0, ddof=1) + (errors**2).mean(axis=0)) / len(gaps))
     known = both > 1e-9 * scale  # the start is exact
     return float((np.abs(gaps.mean(axis=0)) / np.where(known, both, np.inf)).max())
 
 
-def slope_and_error(sizes, samples):
-    """Slope of log median against log d, and its standard error by bootstrap over seeds."""
+def fit_slope(sizes, samples):
+    """Return the slope of log median against log d, and its standard error by bootstrap over seeds."""
     rng = np.random.default_rng(0)
 
     def fit(chosen):
@@ -67,9 +70,9 @@ def slope_and_error(sizes, samples):
 
 
 def main():
-    found = options(__doc__)
-    verdict = Verdict("trajectories", found)
-    sizes = {500: 10, 1000: 8} if found.quick else {500: 24, 1000: 24, 2000: 20, 4000: 16}
+    args = options(__doc__)
+    verdict = Verdict("trajectories", args)
+    sizes = {500: 10, 1000: 8} if args.quick else {500: 24, 1000: 24, 2000: 20, 4000: 16}
     numbers, curves = {}, {}
     for name, run in RUNS.items():
         branch, damping, n_iter, _, _, checked = run
@@ -78,9 +81,9 @@ def main():
         sizes_here = dict([list(sizes.items())[-1]]) if naive else sizes
         sizes_of_one, worst = [], {}
         for d, seeds in sizes_here.items():
-            both = follow(d, seeds, run)
+            both = compute_deviations(d, seeds, run)
             gaps = {key: values for key, (values, _) in both.items()}
-            worst |= {f"{key}, d={d}": standard_errors(*both[key], np.abs(predicted[key]).max()) for key in LABELS}
+            worst |= {f"{key}, d={d}": find_worst(*both[key], np.abs(predicted[key]).max()) for key in LABELS}
             curves |= {(name, d, key): (predicted[key], gaps[key]) for key in LABELS}
             main_overlap = "theta" if branch == "semantic" else "m"
             squares = [(gaps[key] / np.abs(predicted[key]).max()) ** 2 for key in ("q", main_overlap)]
@@ -96,10 +99,10 @@ def main():
             verdict.check(relevant > 4, f"{name}: the naive Onsager term fails the check, by {relevant:.0f}")
             continue
         verdict.check(relevant <= 4, f"{name}: {', '.join(checked)} within 4 standard errors")
-        slope, error = slope_and_error(list(sizes), sizes_of_one)
+        slope, error = fit_slope(list(sizes), sizes_of_one)
         numbers[name] |= {"slope": slope, "slope_error": error}
         verdict.check(
-            abs(slope + 0.5) <= 3 * error and (found.quick or error < 0.2),
+            abs(slope + 0.5) <= 3 * error and (args.quick or error < 0.2),
             f"{name}: one instance deviates (median) like d^({slope:.2f} ± {error:.2f}), expected -0.5",
         )
         if name == "positional":

@@ -1,9 +1,9 @@
-"""State evolution's values on the paper's model, and finite-d means that approach them.
+"""State evolution has the independently measured values on the paper's model, and finite-d means approach them.
 
-Criterion, at ω = .3 and α = 1.5: the fixed points are those that a prototype measured independently (below), within
-1.5e-3 relative, which is that prototype's own quadrature error. At the larger d, finite-d means of GAMP are within
-three standard errors of them; on the positional branch within 2 per cent more, as message passing with the derivative
-that exists almost everywhere leaves out the jump.
+Criterion, at ω = .3 and α = 1.5: the fixed points are the values that a prototype measured independently (below),
+within 1.5e-3 relative, the quadrature error of that prototype. At the larger d, finite-d means of GAMP are within three
+standard errors of them; on the positional branch within 2 % more, as message passing with the derivative that exists
+almost everywhere leaves out the jump.
 """
 
 import numpy as np
@@ -19,22 +19,22 @@ EXPECTED = {
     "semantic": {"q": 0.09396, "m": 0.0, "theta": 0.13455, "V": 16.02, "train_loss": 0.003054},
     "positional": {"q": 0.0494, "m": 0.2549, "theta": 0.0, "V": 13.58, "train_loss": 0.003297},
 }
-ROUNDED = {"q": 5e-5, "m": 5e-5, "theta": 5e-6, "V": 5e-3, "train_loss": 5e-7}  # last printed digit of the values
+ROUNDED = {"q": 5e-5, "m": 5e-5, "theta": 5e-6, "V": 5e-3, "train_loss": 5e-7}  # half of the last printed digit
 
 
 def main():
-    found = options(__doc__)
-    verdict = Verdict("values", found)
+    args = options(__doc__)
+    verdict = Verdict("values", args)
     model, numbers = ga.paper_model(0.3), {}
-    sizes = {200: 12, 400: 12} if found.quick else {500: 32, 1000: 24, 2000: 12, 4000: 6}
+    sizes = {200: 12, 400: 12} if args.quick else {500: 32, 1000: 24, 2000: 12, 4000: 6}
     for branch, expected in EXPECTED.items():
         se = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-4, stability=False)
         value = se.overlaps.scalars() | {"train_loss": se.train_loss}
         error = {k: abs(v) for k, v in se.overlaps_error.scalars().items()} | {"train_loss": se.train_loss_error}
         for key, target in expected.items():
-            room = 1.5e-3 * abs(target) + error[key] + ROUNDED[key]
+            slack = 1.5e-3 * abs(target) + error[key] + ROUNDED[key]
             verdict.check(
-                abs(value[key] - target) <= room,
+                abs(value[key] - target) <= slack,
                 f"{branch}: {key} = {value[key]:.6g} ± {error[key]:.1g}, expected {target}",
             )
         print(f"{branch}: ε_g = {se.test_error:.6f} ± {se.test_error_error:.1g}")

@@ -1,51 +1,61 @@
-"""When to stop training on noisy data: test error at the best stop, beside the best λ of training to the end.
+"""On noisy data, stopping in time beats the best λ of training to the end, as the theory predicts.
 
-Targets are y = (T[u] + s N)x. Training starts with weights that overlap with the teacher's by .5, about what spectral
-starts give, and ends at time 240. At every noise s and every α the theory of gradient descent predicts the test error
-at every step for several λ; noise's own share of it is taken off. Four ways to train are compared: to the end with the
-smallest λ; to the end with the best λ; stopped at the best step with the smallest λ; and both, the best step of all λ.
+Method: targets are y = (T[u] + s N)x. Training starts with weights that have an overlap of .5 with the teacher, about
+as spectral starts have, and ends at time 240. At every noise s and every α the theory of gradient descent predicts the
+test error at every step for several λ, without the contribution of the noise itself. Four ways to train are compared:
+to the end with the smallest λ; to the end with the best λ; stopped at the best step with the smallest λ; and the best
+step of all λ.
 
 At finite d the weights' overlap m with the positions is not zero, as for d → ∞, but of order d^(−1/2), and the
-gradient's own fluctuations add as much: where m = 0 is unstable it grows, by a factor that does not depend on d. So
-instances are compared with predictions that start with the m that leads to theirs at step 10; those for d → ∞ are told.
+fluctuations of the gradient add as much: if m = 0 is unstable, m grows by a factor that does not depend on d. So
+instances are compared with predictions whose initial m leads to the instance's m at step 10; predictions for d → ∞ are
+reported too.
 
-Criterion: at the points that are tried on instances at d = 1000, exact risk, test errors at the best step and at the
-end are, on average, within three standard errors of those predicted with their m and half of an instance's spread. At
-s = .3, α = 2, λ = .03, d = 500 to 4000, m at step 10 falls like d^(−1/2), and leads to m at the end as predicted.
-Where s is .3 or more the best λ at the end has a test error above that of the best stop with the smallest λ, at every
-α; stopping and λ together gain less than 5 % on stopping alone. At s = .1 training the smallest λ to the end costs
-less than 5 %. The table has test errors times 1000.
+Criterion: at the points that are run on instances at d = 1000, exact risk, test errors at the best step and at the end
+are, on average, within three standard errors and half of an instance's spread of the predictions with their m. At s =
+.3, α = 2, λ = .03, d = 500 to 4000, m at step 10 falls like d^(−1/2), and leads to m at the end as predicted. If s is
+.3 or more, the best λ at the end has a larger test error than the best stop with the smallest λ, at every α; stopping
+and λ together gain less than 5 % over stopping only. At s = .1 training the smallest λ to the end costs less than 5 %.
+The table has test errors times 1000. (Dynamics page of the manual.)
+
+Running time with --quick: about 50 s on one core, after compilation.
 """
+
+from itertools import product
 
 import numpy as np
 
 import gamp_attention as ga
 from gamp_attention._core.display import plain
 from gamp_attention.data.risk import sampled_test_error
+from gamp_attention.experiments.figures import DARK, GREY, figure
 from validation._tools import landscape as land
+from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
-from validation._tools.trials import run_trials
-from validation.claims._when_to_stop_picture import draw, excess
+from validation._tools.resumable import run_trials
+from validation._tools.tables import mean_and_error
 
-OMEGA, SIGMA, COSINE, LENGTH = 0.3, 0.5, 0.5, 0.3  # of the start: its overlap with the teacher, its size beside √d
-STEPS = [1.0] * 40 + [2.5] * 80  # small ones first, for the best time
+# model; overlap of the start with the teacher, and its norm in units of √d
+OMEGA, SIGMA, COSINE, LENGTH = 0.3, 0.5, 0.5, 0.3
+STEPS = [1.0] * 40 + [2.5] * 80  # small steps first, to resolve the best time
 TIMES = np.concatenate([[0.0], np.cumsum(STEPS)])
 NOISES, ALPHAS = (0.1, 0.2, 0.3, 0.45, 0.6), (1.0, 2.0, 3.0)
 LAMBDAS = (0.003, 0.01, 0.03, 0.05, 0.1)
 QUICK = {"noises": (0.1, 0.3), "alphas": (2.0,), "lambdas": (0.003, 0.03)}
 TRIED = ((0.1, 2.0, 0.003), (0.3, 1.0, 0.003), (0.3, 2.0, 0.003), (0.3, 2.0, 0.03), (0.6, 2.0, 0.003))  # s, α, λ
-FOLLOWED, SIZES = (0.3, 2.0, 0.03), {500: 10, 1000: 10, 2000: 8, 4000: 4}  # where and for which d m is looked at
+# point and values of d at which m is measured
+FOLLOWED, SIZES = (0.3, 2.0, 0.03), {500: 10, 1000: 10, 2000: 8, 4000: 4}
 QUICK_SIZES = {250: 4, 500: 4}
 PATHS, QUICK_PATHS = {"n_paths": 1024, "n_replicas": 4}, {"n_paths": 1024, "n_replicas": 2}
-LATE = {"n_paths": 4096, "n_replicas": 4}  # for the least noise: 1024 paths are 8 % off at the end
-EARLY, LADDER = 10, (0.0, 0.003, 0.01, 0.02, 0.04, 0.08)  # the step at which m is seen, and those of the start
-GAIN, CLEAR = 0.05, 0.3  # of the error; noise from which on stopping is needed
+LATE = {"n_paths": 4096, "n_replicas": 4}  # paths for the smallest noise: 1024 paths are 8 % off at the end
+EARLY, LADDER = 10, (0.0, 0.003, 0.01, 0.02, 0.04, 0.08)  # step at which m is measured; values of m at the start
+GAIN, CLEAR = 0.05, 0.3  # relative gain of the error; smallest noise at which stopping must win
 
 
-def theory(noise, alpha, lam, m, n_paths, n_replicas):
-    """The predicted test error at every step, less that of the noise, and |m|, with the standard error of the former.
+def predict(noise, alpha, lam, m, n_paths, n_replicas):
+    """Return the predicted test error (without the noise's part), its standard error, and |m| at every step.
 
-    m is that of the start.
+    `m` is the overlap with the positions at the start.
     """
     model, one = ga.paper_model(OMEGA, sigma=SIGMA, lam=lam, score_noise=noise), np.ones((2, 1, 1))
     square = SIGMA**2 * LENGTH
@@ -59,21 +69,21 @@ def theory(noise, alpha, lam, m, n_paths, n_replicas):
     }  # fmt: skip
 
 
-def instance(noise, alpha, lam, best, d, seed):
-    """Test errors, without noise's, of a descent on the layer at the step that theory says and at the end; and |m|."""
+def run_instance(noise, alpha, lam, best, d, seed):
+    """Return test errors without noise of a descent at the predicted best step and at the end, and |m|."""
     rng = np.random.default_rng([d, seed])
     data = ga.sample(ga.paper_model(OMEGA, sigma=SIGMA, lam=lam, score_noise=noise), d, alpha, seed)
-    clean = ga.sample(ga.paper_model(OMEGA, sigma=SIGMA, lam=lam), d, alpha, seed)  # of the same teacher
+    clean = ga.sample(ga.paper_model(OMEGA, sigma=SIGMA, lam=lam), d, alpha, seed)  # with the same teacher
     Q = LENGTH * (COSINE * data.Q_star + np.sqrt(1 - COSINE**2) * rng.standard_normal((d, 1)))
-    found = {}
+    row = {}
     for name, steps in (("stopped", best), ("ended", len(STEPS))):
         run = ga.minimize_risk(data, Q, "exact", "gd", lr=STEPS, max_iter=max(steps, 1), tol=0)
-        found[name] = sampled_test_error(clean, run.Q, n_samples=4000)[0]
-    return found | {"m_path": np.abs(run.history.scalars()["m"]).tolist()}
+        row[name] = sampled_test_error(clean, run.Q, n_samples=4000)[0]
+    return row | {"m_path": np.abs(run.history.scalars()["m"]).tolist()}
 
 
-def ways(rows):
-    """The four ways to train at one noise and α, from the predictions for all λ; each with its time and λ."""
+def compare_ways(rows):
+    """Return the four ways to train at one noise and α from the predictions for all λ, each with time and λ."""
     curves = {row["lam"]: np.array(row["test_error"]) for row in rows}
     small = min(curves)
     last = min(curves, key=lambda lam: curves[lam][-1])
@@ -89,66 +99,140 @@ def ways(rows):
     }
 
 
-def main():
-    found = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("when_to_stop", found)
-    if found.draw:
-        return draw(verdict.stored(), verdict.path(".png"))
-    where = folder(found, verdict.name)
-    noises, alphas, lambdas = QUICK.values() if found.quick else (NOISES, ALPHAS, LAMBDAS)
-    grid = [place(s, alpha, lam) for s in noises for alpha in alphas for lam in lambdas]
-    sizes = {s: QUICK_PATHS if found.quick else LATE if s == min(noises) else PATHS for s in noises}
-    with pool(found) as executor:
-        told = run_trials(
-            where / "theory", theory, [each | {"m": 0.0} | sizes[each["noise"]] for each in grid], executor
+SHOWN = (0.3, 2.0)  # s and α of the drawn curves
+WAYS = {  # colours (Okabe and Ito) and line styles
+    "smallest λ, to the end": ("#999999", "--"), "best λ, to the end": ("#D55E00", "-"),
+    "smallest λ, stopped": ("#0072B2", "-"), "best λ, stopped": ("#009E73", ":"),
+}  # fmt: skip
+
+
+def compute_excess(ways):
+    """Return the relative excess of the best λ at the end over the smallest λ stopped in time."""
+    return ways["best λ, to the end"]["test_error"] / ways["smallest λ, stopped"]["test_error"] - 1
+
+
+def draw(numbers, path):
+    noises, alphas = (np.array(numbers[name]) for name in ("noises", "alphas"))
+    noise, alpha = (
+        values[np.abs(values - wanted).argmin()] for values, wanted in zip((noises, alphas), SHOWN, strict=True)
+    )
+    with figure(path, 2, 3, (13, 7.4)) as axes:
+        _draw_curves(axes[0, 0], numbers, noise, alpha)
+        _draw_ways(axes[0, 1], numbers, "noise", noises, lambda point: point["alpha"] == alpha)
+        axes[0, 1].set(xlabel="noise s", title=f"α = {alpha:g}")
+        _draw_ways(axes[0, 2], numbers, "alpha", alphas, lambda point: point["noise"] == noise)
+        axes[0, 2].set(xlabel="α = n/d", title=f"s = {noise:g}")
+        ways = {(point["noise"], point["alpha"]): point["ways"] for point in numbers["points"]}
+        maps = (
+            (
+                "best λ to the end: % above the best stop\nwith the smallest λ",
+                lambda w: 100 * compute_excess(w),
+                "{:+.0f}",
+            ),
+            ("time to stop with the smallest λ", lambda w: w["smallest λ, stopped"]["time"], "{:.0f}"),
+            ("best λ for training to the end", lambda w: w["best λ, to the end"]["lam"], "{:g}"),
         )
-        known = {place_of(row): row for row in told}
-        tried = [each for each in ([FOLLOWED] if found.quick else TRIED) if each in known]
-        steps = [place(*each) | {"m": m} | sizes[each[0]] for each in tried for m in LADDER]
-        rungs = run_trials(where / "theory", theory, steps, executor)
-        d, seeds, counts = (300, 3, QUICK_SIZES) if found.quick else (1000, 4, SIZES)
+        for axis, (title, value, words) in zip(axes[1], maps, strict=True):
+            _draw_map(axis, noises, alphas, np.array([[value(ways[s, a]) for s in noises] for a in alphas]), words)
+            axis.set(title=title, xlabel="noise s", ylabel="α = n/d")
+        draw_legend(axes[0, 1], columns=4)
+
+
+def _draw_curves(axis, numbers, noise, alpha):
+    times = np.array(numbers["times"])
+    mine = [row for row in numbers["told"] if (row["noise"], row["alpha"]) == (noise, alpha)]
+    for k, row in enumerate(mine):
+        colour = (0.1, 0.25 + 0.6 * k / max(len(mine) - 1, 1), 0.75 - 0.5 * k / max(len(mine) - 1, 1))
+        axis.plot(times[1:], row["test_error"][1:], color=colour, label=f"λ = {row['lam']:g}")
+        for point in numbers["tried"]:
+            if all(point[key] == row[key] for key in ("noise", "alpha", "lam")):
+                for name, step in (("stopped", point["best"]), ("ended", -1)):
+                    seen = point[name]
+                    axis.errorbar(times[step], seen["mean"], 2 * seen["error"], fmt="o", ms=4, color=colour)
+                    axis.plot(times[step], seen["own"], "x", ms=7, color=colour)
+    axis.set(xscale="log", xlabel="training time", title=f"s = {noise:g}, α = {alpha:g}")
+    axis.plot([], [], "o", ms=4, color=GREY, label=f"instances, d = {numbers['d']}")
+    axis.plot([], [], "x", ms=7, color=GREY, label="predicted with their m")
+    axis.set_ylabel("test error without the noise's own")
+    axis.legend(frameon=False, fontsize=8)
+
+
+def _draw_ways(axis, numbers, key, values, chosen):
+    points = sorted((point for point in numbers["points"] if chosen(point)), key=lambda point: point[key])
+    for name, (colour, style) in WAYS.items():
+        axis.plot(values, [point["ways"][name]["test_error"] for point in points], style, marker="o", ms=4,
+                  color=colour, label=name)  # fmt: skip
+    axis.set(yscale="log")
+
+
+def _draw_map(axis, noises, alphas, values, words):
+    axis.imshow(np.log(np.maximum(np.abs(values), 1e-3)), origin="lower", aspect="auto", cmap="Blues", alpha=0.6)
+    for i in range(len(alphas)):
+        for j in range(len(noises)):
+            axis.text(j, i, words.format(values[i, j]), ha="center", va="center", color=DARK)
+    axis.set_xticks(range(len(noises)), [f"{s:g}" for s in noises])
+    axis.set_yticks(range(len(alphas)), [f"{a:g}" for a in alphas])
+    axis.tick_params(color=GREY)
+
+
+def main():
+    args = options(__doc__, draw=True, workers=True)
+    verdict = Verdict("when_to_stop", args)
+    if args.draw:
+        return draw(verdict.stored(), verdict.path(".png"))
+    where = folder(args, verdict.name)
+    noises, alphas, lambdas = QUICK.values() if args.quick else (NOISES, ALPHAS, LAMBDAS)
+    grid = [build_place(s, alpha, lam) for s in noises for alpha in alphas for lam in lambdas]
+    sizes = {s: QUICK_PATHS if args.quick else LATE if s == min(noises) else PATHS for s in noises}
+    with pool(args) as executor:
+        predictions = run_trials(
+            where / "theory", predict, [each | {"m": 0.0} | sizes[each["noise"]] for each in grid], executor
+        )
+        known = {get_place(row): row for row in predictions}
+        tried = [each for each in ([FOLLOWED] if args.quick else TRIED) if each in known]
+        steps = [build_place(*each) | {"m": m} | sizes[each[0]] for each in tried for m in LADDER]
+        rungs = run_trials(where / "theory", predict, steps, executor)
+        d, seeds, counts = (300, 3, QUICK_SIZES) if args.quick else (1000, 4, SIZES)
         plan = {(each, d, seed): None for each in tried for seed in range(seeds)}
         plan |= {(FOLLOWED, n, seed): None for n, count in counts.items() for seed in range(count)}
         best = {each: int(np.argmin(known[each]["test_error"])) for each in tried}
-        calls = [place(*each) | {"best": best[each], "d": n, "seed": seed} for each, n, seed in plan]
-        rows = run_trials(where / "instances", instance, calls, executor)
-    ladders = {each: [row for row in rungs if place_of(row) == each] for each in tried}
-    rows = [row | {"own": predicted(ladders[place_of(row)], row["m_path"][EARLY])} for row in rows]
-    points = [
-        {"noise": s, "alpha": alpha, "ways": ways([row for row in told if (row["noise"], row["alpha"]) == (s, alpha)])}
-        for s in noises for alpha in alphas
-    ]  # fmt: skip
+        calls = [build_place(*each) | {"best": best[each], "d": n, "seed": seed} for each, n, seed in plan]
+        rows = run_trials(where / "instances", run_instance, calls, executor)
+    ladders = {each: [row for row in rungs if get_place(row) == each] for each in tried}
+    rows = [row | {"own": interpolate(ladders[get_place(row)], row["m_path"][EARLY])} for row in rows]
+    points = []
+    for s, alpha in product(noises, alphas):
+        mine = [row for row in predictions if (row["noise"], row["alpha"]) == (s, alpha)]
+        points.append({"noise": s, "alpha": alpha, "ways": compare_ways(mine)})
     seen = [
-        summarised(ladders[each], [row for row in rows if place_of(row) == each and row["d"] == d]) for each in tried
+        summarize(ladders[each], [row for row in rows if get_place(row) == each and row["d"] == d]) for each in tried
     ]
     followed = ladders[FOLLOWED]
-    growth = [grown(n, followed, [row for row in rows if place_of(row) == FOLLOWED and row["d"] == n]) for n in counts]
-    table = markdown(points, seen, growth)
-    print(table)
-    judge(verdict, points, seen, growth)
+    growth = [
+        summarize_growth(n, followed, [row for row in rows if get_place(row) == FOLLOWED and row["d"] == n])
+        for n in counts
+    ]
+    table = format_table(points, seen, growth)
+    verdict.write_table(table)
+    check_criterion(verdict, points, seen, growth)
     numbers = {
         "d": d, "times": TIMES, "noises": noises, "alphas": alphas, "points": points, "tried": seen, "growth": growth,
-        "told": [{key: row[key] for key in ("noise", "alpha", "lam", "test_error", "spread")} for row in told],
+        "told": [{key: row[key] for key in ("noise", "alpha", "lam", "test_error", "spread")} for row in predictions],
     }  # fmt: skip
-    verdict.path(".md").write_text(table)
     draw(plain(numbers), verdict.path(".png"))
     verdict.end(numbers)
 
 
-def place(noise, alpha, lam):
+def build_place(noise, alpha, lam):
     return {"noise": noise, "alpha": alpha, "lam": lam}
 
 
-def place_of(row):
+def get_place(row):
     return row["noise"], row["alpha"], row["lam"]
 
 
-def mean_and_error(values):
-    return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
-
-
-def predicted(ladder, early):
-    """Test error and |m| at every step, of the start that leads to an early |m|: between those of a ladder."""
+def interpolate(ladder, early):
+    """Return test error and |m| at every step for the start that leads to an early |m|, between starts of a ladder."""
     starts = np.interp(early, [row["m_path"][EARLY] for row in ladder], LADDER)
     return {
         key: [float(np.interp(starts, LADDER, values)) for values in zip(*[row[key] for row in ladder], strict=True)]
@@ -156,57 +240,61 @@ def predicted(ladder, early):
     }
 
 
-def summarised(ladder, rows):
-    """Test errors of instances, stopped and at the end, beside those predicted with their m and for d → ∞."""
-    found, sizes = place(*place_of(rows[0])) | {"best": rows[0]["best"]}, np.array([row["m_path"] for row in ladder])
+def summarize(ladder, rows):
+    """Return test errors of instances, stopped and at the end, and predictions with their m and for d → ∞."""
+    summary, sizes = (
+        build_place(*get_place(rows[0])) | {"best": rows[0]["best"]},
+        np.array([row["m_path"] for row in ladder]),
+    )
     for name, step in (("stopped", rows[0]["best"]), ("ended", -1)):
         values, own = (np.array(each) for each in zip(
             *[(row[name], row["own"]["test_error"][step]) for row in rows], strict=True))  # fmt: skip
         (mean, error), (gap, spread) = mean_and_error(values), mean_and_error(values - own)
-        found[name] = {
+        summary[name] = {
             "mean": mean, "error": error, "spread": float(values.std(ddof=1)), "own": float(own.mean()), "gap": gap,
             "limit": ladder[0]["test_error"][step], "gap_error": float(np.hypot(spread, ladder[0]["spread"][step])),
             "grown": float(sizes[1, step] / LADDER[1]),
         }  # fmt: skip
-    return found
+    return summary
 
 
-def grown(d, ladder, rows):
-    """The root mean square of m at step 10 and at the end, of instances and as predicted from step 10 on.
+def summarize_growth(d, ladder, rows):
+    """Return rms m at step 10 and at the end, measured and predicted from step 10 on.
 
-    Beside it √d times that at step 10 which the start alone would lead to.
+    "alone" is √d times m at step 10 as the start without fluctuations of the gradient would lead to.
     """
     early, seen = (np.array([row["m_path"][step] for row in rows]) for step in (EARLY, -1))
-    told = np.array([row["own"]["m_path"][-1] for row in rows])
-    gap, error = mean_and_error(seen - told)
-    sizes = {"early": early, "end": seen, "told": told}
-    found = {name: float(np.sqrt(np.mean(values**2))) for name, values in sizes.items()}
+    predicted_ends = np.array([row["own"]["m_path"][-1] for row in rows])
+    gap, error = mean_and_error(seen - predicted_ends)
+    sizes = {"early": early, "end": seen, "told": predicted_ends}
+    row_means = {name: float(np.sqrt(np.mean(values**2))) for name, values in sizes.items()}
     alone = LENGTH * ladder[1]["m_path"][EARLY] / LADDER[1]
-    return {"d": d, "seeds": len(rows), "gap": gap, "gap_error": error, "alone": alone} | found
+    return {"d": d, "seeds": len(rows), "gap": gap, "gap_error": error, "alone": alone} | row_means
 
 
-def judge(verdict, points, seen, growth):
+def check_criterion(verdict, points, seen, growth):
     ratios = [
         abs(each["gap"]) / (3 * each["gap_error"] + land.SPREAD * each["spread"])
         for row in seen for each in (row["stopped"], row["ended"])
     ]  # fmt: skip
-    words = f"{len(ratios)} means over instances: at most {max(ratios):.2f} of their room off, with their m"
+    words = f"{len(ratios)} means over instances: at most {max(ratios):.2f} of the allowed deviation, with their m"
     verdict.check(max(ratios) <= 1, words)
     sizes = np.array([row["d"] for row in growth])
     scaled = np.array([row["early"] for row in growth]) * np.sqrt(sizes)
-    room = 3 / np.sqrt(2 * np.array([row["seeds"] for row in growth]))  # of a root mean square of so many Gaussians
+    # relative error of the rms of that many Gaussians, times three
+    slack = 3 / np.sqrt(2 * np.array([row["seeds"] for row in growth]))
     usual = np.average(scaled, weights=[row["seeds"] for row in growth])
     words, alone = (
         ", ".join(f"{each:.2f} at d = {d}" for each, d in zip(scaled, sizes, strict=True)),
         growth[0]["alone"],
     )
     verdict.check(
-        bool((abs(scaled / usual - 1) <= room).all()), f"√d m at step {EARLY}: {words}; {alone:.2f} by the start alone"
+        bool((abs(scaled / usual - 1) <= slack).all()), f"√d m at step {EARLY}: {words}; {alone:.2f} by the start only"
     )
     off = [abs(row["gap"]) / row["gap_error"] for row in growth]
     verdict.check(max(off) <= 4, f"m at the end: at most {max(off):.1f} standard errors from where step {EARLY} leads")
     noisy = [point["ways"] for point in points if point["noise"] >= CLEAR]
-    least = min(excess(each) for each in noisy)
+    least = min(compute_excess(each) for each in noisy)
     words = f"s >= {CLEAR:g}: at the end the best λ errs {100 * least:.0f} % or more above the best stop"
     verdict.check(least > 0, words)
     gains = [1 - each["best λ, stopped"]["test_error"] / each["smallest λ, stopped"]["test_error"] for each in noisy]
@@ -217,7 +305,7 @@ def judge(verdict, points, seen, growth):
     verdict.check(max(loss) <= 1 + GAIN, words)
 
 
-def markdown(points, seen, growth):
+def format_table(points, seen, growth):
     names = list(points[0]["ways"])
     lines = ["| s | α | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 2)]
     for point in points:
@@ -232,9 +320,9 @@ def markdown(points, seen, growth):
     for row in seen:
         for name in ("stopped", "ended"):
             each, where = row[name], [f"{row[key]:g}" for key in ("noise", "alpha", "lam")]
-            told = [f"{1e3 * each['own']:.2f}", f"{1e3 * each['limit']:.2f}", f"{each['grown']:.1f}"]
+            numbers = [f"{1e3 * each['own']:.2f}", f"{1e3 * each['limit']:.2f}", f"{each['grown']:.1f}"]
             mean = plus_minus(1e3 * each["mean"], 1e3 * each["error"])
-            cells = [*where, "the stop" if name == "stopped" else "the end", mean, *told]
+            cells = [*where, "the stop" if name == "stopped" else "the end", mean, *numbers]
             lines.append("| " + " | ".join(cells) + " |")
     heads = ["d", "instances", f"√d m at step {EARLY}", "m at the end", "predicted"]
     lines += ["", "| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]

@@ -1,34 +1,95 @@
 """Figure 2: overlaps and errors against α at ω = .3, by state evolution, GAMP and gradient descent at d = 1000.
 
-All is on the exact risk. Runs start from Q* (semantic) or from the positions (positional), and their overlaps tell on
-which branch they ended. Those that ended on the other branch, or not at zero gradient, are counted, printed and stored,
-but are not part of the means.
+Method: all on the exact risk. Runs start from Q* (semantic) or from the positions (positional), and their overlaps show
+on which branch they ended. Runs that ended on the other branch, or not at zero gradient, are counted, printed and
+stored, but are not part of the means.
 
-Criterion for GAMP, at every α where state evolution has a stable branch and that does not end within .08: its means
-are within three standard errors and an allowance O(1/√d) of state evolution, in q, θ, ε_t and ε_g on the semantic
-branch, in m, ε_t and ε_g on the positional one. The allowance is half of the spread s of one instance, as s falls like
-1/√d; at d = 250 and 40 instances deviations of up to .4 s were measured. Both branches go through α_c, so nothing is
-left out around it. Replica symmetry is only approximate on the positional branch, so its q may lie anywhere between the
-fixed points with Stein's V̂ and with the derivative's, and outside of them by no more than the same room.
+Criterion for GAMP, at every α at which state evolution has a stable branch that does not end within .08: its means are
+within three standard errors and an allowance O(1/√d) of state evolution, in q, θ, ε_t and ε_g on the semantic branch,
+in m, ε_t and ε_g on the positional one. The allowance is half of the spread s of one instance, as s falls like 1/√d; at
+d = 250 and 40 instances deviations of up to .4 s were measured. Both branches continue through α_c, so it is included.
+Replica symmetry is only approximate on the positional branch, so its q may be anywhere between the fixed points with
+Stein's V̂ and with the derivative's, and outside of them by at most the same allowance.
 
 Criterion for descents, on a few instances: the loss that gradient descent reaches as in the paper (step .15, 5000
-steps, which leave gradients of 1e-3) is at most 1 % above GAMP's and at most .1 % below it. L-BFGS from the same
-start, down to zero gradient, ends in GAMP's minimum or in one whose loss is not lower by more than .1 %: on the
-semantic branch in GAMP's own at least two times in three; the positional branch has many minima near each other.
+steps, which leave gradients of 1e-3) is at most 1 % above GAMP's and at most .1 % below it. L-BFGS from the same start,
+to zero gradient, ends in GAMP's minimum or in one whose loss is at most .1 % lower; on the semantic branch in GAMP's
+minimum at least two times in three, as the positional branch has many minima near each other.
 
-α_c and α_l are printed beside the published ones; nothing is tuned to those.
+α_c and α_l are printed with the published values; nothing is tuned to them.
+
+Running time with --quick: about 80 s on one core, after compilation.
 """
 
 import numpy as np
 
 import gamp_attention as ga
+from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
+from gamp_attention.experiments.sweeps.jobs import row_overlaps
 from validation._tools import landscape as land
+from validation._tools.drawing import draw_legend, draw_means
 from validation._tools.report import Verdict, folder, options, pool
-from validation.paper._figure2_picture import draw
-from validation.paper._figure2_points import KEYS, OMEGA, points
 
-ABOVE, BELOW = 1e-2, -1e-3  # loss that descent reaches, relative to GAMP's, less one
-SAME, OFTEN = 1e-5, 2 / 3  # distance of overlaps in one minimum, and how often that must be so
+OMEGA = 0.3
+KEYS = ("q", "m", "theta", "train_loss", "test_error")
+
+
+def summarize_branch(branch, theory, runs, descents, polished_runs, lines):
+    """Return the results of a branch at each α by state evolution, GAMP, gradient descent and L-BFGS."""
+    table, ends = [], {name: line["value"] for name, line in lines.items()}
+    for raw, se in zip(theory.rows, land.flatten_rows(theory), strict=True):
+        if se["branch"] != branch:
+            continue
+        alpha, exists = se["alpha"], se["status"] == "converged"
+        mine = [row for row in runs if (row["branch"], row["alpha"]) == (branch, alpha)]
+        kept, count = land.select_on_branch(mine)
+        same = {row["seed"]: row for row in kept}
+        pairs, polished = (
+            [
+                (row, same[row["seed"]])
+                for row in table_of
+                if (row["branch"], row["alpha"], row["reached"]) == (branch, alpha, branch) and row["seed"] in same
+            ]
+            for table_of in (descents, polished_runs)
+        )
+        table.append(
+            {
+                "alpha": alpha, "exists": exists, "status": se["status"], "count": count,
+                "judged": exists and land.is_inside(branch, alpha, ends),
+                "theory": {k: se[k] if exists else np.nan for k in KEYS},
+                "theory_error": collect_errors(raw) if exists else {},
+                "derivative": solve_derivative(alpha, raw) if exists and branch == "positional" else {},
+                "gamp": land.compute_statistics(kept, KEYS),
+                "elsewhere": [{k: r[k] for k in ("seed", "status", "reached", *KEYS)} for r in mine if r not in kept],
+                "gd": land.compute_statistics([row for row, _ in pairs], KEYS),
+                "gd_minus_gamp": {k: [a[k] - b[k] for a, b in pairs] for k in KEYS},
+                "lbfgs_minus_gamp": {k: [a[k] - b[k] for a, b in polished] for k in KEYS},
+                "gamp_loss": [b["train_loss"] for _, b in pairs],
+            }
+        )  # fmt: skip
+    return table
+
+
+def collect_errors(raw):
+    value = row_overlaps(raw, "overlaps_error").scalars()
+    return {k: float(value[k]) for k in ("q", "m", "theta")} | {
+        k: raw[f"{k}_error"] for k in ("train_loss", "test_error")
+    }
+
+
+def solve_derivative(alpha, raw):
+    """Return the fixed point with the derivative's V̂, started from Stein's."""
+    se = ga.solve_state_evolution(
+        ga.paper_model(OMEGA), alpha, row_overlaps(raw), rtol=1e-3, response="derivative", stability=False
+    )
+    if not se.converged:
+        return {}
+    value = {k: abs(float(v)) for k, v in se.overlaps.scalars().items()}
+    return {k: value[k] for k in ("q", "m", "theta")} | {"train_loss": se.train_loss, "test_error": se.test_error}
+
+
+ABOVE, BELOW = 1e-2, -1e-3  # relative excess of the loss of descent over GAMP's, at most and at least
+SAME, OFTEN = 1e-5, 2 / 3  # distance of overlaps in one minimum, and required fraction of instances
 JUDGED = {
     "semantic": ("q", "theta", "train_loss", "test_error"),
     "positional": ("m", "train_loss", "test_error", "q"),
@@ -38,16 +99,65 @@ SIZE = {"d": 1000, "alphas": range(25), "seeds": 16, "gd": (12, 18, 24), "gd_see
 QUICK = {"d": 300, "alphas": (1, 6, 12, 18, 24), "seeds": 8, "gd": (18,), "gd_seeds": 2, "n_test": 2000}
 
 
+def draw(numbers, path):
+    with figure(path, 2, 3, (13, 7.2)) as axes:
+        for axis, key in zip(axes.flat, KEYS, strict=False):
+            for branch in land.BRANCHES:
+                _draw_branch(axis, key, branch, numbers[branch])
+            for name, style in (("alpha_c", "-"), ("alpha_l", ":")):
+                if numbers["lines"][name]["value"]:
+                    label = {"alpha_c": r"$\alpha_c$", "alpha_l": r"$\alpha_l$"}[name]
+                    axis.axvline(numbers["lines"][name]["value"], color=GREY, ls=style, lw=1, label=label)
+            axis.set(title=land.LABELS[key], xlabel=r"$\alpha = n/d$", xlim=(0, None))
+        axes[1, 1].axhline(numbers["baseline"], color=DARK, ls="--", lw=1.2, label="linear baseline")
+        _draw_gap(axes[1, 2], numbers["positional"])
+        draw_legend(axes[1, 1], columns=5)
+        axes[0, 0].figure.suptitle(f"ω = {OMEGA:g}, d = {numbers['d']}, exact risk; bars: 2 s.e.")
+
+
+def _draw_branch(axis, key, branch, table):
+    alpha = land.to_array([p["alpha"] for p in table])
+    axis.plot(
+        alpha,
+        land.to_array([p["theory"][key] for p in table]),
+        color=COLOURS[branch],
+        label=f"{branch}, state evolution",
+    )
+    mean, error = (land.to_array([p["gamp"][key][what] for p in table]) for what in ("mean", "error"))
+    judged = np.array([p["judged"] for p in table])
+    draw_means(axis, alpha, mean, error, judged, COLOURS[branch], branch)
+    ends = [p for p in table if p["gd"][key]["mean"] is not None and np.isfinite(p["gd"][key]["mean"])]
+    if ends:
+        axis.plot([p["alpha"] for p in ends], [p["gd"][key]["mean"] for p in ends], "D", ms=9, mfc="none",
+                  mec=DARK, label="GD, few instances")  # fmt: skip
+        same = [p["gd"][key]["mean"] - np.mean(p["gd_minus_gamp"][key]) for p in ends]
+        axis.plot([p["alpha"] for p in ends], same, "+", ms=7, color=DARK, label="GAMP, the same instances")
+
+
+def _draw_gap(axis, table):
+    """Draw q of the positional branch relative to Stein's fixed point."""
+    shown = [p for p in table if p["exists"] and p["derivative"]]
+    alpha, stein = (land.to_array(v) for v in ([p["alpha"] for p in shown], [p["theory"]["q"] for p in shown]))
+    axis.axhline(0, color=COLOURS["positional"], label="Stein's V̂")
+    gap = land.to_array([p["derivative"]["q"] for p in shown]) / stein - 1
+    axis.plot(alpha, 100 * gap, color=DARK, ls="--", label="the derivative's V̂")
+    mean, error = (land.to_array([p["gamp"]["q"][what] for p in shown]) for what in ("mean", "error"))
+    axis.errorbar(alpha, 100 * (mean / stein - 1), 200 * error / stein, fmt="o", ms=4.5, capsize=2,
+                  color=COLOURS["positional"], label="GAMP")  # fmt: skip
+    axis.set(title="positional $q$, % off Stein's fixed point", xlabel=r"$\alpha = n/d$", xlim=(0, None))
+    axis.legend(frameon=False, fontsize=9)
+
+
 def main():
-    found = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("figure2", found)
-    if found.draw:
+    args = options(__doc__, draw=True, workers=True)
+    verdict = Verdict("figure2", args)
+    if args.draw:
         return draw(verdict.stored(), verdict.path(".png"))
-    size = QUICK if found.quick else SIZE
-    alphas, where = land.ALPHAS[list(size["alphas"])], folder(found, verdict.name)
+    size = QUICK if args.quick else SIZE
+    alphas, where = land.ALPHAS[list(size["alphas"])], folder(args, verdict.name)
     model, instances = ga.paper_model(OMEGA), {"d": size["d"], "n_test": size["n_test"]}
     descents = {"alpha": land.ALPHAS[list(size["gd"])], "seed": range(size["gd_seeds"]), "method": "GD"}
-    with pool(found) as executor:
+    with pool(args) as executor:
         theory = ga.sweep(model, where / "theory", alpha=alphas, executor=executor)
         bounds = ga.phase_boundaries(
             model, alphas=(land.LOWEST, land.HIGHEST), folder=where / "boundaries", executor=executor
@@ -64,29 +174,25 @@ def main():
         descent = ga.sweep(model, where / "gd", executor=executor, **descents, **instances)
         ends = ga.sweep(model, where / "lbfgs", descent="lbfgs", executor=executor, **descents, **instances)
     for name, cells in (("state evolution", theory), ("GAMP", message_passing), ("GD", descent), ("L-BFGS", ends)):
-        land.print_counts(land.rows_of(cells), name)
+        land.print_counts(land.flatten_rows(cells), name)
     lines = {name: bounds.lines[name][0]._asdict() for name in bounds.lines}
     for name, published in PUBLISHED.items():
         value, error = lines[name]["value"], lines[name]["error"]
         print(
             f"{name} = {value:.5f} ± {error:.1g}, published {published}, off by {100 * (value / published - 1):.1f} %"
         )
-    numbers = {
-        "d": size["d"], "baseline": ga.linear_baseline(model).test_error, "lines": lines,
-        **{
-            b: points(b, theory, *(land.rows_of(cells) for cells in (message_passing, descent, ends)), lines)
-            for b in land.BRANCHES
-        },
-    }  # fmt: skip
+    numbers = {"d": size["d"], "baseline": ga.linear_baseline(model).test_error, "lines": lines}
+    runs = [land.flatten_rows(cells) for cells in (message_passing, descent, ends)]
+    numbers |= {branch: summarize_branch(branch, theory, *runs, lines) for branch in land.BRANCHES}
     for branch in land.BRANCHES:
-        show(branch, numbers[branch])
-        judge(verdict, branch, numbers[branch])
+        print_branch(branch, numbers[branch])
+        check_branch(verdict, branch, numbers[branch])
     draw(numbers, verdict.path(".png"))
     verdict.end(numbers)
 
 
-def show(branch, table):
-    print(f"\n{branch}: mean over runs on the branch, ± s.e. (state evolution); * judged")
+def print_branch(branch, table):
+    print(f"\n{branch}: mean over runs on the branch, ± s.e. (state evolution); * criterion applies")
     for point in table:
         cells = []
         for key in JUDGED[branch]:
@@ -100,10 +206,12 @@ def show(branch, table):
         print(f"{'*' if point['judged'] else ' '} α={point['alpha']:.3f}  " + "  ".join(cells) + f"  [{ends}]")
 
 
-def judge(verdict, branch, table):
+def check_branch(verdict, branch, table):
     judged = [point for point in table if point["judged"]]
     few = [p for p in judged if p["count"]["on the branch"] < 0.5 * (len(p["elsewhere"]) + p["count"]["on the branch"])]
-    verdict.check(len(judged) > 0 and not few, f"{branch}: most runs end on the branch at all {len(judged)} α judged")
+    verdict.check(
+        len(judged) > 0 and not few, f"{branch}: most runs end on the branch at all {len(judged)} α with a criterion"
+    )
     for key in JUDGED[branch]:
         ratios = []
         for point in judged:
@@ -121,14 +229,14 @@ def judge(verdict, branch, table):
             else "state evolution"
         )
         verdict.check(
-            ratio <= 1, f"{branch}: {land.SYMBOLS[key]} within its room of {what} at {len(judged)} α; "
+            ratio <= 1, f"{branch}: {land.SYMBOLS[key]} within the allowed distance of {what} at {len(judged)} α; "
             f"at worst {off:.1e} of {room:.1e}, at α={alpha:.3f}"
         )  # fmt: skip
-    judge_descent(verdict, branch, [point for point in judged if point["gamp_loss"]])
+    check_descent(verdict, branch, [point for point in judged if point["gamp_loss"]])
 
 
-def judge_descent(verdict, branch, table):
-    """The criterion on gradient descent and L-BFGS beside GAMP, over all instances of a branch."""
+def check_descent(verdict, branch, table):
+    """Check gradient descent and L-BFGS against GAMP, over all instances of a branch."""
 
     def all_of(name, key):
         return np.concatenate([point[name][key] for point in table])

@@ -1,12 +1,11 @@
 """Figure 8: slices of the phase diagram, Δε_t = ε_t(positional) − ε_t(semantic) and ε_g against α at several ω.
 
-State evolution is that of the cells of `phase_diagram`, which are computed here where they are missing. GAMP runs at d
-= 1000, exact risk, at a few α. Δε_t is that of one instance, if both runs end on their branches with zero gradient;
+Method: state evolution uses the cells of `phase_diagram`, which are computed if they are missing. GAMP runs at d =
+1000, exact risk, at a few α. Δε_t is measured on one instance, if both runs end on their branches with zero gradient;
 other instances are counted and left out.
 
-Criterion: where both branches exist and are stable, and neither ends within .08, the means of Δε_t and of ε_g on
-either branch are within three standard errors of state evolution, plus half of one instance's spread as an allowance
-O(1/√d).
+Criterion: if both branches exist and are stable, and neither ends within .08, the means of Δε_t and of ε_g on either
+branch are within three standard errors of state evolution, plus half of one instance's spread as an allowance O(1/√d).
 """
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
 from validation._tools import landscape as land
-from validation._tools.drawing import draw_judged, legend_below
+from validation._tools.drawing import draw_legend, draw_means
 from validation._tools.report import Verdict, folder, options, pool
 
 SIZE = {"omegas": (4, 10, 14, 20), "alphas": range(2, 25, 2), "d": 1000, "seeds": 6, "n_test": 4000}
@@ -23,21 +22,21 @@ QUANTITIES = ("difference", "semantic", "positional")
 
 
 def main():
-    found = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("figure8", found)
-    if found.draw:
+    args = options(__doc__, draw=True, workers=True)
+    verdict = Verdict("figure8", args)
+    if args.draw:
         return draw(verdict.stored(), verdict.path(".png"))
-    size = QUICK if found.quick else SIZE
+    size = QUICK if args.quick else SIZE
     omegas = land.OMEGAS[list(size["omegas"])]
-    with pool(found) as executor:
-        theory = land.rows_of(land.diagram(found, "paper", executor))
-        bounds = land.boundaries(found, "paper", executor)
+    with pool(args) as executor:
+        theory = land.flatten_rows(land.compute_diagram(args, "paper", executor))
+        bounds = land.compute_boundaries(args, "paper", executor)
         points = ga.sweep(
-            land.model_of("paper"), folder(found, verdict.name), alpha=land.ALPHAS[list(size["alphas"])],
+            land.build_model("paper"), folder(args, verdict.name), alpha=land.ALPHAS[list(size["alphas"])],
             omega=omegas, d=size["d"], seed=range(size["seeds"]), method="GAMP", n_test=size["n_test"],
             executor=executor,
         )  # fmt: skip
-    runs = land.rows_of(points)
+    runs = land.flatten_rows(points)
     land.print_counts(runs, "GAMP")
     slices = {}
     for omega in omegas:
@@ -45,52 +44,52 @@ def main():
         lines = {name: float(bounds.line(name)[0][at]) for name in bounds.lines}
         slices[f"{omega:g}"] = {
             "alpha_c": lines["alpha_c"], "alpha_l": lines["alpha_l"],
-            "baseline": ga.linear_baseline(land.model_of("paper", omega)).test_error,
-            "theory": curves([row for row in theory if row["omega"] == omega]),
-            "gamp": means([row for row in runs if row["omega"] == omega], lines),
+            "baseline": ga.linear_baseline(land.build_model("paper", omega)).test_error,
+            "theory": collect_curves([row for row in theory if row["omega"] == omega]),
+            "gamp": compute_means([row for row in runs if row["omega"] == omega], lines),
         }  # fmt: skip
     for omega, part in slices.items():
-        judge(verdict, omega, part)
+        check_slice(verdict, omega, part)
     numbers = {"d": size["d"], "slices": slices}
     draw(numbers, verdict.path(".png"))
     verdict.end(numbers)
 
 
-def curves(rows):
-    """Δε_t and ε_g of both branches against α, NaN where there is no branch."""
+def collect_curves(rows):
+    """Return Δε_t and ε_g of both branches against α, NaN if there is no branch."""
     alphas = sorted({row["alpha"] for row in rows})
     at = {(row["branch"], row["alpha"]): row for row in rows if row["status"] == "converged"}
     value = {branch: {a: at.get((branch, a), {}) for a in alphas} for branch in land.BRANCHES}
-    loss = {b: land.numbers([value[b][a].get("train_loss") for a in alphas]) for b in land.BRANCHES}
+    loss = {b: land.to_array([value[b][a].get("train_loss") for a in alphas]) for b in land.BRANCHES}
     return {"alpha": alphas, "difference": loss["positional"] - loss["semantic"]} | {
         branch: [value[branch][a].get("test_error", np.nan) for a in alphas] for branch in land.BRANCHES
     }
 
 
-def means(runs, lines):
-    """Statistics of GAMP at each α, how runs ended, and what is judged."""
+def compute_means(runs, lines):
+    """Return statistics of GAMP at each α, counts of ends, and whether the criterion applies."""
     table = []
     for alpha in sorted({run["alpha"] for run in runs}):
         kept, count = {}, {}
         for branch in land.BRANCHES:
             mine = [run for run in runs if (run["branch"], run["alpha"]) == (branch, alpha)]
-            good, count[branch] = land.sorted_out(mine)
+            good, count[branch] = land.select_on_branch(mine)
             kept[branch] = {run["seed"]: run for run in good}
         pairs = [(kept["semantic"][s], kept["positional"][s]) for s in kept["semantic"] if s in kept["positional"]]
         both = [{"difference": b["train_loss"] - a["train_loss"]} for a, b in pairs]
-        inside = {branch: land.inside(branch, alpha, lines) for branch in land.BRANCHES}
+        inside = {branch: land.is_inside(branch, alpha, lines) for branch in land.BRANCHES}
         table.append(
             {"alpha": alpha, "count": count, "judged": inside | {"difference": all(inside.values())}}
-            | {"difference": land.statistics(both, ["difference"])["difference"]}
-            | {b: land.statistics(kept[b].values(), ["test_error"])["test_error"] for b in land.BRANCHES}
+            | {"difference": land.compute_statistics(both, ["difference"])["difference"]}
+            | {b: land.compute_statistics(kept[b].values(), ["test_error"])["test_error"] for b in land.BRANCHES}
         )
     return table
 
 
-def judge(verdict, omega, part):
-    """The criterion at one ω."""
+def check_slice(verdict, omega, part):
+    """Check the criterion at one ω."""
     theory = {a: i for i, a in enumerate(part["theory"]["alpha"])}
-    print(f"\nω = {omega}: mean of GAMP ± s.e. (state evolution); * judged")
+    print(f"\nω = {omega}: mean of GAMP ± s.e. (state evolution); * criterion applies")
     worst = {name: (0.0, np.nan, np.nan, np.nan) for name in QUANTITIES}
     judged = dict.fromkeys(QUANTITIES, 0)
     for point in part["gamp"]:
@@ -103,7 +102,9 @@ def judge(verdict, omega, part):
             if point["judged"][name]:
                 judged[name] += 1
                 off, room = abs(value["mean"] - target), 3 * value["error"] + land.SPREAD * value["spread"]
-                ratio = off / room if np.isfinite(off / room) else np.inf  # too few runs, or no branch: not judged well
+                ratio = (
+                    off / room if np.isfinite(off / room) else np.inf
+                )  # NaN if runs are too few, or without a branch
                 worst[name] = max(worst[name], (ratio, point["alpha"], off, room))
         print(f"α={point['alpha']:.3f}  " + "  ".join(words) + f"  {point['count']}")
     for name in QUANTITIES:
@@ -112,8 +113,8 @@ def judge(verdict, omega, part):
         if judged[name]:
             verdict.check(
                 ratio <= 1,
-                f"ω={omega}: {symbol} within its room of state evolution at {judged[name]} α; at worst {off:.1e} of "
-                f"{room:.1e}, at α={alpha:.3f}",
+                f"ω={omega}: {symbol} within the allowed distance of state evolution at {judged[name]} α; "
+                f"at worst {off:.1e} of {room:.1e}, at α={alpha:.3f}",
             )
 
 
@@ -121,18 +122,18 @@ def draw(numbers, path):
     slices = numbers["slices"]
     with figure(path, 2, len(slices), (3.4 * len(slices) + 1.4, 6.6)) as axes:
         for column, (omega, part) in zip(axes.T, slices.items(), strict=True):
-            theory, alpha = part["theory"], land.numbers(part["theory"]["alpha"])
+            theory, alpha = part["theory"], land.to_array(part["theory"]["alpha"])
             for name in QUANTITIES:
                 axis, colour = (column[0], DARK) if name == "difference" else (column[1], COLOURS[name])
                 scale = 1e3
                 label = {"difference": r"$\Delta\varepsilon_t$"}.get(name, name)
-                axis.plot(alpha, scale * land.numbers(theory[name]), color=colour, label=f"{label}, state evolution")
-                shown = land.numbers([p["alpha"] for p in part["gamp"]])
+                axis.plot(alpha, scale * land.to_array(theory[name]), color=colour, label=f"{label}, state evolution")
+                shown = land.to_array([p["alpha"] for p in part["gamp"]])
                 mean, error = (
-                    scale * land.numbers([p[name][what] for p in part["gamp"]]) for what in ("mean", "error")
+                    scale * land.to_array([p[name][what] for p in part["gamp"]]) for what in ("mean", "error")
                 )
                 judged = np.array([p["judged"][name] for p in part["gamp"]])
-                draw_judged(axis, shown, mean, error, judged, colour, label)
+                draw_means(axis, shown, mean, error, judged, colour, label)
             column[0].axhline(0, color=GREY, lw=0.8)
             column[1].axhline(1e3 * part["baseline"], color=DARK, ls="--", lw=1.2, label="linear baseline")
             for name, style in (("alpha_c", "-"), ("alpha_l", ":")):
@@ -146,7 +147,7 @@ def draw(numbers, path):
                 axis.set_xlim(0, 1.03 * alpha.max())
         axes[0, 0].set_ylabel(r"$10^3\,[\varepsilon_t$(positional) − $\varepsilon_t$(semantic)]")
         axes[1, 0].set_ylabel(r"$10^3\,\varepsilon_g$")
-        legend_below(*axes.flat, columns=3)
+        draw_legend(*axes.flat, columns=3)
         axes[0, 0].figure.suptitle(f"GAMP at d = {numbers['d']}, exact risk; bars: 2 s.e.")
 
 

@@ -1,13 +1,12 @@
 """Figures 3 (left) and 7: overlaps and errors of GAMP, exact risk, against d at ω = .3 and α = 1.5.
 
-Runs that leave their branch, or end without zero gradient, are counted and printed, and left out of the means.
+Method: runs that leave their branch, or do not reach zero gradient, are counted and printed, and left out of the means.
 
-Criterion, on both branches, for ε_t, ε_g and every overlap that is not zero by symmetry. From d = 100 on the spread
-over instances falls as d to the power -1/2, within three standard errors (by bootstrap over instances) and an
-allowance of .1. The means approach state evolution: at the largest d they are off by at most three standard errors,
-the error of state evolution, and half of one instance's spread, which itself is O(1/√d). On the positional branch the
-replica-symmetric solution is approximate, so q may lie anywhere between the fixed points with Stein's V̂ and with the
-derivative's.
+Criterion, on both branches, for ε_t, ε_g and every overlap that is not zero by symmetry: from d = 100 on the spread
+over instances falls as d to the power -1/2, within three standard errors (by bootstrap over instances) and an allowance
+of .1. The means approach state evolution: at the largest d they deviate by at most three standard errors, the error of
+state evolution, and half of one instance's spread, which is O(1/√d). On the positional branch the replica-symmetric
+solution is approximate, so q may be anywhere between the fixed points with Stein's V̂ and with the derivative's.
 """
 
 import numpy as np
@@ -15,35 +14,35 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
 from validation._tools import landscape as land
-from validation._tools.drawing import legend_below
+from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, pool
 
 OMEGA, ALPHA = 0.3, 1.5
-SIZES = {30: 200, 60: 200, 100: 100, 200: 100, 400: 60, 1000: 40, 2000: 30}  # d to number of instances
+SIZES = {30: 200, 60: 200, 100: 100, 200: 100, 400: 60, 1000: 40, 2000: 30}  # number of instances by d
 QUICK = {30: 40, 100: 40, 300: 24}
-MIN_D = 100  # of the sizes that exponents are fitted to; at reduced size all are
+MIN_D = 100  # smallest d of the fits of exponents at full size
 KEYS = ("q", "m", "theta", "train_loss", "test_error")
-ZERO = {"semantic": "m", "positional": "theta"}  # by symmetry, at d = ∞
-SLOPE = 0.1  # allowance of the exponent, for d that is not large
+ZERO = {"semantic": "m", "positional": "theta"}  # overlap that is zero by symmetry at d = ∞
+SLOPE = 0.1  # tolerance of the exponent, for moderate d
 
 
-def limits():
-    """State evolution by branch and form of V̂."""
-    found = {}
+def compute_predictions():
+    """Return state evolution by branch and form of V̂."""
+    predictions = {}
     for branch in land.BRANCHES:
         for response in ("stein", "derivative"):
             se = ga.solve_state_evolution(
                 ga.paper_model(OMEGA), ALPHA, branch, rtol=1e-3, response=response, stability=False
             )
             value, error = se.overlaps.scalars(), se.overlaps_error.scalars()
-            found[f"{branch} {response}"] = {k: (float(value[k]), float(error[k])) for k in ("q", "m", "theta")} | {
-                "train_loss": (se.train_loss, se.train_loss_error), "test_error": (se.test_error, se.test_error_error)
-            }  # fmt: skip
-    return found
+            row = {k: (float(value[k]), float(error[k])) for k in ("q", "m", "theta")}
+            row |= {k: (getattr(se, k), getattr(se, f"{k}_error")) for k in ("train_loss", "test_error")}
+            predictions[f"{branch} {response}"] = row
+    return predictions
 
 
-def slope(samples, sizes):
-    """Exponent of the spread in d and its standard error, by bootstrap."""
+def fit_exponent(samples, sizes):
+    """Return the exponent of the spread in d and its standard error, by bootstrap."""
     rng, log_d = np.random.default_rng(0), np.log(sizes)
     draws = []
     for repeat in range(400):
@@ -55,45 +54,45 @@ def slope(samples, sizes):
 
 
 def main():
-    found = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("finite_size", found)
-    if found.draw:
+    args = options(__doc__, draw=True, workers=True)
+    verdict = Verdict("finite_size", args)
+    if args.draw:
         return draw(verdict.stored(), verdict.path(".png"))
-    sizes = QUICK if found.quick else SIZES
+    sizes = QUICK if args.quick else SIZES
     wanted = [{"d": d, "seed": range(seeds)} for d, seeds in sizes.items()]
-    with pool(found) as executor:
+    with pool(args) as executor:
         result = ga.sweep(
-            ga.paper_model(OMEGA), folder(found, verdict.name), cells=wanted, alpha=ALPHA, method="GAMP",
-            n_test=4000 if found.quick else 16000, executor=executor,
+            ga.paper_model(OMEGA), folder(args, verdict.name), cells=wanted, alpha=ALPHA, method="GAMP",
+            n_test=4000 if args.quick else 16000, executor=executor,
         )  # fmt: skip
-    rows = land.rows_of(result)
+    rows = land.flatten_rows(result)
     land.print_counts(rows, "GAMP")
-    prediction, table = limits(), {branch: {} for branch in land.BRANCHES}
+    prediction, table = compute_predictions(), {branch: {} for branch in land.BRANCHES}
     for branch in land.BRANCHES:
         se = prediction[f"{branch} stein"]
         print(f"\n{branch}: state evolution " + ", ".join(f"{land.SYMBOLS[k]} {se[k][0]:.5g}" for k in KEYS))
         kept = {}
         for d in sizes:
-            kept[d], count = land.sorted_out([row for row in rows if (row["branch"], row["d"]) == (branch, d)])
-            table[branch][d] = land.statistics(kept[d], KEYS) | {"count": count}
+            kept[d], count = land.select_on_branch([row for row in rows if (row["branch"], row["d"]) == (branch, d)])
+            table[branch][d] = land.compute_statistics(kept[d], KEYS) | {"count": count}
             cells = (
                 f"{land.SYMBOLS[k]} {v['mean']:.5g} ±{v['error']:.1g}" for k, v in table[branch][d].items() if k in KEYS
             )
             print(f"d={d}: " + ", ".join(cells) + f"; {count}")
-        judge(verdict, branch, kept, table[branch][max(sizes)], prediction)
+        check_branch(verdict, branch, kept, table[branch][max(sizes)], prediction)
     numbers = {"prediction": prediction, "finite_d": table}
     draw(numbers, verdict.path(".png"))
     verdict.end(numbers)
 
 
-def judge(verdict, branch, kept, last, prediction):
-    """The criterion on one branch."""
+def check_branch(verdict, branch, kept, last, prediction):
+    """Check the criterion on one branch."""
     se, other = prediction[f"{branch} stein"], prediction[f"{branch} derivative"]
     for key in KEYS:
         symbol = f"{branch}: {land.SYMBOLS[key]}"
         if key != ZERO[branch]:
             sizes = [d for d in kept if d >= (min(QUICK) if len(kept) == len(QUICK) else MIN_D)]
-            exponent, error = slope([[run[key] for run in kept[d]] for d in sizes], sizes)
+            exponent, error = fit_exponent([[run[key] for run in kept[d]] for d in sizes], sizes)
             verdict.check(
                 abs(exponent + 0.5) <= 3 * error + SLOPE, f"{symbol} spreads as d^({exponent:.2f} ± {error:.2f})"
             )
@@ -112,7 +111,8 @@ def draw(numbers, path):
             sizes = np.array([int(d) for d in table])
             for axis, key in zip(row, KEYS, strict=True):
                 mean, spread, error = (
-                    land.numbers([stats[key][what] for stats in table.values()]) for what in ("mean", "spread", "error")
+                    land.to_array([stats[key][what] for stats in table.values()])
+                    for what in ("mean", "spread", "error")
                 )
                 axis.fill_between(sizes, mean - spread, mean + spread, color=COLOURS[branch], alpha=0.2, lw=0,
                                   label="spread of one instance")  # fmt: skip
@@ -127,7 +127,7 @@ def draw(numbers, path):
                 axis.set_xticks([], minor=True)
             row[0].set_ylabel(f"{branch} branch", color=COLOURS[branch], fontsize=12)
         axes[0, 0].figure.suptitle(f"GAMP, exact risk, ω = {OMEGA:g}, α = {ALPHA:g}")
-        legend_below(axes[1, 0], columns=4)
+        draw_legend(axes[1, 0], columns=4)
 
 
 if __name__ == "__main__":

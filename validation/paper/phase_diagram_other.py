@@ -1,16 +1,16 @@
 """Figure 9: the phase diagram of a target whose A is not symmetric, by state evolution.
 
-At every second α and ω of `phase_diagram`, as without that symmetry averages take four times as long; A = [[.3, .7],
-[.8, .2]].
+Method: every second α and ω of `phase_diagram`, as without that symmetry averages take four times as long; A = [[.3,
+.7], [.8, .2]].
 
-Criterion: that of `phase_diagram`.
+Criterion: the criterion of `phase_diagram`.
 """
 
-from validation.paper._phase_diagram import study
+from validation.paper.phase_diagram import run_study
 
 
 def main():
-    study(__doc__, "other")
+    run_study(__doc__, "other")
 
 
 if __name__ == "__main__":

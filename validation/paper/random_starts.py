@@ -1,13 +1,14 @@
-"""Figure 15: where optimisers go from random starts, at ω = .3 and α = 2: Adam, gradient descent, message passing.
+"""Figure 15: the minima that Adam, gradient descent and message passing reach from random starts.
 
-Weights start at .1 N(0, 1). On the exact risk, Adam takes the paper's 2500 steps of size .01 and gradient descent its
-5000 of .15. L-BFGS then takes both to zero gradient, which tells the minimum in whose basin they were. GAMP goes there
-by itself. A minimum counts as semantic or positional if it is like the one that the informed start of the same
-instance leads to: the point (|θ|/σ, σ|m_1|), √q times the cosines of the angles with Q* and p_1, is within a fifth of
-the distance between the two informed minima, and the loss differs by at most 2 %. All else is "neither".
+Method: ω = .3 and α = 2; weights start at .1 N(0, 1). On the exact risk, Adam takes the paper's 2500 steps of size .01
+and gradient descent its 5000 of .15. L-BFGS then takes both to zero gradient, to identify the minimum of their basin.
+GAMP reaches zero gradient without it. A minimum counts as semantic or positional if it is close to the minimum that the
+informed start of the same instance leads to: the point (|θ|/σ, σ|m_1|), √q times the cosines of the angles with Q* and
+p_1, is within a fifth of the distance between the two informed minima, and the loss differs by at most 2 %. All other
+minima are "neither".
 
-Criterion: at least 95 % of all runs end at zero gradient. At d = 100 Adam finds both minima, in different instances,
-as the paper reports, and so does GAMP. Fractions have 95 % intervals (Wilson).
+Criterion: at least 95 % of all runs end at zero gradient. At d = 100 Adam finds both minima, in different instances, as
+the paper reports, and so does GAMP. Fractions have 95 % intervals (Wilson).
 """
 
 import numpy as np
@@ -16,64 +17,65 @@ from scipy.stats import binomtest
 import gamp_attention as ga
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.experiments.figures import COLOURS, GREY, figure
-from validation._tools.drawing import legend_below
+from validation._tools.drawing import draw_legend
 from validation._tools.report import Verdict, folder, options, pool
-from validation._tools.trials import run_trials
+from validation._tools.resumable import run_trials
+from validation._tools.tables import markdown_table
 
 OMEGA, ALPHA, SIGMA = 0.3, 2.0, 0.5
 SEEDS, QUICK_SEEDS = {100: 100, 300: 60, 1000: 16}, {60: 8}
 STEPS = {"adam": 2500, "gd": 5000}
 ENDS = ("semantic", "positional", "neither")
-NEAR, LOSS = 0.2, 0.02  # in units of the distance of the informed minima, and of the loss
+NEAR, LOSS = 0.2, 0.02  # tolerances, in units of the distance of the informed minima, and of the loss
 NAMES = {"adam": "Adam", "gd": "gradient descent", "gamp": "GAMP"}
 
 
-def place(result):
-    """(|θ|/σ, σ|m_1|), which is √q times the cosines of the angles with Q* and p_1, and the loss."""
+def get_position(result):
+    """Return (|θ|/σ, σ|m_1|), √q times the cosines of the angles with Q* and p_1, and the loss."""
     values = result.overlaps.scalars()
     return np.array([abs(float(values["theta"])) / SIGMA, abs(float(values["m"])) * SIGMA]), result.train_loss
 
 
-def sort(result, informed):
-    """Which of the informed minima a minimum is like."""
+def classify(result, informed):
+    """Return the informed minimum that a minimum is close to."""
     if not result.converged:
         return "not converged"
-    (at, loss), apart = place(result), np.linalg.norm(informed["semantic"][0] - informed["positional"][0])
+    (at, loss), apart = get_position(result), np.linalg.norm(informed["semantic"][0] - informed["positional"][0])
     for name, (where, lowest) in informed.items():
         if np.linalg.norm(at - where) < NEAR * apart and abs(loss / lowest - 1) < LOSS:
             return name
     return "neither"
 
 
-def trial(d, seed):
-    """One instance: its two informed minima, and where each optimiser ends from one random start."""
+def run_trial(d, seed):
+    """Return the two informed minima of one instance, and the end of each optimiser from one random start."""
     data = ga.sample(ga.paper_model(OMEGA), d, ALPHA, seed)
-    found = {name: ga.minimize_risk(data, name, "exact", "lbfgs") for name in ("semantic", "positional")}
-    informed = {name: place(result) for name, result in found.items()}
+    results = {name: ga.minimize_risk(data, name, "exact", "lbfgs") for name in ("semantic", "positional")}
+    informed = {name: get_position(result) for name, result in results.items()}
     start = initial_weights(data, "random", np.random.default_rng([seed, 7]))
     row = {"informed": {name: [*where.tolist(), loss] for name, (where, loss) in informed.items()}}
-    row["informed converged"] = [result.converged for result in found.values()]
+    row["informed converged"] = [result.converged for result in results.values()]
     row["lowest"] = min(informed, key=lambda name: informed[name][1])
     for name, steps in STEPS.items():
         walked = ga.minimize_risk(data, start, "exact", name, max_iter=steps)
         end = ga.minimize_risk(data, walked.Q, "exact", "lbfgs")
-        (theta, m), loss = place(end)
+        (theta, m), loss = get_position(end)
         row[name] = {
-            "end": sort(end, informed), "theta": theta, "m": m, "train_loss": loss, "status": end.status.value,
+            "end": classify(end, informed), "theta": theta, "m": m, "train_loss": loss, "status": end.status.value,
             "gradient_norm": end.gradient_norm, "walked_gradient_norm": walked.gradient_norm,
             "moved": float(np.linalg.norm(end.Q - walked.Q) / np.sqrt(d)),
         }  # fmt: skip
     end = ga.run_gamp(data, start, "exact", max_iter=1000)
-    (theta, m), loss = place(end)
+    (theta, m), loss = get_position(end)
     row["gamp"] = {
-        "end": sort(end, informed), "theta": theta, "m": m, "train_loss": loss, "status": end.status.value,
+        "end": classify(end, informed), "theta": theta, "m": m, "train_loss": loss, "status": end.status.value,
         "gradient_norm": end.gradient_norm, "n_iter": end.n_iter,
     }  # fmt: skip
     return row
 
 
-def fractions(rows):
-    """Share of each end by d and optimiser, with its interval, and how often it lies below both informed minima."""
+def count_ends(rows):
+    """Return fractions of the ends by d and optimiser, with intervals, and counts below both informed minima."""
     table = []
     for d in sorted({row["d"] for row in rows}):
         mine = [row for row in rows if row["d"] == d]
@@ -92,21 +94,17 @@ def fractions(rows):
     return table
 
 
-def markdown(table):
-    lines = [
-        "| d | optimiser | runs | semantic | positional | neither | not converged | below both informed minima |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+def format_table(table):
+    heads = ("d", "optimiser", "runs", *ENDS, "not converged", "below both informed minima")
+    lines = []
     for row in table:
         shares = [f"{v:.0%} ({low:.0%} to {high:.0%})" for v, low, high in row["shares"].values()]
-        lines.append(
-            f"| {row['d']} | {NAMES[row['optimiser']]} | {row['runs']} | {' | '.join(shares)} | {row['deeper']} |"
-        )
-    return "\n".join(lines) + "\n"
+        lines.append([row["d"], NAMES[row["optimiser"]], row["runs"], *shares, row["deeper"]])
+    return markdown_table(heads, lines)
 
 
 def draw(rows, table, path):
-    """Shares of the ends, and where in the plane of overlaps all runs end."""
+    """Draw the fractions of the ends, and all ends in the plane of overlaps."""
     sizes = sorted({row["d"] for row in rows})
     colours = COLOURS | {"neither": GREY}
     with figure(path, 2, len(NAMES), (11, 7)) as axes:
@@ -126,32 +124,31 @@ def draw(rows, table, path):
                 got = row[name]
                 axis.plot(got["m"], got["theta"], "o", ms=4, mfc="none", color=colours.get(got["end"], "black"))
             axis.set(xlabel=r"$\sigma |m_1|$", ylabel=r"$|\theta|/\sigma$")
-        axes[0, 0].set_ylabel("share of the runs, 95 % interval")
-        legend_below(axes[0, 0], columns=len(ENDS))
+        axes[0, 0].set_ylabel("fraction of the runs, 95 % interval")
+        draw_legend(axes[0, 0], columns=len(ENDS))
         axes[0, 0].figure.suptitle(
             f"Random starts, ω = {OMEGA:g}, α = {ALPHA:g}. Below, d = {sizes[-1]}: ends; × minima of informed starts"
         )
 
 
 def main():
-    found = options(__doc__, draw=True, workers=True)
-    verdict = Verdict("random_starts", found)
-    if found.draw:
+    args = options(__doc__, draw=True, workers=True)
+    verdict = Verdict("random_starts", args)
+    if args.draw:
         return draw(verdict.stored()["rows"], verdict.stored()["table"], verdict.path(".png"))
-    sizes = QUICK_SEEDS if found.quick else SEEDS
+    sizes = QUICK_SEEDS if args.quick else SEEDS
     plan = [{"d": d, "seed": seed} for d, seeds in sizes.items() for seed in range(seeds)]
-    with pool(found) as executor:
-        rows = run_trials(folder(found, verdict.name), trial, plan, executor)
-    table = fractions(rows)
-    print(markdown(table))
+    with pool(args) as executor:
+        rows = run_trials(folder(args, verdict.name), run_trial, plan, executor)
+    table = count_ends(rows)
+    verdict.write_table(format_table(table))
     verdict.check(len(rows) == len(plan), f"{len(rows)} of {len(plan)} instances were finished")
     ends = [row[name]["end"] for row in rows for name in NAMES]
     at_zero = np.mean([end in ENDS for end in ends])
     verdict.check(at_zero >= 0.95, f"{at_zero:.1%} of {len(ends)} runs end at zero gradient")
-    for name in () if found.quick else ("adam", "gamp"):
+    for name in () if args.quick else ("adam", "gamp"):
         kinds = {row[name]["end"] for row in rows if row["d"] == 100} & {"semantic", "positional"}
         verdict.check(len(kinds) == 2, f"{NAMES[name]} finds {' and '.join(sorted(kinds))} minima at d = 100")
-    verdict.path(".md").write_text(markdown(table))
     draw(rows, table, verdict.path(".png"))
     verdict.end({"table": table, "rows": rows})
 

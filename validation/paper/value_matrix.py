@@ -1,17 +1,16 @@
 """Figures 13 and 14: a layer with a trainable value matrix 1 + U Wᵀ of low rank over the (α, ω) plane.
 
-The paper does not say how its value matrix enters. One of low rank alone could not fit targets in R^d, so it comes on
-top of the identity, and state evolution is that of the paper's model: `_architectures/value_descent.py` says why.
-Descents are in torch, on the layer itself, in all weights.
+Method: the paper does not state how its value matrix enters. A value matrix of low rank could not fit targets in R^d,
+so it is added to the identity, and the prediction is state evolution of the paper's model:
+`_architectures/instances.py` has the argument. Descents are in torch, on the layer itself, in all weights.
 
-Criterion: that of all architectures, see `untied_weights`. α_c is within 3 standard errors plus α_c/√d of state
-evolution and, at ω = .3, of α_c without a value matrix on the same samples.
+Criterion: the criterion of all architectures, see `untied_weights`. α_c is within 3 standard errors plus α_c/√d of
+state evolution and, at ω = .3, of α_c without a value matrix on the same samples.
 """
 
 import numpy as np
 
-from validation.paper._architectures.checks import judge_lines, judge_shift
-from validation.paper._architectures.study import main
+from validation.paper._architectures.study import check_lines, check_shift, main
 
 
 def own_checks(verdict, study):
@@ -19,8 +18,8 @@ def own_checks(verdict, study):
     gains = [study.size["d"] * (plain["train_loss"] - end["train_loss"]) for end, plain in pairs]
     spikes = [end["spike"] for end, _ in pairs]
     print(f"semantic starts: median gain of risk {np.median(gains):.3g}, of norms of UWᵀ {np.median(spikes):.3g}")
-    judge_lines(verdict, study)
-    judge_shift(verdict, study, later=False)
+    check_lines(verdict, study)
+    check_shift(verdict, study, later=False)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What each of several comparisons compiles, one after the other in a process, as lines of JSON; for `start_up`."""
+"""Compilation time of several comparisons, one after the other in a process, as lines of JSON; for `start_up`."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ import gamp_attention as ga
 
 
 class Compilation(event.Listener):
-    """Processor time between the beginning and the end of the outermost compilations, and how many functions."""
+    """Processor time within the outermost compilations, and the number of compiled functions."""
 
     def __init__(self):
         self.depth, self.began, self.seconds, self.functions = 0, 0.0, 0.0, 0

@@ -1,13 +1,13 @@
-"""What a believed error costs: leave-one-out beside the run it judges, and a path of 20 λ beside runs.
+"""Leave-one-out errors take at most as long as a run from eight starts, a path of 20 λ at most seven of these runs.
 
-In processor time: at each size, one after the other and alternating, the best of several: `run_gamp` from one start
-and from eight, as `gamp-attention fit` runs it; leave-one-out errors by default, which factor the Hessian at these
-sizes and refit 64 samples unless the formula is exact; the formula alone; cavity fields, corrected by refits; the
-training along a path of 20 λ, and the path with its errors. The best is taken as other programs on the machine only add
-time.
+Method: processor times at each size, one after the other and alternating, the minimum of several: `run_gamp` from one
+start and from eight, as `gamp-attention fit` runs it; leave-one-out errors by default, which factor the Hessian at
+these sizes and refit 64 samples unless the formula is exact; the formula without refits; cavity fields, corrected by
+refits; the training along a path of 20 λ, and the path with its errors. The minimum is taken as other programs on the
+machine only add time.
 
 Criterion: leave-one-out errors by default take at most as long as a run from eight starts; the path of 20 values takes
-at most as long as 7 of these runs, and its errors at most as long as 2.5 beyond the training.
+at most as long as 7 of these runs, and its errors at most as long as 2.5 in addition to the training.
 """
 
 import time
@@ -18,6 +18,7 @@ import gamp_attention as ga
 from gamp_attention.experiments.inference.paths import Along
 from gamp_attention.experiments.inference.refits import at_lam
 from validation._tools.report import Verdict, options
+from validation._tools.tables import markdown_table
 
 SIZES, REPEATS, LAMS = (300, 1000), 3, tuple(np.logspace(-3, 0.3, 20))
 PROBLEMS = {
@@ -27,14 +28,14 @@ PROBLEMS = {
 MOST, MOST_PATH, MOST_ERRORS = 1.0, 7.0, 2.5
 
 
-def seconds(function):
+def measure_seconds(function):
     began = time.process_time()
     function()
     return time.process_time() - began
 
 
-def measured(problem, d, repeats, with_path):
-    """Least processor time of each, on one instance."""
+def measure(problem, d, repeats, with_path):
+    """Return the minimum processor time of each task, on one instance."""
     make, alpha = PROBLEMS[problem]
     data = ga.sample(make(), d=d, alpha=alpha, seed=0)
     gamp = ga.run_gamp(data, "spectral")
@@ -55,29 +56,27 @@ def measured(problem, d, repeats, with_path):
     for turn in range(repeats + 1):  # the first compiles
         for name, work in works.items():
             if name not in ("training", "path") or turn < 2:
-                times[name] += [seconds(work)]
+                times[name] += [measure_seconds(work)]
     return {"problem": problem, "d": d} | {name: min(each[1:]) for name, each in times.items()}
 
 
-def table(rows):
-    lines = [
-        "| problem | d | run, s | eight starts, s | leave-one-out | formula alone | cavity fields, corrected "
-        "| path of 20 λ | its training alone |",
-        "|" + "---|" * 9,
-    ]
+def format_table(rows):
+    heads = ("problem", "d", "run, s", "eight starts, s", "leave-one-out", "formula only", "cavity fields, corrected",
+             "path of 20 λ", "its training")  # fmt: skip
+    lines = []
     for row in rows:
         shares = [f"{100 * row[name] / row['run']:.2g} % of the run" for name in ("default", "formula", "cavity")]
         both = [f"{row[name] / row['eight']:.1f} runs of eight starts" for name in ("path", "training") if name in row]
-        about = f"| {row['problem']} | {row['d']} | {row['run']:.3f} | {row['eight']:.3f} | "
-        lines.append(about + " | ".join([*shares, *(both or ["–", "–"])]) + " |")
-    return "\n".join(lines) + "\n"
+        seconds = f"{row['run']:.3f}", f"{row['eight']:.3f}"
+        lines.append([row["problem"], row["d"], *seconds, *shares, *(both or ["–", "–"])])
+    return markdown_table(heads, lines)
 
 
 def main():
-    found = options(__doc__)
-    verdict, quick = Verdict("leave_one_out_speed", found), found.quick
+    args = options(__doc__)
+    verdict, quick = Verdict("leave_one_out_speed", args), args.quick
     rows = [
-        measured(problem, d, 2 if quick else REPEATS, not quick or problem == "attention")
+        measure(problem, d, 2 if quick else REPEATS, not quick or problem == "attention")
         for problem in PROBLEMS for d in ((200,) if quick else SIZES)
     ]  # fmt: skip
     slack = 4.0 if quick else 1.0
@@ -89,8 +88,7 @@ def main():
             verdict.check(runs <= slack * MOST_PATH, about + f"a path of 20 λ takes {runs:.1f} runs of eight starts")
             more = (row["path"] - row["training"]) / row["eight"]
             verdict.check(more <= slack * MOST_ERRORS, about + f"of these its errors take {more:.1f}")
-    print(table(rows))
-    verdict.path(".md").write_text(table(rows))
+    verdict.write_table(format_table(rows))
     verdict.end({"rows": rows})
 
 

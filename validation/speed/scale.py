@@ -1,10 +1,10 @@
-"""Beyond memory: tokens on the disk, drawn anew at every pass, or on the workers of a dask cluster.
+"""Data beyond memory: tokens on disk, drawn again at every pass, or on the workers of a dask cluster.
 
 Criteria. Out of core, in a process whose memory is capped at a quarter of the data, an iteration takes at most 1.5
 times as long as reading the file once. Two dask workers find the Q of one process to 1e-10, also if one of them is
-killed on the way. Drawn anew, d = 50 000 and n = 75 000 take at most 2 GB. The time of such an iteration is reported,
-and where the run is after `-- --iterations N`. Finished parts, and the iterations of the largest run, are kept, and an
-interrupted script goes on.
+killed during the run. Drawn again at every pass, d = 50 000 and n = 75 000 take at most 2 GB. The time of such an
+iteration is reported, and the state of the run after `-- --iterations N`. Finished parts, and the iterations of the
+largest run, are stored, and an interrupted script resumes.
 """
 
 import json
@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 import gamp_attention as ga
-from validation._tools.parts import kept_parts
 from validation._tools.report import Verdict, options
+from validation._tools.resumable import complete_parts
 
 ALPHA, DAMPING = 1.5, 0.5
 LIMITS = {"out of core": 1.5, "distributed": 1e-10, "memory": 2e9}
@@ -32,7 +32,7 @@ from gamp_attention.data.stores import BLOCK_BYTES, FileTokens
 path, d, repeats = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 model = ga.paper_model()
 small = ga.sample(model, 60, 1.5, seed=0, storage="none")
-gamp_step(small, "asymptotic", ga.initial_state(small, small.Q_star), 0.3)  # compiled
+gamp_step(small, "asymptotic", ga.initial_state(small, small.Q_star), 0.3)  # compiles the kernels
 data = ga.sample(model, d, 1.5, seed=0, storage=path)
 used = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
 limit = used + data.tokens.nbytes // 4
@@ -96,26 +96,28 @@ print(json.dumps({"d": d, "n": data.n_samples, "bytes": data.tokens.nbytes, "pea
 """
 
 
-def child(code, *arguments):
-    """The last line that a script prints, as JSON; its standard error goes to ours."""
+def run_child(code, *arguments):
+    """Return the last line that a script prints, as JSON; its standard error is passed on."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[-1])
 
 
-def out_of_core(quick):
-    """An iteration over a file, beside reading it; from the disk, and from the system's cache."""
+def measure_out_of_core(quick):
+    """Return the times of an iteration over a file and of reading it, from the disk and from the system's cache."""
     with tempfile.TemporaryDirectory() as folder:
-        found = child(OUT_OF_CORE, Path(folder) / "tokens.npy", 3000 if quick else 8000, 3 if quick else 5)
-    return found | {f"{kind} ratio": found[kind]["iteration"] / found[kind]["read"] for kind in ("cold", "warm")}
+        measured = run_child(OUT_OF_CORE, Path(folder) / "tokens.npy", 3000 if quick else 8000, 3 if quick else 5)
+    return measured | {
+        f"{kind} ratio": measured[kind]["iteration"] / measured[kind]["read"] for kind in ("cold", "warm")
+    }
 
 
-def distributed(quick):
-    """The same run in one process, on two workers, and on two of which one is killed."""
+def compare_distributed(quick):
+    """Return the same run in one process, on two workers, and on two workers, one of which is killed."""
     from distributed import Client, LocalCluster
 
     d = 300 if quick else 2000
     data = ga.sample(ga.paper_model(), d, ALPHA, seed=0, storage="none")
-    ga.run_gamp(data, risk="asymptotic", damping=DAMPING, max_iter=25)  # compiles what a run needs
+    ga.run_gamp(data, risk="asymptotic", damping=DAMPING, max_iter=25)  # compiles the kernels of a run
     began = time.perf_counter()
     expected, rows = ga.run_gamp(data, risk="asymptotic", damping=DAMPING), {}
     alone = time.perf_counter() - began
@@ -133,16 +135,16 @@ def distributed(quick):
 
             there = ga.DistributedDataset(data, client)
             began = time.perf_counter()
-            found = ga.run_gamp(there, risk="asymptotic", damping=DAMPING, callback=callback)
+            result = ga.run_gamp(there, risk="asymptotic", damping=DAMPING, callback=callback)
             rows[name] = {
-                "d": d, "status": found.status.value, "n_iter": found.n_iter, "seconds": time.perf_counter() - began,
-                "alone": alone, "distance": float(abs(found.Q - expected.Q).max()),
+                "d": d, "status": result.status.value, "n_iter": result.n_iter, "seconds": time.perf_counter() - began,
+                "alone": alone, "distance": float(abs(result.Q - expected.Q).max()),
             }  # fmt: skip
     return rows
 
 
-def table(numbers):
-    """The lines of the docs' table."""
+def format_table(numbers):
+    """Return the lines of the manual's table."""
     lines = ["| measured | reached | target |", "|---|---|---|"]
     core = numbers["out of core"]
     size = f"{core['bytes'] / 1e9:.1f} GB, memory capped at a quarter"
@@ -151,13 +153,13 @@ def table(numbers):
         lines.append(f"| iteration over reading the file once, from the {where}, {size} "
                      f"| {core[f'{kind} ratio']:.2f} ({seconds}) | 1.5 |")  # fmt: skip
     for name, row in numbers["distributed"].items():
-        times = f"{row['n_iter']} iterations in {row['seconds']:.1f} s; one process drawing anew: {row['alone']:.1f} s"
+        times = f"{row['n_iter']} iterations in {row['seconds']:.1f} s; one process drawing again: {row['alone']:.1f} s"
         lines.append(
             f"| largest difference of Q, dask, {name}, d = {row['d']} | {row['distance']:.0e} ({times}) | 1e-10 |"
         )
     row = numbers["regenerated"]
     lines.append(
-        f"| peak memory, drawn anew, d = {row['d']}, n = {row['n']} ({row['bytes'] / 1e9:.0f} GB in float32) "
+        f"| peak memory, drawn again, d = {row['d']}, n = {row['n']} ({row['bytes'] / 1e9:.0f} GB in float32) "
         f"| {row['peak'] / 1e9:.2f} GB; sampling {row['sampling']:.0f} s, an iteration {row['iteration']:.0f} s; "
         f"gradient norm {row['gradient_norm']:.1e} after {row['n_iter']} ({row['status']}) | 2 GB |"
     )
@@ -165,19 +167,19 @@ def table(numbers):
 
 
 def main():
-    most = {"type": int, "default": 60, "help": "of the run that draws its tokens anew (default 60)"}
-    found = options(__doc__, iterations=most)
-    verdict = Verdict("scale", found)
+    most = {"type": int, "default": 60, "help": "iterations of the run that draws its tokens again (default 60)"}
+    args = options(__doc__, iterations=most)
+    verdict = Verdict("scale", args)
     folder = verdict.path("_runs")
     folder.mkdir(exist_ok=True)
     parts = {
-        "out of core": lambda: out_of_core(found.quick),
-        "distributed": lambda: distributed(found.quick),
-        "regenerated": lambda: child(LARGE, 2000 if found.quick else 50_000, found.iterations, folder),
+        "out of core": lambda: measure_out_of_core(args.quick),
+        "distributed": lambda: compare_distributed(args.quick),
+        "regenerated": lambda: run_child(LARGE, 2000 if args.quick else 50_000, args.iterations, folder),
     }
-    numbers = kept_parts(verdict.path("_parts.json"), parts)
-    print(table(numbers))
-    limit = (4 if found.quick else 1) * LIMITS["out of core"]  # quick sizes are too small to time
+    numbers = complete_parts(verdict.path("_parts.json"), parts)
+    verdict.write_table(format_table(numbers))
+    limit = (4 if args.quick else 1) * LIMITS["out of core"]  # quick sizes are too small to time
     for kind in ("cold", "warm"):
         ratio = numbers["out of core"][f"{kind} ratio"]
         verdict.check(ratio <= limit, f"out of core, {kind}: {ratio:.2f} times reading the file (<= {limit:g})")
@@ -186,8 +188,7 @@ def main():
         verdict.check(good, f"dask, {name}: {row['status']}, Q differs by {row['distance']:.0e}")
     row = numbers["regenerated"]
     peak = row["peak"]
-    verdict.check(peak <= LIMITS["memory"], f"drawn anew, d = {row['d']}: peak memory {peak / 1e9:.2f} GB")
-    verdict.path(".md").write_text(table(numbers))
+    verdict.check(peak <= LIMITS["memory"], f"drawn again, d = {row['d']}: peak memory {peak / 1e9:.2f} GB")
     verdict.end(numbers)
 
 

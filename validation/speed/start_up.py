@@ -1,16 +1,14 @@
-"""What the first and the second process that run a model wait for: compilation, which is kept on the disk.
+"""A second process compiles nothing, whatever the model; the package is imported within a second.
 
-Every model runs in two processes, one after the other, with an empty cache folder of their own: message passing, a
-trajectory, a fixed point of state evolution. numba reports what it compiles. Seconds go from the start of the process
-to the end of message passing.
+Method: every model runs in two processes, one after the other, with a separate empty cache folder: message passing, a
+trajectory, a fixed point of state evolution. numba reports what it compiles. Seconds are from the start of the process
+to the end of message passing. With --base PATH, comparisons of several models run in one process, and at the same time
+in a process of another checkout, each with an empty cache: processor time of compilation, whose ratio hardly depends on
+other programs on the machine. The checkout of the stored comparison is db457ef.
 
-With --base PATH, comparisons of several models run in one process, and at the same time in one of another checkout,
-each with an empty cache: processor time of compilation, whose ratio is about the same whatever else the machine does.
-The checkout that issue 20 starts from is db457ef.
-
-Criterion: the second process compiles nothing, whatever the model, also with a user's losses, maps and penalties. The
-package is imported within a second, the best of a few times. A first comparison compiles for at most .3 of the time
-that it does in the other checkout; that of another attention model, or with another penalty or loss, for at most 3 s.
+Criterion: the second process compiles nothing for any model, including user-defined losses, maps and penalties. The
+package is imported within a second, the minimum of a few times. A first comparison compiles for at most .3 of the time
+of the other checkout; a comparison of another attention model, or with another penalty or loss, for at most 3 s.
 """
 
 import subprocess
@@ -23,10 +21,11 @@ from pathlib import Path
 from tqdm import tqdm
 
 from validation._tools.catalogue import ROOT
-from validation._tools.checkouts import BASE, side_by_side
+from validation._tools.checkouts import BASE, run_side_by_side
 from validation._tools.report import Verdict, options
+from validation._tools.tables import markdown_table
 
-QUICK = ("paper", "own loss")
+QUICK = ("paper", "user-defined loss")
 RUNS = {
     "paper": "ga.paper_model()",
     "L=3": "ga.attention_model(3)",
@@ -39,9 +38,9 @@ RUNS = {
     "logistic": "ga.glm_model(ga.LogisticLoss(), lam=0.1)",
     "multinomial": "ga.glm_model(ga.MultinomialLoss(), rank=3, lam=0.1)",
     "phase retrieval": "ga.glm_model(ga.PhaseRetrievalLoss(), lam=0.1)",
-    "own loss": "ga.glm_model(own('huber_loss').PseudoHuber(0.5), ga.LinearLabels(), lam=0.1)",
-    "own map": "ga.attention_model(student=own('sigmoid_attention').SigmoidAttention())",
-    "own penalty": "ga.paper_model(penalty=own('huber_penalty').Huber(0.01, 1.0))",
+    "user-defined loss": "ga.glm_model(own('huber_loss').PseudoHuber(0.5), ga.LinearLabels(), lam=0.1)",
+    "user-defined map": "ga.attention_model(student=own('sigmoid_attention').SigmoidAttention())",
+    "user-defined penalty": "ga.paper_model(penalty=own('huber_penalty').Huber(0.01, 1.0))",
 }
 SCRIPT = """
 import sys, time
@@ -64,8 +63,8 @@ print(sum(e.is_start for _, e in recorder.buffer), ready)
 """
 
 
-def start(model, folder):
-    """Functions compiled by a process, and seconds until message passing was done."""
+def run_process(model, folder):
+    """Return the number of functions compiled by a process, and seconds until message passing was done."""
     began = time.time()
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, model], capture_output=True, text=True, cwd=ROOT.parent,
@@ -77,27 +76,24 @@ def start(model, folder):
     return int(compiled), float(ready) - began
 
 
-def compile_times(base, verdict, lines):
-    """What comparisons compile here and in another checkout; adds a table to lines of Markdown."""
-    before, now = side_by_side(base, Path(__file__).with_name("_compile_times.py"))
-    lines += [
-        "",
-        "| comparison | compiled in the other checkout | functions | here | functions |",
-        "|---|---|---|---|---|",
-    ]
+def compare_compilation(base, verdict):
+    """Return the compilation of comparisons here and in another checkout, and a table of it."""
+    before, now = run_side_by_side(base, Path(__file__).with_name("_compile_times.py"))
+    heads = ("comparison", "compiled in the other checkout", "functions", "here", "functions")
+    lines = []
     for old, new in zip(before, now, strict=True):
-        old_cells, new_cells = (f"{row['seconds']:.1f} s | {row['functions']}" for row in (old, new))
-        lines.append(f"| {new['model']} | {old_cells} | {new_cells} |")
+        cells = (cell for row in (old, new) for cell in (f"{row['seconds']:.1f} s", row["functions"]))
+        lines.append([new["model"], *cells])
     ratio = now[0]["seconds"] / before[0]["seconds"]
     verdict.check(ratio <= 0.3, f"a first comparison compiles for {ratio:.2f} of the time of {base}, at most 0.3")
     for row in now:
         if row["model"].startswith("another"):
             verdict.check(row["seconds"] <= 3, f"{row['model']}: compiled for {row['seconds']:.1f} s, at most 3")
-    return {"base": before, "here": now}
+    return {"base": before, "here": now}, markdown_table(heads, lines)
 
 
-def import_seconds(times=5):
-    """Seconds that the import of the package adds to a process that does nothing, the best of a few times."""
+def measure_import(times=5):
+    """Return the seconds that the import of the package adds to an empty process, the minimum of a few times."""
     least = []
     for code in ("pass", "import gamp_attention"):
         took = []
@@ -110,27 +106,27 @@ def import_seconds(times=5):
 
 
 def main():
-    found = options(__doc__, base=BASE)
-    verdict, rows = Verdict("start_up", found), {}
-    for name in tqdm([name for name in RUNS if name in QUICK or not found.quick], desc="models", disable=None):
+    args = options(__doc__, base=BASE)
+    verdict, rows = Verdict("start_up", args), {}
+    for name in tqdm([name for name in RUNS if name in QUICK or not args.quick], desc="models", disable=None):
         with tempfile.TemporaryDirectory() as folder:
-            (compiled, first), (again, second) = (start(RUNS[name], folder) for _ in range(2))
+            (compiled, first), (again, second) = (run_process(RUNS[name], folder) for _ in range(2))
         rows[name] = {"compiled": compiled, "first": first, "compiled_again": again, "second": second}
         verdict.check(
             compiled > 0 == again,
             f"{name}: {compiled} functions compiled, then {again}; {first:.1f} s, then {second:.1f} s",
         )
-    lines = [
-        "| model | first process | functions compiled | second process | functions compiled |",
-        "|---|---|---|---|---|",
-    ]
-    for name, row in rows.items():
-        lines.append(
-            f"| {name} | {row['first']:.1f} s | {row['compiled']} | {row['second']:.1f} s | {row['compiled_again']} |"
-        )
-    beside = compile_times(found.base, verdict, lines) if found.base else None
-    verdict.path(".md").write_text("\n".join(lines) + "\n")
-    seconds = import_seconds()
+    heads = ("model", "first process", "functions compiled", "second process", "functions compiled")
+    text = markdown_table(heads, [
+        [name, f"{row['first']:.1f} s", row["compiled"], f"{row['second']:.1f} s", row["compiled_again"]]
+        for name, row in rows.items()
+    ])  # fmt: skip
+    beside = None
+    if args.base:
+        beside, table = compare_compilation(args.base, verdict)
+        text += "\n" + table
+    verdict.write_table(text)
+    seconds = measure_import()
     verdict.check(seconds < 1, f"the package is imported in {seconds:.2f} s")
     verdict.end({"rows": rows, "import seconds": seconds, "compared": beside})
 

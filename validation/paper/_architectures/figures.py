@@ -3,8 +3,8 @@
 import numpy as np
 
 from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
-from validation._tools.drawing import two_kinds
-from validation._tools.landscape import numbers
+from validation._tools.drawing import build_branch_colormap
+from validation._tools.landscape import to_array
 from validation._tools.report import plus_minus
 
 ORDERS = {"semantic": r"$\sigma|Q^\top Q_*|/d$", "positional": r"$\sigma|Q^\top p_1|/\sqrt{d}$"}
@@ -21,55 +21,55 @@ LINES = (
 )
 
 
-def bracketed(found, scale=1e3):
-    """A mean with its standard error."""
-    return plus_minus(*(np.nan if found[key] is None else scale * found[key] for key in ("mean", "error")))
+def format_mean(statistics, scale=1e3):
+    """Format a mean with its standard error."""
+    return plus_minus(*(np.nan if statistics[key] is None else scale * statistics[key] for key in ("mean", "error")))
 
 
-def slice_cells(result, of="cells"):
+def select_slice(result, of="cells"):
     return [cell for cell in result[of] if cell["omega"] == result["slice"]]
 
 
-def predicted(result, alpha, branch, key):
-    """What state evolution says at the slice, NaN where it was not asked or has no such branch."""
+def get_prediction(result, alpha, branch, key):
+    """Return the prediction of state evolution at the slice; NaN if it was not computed or has no such branch."""
     for theory in result["theory"]:
         if (theory["alpha"], theory["branch"]) == (alpha, branch) and theory["solved"]:
             return float(theory["train_loss"] if key == "train_loss" else theory["order"][key])
     return np.nan
 
 
-def markdown(result):
-    """The slice, one line for each α and start; and α_c at all ω."""
+def format_table(result):
+    """Return the slice with a line for each α and start, and α_c at all ω."""
     heads = [f"{what} | state evolution" for what in ("10³ ε_t", "semantic order", "positional order")]
     lines = [
         f"{result['title']}, ω = {result['slice']:g}, d = {result['size']['d']}", "",
         "| α | start | stayed | " + " | ".join(heads) + " | GAMP ended | its loss above, % |",
         "|" + "---|" * (5 + 2 * len(heads)),
     ]  # fmt: skip
-    for cell in slice_cells(result):
-        for start, found in cell["starts"].items():
-            words = [f"{cell['alpha']:g}", start, f"{found['count']} of {cell['instances']}"]
+    for cell in select_slice(result):
+        for start, entry in cell["starts"].items():
+            words = [f"{cell['alpha']:g}", start, f"{entry['count']} of {cell['instances']}"]
             for key, scale in (("train_loss", 1e3), ("semantic", 1), ("positional", 1)):
-                theory = scale * predicted(result, cell["alpha"], start, key)
-                words += [bracketed(found[key], scale), f"{theory:.3f}" if np.isfinite(theory) else "–"]
-            gamp, none = found["gamp"], ["–", "–"]
-            words += [f"{gamp['ended']} of {gamp['runs']}", bracketed(gamp["above"], 100)] if gamp["runs"] else none
+                theory = scale * get_prediction(result, cell["alpha"], start, key)
+                words += [format_mean(entry[key], scale), f"{theory:.3f}" if np.isfinite(theory) else "–"]
+            gamp, none = entry["gamp"], ["–", "–"]
+            words += [f"{gamp['ended']} of {gamp['runs']}", format_mean(gamp["above"], 100)] if gamp["runs"] else none
             lines.append("| " + " | ".join(words) + " |")
     if result["kinds"]:
         names = list(result["lines"])
         lines += ["", "| ω | " + " | ".join(f"α_c, {name}" for name in names) + " |", "|" + "---|" * (1 + len(names))]
         for omega in result["size"]["omegas"]:
-            found = [next((line for line in result["lines"][name] if line["omega"] == omega), None) for name in names]
+            entry = [next((line for line in result["lines"][name] if line["omega"] == omega), None) for name in names]
             words = [
                 "–" if line is None or line["alpha_c"] is None
-                else plus_minus(line["alpha_c"], line["alpha_c_error"]) for line in found
+                else plus_minus(line["alpha_c"], line["alpha_c_error"]) for line in entry
             ]  # fmt: skip
             lines.append(f"| {omega:g} | " + " | ".join(words) + " |")
     return "\n".join(lines) + "\n"
 
 
 def draw(result, path):
-    """The plane, and losses and order parameters along the slice."""
+    """Draw the plane, and losses and order parameters along the slice."""
     with figure(path, 1, 3, (14, 4.8)) as axes:
         plane, losses, orders = axes[0]
         draw_plane(result, plane)
@@ -87,8 +87,8 @@ def draw(result, path):
 
 
 def draw_plane(result, axis):
-    """Δε_t, or where minima are of both kinds the difference of the order parameters of the deepest."""
-    colours = two_kinds(missing="#DDDDDD")
+    """Draw Δε_t, or the difference of the order parameters of the deepest minimum if minima are of both kinds."""
+    colours = build_branch_colormap(missing="#DDDDDD")
     from matplotlib.colors import CenteredNorm
 
     alphas, omegas = (np.array(result["size"][name]) for name in ("alphas", "omegas"))
@@ -106,44 +106,42 @@ def draw_plane(result, axis):
         omegas, alphas, np.ma.masked_invalid(values), cmap=colours, norm=CenteredNorm(), shading="nearest"
     )
     axis.figure.colorbar(mesh, ax=axis, label=SHORT if result["kinds"] else " − ".join(ORDERS.values()))
-    axis.set_title(
-        r"$\Delta\varepsilon_t$; grey: one branch left, dots its kind" if result["kinds"] else "the deepest minimum",
-        fontsize=10,
-    )
+    title = r"$\Delta\varepsilon_t$; grey: only one branch, dots show its kind"
+    axis.set_title(title if result["kinds"] else "the deepest minimum", fontsize=10)
     for name, label, style in LINES:
         line = result["lines"].get(name.format(name=result["architecture"], d=result["size"]["d"]), [])
-        found = [numbers([each[key] for key in ("omega", "alpha_c", "alpha_c_error")]) for each in line]
-        at, value, error = np.reshape(found, (-1, 3)).T
+        entries = [to_array([each[key] for key in ("omega", "alpha_c", "alpha_c_error")]) for each in line]
+        at, value, error = np.reshape(entries, (-1, 3)).T
         if np.isfinite(value).any():
             axis.errorbar(at, value, 2 * error, capsize=2, lw=1.2, label=label, **style)
     axis.set(xlabel="ω", ylabel=r"$\alpha = n/d$")
-    found = axis.get_legend_handles_labels()
-    if found[0]:
-        axis.figure.legend(*found, loc="outside lower left", ncols=len(LINES), frameon=False, fontsize=8)
+    entries = axis.get_legend_handles_labels()
+    if entries[0]:
+        axis.figure.legend(*entries, loc="outside lower left", ncols=len(LINES), frameon=False, fontsize=8)
 
 
-def points(axis, means, scale, **style):
-    """Means with bars of two standard errors, from pairs of α and statistics."""
-    rows = numbers([[alpha, found["mean"], found["error"]] for alpha, found in means])
+def draw_points(axis, means, scale, **style):
+    """Draw means with bars of two standard errors, from pairs of α and statistics."""
+    rows = to_array([[alpha, entry["mean"], entry["error"]] for alpha, entry in means])
     alphas, values, errors = rows.reshape(-1, 3).T
     axis.errorbar(alphas, scale * values, 2 * scale * errors, capsize=2, ms=4.5, lw=1, **style)
 
 
-def curve(axis, result, branch, key, scale, **style):
-    """State evolution along the slice."""
+def draw_curve(axis, result, branch, key, scale, **style):
+    """Draw state evolution along the slice."""
     alphas = result["size"]["predicted"]
-    axis.plot(alphas, [scale * predicted(result, alpha, branch, key) for alpha in alphas], "x-", ms=4, **style)
+    axis.plot(alphas, [scale * get_prediction(result, alpha, branch, key) for alpha in alphas], "x-", ms=4, **style)
 
 
 def draw_difference(result, axis):
-    """Δε_t along the slice where half of the instances keep both branches, beside that of the paper's model."""
+    """Draw Δε_t along the slice, if half of the instances keep both branches, and Δε_t of the paper's model."""
     for of, colour, label in (("cells", DARK, result["title"]), ("paper", GREY, "the paper's model")):
-        cells = [cell for cell in slice_cells(result, of) if cell["pairs"] >= cell["instances"] / 2]
+        cells = [cell for cell in select_slice(result, of) if cell["pairs"] >= cell["instances"] / 2]
         means = [(cell["alpha"], cell["difference"]) for cell in cells]
-        points(axis, means, 1e3, fmt="o", color=colour, label=label)
+        draw_points(axis, means, 1e3, fmt="o", color=colour, label=label)
     alphas = result["size"]["predicted"]
     semantic, positional = (
-        np.array([predicted(result, alpha, branch, "train_loss") for alpha in alphas]) for branch in ORDERS
+        np.array([get_prediction(result, alpha, branch, "train_loss") for alpha in alphas]) for branch in ORDERS
     )
     axis.plot(alphas, 1e3 * (positional - semantic), "x-", ms=4, color=DARK, label="state evolution")
     axis.axhline(0, color=GREY, lw=0.8)
@@ -151,25 +149,25 @@ def draw_difference(result, axis):
 
 
 def draw_losses(result, axis):
-    """Training losses along the slice: all starts, and the minima of the paper's model."""
+    """Draw training losses along the slice: all starts, and the minima of the paper's model."""
     for start, marker in zip(result["starts"], "^vo+x", strict=True):
-        means = [(cell["alpha"], cell["starts"][start]["train_loss"]) for cell in slice_cells(result)]
+        means = [(cell["alpha"], cell["starts"][start]["train_loss"]) for cell in select_slice(result)]
         style = {"color": COLOURS.get(start.split()[-1], DARK), "mfc": "white" if start in COLOURS else DARK}
-        points(axis, means, 1e3, fmt=marker, label=f"{start} start", **style)
+        draw_points(axis, means, 1e3, fmt=marker, label=f"{start} start", **style)
     for kind in ORDERS:
-        means = [(cell["alpha"], cell["starts"][kind]["train_loss"]["mean"]) for cell in slice_cells(result, "paper")]
-        alphas, values = numbers(means).T
+        means = [(cell["alpha"], cell["starts"][kind]["train_loss"]["mean"]) for cell in select_slice(result, "paper")]
+        alphas, values = to_array(means).T
         axis.plot(alphas, 1e3 * values, "--", color=COLOURS[kind], lw=1, label=f"rank 1, {kind}")
-    curve(axis, result, "mixed", "train_loss", 1e3, color=DARK, label="state evolution, mixed")
+    draw_curve(axis, result, "mixed", "train_loss", 1e3, color=DARK, label="state evolution, mixed")
     axis.set_ylabel(r"$10^3\,\varepsilon_t$")
 
 
 def draw_orders(result, axis):
-    """Order parameters along the slice, each where half of the runs stay on its branch, or both of the mixed start."""
+    """Draw order parameters along the slice, for branches that half of the runs keep, or both of the mixed start."""
     for kind, label in ORDERS.items():
         branch = kind if result["kinds"] else "mixed"
-        found = [(cell["alpha"], cell["instances"], cell["starts"][branch]) for cell in slice_cells(result)]
-        means = [(alpha, mine[kind]) for alpha, instances, mine in found if mine["count"] >= instances / 2]
-        points(axis, means, 1.0, fmt="o", color=COLOURS[kind], label=f"{label}, {branch}")
-        curve(axis, result, branch, kind, 1.0, color=COLOURS[kind], label=f"state evolution, {kind}")
+        cells = [(cell["alpha"], cell["instances"], cell["starts"][branch]) for cell in select_slice(result)]
+        means = [(alpha, mine[kind]) for alpha, instances, mine in cells if mine["count"] >= instances / 2]
+        draw_points(axis, means, 1.0, fmt="o", color=COLOURS[kind], label=f"{label}, {branch}")
+        draw_curve(axis, result, branch, kind, 1.0, color=COLOURS[kind], label=f"state evolution, {kind}")
     axis.set(ylabel="order parameter", ylim=(0, None))

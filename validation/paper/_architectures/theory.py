@@ -1,4 +1,4 @@
-"""State evolution of the architectures: branches, and α_c where their training losses are equal."""
+"""State evolution of the architectures: branches, and α_c, where their training losses are equal."""
 
 import numpy as np
 
@@ -6,18 +6,19 @@ import gamp_attention as ga
 from gamp_attention.models.model import SIZES
 from validation.paper._architectures.instances import ARCHITECTURES, NOISE, ORDERS, SIGMA
 
-MAX_WORK = 1e6  # proximal problems of one average
-FOLLOWED, DAMPING, PATHS = 40, 0.2, 1024  # of the trajectory that leads to the mixed branch
-ROUNDS = 3  # secants for α_c
+MAX_WORK = 1e6  # number of proximal problems of one average, at most
+# iterations, damping and paths of the trajectory that leads to the mixed branch
+FOLLOWED, DAMPING, PATHS = 40, 0.2, 1024
+ROUNDS = 3  # number of secant steps for α_c
 
 
 def point(architecture, omega, alpha, branch):
-    """One fixed point: its loss, order parameters, and whether replica symmetry is consistent there."""
+    """Return one fixed point: its loss, order parameters, and whether replica symmetry is consistent there."""
     which = ARCHITECTURES[architecture]
     model = which.model(omega)
-    init = mixed_start(model, alpha) if branch == "mixed" else branch
+    init = build_mixed_start(model, alpha) if branch == "mixed" else branch
     se = ga.solve_state_evolution(model, alpha, init, rtol=which.rtol, max_work=MAX_WORK, stability=False)
-    order, error = orders(model, se.overlaps), orders(model, se.overlaps_error)
+    order, error = compute_order_parameters(model, se.overlaps), compute_order_parameters(model, se.overlaps_error)
     return {
         "status": se.status.value, "solved": se.status.value in ("converged", "inaccurate"),
         "train_loss": se.train_loss, "train_loss_error": se.train_loss_error, "order": order, "order_error": error,
@@ -25,8 +26,8 @@ def point(architecture, omega, alpha, branch):
     }  # fmt: skip
 
 
-def orders(model, overlaps):
-    """Order parameters, as defined in `instances`, from overlaps; from errors of overlaps, their errors."""
+def compute_order_parameters(model, overlaps):
+    """Return the order parameters of `instances` from overlaps; from errors of overlaps, their errors."""
     law = model.coordinates
     gamma, tau, far = law.gamma[0], law.tau[0], np.abs(law.tau[0]).argmax()
     return {
@@ -35,8 +36,8 @@ def orders(model, overlaps):
     }
 
 
-def mixed_start(model, alpha):
-    """Overlaps after some steps of message passing from Q* in the first column, positions in the second."""
+def build_mixed_start(model, alpha):
+    """Return overlaps after some steps of message passing from Q* in the first column, positions in the second."""
     gamma, tau = model.coordinates.gamma[0], model.coordinates.tau[0]
     sizes = np.array([1.0, SIZES.positional])
     begin = ga.Overlaps(
@@ -52,11 +53,11 @@ def mixed_start(model, alpha):
 
 
 def crossing(architecture, omega, alphas):
-    """α_c with its error: secants from the two given α between which Δε_t changes sign."""
+    """Return α_c with its error, by secants between two given α at which Δε_t has different signs."""
     known = {}
 
     def positive(alpha):
-        known[alpha] = difference(architecture, omega, alpha)
+        known[alpha] = compute_difference(architecture, omega, alpha)
         return known[alpha][0] > 0
 
     none = {"alpha_c": None, "alpha_c_error": None}
@@ -82,8 +83,8 @@ def crossing(architecture, omega, alphas):
     return {"alpha_c": a - x / slope, "alpha_c_error": known[a][1] / abs(slope)}
 
 
-def difference(architecture, omega, alpha):
-    """Δε_t and its error. Where only one branch is found it is infinite, above zero for the semantic one."""
+def compute_difference(architecture, omega, alpha):
+    """Return Δε_t and its error; infinite if only one branch is found, positive for the semantic one."""
     semantic, positional = (point(architecture, omega, alpha, branch) for branch in ORDERS)
     if semantic["solved"] and positional["solved"]:
         error = np.hypot(semantic["train_loss_error"], positional["train_loss_error"])

@@ -1,0 +1,280 @@
+"""Evaluation of calls: whether an answer is correct, an error names its cause, and the call ends in time.
+
+`evaluate_call` checks the answer of a line of `calls` independently of the statuses that the package reports.
+`TimedEvaluator` does so in a separate process, which it ends if the line takes too long. The limit is processor time,
+so that other programs on the machine have no effect; a process that sleeps is ended after WALL_FACTOR times the limit.
+"""
+
+import contextlib
+import inspect
+import os
+import signal
+import tempfile
+import time
+import warnings
+from collections.abc import Iterable
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gamp_attention as ga
+from gamp_attention.baselines.descent import TorchRisk
+from gamp_attention.state_evolution.equations.units import relative_change
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
+from gamp_attention.state_evolution.rules.choice import first_rule
+from validation._tools.calls import list_arguments
+from validation._tools.names import PUBLIC
+
+SLACK = 1.01  # factor on a tolerance, for rounding in the second computation
+ROUNDING = 1e-12  # rounding error of a gradient, in units of its summands
+MAX_CHANGE = 10  # change of a fixed point in one more iteration, at most, in units of rtol
+
+
+class RecordingModule:
+    """The package, with a record of the arguments of the last call of each solver."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, dict[str, Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(ga, name)
+        if name not in ("run_gamp", "minimize_risk", "solve_state_evolution", "branches", "compare"):
+            return attribute
+
+        def called(*args: Any, **options: Any) -> Any:
+            try:
+                bound = inspect.signature(attribute).bind(*args, **options)
+                bound.apply_defaults()
+                self.last[name] = bound.arguments
+            except TypeError:
+                pass
+            return attribute(*args, **options)
+
+        return called
+
+
+def evaluate_call(line: str, names: dict[str, Any]) -> dict[str, Any]:
+    """Evaluate a line and return its outcome: "answered", "refused" or "raised".
+
+    "refused" means an error that names the argument, its requirement and its value. "faults" lists problems: "false"
+    (converged without being so), "nan" (numbers that are not finite and no status that says so), "raised", "warned".
+    """
+    watched = names["ga"]
+    watched.last.clear()
+    row: dict[str, Any] = {"outcome": "answered", "status": None, "message": None, "faults": []}
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        try:
+            result = eval(line, names)
+        except ga.ConvergenceError as error:
+            result, row["message"] = error.result, str(error)
+        except Exception as error:
+            row["message"] = f"{type(error).__name__}: {error}"
+            row["outcome"] = "refused" if is_named(error, line) else "raised"
+            row["faults"] += ["raised"] * (row["outcome"] == "raised")
+            result = None
+    row["warned"] = sorted({f"{each.category.__name__}: {each.message}"[:200] for each in seen})
+    row["faults"] += ["warned"] * bool(row["warned"])
+    if row["outcome"] == "answered":
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for each in _list_parts(result):
+                status = getattr(each, "status", None)
+                row["status"] = getattr(status, "value", row["status"])
+                row["faults"] += [fault for fault in _find_faults(each, watched) if fault not in row["faults"]]
+    return row
+
+
+def is_named(error: Exception, line: str) -> bool:
+    """Return whether an error names an argument, what it needs and what it got."""
+    words = str(error)
+    known = {slot.name for slot in list_arguments(line)} | {
+        name for each in PUBLIC if f"{each}(" in line and callable(getattr(ga, each))
+        for name in inspect.signature(getattr(ga, each)).parameters
+    }  # fmt: skip
+    is_worded = isinstance(error, ValueError | TypeError) and ("need" in words or "must" in words) and "got" in words
+    return is_worded and any(name in words for name in known)
+
+
+def _list_parts(result: Any) -> Iterable[Any]:
+    """Return the results within a result."""
+    if isinstance(result, ga.Branches):
+        return result.solutions
+    if isinstance(result, ga.Comparison):
+        return [part for each in result.branches for part in (each.gamp, each.fixed_point, each.descent, each.returned)]
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], ga.GampState):
+        seen = result[1]  # the report of the step shows whether numbers are finite
+        return result if seen.denoised.solved.all() and all_finite([seen.gradient_norm]) else []
+    if isinstance(result, tuple) and not hasattr(result, "_fields"):
+        return result
+    return [result]
+
+
+def _find_faults(result: Any, watched: RecordingModule) -> list[str]:
+    if isinstance(result, ga.GampResult | ga.DescentResult):
+        return _check_descent(result, watched.last.get("run_gamp") or watched.last.get("minimize_risk"))
+    if isinstance(result, ga.StateEvolutionResult):
+        return _check_fixed_point(result, watched.last.get("solve_state_evolution") or watched.last.get("branches"))
+    if isinstance(result, ga.Sweep):
+        numbers = [value for row in result.rows if row.get("converged") for value in row.values()]
+        return [] if all_finite([each for each in numbers if isinstance(each, float)]) else ["nan"]
+    if isinstance(result, ga.Denoised):
+        good = result.solved
+        return [] if all_finite([result.z[good], result.g[good], result.loss[good], result.moreau[good]]) else ["nan"]
+    if isinstance(result, ga.LinearFit):
+        return [] if all_finite([result.weights, result.train_loss]) or not result.converged else ["nan"]
+    if isinstance(result, ga.ReferenceVerdict):
+        return [] if all_finite([result.difference, result.difference_error]) else ["nan"]
+    if isinstance(result, ga.LinearBaseline):
+        known = all_finite([result.weights, result.weights_error, result.test_error, result.test_error_error])
+        return [] if known or not result.converged else ["nan"]
+    if isinstance(result, ga.Trajectory):
+        return [] if all_finite([*result.arrays().values(), *result.error.arrays().values()]) else ["nan"]
+    if isinstance(result, ga.BranchPath):
+        return [] if all_finite([result.values, *result.overlaps.arrays().values()]) else ["nan"]
+    if isinstance(result, ga.GampState):
+        return [] if all_finite([result.Q, result.V, np.asarray(result.D)]) else ["nan"]
+    if isinstance(result, np.ndarray | float):
+        return [] if all_finite([result]) else ["nan"]
+    return []
+
+
+def all_finite(values: Iterable[Any]) -> bool:
+    """Return whether all numbers are finite."""
+    return all(np.isfinite(value).all() for value in values)
+
+
+def _check_descent(result: Any, arguments: Any) -> list[str]:
+    faults = []
+    if not all_finite([result.Q]) or (result.converged and not all_finite([result.train_loss, result.gradient_norm])):
+        faults.append("nan")
+    if result.converged and arguments:
+        norm, rounding = compute_gradient_norm(arguments["data"], result.Q, arguments["risk"])
+        if not norm <= SLACK * arguments["tol"] + rounding:
+            faults.append("false")
+    return faults
+
+
+def compute_gradient_norm(data: ga.Dataset, Q: np.ndarray, risk: str) -> tuple[float, float]:
+    """Return the norm of the smallest (sub)gradient by torch, and an upper bound of its rounding error.
+
+    Penalties that torch does not cover use the package's gradient.
+    """
+    import torch
+
+    there = torch.tensor(Q, requires_grad=True)
+    TorchRisk(data, risk, "cpu")(there).backward()
+    smooth, penalty = there.grad.numpy(), data.penalty
+    if isinstance(penalty, ga.ElasticNet):
+        smooth = smooth + penalty.lam * Q
+        off = np.sign(smooth) * np.maximum(np.abs(smooth) - penalty.l1, 0)
+        smooth = np.where(Q != 0, smooth + penalty.l1 * np.sign(Q), off)
+    elif not penalty.quadratic:
+        smooth = ga.gradient(data, Q, risk)
+    unit = penalty.strength * np.sqrt(data.dim)
+    tokens = np.asarray(data.tokens)
+    largest = np.sqrt(np.mean(tokens**2)) * data.n_samples**0.5 + np.linalg.norm(data.positions)
+    size = largest * np.abs(data.terms(risk).params).max() * (1 + np.abs(Q).max() * largest) + unit * np.abs(Q).max()
+    return float(np.linalg.norm(smooth)) / unit, ROUNDING * float(size) / unit
+
+
+def _check_fixed_point(result: ga.StateEvolutionResult, arguments: Any) -> list[str]:
+    if not result.converged:
+        return []
+    if not all_finite([result.train_loss, result.test_error, *result.overlaps.arrays().values()]):
+        return ["nan"]
+    if not arguments:
+        return []
+    model = arguments["model"]
+    F = OverlapMap(model, float(arguments["alpha"]), first_rule("auto", model, (0,)), result.response)
+    rtol = arguments["rtol"] or 2e-3
+    return [] if relative_change(F(result.overlaps), result.overlaps) < MAX_CHANGE * rtol else ["false"]
+
+
+COMPILE_LIMIT = 600  # seconds, limit of lines that compile kernels for others
+RETRY_FACTOR, WALL_FACTOR = 20, 30  # limits of a second try and by the clock, in units of the limit
+
+
+class TimedEvaluator:
+    """Evaluates lines of `calls` in a separate process, one after the other."""
+
+    def __init__(self) -> None:
+        self._process: Any = None
+        self._pipe: Any = None
+
+    def __call__(self, line: str, limit: float, warm: str | None = None) -> dict[str, Any]:
+        """Return the outcome of a line by `evaluate_call`, with its seconds; "late" beyond the limit.
+
+        The line `warm` compiles kernels first and is not counted. A line that is late has a second try, after its
+        kernels have been compiled.
+        """
+        if warm is not None and self._ask("warm", warm, COMPILE_LIMIT) is None:
+            raise RuntimeError(f"{warm}: not answered within {COMPILE_LIMIT} s")
+        outcome = self._ask("evaluate", line, limit)
+        if outcome is None and self._ask("warm", line, RETRY_FACTOR * limit) is not None:
+            outcome = self._ask("evaluate", line, limit)
+        late = {"outcome": "late", "status": None, "message": None, "faults": ["late"], "warned": [], "seconds": limit}
+        return {"line": line} | (outcome or late)
+
+    def _ask(self, what: str, line: str, limit: float) -> dict[str, Any] | None:
+        if self._process is None:
+            context = get_context("spawn")
+            self._pipe, other = context.Pipe()
+            self._process = context.Process(target=_serve_requests, args=(other,), daemon=True)
+            self._process.start()
+            other.close()
+            assert self._pipe.poll(COMPILE_LIMIT), "the process does not start"
+            self._pipe.recv()
+        self._pipe.send((what, line))
+        began, used = time.monotonic(), self._used()
+        while self._used() - used < limit and time.monotonic() - began < WALL_FACTOR * limit:
+            if not self._pipe.poll(0.1):
+                continue
+            try:
+                return self._pipe.recv()
+            except EOFError:  # the process died
+                self.end()
+                return {"outcome": "died", "status": None, "message": "the process died", "faults": ["raised"],
+                        "warned": [], "seconds": 0.0}  # fmt: skip
+        self.end()
+        return None
+
+    def _used(self) -> float:
+        """Return the seconds of processor time that the process has used."""
+        try:
+            numbers = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+            return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
+        except (OSError, IndexError):  # it has ended, or there is no /proc
+            return time.monotonic()
+
+    def end(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._pipe.close()
+            self._process = None
+
+
+def _serve_requests(pipe: Any) -> None:
+    from validation._tools.calls import build_names
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    warmed: set[str] = set()
+    with tempfile.TemporaryDirectory() as folder:
+        names = build_names(folder) | {"ga": RecordingModule()}
+        pipe.send("ready")
+        while True:
+            what, line = pipe.recv()
+            if what == "warm":
+                if line not in warmed:
+                    with contextlib.suppress(Exception):
+                        evaluate_call(line, names)
+                    warmed.add(line)
+                pipe.send({})
+                continue
+            began = time.process_time()
+            outcome = evaluate_call(line, names)
+            pipe.send(outcome | {"seconds": time.process_time() - began})

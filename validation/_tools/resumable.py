@@ -1,0 +1,111 @@
+"""Storage of partial results, so that an interrupted script resumes: rows, parts and independent trials.
+
+Trials are calls of one function with different arguments: each is stored when it ends, on any executor, and is not
+computed again.
+"""
+
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from gamp_attention._core.display import plain
+from gamp_attention._core.files import write_aside
+from gamp_attention.experiments.sweeps.cells import short_hash
+from gamp_attention.experiments.sweeps.scheduler import run_chains
+from gamp_attention.experiments.sweeps.store import Store
+
+
+def complete_rows(
+    path: Path, plan: Mapping[Hashable, Callable[[], list[dict[str, Any]]]],
+    key: Callable[[dict[str, Any]], Hashable], description: str,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return all rows of a file of JSON lines, after computing the rows of a plan that the file lacks.
+
+    Parameters
+    ----------
+    path : the file; each part of the plan appends its rows when it ends.
+    plan : for each key, a function that computes its rows.
+    key : a function that returns the key of a row.
+    description : label of the progress bar.
+    """
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    known = {key(row) for row in rows}
+    with path.open("a") as file:
+        for each in tqdm([each for each in plan if each not in known], desc=description, disable=None):
+            new = plan[each]()
+            file.write("".join(json.dumps(row) + "\n" for row in new))
+            file.flush()
+            rows += new
+    return rows
+
+
+def complete_parts(path: Path, parts: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    """Return the numbers of named parts in a JSON file, after computing the parts that the file lacks."""
+    numbers = json.loads(path.read_text()) if path.exists() else {}
+    for name, part in parts.items():
+        if name not in numbers:
+            numbers[name] = plain(part())
+            write_json(path, numbers)
+    return numbers
+
+
+def write_json(path: Path, numbers: dict[str, Any]) -> None:
+    """Write numbers and arrays as JSON; an interruption leaves either the old file or the new one."""
+    text = json.dumps(plain(numbers), indent=1) + "\n"
+    write_aside(path, lambda file: file.write(text.encode()), overwrite=True)
+
+
+FORMER_MODULES = {  # former names of modules, under which their trials were stored
+    "validation.paper._architectures.instances": "validation._architectures",
+    "validation.paper._architectures.theory": "validation._architecture_theory",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A call of a module-level function with plain arguments, as a job for `sweeps.scheduler`."""
+
+    function: Callable[..., dict[str, Any]]
+    arguments: dict[str, Any]
+    version: int
+
+    @property
+    def key(self) -> str:
+        """Hash of the function's name, the version and the arguments."""
+        return short_hash([self.function.__name__, self.version, self.arguments])
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Return the arguments."""
+        return self.arguments
+
+    def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
+        """Return the result of the function; the entry "error" has the message of an exception, or None."""
+        try:
+            return self.function(**self.arguments) | {"error": None}
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+
+
+def hash_origin(function: Callable[..., dict[str, Any]]) -> str:
+    """Return a hash of the module and name of a function, which identifies the trials of a folder."""
+    return short_hash([FORMER_MODULES.get(function.__module__, function.__module__), function.__name__])
+
+
+def run_trials(
+    folder: Path, function: Callable[..., dict[str, Any]], arguments: Sequence[dict[str, Any]], executor: Any = None,
+    *, version: int = 1,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return the rows of all calls, with arguments and results. Increase `version` when the function changes."""
+    jobs, store = [Trial(function, each, version) for each in arguments], Store(folder)
+    store.begin({"model": hash_origin(function)})
+    run_chains([[job] for job in jobs], store, executor)
+    rows = [store.load(job.key) for job in jobs]
+    failed = [row for row in rows if row is None or row["error"]]
+    for row in failed:
+        print(f"failed: {row and {name: row[name] for name in arguments[0]}}: {row and row['error']}")
+    return [row for row in rows if row is not None and not row["error"]]

@@ -1,0 +1,29 @@
+"""Tables in Markdown, means with standard errors, and extrapolation to infinite d."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def markdown_table(heads: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
+    """Return a table in Markdown with a line for each row; cells are converted to text."""
+    heads = list(heads)
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def mean_and_error(values: Any) -> tuple[float, float]:
+    """Return the mean of numbers and its standard error; NaN for the error of a single number."""
+    values = np.asarray(values, dtype=float)
+    return float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.nan
+
+
+def extrapolate(sizes: Sequence[float], means: Any, errors: Any, power: float = 1.0) -> tuple[float, float]:
+    """Return the intercept at d = ∞ of a weighted fit linear in d^−power, and its standard error."""
+    errors = np.asarray(errors, dtype=float)
+    design = np.array([[1.0, d**-power] for d in sizes]) / errors[:, None]
+    covariance = np.linalg.inv(design.T @ design)
+    target = np.asarray(means, dtype=float) / errors
+    return float((covariance @ design.T @ target)[0]), float(np.sqrt(covariance[0, 0]))
