@@ -6,7 +6,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import inline_kernel, inner_kernel, interruptible_blocks, kernel, sample_kernel
-from gamp_attention._core.numerics import quiet
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention.denoisers.newton import END, cholesky_solve, make_metric, make_workspace
 from gamp_attention.denoisers.prox import SEARCH, factor_hessian, minimise_globally, search_points
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
@@ -45,7 +45,7 @@ class Denoised(NamedTuple):
     n_hessians: np.ndarray
 
 
-@quiet
+@ignore_float_errors
 def denoise(
     loss: Any,
     params: np.ndarray,
@@ -132,7 +132,7 @@ def _checked_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> t
     wanted = {"params": (n, width), "omega": (n, L, r), "V": (L, r, r), "start": (n, L, r)}
     for (name, shape), given in zip(wanted.items(), (params, omega, V, start), strict=True):
         if not (name == "start" and start is None):
-            check.shaped(name, given, shape)
+            check.require_shape(name, given, shape)
     return n, L, r
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import expit, ndtr, softmax
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Shown
+from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.numerics import squarable
 from gamp_attention.losses.attention import DotProductAttention, checked_attention
 from gamp_attention.losses.registration import TurnedAttention
@@ -30,7 +30,7 @@ class Teacher(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class SoftmaxTeacher(Shown):
+class SoftmaxTeacher(DisplayMixin):
     """Softmax teacher T[u] = (1 − ω) S[u] + ω A, equation (16), with S[u] = softmax_rows(u uᵀ) or another attention.
 
     Eq. :eq:`teacher`.

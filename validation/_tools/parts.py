@@ -7,7 +7,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from gamp_attention._core.display import plain
+from gamp_attention._core.display import to_json
 from gamp_attention._core.files import write_aside
 
 
@@ -40,12 +40,12 @@ def kept_parts(path: Path, parts: Mapping[str, Callable[[], Any]]) -> dict[str, 
     numbers = json.loads(path.read_text()) if path.exists() else {}
     for name, part in parts.items():
         if name not in numbers:
-            numbers[name] = plain(part())
+            numbers[name] = to_json(part())
             store(path, numbers)
     return numbers
 
 
 def store(path: Path, numbers: dict[str, Any]) -> None:
     """Write numbers and arrays as JSON, to a file that is whole or absent."""
-    text = json.dumps(plain(numbers), indent=1) + "\n"
+    text = json.dumps(to_json(numbers), indent=1) + "\n"
     write_aside(path, lambda file: file.write(text.encode()), overwrite=True)

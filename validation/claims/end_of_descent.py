@@ -21,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.display import plain
+from gamp_attention._core.display import to_json
 from gamp_attention.state_evolution.dynamics import descent_paths
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
 from validation._tools.trials import run_trials
@@ -106,7 +106,7 @@ def main():
     print(table)
     verdict.path(".md").write_text(table)
     judge(verdict, numbers, rows)
-    draw(plain(numbers), verdict.path(".png"))
+    draw(to_json(numbers), verdict.path(".png"))
     verdict.end(numbers)
 
 

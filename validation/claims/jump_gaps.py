@@ -16,7 +16,7 @@ is below 10 %, and over five times as large for the jump mass. Without jumps the
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.display import plain
+from gamp_attention._core.display import to_json
 from gamp_attention.data.risk import overlaps, risk_at, susceptibility
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import jump_shift
@@ -46,7 +46,7 @@ def prediction(name, rtol):
             "test_error": se.test_error, "V_hat": se.V_hat, "jump_mass": se.jump_mass, "replicon": se.replicon,
             "jump_mass_error": se.jump_mass_error, "validity": se.validity,
         }  # fmt: skip
-    return plain(found)
+    return to_json(found)
 
 
 def minimum(name, d, seed, method):
@@ -61,7 +61,7 @@ def minimum(name, d, seed, method):
         Q = ga.minimize_risk(data, Q, RISK, "lbfgs").Q
     at = risk_at(data, Q, RISK)
     found = overlaps(data, Q, susceptibility(data, at, Q))
-    return plain(found.arrays() | {"train_loss": at.train_loss, "gradient_norm": at.gradient_norm, "how": how})
+    return to_json(found.arrays() | {"train_loss": at.train_loss, "gradient_norm": at.gradient_norm, "how": how})
 
 
 def collect(found):
@@ -196,9 +196,9 @@ def main():
         verdict.check(worst <= 1.01 * TOL, f"gradient norms of all {len(minima)} minima are at most {worst:.1e}")
         places = dict.fromkeys((run["name"], run["d"], run["method"]) for run in minima)
         parts = [part_of(rows()[name], predicted[name], minima, d, method) for name, d, method in places]
-        parts = plain([part for part in parts if part is not None and part["n"] > 1])
+        parts = to_json([part for part in parts if part is not None and part["n"] > 1])
         print(f"{sum(part['left'] for part in parts)} minima are on another branch and left out")
-        fits = plain(judge(verdict, parts, found.quick))
+        fits = to_json(judge(verdict, parts, found.quick))
     verdict.path(".md").write_text(markdown(parts))
     draw(parts, verdict.path(".png"))
     if not found.draw:

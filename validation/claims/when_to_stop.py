@@ -20,7 +20,7 @@ less than 5 %. The table has test errors times 1000.
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.display import plain
+from gamp_attention._core.display import to_json
 from gamp_attention.data.risk import sampled_test_error
 from validation._tools import landscape as land
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
@@ -131,7 +131,7 @@ def main():
         "told": [{key: row[key] for key in ("noise", "alpha", "lam", "test_error", "spread")} for row in told],
     }  # fmt: skip
     verdict.path(".md").write_text(table)
-    draw(plain(numbers), verdict.path(".png"))
+    draw(to_json(numbers), verdict.path(".png"))
     verdict.end(numbers)
 
 

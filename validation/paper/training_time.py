@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.display import plain
+from gamp_attention._core.display import to_json
 from gamp_attention.data.risk import sampled_test_error
 from validation._tools import landscape as land
 from validation._tools.report import Verdict, folder, options, plus_minus, pool
@@ -129,7 +129,7 @@ def main():
     print(table)
     verdict.path(".md").write_text(table)
     judge(verdict, numbers)
-    draw(plain(numbers), verdict.path(".png"))
+    draw(to_json(numbers), verdict.path(".png"))
     verdict.end(numbers)
 
 

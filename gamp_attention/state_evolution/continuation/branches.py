@@ -12,7 +12,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, with_error
-from gamp_attention._core.numerics import quiet
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.renamed import renamed
 from gamp_attention.models.model import PARAMETERS, STARTS, Model, parameter_value, require_model
 from gamp_attention.results import SIGNS, Overlaps, Result, Status, cells, spread, stacked
@@ -75,7 +75,7 @@ class Branches(Result):
 
 
 @renamed(stable="stability", variance="response")
-@quiet
+@ignore_float_errors
 def branches(
     model: Model,
     alpha: float,
@@ -221,7 +221,7 @@ class BranchPath(Result):
 
 
 @renamed(stable="stability", variance="response")
-@quiet
+@ignore_float_errors
 def continue_branch(
     model: Model,
     alpha: float,

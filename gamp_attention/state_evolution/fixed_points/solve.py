@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import quiet
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.renamed import renamed
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.models.model import Model, require_model
@@ -60,7 +60,7 @@ START = StartSettings()
 
 
 @renamed(stable="stability", variance="response")
-@quiet
+@ignore_float_errors
 def solve_state_evolution(
     model: Model,
     alpha: float,
