@@ -18,9 +18,8 @@ from numba.core import types
 from numba.core.types import float64, int64
 
 from gamp_attention._core.compiled import inline_kernel, inner_kernel, overload
-from gamp_attention._core.function_tables import behind
 from gamp_attention.losses.attention import differentiate, is_dot_product_loss, loss_value, make_work
-from gamp_attention.losses.indirect import MATRIX, PLACES, VECTOR, loss_kernel
+from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, load_from, loss_kernel
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_expansion
 
 
@@ -254,7 +253,7 @@ def cholesky_solve(chol, x):
         x[i] = acc / chol[i, i]
 
 
-@loss_kernel(PLACES.objective, float64, VECTOR, VECTOR, METRIC, VECTOR, int64)
+@loss_kernel(TableSlots.OBJECTIVE, float64, VECTOR, VECTOR, METRIC, VECTOR, int64)
 def objective(loss, p, omega, metric, z, work):
     """The proximal objective at z."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
@@ -265,10 +264,10 @@ def objective(loss, p, omega, metric, z, work):
                 quadratic += (
                     (z[l * r + a] - omega[l * r + a]) * metric.inverse[l, a, b] * (z[l * r + b] - omega[l * r + b])
                 )
-    return 0.5 * quadratic + loss_value(behind(loss), p, z, work)
+    return 0.5 * quadratic + loss_value(load_from(loss), p, z, work)
 
 
-@loss_kernel(PLACES.objective_derivatives, float64, VECTOR, VECTOR, METRIC, VECTOR, VECTOR, MATRIX, int64)
+@loss_kernel(TableSlots.OBJECTIVE_DERIVATIVES, float64, VECTOR, VECTOR, METRIC, VECTOR, VECTOR, MATRIX, int64)
 def objective_derivatives(loss, p, omega, metric, z, grad, hess, work):
     """The objective at z, filling its gradient and Hessian."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
@@ -309,14 +308,14 @@ def descend_from_saddle(loss, p, omega, metric, z, value, ws):
     return False
 
 
-@loss_kernel(PLACES.minimise_from, types.Tuple((float64, int64)), VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, int64)
+@loss_kernel(TableSlots.MINIMISE_FROM, types.Tuple((float64, int64)), VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, int64)
 def minimise_from(loss, p, omega, metric, z, ws, n_known):
     """Guarded Newton from z, in place. Returns (objective, status), with ws.hess the Hessian at z up to one last step.
 
     The Hessian is shifted until it is positive definite, the step halved until the objective falls enough.
     Stops as `merged` once a Newton step heads for one of the first n_known of ws.minima.
     """
-    value, end = minimise_in_numbers(behind(loss), p, omega, metric, z, ws, n_known)
+    value, end = minimise_in_numbers(load_from(loss), p, omega, metric, z, ws, n_known)
     if end != END.unfinished:
         ws.n_hessians[0] += 1
         return value, end

@@ -15,7 +15,6 @@ from numba.core.types import float64, int64
 from scipy.special import ndtri
 
 from gamp_attention._core.compiled import inline_kernel, sample_kernel
-from gamp_attention._core.function_tables import behind
 from gamp_attention.denoisers.newton import (
     END,
     NEWTON,
@@ -26,7 +25,7 @@ from gamp_attention.denoisers.newton import (
     objective_derivatives,
 )
 from gamp_attention.losses.bounds import curvature_floor_near, loss_floor
-from gamp_attention.losses.indirect import PLACES, VECTOR, loss_kernel
+from gamp_attention.losses.indirect import VECTOR, TableSlots, load_from, loss_kernel
 
 
 class SearchSettings(NamedTuple):
@@ -66,7 +65,7 @@ def factor_hessian(metric, ws):
 
 
 @loss_kernel(
-    PLACES.is_unique,
+    TableSlots.IS_UNIQUE,
     types.Tuple((types.boolean, float64)),
     VECTOR,
     VECTOR,
@@ -81,9 +80,9 @@ def is_unique(loss, p, omega, smallest, value, work):
     Any such point lies in ½ (z−ω)ᵀV⁻¹(z−ω) ≤ value − inf ℓ; the objective may be convex there.
     Returns that answer and the radius of the ellipsoid in units of V^{1/2}.
     """
-    radius = np.sqrt(max(0.0, 2.0 * (value - loss_floor(behind(loss), p, work))))
+    radius = np.sqrt(max(0.0, 2.0 * (value - loss_floor(load_from(loss), p, work))))
     reach = radius / np.sqrt(smallest)
-    return curvature_floor_near(behind(loss), p, omega, reach) + smallest > 0.0, radius
+    return curvature_floor_near(load_from(loss), p, omega, reach) + smallest > 0.0, radius
 
 
 @inline_kernel

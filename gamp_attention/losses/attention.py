@@ -26,7 +26,6 @@ from numba.core.types import float64, int64
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import inline_kernel, is_instance, overload
-from gamp_attention._core.function_tables import behind
 from gamp_attention.losses.attention_kernels import (
     add_blocks,
     attend_row,
@@ -38,7 +37,7 @@ from gamp_attention.losses.attention_kernels import (
     row_derivatives,
     row_slope,
 )
-from gamp_attention.losses.indirect import MATRIX, PLACES, VECTOR, loss_kernel
+from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, load_from, loss_kernel
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_derivatives, two_token_value
 
 
@@ -208,10 +207,10 @@ def loss_derivatives(loss, p, z, grad, hess, work):
     raise NotImplementedError("loss_derivatives() is dispatched by numba on the type of the loss")
 
 
-@loss_kernel(PLACES.differentiate, float64, VECTOR, VECTOR, VECTOR, MATRIX, int64)
+@loss_kernel(TableSlots.DIFFERENTIATE, float64, VECTOR, VECTOR, VECTOR, MATRIX, int64)
 def differentiate(loss, p, z, grad, hess, work):
     """ℓ(z), filling its gradient and Hessian: `loss_derivatives`, compiled once for all kernels that call it."""
-    return loss_derivatives(behind(loss), p, z, grad, hess, work)
+    return loss_derivatives(load_from(loss), p, z, grad, hess, work)
 
 
 def loss_gradient(loss, p, z, grad, hess, work):
@@ -219,10 +218,10 @@ def loss_gradient(loss, p, z, grad, hess, work):
     raise NotImplementedError("loss_gradient() is dispatched by numba on the type of the loss")
 
 
-@loss_kernel(PLACES.gradient, float64, VECTOR, VECTOR, VECTOR, MATRIX, int64)
+@loss_kernel(TableSlots.GRADIENT, float64, VECTOR, VECTOR, VECTOR, MATRIX, int64)
 def evaluate_gradient(loss, p, z, grad, hess, work):
     """ℓ(z), filling its gradient, with hess as scratch: `loss_gradient`, compiled once for all kernels that call it."""
-    return loss_gradient(behind(loss), p, z, grad, hess, work)
+    return loss_gradient(load_from(loss), p, z, grad, hess, work)
 
 
 @inline_kernel

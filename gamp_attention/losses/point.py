@@ -40,7 +40,7 @@ from gamp_attention.losses.attention import (
     make_work,
 )
 from gamp_attention.losses.bounds import curvature_floor, loss_floor
-from gamp_attention.losses.indirect import CalledLoss, called
+from gamp_attention.losses.indirect import IndirectLoss, as_indirect
 
 
 class DifferenceSettings(NamedTuple):
@@ -160,13 +160,13 @@ class WeightedLoss(NamedTuple):
 
 
 def for_kernels(loss: Any) -> Any:
-    """A loss as kernels are given it: a registered one as a CalledLoss, so that they are compiled once for all."""
-    return called(loss) if isinstance(loss, PointLoss | WeightedLoss) else loss
+    """A loss as kernels are given it: a registered one as a IndirectLoss, so that they are compiled once for all."""
+    return as_indirect(loss) if isinstance(loss, PointLoss | WeightedLoss) else loss
 
 
 @overload(make_work, counted=True)
 def _make_work(loss):
-    nothing = any(is_instance(loss, cls) for cls in (PointLoss, WeightedLoss, CalledLoss))
+    nothing = any(is_instance(loss, cls) for cls in (PointLoss, WeightedLoss, IndirectLoss))
     return (lambda loss: 0) if nothing else None
 
 
