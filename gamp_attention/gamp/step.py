@@ -35,7 +35,7 @@ from gamp_attention.data.passes import Memory, Sums
 from gamp_attention.data.risk import gradient_norm, normalised_risk, risk_at
 from gamp_attention.denoisers.input import initial_variances, input_step
 from gamp_attention.denoisers.output import Denoised
-from gamp_attention.denoisers.prox import SEARCH
+from gamp_attention.denoisers.prox import MAX_STARTS
 from gamp_attention.models.sources import weighted
 from gamp_attention.penalties.matrix import least_subgradient, on_kinks
 
@@ -241,7 +241,7 @@ def gamp_step(
     require_dataset(data).terms(risk)
     beta = check.real("damping", damping, low=0, high=1, strict=True)
     check.flag("hold", hold)
-    most = SEARCH.max_starts if max_starts is None else check.integer("max_starts", max_starts, low=0)
+    most = MAX_STARTS if max_starts is None else check.integer("max_starts", max_starts, low=0)
     check_shapes(data, state, V_hat)
     V_hat = None if V_hat is None else check.array("V_hat", V_hat, np.shape(V_hat))
     Q, V, D, z = state.Q, state.V, state.D, state.z
