@@ -93,7 +93,7 @@ class Wrong(NamedTuple):
         return 0.5 * np.sum(z * z)
 
 
-WORDS = {1: "finite number, got nan", 2: "its value is", 3: "differences of value", 4: "left or made NaN"}
+WORDS = {1: "finite number, got nan", 2: "its value is", 3: "differences of value", 4: "not filled or are NaN"}
 
 
 @pytest.mark.parametrize("flag", WORDS)
