@@ -208,7 +208,7 @@ def is_registered_attention(student: Any) -> bool:
 
 
 @register_attention
-class TurnedAttention(NamedTuple):
+class DecorrelatedAttention(NamedTuple):
     """Attention map S[H z] H of decorrelated tokens u, for correlated tokens x = H u.
 
     The norm of (T − S) x is the norm of (T H − S H) u, so to learn T from x is to learn T[H ·] H from u.
