@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gamp_attention._core.display import Rows, Shown, plain, with_error
+from gamp_attention._core.display import DisplayMixin, Rows, to_json, with_error
 
 __all__ = ["ConvergenceError", "History", "Overlaps", "Status"]
 
@@ -58,20 +58,22 @@ class ConvergenceError(RuntimeError):
         self.result = result
 
 
-class Result(Shown):
+class Result(DisplayMixin):
     """Base class of results of solvers, with conversion to plain data and a printed summary."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except solver states: arrays as lists, NaN as None, statuses as strings."""
         ended = {"converged": self.converged} if hasattr(self, "converged") else {}
-        states = [name for name, value in self._items() if isinstance(value, Shown) and not isinstance(value, Result)]
-        return {name: plain(value) for name, value in self._items() if name not in states} | ended
+        states = [
+            name for name, value in self._items() if isinstance(value, DisplayMixin) and not isinstance(value, Result)
+        ]
+        return {name: to_json(value) for name, value in self._items() if name not in states} | ended
 
     def _rows(self) -> Rows:
         """Return rows for a table: status and iterations, then each quantity of the solution with its error."""
         own = dict(self._items())
         if "status" not in own:
-            return Shown._rows(self)
+            return DisplayMixin._rows(self)
         ending = f" after {own['n_iter']} iterations" if "n_iter" in own else ""
         if "residual" in own and "gradient_norm" not in own:
             ending += f", residual {own['residual']:.1e}"

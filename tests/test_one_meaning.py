@@ -1,15 +1,11 @@
-"""Words of the public interface mean one thing each; their old names still work, and say so."""
+"""Each word of the public interface has one meaning."""
 
 import inspect
 from dataclasses import is_dataclass
 
-import numpy as np
-import pytest
-
 import gamp_attention as ga
 from validation._tools.names import PUBLIC
 
-BUDGET = {"rtol": 0.1, "max_iter": 5, "max_work": 1e4}
 FUNCTIONS = {name: getattr(ga, name) for name in PUBLIC if inspect.isfunction(getattr(ga, name))}
 RECORDS = {
     name: getattr(ga, name) for name in PUBLIC
@@ -17,30 +13,28 @@ RECORDS = {
 }  # fmt: skip
 
 
-def held(cls):
-    """The types of the fields of a dataclass or NamedTuple, by name, those of its bases included."""
-    found = {}
-    for each in reversed(cls.__mro__):
-        found |= {
-            name: getattr(kind, "__name__", str(kind)) for name, kind in vars(each).get("__annotations__", {}).items()
-        }
-    return found
+def field_types(cls):
+    """Return the types of all fields of a dataclass or NamedTuple, by name, including inherited fields."""
+    annotations = {}
+    for base in reversed(cls.__mro__):
+        annotations |= vars(base).get("__annotations__", {})
+    return {name: getattr(kind, "__name__", str(kind)) for name, kind in annotations.items()}
 
 
 def arguments(word):
-    """The defaults of all arguments of that name."""
+    """Return the defaults of all arguments with this name, by function."""
     found = {name: inspect.signature(function).parameters.get(word) for name, function in FUNCTIONS.items()}
     return {name: parameter.default for name, parameter in found.items() if parameter is not None}
 
 
 def attributes(word):
-    """The types of all fields and properties of that name."""
-    found = {name: held(cls)[word] for name, cls in RECORDS.items() if word in held(cls)}
+    """Return the types of all fields and properties with this name, by class."""
+    found = {name: field_types(cls)[word] for name, cls in RECORDS.items() if word in field_types(cls)}
     properties = {name: getattr(cls, word, None) for name, cls in RECORDS.items() if name not in found}
     return found | {name: "property" for name, value in properties.items() if isinstance(value, property)}
 
 
-def test_stable_is_whether_a_solution_is():
+def test_stable_is_a_property_of_solutions_only():
     assert arguments("stable") == {}
     assert attributes("stable") == {"Stability": "property", "BayesStateEvolution": "bool"}
     assert all(default is True for default in arguments("stability").values())
@@ -50,36 +44,15 @@ def test_stable_is_whether_a_solution_is():
 def test_a_variance_is_a_number():
     assert set(arguments("variance")) == {"power_law_spectrum", "sparse_teacher"}
     assert all(isinstance(default, float) for default in arguments("variance").values())
-    # the old name of `response`, and that of weights
-    assert attributes("variance") == {"StateEvolutionResult": "property", "BayesAmpResult": "ndarray"}
+    assert attributes("variance") == {"BayesAmpResult": "ndarray"}
     assert set(arguments("response").values()) == {"stein"}
 
 
-def test_an_error_is_that_of_what_bears_it():
-    """Of a number or overlaps, in their units; relative ones are called so."""
+def test_error_is_in_the_units_of_the_value_it_belongs_to():
+    """Relative errors are named `relative_error`."""
     assert arguments("error") == {}
-    numbers = {"Boundary": "float", "Departure": "float"}
-    assert attributes("error") == numbers | {"Trajectory": "Overlaps", "StateEvolutionResult": "property"}
+    assert attributes("error") == {"Boundary": "float", "Departure": "float", "Trajectory": "Overlaps"}
     for name, cls in RECORDS.items():
-        known = set(held(cls)) | {each for each in dir(cls) if isinstance(getattr(cls, each), property)}
+        known = set(field_types(cls)) | {each for each in dir(cls) if isinstance(getattr(cls, each), property)}
         of = {each.removesuffix("_error") for each in known if each.endswith("_error")} - {"test", "relative"}
         assert {each for each in of if each not in known and f"{each}_value" not in known} == set(), name
-
-
-def test_old_names_work_and_say_so(model):
-    with pytest.warns(DeprecationWarning, match="is now called") as seen:
-        old = ga.solve_state_evolution(model, 1.5, **BUDGET, stable=False, variance="derivative")
-    assert sorted(str(each.message) for each in seen) == [
-        "solve_state_evolution(..., stable=) is now called stability",
-        "solve_state_evolution(..., variance=) is now called response",
-    ]
-    assert seen[0].filename == __file__
-    new = ga.solve_state_evolution(model, 1.5, **BUDGET, stability=False, response="derivative")
-    assert np.array_equal(old.overlaps.q, new.overlaps.q, equal_nan=True)
-    assert old.response == "derivative"
-    with pytest.warns(DeprecationWarning, match=r"StateEvolutionResult.error is now called relative_error"):
-        assert np.array_equal(new.error, new.relative_error, equal_nan=True)
-    with pytest.warns(DeprecationWarning, match=r"StateEvolutionResult.variance is now called response"):
-        assert new.variance == "derivative"
-    with pytest.raises(TypeError, match="stable, stability: need one of them"):
-        ga.solve_state_evolution(model, 1.5, stable=False, stability=False)

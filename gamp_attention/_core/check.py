@@ -68,7 +68,7 @@ def function(name: str, value: Any) -> Any:
     return value
 
 
-def fits(name: str, *shape: int) -> None:
+def require_memory(name: str, *shape: int) -> None:
     """Raise where an array of doubles of some shape is larger than the memory of this machine."""
     size = 8 * math.prod(shape)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else MAX_INTEGER
@@ -77,7 +77,7 @@ def fits(name: str, *shape: int) -> None:
         raise ValueError(f"{name}: needs arrays that fit into memory, got shape {shape}, {held}")
 
 
-def plain(value: Any) -> Any:
+def detach_tensor(value: Any) -> Any:
     """Return a value that stands for an array; tensors of torch are detached and copied to the CPU.
 
     Tensors of types that numpy lacks, such as bfloat16, become float32, which holds the same numbers.
@@ -126,7 +126,7 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
     wanted = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
     require_dense(name, value)
     try:
-        result = np.asarray(plain(value))
+        result = np.asarray(detach_tensor(value))
         if result.dtype.kind not in "biuf" or np.ma.is_masked(value):
             raise TypeError("not real numbers")
         if not (single and result.dtype == np.float32):
@@ -149,7 +149,7 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
     return result
 
 
-def shaped(name: str, value: Any, shape: tuple[int | str, ...]) -> None:
+def require_shape(name: str, value: Any, shape: tuple[int | str, ...]) -> None:
     """Raise unless a value is an array of real numbers, finite or not, of a given shape: for arrays of inner loops."""
     if ndim(name, value) != len(shape) or np.shape(value) != shape:
         raise fail(name, f"shape {np.shape(value)}", f"shape {shape}")
@@ -157,7 +157,7 @@ def shaped(name: str, value: Any, shape: tuple[int | str, ...]) -> None:
         raise fail(name, f"{type(value).__name__} of {value.dtype}", "an array of real numbers", TypeError)
 
 
-def deviations(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:
+def standard_deviations(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:
     """Positive standard deviations, whose squares are positive and finite too."""
     found = array(name, value, shape)
     with np.errstate(over="ignore", under="ignore"):

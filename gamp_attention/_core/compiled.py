@@ -1,10 +1,8 @@
-"""Prefetch hint for compiled loops that know which memory they will read soon.
+"""Decorators that compile functions with numba, and threads that run compiled kernels on blocks of rows.
 
-The only place with compile options, and the threads that compiled kernels run on.
-
-Kernels release the GIL and work on a range of rows; `over_blocks` deals fixed blocks of rows to threads.
-Blocks never depend on the number of threads, so results do not either, and calling from several Python
-threads is safe (numba's own parallel layer is not, and rejects nested NamedTuples).
+All compile options are in this module. Kernels release the GIL and work on a range of rows. `over_blocks` gives blocks
+of rows to threads. The blocks do not depend on the number of threads, so neither do the results, and several Python
+threads may call kernels. (Numba's parallel layer is not safe in this case, and rejects nested NamedTuples.)
 """
 
 import os
@@ -19,13 +17,16 @@ from numba import config, extending
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from gamp_attention._core.function_tables import InlinedCompiler, Kernel
+from gamp_attention._core.kernels import InlinedCompiler, Kernel
 
-CACHE_LINE = 64  # bytes that are loaded together
+CACHE_LINE = 64  # size in bytes of the unit of memory that a processor loads
 
 
 def _prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
-    """Start loading the cache line of array[row, column] into the second-level cache; it may be beyond the array."""
+    """Start loading the cache line of array[row, column] into the second-level cache.
+
+    The index may lie outside the array.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         kind, (array, *place) = signature.args[0], arguments
@@ -44,46 +45,53 @@ def _prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
 prefetch: Any = intrinsic(_prefetch)
 
 
-COMMON: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}  # nothing but kernels and Python calls them
-INLINED: dict[str, Any] = {  # only kernels
+COMMON: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True}  # no entry point for C code
+INLINED: dict[str, Any] = {  # copied into kernels: no entry point for Python either
     **COMMON, "forceinline": True, "no_cpython_wrapper": True, "pipeline_class": InlinedCompiler,
 }  # fmt: skip
 
 
 def kernel(function: Callable[..., Any], counted: bool = True, inner: bool = False, **options: Any) -> Any:
-    """Compile a function when it is called, or take it from the disk. Kernels call each other through addresses.
+    """Return a `Kernel`, which is compiled or loaded from disk at its first call.
 
-    `counted`: references to arrays are counted, as allocating any inside needs. Counts are atomic, and threads wait for
-    each other at those of shared arrays: what runs once a sample does without.
-    `inner`: only kernels call it, so that nothing is compiled that takes its arguments from Python.
+    Parameters
+    ----------
+    function : function to compile.
+    counted : whether references to arrays are counted, which a function that allocates arrays needs. The counts are
+        atomic, and threads wait for each other at the counts of shared arrays, so functions that run once per sample
+        should not count.
+    inner : if True, only kernels can call the function; there is no entry point for Python.
+    options : further options of numba.
     """
-    own = {"nopython": True, "nogil": True, "_nrt": counted, "no_cpython_wrapper": inner}
-    made = Kernel(function, targetoptions={**COMMON, **own, **options})
-    made.enable_caching()
-    return made
+    chosen = {"nopython": True, "nogil": True, "_nrt": counted, "no_cpython_wrapper": inner}
+    compiled = Kernel(function, targetoptions={**COMMON, **chosen, **options})
+    compiled.enable_caching()
+    return compiled
 
 
 inner_kernel = partial(kernel, inner=True)
 sample_kernel = partial(kernel, counted=False, inner=True)
-# reassociation for the long dot products over the data alone; the small algebra stays strict
+# sums may be reordered in the long dot products over the data only; short sums are computed in the order of the source
 field_kernel = partial(kernel, counted=False, fastmath={"reassoc", "contract", "nsz"})
 inline_kernel = extending.register_jitable(**INLINED, _nrt=False)
-user_kernel = extending.register_jitable(**INLINED, _nrt=True)  # it may allocate
+user_kernel = extending.register_jitable(**INLINED, _nrt=True)  # user-defined methods may allocate arrays
 
 
 def overload(function: Any, counted: bool = False, strict: bool = True) -> Any:
-    """Code of a function for one type, chosen when a kernel is compiled; `counted` as for `kernel`."""
+    """Return a decorator for the inlined code of a function, selected by the types of arguments; see `kernel`."""
     options: Any = {**INLINED, "_nrt": counted}
     return extending.overload(function, jit_options=options, strict=strict)
 
 
 def is_instance(numba_type: Any, cls: type) -> bool:
-    """Whether a numba type is the NamedTuple `cls`; used to choose an overload."""
+    """Return whether a numba type is the NamedTuple `cls`; used to select an overload."""
     return isinstance(numba_type, types.BaseNamedTuple) and getattr(numba_type, "instance_class", None) is cls
 
 
 @lru_cache
-def _pool(pid: int, n_threads: int) -> ThreadPoolExecutor:  # threads do not survive a fork: one pool a process
+def _pool(
+    pid: int, n_threads: int
+) -> ThreadPoolExecutor:  # one pool per process, because threads do not survive a fork
     return ThreadPoolExecutor(n_threads, thread_name_prefix="gamp_attention")
 
 
@@ -99,11 +107,11 @@ def over_blocks(task: Callable[[int, int], Any], n_rows: int, block: int) -> Non
 
 
 def interruptible_blocks(task: Callable[[int, int, np.ndarray], Any], n_rows: int, block: int, long: bool) -> None:
-    """Call task(first, last, stop) as `over_blocks` does, such that Ctrl-C ends it at once.
+    """Call task(first, last, stop) for every block of rows, as `over_blocks`, and end at once after Ctrl-C.
 
-    While a kernel runs in the main thread, Python cannot act on a signal. So if the work may be long, it runs in other
-    threads. When the main thread is interrupted, it sets `stop` (1,) to 1, which kernels have to look at between steps
-    that take milliseconds.
+    Python cannot handle a signal while a kernel runs in the main thread. If the work may be `long`, it is therefore run
+    in other threads. If the main thread is interrupted, it sets `stop` (1,) to 1; kernels must check `stop` between
+    steps that take milliseconds.
     """
     stop = np.zeros(1, dtype=np.int64)
     n_threads = min(config.NUMBA_NUM_THREADS, -(-n_rows // block))  # type: ignore[attr-defined]
@@ -123,7 +131,7 @@ def interruptible_blocks(task: Callable[[int, int, np.ndarray], Any], n_rows: in
 
 
 def _wait(futures: list[Future[Any]]) -> None:
-    """Wait for tasks; if one fails, or this thread is interrupted, those that have not begun are given up."""
+    """Wait for tasks; if a task fails or this thread is interrupted, cancel all tasks that have not begun."""
     try:
         for future in futures:
             future.result()

@@ -28,22 +28,22 @@ def to_error(value: float, error: float) -> str:
     return with_error(value, error, max(0, 1 - math.floor(math.log10(error))))
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Convert to JSON types: arrays to lists, NaN and infinities to None, statuses to strings, dataclasses to dicts."""
     if hasattr(value, "to_dict") and not isinstance(value, tuple):
         return value.to_dict()
     if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: to_json(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
+        return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [to_json(item) for item in value]
     if isinstance(value, (np.ndarray, np.generic)):
-        return plain(value.tolist())
+        return to_json(value.tolist())
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, complex):
-        return [plain(value.real), plain(value.imag)]
+        return [to_json(value.real), to_json(value.imag)]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
@@ -108,14 +108,14 @@ def as_html(rows: Rows) -> str:
     return "<table>" + "".join(f"<tr>{line(row)}</tr>" for row in rows if row) + "</table>"
 
 
-class Shown:
+class DisplayMixin:
     """Mixin for short displays: `repr` lists the fields, `str` gives a summary, notebooks show the summary as a table.
 
     Classes that are not dataclasses or NamedTuples must define `_items`.
     """
 
     def __init_subclass__(cls) -> None:
-        cls.__repr__ = Shown.__repr__  # type: ignore[method-assign]  # a dataclass would print whole arrays
+        cls.__repr__ = DisplayMixin.__repr__  # type: ignore[method-assign]  # a dataclass would print whole arrays
 
     def __repr__(self) -> str:
         return described(type(self).__name__, self._items())

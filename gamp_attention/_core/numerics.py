@@ -20,7 +20,7 @@ from gamp_attention._core import check
 from gamp_attention._core.compiled import over_blocks
 
 # for functions that report overflow by a status or by an error
-quiet = np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore")
+ignore_float_errors = np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore")
 
 MAX_ROOT = 1e150  # bound of numbers whose squares, and sums of squares, are within the range of doubles
 

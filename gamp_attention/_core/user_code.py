@@ -1,4 +1,4 @@
-"""Classes whose methods become part of kernels: a registry of each kind, and their faults told in one line."""
+"""Registries of user-defined classes whose methods are compiled into kernels, and messages about their errors."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -14,27 +14,27 @@ from gamp_attention._core import check
 from gamp_attention._core.compiled import user_kernel
 
 PACKAGE = Path(__file__).parent.parent
-FAULTS = (AttributeError, IndexError, NameError, ValueError, TypeError, ZeroDivisionError)
+ERRORS = (AttributeError, IndexError, NameError, ValueError, TypeError, ZeroDivisionError)
 
 
 @dataclass
 class Registry:
-    """NamedTuples of one kind: their compiled methods, and traits that have a default where a class has none."""
+    """Registered NamedTuples of one kind, with their compiled methods and default values of their traits."""
 
-    function: str  # that registers, for messages
-    needed: tuple[str, ...]  # signatures of the methods that a class has
-    traits: dict[str, Any]  # default of each trait
+    function: str  # name of the function that registers classes, for messages
+    needed: tuple[str, ...]  # signatures of the methods that a class must have
+    traits: dict[str, Any]  # default value of each trait
     optional: tuple[str, ...] = ()  # names of the methods that a class may have
     compiled_in: tuple[str, ...] = ()  # traits that are True or False for the class
     _methods: dict[type, dict[str, Any]] = field(default_factory=dict)
 
     def complete(self, cls: Any) -> None:
-        """Raise unless a class has what it needs, and give it the traits that it does not name."""
+        """Raise unless a class has all required methods; set the traits that it does not define to their defaults."""
         if not (isinstance(cls, type) and issubclass(cls, tuple) and hasattr(cls, "_fields")):
             raise check.fail(self.function, cls, "a class derived from typing.NamedTuple", TypeError)
-        missing = [each for each in self.needed if not callable(vars(cls).get(_name(each)))]
+        missing = [method for method in self.needed if not callable(vars(cls).get(_name(method)))]
         if missing:
-            raise TypeError(f"{self.function}: {cls.__name__} needs a method {' and one '.join(missing)}")
+            raise TypeError(f"{self.function}: {cls.__name__} needs a method {' and a method '.join(missing)}")
         for trait, default in self.traits.items():
             if not hasattr(cls, trait):
                 setattr(cls, trait, default)
@@ -44,16 +44,16 @@ class Registry:
                 raise check.fail(f"{cls.__name__}.{trait}", getattr(cls, trait), needs, TypeError)
 
     def add(self, cls: Any) -> None:
-        """Make a class known to compiled code, once it is complete."""
+        """Register a class, so that kernels can call its methods."""
         self.complete(cls)
         methods = [*map(_name, self.needed), *self.optional]
-        self._methods[cls] = {each: user_kernel(vars(cls)[each]) for each in methods if each in vars(cls)}
+        self._methods[cls] = {name: user_kernel(vars(cls)[name]) for name in methods if name in vars(cls)}
 
     def __contains__(self, cls: Any) -> bool:
         return cls in self._methods
 
     def method(self, numba_type: Any, name: str) -> Any:
-        """A compiled method of the class that a numba type stands for; None where it has none or is not registered."""
+        """Return a compiled method of the class of a numba type; None if it has none or is not registered."""
         return self._methods.get(getattr(numba_type, "instance_class", object), {}).get(name)
 
 
@@ -73,8 +73,8 @@ def attempt(method: str, call: Callable[..., Any], *arguments: Any, returns: str
 
     Raises
     ------
-    TypeError : with the method, the cause and the line of the user's file, if numba cannot compile the method or if it
-        fails when it is called.
+    TypeError : if numba cannot compile the method, or if the method fails when it is called. The message contains the
+        method, the cause and the line of the user's file.
     """
     about = f"; {shapes}" if shapes else ""
     try:
@@ -82,7 +82,7 @@ def attempt(method: str, call: Callable[..., Any], *arguments: Any, returns: str
     except (NumbaError, UnsupportedBytecodeError) as error:
         needs = "code that numba compiles" + (f" and that returns {returns}" if returns else "")
         raise TypeError(f"{method}: needs {needs}, got: {_cause(str(error))}{about}") from None
-    except FAULTS as error:
+    except ERRORS as error:
         line = _line_compiled(error)
         needs = "code that numba compiles" if line else "to run on arguments of the model's shapes"
         raise TypeError(f"{method}: needs {needs}, got {type(error).__name__}: {error}{line}{about}") from error
@@ -96,8 +96,8 @@ def _line_compiled(error: Exception) -> str:
 
 def _first_outside(places: Iterable[tuple[str, Any]]) -> str:
     """Return the first of some (file, line) that is in the user's code, as text, or ""."""
-    own = [(file, line) for file, line in places if "/numba/" not in file and str(PACKAGE) not in file]
-    return f" (line {own[0][1]} of {Path(own[0][0]).name})" if own else ""
+    outside = [(file, line) for file, line in places if "/numba/" not in file and str(PACKAGE) not in file]
+    return f" (line {outside[0][1]} of {Path(outside[0][0]).name})" if outside else ""
 
 
 def _cause(message: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.extras import require_modules
-from gamp_attention._core.numerics import quiet
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.dataset import Dataset, require_dataset
@@ -309,7 +309,7 @@ def require_device(device: Any) -> None:
         raise check.fail("device", device, f"a device that torch can compute on ({reason})") from None
 
 
-@quiet
+@ignore_float_errors
 def minimize_risk(
     data: Dataset,
     init: Any = None,

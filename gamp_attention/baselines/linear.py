@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import quiet
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import generator
 from gamp_attention.baselines.gaussian_average import AVERAGES, Integrand, gaussian_average
 from gamp_attention.data.dataset import Dataset, require_dataset
@@ -43,7 +43,7 @@ class LinearBaseline(Ended):
     status: Status
 
 
-@quiet
+@ignore_float_errors
 def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: Any = 0) -> LinearBaseline:
     """Compute asymptotic weights and test error of the linear layer y = W x trained on the same task.
 
@@ -171,7 +171,7 @@ class LinearFit(Ended):
     status: Status
 
 
-@quiet
+@ignore_float_errors
 def fit_linear_baseline(
     data: Dataset, lam: float = 1e-4, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: Any = 0
 ) -> LinearFit:

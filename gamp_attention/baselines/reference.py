@@ -8,7 +8,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, to_error
-from gamp_attention._core.numerics import mean_and_error, quiet, squarable
+from gamp_attention._core.numerics import ignore_float_errors, mean_and_error, squarable
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.layer import Units, require_alike
 from gamp_attention.data.stores import Tokens, as_tokens, token_blocks
@@ -71,7 +71,7 @@ class ReferenceErrors(Result):
     test_error_error: np.ndarray
     left_out: bool
 
-    @quiet
+    @ignore_float_errors
     def verdict(self, errors: Any) -> ReferenceVerdict:
         """Compare a layer with the references.
 
@@ -118,7 +118,7 @@ def _listed(names: tuple[str, ...]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-@quiet
+@ignore_float_errors
 def reference_errors(
     data: Dataset, tokens: Any = None, outputs: Any = None, *, units: Units | None = None
 ) -> ReferenceErrors:

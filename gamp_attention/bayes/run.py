@@ -7,7 +7,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows
-from gamp_attention._core.numerics import quiet
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.bayes.amp import (
     AMP,
@@ -90,7 +90,7 @@ class BayesAmpResult(Ended):
         return [*rows, ["  Φ", f"{self.free_entropy:.4f}"], f"  {self.message}"]
 
 
-@quiet
+@ignore_float_errors
 def run_bayes_amp(
     data: Dataset,
     init: Any = "spectral",

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import half_width, quiet
+from gamp_attention._core.numerics import half_width, ignore_float_errors
 from gamp_attention._core.seeds import generator
 from gamp_attention.bayes.averages import COARSE, FINE
 from gamp_attention.bayes.equations import CURVE, Curve, Equations, Point, ends_level, is_noiseless
@@ -40,7 +40,7 @@ class Solution(NamedTuple):
     rounding: tuple[Any, Any, float]  # errors of q, V and the free entropy from rounding and from the root
 
 
-@quiet
+@ignore_float_errors
 def solve_bayes_state_evolution(
     model: Model, alpha: float, init: str = "uninformed", *, n_points: int = 4096, n_replicas: int = 4, seed: Any = 0
 ) -> BayesStateEvolution:
@@ -76,7 +76,7 @@ def solve_bayes_state_evolution(
     return stable[0] if init == "uninformed" else stable[-1]
 
 
-@quiet
+@ignore_float_errors
 def bayes_fixed_points(
     model: Model, alpha: float, *, n_points: int = 4096, n_replicas: int = 4, seed: Any = 0
 ) -> list[BayesStateEvolution]:
@@ -139,7 +139,7 @@ def checked_points(model: Any, n_points: Any, n_replicas: Any) -> tuple[int, int
         raise check.fail("n_points", n_points, "an even number")
     n_replicas = check.integer("n_replicas", n_replicas, low=2)
     size = model.n_tokens * (3 * model.teacher_rank + model.n_tokens)
-    check.fits("n_points, n_replicas", n_points, n_replicas, size)
+    check.require_memory("n_points, n_replicas", n_points, n_replicas, size)
     return n_points, n_replicas
 
 

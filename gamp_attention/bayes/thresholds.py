@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.numerics import half_width, quiet
+from gamp_attention._core.numerics import half_width, ignore_float_errors
 from gamp_attention._core.seeds import generator
 from gamp_attention.bayes.equations import Curve, Point, ends_level, is_noiseless
 from gamp_attention.bayes.results import BayesThresholds
@@ -35,7 +35,7 @@ class _Found(NamedTuple):
     hard_to: float
 
 
-@quiet
+@ignore_float_errors
 def bayes_thresholds(model: Model, *, n_points: int = 4096, n_replicas: int = 8, seed: Any = 0) -> BayesThresholds:
     """Where in α Bayes-optimal estimation begins to work, is complete, and is harder than the data allow.
 

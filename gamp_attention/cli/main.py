@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gamp_attention._core import interrupts
-from gamp_attention._core.display import plain
+from gamp_attention._core.display import to_json
 from gamp_attention._core.progress import Progress
 from gamp_attention._version import __version__
 from gamp_attention.cli.fit import add_fit, add_law
@@ -128,7 +128,7 @@ def _solve(options: argparse.Namespace) -> int:
     found = result.to_dict()
     pairs = ("train_loss", "test_error", "jump_mass", "replicon")  # each written with its error
     found |= {name: [found[name], found[f"{name}_error"]] for name in pairs}
-    report(options, str(result), found | {"growth": plain(result.stability and result.stability.growth)})
+    report(options, str(result), found | {"growth": to_json(result.stability and result.stability.growth)})
     return 0 if result.converged else 1
 
 

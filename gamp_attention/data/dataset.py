@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Shown
-from gamp_attention._core.numerics import MAX_ROOT, quiet
+from gamp_attention._core.display import DisplayMixin
+from gamp_attention._core.numerics import MAX_ROOT, ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.kernels import Part
 from gamp_attention.data.passes import OutputStep, RiskSums, local_fields, output_step, sum_risk
@@ -32,7 +32,7 @@ OVERFLOW = (
 )
 
 
-class Dataset(Shown):
+class Dataset(DisplayMixin):
     """n samples of L tokens in R^d with their outputs, reduced to what the two risks need.
 
     Parameters
@@ -79,7 +79,7 @@ class Dataset(Shown):
     (2.0, True)
     """
 
-    @quiet
+    @ignore_float_errors
     def __init__(
         self,
         tokens: Any,
@@ -342,7 +342,7 @@ class LabelledDataset(Dataset):
     True
     """
 
-    @quiet
+    @ignore_float_errors
     def __init__(
         self,
         tokens: Any,
@@ -359,14 +359,14 @@ class LabelledDataset(Dataset):
         check.require_dense("tokens", tokens)
         check.require_dense("labels", labels)
         if not isinstance(tokens, TokenStore) and check.ndim("tokens", tokens) == 2:
-            tokens = np.asarray(check.plain(tokens))[:, None]
+            tokens = np.asarray(check.detach_tensor(tokens))[:, None]
         self.tokens = as_tokens("tokens", tokens)
         n, L, d = self.tokens.shape
         positions = np.zeros((L, d)) if positions is None else check.array("positions", positions, (L, d))
         sources = Sources.plain(np.ascontiguousarray(positions), n)
         self._describe(require_penalty(penalty, lam), rank, spectra, require_loss(loss), sources)
         if check.ndim("labels", labels) == 1:
-            labels = np.asarray(check.plain(labels))[:, None]
+            labels = np.asarray(check.detach_tensor(labels))[:, None]
         self.labels = check_labels(loss, labels, n, L, self.rank)
         self.sample_weight = checked_weights(sample_weight, n)
         params = self.labels

@@ -30,8 +30,15 @@ from gamp_attention._core.compiled import (
 )
 from gamp_attention.data.stores import Tokens, joined, token_blocks
 from gamp_attention.denoisers.newton import make_metric
-from gamp_attention.denoisers.output import Denoised, denoise_sample, empty_answer, finished, is_long, make_scratch
-from gamp_attention.denoisers.prox import SEARCH, search_points
+from gamp_attention.denoisers.output import (
+    Denoised,
+    allocate_result,
+    denoise_sample,
+    finalize_result,
+    is_long,
+    make_scratch,
+)
+from gamp_attention.denoisers.prox import MAX_STARTS, search_points
 from gamp_attention.losses.attention import RiskTerms, evaluate_gradient
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.models.sources import Group
@@ -203,7 +210,7 @@ def data_pass(
     params: np.ndarray,
     start: np.ndarray | None = None,
     *,
-    most: int = SEARCH.max_starts,
+    most: int = MAX_STARTS,
     proximal: bool = True,
 ) -> Pass:
     """Read the tokens once; see `gamp_attention.denoisers.output.denoise` for the proximal step.
@@ -223,7 +230,7 @@ def data_pass(
     columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
     shift = (positions @ columns.T).ravel()
     omega, losses = np.array(D, dtype=float).reshape(n, L * r), np.empty(n)
-    out = empty_answer(omega if start is None else start.reshape(n, L * r), r)
+    out = allocate_result(omega if start is None else start.reshape(n, L * r), r)
     out.g[:] = 0.0
     stride, block = strides(n, L, 2 * r)
     # sums over the rows of a block of x g, x ∇ℓ; and over the samples of g_l, ∇ℓ_l
@@ -239,7 +246,7 @@ def data_pass(
 
     over_strides(tokens, stride, block, work, long)
     both = (sums.sum(axis=0).T + positions.T @ totals.sum(axis=0)) / np.sqrt(d)
-    denoised = finished(out)
+    denoised = finalize_result(out)
     return Pass(omega.reshape(n, L, r), denoised, losses, both[:, :r], both[:, r:])
 
 

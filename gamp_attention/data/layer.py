@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import quiet, squarable
+from gamp_attention._core.numerics import ignore_float_errors, squarable
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import local_fields
 from gamp_attention.data.stores import Tokens, as_tokens, token_blocks
@@ -28,7 +28,7 @@ class Units(NamedTuple):
         return cls(np.zeros(d), np.ones(d))
 
     @classmethod
-    @quiet
+    @ignore_float_errors
     def standard(cls, tokens: Any, sample_weight: np.ndarray | None = None) -> "Units":
         """Mean and standard deviation of each coordinate over all tokens of all samples; 1 for a constant one.
 
@@ -48,7 +48,7 @@ class Units(NamedTuple):
     def standardised(self, tokens: Any) -> np.ndarray:
         """Tokens, or outputs, in these units; the same array where they are its own."""
         plain = not self.centre.any() and (self.scale == 1).all()
-        return tokens if plain else (np.asarray(check.plain(tokens)) - self.centre) / self.scale
+        return tokens if plain else (np.asarray(check.detach_tensor(tokens)) - self.centre) / self.scale
 
 
 @dataclass(frozen=True, eq=False)

@@ -213,7 +213,7 @@ def next_memory(
     groups: tuple[Group, ...], D: np.ndarray, g: np.ndarray, rule: Memory, V: np.ndarray, W: np.ndarray, beta: float
 ) -> np.ndarray:
     """The Onsager memory D of the next iteration by a rule, with V and W of the source of each token."""
-    after = check.plain(rule(read_only(D), weighted(groups, V, g), weighted(groups, W, g), beta))
+    after = check.detach_tensor(rule(read_only(D), weighted(groups, V, g), weighted(groups, W, g), beta))
     if np.shape(after) != D.shape:
         raise ValueError(f"memory: needs to return shape {D.shape}, got shape {np.shape(after)}")
     after = np.asarray(after, dtype=float)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import mean_and_error, quiet
+from gamp_attention._core.numerics import ignore_float_errors, mean_and_error
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import hessian_pass, local_fields
@@ -109,7 +109,7 @@ def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: An
     return curvature * P + hessian_pass(data.tokens, data.positions, at.hessians, P)
 
 
-@quiet
+@ignore_float_errors
 def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
     """Gradient of the un-normalised risk R of equation (3), or of its asymptotic form, equation (41).
 
@@ -143,7 +143,7 @@ def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
     return _within_range(Q, found)
 
 
-@quiet
+@ignore_float_errors
 def train_loss(data: Dataset, Q: Any, risk: str = "exact") -> float:
     """Training loss ε_t = R/d of equation (3), or of its asymptotic form, equation (41).
 

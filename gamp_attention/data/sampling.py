@@ -16,7 +16,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.compiled import over_blocks
 from gamp_attention._core.files import TRAILER, replacing, require_replaceable
-from gamp_attention._core.numerics import psd_root, quiet
+from gamp_attention._core.numerics import ignore_float_errors, psd_root
 from gamp_attention._core.seeds import generator
 from gamp_attention.data.dataset import Dataset, label_dataset
 from gamp_attention.data.stores import FileTokens, Tokens, TokenStore
@@ -169,7 +169,7 @@ def checked_size(model: Any, d: Any, alpha: Any) -> tuple[int, float]:
     return d, alpha
 
 
-@quiet
+@ignore_float_errors
 def sample(
     model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.float64, storage: Any = "memory",
     overwrite: bool = False,
@@ -209,7 +209,7 @@ def sample(
     n = round(alpha * d)
     rng, where = generator(seed), require_storage(storage, check.flag("overwrite", overwrite))
     if storage == "memory":
-        check.fits("d, alpha", n, model.n_tokens, d)
+        check.require_memory("d, alpha", n, model.n_tokens, d)
     law = model.coordinates
     # as many coordinates of each class as its share asks for
     edges = np.round(np.cumsum(law.weight) * d).astype(int)

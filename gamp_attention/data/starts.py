@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import quiet
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import back_project, hessian_pass, local_fields
@@ -59,7 +59,7 @@ class SpectralDirections(Result):
     vectors: np.ndarray
 
 
-@quiet
+@ignore_float_errors
 def spectral_directions(
     data: Dataset, k: int = 3, weights: str = "fitted", *, risk: str = "exact", seed: Any = 0
 ) -> SpectralDirections:
@@ -95,7 +95,7 @@ def spectral_directions(
     """
     require_dataset(data).terms(risk)
     k = check.integer("k", k, low=1)
-    check.fits("k", k, data.dim)
+    check.require_memory("k", k, data.dim)
     shape = Shape.of(data.student, data.n_tokens, data.rank)
     random = generator(seed, Stream.STARTS)
     return SpectralDirections(
@@ -234,7 +234,7 @@ def several_starts(
     data: Dataset, init: Any, n_starts: int, seed: Any = 0, risk: str = "exact"
 ) -> list[tuple[str, np.ndarray]]:
     """Weights (d, r) to start from, with names: the start asked for, or the spectral ones, then random ones."""
-    check.fits("rank", data.dim, data.rank)
+    check.require_memory("rank", data.dim, data.rank)
     init = default_start(data) if init is None else init
     random, found = generator(seed, Stream.STARTS), list[tuple[str, np.ndarray]]()
     if not isinstance(init, str):

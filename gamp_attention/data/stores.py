@@ -117,7 +117,7 @@ def as_tokens(name: str, value: Any) -> Tokens:
     if isinstance(value, TokenStore):
         return value
     check.require_dense(name, value)
-    value = check.plain(value)
+    value = check.detach_tensor(value)
     mapped = isinstance(value, np.memmap) and value.base is not None
     sliced = not isinstance(value, np.ndarray) and all(hasattr(value, a) for a in ("shape", "dtype", "__getitem__"))
     if not (mapped or sliced) or getattr(value, "__module__", "").startswith("torch"):

@@ -1,13 +1,19 @@
-"""Settings of the local minimisation of a proximal objective, and how it ends.
+"""Local minimisation of the proximal objective of one sample by guarded Newton steps.
 
-The guarded Newton steps of `newton.minimise_from` for two tokens and one column, in numbers instead of arrays.
+    F(z) = ½ Σ_l (z_l − ω_l)ᵀ V_l⁻¹ (z_l − ω_l) + ℓ(z),   z flattened to L r numbers
 
-Three times faster, with the same tests in the same order. What is rare is left to the general form, from where they
-came: saddles, objectives that rounding no longer tells apart, and long searches.
+Each iteration solves (∇²F + shift) step = ∇F by a Cholesky factorisation. The shift is zero if ∇²F is positive
+definite, and otherwise increased from a small value until the sum is positive definite, so that the step decreases F.
+The step is halved until F falls by at least a fraction of the decrease that its slope predicts (Nocedal and Wright
+(2006), chapter 3). Three guards complete the method:
 
-Local minimisation of one sample's proximal objective by guarded Newton steps.
+- A stationary point with an indefinite Hessian is a saddle and is left along the most negative curvature.
+- A minimisation that approaches a minimum that the caller knows already ends early.
+- Near a minimum, differences of F are smaller than its rounding error. Then the gradient decides when to stop.
 
-F(z) = ½ Σ_l (z_l−ω_l)ᵀ V_l⁻¹ (z_l−ω_l) + ℓ(z),   z flattened to L r numbers
+`minimise_from` is the general form. It first calls `minimise_in_numbers`: for two tokens and one column, the same steps
+in scalars instead of arrays take a third of the time. Rare cases (saddles, rounding errors, long searches) are left to
+the general form, which continues from the point that was reached.
 """
 
 from typing import Any, NamedTuple
@@ -18,147 +24,77 @@ from numba.core import types
 from numba.core.types import float64, int64
 
 from gamp_attention._core.compiled import inline_kernel, inner_kernel, overload
-from gamp_attention._core.function_tables import behind
 from gamp_attention.losses.attention import differentiate, is_dot_product_loss, loss_value, make_work
-from gamp_attention.losses.indirect import MATRIX, PLACES, VECTOR, loss_kernel
+from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, load_from, loss_kernel
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_expansion
 
+MAX_ITER = 200  # maximum number of Newton steps
+STATIONARY = 1e-14  # gradient that counts as zero, in units of the largest eigenvalue of V⁻¹ times the fields
+SADDLE_CHECK_INTERVAL = 30  # number of steps between attempts to leave an indefinite point along negative curvature
+MIN_PIVOT = 1e-14  # smallest pivot of a positive definite matrix, in units of its diagonal entry
+FIRST_SHIFT = 0.05  # first shift of an indefinite Hessian, in units of the smallest eigenvalue of V⁻¹
+SHIFT_GROWTH = 3.0  # factor between successive shifts
+MAX_SHIFT = 1e300  # larger than the shift that any finite Hessian needs
+SUFFICIENT_DECREASE = 1e-4  # decrease of the objective that a step must reach, in units of step times slope
+ROUNDING = 4e-15  # rounding error of the objective, in units of its value plus gradient times fields
+LAST_STEP = 1e-10  # relative size of a step after which none follows: the next step would be quadratically smaller
+SHORT = 1e-6  # fraction of a Newton step; two successive steps below it mean that the search is stuck, as at a kink
+SHORTEST = 1e-12  # fraction of a Newton step below which the line search fails
+MERGE = 0.3  # ratio of distances to a known minimum, after and before a step, below which the search heads for it
+MAX_MINIMA = 16  # number of minima that a global search remembers
+COLUMNWISE = 12  # maximum size of a matrix whose Cholesky factor is faster to compute by columns than by rows
+SCALAR_EVALUATIONS = 25  # maximum number of evaluations in scalars, before the general form takes over
+SCALAR_SHORTEST = 1e-3  # fraction of a Newton step below which the general form takes over
 
-class NewtonEnd(NamedTuple):
-    """How a minimisation ended."""
+
+class NewtonOutcome(NamedTuple):
+    """Ways in which a minimisation ends."""
 
     failed: int = 0
     solved: int = 1
-    merged: int = 2  # on its way to a minimum that is known
-    unfinished: int = 3  # left to the general form
+    merged: int = 2  # on its way to a minimum that the caller knows
+    unfinished: int = 3  # to be continued by the general form
 
 
-class NewtonSettings(NamedTuple):
-    """Settings of the local minimisation."""
-
-    max_iter: int = 200
-    loiter: int = 30  # once in so many steps, a point where the Hessian is not definite is left as a saddle is
-    least: float = 1e-14  # gradient that counts as none, in units of the largest stiffness and the fields
-    shift: float = 0.05  # first one of a Hessian that is not definite, in units of the least stiffness
-    max_shift: float = 1e300  # of the Hessian: more than any finite one asks for
-    enough: float = 1e-4  # decrease of the objective, in units of that of its tangent
-    last_step: float = 1e-10  # relative step after which a further one, quadratically smaller, is not worth its cost
-    short: float = 1e-6  # of a Newton step; two in a row that are shorter are stuck, as on a kink
-    merge: float = 0.3  # a step that lands this much nearer to a known minimum belongs to it
-    max_minima: int = 16  # that a global search remembers
-    columnwise: int = 12  # size of a matrix up to which its Cholesky factor is formed by columns
-    quick: int = 25  # evaluations in numbers, for two tokens
-    quick_share: float = 1e-3  # of a step there
-
-
-END, NEWTON = NewtonEnd(), NewtonSettings()
-
-
-def minimise_in_numbers(loss, p, omega, metric, z, ws, n_known):
-    """As `minimise_from`, or END.unfinished with z as far as it came. Compiled code only."""
-    raise NotImplementedError("minimise_in_numbers() is dispatched by numba on the type of the loss")
-
-
-@overload(minimise_in_numbers)
-def _minimise_in_numbers(loss, p, omega, metric, z, ws, n_known):
-    if is_dot_product_loss(loss):
-
-        def two_tokens(loss, p, omega, metric, z, ws, n_known):
-            if is_two_tokens(loss):
-                return _minimise(loss, p, omega, metric, z, ws, n_known)
-            return np.nan, END.unfinished
-
-        return two_tokens
-
-    def others(loss, p, omega, metric, z, ws, n_known):
-        return np.nan, END.unfinished
-
-    return others
-
-
-@inline_kernel
-def _minimise(loss, p, omega, metric, z, ws, n_known):
-    stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
-    x, y = z[0], z[1]
-    ahead_x, ahead_y, step_x, step_y, t = x, y, 0.0, 0.0, 1.0
-    value, slope, rounding = np.nan, np.inf, 0.0
-    for number in range(NEWTON.quick):
-        trial, grad_x, grad_y, xx, xy, yy = two_token_expansion(loss, p, ahead_x, ahead_y)
-        to_x, to_y = ahead_x - omega[0], ahead_y - omega[1]
-        trial += 0.5 * (stiff_x * to_x * to_x + stiff_y * to_y * to_y)
-        if number > 0 and not trial <= value - NEWTON.enough * t * slope + rounding:
-            t *= 0.5
-            if t < NEWTON.quick_share:
-                break
-            ahead_x, ahead_y = x - t * step_x, y - t * step_y
-            continue
-        x, y, value = ahead_x, ahead_y, trial
-        grad_x, grad_y, xx, yy = grad_x + stiff_x * to_x, grad_y + stiff_y * to_y, xx + stiff_x, yy + stiff_y
-        size, scale = max(abs(grad_x), abs(grad_y)), max(abs(x) + abs(omega[0]), abs(y) + abs(omega[1]))
-        if slope <= rounding or not NEWTON.least * metric.largest * scale < size < np.inf:
-            break
-        shift, more = 0.0, NEWTON.shift * metric.smallest
-        share = xy / xx
-        rest = yy - share * xy
-        while not (xx + shift > 1e-14 * abs(xx) and rest > 1e-14 * abs(yy)) and shift < NEWTON.max_shift:
-            shift, more = more, 3.0 * more
-            share = xy / (xx + shift)
-            rest = yy + shift - share * xy
-        step_y = (grad_y - share * grad_x) / rest
-        step_x = grad_x / (xx + shift) - share * step_y
-        if shift == 0.0:
-            for c in range(n_known):
-                left_x, left_y = x - ws.minima[c, 0], y - ws.minima[c, 1]
-                landing = (left_x - step_x) ** 2 + (left_y - step_y) ** 2
-                if landing <= NEWTON.merge * NEWTON.merge * (left_x * left_x + left_y * left_y):
-                    return value, END.merged
-        slope = grad_x * step_x + grad_y * step_y
-        if shift == 0.0 and max(abs(step_x), abs(step_y)) <= NEWTON.last_step * scale:
-            z[0], z[1] = x - step_x, y - step_y
-            ws.hess[0, 0], ws.hess[0, 1], ws.hess[1, 0], ws.hess[1, 1] = xx, xy, xy, yy
-            return value - 0.5 * slope, END.solved
-        rounding, t = 4e-15 * (abs(value) + size * scale), 1.0
-        ahead_x, ahead_y = x - step_x, y - step_y
-    z[0], z[1] = x, y
-    return value, END.unfinished
+OUTCOME = NewtonOutcome()
 
 
 class NotPositiveDefinite(ValueError):
-    """V stopped being symmetric positive definite: message passing has broken down."""
+    """Error of message passing that broke down, so that V is not symmetric positive definite."""
 
 
 class Metric(NamedTuple):
-    """The quadratic term: V_l as blocks, and what the kernels need of it."""
+    """The quadratic term of the objective: blocks of V and quantities derived from them."""
 
     inverse: np.ndarray  # (L, r, r), V_l⁻¹
     root: np.ndarray  # (L, r, r), lower Cholesky factor of V_l
-    smallest: float  # of the spectrum of V⁻¹
-    largest: float  # of the spectrum of V⁻¹
+    smallest: float  # smallest eigenvalue of V⁻¹
+    largest: float  # largest eigenvalue of V⁻¹
 
 
 class Workspace(NamedTuple):
-    """Scratch of one thread."""
+    """Scratch arrays of one thread, with k = L r."""
 
-    grad: np.ndarray
-    hess: np.ndarray
-    chol: np.ndarray
-    step: np.ndarray
-    start: np.ndarray
-    trial: np.ndarray
-    point: np.ndarray
-    loss: Any  # what make_work(loss) returns
-    minima: np.ndarray
-    stop: np.ndarray  # (1,), not zero once the caller was interrupted; see `interruptible_blocks`
-    n_hessians: np.ndarray  # (1,), evaluations of Hessians so far
+    grad: np.ndarray  # (k,) gradient of the objective
+    hess: np.ndarray  # (k, k) Hessian of the objective
+    chol: np.ndarray  # (k, k) Cholesky factor of the Hessian, shifted if necessary
+    step: np.ndarray  # (k,) Newton step
+    start: np.ndarray  # (k,) point from which the current step is taken
+    trial: np.ndarray  # (k,) point that is only evaluated
+    point: np.ndarray  # (k,) start, then minimum, of a minimisation within a global search
+    loss: Any  # returned by make_work(loss)
+    minima: np.ndarray  # (MAX_MINIMA, k) minima that a global search has reached
+    stop: np.ndarray  # (1,) not zero if the caller was interrupted; see `interruptible_blocks`
+    n_hessians: np.ndarray  # (1,) number of Hessians evaluated so far
 
 
 _N, _M, _B, _I = np.empty(1), np.empty((1, 1)), np.empty((1, 1, 1)), np.zeros(1, dtype=np.int64)
-METRIC = typeof(Metric(_B, _B, 1.0, 1.0))  # types of numba's, for what is called at addresses
+METRIC = typeof(Metric(_B, _B, 1.0, 1.0))  # numba types of these classes, for indirect calls
 WORKSPACE = typeof(Workspace(_N, _M, _M, _N, _N, _N, _N, 0, _M, _I, _I))
 
 
 def make_metric(V: np.ndarray) -> Metric:
-    """Factor the blocks V (L, r, r); each must be symmetric positive definite."""
+    """Return the metric of blocks V (L, r, r); NotPositiveDefinite if a block is not symmetric positive definite."""
     V = np.ascontiguousarray(V, dtype=float)
     spectrum = np.linalg.eigvalsh(V)
     if not (np.isfinite(V).all() and spectrum.min() > 0):
@@ -173,7 +109,7 @@ def make_metric(V: np.ndarray) -> Metric:
 @inner_kernel
 def make_workspace(loss, n_fields, stop):
     """Allocate the scratch of one thread; another thread sets `stop` (1,) to end the work of this thread early."""
-    k, minima = n_fields, np.empty((NEWTON.max_minima, n_fields))
+    k, minima = n_fields, np.empty((MAX_MINIMA, n_fields))
     return Workspace(
         np.empty(k), np.empty((k, k)), np.empty((k, k)), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
         make_work(loss), minima, stop, np.zeros(1, dtype=np.int64),
@@ -182,16 +118,25 @@ def make_workspace(loss, n_fields, stop):
 
 @inline_kernel
 def assign(target, source):
-    """target (k,) = source; slices would be copied with care for overlaps, which costs."""
+    """Copy source (k,) to target (k,); a slice assignment would check for overlaps, which takes longer."""
     for i in range(target.shape[0]):
         target[i] = source[i]
 
 
 @inline_kernel
+def max_abs(x):
+    """Return max |x_i|."""
+    largest = 0.0
+    for i in range(x.shape[0]):
+        largest = max(largest, abs(x[i]))
+    return largest
+
+
+@inline_kernel
 def cholesky(hess, shift, chol):
-    """Factor hess + shift I into chol; False where it is not positive definite."""
+    """Factor hess + shift I into chol; return False if it is not positive definite."""
     k = hess.shape[0]
-    if k > NEWTON.columnwise:
+    if k > COLUMNWISE:
         return cholesky_by_rows(hess, shift, chol)
     for i in range(k):
         for j in range(i + 1):
@@ -201,7 +146,7 @@ def cholesky(hess, shift, chol):
             for m in range(j):
                 acc -= chol[i, m] * chol[j, m]
             if i == j:
-                if not acc > 1e-14 * abs(hess[i, i]):
+                if not acc > MIN_PIVOT * abs(hess[i, i]):
                     return False
                 chol[i, i] = np.sqrt(acc)
             else:
@@ -211,7 +156,7 @@ def cholesky(hess, shift, chol):
 
 @inline_kernel
 def cholesky_by_rows(hess, shift, chol):
-    """Factorise a large matrix as `cholesky` does, but row by row: each row is subtracted from all later rows at once.
+    """Factor a large matrix as `cholesky`, but row by row: each row is subtracted from all later rows at once.
 
     The transposed factor is formed in the upper triangle, where rows are contiguous, and copied to the lower one.
     """
@@ -221,7 +166,7 @@ def cholesky_by_rows(hess, shift, chol):
             chol[i, j] = hess[i, j]
         chol[i, i] += shift
     for m in range(k):
-        if not chol[m, m] > 1e-14 * abs(hess[m, m]):
+        if not chol[m, m] > MIN_PIVOT * abs(hess[m, m]):
             return False
         root = np.sqrt(chol[m, m])
         chol[m, m] = root
@@ -240,7 +185,7 @@ def cholesky_by_rows(hess, shift, chol):
 
 @inline_kernel
 def cholesky_solve(chol, x):
-    """Solve in place with the lower factor."""
+    """Solve a linear system in place, with the lower Cholesky factor of its matrix."""
     k = chol.shape[0]
     for i in range(k):
         acc = x[i]
@@ -254,9 +199,9 @@ def cholesky_solve(chol, x):
         x[i] = acc / chol[i, i]
 
 
-@loss_kernel(PLACES.objective, float64, VECTOR, VECTOR, METRIC, VECTOR, int64)
+@loss_kernel(TableSlots.OBJECTIVE, float64, VECTOR, VECTOR, METRIC, VECTOR, int64)
 def objective(loss, p, omega, metric, z, work):
-    """The proximal objective at z."""
+    """Return the proximal objective at z."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     quadratic = 0.0
     for l in range(L):
@@ -265,12 +210,12 @@ def objective(loss, p, omega, metric, z, work):
                 quadratic += (
                     (z[l * r + a] - omega[l * r + a]) * metric.inverse[l, a, b] * (z[l * r + b] - omega[l * r + b])
                 )
-    return 0.5 * quadratic + loss_value(behind(loss), p, z, work)
+    return 0.5 * quadratic + loss_value(load_from(loss), p, z, work)
 
 
-@loss_kernel(PLACES.objective_derivatives, float64, VECTOR, VECTOR, METRIC, VECTOR, VECTOR, MATRIX, int64)
+@loss_kernel(TableSlots.OBJECTIVE_DERIVATIVES, float64, VECTOR, VECTOR, METRIC, VECTOR, VECTOR, MATRIX, int64)
 def objective_derivatives(loss, p, omega, metric, z, grad, hess, work):
-    """The objective at z, filling its gradient and Hessian."""
+    """Return the objective at z, and fill its gradient and Hessian."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     value = differentiate(loss, p, z, grad, hess, work)
     for l in range(L):
@@ -286,9 +231,9 @@ def objective_derivatives(loss, p, omega, metric, z, grad, hess, work):
 
 @inner_kernel
 def descend_from_saddle(loss, p, omega, metric, z, value, ws):
-    """At a stationary point, step along the most negative curvature until the objective falls.
+    """Move z along the most negative curvature of ws.hess until the objective is below `value`.
 
-    False where no negative curvature is left.
+    Returns False, with z unchanged, if there is no negative curvature.
     """
     k = z.shape[0]
     for i in range(k):
@@ -298,7 +243,7 @@ def descend_from_saddle(loss, p, omega, metric, z, value, ws):
     spectrum, vectors = np.linalg.eigh(ws.hess)
     if spectrum[0] > -1e-10 * max(abs(spectrum[k - 1]), metric.smallest):
         return False
-    t = 1.0 / np.sqrt(metric.smallest)
+    t = 1.0 / np.sqrt(metric.smallest)  # first step length: the largest standard deviation of the fields under V
     for _ in range(60):
         for i in range(k):
             ws.trial[i] = z[i] + t * vectors[i, 0]
@@ -309,89 +254,172 @@ def descend_from_saddle(loss, p, omega, metric, z, value, ws):
     return False
 
 
-@loss_kernel(PLACES.minimise_from, types.Tuple((float64, int64)), VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, int64)
-def minimise_from(loss, p, omega, metric, z, ws, n_known):
-    """Guarded Newton from z, in place. Returns (objective, status), with ws.hess the Hessian at z up to one last step.
+def minimise_in_numbers(loss, p, omega, metric, z, ws, n_known):
+    """Minimise as `minimise_from`, or return OUTCOME.unfinished with z at the point reached. Compiled code only."""
+    raise NotImplementedError("minimise_in_numbers() is dispatched by numba on the type of the loss")
 
-    The Hessian is shifted until it is positive definite, the step halved until the objective falls enough.
-    Stops as `merged` once a Newton step heads for one of the first n_known of ws.minima.
+
+@overload(minimise_in_numbers)
+def _minimise_in_numbers(loss, p, omega, metric, z, ws, n_known):
+    if not is_dot_product_loss(loss):
+        return lambda loss, p, omega, metric, z, ws, n_known: (np.nan, OUTCOME.unfinished)
+
+    def minimise(loss, p, omega, metric, z, ws, n_known):
+        if is_two_tokens(loss):
+            return _minimise_two_tokens(loss, p, omega, metric, z, ws, n_known)
+        return np.nan, OUTCOME.unfinished
+
+    return minimise
+
+
+@inline_kernel
+def _minimise_two_tokens(loss, p, omega, metric, z, ws, n_known):
+    # the steps of `minimise_from` in the same order, for fields (x, y) and a Hessian with entries xx, xy and yy;
+    # (new_x, new_y) is the point that the line search evaluates
+    stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
+    x, y = z[0], z[1]
+    new_x, new_y, step_x, step_y, t = x, y, 0.0, 0.0, 1.0
+    value, slope, rounding = np.nan, np.inf, 0.0
+    for number in range(SCALAR_EVALUATIONS):
+        trial, grad_x, grad_y, xx, xy, yy = two_token_expansion(loss, p, new_x, new_y)
+        offset_x, offset_y = new_x - omega[0], new_y - omega[1]
+        trial += 0.5 * (stiff_x * offset_x * offset_x + stiff_y * offset_y * offset_y)
+        if number > 0 and not trial <= value - SUFFICIENT_DECREASE * t * slope + rounding:
+            t *= 0.5
+            if t < SCALAR_SHORTEST:
+                break
+            new_x, new_y = x - t * step_x, y - t * step_y
+            continue
+        x, y, value = new_x, new_y, trial
+        grad_x, grad_y = grad_x + stiff_x * offset_x, grad_y + stiff_y * offset_y
+        xx, yy = xx + stiff_x, yy + stiff_y
+        size, scale = max(abs(grad_x), abs(grad_y)), max(abs(x) + abs(omega[0]), abs(y) + abs(omega[1]))
+        # the general form decides about stationary points, NaN, and differences of F below its rounding error
+        if slope <= rounding or not STATIONARY * metric.largest * scale < size < np.inf:
+            break
+        # LDLᵀ factors of the Hessian: pivots xx + shift and pivot, and the ratio below the diagonal
+        shift, next_shift = 0.0, FIRST_SHIFT * metric.smallest
+        ratio = xy / xx
+        pivot = yy - ratio * xy
+        while not (xx + shift > MIN_PIVOT * abs(xx) and pivot > MIN_PIVOT * abs(yy)) and shift < MAX_SHIFT:
+            shift, next_shift = next_shift, SHIFT_GROWTH * next_shift
+            ratio = xy / (xx + shift)
+            pivot = yy + shift - ratio * xy
+        step_y = (grad_y - ratio * grad_x) / pivot
+        step_x = grad_x / (xx + shift) - ratio * step_y
+        if shift == 0.0:
+            for c in range(n_known):
+                distance_x, distance_y = x - ws.minima[c, 0], y - ws.minima[c, 1]
+                landing = (distance_x - step_x) ** 2 + (distance_y - step_y) ** 2
+                if landing <= MERGE * MERGE * (distance_x * distance_x + distance_y * distance_y):
+                    return value, OUTCOME.merged
+        slope = grad_x * step_x + grad_y * step_y
+        if shift == 0.0 and max(abs(step_x), abs(step_y)) <= LAST_STEP * scale:
+            z[0], z[1] = x - step_x, y - step_y
+            ws.hess[0, 0], ws.hess[0, 1], ws.hess[1, 0], ws.hess[1, 1] = xx, xy, xy, yy
+            return value - 0.5 * slope, OUTCOME.solved
+        rounding, t = ROUNDING * (abs(value) + size * scale), 1.0
+        new_x, new_y = x - step_x, y - step_y
+    z[0], z[1] = x, y
+    return value, OUTCOME.unfinished
+
+
+@inline_kernel
+def _heads_for_known_minimum(z, ws, n_known):
+    # True if z − ws.step is much nearer than z to one of the first n_known of ws.minima
+    for c in range(n_known):
+        distance, landing = 0.0, 0.0
+        for i in range(z.shape[0]):
+            distance += (z[i] - ws.minima[c, i]) ** 2
+            landing += (z[i] - ws.step[i] - ws.minima[c, i]) ** 2
+        if landing <= MERGE * MERGE * distance:
+            return True
+    return False
+
+
+@inline_kernel
+def _fill_step(metric, definite, ws):
+    # fill ws.step with the Newton step, for a shifted Hessian if ws.chol is not its factor (not `definite`);
+    # returns False if no shift makes it positive definite
+    shift = FIRST_SHIFT * metric.smallest
+    while not definite and shift < MAX_SHIFT:
+        definite = cholesky(ws.hess, shift, ws.chol)
+        shift *= SHIFT_GROWTH
+    if definite:
+        assign(ws.step, ws.grad)
+        cholesky_solve(ws.chol, ws.step)
+    return definite
+
+
+@loss_kernel(TableSlots.MINIMISE_FROM, types.Tuple((float64, int64)), VECTOR, VECTOR, METRIC, VECTOR, WORKSPACE, int64)
+def minimise_from(loss, p, omega, metric, z, ws, n_known):
+    """Minimise the objective from z, in place, by guarded Newton steps.
+
+    Returns (objective, outcome). After OUTCOME.solved, ws.hess is the Hessian at z, or at a point within one last step
+    of relative size LAST_STEP. The outcome is `merged` if a step heads for one of the first n_known of ws.minima.
     """
-    value, end = minimise_in_numbers(behind(loss), p, omega, metric, z, ws, n_known)
-    if end != END.unfinished:
-        ws.n_hessians[0] += 1
-        return value, end
-    k, was_short = z.shape[0], False
+    value, outcome = minimise_in_numbers(load_from(loss), p, omega, metric, z, ws, n_known)
     ws.n_hessians[0] += 1
+    if outcome != OUTCOME.unfinished:
+        return value, outcome
+    k, was_short = z.shape[0], False
     value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
-    for number in range(NEWTON.max_iter):
+    for number in range(MAX_ITER):
         size, scale = 0.0, 0.0
         for i in range(k):
             size = max(size, abs(ws.grad[i]))
             scale = max(scale, abs(z[i]) + abs(omega[i]))
         if not np.isfinite(size) or ws.stop[0] != 0:
-            return value, END.failed
+            return value, OUTCOME.failed
         definite = cholesky(ws.hess, 0.0, ws.chol)
-        if size <= NEWTON.least * metric.largest * scale or size < 1e-300:
-            if definite or not descend_from_saddle(loss, p, omega, metric, z, value, ws):
-                return value, END.solved
+
+        # Stationary points are minima or saddles. Near a saddle, steps grow only geometrically: from a distance of
+        # 1e-100 it would take too many to leave it, so the negative curvature is tried at regular intervals, too.
+        stationary = size <= STATIONARY * metric.largest * scale or size < 1e-300
+        tries_curvature = stationary or number % SADDLE_CHECK_INTERVAL == SADDLE_CHECK_INTERVAL - 1
+        if tries_curvature and not definite and descend_from_saddle(loss, p, omega, metric, z, value, ws):
             value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
             continue
-        # from next to a saddle, steps grow by a factor each: far from it in few, but not from 1e-100
-        loitering = number % NEWTON.loiter == NEWTON.loiter - 1 and not definite
-        if loitering and descend_from_saddle(loss, p, omega, metric, z, value, ws):
-            value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
-            continue
-        shifted = not definite
-        shift = NEWTON.shift * metric.smallest
-        while not definite and shift < NEWTON.max_shift:
-            definite = cholesky(ws.hess, shift, ws.chol)
-            shift *= 3.0
-        if not definite:
-            return value, END.failed
-        for i in range(k):
-            ws.step[i] = ws.grad[i]
-        cholesky_solve(ws.chol, ws.step)
-        if not shifted:
-            for c in range(n_known):
-                distance, landing = 0.0, 0.0
-                for i in range(k):
-                    distance += (z[i] - ws.minima[c, i]) ** 2
-                    landing += (z[i] - ws.step[i] - ws.minima[c, i]) ** 2
-                if landing <= NEWTON.merge * NEWTON.merge * distance:
-                    return value, END.merged
-        slope, length = 0.0, 0.0
+        if stationary:
+            return value, OUTCOME.solved
+
+        if not _fill_step(metric, definite, ws):
+            return value, OUTCOME.failed
+        # Only a Newton step with the Hessian itself predicts the minimum; a shifted step does not.
+        if definite and _heads_for_known_minimum(z, ws, n_known):
+            return value, OUTCOME.merged
+        slope = 0.0
         for i in range(k):
             slope += ws.grad[i] * ws.step[i]
-            length = max(length, abs(ws.step[i]))
-            ws.start[i] = z[i]
-        if not shifted and length <= NEWTON.last_step * scale:
+        assign(ws.start, z)
+        if definite and max_abs(ws.step) <= LAST_STEP * scale:
             for i in range(k):
                 z[i] -= ws.step[i]
-            return value - 0.5 * slope, END.solved
-        rounding = 4e-15 * (abs(value) + size * scale)
+            return value - 0.5 * slope, OUTCOME.solved
+
+        rounding = ROUNDING * (abs(value) + size * scale)
         t = 1.0
         while True:
             for i in range(k):
                 z[i] = ws.start[i] - t * ws.step[i]
             ws.n_hessians[0] += 1
             trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
-            if trial <= value - NEWTON.enough * t * slope + rounding:
+            if trial <= value - SUFFICIENT_DECREASE * t * slope + rounding:
                 break
             t *= 0.5
-            if t < 1e-12 or (was_short and t < NEWTON.short):
-                return value, END.failed
-        was_short = t < NEWTON.short
-        if slope <= rounding:  # the objective no longer tells steps apart: stop when the gradient no longer falls
-            after = 0.0
-            for i in range(k):
-                after = max(after, abs(ws.grad[i]))
-            if after >= 0.5 * size:
-                if after > size:
+            if t < SHORTEST or (was_short and t < SHORT):
+                return value, OUTCOME.failed
+        was_short = t < SHORT
+
+        if slope <= rounding:  # rounding hides the decrease of F: stop as soon as the gradient does not fall by half
+            new_size = max_abs(ws.grad)
+            if new_size >= 0.5 * size:
+                if new_size > size:  # the step made it worse: return to its start
                     assign(z, ws.start)
                     trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
                 definite = cholesky(ws.hess, 0.0, ws.chol)
                 if definite or not descend_from_saddle(loss, p, omega, metric, z, trial, ws):
-                    return trial, END.solved
+                    return trial, OUTCOME.solved
                 trial = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
         value = trial
-    return value, END.failed
+    return value, OUTCOME.failed

@@ -1,4 +1,7 @@
-"""The output denoiser on arrays of samples: z, g = V⁻¹(z − ω), its derivative and the Moreau envelope."""
+"""Output denoiser for arrays of samples: z, g = V⁻¹(z − ω), its derivative and the Moreau envelope.
+
+The output function of GAMP (Rangan (2011)) is the proximal map of the loss (Parikh and Boyd (2014)).
+"""
 
 from typing import Any, NamedTuple
 
@@ -6,31 +9,33 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import inline_kernel, inner_kernel, interruptible_blocks, kernel, sample_kernel
-from gamp_attention._core.numerics import quiet
-from gamp_attention.denoisers.newton import END, cholesky_solve, make_metric, make_workspace
-from gamp_attention.denoisers.prox import SEARCH, factor_hessian, minimise_globally, search_points
+from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention.denoisers.newton import OUTCOME, cholesky_solve, make_metric, make_workspace
+from gamp_attention.denoisers.prox import MAX_STARTS, factor_hessian, minimise_globally, search_points
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
 from gamp_attention.losses.point import for_kernels
 from gamp_attention.results import shown
 
 SMALL = 3  # maximum number of fields per sample for which the whole Jacobian takes no longer than its blocks
-OPERATION, STEPS = 1e-9, 6  # typical seconds per operation and typical number of Newton steps per minimisation
+OPERATION = 1e-9  # typical time of one operation, in seconds
+STEPS = 6  # typical number of Newton steps of one minimisation
+LONG = 0.1  # time in seconds above which work runs in other threads, so that it can be interrupted
 
 
 @shown
 class Denoised(NamedTuple):
-    """What the denoiser returns for n samples.
+    """Result of the denoiser for n samples.
 
     Attributes
     ----------
     z : (n, L, r) minimiser of the proximal objective.
     g : (n, L, r) V⁻¹(z − ω) = −∇ℓ(z).
     response : (n, L, r, r) −∂g_l/∂ω_l, the a.e. derivative within each token.
-    jacobian : (n, L r, L r) ∂z/∂ω, or (0, L r, L r) where it was not asked for.
+    jacobian : (n, L r, L r) ∂z/∂ω, or (0, L r, L r) if it was not requested.
     moreau : (n,) the Moreau envelope, the proximal objective at z.
     loss : (n,) ℓ(z).
-    gap : (n,) by how much the next minimum found is higher; inf where there is none or the minimum was held.
-    solved : (n,) whether the minimisation reached a stationary point.
+    gap : (n,) difference to the next higher minimum found; inf if none was found or `hold` was set.
+    solved : (n,) True if the minimisation reached a minimum with finite values.
     n_hessians : (n,) number of evaluated Hessians; for two tokens and one column, number of minimisations.
     """
 
@@ -45,7 +50,7 @@ class Denoised(NamedTuple):
     n_hessians: np.ndarray
 
 
-@quiet
+@ignore_float_errors
 def denoise(
     loss: Any,
     params: np.ndarray,
@@ -57,18 +62,20 @@ def denoise(
     jacobian: bool = False,
     max_starts: int | None = None,
 ) -> Denoised:
-    """Apply the proximal denoiser to n samples (theory: the output channel of GAMP and of state evolution).
+    """Apply the proximal denoiser to n samples: the output function of GAMP and of state evolution.
+
+    z = argmin ½ Σ_l (z_l − ω_l)ᵀ V_l⁻¹ (z_l − ω_l) + ℓ(z) for each sample.
 
     Eq. :eq:`prox`, :eq:`force`, :eq:`jacobian`.
 
     Parameters
     ----------
     loss : the per-sample loss ℓ_μ.
-    params : (n, P) its parameters, one row a sample.
+    params : (n, P) parameters of the loss, one row per sample.
     omega : (n, L, r) centres ω.
     V : (L, r, r) symmetric positive definite blocks.
-    start : (n, L, r) where to begin each minimisation, counted as one start; ω if not given.
-    hold : keep the local minimum that the start leads to, instead of searching for the global one.
+    start : (n, L, r) initial fields of each minimisation; ω if not given.
+    hold : return the local minimum that is reached from `start`, instead of searching for the global minimum.
     jacobian : also return the full ∂z/∂ω.
     max_starts : maximum number of further starts in each search for a lower minimum. A smaller number takes less time,
         but the search may miss the global minimum. By default a statistical rule ends the search, after at most 400
@@ -80,7 +87,8 @@ def denoise(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument that has another shape or type; if V is not positive definite.
+    TypeError : if an argument has the wrong type.
+    ValueError : if an array has another shape, or if a block of V is not symmetric positive definite.
 
     Examples
     --------
@@ -96,8 +104,8 @@ def denoise(
     hold, jacobian = check.flag("hold", hold), check.flag("jacobian", jacobian)
     metric, params = make_metric(V), np.ascontiguousarray(params, dtype=float)
     flat = np.ascontiguousarray(omega, dtype=float).reshape(n, L * r)
-    out = empty_answer(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
-    most = SEARCH.max_starts if max_starts is None else check.integer("max_starts", max_starts, low=0)
+    out = allocate_result(flat if start is None else np.reshape(start, flat.shape), r, jacobian)
+    most = MAX_STARTS if max_starts is None else check.integer("max_starts", max_starts, low=0)
     most, points, long = 0 if hold else most, search_points(L * r), is_long(loss, n, most)
     loss = for_kernels(loss)
 
@@ -105,11 +113,11 @@ def denoise(
         _denoise_block(first, last, loss, params, flat, metric, most, points, stop, out)
 
     interruptible_blocks(work, n, 128, long)
-    return finished(out)
+    return finalize_result(out)
 
 
 def is_long(loss: Any, n: int, most: int) -> bool:
-    """Return whether the proximal steps of n samples, each with at most `most` further starts, may take 0.1 s or more.
+    """Return whether the proximal steps of n samples, each with at most `most` further starts, may take over 0.1 s.
 
     The derivatives of attention at k = L r fields cost L³ (r² + 2) + k³ operations. If a user-defined
     map or loss has no derivatives, they are computed by differences, from 8 k² values.
@@ -118,11 +126,11 @@ def is_long(loss: Any, n: int, most: int) -> bool:
     k, cost = L * r, float(L**3 * (r * r + 2) + (L * r) ** 3)
     if not (isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention)):
         cost *= 8 * k * k
-    return k > 2 and n * cost * OPERATION * (STEPS * (1 + most)) > 0.1
+    return k > 2 and n * cost * OPERATION * (STEPS * (1 + most)) > LONG
 
 
 def _checked_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> tuple[int, int, int]:
-    """The shape of omega. Compiled code does not look whether it reads beyond its arrays."""
+    """Return (n, L, r) after checks of all shapes, because compiled code does not check the bounds of arrays."""
     if not hasattr(loss, "n_tokens") or not hasattr(loss, "rank"):
         raise check.fail("loss", loss, "the loss of a model or dataset", TypeError)
     L, r = loss.n_tokens, loss.rank
@@ -132,20 +140,20 @@ def _checked_shapes(loss: Any, params: Any, omega: Any, V: Any, start: Any) -> t
     wanted = {"params": (n, width), "omega": (n, L, r), "V": (L, r, r), "start": (n, L, r)}
     for (name, shape), given in zip(wanted.items(), (params, omega, V, start), strict=True):
         if not (name == "start" and start is None):
-            check.shaped(name, given, shape)
+            check.require_shape(name, given, shape)
     return n, L, r
 
 
 class Scratch(NamedTuple):
     """Scratch of one thread for `denoise_sample`."""
 
-    newton: Any
-    inverse: np.ndarray  # (k, k)
-    product: np.ndarray  # (k, k)
+    newton: Any  # a `Workspace`
+    inverse: np.ndarray  # (k, k) inverse of the Hessian, or of its Cholesky factor
+    product: np.ndarray  # (k, k) Jacobian, or only its diagonal blocks
 
 
-def empty_answer(start: np.ndarray, r: int, jacobian: bool = False) -> Denoised:
-    """What kernels fill for n samples: z, the fields (n, L r) that they start from, and g are flat."""
+def allocate_result(start: np.ndarray, r: int, jacobian: bool = False) -> Denoised:
+    """Return arrays that kernels fill for n samples; z (n, L r), which contains the initial fields, and g are flat."""
     n, k = start.shape
     return Denoised(
         z=np.array(start, dtype=float), g=np.empty((n, k)), response=np.empty((n, k // r, r, r)),
@@ -154,8 +162,8 @@ def empty_answer(start: np.ndarray, r: int, jacobian: bool = False) -> Denoised:
     )  # fmt: skip
 
 
-def finished(out: Denoised) -> Denoised:
-    """With z and g of shape (n, L, r), and samples that have no finite answer as not solved."""
+def finalize_result(out: Denoised) -> Denoised:
+    """Return z and g in shape (n, L, r), and mark samples without a finite result as not solved."""
     shape = out.response.shape[:3]
     solved = out.solved & np.isfinite(out.moreau) & np.isfinite(out.g).all(axis=1)
     return out._replace(z=out.z.reshape(shape), g=out.g.reshape(shape), solved=solved)
@@ -185,7 +193,7 @@ def _denoise_rows(first, last, loss, params, omega, metric, most, points, scratc
 def denoise_sample(mu, loss, p, w, metric, most, points, scratch, out):
     """Fill row mu of the result for the centre w (k,), after a search with at most `most` further starts.
 
-    The first minimisation starts from the current z. If `most` is 0, its local minimum is kept.
+    The first minimisation starts from the current z. If `most` is 0, the result is its local minimum.
     """
     k = w.shape[0]
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
@@ -193,7 +201,7 @@ def denoise_sample(mu, loss, p, w, metric, most, points, scratch, out):
     x, before = out.z[mu], ws.n_hessians[0]
     value, out.gap[mu], status = minimise_globally(loss, p, w, metric, x, most, points, ws)
     out.moreau[mu], out.n_hessians[mu] = value, ws.n_hessians[0] - before
-    out.solved[mu] = status == END.solved
+    out.solved[mu] = status == OUTCOME.solved
     factor_hessian(metric, ws)
     whole = k <= SMALL or out.jacobian.shape[0] > 0
     if whole:

@@ -195,7 +195,7 @@ class GampAttention(PathMixin, RegressorMixin, BaseEstimator):
 
     def _checked(self, name: str, value: Any) -> Any:
         """An array of three axes, refused in the words that scikit-learn has for other input."""
-        value = check.plain(value)
+        value = check.detach_tensor(value)
         found = check_array(
             value, dtype=(float, np.float32), ensure_2d=False, allow_nd=True, input_name=name, estimator=self
         )

@@ -16,7 +16,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, with_error
 from gamp_attention._core.extras import require_modules
-from gamp_attention._core.numerics import quiet
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.progress import Progress
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.baselines.descent import DescentResult, minimize_risk, require_device, stable_step
@@ -314,7 +314,7 @@ def _distance(model: Model, Q: np.ndarray, other: np.ndarray) -> float:
     return float(np.linalg.norm(Q - other) / np.sqrt(len(Q)))
 
 
-@quiet
+@ignore_float_errors
 def compare(
     model: Model,
     d: int = 1000,
@@ -368,7 +368,7 @@ def compare(
     """
     d, alpha = checked_size(model, d, alpha)
     model = require_model(model)
-    check.fits("d, alpha", round(alpha * d), model.n_tokens, d)
+    check.require_memory("d, alpha", round(alpha * d), model.n_tokens, d)
     check.choice("risk", risk, RISKS)
     if branches is None:
         branches = ("semantic", "positional") if model.coordinates.tau.any() else ("semantic",)

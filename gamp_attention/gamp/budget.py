@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.denoisers.prox import SEARCH
+from gamp_attention.denoisers.prox import MAX_STARTS
 from gamp_attention.gamp.step import StepReport
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
 
@@ -145,4 +145,4 @@ def starts_of_searches(t: int, hold_after: int, bounded: bool) -> int:
     """Return the maximum number of further starts of each sample's search at iteration t."""
     if bounded:
         return BUDGET.starts if 0 < t < hold_after and t % BUDGET.every == 1 else 0
-    return SEARCH.max_starts if t < hold_after else 0
+    return MAX_STARTS if t < hold_after else 0

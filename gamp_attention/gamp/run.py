@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import quiet
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.progress import showing
 from gamp_attention.damping import Damping
 from gamp_attention.data.dataset import Dataset, require_dataset
@@ -25,7 +25,7 @@ from gamp_attention.models.model import STARTS
 from gamp_attention.results import finish
 
 
-@quiet
+@ignore_float_errors
 @showing("message passing ")
 def run_gamp(
     data: Dataset,
@@ -152,8 +152,8 @@ def run_gamp(
     if callback is not None:
         check.function("callback", callback)
     n_starts = check.integer("n_starts", n_starts, low=1)
-    check.fits("rank", data.dim, data.rank)
-    check.fits("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
+    check.require_memory("rank", data.dim, data.rank)
+    check.require_memory("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
     n_finish = check.integer("n_finish", n_finish, low=1, high=n_starts)
     if accelerate and not data.rows_here:
         raise check.fail("accelerate", accelerate, "False for data whose samples are on other workers")

@@ -28,14 +28,14 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Shown
-from gamp_attention._core.numerics import quiet
+from gamp_attention._core.display import DisplayMixin
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory, Sums
 from gamp_attention.data.risk import gradient_norm, normalised_risk, risk_at
 from gamp_attention.denoisers.input import initial_variances, input_step
 from gamp_attention.denoisers.output import Denoised
-from gamp_attention.denoisers.prox import SEARCH
+from gamp_attention.denoisers.prox import MAX_STARTS
 from gamp_attention.models.sources import weighted
 from gamp_attention.penalties.matrix import least_subgradient, on_kinks
 
@@ -57,7 +57,7 @@ def naive_memory(D: np.ndarray, Vg: np.ndarray, Wg: np.ndarray, beta: float) -> 
 
 
 @dataclass(frozen=True, eq=False)
-class StepReport(Shown):
+class StepReport(DisplayMixin):
     """Report of an iteration on the state at which it started.
 
     Attributes
@@ -110,7 +110,7 @@ def monitored(data: Dataset, risk: str, Q: np.ndarray, sums: Sums) -> tuple[floa
 
 
 @dataclass(frozen=True, eq=False)
-class GampState(Shown):
+class GampState(DisplayMixin):
     """All that one iteration hands to the next.
 
     Attributes
@@ -188,10 +188,10 @@ def check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None = Non
         remote = hasattr(array, "__array__") and not isinstance(array, np.ndarray)  # held by workers, or a tensor
         remote = remote and not hasattr(array, "detach")
         if not remote:
-            check.shaped(name, array, shape)
+            check.require_shape(name, array, shape)
 
 
-@quiet
+@ignore_float_errors
 def gamp_step(
     data: Dataset,
     risk: str,
@@ -241,7 +241,7 @@ def gamp_step(
     require_dataset(data).terms(risk)
     beta = check.real("damping", damping, low=0, high=1, strict=True)
     check.flag("hold", hold)
-    most = SEARCH.max_starts if max_starts is None else check.integer("max_starts", max_starts, low=0)
+    most = MAX_STARTS if max_starts is None else check.integer("max_starts", max_starts, low=0)
     check_shapes(data, state, V_hat)
     V_hat = None if V_hat is None else check.array("V_hat", V_hat, np.shape(V_hat))
     Q, V, D, z = state.Q, state.V, state.D, state.z

@@ -1,20 +1,18 @@
-"""Per-sample losses ℓ_μ(z) of the multi-source GLM, as NamedTuples dispatched by type.
+"""Dot-product attention maps S[z] and the per-sample loss ℓ(z) of an attention layer, as NamedTuples.
 
-Compiled code asks a loss for four things here, and for two bounds in `gamp_attention.losses.bounds`; the parameters p
-of a sample are one row of an array (n, P):
+A map turns the local fields z (L, r) of a sample into attention weights (L, L). With it, both risks are generalised
+linear models: sums over samples of ℓ_μ(z) + constant_μ, where the parameters p of the sample are one row of an array
+(n, P).
 
-- `make_work(loss)`, the scratch that the others share;
-- `loss_value(loss, p, z, work)`;
-- `loss_derivatives(loss, p, z, grad, hess, work)`, which also returns the value;
-- `loss_gradient(loss, p, z, grad, hess, work)`, the same without the Hessian, whose array is scratch.
+Compiled code calls the following functions of a loss. Numba selects their code by the type of the loss: here and in
+`gamp_attention.losses.registration` for attention layers, and in `gamp_attention.losses.point` for registered losses.
 
-Attention map S of the student, from local fields z (L, r) to attention matrices (L, L).
+- `make_work(loss)` returns scratch arrays for the other functions.
+- `loss_value(loss, p, z, work)` returns ℓ(z).
+- `loss_derivatives(loss, p, z, grad, hess, work)` also fills the gradient and the Hessian.
+- `loss_gradient(loss, p, z, grad, hess, work)` also fills the gradient only; hess is scratch.
 
-A map is a NamedTuple. Compiled code calls `is_bounded` on it, dispatched on its type. The kernels are in
-`gamp_attention.losses.attention_kernels` for dot products, and in `gamp_attention.losses.registration` for
-user-defined maps.
-
-Both risks written as a GLM: rows of loss parameters, and the part that does not depend on the weights.
+Bounds of losses are in `gamp_attention.losses.bounds`.
 """
 
 from dataclasses import dataclass
@@ -26,7 +24,6 @@ from numba.core.types import float64, int64
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import inline_kernel, is_instance, overload
-from gamp_attention._core.function_tables import behind
 from gamp_attention.losses.attention_kernels import (
     add_blocks,
     attend_row,
@@ -38,22 +35,22 @@ from gamp_attention.losses.attention_kernels import (
     row_derivatives,
     row_slope,
 )
-from gamp_attention.losses.indirect import MATRIX, PLACES, VECTOR, loss_kernel
+from gamp_attention.losses.indirect import MATRIX, VECTOR, TableSlots, load_from, loss_kernel
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_derivatives, two_token_value
 
 
 class DotProductAttention(NamedTuple):
-    """Dot-product attention S[z], with scores z_i·z_j / temperature, or q_i·k_j / temperature for separate keys.
+    """Dot-product attention S[z] (Vaswani et al. (2017)): a softmax of the scores in each row.
 
-    Eq. :eq:`student`.
+    The scores are z_i·z_j / temperature, or q_i·k_j / temperature for separate queries and keys. Eq. :eq:`student`.
 
     Attributes
     ----------
     temperature : positive number by which the scores are divided.
-    tied : whether queries and keys have the same weights, eq. (2), (15). If not, the first half of the columns of Q are
-        queries and the second half are keys, eq. (124).
-    causal : whether token i attends only to tokens up to i.
-    softmax : whether rows are normalised by a softmax; if not, attention is linear: the scores are the weights.
+    tied : if True, queries and keys have the same weights, eq. (2), (15) of Cui et al. (2024). If False, the first half
+        of the columns of Q are weights of queries, and the second half are weights of keys, eq. (124).
+    causal : if True, token i attends to tokens 1 to i only.
+    softmax : if True, each row is normalised by a softmax; if False, attention is linear: the scores are the weights.
 
     Examples
     --------
@@ -84,24 +81,24 @@ class DotProductAttention(NamedTuple):
         return 1 if self.tied else 2
 
     def __call__(self, z: Any) -> Any:
-        """Return attention matrices (..., L, L) for local fields (..., L, r), numpy arrays or torch tensors."""
+        """Return attention matrices (..., L, L) for local fields (..., L, r), as numpy arrays or torch tensors."""
         half = z.shape[-1] // 2
         queries, keys = (z, z) if self.tied else (z[..., :half], z[..., half:])
         weights = queries @ keys.swapaxes(-1, -2) / self.temperature
-        plain = isinstance(z, np.ndarray)
+        is_numpy = isinstance(z, np.ndarray)
         if self.causal:
-            later, nothing = ~np.tri(z.shape[-2], dtype=bool), -np.inf if self.softmax else 0.0
-            if plain:
-                weights[..., later] = nothing
+            later, masked = ~np.tri(z.shape[-2], dtype=bool), -np.inf if self.softmax else 0.0
+            if is_numpy:
+                weights[..., later] = masked
             else:
-                weights = weights.masked_fill(weights.new_tensor(later) > 0, nothing)
+                weights = weights.masked_fill(weights.new_tensor(later) > 0, masked)
         if not self.softmax:
             return weights
-        return softmax_rows(weights) if plain else weights.softmax(dim=-1)
+        return softmax_rows(weights) if is_numpy else weights.softmax(dim=-1)
 
 
 def checked_attention(name: str, attention: Any) -> Any:
-    """Return a map after checks: a DotProductAttention needs a positive temperature and three flags."""
+    """Return an attention map; raise unless a DotProductAttention has a positive temperature and three booleans."""
     if not isinstance(attention, DotProductAttention):
         return attention
     temperature = check.real(f"{name}.temperature", attention.temperature, low=0, strict=True)
@@ -119,7 +116,7 @@ def softmax_rows(scores: np.ndarray) -> np.ndarray:
 
 
 def is_bounded(attention):
-    """Return whether attention weights are positive and add to 1. Compiled code only."""
+    """Return whether the attention weights of each row are positive and add up to 1. Compiled code only."""
     raise NotImplementedError("is_bounded() is dispatched by numba on the type of the attention map")
 
 
@@ -131,16 +128,15 @@ def _is_bounded(attention):
 
 
 class AttentionLoss(NamedTuple):
-    """ℓ(z) = ½ Tr[S G Sᵀ] − Tr[S M] with S = S[z]: the attention layer as a GLM.
+    """Loss ℓ(z) = ½ Tr[S G Sᵀ] − Tr[S M] of an attention layer with attention matrix S = S[z].
 
-    Eq. :eq:`glm`.
-
-    The parameters of a sample are the entries of G (L, L), then those of M (L, L), both row-major.
+    Eq. :eq:`glm`. The parameters of a sample are the entries of G (L, L), followed by the entries of M (L, L), both row
+    by row.
 
     Attributes
     ----------
     attention : the map S.
-    n_tokens, rank : L and r.
+    n_tokens, rank : number of tokens L and number of columns r of the weights.
 
     Examples
     --------
@@ -162,7 +158,7 @@ class AttentionLoss(NamedTuple):
         return self.n_tokens * self.rank
 
     def torch(self, params: Any, z: Any) -> Any:
-        """Losses (n,) of tensors, written apart from the compiled code."""
+        """Return losses (n,) for tensors; independent of the compiled code, so that tests can compare both."""
         L = self.n_tokens
         G, M = params[:, : L * L].reshape(-1, L, L), params[:, L * L :].reshape(-1, L, L)
         S = self.attention(z)
@@ -170,14 +166,14 @@ class AttentionLoss(NamedTuple):
 
 
 def pack_attention_parameters(G: np.ndarray, M: np.ndarray) -> np.ndarray:
-    """Rows of loss parameters (n, 2 L²) from G and M, each broadcastable to (n, L, L)."""
+    """Return rows of loss parameters (n, 2 L²) from G and M, each broadcastable to (n, L, L)."""
     G, M = np.broadcast_arrays(G, M)
     n = G.shape[0]
     return np.concatenate([G.reshape(n, -1), M.reshape(n, -1)], axis=1)
 
 
 class AttentionWork(NamedTuple):
-    """Scratch of one thread for AttentionLoss."""
+    """Scratch arrays of one thread for AttentionLoss."""
 
     s: np.ndarray  # (L, L) scores, then the attention matrix
     B: np.ndarray  # (L, L) Hessian of one row in its scores
@@ -189,45 +185,45 @@ class AttentionWork(NamedTuple):
 
 
 def is_dot_product_loss(numba_type: Any) -> bool:
-    """Whether a numba type is an AttentionLoss of dot products; used to choose an overload."""
+    """Return whether a numba type is an AttentionLoss of dot products; used to select an overload."""
     return is_instance(numba_type, AttentionLoss) and is_instance(numba_type.types[0], DotProductAttention)
 
 
 def make_work(loss):
-    """Scratch for the other functions. Compiled code only."""
+    """Return scratch arrays for the other functions. Compiled code only."""
     raise NotImplementedError("make_work() is dispatched by numba on the type of the loss")
 
 
 def loss_value(loss, p, z, work):
-    """ℓ(z). Compiled code only."""
+    """Return ℓ(z). Compiled code only."""
     raise NotImplementedError("loss_value() is dispatched by numba on the type of the loss")
 
 
 def loss_derivatives(loss, p, z, grad, hess, work):
-    """ℓ(z), filling its gradient and Hessian. Compiled code only."""
+    """Return ℓ(z), and fill its gradient and Hessian. Compiled code only."""
     raise NotImplementedError("loss_derivatives() is dispatched by numba on the type of the loss")
 
 
-@loss_kernel(PLACES.differentiate, float64, VECTOR, VECTOR, VECTOR, MATRIX, int64)
+@loss_kernel(TableSlots.DIFFERENTIATE, float64, VECTOR, VECTOR, VECTOR, MATRIX, int64)
 def differentiate(loss, p, z, grad, hess, work):
-    """ℓ(z), filling its gradient and Hessian: `loss_derivatives`, compiled once for all kernels that call it."""
-    return loss_derivatives(behind(loss), p, z, grad, hess, work)
+    """Return ℓ(z), and fill its gradient and Hessian: `loss_derivatives`, compiled once for all calling kernels."""
+    return loss_derivatives(load_from(loss), p, z, grad, hess, work)
 
 
 def loss_gradient(loss, p, z, grad, hess, work):
-    """ℓ(z), filling its gradient; hess is scratch. Compiled code only."""
+    """Return ℓ(z), and fill its gradient; hess is scratch. Compiled code only."""
     raise NotImplementedError("loss_gradient() is dispatched by numba on the type of the loss")
 
 
-@loss_kernel(PLACES.gradient, float64, VECTOR, VECTOR, VECTOR, MATRIX, int64)
+@loss_kernel(TableSlots.GRADIENT, float64, VECTOR, VECTOR, VECTOR, MATRIX, int64)
 def evaluate_gradient(loss, p, z, grad, hess, work):
-    """ℓ(z), filling its gradient, with hess as scratch: `loss_gradient`, compiled once for all kernels that call it."""
-    return loss_gradient(behind(loss), p, z, grad, hess, work)
+    """Return ℓ(z), and fill its gradient; hess is scratch: `loss_gradient`, compiled once for all calling kernels."""
+    return loss_gradient(load_from(loss), p, z, grad, hess, work)
 
 
 @inline_kernel
 def row_loss(p, S, i):
-    """φ_i = ½ (S G Sᵀ)_ii − (S M)_ii for the attention weights in row i of S (L, L)."""
+    """Return φ_i = ½ (S G Sᵀ)_ii − (S M)_ii for the attention weights in row i of S (L, L)."""
     L, value = S.shape[0], 0.0
     for j in range(L):
         gs = 0.0
@@ -326,19 +322,19 @@ def _loss_gradient(loss, p, z, grad, hess, work):
 
 @dataclass(frozen=True, eq=False)
 class RiskTerms:
-    """Risk as a GLM: ℓ_μ(z) + constant_μ summed over samples, with rows of loss parameters."""
+    """Terms of a risk that is the sum over samples of ℓ_μ(z) + constant_μ."""
 
-    params: np.ndarray  # (n, P) loss parameters of each sample; for attention G and M, P = 2 L², see `AttentionLoss`
-    constant: np.ndarray  # (n,) the part of each sample's loss that does not depend on Q
+    params: np.ndarray  # (n, P) loss parameters of each sample; for an AttentionLoss G and M, P = 2 L²
+    constant: np.ndarray  # (n,) part of each sample's loss that does not depend on Q
 
 
 def asymptotic_terms(T: np.ndarray, rho: np.ndarray) -> RiskTerms:
-    """Return the loss parameters of the asymptotic risk of equation (41): G = ρ, M = ρ Tᵀ, constant ½ Tr T ρ Tᵀ.
+    """Return the terms of the asymptotic risk: G = ρ, M = ρ Tᵀ and the constant ½ Tr T ρ Tᵀ.
 
-    Eq. :eq:`asymptotic-risk`.
+    Eq. :eq:`asymptotic-risk`, eq. (41) of Cui et al. (2024).
 
-    T has shape (n, L, L); rho, the traces tr Σ_l/d of each sample's tokens, has shape (n, L), or (1, L) if they are
-    equal for all samples.
+    T (n, L, L) are the teacher's attention matrices. rho (n, L) are the traces tr Σ_l/d of each sample's tokens; its
+    shape is (1, L) if they are equal for all samples.
     """
     M = rho[:, :, None] * T.transpose(0, 2, 1)
     G = rho[:, :, None] * np.eye(rho.shape[1])

@@ -1,6 +1,7 @@
-"""`DotProductAttention` in compiled code: from fields to scores to attention weights, and derivatives all the way back.
+"""Compiled code of `DotProductAttention`: scores of the fields, attention weights, and derivatives of the loss.
 
-Fields are flattened as z[l * r + a]; φ_i(S) = ½ S G S − S M_i is the loss of row i, with the parameters p of G and M.
+Fields are flattened as z[l * r + a]. φ_i(S) = ½ S G S − S M_i is the loss of row i; p contains G and M. Derivatives are
+computed in three steps: of φ_i in the attention weights (`slack`), in the scores (u, B), and in the fields.
 """
 
 import numpy as np
@@ -32,7 +33,7 @@ def fill_scores(attention, z, L, r, s):
 
 @inline_kernel
 def attend_row(attention, s, i):
-    """Turn row i of the scores s (L, L) into attention weights, in place."""
+    """Replace row i of the scores s (L, L) by attention weights."""
     count = i + 1 if attention.causal else s.shape[1]
     if attention.softmax:
         _softmax_row(s, i, count)
@@ -43,7 +44,7 @@ def attend_row(attention, s, i):
 
 @inline_kernel
 def _softmax_row(s, i, count):
-    # of the first `count` entries; the others become 0
+    # softmax of the first `count` entries; the other entries are set to 0
     top = s[i, 0]
     for j in range(1, count):
         top = max(top, s[i, j])
@@ -118,7 +119,7 @@ def fill_slack(p, s, i, slack):
 
 @inline_kernel
 def row_slope(attention, s, i, slack, u):
-    """Fill u = ∂φ_i/∂s_i, as `row_derivatives` without the second derivatives."""
+    """Fill u = ∂φ_i/∂s_i, like `row_derivatives` without second derivatives."""
     if attention.softmax:
         softmax_slope(s, i, slack, u)
     else:
@@ -130,7 +131,7 @@ def row_slope(attention, s, i, slack, u):
 
 @inline_kernel
 def pull_back_slope(attention, z, L, r, i, u, grad):
-    """Add the gradient in z of row i, whose derivative in its scores is u, as `pull_back` without the Hessian."""
+    """Add the gradient of φ_i in z to grad, where u = ∂φ_i/∂s_i; like `pull_back` without the Hessian."""
     b1 = 1.0 / attention.temperature
     half = r if attention.tied else r // 2
     first = 0 if attention.tied else half  # column of the keys
@@ -145,9 +146,9 @@ def pull_back_slope(attention, z, L, r, i, u, grad):
 
 @inline_kernel
 def pull_back(attention, z, L, r, i, u, B, grad, hess, scratch, blocks):
-    """Add the part of row i, with derivatives u and B in its scores, to the gradient and Hessian in z.
+    """Add the gradient and Hessian of φ_i in z to grad and hess, where u = ∂φ_i/∂s_i and B = ∂²φ_i/∂s_i².
 
-    For tied weights, most of the Hessian goes to `blocks`, which `add_blocks` adds after the last row.
+    For tied weights, most of the Hessian is added to `blocks`, and `add_blocks` adds it to hess after the last row.
     """
     b1 = 1.0 / attention.temperature
     if attention.tied:
@@ -158,7 +159,7 @@ def pull_back(attention, z, L, r, i, u, B, grad, hess, scratch, blocks):
 
 @inline_kernel
 def clear_blocks(L, r, blocks):
-    """Set blocks to zero: (r (r + 1)/2, L²), one L × L matrix for each pair of columns."""
+    """Set `blocks` (r (r + 1)/2, L²) to zero: one L × L matrix for each pair of columns."""
     for pair in range(r * (r + 1) // 2):
         for e in range(L * L):
             blocks[pair, e] = 0.0
@@ -206,7 +207,7 @@ def _pull_tied(z, L, r, i, u, B, b1, grad, hess, scratch, blocks):
                 hess[m * r + b, i * r + a] += cross
     flat = B.reshape(L * L)
     for a in range(r):
-        for b in range(a + 1):  # Σ_i z_ia z_ib B_i: long loops over whole matrices, in place of short ones over columns
+        for b in range(a + 1):  # Σ_i z_ia z_ib B_i: long loops over matrices are faster than short loops over columns
             zz, pair = b2 * z[i * r + a] * z[i * r + b], a * (a + 1) // 2 + b
             for e in range(L * L):
                 blocks[pair, e] += zz * flat[e]

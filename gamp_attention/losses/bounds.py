@@ -1,10 +1,15 @@
-"""Bounds of per-sample losses, which certify that a proximal problem has one minimum.
+"""Lower bounds of per-sample losses and of their curvature, which certify that a proximal problem has one minimum.
 
-Compiled code asks a loss for two things, dispatched on its type; one that has no such bound returns -inf:
+A point z with a lower proximal objective than a known minimum lies in an ellipsoid around ω, whose size follows from a
+lower bound of ℓ. If the Hessian of the objective is positive definite in this ellipsoid, there is no second minimum in
+it; see `gamp_attention.denoisers.prox.is_unique`. Compiled code calls these functions, selected by the type of the
+loss:
 
-- `loss_floor(loss, p, work)`, a lower bound of ℓ over all z;
-- `curvature_floor(loss, p, radius)`, a lower bound of the smallest Hessian eigenvalue on ‖z‖ ≤ radius;
-- `curvature_floor_near(loss, p, center, reach)`, the same on ‖z − center‖ ≤ reach.
+- `loss_floor(loss, p, work)` returns a lower bound of ℓ over all z.
+- `curvature_floor(loss, p, radius)` returns a lower bound of the eigenvalues of ∇²ℓ on ‖z‖ ≤ radius.
+- `curvature_floor_near(loss, p, center, reach)` returns a lower bound of these eigenvalues on ‖z − center‖ ≤ reach.
+
+A loss without such a bound returns -inf.
 """
 
 import numpy as np
@@ -15,17 +20,17 @@ from gamp_attention.losses.two_tokens import is_two_tokens, two_token_floor
 
 
 def loss_floor(loss, p, work):
-    """A lower bound of ℓ. Compiled code only."""
+    """Return a lower bound of ℓ over all z. Compiled code only."""
     raise NotImplementedError("loss_floor() is dispatched by numba on the type of the loss")
 
 
 def curvature_floor(loss, p, radius):
-    """A lower bound of the spectrum of ∇²ℓ on a ball. Compiled code only."""
+    """Return a lower bound of the eigenvalues of ∇²ℓ on a ball around zero. Compiled code only."""
     raise NotImplementedError("curvature_floor() is dispatched by numba on the type of the loss")
 
 
 def curvature_floor_near(loss, p, center, reach):
-    """A lower bound of the spectrum of ∇²ℓ on a ball around a point. Compiled code only."""
+    """Return a lower bound of the eigenvalues of ∇²ℓ on a ball around a point. Compiled code only."""
     raise NotImplementedError("curvature_floor_near() is dispatched by numba on the type of the loss")
 
 
@@ -44,8 +49,10 @@ def _loss_floor(loss, p, work):
 
 @inline_kernel
 def _simplex_floor(L, p, S, slack):
-    # ½ S·G S − S·M_i is convex over the simplex (G is positive semi-definite): Frank-Wolfe steps with
-    # exact line search, whose gap turns every iterate into a lower bound; exact at once for L = 2
+    # Lower bound of Σ_i min ½ S·G S − S·M_i over rows S that are positive and add up to 1. G is positive semi-definite,
+    # so each row is a convex problem on the simplex. Frank-Wolfe steps with exact line search solve it: the slope of
+    # the objective from an iterate towards the best corner, the gap, bounds how far the minimum lies below the iterate,
+    # so value − gap is a lower bound after any number of steps. For L = 2 the first step is exact.
     floor = 0.0
     for i in range(L):
         for j in range(L):
@@ -72,7 +79,7 @@ def _simplex_floor(L, p, S, slack):
                 step = gap / curvature
             if gap <= 1e-12 * abs(value) or step <= 0.0:
                 break
-            for j in range(L):  # G S follows the step, so that an iteration costs L operations instead of L²
+            for j in range(L):  # G S is updated, so that an iteration costs L operations instead of L²
                 S[j] *= 1.0 - step
                 slack[j] += step * (p[lowest * L + j] - slack[j] - p[L * L + j * L + i])
             S[lowest] += step
@@ -82,7 +89,8 @@ def _simplex_floor(L, p, S, slack):
 
 @inline_kernel
 def _quadratic_floor(L, p, chol, x):
-    # −½ Σ_i M_i·G⁻¹ M_i, the minimum over all rows S
+    # −½ Σ_i M_i·G⁻¹ M_i, the minimum of Σ_i ½ S_i·G S_i − S_i·M_i over all rows S_i, by a Cholesky factor of G;
+    # −inf if G is not positive definite
     for i in range(L):
         for j in range(i + 1):
             acc = p[i * L + j]
@@ -111,18 +119,21 @@ def _curvature_floor(loss, p, radius):
         return None
 
     def attention_curvature(loss, p, radius):
-        # vᵀ∇²ℓ v = 2b Σ u_ij v_i·v_j + Σ_i w_iᵀ B_i w_i, w_ij = b (z_j·v_i + z_i·v_j), for the tied map. Softmax: with
-        # c = a − S·a, |c| ≤ D, the spectral norm of u is at most D √(L/8), and B_i ≥ −D cov(S_i), whose variances sum
-        # to at most 2 b² ‖z‖² ‖v‖². Linear: B_i = G ≥ 0 and ‖u‖ ≤ b ‖G‖ ‖z‖² + ‖M‖. Untied: half of each.
+        # Let b = 1/temperature, and let u_i and B_i be the gradient and Hessian of φ_i in its scores. For tied weights,
+        # vᵀ∇²ℓ v = 2b Σ_ij u_ij v_i·v_j + Σ_i w_iᵀ B_i w_i with w_ij = b (z_j·v_i + z_i·v_j).
+        # Softmax: the entries of a = ∂φ_i/∂S_i differ by at most D. Then the spectral norm of u is at most D √(L/8),
+        # and B_i ≥ −D cov(S_i), so that the second sum is at least −2 D b² ‖z‖² ‖v‖².
+        # Linear attention: B_i = G ≥ 0 and ‖u‖ ≤ b ‖G‖ ‖z‖² + ‖M‖.
+        # Separate queries and keys: half of these bounds, and scores are at most ½ b ‖z‖² instead of b ‖z‖².
         L = loss.n_tokens
         b = 1.0 / loss.attention.temperature
-        share = 1.0 if loss.attention.tied else 0.5
+        factor = 1.0 if loss.attention.tied else 0.5
         if not loss.attention.softmax:
             G, M = 0.0, 0.0
             for j in range(L * L):
                 G += p[j] ** 2
                 M += p[L * L + j] ** 2
-            return -2.0 * b * share * (share * b * np.sqrt(G) * radius * radius + np.sqrt(M))
+            return -2.0 * b * factor * (factor * b * np.sqrt(G) * radius * radius + np.sqrt(M))
         D = 0.0
         for i in range(L):
             for m in range(L):
@@ -131,20 +142,20 @@ def _curvature_floor(loss, p, radius):
                     a = p[j * L + m] - p[L * L + j * L + i]
                     low, high = min(low, a), max(high, a)
                 D = max(D, high - low)
-        return -D * share * (b * np.sqrt(0.5 * L) + 2.0 * b * b * radius * radius)
+        return -D * factor * (b * np.sqrt(0.5 * L) + 2.0 * b * b * radius * radius)
 
     return attention_curvature
 
 
 @overload(curvature_floor_near)
 def _curvature_floor_near(loss, p, center, reach):
-    def near_two_tokens(loss, p, center, reach):
+    def two_tokens_near(loss, p, center, reach):
         if is_two_tokens(loss):
             return two_token_floor(loss, p, center, reach)
         return curvature_floor(loss, p, _norm(center) + reach)
 
     if is_dot_product_loss(loss):
-        return near_two_tokens
+        return two_tokens_near
     return lambda loss, p, center, reach: curvature_floor(loss, p, _norm(center) + reach)
 
 

@@ -1,10 +1,9 @@
-"""Checks of users' losses and attention maps, which tell in words what is wrong.
+"""Checks of user-defined losses and attention maps at random fields, with messages that name the faulty method.
 
-Detection of kinks of an attention map along random lines of fields.
+Attention maps are also searched for kinks, which are jumps of the derivative, along random lines of fields.
 """
 
 import warnings
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -22,20 +21,19 @@ class KinkWarning(UserWarning):
     """Warning that an attention map has kinks (jumps of its derivative), at which runs may end without converging."""
 
 
-@dataclass(frozen=True)
-class KinkSettings:
-    """Settings of the search for kinks."""
+LINES = 6  # number of random lines on which kinks are searched; the first goes through zero
+REACH = 3.0  # half-length of a line, in units of the fields
+POINTS = 2001  # number of points on a line
+REFINED_POINTS = 8  # number of points with the largest change of slope at which a line is refined
+FINER = 33  # number of points of one refinement between the two neighbours of such a point
+SPACING = 1e-7  # spacing of points at which a remaining change of slope counts as a kink
+JUMP = 1e-3  # smallest jump of the slope that counts, in units of the largest slope on the line, at least 1
 
-    lines: int = 6  # number of random lines; the first goes through zero
-    reach: float = 3.0  # half-length of a line, in units of the fields
-    points: int = 2001  # number of points on a line
-    places: int = 8  # number of points with the largest change of slope at which a line is refined
-    finer: int = 33  # number of points of one refinement between the two neighbours of such a point
-    spacing: float = 1e-7  # spacing at which a remaining change of slope counts as a kink
-    jump: float = 1e-3  # smallest change of slope, in units of the largest slope on the line or of 1 if that is larger
-
-
-KINKS = KinkSettings()
+TRIALS = 5  # number of random fields at which losses and maps are checked
+SIZE = 0.7  # standard deviation of these fields
+STEP = 1e-5  # step of the central differences that derivatives are compared with
+DERIVATIVE_ERROR = 1e-5  # allowed relative difference of derivatives and central differences
+VALUE_ERROR = 1e-10  # allowed relative difference of values that a symmetry requires to be equal
 
 
 def warn_of_kinks(attention: Any, n_tokens: int, rank: int) -> None:
@@ -47,10 +45,10 @@ def warn_of_kinks(attention: Any, n_tokens: int, rank: int) -> None:
 @lru_cache(typed=True)
 def _warn_once(attention: Any, n_tokens: int, rank: int) -> None:
     rng = np.random.default_rng(0)
-    for number in range(KINKS.lines):
+    for number in range(LINES):
         base, along = rng.standard_normal((2, n_tokens, rank))
         jump = largest_jump(attention, base * (number > 0), along)
-        if jump > KINKS.jump:
+        if jump > JUMP:
             name = type(attention).__name__
             warnings.warn(
                 f"{name}.attend has kinks: its slope jumps by {jump:.2g} along a line of fields. Proximal maps "
@@ -65,47 +63,33 @@ def _warn_once(attention: Any, n_tokens: int, rank: int) -> None:
 def largest_jump(attention: Any, base: np.ndarray, along: np.ndarray) -> float:
     """Return the largest jump of the slope of S along base + t·along, divided by max(largest slope, 1)."""
 
-    def bends(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return slopes between points (N − 1,) and their changes at inner points (N − 2,), maximal over entries."""
+    def slopes_and_jumps(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the largest slope of all entries between points (N − 1,), and its change at inner points (N − 2,)."""
         S = np.empty((len(at), len(base), len(base)))
         attend_all(attention, base + at[:, None, None] * along, S)
         slopes = np.diff(S, axis=0) / (at[1] - at[0])
         return np.abs(slopes).max(axis=(1, 2)), np.abs(np.diff(slopes, axis=0)).max(axis=(1, 2))
 
-    line = np.linspace(-KINKS.reach, KINKS.reach, KINKS.points)
-    slopes, first = bends(line)
+    line = np.linspace(-REACH, REACH, POINTS)
+    slopes, changes = slopes_and_jumps(line)
     unit, largest = max(float(slopes.max()), 1.0), 0.0
-    for index in np.argsort(first)[::-1][: KINKS.places]:
-        at, spacing, bend = line[index + 1], line[1] - line[0], 0.0
-        while spacing > KINKS.spacing:
-            near = np.linspace(at - spacing, at + spacing, KINKS.finer)
-            _, changes = bends(near)
-            strongest = int(np.argmax(changes))
-            at, spacing, bend = near[strongest + 1], near[1] - near[0], float(changes[strongest])
-        largest = max(largest, bend / unit)
+    for index in np.argsort(changes)[::-1][:REFINED_POINTS]:
+        at, spacing, jump = line[index + 1], line[1] - line[0], 0.0
+        while spacing > SPACING:
+            near = np.linspace(at - spacing, at + spacing, FINER)
+            _, near_changes = slopes_and_jumps(near)
+            strongest = int(np.argmax(near_changes))
+            at, spacing, jump = near[strongest + 1], near[1] - near[0], float(near_changes[strongest])
+        largest = max(largest, jump / unit)
     return largest
-
-
-@dataclass(frozen=True)
-class CheckSettings:
-    """How losses and maps are tried."""
-
-    trials: int = 5  # random fields
-    size: float = 0.7  # of these
-    step: float = 1e-5  # of differences
-    agree: float = 1e-5  # of derivatives with differences, relative
-    equal: float = 1e-10  # relative difference of values that a symmetry says are equal
-
-
-CHECKS = CheckSettings()
 
 
 def check_loss(loss: PointLoss, params: np.ndarray) -> None:
     """Check a registered loss at random fields for the labels in the first rows of params (n, P)."""
     name, rng = type(loss.loss).__name__, np.random.default_rng(0)
     k = loss.n_fields
-    for p in params[: CHECKS.trials]:
-        z, grad, hess = CHECKS.size * rng.standard_normal(k), np.full(k, np.nan), np.full((k, k), np.nan)
+    for p in params[:TRIALS]:
+        z, grad, hess = SIZE * rng.standard_normal(k), np.full(k, np.nan), np.full((k, k), np.nan)
         shapes = f"p has shape {p.shape} and z has shape (L, r) = {(loss.n_tokens, loss.rank)}"
         value = _number(f"{name}.value", _value, loss, p, z, shapes=shapes)
         shapes += _derivative_shapes(k)
@@ -113,28 +97,30 @@ def check_loss(loss: PointLoss, params: np.ndarray) -> None:
         _require_filled(name, grad, hess, shapes)
         _agree(f"{name}.derivatives", "its value", again, value, "value")
         scale = 1 + np.abs(hess).max() + np.abs(grad).max() + abs(value)
-        _check_differences(loss, name, p, z, grad, hess, CHECKS.agree * scale)
+        _check_differences(loss, name, p, z, grad, hess, DERIVATIVE_ERROR * scale)
         floor = _number(f"{name}.floor", _floor, loss, p, infinite=True)
-        if floor > value + CHECKS.equal * abs(value):
-            raise ValueError(f"{name}.floor: needs a lower bound of the loss, got {floor} above its value {value}")
+        if floor > value + VALUE_ERROR * abs(value):
+            raise ValueError(
+                f"{name}.floor: needs a lower bound of the loss, got {floor}, which is above the loss {value}"
+            )
         lowest, radius = np.linalg.eigvalsh(hess)[0], float(np.linalg.norm(z))
         bound = _number(f"{name}.curvature", _curvature, loss, p, radius, infinite=True)
-        if bound > lowest + CHECKS.agree * scale:
-            what = "convex = True" if loss.loss.convex else "curvature"
-            raise ValueError(f"{name}: {what} is wrong, an eigenvalue of the Hessian is {lowest} at z = {z}")
+        if bound > lowest + DERIVATIVE_ERROR * scale:
+            declared = "convex = True" if loss.loss.convex else "curvature"
+            raise ValueError(f"{name}: {declared} is wrong, an eigenvalue of the Hessian is {lowest} at z = {z}")
         if loss.loss.even:
             _agree(name, "even = True: value(-z)", _value(loss, p, -z), value, "value(z)")
         if loss.loss.rotations and loss.rank > 1:
-            turned = z.reshape(-1, loss.rank) @ np.linalg.qr(rng.standard_normal((loss.rank, loss.rank)))[0]
-            _agree(name, "rotations = True: value(zO)", _value(loss, p, turned.ravel()), value, "value(z)")
+            rotated = z.reshape(-1, loss.rank) @ np.linalg.qr(rng.standard_normal((loss.rank, loss.rank)))[0]
+            _agree(name, "rotations = True: value(zO)", _value(loss, p, rotated.ravel()), value, "value(z)")
 
 
 def check_finite(loss: PointLoss, params: np.ndarray) -> None:
-    """Check at random fields that a loss and its derivatives are finite, in Python, so that nothing is compiled."""
+    """Check at random fields that a loss and its derivatives are finite; runs in Python, so nothing is compiled."""
     name, rng = type(loss.loss).__name__, np.random.default_rng(0)
     k = loss.n_fields
-    for p in params[: CHECKS.trials]:
-        z, grad, hess = CHECKS.size * rng.standard_normal((loss.n_tokens, loss.rank)), np.empty(k), np.empty((k, k))
+    for p in params[:TRIALS]:
+        z, grad, hess = SIZE * rng.standard_normal((loss.n_tokens, loss.rank)), np.empty(k), np.empty((k, k))
         with np.errstate(all="ignore"):
             _number(f"{name}.value", loss.loss.value, p, z)
             _number(f"{name}.derivatives", loss.loss.derivatives, p, z, grad, hess)
@@ -151,18 +137,19 @@ def _require_filled(name: str, grad: np.ndarray, hess: np.ndarray, shapes: str) 
     """Raise unless a method `derivatives` has filled its arrays with finite numbers."""
     if not (np.isfinite(grad).all() and np.isfinite(hess).all()):
         needs = "to fill all of grad and hess with finite numbers"
-        raise ValueError(f"{name}.derivatives: needs {needs}, got entries that were left or made NaN; {shapes}")
+        raise ValueError(f"{name}.derivatives: needs {needs}, got entries that were not filled or are NaN; {shapes}")
 
 
 def _check_differences(
     loss: PointLoss, name: str, p: np.ndarray, z: np.ndarray, grad: np.ndarray, hess: np.ndarray, error: float
 ) -> None:
-    for i, move in enumerate(CHECKS.step * np.eye(len(z))):
-        values, slopes = np.empty(2), np.empty((2, len(z)))
-        for side, there in enumerate((z - move, z + move)):
-            _derivatives(loss, p, there, slopes[side], np.empty_like(hess))
-            values[side] = _value(loss, p, there)
-        slope, curvature = (np.diff(each, axis=0)[0] / (2 * CHECKS.step) for each in (values, slopes))
+    """Raise unless gradient and Hessian agree with central differences up to an error."""
+    for i, offset in enumerate(STEP * np.eye(len(z))):
+        values, gradients = np.empty(2), np.empty((2, len(z)))
+        for side, point in enumerate((z - offset, z + offset)):
+            _derivatives(loss, p, point, gradients[side], np.empty_like(hess))
+            values[side] = _value(loss, p, point)
+        slope, curvature = (np.diff(ends, axis=0)[0] / (2 * STEP) for ends in (values, gradients))
         _agree(f"{name}.derivatives", f"grad[{i}]", grad[i], slope, "differences of value", error)
         _agree(f"{name}.derivatives", f"hess[{i}]", hess[i], curvature, "differences of grad", error)
 
@@ -170,18 +157,19 @@ def _check_differences(
 def check_attention(attention: Any, n_tokens: int, rank: int) -> None:
     """Check a registered map at random fields."""
     name, rng = type(attention).__name__, np.random.default_rng(0)
-    for _ in range(CHECKS.trials):
-        z = CHECKS.size * rng.standard_normal((1, n_tokens, rank))
-        turned = z @ np.linalg.qr(rng.standard_normal((rank, rank)))[0]
+    for _ in range(TRIALS):
+        z = SIZE * rng.standard_normal((1, n_tokens, rank))
+        rotated = z @ np.linalg.qr(rng.standard_normal((rank, rank)))[0]
         S = []
-        for fields in (z, -z, turned):
+        for fields in (z, -z, rotated):
             S.append(np.full((1, n_tokens, n_tokens), np.nan))
             shapes = f"z has shape (L, r) = {(n_tokens, rank)} and S has shape (L, L) = {(n_tokens, n_tokens)}"
             attempt(f"{name}.attend", attend_all, attention, fields, S[-1], shapes=shapes)
         if not np.isfinite(S[0]).all():
-            raise ValueError(f"{name}.attend: needs to fill S {S[0].shape[1:]} with finite numbers, left or made NaN")
-        if attention.bounded and (S[0].min() < 0 or np.abs(S[0].sum(axis=2) - 1).max() > CHECKS.equal):
-            needs = "bounded = True needs rows that are positive and add to 1"
+            needs = f"to fill S {S[0].shape[1:]} with finite numbers"
+            raise ValueError(f"{name}.attend: needs {needs}, got entries that were not filled or are NaN")
+        if attention.bounded and (S[0].min() < 0 or np.abs(S[0].sum(axis=2) - 1).max() > VALUE_ERROR):
+            needs = "bounded = True needs rows that are positive and add up to 1"
             raise ValueError(f"{name}: {needs}, got {S[0][0].tolist()}")
         if attention.even:
             _agree(name, "even = True: S[-z]", S[1][0], S[0][0], "S[z]")
@@ -210,18 +198,20 @@ def _curvature(loss, p, radius):
     return curvature_floor(loss, p, radius)
 
 
-def _number(what: str, kernel: Any, *arguments: Any, infinite: bool = False, shapes: str = "") -> float:
-    value = attempt(what, kernel, *arguments, shapes=shapes)
+def _number(method: str, kernel: Any, *arguments: Any, infinite: bool = False, shapes: str = "") -> float:
+    """Return the result of a kernel as a number; raise unless it is one finite number, or infinite if allowed."""
+    value = attempt(method, kernel, *arguments, shapes=shapes)
     about = f"; {shapes}" if shapes else ""
     if np.ndim(value) or isinstance(value, (tuple, str)) or value is None:
-        raise TypeError(f"{what}: needs to return one number, got {type(value).__name__}{about}")
+        raise TypeError(f"{method}: needs to return one number, got {type(value).__name__}{about}")
     value = float(value)
     if np.isnan(value) or (not infinite and np.isinf(value)):
-        raise ValueError(f"{what}: needs to return a finite number, got {value}")
+        raise ValueError(f"{method}: needs to return a finite number, got {value}")
     return value
 
 
-def _agree(where: str, what: str, a: Any, b: Any, other: str, error: float | None = None) -> None:
-    allowed = CHECKS.equal * (1 + float(np.abs(b).max())) if error is None else error
+def _agree(name: str, quantity: str, a: Any, b: Any, other: str, error: float | None = None) -> None:
+    """Raise unless a quantity `a` agrees with its value `b` from another source, up to an error."""
+    allowed = VALUE_ERROR * (1 + float(np.abs(b).max())) if error is None else error
     if not np.abs(np.asarray(a) - b).max() <= allowed:
-        raise ValueError(f"{where}: {what} is {a}, but {other} gives {b}")
+        raise ValueError(f"{name}: {quantity} is {a}, but {other} gives {b}")

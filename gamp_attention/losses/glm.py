@@ -1,7 +1,7 @@
-"""Losses of generalised linear models: squared, logistic, multinomial, phase retrieval.
+"""Losses of generalised linear models (Nelder and Wedderburn (1972)): squared, logistic, multinomial, phase retrieval.
 
-The labels of a sample are one row p (P,). Except for the squared loss, a loss of several tokens (sources) depends on
-the sum of their fields, Σ_l z_l; with one source it is the textbook loss.
+The labels of a sample are one row p (P,). With several tokens per sample, all losses except the squared loss depend on
+the sum of the fields of the tokens, Σ_l z_l. With one token they are the textbook losses.
 """
 
 from typing import Any, NamedTuple
@@ -75,7 +75,7 @@ class LogisticLoss(NamedTuple):
         for l in range(z.shape[0]):
             total += p[0] * z[l, 0]
         small = np.exp(-abs(total))
-        wrong = small / (1 + small) if total > 0 else 1 / (1 + small)
+        wrong = small / (1 + small) if total > 0 else 1 / (1 + small)  # probability of the other label
         for i in range(z.size):
             grad[i] = -p[0] * wrong
             for j in range(z.size):

@@ -1,55 +1,148 @@
-"""Kernels that are compiled for the class of a loss and called at an address, so that what calls them is not.
+"""Indirect calls to loss kernels: each kernel is compiled once per loss class, its callers only once for all classes.
 
-To kernels, registered losses have one type: the passes, denoisers and searches that are above these kernels are
-compiled once for all of them. What is called for every step of a minimisation is compiled for each class, as before.
+Passes over the tokens, denoisers and searches for minima call a few kernels that depend on the loss: the functions
+decorated with `loss_kernel`. To compile all of these callers again for every user-defined loss would take long.
+Therefore, compiled code receives a registered loss as an `IndirectLoss`, which is the address of a function table. The
+table consists of words of eight bytes:
+
+    word 0, 1, ...    addresses of the kernels in `TableSlots`, compiled for the class of this loss
+    word LOSS, ...    the loss: a NamedTuple of numbers, in numba's memory layout
+
+A caller reads the address of a kernel from the table and calls it with a pointer to the word LOSS. The kernel reads the
+loss from there (`load_from`). Losses that are not registered, or that contain arrays, are compiled into the callers;
+for these, the kernel receives the loss itself.
+
+Numba's first-class functions (`cfunc`, `numba.types.WrapperAddressProtocol`) are not used. If a function that is called
+through them raises an exception, numba prints it and continues with an undefined result. In addition, each call of a
+kernel from Python would take 0.25 ms to convert the functions.
 """
 
 from collections.abc import Callable
+from enum import IntEnum
 from functools import lru_cache, wraps
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
 from numba import typeof
 from numba.core import types
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic
 
 from gamp_attention._core.compiled import is_instance, kernel, overload, sample_kernel
-from gamp_attention._core.function_tables import byte_size, caller, put
 
-
-class CalledLoss(NamedTuple):
-    """A loss whose class its callers do not know."""
-
-    table: int  # the address of a table
-
-
-class Places(NamedTuple):
-    """What is where in the table of a loss, in words of eight bytes: addresses of kernels, and what the loss holds."""
-
-    differentiate: int = 0
-    objective: int = 1
-    objective_derivatives: int = 2
-    minimise_from: int = 3
-    is_unique: int = 4
-    gradient: int = 5
-    fields: int = 6
-
-
-PLACES = Places()
 VECTOR, MATRIX = types.float64[::1], types.float64[:, ::1]
-_KERNELS: dict[int, Any] = {}  # of each place, with the types of its arguments and of what it returns
-_TABLES: dict[Any, np.ndarray] = {}  # by what the loss holds; never given up, as kernels may have the address
+WORD = ir.IntType(64)
 
 
-def loss_kernel(place: int, returns: Any, *kinds: Any, inline: Any = None) -> Callable[[Any], Any]:
-    """A kernel function(loss, *others): where the loss is a CalledLoss, it is called at the address in its table.
+class IndirectLoss(NamedTuple):
+    """A registered loss as compiled code receives it: all registered losses have this type."""
 
-    `kinds` are numba's types of the others, and `returns` that of the answer; the kernel is given a pointer to the
-    loss, see `behind`. For a loss of another type it is a `sample_kernel`, or what `inline` makes of the function.
+    table: int  # address of the function table
+
+
+class TableSlots(IntEnum):
+    """Indices of the words of a function table."""
+
+    DIFFERENTIATE = 0
+    OBJECTIVE = 1
+    OBJECTIVE_DERIVATIVES = 2
+    MINIMISE_FROM = 3
+    IS_UNIQUE = 4
+    GRADIENT = 5
+    LOSS = 6  # first word of the loss; the words before it are addresses of kernels
+
+
+class LossKernel(NamedTuple):
+    """A kernel that can be called through a table, with the numba types of its other arguments and of its result."""
+
+    kernel: Any
+    kinds: tuple[Any, ...]
+    returns: Any
+
+
+_KERNELS: dict[TableSlots, LossKernel] = {}
+_TABLES: dict[Any, np.ndarray] = {}  # by the content of the loss; never freed, as compiled code may have the address
+
+
+def _load_from(typing_context: Any, value: Any) -> Any:
+    """Return the value that a pointer points to; return any other argument unchanged."""
+    if not isinstance(value, types.CPointer):
+        return value(value), lambda context, builder, signature, arguments: arguments[0]
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return context.unpack_value(builder, signature.return_type, arguments[0])
+
+    return value.dtype(value), generate
+
+
+def _store_at(typing_context: Any, value: Any, address: Any) -> Any:
+    """Store a value at an address."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = signature.args[0]
+        pointer = builder.inttoptr(arguments[1], context.get_data_type(kind).as_pointer())
+        context.pack_value(builder, kind, arguments[0], pointer)
+        return context.get_dummy_value()
+
+    return types.void(value, types.int64), generate
+
+
+load_from: Any = intrinsic(_load_from)
+store_at: Any = intrinsic(_store_at)
+
+
+def make_indirect_call(slot: TableSlots, kinds: tuple[Any, ...], returns: Any) -> Any:
+    """Return an intrinsic call(table, others) that calls the kernel whose address is in a slot of a table.
+
+    `table` is the address of the table, and `others` is a tuple of values of the numba types `kinds`. The kernel is
+    called with a pointer to the loss in the table, followed by the other values. Its exceptions are propagated.
     """
 
-    def compile_for_each(function: Any) -> Any:
-        alone, call = sample_kernel(function), caller(place, PLACES.fields, kinds, returns)
-        _KERNELS[place], plain = (alone, kinds, returns), inline(function) if inline else alone
+    def _call(typing_context: Any, table: Any, others: Any) -> Any:
+        if tuple(map(_layout, map(types.unliteral, others))) != tuple(map(_layout, kinds)):
+            return None
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            convention, words = context.call_conv, builder.inttoptr(arguments[0], WORD.as_pointer())
+            argument_types = types.voidptr, *kinds
+            pointer_type = convention.get_function_type(returns, argument_types).as_pointer()
+            function = builder.inttoptr(builder.load(builder.gep(words, [WORD(int(slot))])), pointer_type)
+            first_word = builder.gep(words, [WORD(int(TableSlots.LOSS))])
+            loss = builder.bitcast(first_word, context.get_value_type(types.voidptr))
+            values = [builder.extract_value(arguments[1], i) for i in range(len(kinds))]
+            status, result = convention.call_function(builder, function, returns, argument_types, [loss, *values])
+            with builder.if_then(status.is_error, likely=False):
+                convention.return_status_propagate(builder, status)
+            return result
+
+        return returns(types.int64, types.Tuple(others)), generate
+
+    return intrinsic(_call)
+
+
+def _layout(kind: Any) -> Any:
+    """Return a type without the flag `readonly` of arrays, which does not affect how they are passed."""
+    return kind.copy(readonly=False) if isinstance(kind, types.Array) else kind
+
+
+def loss_kernel(slot: TableSlots, returns: Any, *kinds: Any, inline: Any = None) -> Callable[[Any], Any]:
+    """Return a decorator that makes a function(loss, *others) a kernel, called through its table by an `IndirectLoss`.
+
+    Parameters
+    ----------
+    slot : index in the table.
+    returns, kinds : numba types of the result and of `others`.
+    inline : decorator for calls with other losses, for example `inline_kernel`; by default the same kernel is called.
+
+    The function must read the loss by `load_from(loss)`, as it receives a pointer if it is called through a table.
+    """
+
+    def decorate(function: Any) -> Any:
+        compiled = sample_kernel(function)
+        direct = inline(function) if inline else compiled
+        call = make_indirect_call(slot, kinds, returns)
+        _KERNELS[slot] = LossKernel(compiled, kinds, returns)
 
         @wraps(function)
         def dispatched(*arguments: Any) -> Any:
@@ -57,33 +150,34 @@ def loss_kernel(place: int, returns: Any, *kinds: Any, inline: Any = None) -> Ca
 
         @overload(dispatched, strict=False)
         def choose(loss, *others):
-            if is_instance(loss, CalledLoss):
+            if is_instance(loss, IndirectLoss):
                 return lambda loss, *others: call(loss.table, others)
-            return lambda loss, *others: plain(loss, *others)
+            return lambda loss, *others: direct(loss, *others)
 
-        dispatched.kernel = alone  # type: ignore[attr-defined]
+        dispatched.kernel = compiled  # type: ignore[attr-defined]
         return dispatched
 
-    return compile_for_each
+    return decorate
 
 
-def called(loss: Any) -> Any:
-    """A registered loss at its fields as a CalledLoss; as it is where it holds anything else than numbers."""
+def as_indirect(loss: Any) -> Any:
+    """Return a registered loss as an `IndirectLoss`, or unchanged if it contains anything but numbers."""
     content = _content(loss)
     if content is None:
         return loss
     table = _TABLES.get(content)
     if table is None:
-        kind = typeof(loss)
-        table = np.zeros(PLACES.fields + -(-byte_size(kind) // 8), dtype=np.int64)
-        _store(loss, table[PLACES.fields :].ctypes.data)
-        table[: PLACES.fields] = _addresses(kind)
-        table = _TABLES.setdefault(content, table)
-    return CalledLoss(table.ctypes.data)
+        kind, context = typeof(loss), cpu_target.target_context
+        size = context.get_abi_sizeof(context.get_data_type(kind))  # in bytes
+        table = np.zeros(TableSlots.LOSS + -(-size // 8), dtype=np.int64)
+        _store_loss(loss, table[TableSlots.LOSS :].ctypes.data)
+        table[: TableSlots.LOSS] = _kernel_addresses(kind)
+        table = _TABLES.setdefault(content, table)  # another thread may have made one
+    return IndirectLoss(table.ctypes.data)
 
 
 def _content(value: Any) -> Any:
-    """The numbers that a loss holds, with all types, as others may be equal; None where it holds anything else."""
+    """Return the numbers in a loss, with their types because 1 == 1.0; None if it contains anything else."""
     if isinstance(value, tuple):
         parts = tuple(map(_content, value))
         return None if None in parts else (type(value), parts)
@@ -91,19 +185,19 @@ def _content(value: Any) -> Any:
 
 
 @lru_cache
-def _addresses(kind: Any) -> list[int]:
-    """Of the kernels for a type of losses, in the order of their places."""
-    found = []
-    for place in range(PLACES.fields):
-        alone, kinds, returns = _KERNELS[place]
-        address, given = alone.address((types.CPointer(kind), *kinds))
-        if given != returns:
-            raise TypeError(f"{alone.py_func.__name__}: needs to return {returns}, got {given}")
-        found.append(address)
-    return found
+def _kernel_addresses(kind: Any) -> list[int]:
+    """Return the addresses of all kernels for a loss type, in table order."""
+    addresses = []
+    for slot in range(TableSlots.LOSS):
+        compiled, kinds, returns = _KERNELS[TableSlots(slot)]
+        address, returned = compiled.address((types.CPointer(kind), *kinds))
+        if returned != returns:
+            raise TypeError(f"{compiled.py_func.__name__}: needs to return {returns}, got {returned}")
+        addresses.append(address)
+    return addresses
 
 
 @kernel
-def _store(loss, address):
-    """Write what a loss holds to an address."""
-    put(loss, address)
+def _store_loss(loss, address):
+    """Write a loss to its place in a table."""
+    store_at(loss, address)

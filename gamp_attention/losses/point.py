@@ -1,28 +1,22 @@
-"""Losses that a class gives by a few small methods: those of `gamp_attention.losses.glm`, and users'.
+"""Registered losses: NamedTuples with a few small methods, from `gamp_attention.losses.glm` or defined by users.
 
-A loss is a NamedTuple with
+A loss must define the method
 
-- `value(self, p, z)`: ℓ at fields z (L, r) of a sample whose labels are p (P,);
+- `value(self, p, z)`: return ℓ at fields z (L, r) of a sample with labels p (P,).
 
-and, if it likes,
+It may also define
 
-- `derivatives(self, p, z, grad, hess)`: the value again, filling the gradient (L r,) and Hessian (L r, L r) in the
-  fields in row-major order; central differences of the value if not given;
-- `floor(self, p)`: a lower bound of ℓ; asked for unless the loss is convex;
-- `curvature(self, p, n_fields, radius)`: a lower bound of the Hessian's eigenvalues on ‖z‖ <= radius, with L r fields,
-  which saves searches;
-- `torch(self, p, z)`: the losses (n,) for tensors p (n, P) and z (n, L, r), for `minimize_risk`;
-- `convex`, `even` (ℓ(−z) = ℓ(z)), `rotations` (ℓ(zO) = ℓ(z)): whether these hold, False if not given. `convex` is
-  compiled in, so it is True or False for the class, not a property.
+- `derivatives(self, p, z, grad, hess)`: return ℓ, and fill its gradient (L r,) and Hessian (L r, L r) in the fields,
+  in row-major order; without this method, derivatives are computed by central differences of the value;
+- `floor(self, p)`: return a lower bound of ℓ; required unless the loss is convex;
+- `curvature(self, p, n_fields, radius)`: return a lower bound of the eigenvalues of the Hessian on ‖z‖ <= radius, for
+  L r = n_fields; such a bound saves searches;
+- `torch(self, p, z)`: return losses (n,) for tensors p (n, P) and z (n, L, r), which `minimize_risk` requires;
+- `convex`, `even` (ℓ(−z) = ℓ(z)) and `rotations` (ℓ(zO) = ℓ(z)), which are False by default. `convex` is compiled in,
+  so it must be True or False for the class; it cannot be a property.
 
-Its first use in a model or dataset checks it. It stands wherever an attention map does.
-
-Gradient and Hessian of a loss by central differences of fourth order, for losses that are given by values alone.
-
-With steps h, errors are of order h⁴ beside rounding of order ε/h and ε/h²: about 1e-12 and 1e-9 of the loss. The
-Hessian steers Newton steps and gives the Onsager term; where the iteration ends is decided by the gradient alone.
-
-Losses of many samples with their derivatives in the fields.
+The methods `value`, `derivatives`, `floor` and `curvature` are compiled by numba. The first use of a loss in a model or
+dataset checks it. A registered loss can be used in place of an attention map.
 """
 
 from typing import Any, NamedTuple
@@ -40,22 +34,19 @@ from gamp_attention.losses.attention import (
     make_work,
 )
 from gamp_attention.losses.bounds import curvature_floor, loss_floor
-from gamp_attention.losses.indirect import CalledLoss, called
+from gamp_attention.losses.indirect import IndirectLoss, as_indirect
 
-
-class DifferenceSettings(NamedTuple):
-    """Steps in units of the field, at least 1, that balance the two errors."""
-
-    slope: float = 5e-4  # of the gradient
-    curvature: float = 4e-3  # of the Hessian
-
-
-DIFFERENCES = DifferenceSettings()
+# Central differences of fourth order have errors of order h⁴, plus rounding errors of order ε/h for the gradient and
+# ε/h² for the Hessian. These steps h balance them: the errors are about 1e-12 and 1e-9 of the loss. The Hessian may be
+# less accurate, because only the gradient decides when a minimisation ends.
+SLOPE_STEP = 5e-4  # step for the gradient, in units of the field or of 1 if that is larger
+CURVATURE_STEP = 4e-3  # step for the Hessian, in the same units
+BLOCK = 1e8  # number of operations on a block of samples, between which a run can be interrupted
 
 
 @inline_kernel
 def _moved(loss, p, z, work, i, a, j, b):
-    """ℓ with z_i moved by a and z_j by b; z is left as it was."""
+    """Return ℓ after z_i is increased by a and z_j by b; z is restored."""
     zi, zj = z[i], z[j]
     z[i] += a
     z[j] += b
@@ -66,8 +57,8 @@ def _moved(loss, p, z, work, i, a, j, b):
 
 @inline_kernel
 def _difference_slope(loss, p, z, work, i):
-    """∂ℓ/∂z_i."""
-    h = DIFFERENCES.slope * max(1.0, abs(z[i]))
+    """Return ∂ℓ/∂z_i."""
+    h = SLOPE_STEP * max(1.0, abs(z[i]))
     near = _moved(loss, p, z, work, i, h, i, 0.0) - _moved(loss, p, z, work, i, -h, i, 0.0)
     far = _moved(loss, p, z, work, i, 2 * h, i, 0.0) - _moved(loss, p, z, work, i, -2 * h, i, 0.0)
     return (8 * near - far) / (12 * h)
@@ -75,7 +66,7 @@ def _difference_slope(loss, p, z, work, i):
 
 @inline_kernel
 def difference_gradient(loss, p, z, grad, hess, work):
-    """ℓ(z), filling its gradient (k,); hess is not used."""
+    """Return ℓ(z), and fill its gradient (k,); hess is not used."""
     for i in range(z.shape[0]):
         grad[i] = _difference_slope(loss, p, z, work, i)
     return loss_value(loss, p, z, work)
@@ -83,17 +74,17 @@ def difference_gradient(loss, p, z, grad, hess, work):
 
 @inline_kernel
 def difference_derivatives(loss, p, z, grad, hess, work):
-    """ℓ(z), filling its gradient (k,) and Hessian (k, k)."""
+    """Return ℓ(z), and fill its gradient (k,) and Hessian (k, k)."""
     here = loss_value(loss, p, z, work)
     k = z.shape[0]
     for i in range(k):
         grad[i] = _difference_slope(loss, p, z, work, i)
-        h = DIFFERENCES.curvature * max(1.0, abs(z[i]))
+        h = CURVATURE_STEP * max(1.0, abs(z[i]))
         near = _moved(loss, p, z, work, i, h, i, 0.0) + _moved(loss, p, z, work, i, -h, i, 0.0)
         far = _moved(loss, p, z, work, i, 2 * h, i, 0.0) + _moved(loss, p, z, work, i, -2 * h, i, 0.0)
         hess[i, i] = (16 * near - far - 30 * here) / (12 * h * h)
         for j in range(i):
-            e = DIFFERENCES.curvature * max(1.0, abs(z[j]))
+            e = CURVATURE_STEP * max(1.0, abs(z[j]))
             fine, coarse = 0.0, 0.0
             for s in (-1.0, 1.0):
                 fine += _moved(loss, p, z, work, i, s * h, j, s * e) - _moved(loss, p, z, work, i, s * h, j, -s * e)
@@ -114,7 +105,7 @@ LOSSES = Registry(
 
 
 class PointLoss(NamedTuple):
-    """A registered loss at fields of n_tokens times rank; what kernels are called with."""
+    """A registered loss for fields of shape (n_tokens, rank)."""
 
     loss: Any
     n_tokens: int
@@ -126,7 +117,7 @@ class PointLoss(NamedTuple):
         return self.n_tokens * self.rank
 
     def torch(self, params: Any, z: Any) -> Any:
-        """Losses (n,) of tensors."""
+        """Return losses (n,) for tensors."""
         if not hasattr(self.loss, "torch"):
             raise TypeError(
                 f"data: minimize_risk needs a loss with a method torch(self, p, z), got {type(self.loss).__name__}"
@@ -135,18 +126,18 @@ class PointLoss(NamedTuple):
 
 
 class WeightedLoss(NamedTuple):
-    """w ℓ(z; p) for a registered loss ℓ and a weight w > 0 of each sample, the last entry of its row of parameters."""
+    """Loss w ℓ(z; p) with a weight w > 0 for each sample, which is the last entry of its row of parameters."""
 
     point: PointLoss
 
     @property
     def n_tokens(self) -> int:
-        """Tokens per sample L."""
+        """Number of tokens per sample, L."""
         return self.point.n_tokens
 
     @property
     def rank(self) -> int:
-        """Columns r of the weights."""
+        """Number of columns of the weights, r."""
         return self.point.rank
 
     @property
@@ -155,19 +146,19 @@ class WeightedLoss(NamedTuple):
         return self.point.n_fields
 
     def torch(self, params: Any, z: Any) -> Any:
-        """Losses (n,) of tensors."""
+        """Return losses (n,) for tensors."""
         return params[:, -1] * self.point.torch(params[:, :-1], z)
 
 
 def for_kernels(loss: Any) -> Any:
-    """A loss as kernels are given it: a registered one as a CalledLoss, so that they are compiled once for all."""
-    return called(loss) if isinstance(loss, PointLoss | WeightedLoss) else loss
+    """Return a loss in the form that kernels receive: an IndirectLoss for registered losses."""
+    return as_indirect(loss) if isinstance(loss, PointLoss | WeightedLoss) else loss
 
 
 @overload(make_work, counted=True)
 def _make_work(loss):
-    nothing = any(is_instance(loss, cls) for cls in (PointLoss, WeightedLoss, CalledLoss))
-    return (lambda loss: 0) if nothing else None
+    needs_no_work = any(is_instance(loss, cls) for cls in (PointLoss, WeightedLoss, IndirectLoss))
+    return (lambda loss: 0) if needs_no_work else None
 
 
 @overload(loss_value)
@@ -249,9 +240,6 @@ def _curvature_floor(loss, p, radius):
     return lambda loss, p, radius: curvature(loss.loss, p, loss.n_tokens * loss.rank, radius)
 
 
-BLOCK = 1e8  # operations on a block of samples, between which a run can be interrupted
-
-
 @kernel
 def _derivatives(first, last, loss, params, z, value, grad, hess):
     work = make_work(loss)
@@ -260,7 +248,7 @@ def _derivatives(first, last, loss, params, z, value, grad, hess):
 
 
 def sample_derivatives(loss: Any, params: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """ℓ (n,), ∇ℓ (n, L, r) and ∇²ℓ (n, L r, L r) at fields z (n, L, r)."""
+    """Return ℓ (n,), ∇ℓ (n, L, r) and ∇²ℓ (n, L r, L r) at fields z (n, L, r)."""
     n, L, r = z.shape
     loss, params = for_kernels(loss), np.ascontiguousarray(params, dtype=float)
     flat = np.ascontiguousarray(z).reshape(n, L * r)

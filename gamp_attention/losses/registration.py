@@ -1,21 +1,19 @@
-"""`register_loss` and `register_attention`, and the per-sample loss that a student stands for.
+"""Registration of user-defined losses and attention maps.
 
-Attention maps that users define: a NamedTuple with one small function.
+A loss is a NamedTuple as described in `gamp_attention.losses.point`. An attention map is a NamedTuple with the method
 
-- `attend(self, z, S)`: fill the attention matrix S (L, L) from fields z (L, r), in code that numba compiles;
+- `attend(self, z, S)`: fill the attention matrix S (L, L) from fields z (L, r), in code that numba compiles.
 
-and, if it likes,
+A map may also define
 
-- `torch(self, z)`: attention matrices (n, L, L) of a tensor of fields (n, L, r), for `minimize_risk`;
-- `bounded`: rows of S are positive and add to 1, which saves searches; True or False for the class, as it is compiled
-  in, not a property;
-- `even` (S[−z] = S[z]), `rotations` (S[zO] = S[z]), `parts` (weight matrices that Q holds side by side);
-- `smooth`, False for a map that is known to have kinks.
+- `torch(self, z)`: return attention matrices (n, L, L) for a tensor of fields (n, L, r); required by `minimize_risk`;
+- `bounded`: True if rows of S are positive and add up to 1, which saves searches; it is compiled in, so it must be True
+  or False for the class and cannot be a property;
+- `even` (S[−z] = S[z]), `rotations` (S[zO] = S[z]) and `parts` (number of weight matrices in the columns of Q);
+- `smooth`: False for a map that is known to have kinks.
 
-Derivatives are central differences. Its first use in a model or dataset checks it, and warns with a `KinkWarning` where
-its slope jumps.
-
-Attention between correlated tokens, written as a map of decorrelated tokens.
+Derivatives are computed by central differences. The first use of a map in a model or dataset checks it, and emits a
+`KinkWarning` if its slope jumps.
 """
 
 from typing import Any, NamedTuple
@@ -58,7 +56,7 @@ def attend_all(attention, z, S):
 
 
 def call_map(self: Any, z: Any) -> Any:
-    """Attention matrices (..., L, L) of local fields (..., L, r); arrays of numpy or tensors of torch."""
+    """Return attention matrices (..., L, L) for local fields (..., L, r), as numpy arrays or torch tensors."""
     if not isinstance(z, np.ndarray):
         if not hasattr(self, "torch"):
             raise TypeError(f"data: minimize_risk needs a loss with a method torch(self, z), got {type(self).__name__}")
@@ -120,9 +118,9 @@ def _curvature_floor(loss, p, radius):
 
 
 def register_loss(cls: type) -> type:
-    """Make a NamedTuple with a method `value` a per-sample loss; see `gamp_attention.losses.point`.
+    """Register a NamedTuple with a method `value` as a per-sample loss; see `gamp_attention.losses.point`.
 
-    Usable as a decorator. The first use of an instance of it in a model or dataset checks it on the labels there.
+    Usable as a decorator. The first use of an instance in a model or dataset checks its methods on the labels there.
 
     The method ``value(self, p, z)`` returns the loss of a sample with labels p (P,) at fields z (L, r). A method
     ``derivatives(self, p, z, grad, hess)`` returns the loss and fills ``grad`` of shape (L r,) and ``hess`` of shape
@@ -135,7 +133,8 @@ def register_loss(cls: type) -> type:
 
     Raises
     ------
-    TypeError : naming what the class lacks, or what is not said of it.
+    TypeError : if `cls` is not derived from NamedTuple, if it has no method `value`, if it does not set `convex` to
+        True and has no method `floor`, or if `convex` is not True or False.
 
     Examples
     --------
@@ -153,17 +152,17 @@ def register_loss(cls: type) -> type:
     LOSSES.complete(cls)
     if not cls.convex and "floor" not in vars(cls):  # type: ignore[attr-defined]
         raise TypeError(
-            f"register_loss: {cls.__name__} needs convex = True, or a method floor(self, p), a lower bound of the "
-            "loss: the search for the global proximal minimum goes by it"
+            f"register_loss: {cls.__name__} needs convex = True, or a method floor(self, p) that returns a lower bound "
+            "of the loss, which the search for the global proximal minimum requires"
         )
     LOSSES.add(cls)
     return cls
 
 
 def register_attention(cls: type) -> type:
-    """Make a NamedTuple with a method `attend` an attention map; see `gamp_attention.losses.registration`.
+    """Register a NamedTuple with a method `attend` as an attention map; see `gamp_attention.losses.registration`.
 
-    Usable as a decorator. The first use of an instance of it in a model or dataset checks it.
+    Usable as a decorator. The first use of an instance in a model or dataset checks it.
 
     Returns
     -------
@@ -171,7 +170,8 @@ def register_attention(cls: type) -> type:
 
     Raises
     ------
-    TypeError : naming what the class lacks, or what is not said of it.
+    TypeError : if `cls` is not derived from NamedTuple, if it has no method `attend`, or if `bounded` is not True or
+        False.
 
     Examples
     --------
@@ -193,25 +193,25 @@ def register_attention(cls: type) -> type:
 
 
 def sample_loss(student: Any, n_tokens: int, rank: int) -> Any:
-    """The per-sample loss of a student: a registered loss itself, or that of the layer for an attention map."""
+    """Return the per-sample loss of a student, which is an attention map or a registered loss."""
     return (PointLoss if is_registered_loss(student) else AttentionLoss)(student, n_tokens, rank)
 
 
 def is_registered_loss(student: Any) -> bool:
-    """Whether a student is a loss registered by `register_loss`."""
+    """Return whether a student is a loss registered by `register_loss`."""
     return type(student) in LOSSES
 
 
 def is_registered_attention(student: Any) -> bool:
-    """Whether a student is an attention map registered by `register_attention`."""
+    """Return whether a student is an attention map registered by `register_attention`."""
     return type(student) in MAPS
 
 
 @register_attention
-class TurnedAttention(NamedTuple):
-    """Attention map S[H z] H of decorrelated tokens u, for tokens x = H u.
+class DecorrelatedAttention(NamedTuple):
+    """Attention map S[H z] H of decorrelated tokens u, for correlated tokens x = H u.
 
-    ‖(T − S) x‖ is the norm of (T H − S H) u, so learning T from x is learning T[H ·] H from u.
+    The norm of (T − S) x is the norm of (T H − S H) u, so to learn T from x is to learn T[H ·] H from u.
 
     Attributes
     ----------

@@ -1,13 +1,15 @@
-"""Loss of two tokens and one column of weights with tied softmax, in closed form; ten times faster than in general.
+"""Closed form of the loss for two tokens, one column of weights and tied softmax attention; ten times faster.
 
-Each row of scores has one difference, t_1 = b z_1 (z_2 − z_1) and t_2 = b z_2 (z_2 − z_1), with b = 1/temperature. With
-weights (1 − w, w), w = 1/(1 + e^{−t}), the loss φ of a row has φ' = w (1 − w) δ and φ'' = w (1 − w) (1 − 2w) δ
-+ w² (1 − w)² κ in t, δ = ∂φ/∂S_2 − ∂φ/∂S_1 and κ = G_11 − 2 G_12 + G_22.
+The attention weights of row i depend on one difference of scores, t_1 = b x (y − x) or t_2 = b y (y − x), for fields
+z = (x, y) and b = 1/temperature. With weights (1 − w, w), w = 1/(1 + e^{−t}), the loss φ of a row has the derivatives
 
-Lower bounds of the curvature of the two-token loss near a point: interval arithmetic on the form in `two_tokens`.
+    φ' = w (1 − w) δ,   φ'' = w (1 − w) (1 − 2w) δ + w² (1 − w)² κ
 
-With the rows' slopes u_i = b φ_i' and curvatures c_i = b² φ_i'', ∇²ℓ = c_1 a aᵀ + c_2 e eᵀ + U, where a = (y − 2x, x),
-e = (−y, 2y − x) and U has the eigenvalues u_2 − u_1 ± √(2 (u_1² + u_2²)).
+in t, where δ = ∂φ/∂S_2 − ∂φ/∂S_1 and κ = G_11 − 2 G_12 + G_22.
+
+With u_i = b φ_i' and c_i = b² φ_i'', the Hessian is ∇²ℓ = c_1 a aᵀ + c_2 e eᵀ + U with a = (y − 2x, x) and e = (−y, 2y
+− x). The eigenvalues of U are u_2 − u_1 ± √(2 (u_1² + u_2²)). Interval arithmetic on this form bounds the curvature in
+a ball.
 """
 
 import numpy as np
@@ -27,16 +29,16 @@ def _row(p, i, t):
     small = np.exp(-abs(t))
     total = 1.0 / (1.0 + small)
     first, second = (small * total, total) if t > 0.0 else (total, small * total)
-    along, across = p[0] * first + p[1] * second, p[2] * first + p[3] * second
-    value = first * (0.5 * along - p[4 + i]) + second * (0.5 * across - p[6 + i])
-    return value, first * second, first - second, across - p[6 + i] - along + p[4 + i]
+    Gs1, Gs2 = p[0] * first + p[1] * second, p[2] * first + p[3] * second  # G S
+    value = first * (0.5 * Gs1 - p[4 + i]) + second * (0.5 * Gs2 - p[6 + i])
+    return value, first * second, first - second, Gs2 - p[6 + i] - Gs1 + p[4 + i]
 
 
 @inline_kernel
 def two_token_value(loss, p, z):
     """Return ℓ(z)."""
-    apart = (z[1] - z[0]) / loss.attention.temperature
-    return _row(p, 0, z[0] * apart)[0] + _row(p, 1, z[1] * apart)[0]
+    difference = (z[1] - z[0]) / loss.attention.temperature
+    return _row(p, 0, z[0] * difference)[0] + _row(p, 1, z[1] * difference)[0]
 
 
 @inline_kernel
@@ -44,11 +46,11 @@ def two_token_expansion(loss, p, x, y):
     """Return ℓ(x, y), its gradient, and the entries 11, 12 and 22 of its Hessian."""
     b = 1.0 / loss.attention.temperature
     kappa = p[0] - p[1] - p[2] + p[3]
-    value1, v1, odd1, delta1 = _row(p, 0, b * x * (y - x))
-    value2, v2, odd2, delta2 = _row(p, 1, b * y * (y - x))
-    u1, c1 = b * v1 * delta1, b * b * v1 * (odd1 * delta1 + v1 * kappa)
-    u2, c2 = b * v2 * delta2, b * b * v2 * (odd2 * delta2 + v2 * kappa)
-    slope1, slope2 = y - 2.0 * x, 2.0 * y - x  # ∂t_1/∂x and ∂t_2/∂y; the others are x and −y
+    value1, v1, signed1, delta1 = _row(p, 0, b * x * (y - x))
+    value2, v2, signed2, delta2 = _row(p, 1, b * y * (y - x))
+    u1, c1 = b * v1 * delta1, b * b * v1 * (signed1 * delta1 + v1 * kappa)
+    u2, c2 = b * v2 * delta2, b * b * v2 * (signed2 * delta2 + v2 * kappa)
+    slope1, slope2 = y - 2.0 * x, 2.0 * y - x  # ∂t_1/∂x and ∂t_2/∂y, over b; ∂t_1/∂y and ∂t_2/∂x are x and −y
     return (
         value1 + value2,
         u1 * slope1 - u2 * y,
@@ -70,7 +72,7 @@ def two_token_derivatives(loss, p, z, grad, hess):
 
 @inline_kernel
 def two_token_floor(loss, p, center, reach):
-    """Return a lower bound of the spectrum of ∇²ℓ in the ball ‖z − center‖ ≤ reach."""
+    """Return a lower bound of the eigenvalues of ∇²ℓ in the ball ‖z − center‖ ≤ reach."""
     b, x, y = 1.0 / loss.attention.temperature, center[0], center[1]
     span = np.sqrt(2.0) * reach  # radius of the interval of y − x
     u1_low, u1_high, c1 = _row_bounds(p, 0, b, x, reach, y - x, span)
@@ -83,24 +85,28 @@ def two_token_floor(loss, p, center, reach):
 
 
 @inline_kernel
-def _row_bounds(p, i, b, z, reach, apart, span):
-    """Return lower and upper bounds of u_i, and a lower bound of c_i, for t_i = b z (y − x) in intervals."""
-    t1, t2 = (z - reach) * (apart - span), (z - reach) * (apart + span)
-    t3, t4 = (z + reach) * (apart - span), (z + reach) * (apart + span)
+def _row_bounds(p, i, b, z, reach, difference, span):
+    """Return lower and upper bounds of u_i, and a lower bound of c_i.
+
+    t_i = b z (y − x), where z is within `reach` of its central value and y − x is within `span` of `difference`.
+    """
+    t1, t2 = (z - reach) * (difference - span), (z - reach) * (difference + span)
+    t3, t4 = (z + reach) * (difference - span), (z + reach) * (difference + span)
     low, high = b * min(t1, t2, t3, t4), b * max(t1, t2, t3, t4)
     first1, w1 = _weights(low)
     first2, w2 = _weights(high)
     v1, v2 = first1 * w1, first2 * w2
-    least, most = min(v1, v2), 0.25 if low < 0.0 < high else max(v1, v2)
+    # w (1 − w) is largest, 1/4, at t = 0
+    v_low, v_high = min(v1, v2), 0.25 if low < 0.0 < high else max(v1, v2)
     kappa = p[0] - p[1] - p[2] + p[3]
-    start = p[2] - p[0] - p[6 + i] + p[4 + i]
-    d1, d2 = min(start + kappa * w1, start + kappa * w2), max(start + kappa * w1, start + kappa * w2)
-    o1, o2 = first2 - w2, first1 - w1
-    bend = min(o1 * d1, o1 * d2, o2 * d1, o2 * d2) + kappa * (least if kappa > 0.0 else most)
+    delta_0 = p[2] - p[0] - p[6 + i] + p[4 + i]  # δ at w = 0; δ = delta_0 + κ w
+    d1, d2 = min(delta_0 + kappa * w1, delta_0 + kappa * w2), max(delta_0 + kappa * w1, delta_0 + kappa * w2)
+    o1, o2 = first2 - w2, first1 - w1  # bounds of 1 − 2w
+    bend = min(o1 * d1, o1 * d2, o2 * d1, o2 * d2) + kappa * (v_low if kappa > 0.0 else v_high)
     return (
-        b * d1 * (most if d1 < 0.0 else least),
-        b * d2 * (most if d2 > 0.0 else least),
-        b * b * bend * (most if bend < 0.0 else least),
+        b * d1 * (v_high if d1 < 0.0 else v_low),
+        b * d2 * (v_high if d2 > 0.0 else v_low),
+        b * b * bend * (v_high if bend < 0.0 else v_low),
     )
 
 

@@ -69,7 +69,7 @@ def attention_model(
     L = check.integer("n_tokens", n_tokens, low=1)
     r = check.integer("rank", rank, low=1)
     t = check.integer("teacher_rank", teacher_rank, low=1)
-    check.fits("n_tokens, rank, teacher_rank", L + r + t, L + r + t)
+    check.require_memory("n_tokens, rank, teacher_rank", L + r + t, L + r + t)
     penalty = require_penalty(penalty, lam)
     if teacher is None:
         omega = check.real("omega", 0.3 if omega is None else omega, low=0, high=1)
@@ -81,7 +81,9 @@ def attention_model(
         raise ValueError("omega, A: need to be omitted if `teacher` is given, which defines the whole target; got both")
     if coordinates is None:
         sigma = 0.5 if sigma is None else sigma
-        sigma = check.deviations("sigma", np.full(L, sigma) if check.ndim("sigma", sigma) == 0 else sigma, (L,))
+        sigma = check.standard_deviations(
+            "sigma", np.full(L, sigma) if check.ndim("sigma", sigma) == 0 else sigma, (L,)
+        )
         tau = None if tau is None else check.array("tau", tau, (L,))
         coordinates = coordinate_law(sigma[None] ** 2, tau, n_tokens=L, teacher_rank=t)
     elif sigma is not None or tau is not None:

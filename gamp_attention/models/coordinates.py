@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Shown
-from gamp_attention._core.numerics import MAX_ROOT, quiet, squarable
+from gamp_attention._core.display import DisplayMixin
+from gamp_attention._core.numerics import MAX_ROOT, ignore_float_errors, squarable
 from gamp_attention.results import shown
 
 
@@ -39,7 +39,7 @@ class CoordinateClasses(NamedTuple):
     weight: np.ndarray
 
 
-@quiet
+@ignore_float_errors
 def power_law_spectrum(
     exponent: float, n_classes: int = 16, *, weight: Any = None, variance: float = 0.25
 ) -> CoordinateClasses:
@@ -74,7 +74,7 @@ def power_law_spectrum(
     exponent = check.real("exponent", exponent, low=0)
     variance = check.real("variance", variance, low=0, high=MAX_ROOT, strict=True)
     K = check.integer("n_classes", n_classes, low=1) if weight is None else len(check.array("weight", weight, ("K",)))
-    check.fits("n_classes", K)
+    check.require_memory("n_classes", K)
     weight = np.full(K, 1 / K) if weight is None else class_shares("weight", weight, K)
     with np.errstate(over="ignore"):
         values = np.cumsum(weight) ** -exponent
@@ -168,7 +168,7 @@ def sparse_teacher(share: float, teacher_rank: int = 1, variance: float = 1.0) -
     """
     share = check.real("share", share, low=0, high=1, strict=True)
     t = check.integer("teacher_rank", teacher_rank, low=1)
-    check.fits("teacher_rank", t, t)
+    check.require_memory("teacher_rank", t, t)
     covariance = check.real("variance", variance, low=0, high=MAX_ROOT) * np.eye(t)
     return _on_share(covariance, share)
 
@@ -201,7 +201,7 @@ def class_shares(name: str, value: Any, K: int) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class CoordinateLaw(Shown):
+class CoordinateLaw(DisplayMixin):
     """Joint distribution ν of covariances, positions and teacher weights over the coordinates of R^d, as K classes.
 
     This is the ν of equation (5). In class k every coordinate has covariance eigenvalues γ_l and positions
@@ -241,7 +241,7 @@ class CoordinateLaw(Shown):
     teacher_mean: np.ndarray
     teacher_cov: np.ndarray
 
-    @quiet
+    @ignore_float_errors
     def __post_init__(self) -> None:
         gamma = squarable("gamma", self.gamma, ("K", "L"))
         K, L = gamma.shape
@@ -316,7 +316,7 @@ def coordinate_law(
     """
     L = check.integer("n_tokens", n_tokens, low=1)
     t = check.integer("teacher_rank", teacher_rank, low=1)
-    check.fits("n_tokens, teacher_rank", max(L, t), t)
+    check.require_memory("n_tokens, teacher_rank", max(L, t), t)
     gamma = value_classes("spectra", spectra, (), (L,))
     if not (gamma.values >= 0).all() or not gamma.values.any(axis=0).all():
         needs = "eigenvalues of positive semi-definite Σ_l: at least 0, with a positive trace of each Σ_l"
@@ -358,7 +358,7 @@ class SampledLaw(CoordinateLaw):
     tau_spread: np.ndarray
 
 
-@quiet
+@ignore_float_errors
 def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None) -> SampledLaw:
     """Return the distribution ν of equation (5) of d given coordinates, e.g. of one instance of data.
 

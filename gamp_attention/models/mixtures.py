@@ -160,7 +160,7 @@ def mixture_model(
     mu = value_classes("means", means, (L, K))
     p = value_classes("tau", np.linspace(1, -1, L) if tau is None else tau, (L,))
     shape: tuple[int, ...] = {0: (), 1: (L,)}.get(check.ndim("sigma", sigma), (L, K))
-    sigma = check.deviations("sigma", sigma, shape)
+    sigma = check.standard_deviations("sigma", sigma, shape)
     sigma = np.broadcast_to(sigma[:, None] if sigma.ndim == 1 else sigma, (L, K))
     mean = np.zeros(t) if teacher_mean is None else check.array("teacher_mean", teacher_mean, (t,))
     j, i = np.array(list(product(range(len(p.weight)), range(len(mu.weight))))).T

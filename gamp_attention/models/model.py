@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Shown
+from gamp_attention._core.display import DisplayMixin
 from gamp_attention.losses.attention import DotProductAttention, checked_attention
 from gamp_attention.losses.checks import check_attention
 from gamp_attention.losses.registration import is_registered_attention, is_registered_loss, sample_loss
@@ -43,7 +43,7 @@ class Component(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Model(Shown):
+class Model(DisplayMixin):
     """A teacher-student attention problem; the size d and the sample complexity α are chosen later.
 
     Attributes

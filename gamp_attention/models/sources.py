@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Shown
+from gamp_attention._core.display import DisplayMixin
 from gamp_attention.models.coordinates import class_shares
 
 
@@ -63,7 +63,7 @@ def summed(groups: tuple[Group, ...], n_sources: int, values: np.ndarray) -> np.
 
 
 @dataclass(frozen=True, eq=False)
-class ClassLaw(Shown):
+class ClassLaw(DisplayMixin):
     """Joint distribution of the classes of a sample's tokens.
 
     Attributes

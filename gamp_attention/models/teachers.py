@@ -12,10 +12,10 @@ import numpy as np
 from scipy.special import expit, ndtr, softmax
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Shown
+from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.numerics import squarable
 from gamp_attention.losses.attention import DotProductAttention, checked_attention
-from gamp_attention.losses.registration import TurnedAttention
+from gamp_attention.losses.registration import DecorrelatedAttention
 
 
 class Teacher(Protocol):
@@ -30,7 +30,7 @@ class Teacher(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class SoftmaxTeacher(Shown):
+class SoftmaxTeacher(DisplayMixin):
     """Softmax teacher T[u] = (1 − ω) S[u] + ω A, equation (16), with S[u] = softmax_rows(u uᵀ) or another attention.
 
     Eq. :eq:`teacher`.
@@ -256,7 +256,7 @@ class IntensityLabels:
 
 @dataclass(frozen=True, eq=False)
 class TurnedTeacher:
-    """Teacher T[H u] H of decorrelated tokens u, for tokens x = H u; the counterpart of `TurnedAttention`."""
+    """Teacher T[H u] H of decorrelated tokens u, for tokens x = H u; the counterpart of `DecorrelatedAttention`."""
 
     teacher: Teacher
     mixing: np.ndarray  # H (L, L), the symmetric square root of the token covariances tr Σ_ll'/d
@@ -271,9 +271,9 @@ class TurnedTeacher:
         return self.teacher(self.mixing @ u) @ self.mixing
 
 
-def turned_student(student: Any, mixing: np.ndarray) -> TurnedAttention:
+def turned_student(student: Any, mixing: np.ndarray) -> DecorrelatedAttention:
     """Return the student's attention map S[H z] H on decorrelated tokens."""
-    return TurnedAttention(student, tuple(map(float, mixing.ravel())))
+    return DecorrelatedAttention(student, tuple(map(float, mixing.ravel())))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gamp_attention._core import kernel_cache
+from gamp_attention._core import kernels
 from tests.test_imports import MODULES, PACKAGE
 
 LOSS = """
@@ -100,7 +100,7 @@ def test_a_kernel_of_one_file_is_compiled_anew_when_another_file_that_it_takes_c
 
 def stamped(path):
     """Whether a file counts in the stamp of all kernels."""
-    return any(mark in path.read_bytes() for mark in kernel_cache.COMPILED)
+    return any(mark in path.read_bytes() for mark in kernels.COMPILED)
 
 
 def called(decorator):
@@ -129,8 +129,8 @@ def test_every_file_that_kernels_take_code_or_numbers_from_is_in_their_stamp():
 
 
 def test_an_edit_of_any_such_file_changes_the_stamp_and_of_others_does_not(copied, monkeypatch):
-    monkeypatch.setattr(kernel_cache, "PACKAGE", copied)
-    digest = kernel_cache.package_digest.__wrapped__
+    monkeypatch.setattr(kernels, "PACKAGE", copied)
+    digest = kernels.package_digest.__wrapped__
     before = digest()
     for path in copied.rglob("*.py"):
         source = path.read_bytes()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba.core import types
 
-from gamp_attention._core import function_tables as kernels
+from gamp_attention._core import kernels
 from gamp_attention._core.compiled import inline_kernel, inner_kernel, kernel
 from tests._core import test_compile_cache
 from tests.test_imports import PACKAGE
@@ -133,7 +133,7 @@ def test_a_caller_declares_its_callees_without_their_code(tmp_path, monkeypatch)
     assert [args for args in cubes.cubed.overloads] == [(types.int64,)]  # numbers written out are no types of their own
     text = cubes.sum_of_cubes.inspect_llvm((types.int64,))
     (symbol,) = set(re.findall(r'declare [^@\n]*@"?(cubed\.\w+)', text))
-    assert symbol in kernels._CALLEES
+    assert symbol in kernels._DEFINED
     assert not re.search(r"define [^@\n]*@[^(\n]*cubed(?!s)", text.replace("sum_of_cubes", ""))
 
 

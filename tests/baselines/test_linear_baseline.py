@@ -5,7 +5,7 @@ import pytest
 from scipy.integrate import dblquad
 
 import gamp_attention as ga
-from gamp_attention._core.display import plain
+from gamp_attention._core.display import to_json
 from gamp_attention.baselines import gaussian_average as engine
 from gamp_attention.baselines.linear import fit_linear_baseline, linear_baseline
 
@@ -153,7 +153,7 @@ def test_report_holds_status_and_error(model):
     assert "linear baseline, d → ∞: ε_g = 0.001971(1), converged" in text
     stored = ga.Comparison(settings, [], base, 0.0).to_dict()["linear_baseline"]
     assert stored["status"] == "converged"
-    assert stored == plain(stored)
+    assert stored == to_json(stored)
 
 
 BAD = {

@@ -9,7 +9,7 @@ import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
 from gamp_attention.data import kernels as pass_kernels
 from gamp_attention.denoisers import output, prox
-from gamp_attention.losses.indirect import CalledLoss
+from gamp_attention.losses.indirect import IndirectLoss
 from gamp_attention.losses.point import for_kernels, sample_derivatives
 from gamp_attention.losses.registration import sample_loss
 
@@ -60,7 +60,7 @@ def answers(student):
 
 
 def test_a_called_loss_has_the_bits_of_one_that_is_compiled_in():
-    assert isinstance(for_kernels(sample_loss(DoubleWell(0.3), 2, 1)), CalledLoss)
+    assert isinstance(for_kernels(sample_loss(DoubleWell(0.3), 2, 1)), IndirectLoss)
     compiled_in = sample_loss(DoubleWellOfArray(np.array([0.3])), 2, 1)
     assert for_kernels(compiled_in) is compiled_in
     called = answers(DoubleWell(0.3))

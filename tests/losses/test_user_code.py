@@ -10,7 +10,7 @@ import pytest
 import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
 from docs.examples.sigmoid_attention import SigmoidAttention
-from gamp_attention._core.kernel_cache import COMPILED, is_known, user_classes
+from gamp_attention._core.kernels import COMPILED, is_identifiable, user_classes
 from gamp_attention.losses.checks import check_loss
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.losses.registration import sample_loss
@@ -93,7 +93,7 @@ class Wrong(NamedTuple):
         return 0.5 * np.sum(z * z)
 
 
-WORDS = {1: "finite number, got nan", 2: "its value is", 3: "differences of value", 4: "left or made NaN"}
+WORDS = {1: "finite number, got nan", 2: "its value is", 3: "differences of value", 4: "not filled or are NaN"}
 
 
 @pytest.mark.parametrize("flag", WORDS)
@@ -247,7 +247,7 @@ def test_kernels_are_kept_for_importable_classes_alone():
 
     from numba import typeof
 
-    assert is_known((typeof(PseudoHuber(1.0)),))
-    assert not is_known((typeof(Local(1.0)),))
+    assert is_identifiable((typeof(PseudoHuber(1.0)),))
+    assert not is_identifiable((typeof(Local(1.0)),))
     assert user_classes((typeof(sample_loss(PseudoHuber(1.0), 1, 1)),)) == [PseudoHuber]
     assert user_classes((typeof(ga.SquaredLoss()),)) == []

@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from gamp_attention._core.display import plain
+from gamp_attention._core.display import to_json
 from gamp_attention._core.files import write_aside
 from gamp_attention.experiments.sweeps.cells import short_hash
 from gamp_attention.experiments.sweeps.scheduler import run_chains
@@ -48,14 +48,14 @@ def complete_parts(path: Path, parts: Mapping[str, Callable[[], Any]]) -> dict[s
     numbers = json.loads(path.read_text()) if path.exists() else {}
     for name, part in parts.items():
         if name not in numbers:
-            numbers[name] = plain(part())
+            numbers[name] = to_json(part())
             write_json(path, numbers)
     return numbers
 
 
 def write_json(path: Path, numbers: dict[str, Any]) -> None:
     """Write numbers and arrays as JSON; an interruption leaves either the old file or the new one."""
-    text = json.dumps(plain(numbers), indent=1) + "\n"
+    text = json.dumps(to_json(numbers), indent=1) + "\n"
     write_aside(path, lambda file: file.write(text.encode()), overwrite=True)
 
 
@@ -67,7 +67,7 @@ FORMER_MODULES = {  # former names of modules, under which their trials were sto
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A call of a module-level function with plain arguments, as a job for `sweeps.scheduler`."""
+    """A call of a module-level function with to_json arguments, as a job for `sweeps.scheduler`."""
 
     function: Callable[..., dict[str, Any]]
     arguments: dict[str, Any]

@@ -22,7 +22,7 @@ from unittest.mock import patch
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.display import plain
+from gamp_attention._core.display import to_json
 from gamp_attention.experiments.figures import COLOURS, DARK, GREY, LABELS, figure
 from gamp_attention.state_evolution.dynamics import descent_paths
 from validation._tools import landscape as land
@@ -150,7 +150,7 @@ def main():
     table = format_table(numbers)
     verdict.write_table(table)
     check_criterion(verdict, numbers, rows)
-    draw(plain(numbers), verdict.path(".png"))
+    draw(to_json(numbers), verdict.path(".png"))
     verdict.end(numbers)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import gamp_attention as ga
-from gamp_attention._core.display import plain, with_error
+from gamp_attention._core.display import to_json, with_error
 from gamp_attention.baselines.descent import TorchRisk
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
@@ -196,7 +196,7 @@ def compute_part(row: Row, d: int, seeds: int) -> dict[str, Any]:
             "gap": gaps.mean(axis=0), "predicted": predicted.mean(axis=0),
             "error": np.sqrt((gaps.var(axis=0, ddof=1) + noise) / seeds),
         }  # fmt: skip
-    return plain({
+    return to_json({
         "d": d, "seeds": seeds, "statuses": [run["status"] for run in runs],
         "message_passing": [run["message_passing"] for run in runs], "n_iter": [run["n_iter"] for run in runs],
         "n_settle": [run["n_settle"] for run in runs], "off_global": [run["off_global"] for run in runs],

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 import gamp_attention as ga
-from gamp_attention._core.display import plain
+from gamp_attention._core.display import to_json
 from gamp_attention.data.risk import overlaps, risk_at, susceptibility
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
 from gamp_attention.state_evolution.equations.channel import Hats
@@ -124,7 +124,7 @@ def predict(name, rtol):
             "test_error": se.test_error, "V_hat": se.V_hat, "jump_mass": se.jump_mass, "replicon": se.replicon,
             "jump_mass_error": se.jump_mass_error, "validity": se.validity,
         }  # fmt: skip
-    return plain(solutions)
+    return to_json(solutions)
 
 
 def find_minimum(name, d, seed, method):
@@ -139,7 +139,7 @@ def find_minimum(name, d, seed, method):
         Q = ga.minimize_risk(data, Q, RISK, "lbfgs").Q
     at = risk_at(data, Q, RISK)
     values = overlaps(data, Q, susceptibility(data, at, Q))
-    return plain(values.arrays() | {"train_loss": at.train_loss, "gradient_norm": at.gradient_norm, "how": how})
+    return to_json(values.arrays() | {"train_loss": at.train_loss, "gradient_norm": at.gradient_norm, "how": how})
 
 
 def collect(args):
@@ -351,9 +351,9 @@ def main():
         verdict.check(worst <= 1.01 * TOL, f"gradient norms of all {len(minima)} minima are at most {worst:.1e}")
         places = dict.fromkeys((run["name"], run["d"], run["method"]) for run in minima)
         parts = [summarize(list_rows()[name], predicted[name], minima, d, method) for name, d, method in places]
-        parts = plain([part for part in parts if part is not None and part["n"] > 1])
+        parts = to_json([part for part in parts if part is not None and part["n"] > 1])
         print(f"{sum(part['left'] for part in parts)} minima are on another branch and left out")
-        fits = plain(check_criterion(verdict, parts, args.quick))
+        fits = to_json(check_criterion(verdict, parts, args.quick))
     verdict.path(".md").write_text(format_table(parts))
     draw(parts, verdict.path(".png"))
     if not args.draw:

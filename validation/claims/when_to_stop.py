@@ -26,7 +26,7 @@ from itertools import product
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.display import plain
+from gamp_attention._core.display import to_json
 from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import DARK, GREY, figure
 from validation._tools import landscape as land
@@ -219,7 +219,7 @@ def main():
         "d": d, "times": TIMES, "noises": noises, "alphas": alphas, "points": points, "tried": seen, "growth": growth,
         "told": [{key: row[key] for key in ("noise", "alpha", "lam", "test_error", "spread")} for row in predictions],
     }  # fmt: skip
-    draw(plain(numbers), verdict.path(".png"))
+    draw(to_json(numbers), verdict.path(".png"))
     verdict.end(numbers)
 
 

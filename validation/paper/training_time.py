@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention._core.display import plain
+from gamp_attention._core.display import to_json
 from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import COLOURS, DARK, GREY, figure
 from validation._tools import landscape as land
@@ -169,7 +169,7 @@ def main():
     table = format_table(numbers)
     verdict.write_table(table)
     check_criterion(verdict, numbers)
-    draw(plain(numbers), verdict.path(".png"))
+    draw(to_json(numbers), verdict.path(".png"))
     verdict.end(numbers)
 
 

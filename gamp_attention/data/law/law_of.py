@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import quiet
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.law.parts import LawParts, Problem, own_target
@@ -186,7 +186,7 @@ def _repeated(seen: SeenTokens) -> list[Departure]:
     ]  # fmt: skip
 
 
-@quiet
+@ignore_float_errors
 def law_of(
     data: Dataset,
     teacher: Any = None,

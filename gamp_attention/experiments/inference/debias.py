@@ -21,7 +21,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, to_error
-from gamp_attention._core.numerics import one_thread, quiet
+from gamp_attention._core.numerics import ignore_float_errors, one_thread
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, response, susceptibility
 from gamp_attention.data.stores import token_blocks
@@ -101,7 +101,7 @@ class DebiasedWeights(Result):
         return [*rows, f"  {self.message}"]
 
 
-@quiet
+@ignore_float_errors
 def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     """Remove the bias of the penalty from trained weights, which leaves Gaussian noise of known size.
 

@@ -192,7 +192,7 @@ def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: Toke
     _, free, curvature = on_kinks(data.penalty, Q, smooth)
     kept = tuple(np.flatnonzero(column) for column in free.T)
     size = sum(map(len, kept))
-    check.fits("data", size, size)
+    check.require_memory("data", size, size)
     H = data_hessian(tokens, at.hessians, kept)
     ridge = np.concatenate([curvature[rows, a] for a, rows in enumerate(kept)])
     H[np.diag_indices(size)] += ridge

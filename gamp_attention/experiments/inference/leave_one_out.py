@@ -20,7 +20,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, to_error
-from gamp_attention._core.numerics import mean_and_error, one_thread, quiet
+from gamp_attention._core.numerics import ignore_float_errors, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import RiskAtPoint, response, risk_at, susceptibility
 from gamp_attention.denoisers.input import denoise_weights, precisions, prior_response
@@ -206,7 +206,7 @@ class BeliefSettings:
 BELIEF = BeliefSettings()
 
 
-@quiet
+@ignore_float_errors
 def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: int | None = None) -> LeaveOneOut:
     """Estimate the test error from the training data: the mean error of samples under weights trained without them.
 

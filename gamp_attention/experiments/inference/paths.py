@@ -22,7 +22,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, to_error
-from gamp_attention._core.numerics import quiet
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.progress import Progress
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
@@ -372,7 +372,7 @@ class PathSettings:
 PATHS = PathSettings()
 
 
-@quiet
+@ignore_float_errors
 def regularization_path(
     data: Any,
     lams: Any = None,

@@ -12,7 +12,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, with_error
-from gamp_attention._core.numerics import quiet
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.progress import Progress
 from gamp_attention.baselines.linear import linear_baseline
 from gamp_attention.bayes.thresholds import bayes_thresholds
@@ -71,7 +71,7 @@ class DiagramJob:
         """What is varied, its value, and the search."""
         return {"parameter": self.name, "value": self.value, **asdict(self.search)}
 
-    @quiet
+    @ignore_float_errors
     def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
         """Every line as [value, error, note], and the points that were solved on the way."""
         try:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import quiet
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention.baselines.descent import METHODS, few_threads, minimize_risk
 from gamp_attention.damping import DAMPING
 from gamp_attention.data.dataset import RISKS
@@ -57,7 +57,7 @@ class Settings:
         return {name: getattr(self, name) for name in USED[method]}
 
 
-@quiet
+@ignore_float_errors
 def run_cell(
     model: Model, cell: Cell, settings: Settings, previous_row: dict[str, Any] | None = None
 ) -> dict[str, Any]:

@@ -12,8 +12,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, with_error
-from gamp_attention._core.numerics import quiet
-from gamp_attention._core.renamed import renamed
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention.models.model import PARAMETERS, STARTS, Model, parameter_value, require_model
 from gamp_attention.results import SIGNS, Overlaps, Result, Status, cells, spread, stacked
 from gamp_attention.state_evolution.continuation import arclength
@@ -74,8 +73,7 @@ class Branches(Result):
         return rows + [f"{name}: {why}" for name, why in self.missing.items()]
 
 
-@renamed(stable="stability", variance="response")
-@quiet
+@ignore_float_errors
 def branches(
     model: Model,
     alpha: float,
@@ -220,8 +218,7 @@ class BranchPath(Result):
         return [[self.parameter, *(SIGNS[name][0] for name in columns)], *points, *notes]
 
 
-@renamed(stable="stability", variance="response")
-@quiet
+@ignore_float_errors
 def continue_branch(
     model: Model,
     alpha: float,

@@ -92,7 +92,7 @@ def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool) 
 
 def _is_unknown(V: Any) -> bool:
     """Return whether V is NaN throughout."""
-    values = np.asarray(check.plain(V))
+    values = np.asarray(check.detach_tensor(V))
     return values.dtype.kind == "f" and values.size > 0 and bool(np.isnan(values).all())
 
 

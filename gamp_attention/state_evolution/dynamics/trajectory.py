@@ -18,7 +18,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows
-from gamp_attention._core.numerics import half_width, quiet
+from gamp_attention._core.numerics import half_width, ignore_float_errors
 from gamp_attention._core.seeds import generator
 from gamp_attention.damping import Damping
 from gamp_attention.models.model import Model, require_model
@@ -99,7 +99,7 @@ class Trajectory(Overlaps):
         return [*super()._rows(), f"  validity: {self.validity}"]
 
 
-@quiet
+@ignore_float_errors
 def trajectory(
     model: Model,
     alpha: float,
@@ -172,8 +172,8 @@ def trajectory(
     enough = min_paths(model, n_iter)
     if n_paths % 2 or n_paths < enough:
         raise check.fail("n_paths", n_paths, f"an even number of at least {enough} for {n_iter} iterations")
-    check.fits("n_paths, n_iter", n_paths, enough // 4)
-    check.fits("n_replicas, n_iter", n_replicas, n_iter + 1, 4 * model.n_sources * model.rank)
+    check.require_memory("n_paths, n_iter", n_paths, enough // 4)
+    check.require_memory("n_replicas, n_iter", n_replicas, n_iter + 1, 4 * model.n_sources * model.rank)
     check.choice("method", method, ("gamp", *DESCENTS))
     rng = generator(seed)
     if method == "gamp":

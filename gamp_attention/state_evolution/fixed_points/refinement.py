@@ -13,7 +13,6 @@ import numpy as np
 
 from gamp_attention._core.display import Rows
 from gamp_attention._core.numerics import half_width
-from gamp_attention._core.renamed import say_renamed
 from gamp_attention.results import Ended, Overlaps, Status, stacked
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import jump_shift
@@ -214,18 +213,6 @@ class StateEvolutionResult(Ended):
     response: str
     rule: str
     message: str = ""
-
-    @property
-    def error(self) -> float:
-        """Former name of `relative_error`."""
-        say_renamed("StateEvolutionResult.error", "relative_error")
-        return self.relative_error
-
-    @property
-    def variance(self) -> str:
-        """Former name of `response`."""
-        say_renamed("StateEvolutionResult.variance", "response")
-        return self.response
 
     def _rows(self) -> Rows:
         rows = super()._rows()

@@ -9,8 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import quiet
-from gamp_attention._core.renamed import renamed
+from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Overlaps, Status, finish, stacked
@@ -59,8 +58,7 @@ class StartSettings:
 START = StartSettings()
 
 
-@renamed(stable="stability", variance="response")
-@quiet
+@ignore_float_errors
 def solve_state_evolution(
     model: Model,
     alpha: float,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import gaussian_points, half_width, psd_root, quiet
+from gamp_attention._core.numerics import gaussian_points, half_width, ignore_float_errors, psd_root
 from gamp_attention._core.seeds import generator
 from gamp_attention.denoisers.spectral_weights import WEIGHTS, Shape, posterior_weights, spectral_weights
 from gamp_attention.models.channels.choice import field_moments, moment_channel
@@ -140,7 +140,7 @@ class SpectralOverlap(Result):
     positions_error: np.ndarray
 
 
-@quiet
+@ignore_float_errors
 def spectral_overlap(
     model: Model, alpha: Any, weights: str = "fitted", *, n_points: int = 4096, n_replicas: int = 4, seed: Any = 0
 ) -> SpectralOverlap:
@@ -178,7 +178,9 @@ def spectral_overlap(
     check.choice("weights", weights, WEIGHTS)
     n_points = check.integer("n_points", n_points, low=64)
     n_replicas = check.integer("n_replicas", n_replicas, low=2)
-    check.fits("n_points, n_replicas", n_points, n_replicas, model.n_tokens * model.rank, model.n_tokens * model.rank)
+    check.require_memory(
+        "n_points, n_replicas", n_points, n_replicas, model.n_tokens * model.rank, model.n_tokens * model.rank
+    )
     if n_points % 2:
         raise check.fail("n_points", n_points, "an even number")
     if model.n_sources > model.n_tokens or model.teacher_shift.any():

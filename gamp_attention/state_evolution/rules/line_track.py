@@ -15,7 +15,7 @@ import numpy as np
 
 from gamp_attention._core.compiled import inline_kernel, overload, sample_kernel
 from gamp_attention.denoisers.newton import assign, cholesky, cholesky_solve, minimise_from, objective_derivatives
-from gamp_attention.denoisers.prox import SEARCH, factor_hessian
+from gamp_attention.denoisers.prox import SAME_MINIMUM, factor_hessian
 from gamp_attention.losses.attention import is_dot_product_loss
 from gamp_attention.losses.two_tokens import is_two_tokens, two_token_expansion
 
@@ -201,7 +201,7 @@ def are_apart(z, other):
     for i in range(z.shape[0]):
         distance = max(distance, abs(z[i] - other[i]))
         scale = max(scale, abs(z[i]) + abs(other[i]))
-    return distance > SEARCH.same_minimum * (1e-3 + scale)
+    return distance > SAME_MINIMUM * (1e-3 + scale)
 
 
 @inline_kernel

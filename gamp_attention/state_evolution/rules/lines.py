@@ -15,7 +15,7 @@ from scipy.special import erf
 
 from gamp_attention._core.compiled import interruptible_blocks, kernel, sample_kernel
 from gamp_attention.denoisers.newton import Metric, assign, make_metric, make_workspace
-from gamp_attention.denoisers.prox import SEARCH, minimise_globally, search_points
+from gamp_attention.denoisers.prox import MAX_STARTS, minimise_globally, search_points
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
 from gamp_attention.state_evolution.equations.symmetry import contrast_basis
@@ -85,7 +85,7 @@ def line_averages(
     c, u = np.ascontiguousarray(centres).reshape(n, L * r), np.ascontiguousarray(direction).reshape(L * r)
     points = search_points(L * r)
     two_tokens = isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention) and L * r == 2
-    most = LINE.two_tokens if two_tokens and loss.attention.softmax else SEARCH.max_starts
+    most = LINE.two_tokens if two_tokens and loss.attention.softmax else MAX_STARTS
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
         _lines(first, last, loss, params, c, u, metric, grid, nodes, (tol, tol_square), most, points, stop, out)

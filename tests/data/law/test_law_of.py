@@ -9,7 +9,7 @@ import gamp_attention as ga
 from gamp_attention.data.law.parts import classes_of_moments
 from gamp_attention.data.law.spectrum import Products, Resolvent, Spectrum, jackknifed, moments_along
 from gamp_attention.data.law.tokens import own_targets, score_noise
-from gamp_attention.losses.registration import TurnedAttention
+from gamp_attention.losses.registration import DecorrelatedAttention
 from gamp_attention.models.teachers import ShiftedLabels, TurnedTeacher
 
 SPECTRUM = ga.power_law_spectrum(1.0, 20)
@@ -147,7 +147,7 @@ def test_correlation_is_held_in_turned_tokens():
     true = MIXING @ MIXING
     assert law.turned
     assert law.correlation[0, 1] == pytest.approx(true[0, 1] / np.sqrt(true[0, 0] * true[1, 1]), abs=0.02)
-    assert isinstance(law.model.student, TurnedAttention)
+    assert isinstance(law.model.student, DecorrelatedAttention)
     assert not ga.law_of(data, weights, target=teacher).turned
     H = np.reshape(law.model.student.mixing, (2, 2))
     assert np.allclose(H @ H, true / 4, rtol=0.05)
@@ -156,7 +156,7 @@ def test_correlation_is_held_in_turned_tokens():
 def test_turned_maps_are_maps_of_turned_fields():
     z = np.random.default_rng(0).standard_normal((5, 2, 2))
     for plain in (ga.DotProductAttention(), ga.DotProductAttention(2.0, causal=True, tied=False)):
-        student = TurnedAttention(plain, tuple(MIXING.ravel()))
+        student = DecorrelatedAttention(plain, tuple(MIXING.ravel()))
         assert np.allclose(student(z), plain(MIXING @ z) @ MIXING, rtol=1e-13)
         assert (student.even, student.rotations, student.parts) == (plain.even, plain.rotations, plain.parts)
     teacher = ga.SoftmaxTeacher(0.3, np.eye(2))
