@@ -16,6 +16,7 @@ from scipy.special import ndtri
 
 from gamp_attention._core.compiled import inline_kernel, sample_kernel
 from gamp_attention._core.function_tables import behind
+from gamp_attention._core.quadrature import sobol_points
 from gamp_attention.denoisers.newton import (
     END,
     NEWTON,
@@ -49,9 +50,7 @@ def search_points(n_fields: int) -> np.ndarray:
 
     Any first ones of them are well spread.
     """
-    from scipy.stats import qmc  # takes longer to load than all the rest
-
-    cube = qmc.Sobol(n_fields + 1, rng=np.random.default_rng(7)).random(SEARCH.n_points // 2)
+    cube = sobol_points(SEARCH.n_points // 2, n_fields + 1, np.random.default_rng(7))
     gauss = ndtri(np.clip(cube[:, 1:], 1e-9, 1 - 1e-9))
     ball = np.sqrt(cube[:, :1]) * gauss / np.linalg.norm(gauss, axis=1, keepdims=True)
     return np.ascontiguousarray(np.stack([ball, -ball], axis=1).reshape(SEARCH.n_points, n_fields))

@@ -11,20 +11,14 @@ requires all of F to be stored: 4 bytes per number, T² k²/2 numbers per path.
 """
 
 import numpy as np
-from scipy.special import ndtri
 
 from gamp_attention._core.compiled import field_kernel, kernel, over_blocks
-from gamp_attention._core.numerics import psd_root, sobol, symmetrise
+from gamp_attention._core.numerics import psd_root
+from gamp_attention._core.quadrature import shuffled_half, whiten_and_mirror
 from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
 from gamp_attention.state_evolution.rules.sobol import points_of
-
-
-def half_normals(n: int, dim: int, rng: np.random.Generator) -> np.ndarray:
-    """Return half of a Gaussian point set (n/2, dim): scrambled Sobol points in random order, new at each call."""
-    cube = sobol(n // 2, dim, rng)
-    return ndtri(rng.permutation(cube).clip(1e-12, 1 - 1e-12))
 
 
 class GaussianPath:
@@ -66,7 +60,7 @@ class FieldPaths:
     def __init__(self, model: Model, n_paths: int, rng: np.random.Generator) -> None:
         self.model, self.n, self._rng = model, n_paths, rng
         L, t = model.n_tokens, model.teacher_rank
-        white = symmetrise(half_normals(n_paths, teacher_size(model), rng))
+        white = whiten_and_mirror(shuffled_half(n_paths, teacher_size(model), rng))
         self._white = white  # all columns drawn so far, orthonormal over the paths
         roots = psd_root(model.coordinates.rho)
         self.of_token = [GaussianPath(white[:, l * t : (l + 1) * t], roots[l]) for l in range(L)]
@@ -77,7 +71,7 @@ class FieldPaths:
     ) -> np.ndarray:
         """Return ω̃^t (n, L, r) with given covariances with all earlier times, the last entry being its covariance."""
         L, r = self.model.n_tokens, self.model.rank
-        fresh = symmetrise(half_normals(self.n, L * r, rng or self._rng), self._white)
+        fresh = whiten_and_mirror(shuffled_half(self.n, L * r, rng or self._rng), self._white)
         self._white = np.concatenate([self._white, fresh], axis=1)
         fields = np.empty((self.n, L, r))
         for l, path in enumerate(self.of_token):

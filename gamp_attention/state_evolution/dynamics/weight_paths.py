@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from gamp_attention._core.numerics import psd_root, symmetrise
+from gamp_attention._core.numerics import psd_root
+from gamp_attention._core.quadrature import shuffled_half, whiten_and_mirror
 from gamp_attention.denoisers.input import denoise_weights, field_variances, precisions, prior_response
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.matrix import penalty_total, proximal_map
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.descent_paths import DescentForces, DescentMethod
-from gamp_attention.state_evolution.dynamics.field_paths import GaussianPath, PathResponses, half_normals
+from gamp_attention.state_evolution.dynamics.field_paths import GaussianPath, PathResponses
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.symmetry import Symmetry
@@ -119,7 +120,7 @@ class SampledWeights:
         self._parts = [np.flatnonzero(self._classes == k) for k in range(len(sizes))]
         self._white, self._paths, known, x = [], [], [], []
         for k, size in enumerate(sizes):
-            white = symmetrise(half_normals(size, t + r, self._rng))
+            white = whiten_and_mirror(shuffled_half(size, t + r, self._rng))
             teacher = law.teacher_mean[k] + white[:, :t] @ psd_root(law.teacher_cov[k])
             known.append(np.concatenate([np.broadcast_to(law.tau[k], (size, S)), teacher], axis=1))
             moments = start.moments[k]
@@ -188,7 +189,7 @@ class SampledWeights:
         """Return samples of b = m̂ τ + θ̂ π + ζ_t in class k; ζ_t has given covariances with all earlier ζ_s."""
         law, r = self.model.coordinates, self.model.rank
         blocks = [np.einsum("l,lab->ab", law.gamma[k], q_hat) for q_hat in q_hats]
-        fresh = symmetrise(half_normals(len(self._parts[k]), r, self._rng), self._white[k])
+        fresh = whiten_and_mirror(shuffled_half(len(self._parts[k]), r, self._rng), self._white[k])
         self._white[k] = np.concatenate([self._white[k], fresh], axis=1)
         with_past = np.concatenate([np.zeros((r, 0)), *[block.T for block in blocks[:-1]]], axis=1)
         noise = self._paths[k].draw(fresh, with_past, blocks[-1])

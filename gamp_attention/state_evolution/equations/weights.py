@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
-from gamp_attention._core.numerics import gaussian_points
+from gamp_attention._core.quadrature import gaussian_points, gaussian_weights
 from gamp_attention.denoisers.input import denoise_weights, field_variances, precisions, prior_response
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.base import values
@@ -83,9 +83,8 @@ def elastic_net_averages(net: ElasticNet, A: np.ndarray, mean: np.ndarray, covar
 
 def trapezoidal_averages(penalty: Any, A: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> WeightAverages:
     """Return the averages for any penalty with one column."""
-    u = np.linspace(-RULE.reach, RULE.reach, RULE.n_nodes)
-    weight = np.exp(-0.5 * u**2)
-    return _averages(penalty, A, mean, covariance, u[:, None], weight / weight.sum())
+    white = np.linspace(-RULE.reach, RULE.reach, RULE.n_nodes)[:, None]
+    return _averages(penalty, A, mean, covariance, white, gaussian_weights(white))
 
 
 def sampled_averages(penalty: Any, A: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> WeightAverages:

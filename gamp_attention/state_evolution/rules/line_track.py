@@ -8,7 +8,6 @@ Newton steps to the next node of a line of fields, from where the last nodes lea
 They are full steps without a guard. Where they do not converge fast, `line_track` takes guarded ones.
 """
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -149,23 +148,6 @@ def predict(track, m, e, ahead, before):
 
 
 NORMAL = 1 / np.sqrt(2 * np.pi)
-
-
-class Nodes(NamedTuple):
-    """A Gauss-Legendre rule on [−1, 1] with the projections on its last two Legendre polynomials."""
-
-    x: np.ndarray
-    weight: np.ndarray
-    tail: np.ndarray  # (2, n)
-
-
-@lru_cache
-def legendre_nodes(n: int) -> Nodes:
-    """Nodes and weights, with the projections that tell whether they resolve a function."""
-    x, weight = np.polynomial.legendre.leggauss(n)
-    polynomials = np.polynomial.legendre.legvander(x, n - 1)
-    tail = np.array([(j + 0.5) * weight * polynomials[:, j] for j in (n - 2, n - 1)])
-    return Nodes(x, weight, tail)
 
 
 class Track(NamedTuple):

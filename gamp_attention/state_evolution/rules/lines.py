@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import erf
 
 from gamp_attention._core.compiled import interruptible_blocks, kernel, sample_kernel
+from gamp_attention._core.quadrature import LegendreRule, legendre_rule
 from gamp_attention.denoisers.newton import Metric, assign, make_metric, make_workspace
 from gamp_attention.denoisers.prox import SEARCH, minimise_globally, search_points
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
@@ -21,7 +22,6 @@ from gamp_attention.state_evolution.equations.channel import Channel, Moments
 from gamp_attention.state_evolution.equations.symmetry import contrast_basis
 from gamp_attention.state_evolution.rules.line_track import (
     NORMAL,
-    Nodes,
     Track,
     are_apart,
     cut_panel,
@@ -29,7 +29,6 @@ from gamp_attention.state_evolution.rules.line_track import (
     fill_slopes,
     find_tie,
     follow_panel,
-    legendre_nodes,
     unresolved,
     unresolved_square,
 )
@@ -69,7 +68,7 @@ def line_averages(
     direction: np.ndarray,
     metric: Metric,
     grid: np.ndarray,
-    nodes: Nodes,
+    nodes: LegendreRule,
     tol: np.ndarray,
     tol_square: np.ndarray,
 ) -> LineMoments:
@@ -240,7 +239,7 @@ def first_panels(tol: float, n_nodes: int) -> np.ndarray:
     Where fields hardly change along a line, nothing else would make them shorter, and averages in which large terms
     cancel, as the training loss, amplify the error.
     """
-    end, nodes = reach(tol), legendre_nodes(n_nodes)
+    end, nodes = reach(tol), legendre_rule(n_nodes)
     density = np.exp(-0.5 * end**2) * np.sqrt(2 / np.pi)
     exact = float(erf(end / np.sqrt(2))) - end * density
     n_panels = 2
@@ -273,7 +272,7 @@ class FieldLines:
         self._across = student[:, 1:]
         self._direction = np.einsum("lab,lb->la", channel.root, student[:, 0].reshape(L, r))
         self._grid = first_panels(tol, n_nodes)
-        self._nodes = legendre_nodes(n_nodes)
+        self._nodes = legendre_rule(n_nodes)
         size = np.sqrt(np.abs(overlaps.q).max()) + np.abs(overlaps.m).max()
         # of fields; not less, or rounding looks like structure where all weights are zero
         self._size = max(size, 1e-10 * np.sqrt(overlaps.V.max()))

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from gamp_attention._core.numerics import gaussian_points, sobol
+from gamp_attention._core.quadrature import gaussian_points, inside_cube, sobol_points
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
 from gamp_attention.state_evolution.rules.lines import FieldLines, mean_moments
 from gamp_attention.state_evolution.rules.rule import Rule
@@ -126,8 +126,8 @@ class SobolRule(Rule):
         if not channel.folds:
             return (gaussian_points(self.n_points, channel.n_white, self._rng(each)) for each in chosen)
         number = self.n_points // (2 if channel.symmetry.m_zero else 1)
-        cubes = (sobol(number, channel.n_folded, self._rng(each)) for each in chosen)
-        return (channel.folded(cube.clip(1e-12, 1 - 1e-12)) for cube in cubes)
+        cubes = (sobol_points(number, channel.n_folded, self._rng(each)) for each in chosen)
+        return (channel.folded(inside_cube(cube)) for cube in cubes)
 
     def _rng(self, replica: int) -> np.random.Generator:
         return np.random.default_rng([*self.seed, self.n_points, replica])

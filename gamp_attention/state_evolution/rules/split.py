@@ -16,9 +16,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from gamp_attention._core.quadrature import LegendreRule, gauss_hermite, legendre_rule, pruned_product
 from gamp_attention.state_evolution.equations.channel import Channel, Moments, reversed_mean
 from gamp_attention.state_evolution.equations.symmetry import contrast_basis
-from gamp_attention.state_evolution.rules.line_track import Nodes, legendre_nodes
 from gamp_attention.state_evolution.rules.lines import FieldLines, LineValues, mean_moments, reach
 from gamp_attention.state_evolution.rules.rule import Rule
 
@@ -44,13 +44,13 @@ class Panels:
         zero = np.zeros(len(outer))
         return cls(outer, zero, zero, np.tile(ends[:-1], n_outer), np.tile(ends[1:], n_outer))
 
-    def at(self, nodes: Nodes) -> tuple[np.ndarray, np.ndarray]:
+    def at(self, nodes: LegendreRule) -> tuple[np.ndarray, np.ndarray]:
         """f at the nodes of each panel, and their weights, both (n, nodes)."""
         v = self._v(nodes)
         width = 0.5 * (self.last - self.first)[:, None]
         return self._f(v), width * nodes.weight * self._slope(v)
 
-    def slope(self, nodes: Nodes) -> np.ndarray:
+    def slope(self, nodes: LegendreRule) -> np.ndarray:
         """df/dv at the nodes (n, nodes), in units of its mean."""
         slope = self._slope(self._v(nodes))
         return slope / slope.mean(axis=1, keepdims=True)
@@ -90,7 +90,7 @@ class Panels:
             )
         return Panels(*(np.concatenate([getattr(each, name.name) for each in pieces]) for name in fields(self)))
 
-    def _v(self, nodes: Nodes) -> np.ndarray:
+    def _v(self, nodes: LegendreRule) -> np.ndarray:
         return self.first[:, None] + 0.5 * (self.last - self.first)[:, None] * (1 + nodes.x)
 
     def _f(self, v: np.ndarray) -> np.ndarray:
@@ -172,15 +172,7 @@ class SplitRule(Rule):
 @lru_cache(maxsize=8)
 def outer_nodes(n: int, dim: int, left_out: float) -> tuple[np.ndarray, np.ndarray]:
     """Product of Gauss-Hermite rules: nodes (N, dim) and weights (N,), the least of total `left_out` left out."""
-    x, weight = np.polynomial.hermite_e.hermegauss(n)
-    x, weight = 0.5 * (x - x[::-1]), weight / weight.sum()
-    points, weights = np.zeros((1, 0)), np.ones(1)
-    for _ in range(dim):
-        points = np.concatenate([np.repeat(points, n, axis=0), np.tile(x, len(points))[:, None]], axis=1)
-        weights = np.repeat(weights, n) * np.tile(weight, len(weights))
-        kept = weights > left_out / n**dim
-        points, weights = points[kept], weights[kept]
-    return points, weights / weights.sum()
+    return pruned_product(*gauss_hermite(n), dim, left_out / n**dim)
 
 
 class _Averaging:
@@ -190,7 +182,7 @@ class _Averaging:
         L, r, t = channel.shape
         self.squares = squares
         n = SPLIT.panel_nodes[rule.level]
-        self.range, self.nodes = reach(rule.tol), legendre_nodes(n)
+        self.range, self.nodes = reach(rule.tol), legendre_rule(n)
         self.lines = FieldLines(channel, rule.tol, n, rule.max_work)
         teacher = contrast_basis(L, t)
         self.along, self.teacher = teacher[:, 0], teacher[:, 1:]
