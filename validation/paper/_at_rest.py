@@ -6,7 +6,7 @@ import gamp_attention as ga
 from gamp_attention.state_evolution.dynamics.message_paths import MessagePaths
 from gamp_attention.state_evolution.dynamics.start_law import start_law
 from gamp_attention.state_evolution.dynamics.weight_paths import weights_of
-from gamp_attention.state_evolution.equations.channel import conjugates, scattered
+from gamp_attention.state_evolution.equations.channel import conjugates, sum_over_components
 
 ITERATIONS, LAST, APART, PATHS, REPLICAS = 60, 10, 10, 1024, 4
 
@@ -30,7 +30,7 @@ def _replica(model, alpha, damping, seed):
     before, told, squares = weights.covariances(), [], []
     for t in range(ITERATIONS):
         now = weights.overlaps()
-        moments = scattered(model.components, [path.advance(now, before) for path in paths])
+        moments = sum_over_components(model.components, [path.advance(now, before) for path in paths])
         q_hats = [sum(path.share * block for path, block in zip(paths, blocks, strict=True))
                   for blocks in zip(*(path.q_hats(alpha) for path in paths), strict=True)]  # fmt: skip
         weights.step(conjugates(model, alpha, now, moments), q_hats, damping)

@@ -13,7 +13,7 @@ from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, PathResponses, component_paths
-from gamp_attention.state_evolution.equations.channel import restricted
+from gamp_attention.state_evolution.equations.channel import select_sources
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class DescentPaths:
         The memory is R(t, s) for every s < t, of shape (t, S, r, r).
         """
         t, n, model = len(self._theta), self._n, self.model
-        now, memory = restricted(overlaps, self.sources), memory[:, self.sources]
+        now, memory = select_sources(overlaps, self.sources), memory[:, self.sources]
         fields = self._paths.draw(now, [each[self.sources] for each in covariances]) + now.m
         z = fields + np.einsum("slab,snlb->nla", memory, self._forces[:t], optimize=True)
         value, slope, hess = sample_derivatives(model.loss, self._paths.terms.params, z)

@@ -23,7 +23,14 @@ from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, component_paths
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
 from gamp_attention.state_evolution.dynamics.weight_paths import Weights, weights_of
-from gamp_attention.state_evolution.equations.channel import Hats, Moments, average, conjugates, restricted, scattered
+from gamp_attention.state_evolution.equations.channel import (
+    Hats,
+    Moments,
+    average,
+    conjugates,
+    select_sources,
+    sum_over_components,
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ def follow(
     states, all_hats = [weights.overlaps()], []
     for t in range(n_iter):
         now, q = states[-1], weights.covariances()
-        moments = scattered(model.components, [path.advance(now, q) for path in paths])
+        moments = sum_over_components(model.components, [path.advance(now, q) for path in paths])
         here = conjugates(model, alpha, now, moments)
         q_hats = [np.zeros_like(now.q) for _ in range(t + 1)]
         for path in paths:
@@ -84,7 +91,7 @@ class MessagePaths:
         self, overlaps: Overlaps, covariances: list[np.ndarray], rng: np.random.Generator | None = None
     ) -> Overlaps:
         """Draw ω̃ at the next time, given q^{s,t} of all sources for every s ≤ t; return the overlaps of the tokens."""
-        now = restricted(overlaps, self.sources)
+        now = select_sources(overlaps, self.sources)
         self._noise = self._paths.draw(now, [each[self.sources] for each in covariances], rng)
         self._fields = self._noise + now.m
         return now

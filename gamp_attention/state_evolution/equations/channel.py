@@ -25,10 +25,10 @@ from gamp_attention.state_evolution.equations.symmetry import (
     exchanged,
     folded,
     folds,
+    gauge_dimension,
     isotropic,
     isotropic_pairs,
     palindrome,
-    turned_away,
 )
 
 
@@ -44,8 +44,10 @@ class Moments:
     square: np.ndarray  # (L, L, r², r²), E[(∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)], also almost everywhere
     moreau: float  # average Moreau envelope, with the constant of the risk
     loss: float  # average of ℓ(z), with this constant
-    steepest: float = np.inf  # largest trace of ∂z/∂ω; inf if a point has a second minimum, or none was searched
-    doubled: float = 1.0  # fraction of points with a second minimum; 1 if none was searched
+    max_jacobian_trace: float = (
+        np.inf
+    )  # largest trace of ∂z/∂ω; inf if a point has a second minimum, or none was searched
+    multimodal_fraction: float = 1.0  # fraction of points with a second minimum; 1 if none was searched
 
 
 def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V: np.ndarray) -> Moments:
@@ -68,18 +70,24 @@ def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V
         square=square,
         moreau=float(np.mean(out.moreau + terms.constant)),
         loss=float(np.mean(out.loss + terms.constant)),
-        steepest=_steepest(out, V),
-        doubled=float(np.isfinite(out.gap).mean()),
+        max_jacobian_trace=_steepest(out, V),
+        multimodal_fraction=float(np.isfinite(out.gap).mean()),
     )
 
 
 def corrected(all_near: Moments, few: Moments, few_near: Moments) -> Moments:
     """Return averages at local minima, corrected at the points searched for the global minimum (control variate)."""
-    averages = [field.name for field in fields(Moments) if field.name not in ("steepest", "doubled")]
+    averages = [
+        field.name for field in fields(Moments) if field.name not in ("max_jacobian_trace", "multimodal_fraction")
+    ]
     moved: dict[str, Any] = {
         name: getattr(all_near, name) + (getattr(few, name) - getattr(few_near, name)) for name in averages
     }
-    return Moments(**moved, steepest=max(all_near.steepest, few.steepest), doubled=few.doubled)
+    return Moments(
+        **moved,
+        max_jacobian_trace=max(all_near.max_jacobian_trace, few.max_jacobian_trace),
+        multimodal_fraction=few.multimodal_fraction,
+    )
 
 
 def _steepest(out: Denoised, V: np.ndarray) -> float:
@@ -214,7 +222,7 @@ class Channel:
     def n_folded(self) -> int:
         """Number of coordinates of a point in the fundamental domain; fewer than n_white with rotational symmetry."""
         L, _, t = self.shape
-        return self.n_white - (turned_away(L, t) if self.symmetry.isotropic else 0)
+        return self.n_white - (gauge_dimension(L, t) if self.symmetry.isotropic else 0)
 
     def folded(self, cube: np.ndarray) -> np.ndarray:
         """Return white noise (N, n_white) in the fundamental domain for points of the unit cube (N, n_folded)."""
@@ -312,12 +320,12 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments,
     )
 
 
-def restricted(overlaps: Overlaps, sources: np.ndarray) -> Overlaps:
+def select_sources(overlaps: Overlaps, sources: np.ndarray) -> Overlaps:
     """Return the overlaps of some of the sources."""
     return Overlaps(**{name: values[sources] for name, values in overlaps.arrays().items()})
 
 
-def scattered(components: tuple[Component, ...], moments: list[Moments]) -> Moments:
+def sum_over_components(components: tuple[Component, ...], moments: list[Moments]) -> Moments:
     """Return the moments summed over components into sources, weighted by the probabilities of the components.
 
     The moments of a component have L tokens, the result has S sources. Eq. :eq:`mixture-conjugates`.
@@ -338,6 +346,6 @@ def scattered(components: tuple[Component, ...], moments: list[Moments]) -> Mome
         square=summed("square", axes=2),
         moreau=sum(component.share * each.moreau for component, each in pairs),
         loss=sum(component.share * each.loss for component, each in pairs),
-        steepest=max(each.steepest for each in moments),
-        doubled=max(each.doubled for each in moments),
+        max_jacobian_trace=max(each.max_jacobian_trace for each in moments),
+        multimodal_fraction=max(each.multimodal_fraction for each in moments),
     )

@@ -127,7 +127,7 @@ def folds(symmetry: Symmetry) -> bool:
     return symmetry.m_zero or symmetry.theta_zero
 
 
-def turned_away(n_tokens: int, rank: int) -> int:
+def gauge_dimension(n_tokens: int, rank: int) -> int:
     """Return the number of coordinates of L fields of t columns that a common rotation of the columns sets to zero."""
     return sum(rank - 1 - l for l in range(min(n_tokens, rank)))
 

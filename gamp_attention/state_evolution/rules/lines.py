@@ -312,4 +312,4 @@ def mean_moments(weights: np.ndarray, values: LineValues) -> Moments:
     """Weighted sum of line averages."""
     *arrays, moreau, loss = (np.tensordot(weights, v, 1) for v in values)
     named = dict(zip(ARRAYS, arrays, strict=True))
-    return Moments(**named, moreau=float(moreau), loss=float(loss), steepest=np.inf, doubled=1.0)
+    return Moments(**named, moreau=float(moreau), loss=float(loss), max_jacobian_trace=np.inf, multimodal_fraction=1.0)

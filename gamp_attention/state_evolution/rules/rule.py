@@ -10,7 +10,13 @@ import numpy as np
 
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import Channel, Moments, n_white, restricted, scattered
+from gamp_attention.state_evolution.equations.channel import (
+    Channel,
+    Moments,
+    n_white,
+    select_sources,
+    sum_over_components,
+)
 
 
 class Rule(Protocol):
@@ -30,18 +36,18 @@ class Rule(Protocol):
         return 0
 
     @property
-    def rough(self) -> float:
+    def initial_tolerance(self) -> float:
         """Residual of a first solution that is good enough."""
 
     @property
     def tol(self) -> float:
         """About what the averages leave unresolved; as much as a first solution may, unless a rule knows better."""
-        return self.rough
+        return self.initial_tolerance
 
     def finer(self) -> "Rule | None":
         """The next finer rule, or None if there is none."""
 
-    def aimed(self, excess: float) -> "Rule | None":
+    def refined_for(self, excess: float) -> "Rule | None":
         """A finer rule, likely to make errors smaller by this factor, where that can be told; else the next finer."""
         return self.finer()
 
@@ -57,7 +63,7 @@ class Rule(Protocol):
         """The rule whose points are enough for the test error, where it is random."""
         return self
 
-    def sparing(self) -> "Rule":
+    def with_subsampled_search(self) -> "Rule":
         """The rule with less search for lower minima, where that can be left out."""
         return self
 
@@ -76,17 +82,17 @@ class Rule(Protocol):
         return iter(())
 
 
-def each_component(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator[tuple[float, Rule, Channel]]:
+def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator[tuple[float, Rule, Channel]]:
     """The share, the rule and the channel of every component."""
     for number, (share, sources, given) in enumerate(model.components):
-        own = overlaps if given is model else restricted(overlaps, sources)
+        own = overlaps if given is model else select_sources(overlaps, sources)
         yield share, rule.for_component(number, share), Channel(given, own)
 
 
 def average_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
     """The moments of each replica, over all components of a model."""
-    parts = [part.moments(channel, squares) for _, part, channel in each_component(rule, model, overlaps)]
-    return [scattered(model.components, list(replica)) for replica in zip(*parts, strict=True)]
+    parts = [part.moments(channel, squares) for _, part, channel in component_channels(rule, model, overlaps)]
+    return [sum_over_components(model.components, list(replica)) for replica in zip(*parts, strict=True)]
 
 
 def work_of(rule: Rule, model: Model) -> float:

@@ -73,7 +73,7 @@ class SobolRule(Rule):
         """Four times the points, scrambled anew."""
         return replace(self, n_points=4 * self.n_points)
 
-    def aimed(self, excess: float) -> "SobolRule":
+    def refined_for(self, excess: float) -> "SobolRule":
         """As many points as bring the error down by this factor, 2 to 16 times those of now; the same if it is below 1.
 
         Not more than may be solved, but for twice those of now.
@@ -89,7 +89,7 @@ class SobolRule(Rule):
         """No more points than the first rule has: differences on the same points hardly see their noise."""
         return replace(self, n_points=min(self.n_points, SOBOL.stability_lines if self.lines else SOBOL.stability))
 
-    def sparing(self) -> "SobolRule":
+    def with_subsampled_search(self) -> "SobolRule":
         """The same with few searches for lower minima, each of which takes the time of four minimisations."""
         return self if self.lines else replace(self, searched=SOBOL.searched)
 
@@ -103,7 +103,7 @@ class SobolRule(Rule):
         return replace(self, n_points=points_of(self.n_points, share, 128), seed=seed)
 
     @property
-    def rough(self) -> float:
+    def initial_tolerance(self) -> float:
         """Residual of a first solution that is good enough: single points that jump leave about as much."""
         return 1e-3 if self.lines else 20 / self.n_points
 

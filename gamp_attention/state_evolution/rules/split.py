@@ -141,7 +141,7 @@ class SplitRule(Rule):
     max_work: float = np.inf
     name: ClassVar[str] = "split"
     deterministic: ClassVar[bool] = True  # errors are those of levels, not of random points
-    rough: ClassVar[float] = 1e-4  # residual of a first solution that is good enough
+    initial_tolerance: ClassVar[float] = 1e-4  # residual of a first solution that is good enough
 
     @property
     def tol(self) -> float:
