@@ -91,7 +91,7 @@ def test_no_inner_room_needs_one_above_or_beside_it(room):
     assert upwards(arrows(1, within=f"{room}."), INNER[room]) == set()
 
 
-@pytest.mark.parametrize("rule", ["split", "sobol", "lines", "line_track"])
+@pytest.mark.parametrize("rule", ["split", "sobol", "lines"])
 def test_quadrature_rules_know_no_model(rule):
     assert [name for name in needed(f"state_evolution.rules.{rule}") if name.startswith("models.")] == []
 

@@ -116,9 +116,9 @@ def test_where_jumps_begin_squares_of_the_derivative_converge(model):
 def test_panels_are_cut_where_a_jump_begins():
     """Panels on both sides of 1/3 integrate |f − 1/3|^(−1/2) to rounding, and halves of them still do."""
     nodes, whole = legendre_rule(10), Panels.between(np.array([0.0, 1.0]), 1)
-    parts = whole.parts(np.array([1 / 3]))
-    for panels in (parts, parts.parts(np.full(2, np.nan))):
-        f, weight = panels.at(nodes)
+    parts = whole.divide(np.array([1 / 3]))
+    for panels in (parts, parts.divide(np.full(2, np.nan))):
+        f, weight = panels.nodes_and_weights(nodes)
         exact = 2 * (np.sqrt(1 / 3) + np.sqrt(2 / 3))
         assert np.sum(weight * np.abs(f - 1 / 3) ** -0.5) == pytest.approx(
             exact, rel=1e-12 if panels is parts else 1e-3

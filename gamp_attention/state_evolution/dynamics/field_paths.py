@@ -18,7 +18,7 @@ from gamp_attention._core.quadrature import shuffled_half, whiten_and_mirror
 from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
-from gamp_attention.state_evolution.rules.sobol import points_of
+from gamp_attention.state_evolution.rules.sobol import component_points
 
 
 class GaussianPath:
@@ -88,7 +88,7 @@ def min_paths(model: Model, n_iter: int) -> int:
 def component_paths(component: Component, n_paths: int, n_iter: int) -> int:
     """Return the number of paths of a component: its fraction of all paths, but at least `min_paths`."""
     few = min_paths(component.model, n_iter)
-    return points_of(n_paths, component.share, few) if component.share < 1 else n_paths
+    return component_points(n_paths, component.share, few) if component.share < 1 else n_paths
 
 
 LANES = 64  # number of paths that the inner loops process together; they are adjacent in memory for SIMD
