@@ -51,8 +51,8 @@ def test_points_in_one_part_average_as_points_in_all_parts(case):
     """Within five standard errors, which are smaller; the test error too."""
     model, at = CASES[case]
     whole = moved_off(at)
-    assert Channel(model, at).folds
-    assert not Channel(model, whole).folds
+    assert Channel(model, at).foldable
+    assert not Channel(model, whole).foldable
     folded, plain = SobolRule(2048, 8, seed=(1,)), SobolRule(8192, 8, seed=(2,))
     few = folded.moments(Channel(model, at), squares=True)
     many = plain.moments(Channel(model, whole), squares=True)

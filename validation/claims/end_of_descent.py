@@ -3,7 +3,7 @@
 Replica symmetry is broken on the positional branch, so its fixed point is not where training ends. Heavy-ball descent,
 whose 150 steps are a training time of 4500, has nearly stopped by then at any d tried (gradients of 4e-3 and less), and
 L-BFGS finishes it. Its theory is followed as long, by `trajectory`, which counts what too few of its paths carry
-(`RareSettings`), and by sampled responses alone, which miss it at late times. Where it ends is the mean over the last
+(`MIN_CARRIERS`), and by sampled responses alone, which miss it at late times. Where it ends is the mean over the last
 third of the steps, its error the spread over replicas and the drift since the middle third. Instances are told relative
 to the fixed point for their own teacher.
 
@@ -15,7 +15,6 @@ the lower one in at least three quarters as many instances as have two.
 """
 
 from contextlib import nullcontext
-from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -33,7 +32,6 @@ OTHERS = ({"method": "gd", "lr": 6.0}, {"method": "momentum", "lr": 6.0, "moment
 STEPS, PER_STEP = 150, 30.0
 SEEDS = {1000: 12, 2000: 10, 4000: 4, 8000: 1}
 QUICK = {300: 4}
-SAMPLED = replace(descent_paths.RARE, few=0.0)  # never too few paths
 WAYS = ("as sampled", "with jumps counted")
 REPLICAS = {"n_paths": 4096, "seeds": 4}  # of two each
 QUICK_REPLICAS = {"n_paths": 1280, "seeds": 2}
@@ -43,7 +41,7 @@ SAME, MOST, DEEPER, MANY_SEEDS = 1e-5, 4.0, 0.75, 4  # ‖ΔQ‖/√d, standard 
 
 def theory(way, n_paths, seed):
     """Two replicas of the prediction: their means at every step."""
-    with patch.object(descent_paths, "RARE", SAMPLED) if way == WAYS[0] else nullcontext():
+    with patch.object(descent_paths, "MIN_CARRIERS", 0.0) if way == WAYS[0] else nullcontext():
         path = ga.trajectory(
             ga.paper_model(), ALPHA, START, n_iter=STEPS, n_paths=n_paths, n_replicas=2, seed=seed, **HOW
         )

@@ -5,7 +5,7 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.state_evolution.dynamics.message_paths import MessagePaths
 from gamp_attention.state_evolution.dynamics.start_law import start_law
-from gamp_attention.state_evolution.dynamics.weight_paths import weights_of
+from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
 from gamp_attention.state_evolution.equations.channel import conjugates, sum_over_components
 
 ITERATIONS, LAST, APART, PATHS, REPLICAS = 60, 10, 10, 1024, 4
@@ -25,7 +25,7 @@ def at_rest(omega, alpha, damping):
 
 def _replica(model, alpha, damping, seed):
     rng = np.random.default_rng(seed)
-    weights = weights_of(model, start_law(model, "positional"), ITERATIONS, PATHS, rng)
+    weights = build_weights(model, start_law(model, "positional"), ITERATIONS, PATHS, rng)
     paths = [MessagePaths(component, PATHS, ITERATIONS, rng) for component in model.components]
     before, told, squares = weights.covariances(), [], []
     for t in range(ITERATIONS):

@@ -117,18 +117,18 @@ class SobolRule(Rule):
         if self.lines:
             moments = [self._on_lines(channel, replica) for replica in range(self.n_replicas)]
         else:
-            searched = self.searched if channel.folds else 1
+            searched = self.searched if channel.foldable else 1
             moments = [channel.moments(white, squares, searched) for white in self.point_sets(channel)]
-        return [channel.completed(moments_of_replica) for moments_of_replica in moments]
+        return [channel.complete(moments_of_replica) for moments_of_replica in moments]
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
         """Yield the point set of each replica, or of one of them, in the fundamental domain of the channel."""
         replicas = range(self.n_replicas) if replica is None else [replica]
-        if not channel.folds:
+        if not channel.foldable:
             return (gaussian_points(self.n_points, channel.n_white, self._rng(number)) for number in replicas)
         n = self.n_points // (2 if channel.symmetry.m_zero else 1)
         cubes = (sobol_points(n, channel.n_folded, self._rng(number)) for number in replicas)
-        return (channel.folded(inside_cube(cube)) for cube in cubes)
+        return (channel.fold(inside_cube(cube)) for cube in cubes)
 
     def _rng(self, replica: int) -> np.random.Generator:
         return np.random.default_rng([*self.seed, self.n_points, replica])

@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from gamp_attention._core.quadrature import LegendreRule, gauss_hermite, legendre_rule, pruned_product
-from gamp_attention.state_evolution.equations.channel import Channel, Moments, reversed_mean
+from gamp_attention.state_evolution.equations.channel import Channel, Moments, average_over_reversal
 from gamp_attention.state_evolution.equations.symmetry import Symmetry, contrast_basis
 from gamp_attention.state_evolution.rules.lines import FieldLines, LineValues, integration_limit, mean_moments
 from gamp_attention.state_evolution.rules.rule import Rule
@@ -231,7 +231,7 @@ class _SplitAverage:
             (1 + self.half) * np.concatenate(all_weights),
             tuple(np.concatenate(columns) for columns in zip(*all_values, strict=True)),
         )
-        return reversed_mean(moments) if self.symmetry.reversal else moments
+        return average_over_reversal(moments) if self.symmetry.reversal else moments
 
     def _line_averages(
         self, outer: np.ndarray, f: np.ndarray, relative_slope: np.ndarray
