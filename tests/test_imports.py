@@ -92,7 +92,7 @@ def test_no_inner_subpackage_imports_from_its_own_or_a_higher_layer(subpackage):
     assert upward(import_pairs(1, within=f"{subpackage}."), INNER_LAYERS[subpackage]) == set()
 
 
-@pytest.mark.parametrize("rule", ["split", "sobol", "lines", "line_track"])
+@pytest.mark.parametrize("rule", ["split", "sobol", "lines"])
 def test_quadrature_rules_import_no_model(rule):
     assert [name for name in imported_modules(f"state_evolution.rules.{rule}") if name.startswith("models.")] == []
 

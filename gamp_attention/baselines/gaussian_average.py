@@ -13,7 +13,8 @@ from typing import Protocol
 import numpy as np
 from scipy.special import chdtri
 
-from gamp_attention._core.numerics import gaussian_points, half_width, spaced_grid
+from gamp_attention._core.numerics import half_width
+from gamp_attention._core.quadrature import gaussian_points, gaussian_weights, spaced_grid
 from gamp_attention.results import Status
 
 
@@ -144,5 +145,4 @@ def _grid_size(h: float, dim: int, radius: float, even: bool) -> float:
 def _grid(h: float, dim: int, radius: float, even: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return points (N, dim) of spacing h in a ball and Gaussian weights (N,); if `even`, half of each mirror pair."""
     points = spaced_grid(h, dim, radius, even)
-    weights = np.exp(-0.5 * np.sum(points**2, axis=1))
-    return points, weights / weights.sum()
+    return points, gaussian_weights(points)

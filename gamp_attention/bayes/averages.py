@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import expit, gammaln, log_ndtr, ndtr
 
-from gamp_attention._core.numerics import spaced_grid
+from gamp_attention._core.quadrature import gaussian_weights, legendre_panels, spaced_grid
 from gamp_attention.models.channels.channel import Channel
 from gamp_attention.models.channels.noiseless import SignChannel
 from gamp_attention.models.channels.noisy import LinearChannel, SumChannel
@@ -81,16 +81,14 @@ def _panels(scale: float, rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
     while ends[-1] < rule.reach:
         ends.append(ends[-1] + width)
         width = min(width * rule.growth, rule.widest)
-    x, weight = np.polynomial.legendre.leggauss(rule.nodes)
-    low, half = np.array(ends[:-1]), 0.5 * np.diff(ends)
-    return ((low + half)[:, None] + half[:, None] * x).ravel(), (half[:, None] * weight).ravel()
+    x, weight = legendre_panels(np.array(ends), rule.nodes)
+    return x.ravel(), weight.ravel()
 
 
 def _normal_nodes(rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
     """Return equally spaced nodes and weights for the standard Gaussian."""
-    z = spaced_grid(rule.spacing, 1, rule.reach, False)[:, 0]
-    weight = np.exp(-0.5 * z**2)
-    return z, weight / weight.sum()
+    z = spaced_grid(rule.spacing, 1, rule.reach, False)
+    return z[:, 0], gaussian_weights(z)
 
 
 def _directions(L: int, rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gamp_attention._core.numerics import gaussian_points, psd_root
+from gamp_attention._core.numerics import psd_root
+from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.bayes.averages import FINE, IntegralRule, output_averages
 from gamp_attention.bayes.priors import kinds_of
 from gamp_attention.models.channels.choice import channel_of

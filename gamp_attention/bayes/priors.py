@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.quadrature import legendre_panels
 from gamp_attention.models.channels.channel import softmax_sum
 from gamp_attention.models.coordinates import CoordinateLaw
 
@@ -140,11 +141,9 @@ def _panels(k: int, centres: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarra
         np.append(ends, centres[k] + spreads[k] * np.arange(-PANELS.reach, PANELS.reach + 1 / parts, 1 / parts))
     )
     ends = ends[(ends >= low) & (ends <= high)]
-    x, weight = np.polynomial.legendre.leggauss(PANELS.nodes)
-    half = 0.5 * np.diff(ends)
-    nodes = (ends[:-1] + half)[:, None] + half[:, None] * x
+    nodes, weight = legendre_panels(ends, PANELS.nodes)
     density = np.exp(-0.5 * ((nodes - centres[k]) / spreads[k]) ** 2) / (spreads[k] * np.sqrt(2 * np.pi))
-    return nodes.ravel(), (half[:, None] * weight * density).ravel()
+    return nodes.ravel(), (weight * density).ravel()
 
 
 class Kind(NamedTuple):

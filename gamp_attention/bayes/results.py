@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gamp_attention._core.display import Rows, to_error
-from gamp_attention._core.numerics import gaussian_points, psd_root
+from gamp_attention._core.numerics import psd_root
+from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.bayes.averages import FINE, IntegralRule, class_probabilities
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels

@@ -15,6 +15,7 @@ from numba.core.types import float64, int64
 from scipy.special import ndtri
 
 from gamp_attention._core.compiled import inline_kernel, sample_kernel
+from gamp_attention._core.quadrature import sobol_points
 from gamp_attention.denoisers.newton import (
     MAX_SHIFT,
     OUTCOME,
@@ -42,9 +43,7 @@ def search_points(n_fields: int) -> np.ndarray:
 
     The first points of the array are well spread for any number of them.
     """
-    from scipy.stats import qmc  # imported here because it takes long to load
-
-    cube = qmc.Sobol(n_fields + 1, rng=np.random.default_rng(7)).random(N_POINTS // 2)
+    cube = sobol_points(N_POINTS // 2, n_fields + 1, np.random.default_rng(7))
     gauss = ndtri(np.clip(cube[:, 1:], 1e-9, 1 - 1e-9))
     ball = np.sqrt(cube[:, :1]) * gauss / np.linalg.norm(gauss, axis=1, keepdims=True)
     return np.ascontiguousarray(np.stack([ball, -ball], axis=1).reshape(N_POINTS, n_fields))

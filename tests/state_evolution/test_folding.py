@@ -51,8 +51,8 @@ def test_points_in_one_part_average_as_points_in_all_parts(case):
     """Within five standard errors, which are smaller; the test error too."""
     model, at = CASES[case]
     whole = moved_off(at)
-    assert Channel(model, at).folds
-    assert not Channel(model, whole).folds
+    assert Channel(model, at).foldable
+    assert not Channel(model, whole).foldable
     folded, plain = SobolRule(2048, 8, seed=(1,)), SobolRule(8192, 8, seed=(2,))
     few = folded.moments(Channel(model, at), squares=True)
     many = plain.moments(Channel(model, whole), squares=True)
@@ -102,12 +102,12 @@ def test_few_searches_for_lower_minima_correct_all_points(case):
     every, some = (np.array([each.moreau for each in replace(rule, searched=n).moments(channel)]) for n in (1, 8))
     if case == "columns":
         np.testing.assert_allclose(some, every, rtol=1e-12)
-        assert rule.moments(channel)[0].doubled < 1e-3
+        assert rule.moments(channel)[0].multimodal_fraction < 1e-3
     else:
         away, error = every.mean() - some.mean(), (some - every).std(ddof=1) / np.sqrt(8)
         assert 0 < error < 1e-2 * every.mean()
         assert abs(away) < 4 * error
-        assert rule.moments(channel)[0].doubled > 2e-3
+        assert rule.moments(channel)[0].multimodal_fraction > 2e-3
 
 
 def test_maps_search_little_only_where_second_minima_are_rare():
@@ -215,10 +215,10 @@ def test_stability_sees_columns_and_tokens_apart():
 
 def test_aimed_rules():
     rule = SobolRule(4096, 8, max_work=1e6)
-    assert rule.aimed(0.9) is rule
-    assert rule.aimed(1.01).n_points == 8192
-    assert rule.aimed(2.0).n_points == 4096 * 4
-    assert rule.aimed(1e3).n_points == 4096 * 16
-    assert replace(rule, max_work=4e4).aimed(1e3).n_points == 32768  # the bound is of one replica
-    assert replace(rule, max_work=np.inf).aimed(1e9).n_points == 4096 * 16
-    assert SplitRule(1).aimed(1e9) == SplitRule(2)
+    assert rule.refined_for(0.9) is rule
+    assert rule.refined_for(1.01).n_points == 8192
+    assert rule.refined_for(2.0).n_points == 4096 * 4
+    assert rule.refined_for(1e3).n_points == 4096 * 16
+    assert replace(rule, max_work=4e4).refined_for(1e3).n_points == 32768  # the bound is of one replica
+    assert replace(rule, max_work=np.inf).refined_for(1e9).n_points == 4096 * 16
+    assert SplitRule(1).refined_for(1e9) == SplitRule(2)

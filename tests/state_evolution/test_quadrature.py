@@ -7,13 +7,13 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention._core.numerics import half_width
+from gamp_attention._core.quadrature import legendre_rule
 from gamp_attention.denoisers.newton import make_metric
 from gamp_attention.losses.attention import asymptotic_terms
 from gamp_attention.state_evolution.equations.channel import Channel
 from gamp_attention.state_evolution.fixed_points.observables import by_series, predicted_test_error
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.fixed_points.stability import replicon
-from gamp_attention.state_evolution.rules.line_track import legendre_nodes
 from gamp_attention.state_evolution.rules.lines import line_averages
 from gamp_attention.state_evolution.rules.sobol import SobolRule
 from gamp_attention.state_evolution.rules.split import Panels, SplitRule
@@ -37,7 +37,7 @@ def test_line_averages_are_those_of_a_dense_grid(model):
     centres, u = rng.normal(size=(24, 2, 1)) * 0.2, np.array([[0.15], [-0.15]])
     V = np.full((2, 1, 1), 14.0)
     found = line_averages(
-        model.loss, terms.params, centres, u, make_metric(V), np.linspace(-7, 7, 5), legendre_nodes(12),
+        model.loss, terms.params, centres, u, make_metric(V), np.linspace(-7, 7, 5), legendre_rule(12),
         np.full(24, 1e-9), np.full(24, 1e-6),
     )  # fmt: skip
     assert np.array_equal(np.isfinite(found.jump), found.work[:, 2] > 0)
@@ -115,10 +115,10 @@ def test_where_jumps_begin_squares_of_the_derivative_converge(model):
 
 def test_panels_are_cut_where_a_jump_begins():
     """Panels on both sides of 1/3 integrate |f − 1/3|^(−1/2) to rounding, and halves of them still do."""
-    nodes, whole = legendre_nodes(10), Panels.between(np.array([0.0, 1.0]), 1)
-    parts = whole.parts(np.array([1 / 3]))
-    for panels in (parts, parts.parts(np.full(2, np.nan))):
-        f, weight = panels.at(nodes)
+    nodes, whole = legendre_rule(10), Panels.between(np.array([0.0, 1.0]), 1)
+    parts = whole.divide(np.array([1 / 3]))
+    for panels in (parts, parts.divide(np.full(2, np.nan))):
+        f, weight = panels.nodes_and_weights(nodes)
         exact = 2 * (np.sqrt(1 / 3) + np.sqrt(2 / 3))
         assert np.sum(weight * np.abs(f - 1 / 3) ** -0.5) == pytest.approx(
             exact, rel=1e-12 if panels is parts else 1e-3

@@ -1,7 +1,5 @@
 """Responses that too few sampled paths carry: near-jumps of long descents, counted by Stein's lemma."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -11,6 +9,7 @@ from gamp_attention.state_evolution.dynamics import descent_paths
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, PathResponses
 
 SHORT = {"method": "gd", "lr": 3.0, "n_iter": 30, "n_paths": 512}
+FEW = descent_paths.MIN_CARRIERS
 LONG = {"method": "momentum", "lr": 6.0, "momentum": 0.8, "n_iter": 60, "n_paths": 512}  # a training time of 1800
 SETTLED = 40  # the step from which on q of the long one stays
 
@@ -19,8 +18,9 @@ SETTLED = 40  # the step from which on q of the long one stays
 def corrected_below(monkeypatch):
     """A prediction on the positional branch whose responses are corrected where fewer than so many paths carry them."""
 
-    def found(few, share=descent_paths.RARE.share, **options):
-        monkeypatch.setattr(descent_paths, "RARE", replace(descent_paths.RARE, few=few, share=share))
+    def found(few, fraction=descent_paths.MIN_CARRIER_FRACTION, **options):
+        monkeypatch.setattr(descent_paths, "MIN_CARRIERS", few)
+        monkeypatch.setattr(descent_paths, "MIN_CARRIER_FRACTION", fraction)
         return ga.trajectory(ga.paper_model(), 1.5, "positional", **options)
 
     return found
@@ -75,8 +75,8 @@ def test_carriers_are_counted():
 def test_short_descents_need_no_correction(corrected_below):
     """Their responses are those of samples, to the last bit; the corrected ones agree within errors."""
     sampled, usual, corrected = (
-        corrected_below(few, share, **SHORT)
-        for few, share in ((0, 1), (descent_paths.RARE.few, descent_paths.RARE.share), (np.inf, np.inf))
+        corrected_below(few, fraction, **SHORT)
+        for few, fraction in ((0, 1), (FEW, descent_paths.MIN_CARRIER_FRACTION), (np.inf, np.inf))
     )
     assert np.array_equal(usual.q, sampled.q)
     assert np.array_equal(usual.train_loss, sampled.train_loss)
@@ -89,13 +89,13 @@ def test_short_descents_need_no_correction(corrected_below):
 
 def test_minibatches_are_not_taken_for_rare_paths(corrected_below):
     how = {"method": "sgd", "lr": 2.0, "batch": 0.2, "n_iter": 30, "n_paths": 512, "n_replicas": 2}
-    assert np.array_equal(corrected_below(0, **how).q, corrected_below(descent_paths.RARE.few, **how).q)
+    assert np.array_equal(corrected_below(0, **how).q, corrected_below(FEW, **how).q)
     assert not np.array_equal(corrected_below(0, **how).q, corrected_below(np.inf, np.inf, **how).q)
 
 
 def test_long_descents_end_where_those_at_finite_d_do(corrected_below):
     """Without the correction single paths carry the responses, and replicas are thrown off one after the other."""
-    usual, sampled = (corrected_below(few, **LONG) for few in (descent_paths.RARE.few, 0))
+    usual, sampled = (corrected_below(few, **LONG) for few in (FEW, 0))
     assert usual.error.q[SETTLED:].max() < 0.6 * sampled.error.q[SETTLED:].max()
     how = {name: LONG[name] for name in ("method", "lr", "momentum")}
     ends = []

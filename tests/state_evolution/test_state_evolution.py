@@ -5,7 +5,7 @@ import pytest
 from scipy.integrate import dblquad
 
 import gamp_attention as ga
-from gamp_attention._core.numerics import gaussian_points
+from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.data.risk import hessian_product, risk_at
 from gamp_attention.state_evolution.equations.channel import Channel
 from gamp_attention.state_evolution.fixed_points.newton import vanishing_weights, zero_weights

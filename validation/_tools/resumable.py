@@ -67,7 +67,7 @@ FORMER_MODULES = {  # former names of modules, under which their trials were sto
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A call of a module-level function with to_json arguments, as a job for `sweeps.scheduler`."""
+    """A call of a module-level function with plain arguments, as a job for `sweeps.scheduler`."""
 
     function: Callable[..., dict[str, Any]]
     arguments: dict[str, Any]

@@ -3,7 +3,7 @@
 Method: replica symmetry is broken on the positional branch, so training does not end at its fixed point. Heavy-ball
 descent, whose 150 steps are a training time of 4500, has almost stopped by then at all d (gradients of at most 4e-3),
 and L-BFGS continues to zero gradient. `trajectory` predicts the same time with the correction for rare jumps
-(`RareSettings`), and with sampled responses only, which miss them at late times. The predicted end is the mean over the
+(`MIN_CARRIERS`), and with sampled responses only, which miss them at late times. The predicted end is the mean over the
 last third of the steps; its error is the spread over replicas plus the drift since the middle third. Instances are
 relative to the fixed point for their own teacher. Plain descent and descent with more momentum are run on some
 instances; the fraction that ends in another minimum is reported.
@@ -16,7 +16,6 @@ Running time with --quick: about 40 s on one core, after compilation.
 """
 
 from contextlib import nullcontext
-from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
@@ -37,7 +36,6 @@ OTHERS = ({"method": "gd", "lr": 6.0}, {"method": "momentum", "lr": 6.0, "moment
 STEPS, PER_STEP = 150, 30.0
 SEEDS = {1000: 12, 2000: 10, 4000: 4, 8000: 1}
 QUICK = {300: 4}
-SAMPLED = replace(descent_paths.RARE, few=0.0)  # switches the correction for few paths off
 WAYS = ("as sampled", "with jumps counted")
 REPLICAS = {"n_paths": 4096, "seeds": 4}  # each seed has two replicas
 QUICK_REPLICAS = {"n_paths": 1280, "seeds": 2}
@@ -47,7 +45,7 @@ SAME, MAX_ERRORS, DEEPER, MANY_SEEDS = 1e-5, 4.0, 0.75, 4  # ‖ΔQ‖/√d, sta
 
 def predict_path(way, n_paths, seed):
     """Return the means over two replicas of the prediction at every step."""
-    with patch.object(descent_paths, "RARE", SAMPLED) if way == WAYS[0] else nullcontext():
+    with patch.object(descent_paths, "MIN_CARRIERS", 0.0) if way == WAYS[0] else nullcontext():
         path = ga.trajectory(
             ga.paper_model(), ALPHA, START, n_iter=STEPS, n_paths=n_paths, n_replicas=2, seed=seed, **HOW
         )

@@ -78,7 +78,7 @@ def compute_reference(number: int) -> dict[str, Any]:
         raise RuntimeError(f"no fixed point in {DRAWS} draws: {ended}")
     row = {"attempt": attempt, "ended": ended, "branch": branch, "rtol": rtol, "alpha": alpha, **numbers}
     F, x, points = OverlapMap(model, alpha, SplitRule(FIRST, WORK)), result.overlaps, []
-    root = newton(F, x, F.rule.rough)
+    root = newton(F, x, F.rule.initial_tolerance)
     slopes, packing, J = response_slopes(root), root.packing, root.jacobian
     for level in range(FIRST, LAST + 1):
         G = F.on(SplitRule(level, WORK))

@@ -21,8 +21,8 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.state_evolution.dynamics.message_paths import MessagePaths
 from gamp_attention.state_evolution.dynamics.start_law import start_law
-from gamp_attention.state_evolution.dynamics.weight_paths import weights_of
-from gamp_attention.state_evolution.equations.channel import conjugates, scattered
+from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
+from gamp_attention.state_evolution.equations.channel import conjugates, sum_over_components
 from validation._tools import catalogue
 from validation._tools import landscape as land
 from validation._tools.report import Verdict, folder, options, pool
@@ -46,12 +46,12 @@ def measure_rest(omega, alpha, damping):
 
 def _run_replica(model, alpha, damping, seed):
     rng = np.random.default_rng(seed)
-    weights = weights_of(model, start_law(model, "positional"), ITERATIONS, REST_PATHS, rng)
+    weights = build_weights(model, start_law(model, "positional"), ITERATIONS, REST_PATHS, rng)
     paths = [MessagePaths(component, REST_PATHS, ITERATIONS, rng) for component in model.components]
     before, last_values, squares = weights.covariances(), [], []
     for t in range(ITERATIONS):
         now = weights.overlaps()
-        moments = scattered(model.components, [path.advance(now, before) for path in paths])
+        moments = sum_over_components(model.components, [path.advance(now, before) for path in paths])
         q_hats = [sum(path.share * block for path, block in zip(paths, blocks, strict=True))
                   for blocks in zip(*(path.q_hats(alpha) for path in paths), strict=True)]  # fmt: skip
         weights.step(conjugates(model, alpha, now, moments), q_hats, damping)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from scipy.special import log_ndtr, log_softmax
 
-from gamp_attention._core.numerics import gaussian_points, psd_root, spaced_grid
+from gamp_attention._core.numerics import psd_root
+from gamp_attention._core.quadrature import gauss_hermite, gaussian_points, spaced_grid, tensor_grid
 from gamp_attention.models.channels.channel import Channel, Posterior, log_normal, softmax_sum
 from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels, Teacher
 
@@ -52,10 +53,8 @@ def points_for(steepness: float, dim: int) -> tuple[np.ndarray, np.ndarray]:
     """
     for steepest, nodes in HERMITE:
         if steepness <= steepest and nodes**dim <= GRIDS.most:
-            x, weight = np.polynomial.hermite_e.hermegauss(nodes)
-            axes = np.meshgrid(*[np.arange(nodes)] * dim, indexing="ij")
-            index = np.stack([axis.ravel() for axis in axes], axis=1)
-            return x[index], np.log(weight / weight.sum())[index].sum(axis=1)
+            x, weight = gauss_hermite(nodes)
+            return tensor_grid(x, dim), tensor_grid(np.log(weight), dim).sum(axis=1)
     h = spacing_for(steepness)
     per_axis = 2 * GRIDS.radius / h
     if np.isfinite(per_axis) and dim * np.log(per_axis) < np.log(GRIDS.most):

@@ -1,6 +1,12 @@
-"""Fields of gradient descent with memory of earlier forces: z^t = m^t + ω̃^t + Σ_{s<t} R(t, s) f^s, f = −∇ℓ(z).
+"""Gradient descent for d → ∞: the first-order methods, and sampled paths of the fields and forces.
 
-First-order methods that a trajectory can follow: gradient descent, with momentum, on all of the data or a share.
+The field of a sample at step t depends on the forces f = −∇ℓ(z) of all earlier steps,
+
+    z^t = m^t + ω̃^t + Σ_{s<t} R(t, s) f^s,
+
+with Gaussian ω̃ and the response R of the weights to earlier forces: dynamical mean-field theory (Mignacco, Krzakala,
+Urbani and Zdeborová, 2020; Celentano, Cheng and Montanari, 2021). `DescentPaths` samples these paths,
+`weight_paths` has the weights, and `trajectory` the loop over steps.
 """
 
 from dataclasses import dataclass
@@ -13,29 +19,19 @@ from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, PathResponses, component_paths
-from gamp_attention.state_evolution.equations.channel import restricted
+from gamp_attention.state_evolution.equations.channel import select_sources
 
-
-@dataclass(frozen=True)
-class RareSettings:
-    """Settings for derivatives along the paths that are too rare and too large to be averaged over samples.
-
-    If samples choose between two wells, derivatives grow exponentially in time on a fraction of the paths that
-    decreases as fast. Averages over samples are wrong when this fraction is a few paths; they are then corrected by
-    Stein's lemma.
-    """
-
-    few: float = 8.0  # effective number of paths (Σ|F|)²/Σ|F|² of an average below which it is corrected
-    share: float = 0.25  # the same as a fraction of the paths drawn by minibatches at both times, if that is smaller
-    most: int = 12  # maximum number of corrected initial times; at later times sample averages are less noisy
-
-
-RARE = RareSettings()
+# Rare large derivatives: if samples choose between two wells, the derivatives grow exponentially in time on a fraction
+# of the paths that decreases as fast. An average over samples is wrong if this fraction is a few paths; then it is
+# corrected by Stein's lemma.
+MIN_CARRIERS = 8.0  # effective number of paths (Σ|F|)²/Σ|F|² of an average below which it is corrected
+MIN_CARRIER_FRACTION = 0.25  # the same as a fraction of the paths in minibatches at both times, if that is smaller
+MAX_CORRECTED = 12  # maximum number of corrected initial times; at later times sample averages are less noisy
 
 
 @dataclass(frozen=True, eq=False)
 class DescentForces:
-    """Effect of the fields at time t on the weights; for mixtures summed over the components, by source.
+    """Averages over the fields at time t that drive the weights; for mixtures by source, summed over the components.
 
     Attributes
     ----------
@@ -43,7 +39,8 @@ class DescentForces:
     theta : (S, r, t) θ̂^t.
     q : (t + 1, S, r, r) q̂^{s,t} = α E[f^s f^tᵀ] for every s ≤ t.
     response : (t + 1, S, r, r) Γ(t, s) = α E[∂f^t/∂ω^s].
-    loss, test_error : α E[ℓ(z^t) + constant], and the test error of the weights at time t.
+    loss : α E[ℓ(z^t) + constant].
+    test_error : test error of the weights at time t.
     """
 
     m: np.ndarray
@@ -70,13 +67,18 @@ class DescentPaths:
     def advance(
         self, alpha: float, overlaps: Overlaps, covariances: list[np.ndarray], memory: np.ndarray
     ) -> DescentForces:
-        """Return the forces at the next time t, given overlaps and q^{s,t} of all sources.
+        """Return the forces at the next time t.
 
-        The memory is R(t, s) for every s < t, of shape (t, S, r, r).
+        Parameters
+        ----------
+        alpha : sample complexity.
+        overlaps : overlaps of all sources at time t.
+        covariances : q^{s,t} (S, r, r) of all sources for every s ≤ t.
+        memory : (t, S, r, r) response R(t, s) for every s < t.
         """
         t, n, model = len(self._theta), self._n, self.model
-        now, memory = restricted(overlaps, self.sources), memory[:, self.sources]
-        fields = self._paths.draw(now, [each[self.sources] for each in covariances]) + now.m
+        now, memory = select_sources(overlaps, self.sources), memory[:, self.sources]
+        fields = self._paths.draw(now, [q[self.sources] for q in covariances]) + now.m
         z = fields + np.einsum("slab,snlb->nla", memory, self._forces[:t], optimize=True)
         value, slope, hess = sample_derivatives(model.loss, self._paths.terms.params, z)
         force, slopes = -slope, -hess
@@ -103,22 +105,25 @@ class DescentPaths:
     def _correct_rare(
         self, force: np.ndarray, theta: np.ndarray, response: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return θ̂ and Γ, corrected by Stein's lemma for times at which too few paths carry Γ, now or before."""
-        enough, most = min(RARE.few, RARE.share * self._batch**2 * self._n), min(RARE.most, len(response))
-        while self._rare < most and self._responses.carriers[self._rare] < enough:
+        """Return θ̂ and Γ, corrected by Stein's lemma for the initial times at which few paths carry Γ.
+
+        An initial time that was corrected once is corrected at all later steps.
+        """
+        enough = min(MIN_CARRIERS, MIN_CARRIER_FRACTION * self._batch**2 * self._n)
+        while self._rare < min(MAX_CORRECTED, len(response)) and self._responses.carriers[self._rare] < enough:
             self._rare += 1
         if not self._rare:
             return theta, response
-        times, r, known = len(response), self.model.rank, self.model.teacher_rank
+        times, r, t = len(response), self.model.rank, self.model.teacher_rank
         theta, response = theta.copy(), response.copy()
         for l, path in enumerate(self._paths.of_token):
             both = np.concatenate([theta[l], response[:, l].swapaxes(0, 1).reshape(r, times * r)], axis=1)
-            both = path.responses(force[:, l], both, known + r * self._rare)
-            theta[l], response[:, l] = both[:, :known], both[:, known:].reshape(r, times, r).swapaxes(0, 1)
+            both = path.responses(force[:, l], both, t + r * self._rare)
+            theta[l], response[:, l] = both[:, :t], both[:, t:].reshape(r, times, r).swapaxes(0, 1)
         return theta, response
 
 
-def gathered(model: Model, paths: list[DescentPaths], forces: list[DescentForces]) -> DescentForces:
+def sum_forces(model: Model, paths: list[DescentPaths], forces: list[DescentForces]) -> DescentForces:
     """Return the forces of all components as sums over the sources, weighted by the components' probabilities."""
     if len(forces) == 1:
         return forces[0]
@@ -126,30 +131,32 @@ def gathered(model: Model, paths: list[DescentPaths], forces: list[DescentForces
     def summed(name: str, axis: int) -> np.ndarray:
         first = getattr(forces[0], name)
         total = np.zeros((*first.shape[:axis], model.n_sources, *first.shape[axis + 1 :]))
-        for path, each in zip(paths, forces, strict=True):
-            total[(slice(None),) * axis + (path.sources,)] += path.share * getattr(each, name)
+        for path, force in zip(paths, forces, strict=True):
+            total[(slice(None),) * axis + (path.sources,)] += path.share * getattr(force, name)
         return total
 
-    shares = [path.share for path in paths]
-    loss = sum(share * each.loss for share, each in zip(shares, forces, strict=True))
-    error = sum(share * each.test_error for share, each in zip(shares, forces, strict=True))
+    loss = sum(path.share * force.loss for path, force in zip(paths, forces, strict=True))
+    error = sum(path.share * force.test_error for path, force in zip(paths, forces, strict=True))
     return DescentForces(summed("m", 0), summed("theta", 0), summed("q", 1), summed("response", 1), loss, error)
 
 
 DESCENTS = ("gd", "momentum", "nesterov", "sgd")
-MOMENTUM, BATCH = 0.9, 0.1  # defaults of the settings
+MOMENTUM = 0.9  # default momentum μ
+BATCH = 0.1  # default fraction of the data in a minibatch
 
 
 @dataclass(frozen=True)
 class DescentMethod:
-    """Steps v ← μ v + ∇R, Q ← Q − η_t v, with Nesterov's Q ← Q − η_t (∇R + μ v), as torch's SGD takes them.
+    """First-order method with the steps v ← μ v + ∇R, Q ← Q − η_t v, as in `torch.optim.SGD`.
+
+    Nesterov's method takes the steps Q ← Q − η_t (∇R + μ v) instead.
 
     Attributes
     ----------
-    steps : η_0, η_1, …, the last being repeated.
+    steps : step sizes η_0, η_1, …; the last is repeated.
     momentum : μ, in [0, 1).
-    nesterov : whether steps look ahead.
-    batch : share of the data, drawn anew at every step, that ∇R is estimated from.
+    nesterov : True for Nesterov's method.
+    batch : fraction of the data that is drawn at random at every step to estimate ∇R.
     """
 
     steps: tuple[float, ...]
@@ -158,16 +165,18 @@ class DescentMethod:
     batch: float = 1.0
 
     def lr(self, t: int) -> float:
-        """η_t."""
+        """Return the step size η_t."""
         return self.steps[min(t, len(self.steps) - 1)]
 
 
 def descent_method(method: str, lr: Any, momentum: Any = None, batch: Any = None) -> DescentMethod:
-    """Return the method of a name with checked settings; None stands for the default of a setting.
+    """Return the method of a given name, after checking its settings; None stands for the default of a setting.
 
     Raises
     ------
-    TypeError, ValueError : if a setting is out of its range, or is given though the method has no such setting.
+    TypeError : if a setting is not a real number, or `lr` is not a number or a sequence of numbers.
+    ValueError : if `lr` is empty or not positive, `momentum` is not in [0, 1), `batch` is not in (0, 1], or a setting
+        is given that the method does not have.
     """
     if check.ndim("lr", lr) == 1:
         if len(lr) == 0:

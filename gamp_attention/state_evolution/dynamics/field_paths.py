@@ -1,8 +1,9 @@
-"""Sampled paths of Gaussian processes, in particular of the fields, whose covariances are computed step by step.
+"""Sampled paths of the fields: Gaussian processes whose covariances become known step by step.
 
-Derivatives of a process with memory along its paths, with respect to every Gaussian input.
+`GaussianPath` draws each vector of a process conditionally on all vectors before, `FieldPaths` combines such processes
+for all tokens of a channel, and `PathResponses` computes derivatives along paths with memory.
 
-Along a path, J(t, s) = ∂z^t/∂ω^s and F(t, s) = ∂f^t/∂ω^s are k × k matrices,
+Along a path with memory, J(t, s) = ∂z^t/∂ω^s and F(t, s) = ∂f^t/∂ω^s are k × k matrices,
 
     J(t, s) = c δ_{ts} + Σ_{s≤u<t} R(t, u) F(u, s),   F(t, s) = S^t J(t, s),
 
@@ -11,49 +12,65 @@ requires all of F to be stored: 4 bytes per number, T² k²/2 numbers per path.
 """
 
 import numpy as np
-from scipy.special import ndtri
 
 from gamp_attention._core.compiled import field_kernel, kernel, over_blocks
-from gamp_attention._core.numerics import psd_root, sobol, symmetrise
+from gamp_attention._core.numerics import psd_root
+from gamp_attention._core.quadrature import shuffled_half, whiten_and_mirror
 from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import fields_and_terms, teacher_size
-from gamp_attention.state_evolution.rules.sobol import points_of
-
-
-def half_normals(n: int, dim: int, rng: np.random.Generator) -> np.ndarray:
-    """Return half of a Gaussian point set (n/2, dim): scrambled Sobol points in random order, new at each call."""
-    cube = sobol(n // 2, dim, rng)
-    return ndtri(rng.permutation(cube).clip(1e-12, 1 - 1e-12))
+from gamp_attention.state_evolution.rules.sobol import component_points
 
 
 class GaussianPath:
-    """Sequence of centred Gaussian vectors, each drawn conditionally on all before, as mixtures of white columns."""
+    """Sequence of n samples of centred Gaussian vectors, each drawn conditionally on all vectors before.
+
+    All components drawn so far are linear combinations of white columns, white · factorᵀ, with a block triangular
+    factor: a Cholesky factorization that grows with each vector.
+
+    Parameters
+    ----------
+    white : (n, k) white columns of the first components: orthogonal, with mean square 1.
+    factor : (k, k) coefficients of the first components.
+    """
 
     def __init__(self, white: np.ndarray, factor: np.ndarray) -> None:
-        self._white, self._factor = white, factor  # all vectors drawn so far are white · factorᵀ
+        self._white, self._factor = white, factor
 
-    def draw(self, fresh: np.ndarray, with_past: np.ndarray, own: np.ndarray) -> np.ndarray:
-        """Return n samples (n, r) of the next vector, from new white columns (n, r) orthogonal to all before.
+    def draw(self, fresh: np.ndarray, with_past: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+        """Return n samples (n, r) of the next vector.
 
-        with_past (r, k) are its covariances with all k earlier components, `own` (r, r) is its covariance matrix.
+        Parameters
+        ----------
+        fresh : (n, r) new white columns, orthogonal to all columns used before.
+        with_past : (r, k) covariances of the vector with all k earlier components.
+        covariance : (r, r) covariance matrix of the vector.
+
+        Raises
+        ------
+        FloatingPointError : if a covariance is not finite.
         """
-        if not (np.isfinite(with_past).all() and np.isfinite(own).all()):
+        if not (np.isfinite(with_past).all() and np.isfinite(covariance).all()):
             raise FloatingPointError("the covariances of the fields are not finite numbers")
-        # directions of relative size below 1e-7 count as already spanned
+        # past directions of relative size below 1e-7 are rounding errors and must not be amplified
         slope = np.linalg.lstsq(self._factor, with_past.T, rcond=1e-7)[0].T
-        row = np.concatenate([slope, psd_root(own - slope @ slope.T)], axis=1)
-        before = np.zeros((len(self._factor), len(own)))
+        row = np.concatenate([slope, psd_root(covariance - slope @ slope.T)], axis=1)
+        before = np.zeros((len(self._factor), len(covariance)))
         self._factor = np.block([[self._factor, before], [row]])
         self._white = np.concatenate([self._white, fresh], axis=1)
         return self._white @ row.T
 
     def responses(self, values: np.ndarray, sampled: np.ndarray, leading: int) -> np.ndarray:
-        """Return mean derivatives (a, k) of values (n, a) by the Gaussians, corrected for rare large derivatives.
+        """Return mean derivatives of values with respect to the Gaussians, corrected for rare large derivatives.
 
-        With (g_0, g_1, …) = F w and white w, E[values w_j] = Σ_k E[∂values/∂g_k] F_kj (Stein's lemma). The averages
-        `sampled` (a, k) of derivatives are changed so that this holds for the first `leading` columns of w.
-        Eq. :eq:`rare-responses`.
+        With (g_0, g_1, …) = F w and white w, E[values w_j] = Σ_k E[∂values/∂g_k] F_kj (Stein, 1981). The averages of
+        sampled derivatives are changed so that this holds for the first columns of w. Eq. :eq:`rare-responses`.
+
+        Parameters
+        ----------
+        values : (n, a) functions of the path.
+        sampled : (a, k) averages of their derivatives over the samples.
+        leading : number of columns of w for which the identity is imposed.
         """
         gap = values.T @ self._white[:, :leading] / len(values) - sampled @ self._factor[:, :leading]
         change = np.linalg.lstsq(self._factor[:leading, :leading].T, gap.T, rcond=1e-7)[0].T
@@ -66,7 +83,7 @@ class FieldPaths:
     def __init__(self, model: Model, n_paths: int, rng: np.random.Generator) -> None:
         self.model, self.n, self._rng = model, n_paths, rng
         L, t = model.n_tokens, model.teacher_rank
-        white = symmetrise(half_normals(n_paths, teacher_size(model), rng))
+        white = whiten_and_mirror(shuffled_half(n_paths, teacher_size(model), rng))
         self._white = white  # all columns drawn so far, orthonormal over the paths
         roots = psd_root(model.coordinates.rho)
         self.of_token = [GaussianPath(white[:, l * t : (l + 1) * t], roots[l]) for l in range(L)]
@@ -75,9 +92,16 @@ class FieldPaths:
     def draw(
         self, overlaps: Overlaps, covariances: list[np.ndarray], rng: np.random.Generator | None = None
     ) -> np.ndarray:
-        """Return ω̃^t (n, L, r) with given covariances with all earlier times, the last entry being its covariance."""
+        """Return ω̃^t (n, L, r) at the next time t.
+
+        Parameters
+        ----------
+        overlaps : overlaps at time t; θ is the covariance with the teacher's fields.
+        covariances : q^{s,t} (L, r, r) for every s ≤ t; the last is the covariance matrix of ω̃^t.
+        rng : generator to draw from instead of the paths' generator.
+        """
         L, r = self.model.n_tokens, self.model.rank
-        fresh = symmetrise(half_normals(self.n, L * r, rng or self._rng), self._white)
+        fresh = whiten_and_mirror(shuffled_half(self.n, L * r, rng or self._rng), self._white)
         self._white = np.concatenate([self._white, fresh], axis=1)
         fields = np.empty((self.n, L, r))
         for l, path in enumerate(self.of_token):
@@ -94,10 +118,10 @@ def min_paths(model: Model, n_iter: int) -> int:
 def component_paths(component: Component, n_paths: int, n_iter: int) -> int:
     """Return the number of paths of a component: its fraction of all paths, but at least `min_paths`."""
     few = min_paths(component.model, n_iter)
-    return points_of(n_paths, component.share, few) if component.share < 1 else n_paths
+    return component_points(n_paths, component.share, few) if component.share < 1 else n_paths
 
 
-LANES = 64  # number of paths that the inner loops process together; they are adjacent in memory for SIMD
+LANES = 64  # number of paths that the inner loops process together, adjacent in memory for vector instructions
 
 
 def bytes_per_path(n_times: int, k: int) -> int:

@@ -1,4 +1,4 @@
-"""Trajectories of damped GAMP for d → ∞: the distribution of every iterate, not only of the fixed points.
+"""Trajectories of damped GAMP for d → ∞: the distribution of every iterate, not only of fixed points.
 
 The weights depend on the start, the positions, the teacher and the Gaussian noises ζ_s of the iterations,
 
@@ -22,8 +22,15 @@ from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, component_paths
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw
-from gamp_attention.state_evolution.dynamics.weight_paths import Weights, weights_of
-from gamp_attention.state_evolution.equations.channel import Hats, Moments, average, conjugates, restricted, scattered
+from gamp_attention.state_evolution.dynamics.weight_paths import Weights, build_weights
+from gamp_attention.state_evolution.equations.channel import (
+    Hats,
+    Moments,
+    average,
+    conjugates,
+    select_sources,
+    sum_over_components,
+)
 
 
 @dataclass(frozen=True)
@@ -40,28 +47,37 @@ def follow(
 ) -> tuple[list[Overlaps], list[Hats]]:  # fmt: skip
     """Return overlaps at every iteration, and conjugates at all but the last, from one set of sampled paths.
 
-    If a list `losses` is given, the losses at every iteration are appended to it.
+    Parameters
+    ----------
+    model : the model.
+    alpha : sample complexity.
+    start : second moments of the initial weights.
+    damping : step β, or a sequence of steps, see `Damping`.
+    n_iter : number of iterations.
+    n_paths : number of sampled paths, even.
+    rng : generator of the paths.
+    losses : list to which the losses at every iteration are appended; None if they are not needed.
     """
     step = Damping(damping)
-    weights = weights_of(model, start, n_iter, n_paths, rng)
+    weights = build_weights(model, start, n_iter, n_paths, rng)
     paths = [MessagePaths(component, n_paths, n_iter, rng) for component in model.components]
     states, all_hats = [weights.overlaps()], []
     for t in range(n_iter):
         now, q = states[-1], weights.covariances()
-        moments = scattered(model.components, [path.advance(now, q) for path in paths])
-        here = conjugates(model, alpha, now, moments)
+        moments = sum_over_components(model.components, [path.advance(now, q) for path in paths])
+        hats = conjugates(model, alpha, now, moments)
         q_hats = [np.zeros_like(now.q) for _ in range(t + 1)]
         for path in paths:
             for q_hat, block in zip(q_hats, path.q_hats(alpha), strict=True):
                 q_hat[path.sources] += path.share * block
         if losses is not None:
             losses.append(_losses(alpha, weights, paths))
-        weights.step(here, q_hats, step(t))
+        weights.step(hats, q_hats, step(t))
         if losses is not None:
             for path in paths:
-                path.remember(weights.W, step(t))
+                path.update_memory(weights.W, step(t))
         states.append(weights.overlaps())
-        all_hats.append(here)
+        all_hats.append(hats)
     if losses is not None:
         for path in paths:
             path.draw(states[-1], weights.covariances(), deepcopy(rng))  # a copy, so that rng is not advanced
@@ -84,8 +100,8 @@ class MessagePaths:
         self, overlaps: Overlaps, covariances: list[np.ndarray], rng: np.random.Generator | None = None
     ) -> Overlaps:
         """Draw ω̃ at the next time, given q^{s,t} of all sources for every s ≤ t; return the overlaps of the tokens."""
-        now = restricted(overlaps, self.sources)
-        self._noise = self._paths.draw(now, [each[self.sources] for each in covariances], rng)
+        now = select_sources(overlaps, self.sources)
+        self._noise = self._paths.draw(now, [q[self.sources] for q in covariances], rng)
         self._fields = self._noise + now.m
         return now
 
@@ -99,9 +115,9 @@ class MessagePaths:
 
     def q_hats(self, alpha: float) -> list[np.ndarray]:
         """Return α E[g^s g^tᵀ] (L, r, r) for the latest t and every s ≤ t."""
-        return [alpha * np.einsum("nla,nlb->lab", each, self._g[-1]) / self._n for each in self._g]
+        return [alpha * np.einsum("nla,nlb->lab", g, self._g[-1]) / self._n for g in self._g]
 
-    def remember(self, W: np.ndarray, damping: float) -> None:
+    def update_memory(self, W: np.ndarray, damping: float) -> None:
         """Update the damped memory D, the difference between the fields of the training data and ω."""
         self._D = (1 - damping) * self._D + damping * np.einsum("lab,nlb->nla", W[self.sources], self._g[-1])
 
@@ -114,6 +130,7 @@ class MessagePaths:
 
 
 def _losses(alpha: float, weights: Weights, paths: list[MessagePaths]) -> MeanLosses:
-    means = [(path.share, path.losses()) for path in paths]
-    train, test = sum(share * each.train for share, each in means), sum(share * each.test for share, each in means)
+    """Return the losses of all components together, with the penalty."""
+    losses = [(path.share, path.losses()) for path in paths]
+    train, test = sum(share * mean.train for share, mean in losses), sum(share * mean.test for share, mean in losses)
     return MeanLosses(alpha * train + weights.penalty(), test)

@@ -1,4 +1,8 @@
-"""Initial conditions of state evolution: joint second moments of initial weights, positions and teacher."""
+"""Initial conditions of state evolution: joint second moments of initial weights, positions and teacher.
+
+A start is a name or overlaps. Overlaps determine the second moments if all coordinates have one class, provided that
+some weights have them (`_possible`).
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,19 +30,24 @@ class StartLaw:
         return overlaps_of_moments(model, self.moments[:, :r, :r], self.moments[:, :r, r:], self.V)
 
 
-EXCESS = 0.2  # relative, by which overlaps of weights at finite d may exceed the bounds for d → ∞
-CHANCE = 0.03  # overlap that weights at finite d have by chance, in units of the largest that they can have
+EXCESS = 0.2  # relative excess of overlaps of weights at finite d over the bounds for d → ∞ that is accepted
+CHANCE = 0.03  # overlap that weights at finite d have by chance, in units of the largest possible overlap
 
 
 def start_law(model: Model, init: Any, needs_V: bool = True) -> StartLaw:
-    """Return the law of initial weights, given a name of `gamp_attention.models.model` or their overlaps.
+    """Return the second moments of the initial weights.
 
-    Overlaps determine the law only if all coordinates have one class. V that is NaN, as after gradient descent, is
-    replaced by the V that message passing starts from; V is not used if not `needs_V`.
+    Parameters
+    ----------
+    model : the model.
+    init : name of a start (`STARTS`), or overlaps; the latter only if all coordinates have one class. If V is NaN, as
+        in results of gradient descent, it is replaced by the V that message passing starts from.
+    needs_V : False if V is not used.
 
     Raises
     ------
-    ValueError : if no weights have the overlaps, or V is not positive definite but needed.
+    TypeError : if `init` is neither a name nor Overlaps.
+    ValueError : if no weights have the overlaps, or V is needed and not positive definite.
     """
     law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
     moments = np.zeros((len(law.weight), r + S + t, r + S + t))
@@ -65,6 +74,7 @@ def checked_overlaps(model: Model, init: Any) -> Overlaps:
 
 
 def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool) -> StartLaw:
+    """Return the second moments of weights with given overlaps; `moments` has the moments of (τ, π) and is filled."""
     r, S, K, law = model.rank, model.n_sources, len(moments), model.coordinates
     V = initial_variances(law.trace, model.penalty.strength, r)
     if isinstance(init, Overlaps) and (not needs_V or _is_unknown(init.V)):
@@ -78,15 +88,15 @@ def _from_overlaps(model: Model, init: Any, moments: np.ndarray, needs_V: bool) 
     used = np.argmax(gamma)
     second, first = given.q[used] / gamma[used], given.theta[used] / gamma[used]
     for name, value in (("q", second), ("theta", first)):
-        found, wanted = getattr(given, name), gamma[:, None, None] * value
-        if np.abs(found - wanted).max() > EXCESS * np.abs(wanted).max():
+        actual, proportional = getattr(given, name), gamma[:, None, None] * value
+        if np.abs(actual - proportional).max() > EXCESS * np.abs(proportional).max():
             needs = "values in proportion to the eigenvalues γ_l of the tokens, as the same weights act on all tokens"
-            raise check.fail(f"init.{name}", found, needs)
-    known = np.concatenate([given.m.T, first], axis=1)  # E[x (τ, π)ᵀ]
-    known = _possible(given, second, known, moments[0, r:, r:], S)
+            raise check.fail(f"init.{name}", actual, needs)
+    products = np.concatenate([given.m.T, first], axis=1)  # E[x (τ, π)ᵀ]
+    products = _possible(given, second, products, moments[0, r:, r:], S)
     moments[0, :r, :r] = second
-    moments[0, :r, r:] = known
-    moments[0, r:, :r] = known.T
+    moments[0, :r, r:] = products
+    moments[0, r:, :r] = products.T
     return StartLaw(moments, given.V)
 
 
@@ -96,11 +106,23 @@ def _is_unknown(V: Any) -> bool:
     return values.dtype.kind == "f" and values.size > 0 and bool(np.isnan(values).all())
 
 
-def _possible(given: Overlaps, second: np.ndarray, known: np.ndarray, law: np.ndarray, S: int) -> np.ndarray:
-    """Return E[x (τ, π)ᵀ] that some weights have together with E[x xᵀ] = `second`; raise ValueError if there are none.
+def _possible(given: Overlaps, second: np.ndarray, products: np.ndarray, law: np.ndarray, S: int) -> np.ndarray:
+    """Return E[x (τ, π)ᵀ] that some weights have together with E[x xᵀ].
 
-    `law` is E[(τ, π)(τ, π)ᵀ]. What is explained of x by (τ, π) is at most all of x. Overlaps of weights at finite d may
-    exceed that by EXCESS, as their teacher has a ρ of its own; m and θ are then reduced to the bound.
+    The part of x that (τ, π) explains by linear regression cannot exceed x. Overlaps of weights at finite d may exceed
+    this bound by EXCESS, because the ρ of their teacher fluctuates; m and θ are then reduced to the bound.
+
+    Parameters
+    ----------
+    given : overlaps of the start, for error messages.
+    second : (r, r) E[x xᵀ].
+    products : (r, S + t) E[x (τ, π)ᵀ] according to the overlaps.
+    law : (S + t, S + t) E[(τ, π)(τ, π)ᵀ].
+    S : number of sources.
+
+    Raises
+    ------
+    ValueError : if there are no such weights.
     """
     spectrum = np.linalg.eigvalsh(0.5 * (second + second.T))
     if not np.allclose(second, second.T, rtol=0, atol=1e-8 * np.abs(second).max()) or spectrum.min() < -1e-8 * abs(
@@ -108,33 +130,35 @@ def _possible(given: Overlaps, second: np.ndarray, known: np.ndarray, law: np.nd
     ):
         raise check.fail("init.q", given.q, "symmetric matrices without negative eigenvalues")
     size = np.sqrt(max(spectrum.max(), 0.0)) * np.sqrt(np.abs(np.diag(law)))
-    left = np.abs(known - known @ np.linalg.pinv(law, hermitian=True) @ law).max(axis=0)
+    # products must be in the range of `law`: for example m_l = m_k if the positions of both tokens are equal
+    outside = np.abs(products - products @ np.linalg.pinv(law, hermitian=True) @ law).max(axis=0)
     for name, columns in (("m", slice(None, S)), ("theta", slice(S, None))):
-        allowed = np.maximum(EXCESS * np.abs(known[:, columns]).max(initial=0.0), CHANCE * size[columns])
-        if (left[columns] > allowed + 1e-300).any():
+        allowed = np.maximum(EXCESS * np.abs(products[:, columns]).max(initial=0.0), CHANCE * size[columns])
+        if (outside[columns] > allowed + 1e-300).any():
             of = {"m": "the positions: m_l = E[x] τ_l", "theta": "the teacher"}[name]
             raise check.fail(f"init.{name}", getattr(given, name), f"overlaps that some weights have with {of}")
     root = np.linalg.pinv(psd_root(second), rcond=1e-6, hermitian=True)
 
-    def explained(columns: slice) -> float:
-        part = known[:, columns]
-        both = part @ np.linalg.pinv(law[columns, columns], hermitian=True) @ part.T
+    def explained_fraction(columns: slice) -> float:
+        """Return the largest fraction of x, over directions, that some of the columns explain; inf outside of x."""
+        part = products[:, columns]
+        covariance = part @ np.linalg.pinv(law[columns, columns], hermitian=True) @ part.T
         beyond = np.abs(part - second @ np.linalg.pinv(second, rcond=1e-6, hermitian=True) @ part).max(initial=0.0)
         if beyond > EXCESS * size[columns].max(initial=0.0):
             return np.inf
-        return float(np.linalg.eigvalsh(root @ both @ root)[-1])
+        return float(np.linalg.eigvalsh(root @ covariance @ root)[-1])
 
     bounds = (
         ("theta", slice(S, None), "θ_l ρ_l⁻¹ θ_lᵀ of at most q_l"),
-        ("m", slice(None, S), "m_l of at most what q_l allows, γ_l E[x] E[x]ᵀ ≤ q_l"),
-        ("q", slice(None), "at least what m and θ together take of it"),
+        ("m", slice(None, S), "m_l within the bound given by q_l, γ_l E[x] E[x]ᵀ ≤ q_l"),
+        ("q", slice(None), "at least the part of it that m and θ together explain"),
     )
     for name, columns, needs in bounds:
-        share = explained(columns)
-        if share > 1 + EXCESS:
+        fraction = explained_fraction(columns)
+        if fraction > 1 + EXCESS:
             more = "; for weights at finite d, give `data.instance_model()` as the model" if name == "theta" else ""
             raise check.fail(f"init.{name}", getattr(given, name), needs + more)
-    return known / np.sqrt(max(share, 1.0))
+    return products / np.sqrt(max(fraction, 1.0))  # of the last bound, by m and θ together
 
 
 def _position_coefficients(model: Model) -> np.ndarray:

@@ -1,12 +1,10 @@
-"""State evolution at all times: the law of every iterate of message passing or of gradient descent.
+"""State evolution at all times: overlaps and losses of every iterate of message passing or of gradient descent.
 
-Trajectories of gradient descent for d → ∞ at all times.
-
-The equations are exact without assumptions on the landscape, because no proximal map jumps (Celentano, Cheng and
-Montanari, arXiv:2112.07572). The fields depend on the forces of earlier steps and the weights on the weights of earlier
-steps, through responses that are averages of derivatives along the sampled paths (`descent_paths`, `path_responses`,
-`weight_paths`). In message passing the Onsager terms cancel these memory terms, so its paths need no derivatives; its
-loop, `message_paths`, is T times cheaper.
+For gradient descent the equations hold without assumptions on the landscape, because no proximal map jumps (Celentano,
+Cheng and Montanari, 2021). The fields depend on the forces of earlier steps, and the weights on the weights of earlier
+steps, through responses: averages of derivatives along the sampled paths (`descent_paths`, `field_paths`,
+`weight_paths`). In message passing the Onsager terms cancel these memory terms, so its paths need no derivatives, and
+its loop (`message_paths`) is T times cheaper.
 """
 
 from collections.abc import Iterator
@@ -28,13 +26,13 @@ from gamp_attention.state_evolution.dynamics.descent_paths import (
     DescentMethod,
     DescentPaths,
     descent_method,
-    gathered,
     require_unused,
+    sum_forces,
 )
 from gamp_attention.state_evolution.dynamics.field_paths import bytes_per_path, component_paths, min_paths
 from gamp_attention.state_evolution.dynamics.message_paths import MeanLosses, follow
 from gamp_attention.state_evolution.dynamics.start_law import StartLaw, start_law
-from gamp_attention.state_evolution.dynamics.weight_paths import weights_of
+from gamp_attention.state_evolution.dynamics.weight_paths import build_weights
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import jump_shift
 
@@ -44,12 +42,12 @@ def follow_descent(
     rng: np.random.Generator,
 ) -> tuple[list[Overlaps], list[MeanLosses]]:  # fmt: skip
     """Return overlaps and losses at every step, from one set of sampled paths. Eq. :eq:`descent-fields`."""
-    weights = weights_of(model, start, n_iter, n_paths, rng)
+    weights = build_weights(model, start, n_iter, n_paths, rng)
     paths = [DescentPaths(component, n_paths, n_iter, method.batch, rng) for component in model.components]
     states, losses = [], []
     for t in range(n_iter + 1):
         now, q, memory = weights.overlaps(), weights.covariances(), weights.memory()
-        forces = gathered(model, paths, [path.advance(alpha, now, q, memory) for path in paths])
+        forces = sum_forces(model, paths, [path.advance(alpha, now, q, memory) for path in paths])
         states.append(now)
         losses.append(MeanLosses(forces.loss + weights.penalty(), forces.test_error))
         if t < n_iter:
@@ -57,28 +55,29 @@ def follow_descent(
     return states, losses
 
 
-NEGLIGIBLE = 1e-2  # jump mass, relative to V̂, up to which a prediction is called consistent
+NEGLIGIBLE = 1e-2  # jump mass, relative to V̂, below which a prediction is called consistent
 
 
 @dataclass(frozen=True, eq=False)
 class Trajectory(Overlaps):
     """Overlaps and losses predicted at every iteration, entry 0 being the start: means over independent replicas.
 
+    The attributes from `V_hat` to `jump_shift` are empty (T = 0) for gradient descent, which takes no proximal steps.
+
     Attributes
     ----------
-    q, m, theta, V : with an axis of time (T + 1) in front; V is NaN for descents.
-    error : standard errors of the four, over replicas.
-    train_loss, test_error : (T + 1,) ε_t and ε_g.
-    train_loss_error, test_error_error : their standard errors.
-    V_hat : (T, L, r, r) responses V̂_t in Stein's form, which `run_gamp(onsager=...)` accepts; none for descents, and so
-        with the next two.
-    jump_mass : (T, L, r, r) V̂_Stein − V̂_derivative, at most 0 but for numerical errors.
-    jump_mass_error : its standard error.
+    q, m, theta, V : overlaps with an additional first axis of time (T + 1); V is NaN for descents.
+    error : standard errors of the overlaps, from the spread over replicas.
+    train_loss, test_error : (T + 1,) training loss ε_t and test error ε_g.
+    train_loss_error, test_error_error : (T + 1,) standard errors of both.
+    V_hat : (T, L, r, r) responses V̂_t in Stein's form, which `run_gamp(onsager=...)` accepts.
+    jump_mass : (T, L, r, r) contribution of jumps V̂_Stein − V̂_derivative, never positive except for numerical errors.
+    jump_mass_error : (T, L, r, r) standard error of `jump_mass`.
     jump_share, jump_share_error : (T,) trace of the jump mass, relative to the trace of V̂ in the larger of its two
-        forms, both summed over tokens; and its standard error.
-    jump_shift : (T,) relative change of the new V if the jumps are left out of V̂, as message passing on data does.
+        forms, both summed over tokens; and the standard error of this ratio.
+    jump_shift : (T,) relative change of the new V if the jumps are left out of V̂, as in message passing on data.
     method : "gamp", or the name of a descent.
-    validity : in words, whether runs at finite d follow the prediction.
+    validity : statement whether runs at finite d follow the prediction.
     """
 
     error: Overlaps
@@ -118,41 +117,44 @@ def trajectory(
 ) -> Trajectory:
     """Predict overlaps and losses of damped GAMP or of gradient descent at every iteration, in the limit d → ∞.
 
-    Eq. :eq:`iterates` for message passing; :eq:`descent-fields` for descents, where no landscape and no symmetry of
-    replicas is assumed. Descents are those of `minimize_risk`, on the asymptotic risk.
+    Message passing follows the state evolution of Bayati and Montanari (2011) and Javanmard and Montanari (2013),
+    eq. :eq:`iterates`. Gradient descent follows dynamical mean-field theory (Celentano, Cheng and Montanari, 2021),
+    eq. :eq:`descent-fields`, which assumes nothing about the landscape. Its steps are the steps of `minimize_risk` on
+    the asymptotic risk.
 
     Parameters
     ----------
     model : the problem.
-    alpha : sample complexity, > 0.
-    init : "semantic", "positional", "random", or the Overlaps of the start. Descents do not use their V, and it may be
-        NaN, as in what descents return; message passing then starts from the V that `run_gamp` starts from.
-    method : "gamp"; "gd", "momentum" (heavy ball), "nesterov"; or "sgd", with minibatches drawn anew at every step.
-    damping : for "gamp" only: the step β in (0, 1], or a sequence with a step for each iteration, its last entry being
+    alpha : sample complexity n/d, positive.
+    init : "semantic", "positional", "random", or the Overlaps of the start. Descents do not use V of the overlaps. If V
+        is NaN, as in results of descents, message passing starts from the same V as `run_gamp`.
+    method : "gamp"; "gd", "momentum" (heavy ball), "nesterov"; or "sgd", with random minibatches at every step.
+    damping : for "gamp" only: the step β in (0, 1], or a sequence with a step for each iteration, whose last entry is
         repeated; "adaptive" stands for the first step of adaptive damping, 0.3. By default 0.5.
-    lr : for descents only: the step size in Q ← Q − lr ∇R(Q), or a sequence of step sizes; with another penalty than
-        the ridge Q ← prox(Q − lr ∇f(Q)), which has no momentum. By default 0.15.
+    lr : for descents only: the step size in Q ← Q − lr ∇R(Q), or a sequence of step sizes. For penalties other than the
+        ridge the steps are proximal, Q ← prox(Q − lr ∇f(Q)), without momentum. By default 0.15.
     momentum : for "momentum" and "nesterov" only: μ in [0, 1). By default 0.9.
     batch : for "sgd" only: fraction of the data in (0, 1] that is drawn at every step. By default 0.1.
-    n_iter : iterations to follow.
-    n_paths : sampled paths of each replica, even; in mixtures each pattern of classes has its share of them, if that is
-        enough.
-    n_replicas : independent replicas, at least 2; their spread gives the standard errors.
-    max_memory : bytes that the paths of descents may take: 2 (T + 1)(T + 2)(L r)² a path.
+    n_iter : number of iterations T.
+    n_paths : number of sampled paths of each replica, even. In mixtures each component has its fraction of them, or a
+        minimum number if that is larger.
+    n_replicas : number of independent replicas, at least 2; their spread gives the standard errors.
+    max_memory : maximum memory of the paths of descents, in bytes; a path needs 2 (T + 1)(T + 2)(L r)².
     seed : an integer or a numpy Generator.
 
     Returns
     -------
     Trajectory
-        Its `validity` says whether the proximal map jumps along the way, where message passing on data takes another
-        response than the prediction.
+        Its `validity` states whether the proximal map jumps during the iterations. If it does, message passing on data
+        uses another response than the prediction.
 
     Raises
     ------
-    ValueError : if no weights have the overlaps of `init`: q of less than θ or m take of it, or m that no weights have
-        with the positions. What overlaps of weights at finite d exceed these bounds by, up to 20 %, is taken off.
-    TypeError, ValueError : if another argument is out of its range, or if a setting is given that the method does not
-        use.
+    TypeError : if an argument has a wrong type.
+    ValueError : if an argument is out of its range, a setting is given that the method does not use, the paths need
+        more than `max_memory`, or fields overflow. Also if no weights have the overlaps of `init`: if θ or m exceed
+        their bounds given q, or m cannot be the overlaps with these positions. Overlaps of weights at finite d that
+        exceed the bounds by up to 20 % are reduced to the bound.
 
     Examples
     --------
@@ -205,7 +207,7 @@ def trajectory(
 
 @contextmanager
 def _finite(model: Model) -> Iterator[None]:
-    """Name what is wrong where fields overflow."""
+    """Raise ValueError if fields overflow."""
     try:
         yield
     except (FloatingPointError, np.linalg.LinAlgError):
@@ -216,9 +218,9 @@ def _messages(
     model: Model, alpha: float, start: StartLaw, damping: Any, n_iter: int, n_paths: int, n_replicas: int,
     rng: np.random.Generator,
 ) -> Trajectory:  # fmt: skip
-    """Predict damped GAMP."""
+    """Return the trajectory of damped GAMP."""
     losses: list[list[MeanLosses]] = [[] for _ in range(n_replicas)]
-    runs = [follow(model, alpha, start, damping, n_iter, n_paths, rng, each) for each in losses]
+    runs = [follow(model, alpha, start, damping, n_iter, n_paths, rng, of_replica) for of_replica in losses]
     jumps = np.array([[hats.jump_mass for hats in all_hats] for _, all_hats in runs])
     shares = np.array([[_jump_share(hats) for hats in all_hats] for _, all_hats in runs])
     share, share_error = shares.mean(axis=0), shares.std(axis=0, ddof=1) / np.sqrt(n_replicas)
@@ -242,9 +244,13 @@ def _jump_share(hats: Hats) -> float:
 
 
 def _validity(share: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
-    """Say whether runs of message passing follow a prediction with given jumps of the proximal map, known up to noise.
+    """Return a statement whether message passing on data follows the prediction.
 
-    The jump mass is never positive, except for noise.
+    Parameters
+    ----------
+    share : (T,) relative jump mass, never positive except for noise.
+    unsure : (T,) error of `share`.
+    shift : (T,) relative change of V without jumps.
     """
     t = int(np.argmin(share))
     mass = f"jump mass up to {float(f'{100 * min(share[t], 0):.2g}'):g} % of V̂"
@@ -257,24 +263,24 @@ def _validity(share: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
 
 
 def _means(states: list[list[Overlaps]], losses: list[list[MeanLosses]]) -> dict[str, Any]:
-    """Means over replicas with their standard errors."""
-    stacks, share = stacked([Overlaps(**stacked(each)) for each in states]), 1 / np.sqrt(len(states))
-    errors = {name: values.std(axis=0, ddof=1) * share for name, values in stacks.items()}
-    found: dict[str, Any] = {name: values.mean(axis=0) for name, values in stacks.items()}
-    found["error"] = Overlaps(**errors)
-    measured = [np.array([[getattr(each, name) for each in run] for run in losses]) for name in ("train", "test")]
-    for name, values in zip(("train_loss", "test_error"), measured, strict=True):
-        found |= {name: values.mean(axis=0), f"{name}_error": values.std(axis=0, ddof=1) * share}
-    return found
+    """Return means over replicas of overlaps and losses, and their standard errors, as fields of `Trajectory`."""
+    stacks, scale = stacked([Overlaps(**stacked(run)) for run in states]), 1 / np.sqrt(len(states))
+    errors = {name: values.std(axis=0, ddof=1) * scale for name, values in stacks.items()}
+    means: dict[str, Any] = {name: values.mean(axis=0) for name, values in stacks.items()}
+    means["error"] = Overlaps(**errors)
+    for field, name in (("train", "train_loss"), ("test", "test_error")):
+        values = np.array([[getattr(loss, field) for loss in run] for run in losses])
+        means |= {name: values.mean(axis=0), f"{name}_error": values.std(axis=0, ddof=1) * scale}
+    return means
 
 
 def _require_memory(model: Model, n_iter: int, n_paths: int, max_memory: Any) -> None:
-    """Raise where derivatives along the paths take more memory than they may."""
+    """Raise ValueError if derivatives along the paths of descents need more than `max_memory` bytes."""
     max_memory = check.real("max_memory", max_memory, low=0, strict=True)
-    paths = sum(component_paths(each, n_paths, n_iter) for each in model.components)
+    paths = sum(component_paths(component, n_paths, n_iter) for component in model.components)
     needed = paths * bytes_per_path(n_iter + 1, model.n_tokens * model.rank)
     if not model.penalty.quadratic:
         needed += 4 * n_paths * bytes_per_path(n_iter, model.rank)
     if needed > max_memory:
-        what = f"at least {needed:.2g} bytes for {n_iter} steps of {paths} paths, or fewer of either"
-        raise check.fail("max_memory", max_memory, what)
+        needs = f"at least {needed:.2g} bytes for {n_iter} steps of {paths} paths, or fewer of either"
+        raise check.fail("max_memory", max_memory, needs)

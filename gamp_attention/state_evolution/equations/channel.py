@@ -1,11 +1,12 @@
 """Output channel of state evolution: Gaussian averages over fields and teacher fields, equations (7) to (9).
 
 For every token, (ω̃_l, y_l) is a centred Gaussian with covariance [[q, θ], [θᵀ, ρ]] and ω_l = m_l + ω̃_l; then
-z = prox(ω; T[y], V), g_l = V_l⁻¹(z_l − ω_l), and the conjugate overlaps ("hats") are averages of g.
+z = prox(ω; T[y], V), g_l = V_l⁻¹(z_l − ω_l), and the conjugate overlaps ("hats") are averages of g: state evolution as
+in Javanmard and Montanari (2013), for attention by Cui, Behrens, Krzakala and Zdeborová (2024).
 
-Averages over the channel, from points in a fundamental domain and completed by the channel's symmetries.
-
-Channel of a mixture: averages for given classes of all tokens, weighted by the probabilities of the classes.
+`Channel` is a function of white noise, which quadrature rules (`rules`) average, over a fundamental domain of its
+symmetries if it has any. The averages (`Moments`) are completed by the symmetries, summed over the components of a
+mixture (`sum_over_components`), and converted to conjugate overlaps (`conjugates`).
 """
 
 from collections.abc import Callable
@@ -22,13 +23,12 @@ from gamp_attention.models.model import Component, Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.symmetry import (
     Symmetry,
-    exchanged,
-    folded,
-    folds,
-    isotropic,
-    isotropic_pairs,
-    palindrome,
-    turned_away,
+    fold_points,
+    gauge_dimension,
+    permutation_mean,
+    reversal_mean,
+    rotation_mean,
+    rotation_mean_of_pairs,
 )
 
 
@@ -44,8 +44,10 @@ class Moments:
     square: np.ndarray  # (L, L, r², r²), E[(∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)], also almost everywhere
     moreau: float  # average Moreau envelope, with the constant of the risk
     loss: float  # average of ℓ(z), with this constant
-    steepest: float = np.inf  # largest trace of ∂z/∂ω; inf if a point has a second minimum, or none was searched
-    doubled: float = 1.0  # fraction of points with a second minimum; 1 if none was searched
+    max_jacobian_trace: float = (
+        np.inf
+    )  # largest trace of ∂z/∂ω; inf if a point has a second minimum, or none was searched
+    multimodal_fraction: float = 1.0  # fraction of points with a second minimum; 1 if none was searched
 
 
 def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V: np.ndarray) -> Moments:
@@ -68,51 +70,64 @@ def average(y: np.ndarray, noise: np.ndarray, terms: RiskTerms, out: Denoised, V
         square=square,
         moreau=float(np.mean(out.moreau + terms.constant)),
         loss=float(np.mean(out.loss + terms.constant)),
-        steepest=_steepest(out, V),
-        doubled=float(np.isfinite(out.gap).mean()),
+        max_jacobian_trace=_max_jacobian_trace(out, V),
+        multimodal_fraction=float(np.isfinite(out.gap).mean()),
     )
 
 
-def corrected(all_near: Moments, few: Moments, few_near: Moments) -> Moments:
-    """Return averages at local minima, corrected at the points searched for the global minimum (control variate)."""
-    averages = [field.name for field in fields(Moments) if field.name not in ("steepest", "doubled")]
+def apply_control_variate(all_near: Moments, few: Moments, few_near: Moments) -> Moments:
+    """Return averages at local minima, corrected by the difference between global and local minima at few points.
+
+    Parameters
+    ----------
+    all_near : averages at all points with the local minimum nearest to the fields.
+    few, few_near : averages at a subset of the points, with the global minimum and with the local minimum.
+    """
+    averages = [
+        field.name for field in fields(Moments) if field.name not in ("max_jacobian_trace", "multimodal_fraction")
+    ]
     moved: dict[str, Any] = {
         name: getattr(all_near, name) + (getattr(few, name) - getattr(few_near, name)) for name in averages
     }
-    return Moments(**moved, steepest=max(all_near.steepest, few.steepest), doubled=few.doubled)
+    return Moments(
+        **moved,
+        max_jacobian_trace=max(all_near.max_jacobian_trace, few.max_jacobian_trace),
+        multimodal_fraction=few.multimodal_fraction,
+    )
 
 
-def _steepest(out: Denoised, V: np.ndarray) -> float:
+def _max_jacobian_trace(out: Denoised, V: np.ndarray) -> float:
     """Return the largest trace of ∂z/∂ω, which is large next to jumps; inf if a second minimum was found."""
     if np.isfinite(out.gap).any():
         return np.inf
     return float(V.shape[0] * V.shape[1] - np.einsum("lab,nlba->n", V, out.response).min(initial=0.0))
 
 
-def reversed_mean(moments: Moments) -> Moments:
+def average_over_reversal(moments: Moments) -> Moments:
     """Return averages over a channel that is symmetric under reversal of the tokens, given averages over half of it."""
     g, square = moments.g, moments.square
-    return _completed(moments, palindrome, 0.5 * (g - g[::-1]), 0.5 * (square + square[::-1, ::-1]))
+    return _with_means(moments, reversal_mean, 0.5 * (g - g[::-1]), 0.5 * (square + square[::-1, ::-1]))
 
 
-def exchanged_mean(moments: Moments) -> Moments:
+def average_over_permutations(moments: Moments) -> Moments:
     """Return averages over a channel that is symmetric under permutations of the tokens; sampling noise is averaged."""
     square, L = moments.square, len(moments.g)
     same, other = np.eye(L)[:, :, None, None], (1 - np.eye(L))[:, :, None, None]
-    both = same * (same * square).sum(axis=(0, 1)) / L + other * (other * square).sum(axis=(0, 1)) / (L * (L - 1))
-    return _completed(moments, exchanged, exchanged(moments.g), both)
+    pairs = same * (same * square).sum(axis=(0, 1)) / L + other * (other * square).sum(axis=(0, 1)) / (L * (L - 1))
+    return _with_means(moments, permutation_mean, permutation_mean(moments.g), pairs)
 
 
-def isotropic_mean(moments: Moments) -> Moments:
+def average_over_rotations(moments: Moments) -> Moments:
     """Return averages over a channel that is symmetric under common rotations of the columns, over all rotations."""
-    return _completed(moments, isotropic, moments.g, isotropic_pairs(moments.square))
+    return _with_means(moments, rotation_mean, moments.g, rotation_mean_of_pairs(moments.square))
 
 
-def _completed(
-    moments: Moments, change: Callable[[np.ndarray], np.ndarray], g: np.ndarray, square: np.ndarray
+def _with_means(
+    moments: Moments, mean: Callable[[np.ndarray], np.ndarray], g: np.ndarray, square: np.ndarray
 ) -> Moments:
+    """Return moments with given g and square, and the other arrays replaced by their `mean` over the symmetry."""
     changed: dict[str, Any] = {
-        name: change(getattr(moments, name)) for name in ("with_noise", "with_teacher", "gg", "response")
+        name: mean(getattr(moments, name)) for name in ("with_noise", "with_teacher", "gg", "response")
     }
     return replace(moments, g=g, square=square, **changed)
 
@@ -206,29 +221,29 @@ class Channel:
         return Symmetry.of(self._model, self.overlaps)
 
     @property
-    def folds(self) -> bool:
+    def foldable(self) -> bool:
         """True if averages can be restricted to a fundamental domain of the channel's symmetries."""
-        return folds(self.symmetry)
+        return self.symmetry.foldable
 
     @property
     def n_folded(self) -> int:
         """Number of coordinates of a point in the fundamental domain; fewer than n_white with rotational symmetry."""
         L, _, t = self.shape
-        return self.n_white - (turned_away(L, t) if self.symmetry.isotropic else 0)
+        return self.n_white - (gauge_dimension(L, t) if self.symmetry.isotropic else 0)
 
-    def folded(self, cube: np.ndarray) -> np.ndarray:
+    def fold(self, cube: np.ndarray) -> np.ndarray:
         """Return white noise (N, n_white) in the fundamental domain for points of the unit cube (N, n_folded)."""
         size = np.sqrt(self._model.coordinates.rho[:, 0, 0] * self.overlaps.q[:, 0, 0])
         cosines = self.overlaps.theta[:, 0, 0] / np.where(size > 0, size, np.inf)
-        return folded(cube, self.symmetry, self.shape[1], cosines)
+        return fold_points(cube, self.symmetry, self.shape[1], cosines)
 
-    def completed(self, moments: Moments) -> Moments:
+    def complete(self, moments: Moments) -> Moments:
         """Return averages over the whole channel, given averages over the fundamental domain."""
         if self.symmetry.isotropic:
-            moments = isotropic_mean(moments)
+            moments = average_over_rotations(moments)
         if self.symmetry.reversal:
-            moments = reversed_mean(moments)
-        return exchanged_mean(moments) if self.symmetry.exchange else moments
+            moments = average_over_reversal(moments)
+        return average_over_permutations(moments) if self.symmetry.exchange else moments
 
     def teacher(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
         """Return teacher fields y (N, L, t) and loss parameters for white noise (N, n_teacher)."""
@@ -247,21 +262,23 @@ class Channel:
         """
         y, terms, fields = self._at(white)
 
-        def solved(n: int, hold: bool) -> Denoised:
+        def denoise_first(n: int, hold: bool) -> Denoised:
             centres = fields[:n] + self.overlaps.m
             return denoise(self.loss, terms.params[:n], centres, self.overlaps.V, hold=hold, jacobian=squares)
 
-        def averaged(out: Denoised) -> Moments:
+        def average_first(out: Denoised) -> Moments:
             n = len(out.moreau)
-            some = replace(terms, params=terms.params[:n], constant=terms.constant[:n])
-            return average(y[:n], fields[:n], some, out, self.overlaps.V)
+            first = replace(terms, params=terms.params[:n], constant=terms.constant[:n])
+            return average(y[:n], fields[:n], first, out, self.overlaps.V)
 
         n, few = len(white), max(len(white) // searched, 1)
         if searched == 1:
-            return averaged(solved(n, hold=False))
-        near = solved(n, hold=True)
-        return corrected(
-            averaged(near), averaged(solved(few, hold=False)), averaged(Denoised(*(v[:few] for v in near)))
+            return average_first(denoise_first(n, hold=False))
+        near = denoise_first(n, hold=True)
+        return apply_control_variate(
+            average_first(near),
+            average_first(denoise_first(few, hold=False)),
+            average_first(Denoised(*(v[:few] for v in near))),
         )
 
     def errors(self, white: np.ndarray) -> np.ndarray:
@@ -289,17 +306,16 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments,
     with_teacher = np.zeros_like(theta) if symmetry.theta_zero else alpha * moments.with_teacher
     derivative = alpha * moments.response
     inverse_rho = np.linalg.pinv(rho, hermitian=True)
-    # for a continuous proximal map the derivative is exact, and if ω̃ is a function of y, Stein's form cannot separate
-    # V̂ from θ̂
+    # the derivative is exact for a continuous proximal map, and the only form if ω̃ is a function of y
     V_hat, theta_hat = derivative, (with_teacher + derivative @ theta) @ inverse_rho
-    rest = overlaps.q - theta @ inverse_rho @ np.swapaxes(theta, 1, 2)
-    # for tokens whose q is fully explained by the teacher, Stein's form is 0/0
-    known = np.linalg.eigvalsh(rest).min(axis=1) > 1e-9 * np.linalg.eigvalsh(overlaps.q).max(axis=1)
-    if jumps and model.task.jumps and known.any():
+    unexplained = overlaps.q - theta @ inverse_rho @ np.swapaxes(theta, 1, 2)
+    # Stein's form is 0/0 for tokens whose ω̃ is determined by the teacher's fields
+    separable = np.linalg.eigvalsh(unexplained).min(axis=1) > 1e-9 * np.linalg.eigvalsh(overlaps.q).max(axis=1)
+    if jumps and model.task.jumps and separable.any():
         covariance = np.block([[overlaps.q, theta], [np.swapaxes(theta, 1, 2), rho]])
         both = np.concatenate([with_noise, with_teacher], axis=2) @ np.linalg.pinv(covariance, hermitian=True)
-        V_hat = np.where(known[:, None, None], -both[:, :, :r], V_hat)
-        theta_hat = np.where(known[:, None, None], both[:, :, r:], theta_hat)
+        V_hat = np.where(separable[:, None, None], -both[:, :, :r], V_hat)
+        theta_hat = np.where(separable[:, None, None], both[:, :, r:], theta_hat)
     return Hats(
         m=np.zeros_like(overlaps.m) if symmetry.m_zero else alpha * moments.g,
         q=alpha * moments.gg,
@@ -312,15 +328,15 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments,
     )
 
 
-def restricted(overlaps: Overlaps, sources: np.ndarray) -> Overlaps:
-    """Return the overlaps of some of the sources."""
+def select_sources(overlaps: Overlaps, sources: np.ndarray) -> Overlaps:
+    """Return the overlaps of given sources (indices) only."""
     return Overlaps(**{name: values[sources] for name, values in overlaps.arrays().items()})
 
 
-def scattered(components: tuple[Component, ...], moments: list[Moments]) -> Moments:
-    """Return the moments summed over components into sources, weighted by the probabilities of the components.
+def sum_over_components(components: tuple[Component, ...], moments: list[Moments]) -> Moments:
+    """Return the moments by source, summed over the components of a mixture with their probabilities.
 
-    The moments of a component have L tokens, the result has S sources. Eq. :eq:`mixture-conjugates`.
+    The moments of a component are indexed by its L tokens, the result by the S sources. Eq. :eq:`mixture-conjugates`.
     """
     if len(components) == 1:
         return moments[0]
@@ -329,15 +345,15 @@ def scattered(components: tuple[Component, ...], moments: list[Moments]) -> Mome
 
     def summed(name: str, axes: int = 1) -> np.ndarray:
         total = np.zeros((S,) * axes + getattr(moments[0], name).shape[axes:])
-        for (share, sources, _), each in pairs:
-            total[np.ix_(*[sources] * axes)] += share * getattr(each, name)
+        for (probability, sources, _), part in pairs:
+            total[np.ix_(*[sources] * axes)] += probability * getattr(part, name)
         return total
 
     return Moments(
         **{name: summed(name) for name in ("g", "with_noise", "with_teacher", "gg", "response")},
         square=summed("square", axes=2),
-        moreau=sum(component.share * each.moreau for component, each in pairs),
-        loss=sum(component.share * each.loss for component, each in pairs),
-        steepest=max(each.steepest for each in moments),
-        doubled=max(each.doubled for each in moments),
+        moreau=sum(component.share * part.moreau for component, part in pairs),
+        loss=sum(component.share * part.loss for component, part in pairs),
+        max_jacobian_trace=max(part.max_jacobian_trace for part in moments),
+        multimodal_fraction=max(part.multimodal_fraction for part in moments),
     )

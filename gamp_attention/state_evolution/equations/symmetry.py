@@ -1,10 +1,9 @@
 """Symmetries of a solution of state evolution, which averages use and preserve exactly.
 
-Quadrature points in a fundamental domain of the channel's symmetries.
-
 If fields may change sign, tokens may be permuted or columns may be rotated together, averages over the whole channel
-equal averages over a fundamental domain, up to signs, order and axes. The same number of points there is many times
-denser.
+equal averages over a fundamental domain, up to signs, order and axes. The same number of quadrature points is denser in
+this domain, by the number of its images. `Symmetry.of` determines the symmetries, `fold_points` maps points of the unit
+cube to the fundamental domain, and the functions `..._mean` average over the images of the result.
 """
 
 from dataclasses import dataclass, replace
@@ -47,20 +46,26 @@ class Symmetry:
             model.even and not overlaps.theta.any(),
             model.reversible and palindromes and np.array_equal(overlaps.m, -overlaps.m[::-1]),
             m_zero and model.exchangeable and all((v == v[:1]).all() for v in others),
-            m_zero and model.isotropic and all(np.array_equal(v, isotropic(v)) for v in others),
+            m_zero and model.isotropic and all(np.array_equal(v, rotation_mean(v)) for v in others),
         )
+
+    @property
+    def foldable(self) -> bool:
+        """True if the teacher's fields may change sign, which `fold_points` requires."""
+        return self.m_zero or self.theta_zero
 
     def impose(self, overlaps: Overlaps) -> Overlaps:
         """Return the overlaps averaged over these symmetries, so that they have them exactly."""
         if self.reversal:
-            odd = 0.5 * (overlaps.m - overlaps.m[::-1])
-            overlaps = Overlaps(palindrome(overlaps.q), odd, palindrome(overlaps.theta), palindrome(overlaps.V))
-        if self.exchange:
-            same = {name: exchanged(overlaps.arrays()[name]) for name in ("q", "theta", "V")}
-            overlaps = replace(overlaps, **same)
-        if self.isotropic:
-            isotropic_parts = {name: isotropic(overlaps.arrays()[name]) for name in ("q", "theta", "V")}
-            overlaps = replace(overlaps, **isotropic_parts)
+            overlaps = replace(overlaps, m=0.5 * (overlaps.m - overlaps.m[::-1]))
+        for present, mean in (
+            (self.reversal, reversal_mean),
+            (self.exchange, permutation_mean),
+            (self.isotropic, rotation_mean),
+        ):
+            if present:
+                means = {name: mean(overlaps.arrays()[name]) for name in ("q", "theta", "V")}
+                overlaps = replace(overlaps, **means)
         if self.m_zero:
             overlaps = replace(overlaps, m=np.zeros_like(overlaps.m))
         if self.theta_zero:
@@ -68,17 +73,17 @@ class Symmetry:
         return overlaps
 
 
-def palindrome(values: np.ndarray) -> np.ndarray:
-    """Return the mean of values (L, …) of the tokens and the values in reversed order."""
+def reversal_mean(values: np.ndarray) -> np.ndarray:
+    """Return the mean of values (L, …) and of the values in reversed order of the tokens."""
     return 0.5 * (values + values[::-1])
 
 
-def exchanged(values: np.ndarray) -> np.ndarray:
+def permutation_mean(values: np.ndarray) -> np.ndarray:
     """Return the mean of values (L, …) over tokens, repeated for each token."""
     return np.repeat(values.mean(axis=0, keepdims=True), len(values), axis=0)
 
 
-def isotropic(values: np.ndarray) -> np.ndarray:
+def rotation_mean(values: np.ndarray) -> np.ndarray:
     """Return the mean of matrices (L, r, r) over all rotations, a multiple of the identity; NaN if not square."""
     size = values.shape[1]
     if values.shape[2] != size:
@@ -86,7 +91,7 @@ def isotropic(values: np.ndarray) -> np.ndarray:
     return (np.trace(values, axis1=1, axis2=2) / size)[:, None, None] * np.eye(size)
 
 
-def isotropic_pairs(values: np.ndarray) -> np.ndarray:
+def rotation_mean_of_pairs(values: np.ndarray) -> np.ndarray:
     """Return the mean over all rotations of tensors (L, L, r², r²) of products M_ac M_bd, with rows (ab).
 
     It is a combination of the three isotropic tensors of rank four.
@@ -122,13 +127,8 @@ def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:
     return Overlaps(O @ overlaps.q @ O.T, overlaps.m @ O.T, O @ overlaps.theta, O @ overlaps.V @ O.T)
 
 
-def folds(symmetry: Symmetry) -> bool:
-    """Return whether there is a symmetry to use: a change of sign of the teacher's fields."""
-    return symmetry.m_zero or symmetry.theta_zero
-
-
-def turned_away(n_tokens: int, rank: int) -> int:
-    """Return the number of coordinates of L fields of t columns that a common rotation of the columns sets to zero."""
+def gauge_dimension(n_tokens: int, rank: int) -> int:
+    """Return the number of entries of L fields with t columns that a common rotation of the columns sets to zero."""
     return sum(rank - 1 - l for l in range(min(n_tokens, rank)))
 
 
@@ -144,38 +144,48 @@ def contrast_basis(n_tokens: int, rank: int) -> np.ndarray:
     return basis * np.sign(first.reshape(size) @ basis[:, 0])
 
 
-def folded(cube: np.ndarray, symmetry: Symmetry, rank: int, cosines: np.ndarray) -> np.ndarray:
-    """Return white noise (N, n_white) in a fundamental domain, from points of the unit cube (N, n_white or fewer).
+def fold_points(cube: np.ndarray, symmetry: Symmetry, rank: int, cosines: np.ndarray) -> np.ndarray:
+    """Return white noise (N, n_white) in a fundamental domain of the symmetries, from points of the unit cube.
 
-    If columns may be rotated, they are rotated so that the student's fields, as combinations of tokens of which the
-    first is the contrast between them, form a triangular matrix; `cosines` (L,) are the correlations of student and
-    teacher. Otherwise the first L t coordinates are the teacher's fields, and
+    The distribution of the noise is the standard Gaussian, conditioned on the fundamental domain. The domain is
 
-    - with one column they are ordered: the field of the first token is positive and the largest in absolute value among
-      interchangeable tokens. Interchangeable are all tokens under permutations (the rest are then ordered too), the two
-      outer tokens under reversal, and only the first token otherwise;
-    - with more columns only the first field is made positive.
+    - if columns may be rotated: the student's fields form a triangular matrix, see `_fold_rotations`;
+    - otherwise with one column: the first token has a positive teacher field, the largest in absolute value of all
+      tokens that may be interchanged with it. These are all tokens under permutations (the other fields are then in
+      decreasing order of absolute value), and the last token under reversal;
+    - otherwise: the teacher's first field is positive.
+
+    Parameters
+    ----------
+    cube : (N, n_white) uniform points, with fewer columns if columns of the weights may be rotated.
+    symmetry : symmetries of the channel, with `foldable` True.
+    rank : number of columns r.
+    cosines : (L,) correlations of student and teacher fields, used for rotations only.
     """
     if symmetry.isotropic:
         return _fold_rotations(cube, symmetry, rank, cosines)
     white, n_tokens = ndtri(cube), len(cosines)
-    outer = list(range(n_tokens)) if symmetry.exchange else [0, n_tokens - 1] if symmetry.reversal else [0]
+    tokens = list(range(n_tokens)) if symmetry.exchange else [0, n_tokens - 1] if symmetry.reversal else [0]
     if rank > 1 or n_tokens == 1:
-        outer = [0]
-    below = cube[:, 0] ** (1 / len(outer))  # probability that one field is smaller in absolute value than the largest
-    above = -np.expm1(np.log(cube[:, 0]) / len(outer))
+        tokens = [0]
+    # the largest of n absolute values has the distribution function P(|y| < x)ⁿ
+    below = cube[:, 0] ** (1 / len(tokens))  # P(|y| < x) at its quantile x
+    above = -np.expm1(np.log(cube[:, 0]) / len(tokens))  # 1 − below, without cancellation
     white[:, 0] = -ndtri(0.5 * above)
     fraction = np.ones(len(cube))
-    for k, token in enumerate(outer[1:]):
-        fraction = fraction * cube[:, token] ** (1 / (len(outer) - 1 - k))  # decreasing order statistics of uniforms
+    for k, token in enumerate(tokens[1:]):
+        fraction = fraction * cube[:, token] ** (1 / (len(tokens) - 1 - k))  # decreasing order statistics of uniforms
         white[:, token] = ndtri(0.5 * above + below * fraction)
     return white
 
 
 def _fold_rotations(cube: np.ndarray, symmetry: Symmetry, rank: int, cosines: np.ndarray) -> np.ndarray:
-    """Return white noise with the student's fields first, rotated to a triangular matrix.
+    """Return white noise whose student fields, with columns rotated, form a triangular matrix.
 
-    With the teacher's fields first, V̂ in Stein's form would have three times as much noise.
+    The rows of this matrix are combinations of tokens, the first being the contrast between the tokens. The diagonal
+    entries have chi distributions, the entries to the left of it are Gaussian. Teacher fields and student noise are
+    combinations of the student's fields and of independent Gaussians, by the correlations `cosines`. If the teacher's
+    fields were made triangular instead, V̂ in Stein's form would have three times the noise.
     """
     n_tokens, used = len(cosines), 0
     rotated = np.zeros((len(cube), n_tokens, rank))
@@ -184,7 +194,7 @@ def _fold_rotations(cube: np.ndarray, symmetry: Symmetry, rank: int, cosines: np
             uniform, used = cube[:, used], used + 1
             if column == token:
                 rotated[:, token, column] = _chi_quantile(uniform, rank - token)
-            elif n_tokens == 2 and symmetry.reversal:  # reversal changes the sign of the sum, but not of the contrast
+            elif n_tokens == 2 and symmetry.reversal:  # reversal changes the sign of the sum, not of the contrast
                 rotated[:, token, column] = _chi_quantile(uniform, 1)
             else:
                 rotated[:, token, column] = ndtri(uniform)

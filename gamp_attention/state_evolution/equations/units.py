@@ -1,4 +1,4 @@
-"""Overlaps as vectors, in units that make them comparable."""
+"""Overlaps as vectors, in units that make their entries comparable."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,13 @@ NAMES = ("q", "m", "theta", "V")
 
 
 def units(overlaps: Overlaps) -> dict[str, float]:
-    """The size of each family: the largest entry of q and of V, and √q for m and θ."""
+    """Return the unit of each family of overlaps: the largest entry of q and of V, and √q for m and θ."""
     q = float(np.abs(overlaps.q).max())
     return {"q": q, "m": np.sqrt(q), "theta": np.sqrt(q), "V": float(np.abs(overlaps.V).max())}
 
 
 def relative_change(old: Overlaps, new: Overlaps) -> float:
-    """Largest change of an overlap, in units of `new`."""
+    """Return the largest change of an overlap, in units of `new`."""
     size, a, b = units(new), old.arrays(), new.arrays()
     return max(float(np.abs(a[name] - b[name]).max(initial=0) / size[name]) for name in NAMES)
 
@@ -30,31 +30,32 @@ def in_units(old: Overlaps, new: Overlaps) -> np.ndarray:
 
 
 def is_feasible(model: Model, overlaps: Overlaps, slack: float = 1e-4) -> bool:
-    """Whether V is positive definite, and the covariances of (ω̃_l, y_l) are so but for a little slack.
+    """Return whether V is positive definite and the covariances of (ω̃_l, y_l) nearly so.
 
-    What the teacher does not explain of q may be negative by a share `slack` of q: where it is zero, steps pass it.
+    The part of q that the teacher does not explain, q − θ ρ⁻¹ θᵀ, may have negative eigenvalues down to −slack times
+    the largest eigenvalue of q, because iterations pass such overlaps if it is zero at the solution.
     """
     if not all(np.isfinite(values).all() for values in overlaps.arrays().values()):
         return False
     inverse = np.linalg.pinv(model.coordinates.rho, hermitian=True)
-    rest = overlaps.q - overlaps.theta @ inverse @ np.swapaxes(overlaps.theta, 1, 2)
-    least = np.linalg.eigvalsh(rest).min(axis=-1) + slack * np.linalg.eigvalsh(overlaps.q).max(axis=-1)
-    return bool(np.linalg.eigvalsh(overlaps.V).min() > 0 and least.min() > 0)
+    unexplained = overlaps.q - overlaps.theta @ inverse @ np.swapaxes(overlaps.theta, 1, 2)
+    smallest = np.linalg.eigvalsh(unexplained).min(axis=-1) + slack * np.linalg.eigvalsh(overlaps.q).max(axis=-1)
+    return bool(np.linalg.eigvalsh(overlaps.V).min() > 0 and smallest.min() > 0)
 
 
 @dataclass(frozen=True)
 class Packing:
-    """The free overlaps as one vector, in the units of `like`.
+    """Conversion between overlaps and a vector of their free entries, in the units of `like`.
 
-    Families that vanish by symmetry are left out, and where reversing the tokens is a symmetry one half of them.
+    An entry is free if no symmetry determines it from the others.
 
     Attributes
     ----------
-    like : overlaps that set the units and what the left-out families hold.
-    names : the families that are free.
-    reversal : whether only the first half of the tokens is free.
-    exchange : whether only the first token is.
-    isotropic : whether only the first entry of a matrix is, which stands for all of its diagonal.
+    like : overlaps that define the units and the values of the families that are not free.
+    names : names of the free families.
+    reversal : True if the tokens may be reversed; then only the first half of the tokens is free.
+    exchange : True if the tokens may be permuted; then only the first token is free.
+    isotropic : True if all matrices are multiples of the identity; then only their first entry is free.
     """
 
     like: Overlaps
@@ -65,43 +66,43 @@ class Packing:
 
     @classmethod
     def of(cls, model: Model, like: Overlaps) -> "Packing":
-        """Packing of what the symmetries of a solution leave free."""
+        """Return the packing of the entries that the symmetries of `like` leave free."""
         symmetry = Symmetry.of(model, like)
-        fixed = {"m": symmetry.m_zero, "theta": symmetry.theta_zero}
-        names = tuple(name for name in NAMES if not fixed.get(name, False))
+        zero = {"m": symmetry.m_zero, "theta": symmetry.theta_zero}
+        names = tuple(name for name in NAMES if not zero.get(name, False))
         return cls(like, names, symmetry.reversal, symmetry.exchange, symmetry.isotropic)
 
     def _free(self, name: str) -> tuple[np.ndarray, ...]:
-        """Indices of the free entries of a family."""
+        """Return the indices of the free entries of a family."""
         values = self.like.arrays()[name]
         L = values.shape[0]
-        kept = np.zeros(values.shape, dtype=bool)
-        kept[: 1 if self.exchange else (L + 1) // 2 if self.reversal else L] = True
+        free = np.zeros(values.shape, dtype=bool)
+        free[: 1 if self.exchange else (L + 1) // 2 if self.reversal else L] = True
         if self.reversal and L % 2 and name == "m":
-            kept[L // 2] = False
+            free[L // 2] = False  # m is odd under reversal: zero in the middle
         if name in ("q", "V"):
-            kept &= np.tri(values.shape[1], dtype=bool)
+            free &= np.tri(values.shape[1], dtype=bool)
         if self.isotropic:
-            kept[:, 1:] = kept[..., 1:] = False
-        return np.nonzero(kept)
+            free[:, 1:] = free[..., 1:] = False
+        return np.nonzero(free)
 
     def pack(self, overlaps: Overlaps) -> np.ndarray:
-        """The vector of an Overlaps, in units."""
+        """Return the free entries as a vector, in units."""
         size = units(self.like)
         return np.concatenate([overlaps.arrays()[name][self._free(name)] / size[name] for name in self.names])
 
     @property
     def sizes(self) -> np.ndarray:
-        """The unit of each entry of a vector."""
+        """Unit of each entry of a vector."""
         size = units(self.like)
         return np.concatenate([np.full(len(self._free(name)[0]), size[name]) for name in self.names])
 
     def unpack(self, vector: np.ndarray) -> Overlaps:
-        """The Overlaps of a vector."""
-        size, found, first = units(self.like), self.like.arrays(), 0
+        """Return the overlaps with given free entries; all others follow by symmetry or are taken from `like`."""
+        size, arrays, first = units(self.like), self.like.arrays(), 0
         for name in self.names:
             free = self._free(name)
-            values, count = np.zeros(found[name].shape), len(free[0])
+            values, count = np.zeros(arrays[name].shape), len(free[0])
             values[free] = vector[first : first + count] * size[name]
             if name in ("q", "V"):
                 values[free[0], free[2], free[1]] = values[free]
@@ -112,6 +113,6 @@ class Packing:
             elif self.reversal:
                 half = len(values) // 2
                 values[len(values) - half :] = (-1 if name == "m" else 1) * values[:half][::-1]
-            found[name] = values
+            arrays[name] = values
             first += count
-        return Overlaps(**found)
+        return Overlaps(**arrays)

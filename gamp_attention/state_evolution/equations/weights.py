@@ -1,24 +1,23 @@
-"""Weights' side of state evolution, equation (7): overlaps from conjugate overlaps.
+"""Input channel of state evolution, equation (7): from conjugate overlaps through the weights to overlaps.
 
-The weights are x = η(b, A) with A = Σ_l γ_l V̂_l and b = H (τ, π) + ζ, averaged over the coordinates. For the ridge
-they are linear in b, x = (λ + A)⁻¹ b, and all averages below have a closed form.
+The weights of a coordinate are x = η(b, A), the proximal denoiser of the penalty, with A = Σ_l γ_l V̂_l and
+b = H (τ, π) + ζ, ζ ~ N(0, N). `weights_step` averages them over the coordinates. For the ridge x = (λ + A)⁻¹ b, and all
+averages have a closed form.
 
-Averages of x = η(b, A) over b ~ N(h, N), for each class of coordinates and penalties other than the ridge.
-
-The elastic net with one column has a closed form. Other penalties with one column use the trapezoidal rule; since the
-mean response is computed from Stein's identity E[∂x/∂b] = E[x (b − h)ᵀ] N⁻¹, the averaged functions have kinks at
-worst. More columns use a fixed symmetric set of Sobol points. Measured errors, relative to the magnitude of each
-average, are below 1e-7 for one column, up to 2e-4 for two and three, and up to 1e-3 for responses.
+For other penalties `weight_averages` computes averages over b ~ N(h, N) in each class of coordinates. The elastic net
+with one column has a closed form. Other penalties with one column use the trapezoidal rule; since the mean response is
+computed from Stein's identity E[∂x/∂b] = E[x (b − h)ᵀ] N⁻¹ (Stein, 1981), the averaged functions have kinks at worst.
+More columns use a fixed symmetric set of Sobol points. Measured errors, relative to the magnitude of each average, are
+below 1e-7 for one column, up to 2e-4 for two and three, and up to 1e-3 for responses.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
 
-from gamp_attention._core.numerics import gaussian_points
+from gamp_attention._core.quadrature import gaussian_points, gaussian_weights
 from gamp_attention.denoisers.input import denoise_weights, field_variances, precisions, prior_response
 from gamp_attention.models.model import Model
 from gamp_attention.penalties.base import values
@@ -26,18 +25,10 @@ from gamp_attention.penalties.standard import ElasticNet
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Hats
 
-
-@dataclass(frozen=True)
-class WeightRule:
-    """Settings of the averages over the weights."""
-
-    reach: float = 9.0  # half-width of the trapezoidal rule, in standard deviations
-    n_nodes: int = 2**15 + 1  # number of nodes of the trapezoidal rule
-    n_points: int = 2**14  # number of Sobol points, for more than one column
-    noiseless: float = 1e-8  # standard deviation of b, relative to its size, below which Stein's identity is 0/0
-
-
-RULE = WeightRule()
+LIMIT = 9.0  # integration limit of the trapezoidal rule, in standard deviations
+N_NODES = 2**15 + 1  # number of nodes of the trapezoidal rule
+N_POINTS = 2**14  # number of Sobol points, for more than one column
+NOISELESS = 1e-8  # standard deviation of b, relative to its size, below which Stein's identity is 0/0
 
 
 class WeightAverages(NamedTuple):
@@ -83,9 +74,8 @@ def elastic_net_averages(net: ElasticNet, A: np.ndarray, mean: np.ndarray, covar
 
 def trapezoidal_averages(penalty: Any, A: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> WeightAverages:
     """Return the averages for any penalty with one column."""
-    u = np.linspace(-RULE.reach, RULE.reach, RULE.n_nodes)
-    weight = np.exp(-0.5 * u**2)
-    return _averages(penalty, A, mean, covariance, u[:, None], weight / weight.sum())
+    white = np.linspace(-LIMIT, LIMIT, N_NODES)[:, None]
+    return _averages(penalty, A, mean, covariance, white, gaussian_weights(white))
 
 
 def sampled_averages(penalty: Any, A: np.ndarray, mean: np.ndarray, covariance: np.ndarray) -> WeightAverages:
@@ -96,7 +86,8 @@ def sampled_averages(penalty: Any, A: np.ndarray, mean: np.ndarray, covariance: 
 
 @lru_cache
 def _points(rank: int) -> np.ndarray:
-    return gaussian_points(RULE.n_points, rank, np.random.default_rng(0))
+    """Return the Sobol points, which are the same in all calls."""
+    return gaussian_points(N_POINTS, rank, np.random.default_rng(0))
 
 
 def _averages(
@@ -111,7 +102,7 @@ def _averages(
         x, C = denoise_weights(penalty, mean[k] + white @ root.T, A[k : k + 1])
         rho = np.empty(x.size)
         values(penalty, x.ravel(), rho)
-        if sizes.min() > RULE.noiseless * (np.abs(mean[k]).max() + sizes.max()):
+        if sizes.min() > NOISELESS * (np.abs(mean[k]).max() + sizes.max()):
             response = (weight[:, None] * x).T @ white @ np.linalg.inv(root)
         else:  # Stein's identity would divide rounding errors by rounding errors
             response = np.einsum("n,nab->ab", weight, C)
@@ -202,7 +193,10 @@ def response_pairs(model: Model, hats: Hats, V_hat: np.ndarray) -> np.ndarray:
 
 
 def weights_envelope(model: Model, hats: Hats) -> float:
-    """Return E[min_x r(x) + ½ xᵀA x − bᵀx] per coordinate; for the ridge −½ E[bᵀ (λ + A)⁻¹ b]."""
+    """Return the term of the free energy E[min_x r(x) + ½ xᵀA x − bᵀx] per coordinate.
+
+    For the ridge it is −½ E[bᵀ (λ + A)⁻¹ b].
+    """
     law = model.coordinates
     if model.penalty.quadratic:
         _, C, _ = prior_response(law.gamma.T, model.lam, hats.V, law.weight)

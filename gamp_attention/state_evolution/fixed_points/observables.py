@@ -27,11 +27,11 @@ import numpy as np
 from gamp_attention._core.numerics import psd_root
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import Hats, restricted
+from gamp_attention.state_evolution.equations.channel import Hats, select_sources
 from gamp_attention.state_evolution.equations.units import Packing
 from gamp_attention.state_evolution.equations.weights import weights_envelope
 from gamp_attention.state_evolution.fixed_points.overlap_map import Image, OverlapMap
-from gamp_attention.state_evolution.rules.rule import Rule, each_component
+from gamp_attention.state_evolution.rules.rule import Rule, component_channels
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def predicted_test_error(model: Model, overlaps: Overlaps, rule: Rule, replica: 
         return np.array([by_series(model, overlaps, SERIES.accuracy * rule.tol)[0]])
     parts = [
         share * np.array([channel.errors(points).mean() for points in part.point_sets(channel, replica)])
-        for share, part, channel in each_component(rule.for_test_error(), model, overlaps)
+        for share, part, channel in component_channels(rule.for_test_error(), model, overlaps)
     ]
     return np.sum(parts, axis=0)
 
@@ -92,7 +92,7 @@ def slopes_by_series(model: Model, packing: Packing, at: np.ndarray) -> np.ndarr
 def _on_grids(model: Model, overlaps: Overlaps, nodes: float = 1.0) -> float:
     """The test error on grids of so many times the nodes of the first."""
     return sum(
-        share * _error(given, overlaps if given is model else restricted(overlaps, sources), nodes)
+        share * _error(given, overlaps if given is model else select_sources(overlaps, sources), nodes)
         for share, sources, given in model.components
     )
 

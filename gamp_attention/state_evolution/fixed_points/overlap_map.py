@@ -87,17 +87,17 @@ class OverlapMap:
 
         Where a coarser rule did so, few are searched at once. If these show no sign of jumps, all are after that.
         """
-        sparing, rare = self.rule.sparing(), self._jumps.get("rare")
+        sparing, rare = self.rule.with_subsampled_search(), self._jumps.get("rare")
         if sparing is self.rule or not self.model.task.jumps or rare is False:
             return average_channels(self.rule, self.model, overlaps, squares)
         if rare or self._jumps.get("rare before"):
             moments = average_channels(sparing, self.model, overlaps, squares)
             few = _mean(moments)
-            if rare or (self._jump(few) and few.doubled <= MAP.rare):
+            if rare or (self._jump(few) and few.multimodal_fraction <= MAP.rare):
                 self._jumps["rare"] = True
                 return moments
         moments = average_channels(self.rule, self.model, overlaps, squares)
-        self._jumps["rare"] = _mean(moments).doubled <= MAP.rare
+        self._jumps["rare"] = _mean(moments).multimodal_fraction <= MAP.rare
         return moments
 
     def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
@@ -113,11 +113,11 @@ class OverlapMap:
         return self._jumps.setdefault("counted", self._jump(moments))
 
     def _jump(self, moments: Moments) -> bool:
-        return moments.steepest > MAP.steep * moments.g.size
+        return moments.max_jacobian_trace > MAP.steep * moments.g.size
 
     def contracts(self, overlaps: Overlaps) -> bool:
         """Whether no proximal map expands on average over its fields at any point, as those of convex losses."""
-        return all(each.steepest <= each.g.size * (1 + 1e-9) for each in self._moments(overlaps))
+        return all(each.max_jacobian_trace <= each.g.size * (1 + 1e-9) for each in self._moments(overlaps))
 
     def overlooks_jumps(self, overlaps: Overlaps) -> bool:
         """Whether V̂ does not count jumps, though there are some at given overlaps; from now on it does."""
@@ -133,7 +133,7 @@ class OverlapMap:
 
     def aimed(self, excess: float) -> "OverlapMap | None":
         """The map on a rule that is likely to make errors smaller by this factor; this one where none is needed."""
-        rule = self.rule.aimed(excess)
+        rule = self.rule.refined_for(excess)
         return self if rule is self.rule else None if rule is None else self.on(rule)
 
     def on(self, rule: Rule) -> "OverlapMap":

@@ -182,7 +182,7 @@ def first_root(model: Model, alpha: float, init: Any, max_iter: int) -> Root:
     except BREAKDOWNS as error:
         begun = start_law(model, init).overlaps(model)
         return Root(breakdown(error), [begun], np.nan, Packing.of(model, begun), None, F)
-    root = fixed_point(F, start, F.rule.rough, max_iter, START.relax_named if named else START.relax_given)
+    root = fixed_point(F, start, F.rule.initial_tolerance, max_iter, START.relax_named if named else START.relax_given)
     lost = root.status.converged and named and is_off(init, root.overlaps)
     return replace(root, status=Status.LOST) if lost else root
 
@@ -199,7 +199,7 @@ def solve_from(
     stable: bool = False,
 ) -> StateEvolutionResult:
     """The fixed point that a start leads to after some damped steps; LOST where it is not on the branch named."""
-    result, last = refined(fixed_point(F, start, F.rule.rough, max_iter, n_damped), branch, rtol, max_work)
+    result, last = refined(fixed_point(F, start, F.rule.initial_tolerance, max_iter, n_damped), branch, rtol, max_work)
     if not stable or last is None:
         return result
     try:
@@ -292,7 +292,7 @@ def where_lost(
 def _in_other_form(F: OverlapMap, start: Overlaps, family: str) -> str:
     """Say whether the derivative form of V̂, which leaves jumps out, has a fixed point with a family of overlaps."""
     other = OverlapMap(F.model, F.alpha, F.rule, "derivative")
-    root = fixed_point(other, start, F.rule.rough, OTHER_FORM)
+    root = fixed_point(other, start, F.rule.initial_tolerance, OTHER_FORM)
     option = 'response="derivative", which leaves the jumps out of V̂,'
     clear = family_size(root.overlaps, family) > VANISHING.surely  # and no noise of random points
     if root.status.converged and clear:
@@ -437,15 +437,15 @@ def solve_near(
     """
     F = OverlapMap(model, alpha, first_rule("auto", model, (0,)))
     if near is not None and is_feasible(model, near):  # they may be on the edge, as of columns that are zero
-        enough = max(F.rule.rough, NEAR.share * rtol)
+        enough = max(F.rule.initial_tolerance, NEAR.share * rtol)
         root = None if derivatives is None else root_near(F, near, derivatives, enough)
         for start in ([root] if root is not None else []) + [None]:
-            start = start or fixed_point(F, near, F.rule.rough, NEAR.max_iter_given, START.relax_given)
+            start = start or fixed_point(F, near, F.rule.initial_tolerance, NEAR.max_iter_given, START.relax_given)
             found, last = refined(start, branch, rtol)
             if found.converged:
                 return found, _derivatives(start, last), True
     path = path_from(F, branch, 0)
-    root = fixed_point(F, path[-1], F.rule.rough, NEAR.max_iter, START.relax_named)
+    root = fixed_point(F, path[-1], F.rule.initial_tolerance, NEAR.max_iter, START.relax_named)
     found, last = refined(root, branch, rtol)
     if is_lost(found, branch):
         found = where_lost(found, F, branch, path)

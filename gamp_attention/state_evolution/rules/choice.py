@@ -1,4 +1,4 @@
-"""Which rule to begin with."""
+"""Selection of the rule that the first solution uses."""
 
 from typing import Any
 
@@ -9,29 +9,42 @@ from gamp_attention.models.model import Model
 from gamp_attention.state_evolution.equations.channel import n_white
 from gamp_attention.state_evolution.rules.rule import Rule
 from gamp_attention.state_evolution.rules.sobol import SobolRule, points_within
-from gamp_attention.state_evolution.rules.split import SPLIT, SplitRule
+from gamp_attention.state_evolution.rules.split import SplitRule
 
 RULES = ("auto", "split", "lines", "sobol")
+MAX_SPLIT_FIELDS = 6  # largest number L (r + t) of white coordinates for the split rule, a product over coordinates
 
 
 def prefers_split(model: Model) -> bool:
-    """Whether the split rule is the faster: up to four white coordinates, where labels are smooth in the fields."""
+    """Return whether the split rule is the faster one: targets smooth in the fields, at most four white coordinates."""
     return model.attention and n_white(model) <= 4
 
 
 def first_rule(name: Any, model: Model, seed: tuple[int, ...], max_work: float = np.inf) -> Rule:
-    """The coarsest rule of a name, or for "auto" of the one that suits the model, with a bound on its work."""
+    """Return the coarsest rule of a given name.
+
+    Parameters
+    ----------
+    name : "split", "lines" or "sobol"; "auto" selects "split" or "sobol", see `prefers_split`.
+    model : the model, which must be an attention model with at most six white coordinates for "split".
+    seed : seed of the point sets of "lines" and "sobol".
+    max_work : maximum number of proximal problems in one evaluation of the rule.
+
+    Raises
+    ------
+    ValueError : if there is no such rule, or the model is not suitable for "split".
+    """
     check.choice("rule", name, RULES)
     if name == "auto":
         name = "split" if prefers_split(model) else "sobol"
-    of_replica = max_work / SobolRule.n_replicas
+    work_of_replica = max_work / SobolRule.n_replicas
     if name == "sobol":
-        return SobolRule(points_within(4096, of_replica), seed=seed, max_work=of_replica)
+        return SobolRule(points_within(4096, work_of_replica), seed=seed, max_work=work_of_replica)
     if name == "lines":
-        return SobolRule(256, lines=True, seed=seed, max_work=of_replica)
+        return SobolRule(256, lines=True, seed=seed, max_work=work_of_replica)
     if not model.attention:
         raise check.fail("rule", name, "'lines', 'sobol' or 'auto', as labels are no smooth function of fields")
     size = n_white(model)
-    if size > SPLIT.max_fields:
-        raise check.fail("rule", name, f"'lines', 'sobol' or 'auto' for {size} = L (r + t) > {SPLIT.max_fields} fields")
+    if size > MAX_SPLIT_FIELDS:
+        raise check.fail("rule", name, f"'lines', 'sobol' or 'auto' for {size} = L (r + t) > {MAX_SPLIT_FIELDS} fields")
     return SplitRule(max_work=max_work)

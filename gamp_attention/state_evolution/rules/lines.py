@@ -1,10 +1,22 @@
-"""Lines of fields that cross the jumps of the proximal map, in white coordinates of the channel.
+"""Averages of the proximal denoiser along lines of fields, cut where the proximal map jumps.
 
-Averages of the denoiser along lines of fields, cut where the proximal map jumps.
+On a line ω(e) = c + e u, with e ~ N(0, 1), the global minimizer z(e) of the proximal problem is a smooth function of e
+except for jumps, where two minima have equal values. The averages of its functions over e are computed panel by panel
+with Gauss-Legendre rules, from a stack of panels whose ends carry the global minimizer on their side (`_line`):
 
-Along a line ω = c + e u, with e standard Gaussian, the global minimiser z(e) is smooth between jumps. Panels of
-Gauss-Legendre nodes follow it from one end to the other. Where the two ends belong to different minima, the panel is
-cut at their tie, found by root finding on the gap between the two; where the nodes do not resolve z, it is halved.
+1. Take the leftmost panel, and follow the minimum of its left end to all nodes and to its right end (`follow_panel`).
+   Each step extrapolates along the path and takes a few Newton steps (`newton_steps`).
+2. If the minimum that arrives at the right end is not the global minimum there, the global minimizer jumps inside of
+   the panel. Find the point at which both minima tie (`find_tie`) and divide the panel there. A global search at the
+   tie detects a third, lower minimum.
+3. Otherwise, if the last two Legendre coefficients of z(e) exceed the tolerance (`unresolved_minimum`,
+   `unresolved_derivative`), divide the panel in the middle.
+4. Otherwise add the panel's contribution to all averages (`_add_panel`).
+
+`FieldLines` applies this to lines in the white coordinates of a channel.
+
+Arguments of the compiled functions: p are the parameters of the loss for one sample, `metric` is V as a `Metric`,
+fields and minimizers are vectors of k = L r numbers, `work` counts (proximal minimizations, global searches, jumps).
 """
 
 from functools import lru_cache
@@ -13,53 +25,388 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import erf
 
-from gamp_attention._core.compiled import interruptible_blocks, kernel, sample_kernel
-from gamp_attention.denoisers.newton import Metric, assign, make_metric, make_workspace
-from gamp_attention.denoisers.prox import MAX_STARTS, minimise_globally, search_points
-from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
+from gamp_attention._core.compiled import inline_kernel, interruptible_blocks, kernel, overload, sample_kernel
+from gamp_attention._core.quadrature import LegendreRule, legendre_panels, legendre_rule
+from gamp_attention.denoisers.newton import (
+    Metric,
+    assign,
+    cholesky,
+    cholesky_solve,
+    make_metric,
+    make_workspace,
+    minimise_from,
+    objective_derivatives,
+)
+from gamp_attention.denoisers.prox import MAX_STARTS, SAME_MINIMUM, factor_hessian, minimise_globally, search_points
+from gamp_attention.losses.attention import AttentionLoss, DotProductAttention, is_dot_product_loss
+from gamp_attention.losses.two_tokens import is_two_tokens, two_token_expansion
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
 from gamp_attention.state_evolution.equations.symmetry import contrast_basis
-from gamp_attention.state_evolution.rules.line_track import (
-    NORMAL,
-    Nodes,
-    Track,
-    are_apart,
-    cut_panel,
-    field_at,
-    fill_slopes,
-    find_tie,
-    follow_panel,
-    legendre_nodes,
-    unresolved,
-    unresolved_square,
-)
+
+NORMAL = 1 / np.sqrt(2 * np.pi)  # density of the standard Gaussian at 0
+
+# Newton steps without line search, see `newton_steps`
+MAX_STEPS = 5  # maximum number of steps
+DECREASE = 0.1  # factor by which each step must reduce the Newton decrement
+LAST_STEP = 1e-2  # length of the last step, in units of the tolerance; the error is of the order of its square
+MAX_LAST_STEP = 1e-6  # upper bound of this length, relative to the size of minimizer and fields
+MIN_LAST_STEP = 1e-10  # lower bound of this length, relative to the same size
+TIE_STEP = 1e-9  # length of the last step in e towards a tie
+
+MAX_PANELS = 256  # maximum number of panels on the stack of a line
+MAX_DEPTH = 40  # maximum depth of divisions: 1 for each halving, CUT_DEPTH for each tie
+CUT_DEPTH = 4  # a tie counts as four halvings, so that at most ten ties are nested
+BLOCK = 32  # number of lines that a thread takes at a time
+SHORT_FIELDS = 3  # number of fields per sample up to which a block of lines is too short to be interrupted
+TWO_TOKEN_STARTS = 48  # number of starts of a global search for two tokens, which have few minima however large V is
 
 
-class LineSettings(NamedTuple):
-    """Bounds on the work of one line."""
+class Track(NamedTuple):
+    """Working memory of one thread: the path of a minimum through the n nodes of a panel, and the stack of panels."""
 
-    block: int = 32  # lines a thread takes at a time
-    max_panels: int = 256  # waiting
-    max_depth: int = 40  # halvings of one panel
-    short: int = 3  # fields per sample up to which a block of lines takes so little time that it need not be stopped
-    two_tokens: int = 48  # starts of a search for two tokens, which have few minima, however large V is
+    z: np.ndarray  # (n, k) minimizer at each node
+    value: np.ndarray  # (n,) minimum of the proximal objective at each node
+    rate: np.ndarray  # (n, k) derivative ∂z/∂e
+    chol: np.ndarray  # (n, k, k) lower Cholesky factor of V⁻¹ + ∇²ℓ
+    slope: np.ndarray  # (n, k, k) V⁻¹ − V⁻¹ ∂z/∂ω = −∂g/∂ω
+    g: np.ndarray  # (n, k) output function
+    weight: np.ndarray  # (n,) quadrature weight times Gaussian density
+    omega: np.ndarray  # (k,) fields of the current point
+    now: np.ndarray  # (k,) minimizer at the current point
+    left: np.ndarray  # (k,) minimizer on the left side of a cut
+    right: np.ndarray  # (k,) minimizer on the right side of a cut
+    ends: np.ndarray  # (panels, 2) ends of the panels on the stack
+    at_ends: np.ndarray  # (panels, 2, k) global minimizer at each end, on the side of the panel
+    depth: np.ndarray  # (panels,) depth of divisions
 
 
-LINE = LineSettings()
+def newton_steps(loss, p, omega, metric, z, tol, ws):
+    """Take full Newton steps from z to a minimum; return its value and whether the steps converged fast.
+
+    After convergence z is the minimizer and ws.chol factors the Hessian of the last step, whose length is negligible.
+    Without convergence z may be anywhere; callers then minimize with a line search. Compiled code only.
+    """
+    raise NotImplementedError("newton_steps() is dispatched by numba on the type of the loss")
+
+
+@overload(newton_steps)
+def _newton_steps(loss, p, omega, metric, z, tol, ws):
+    if is_dot_product_loss(loss):
+
+        def steps_of_attention(loss, p, omega, metric, z, tol, ws):
+            if is_two_tokens(loss):
+                return _newton_steps_two_tokens(loss, p, omega, metric, z, tol, ws.chol)
+            return _newton_steps_general(loss, p, omega, metric, z, tol, ws)
+
+        return steps_of_attention
+
+    def steps_of_others(loss, p, omega, metric, z, tol, ws):
+        return _newton_steps_general(loss, p, omega, metric, z, tol, ws)
+
+    return steps_of_others
+
+
+@inline_kernel
+def _is_last(length, scale, tol):
+    return length <= max(MIN_LAST_STEP * scale, min(MAX_LAST_STEP * scale, LAST_STEP * tol))
+
+
+@sample_kernel
+def _newton_steps_general(loss, p, omega, metric, z, tol, ws):
+    last = np.inf
+    for _ in range(MAX_STEPS):
+        value = objective_derivatives(loss, p, omega, metric, z, ws.grad, ws.hess, ws.loss)
+        if not cholesky(ws.hess, 0.0, ws.chol):
+            break
+        assign(ws.step, ws.grad)
+        cholesky_solve(ws.chol, ws.step)
+        decrement, length, scale = 0.0, 0.0, 0.0
+        for i in range(z.shape[0]):
+            decrement += ws.grad[i] * ws.step[i]
+            length = max(length, abs(ws.step[i]))
+            scale = max(scale, abs(z[i]) + abs(omega[i]))
+        if not decrement < DECREASE * last:
+            break
+        for i in range(z.shape[0]):
+            z[i] -= ws.step[i]
+        if _is_last(length, scale, tol):
+            return value - 0.5 * decrement, True
+        last = decrement
+    return np.nan, False
+
+
+@inline_kernel
+def _newton_steps_two_tokens(loss, p, omega, metric, z, tol, chol):
+    # identical to the general steps, but with scalars instead of arrays, which is three times faster
+    x, y, last = z[0], z[1], np.inf
+    stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
+    for _ in range(MAX_STEPS):
+        value, grad_x, grad_y, xx, xy, yy = two_token_expansion(loss, p, x, y)
+        to_x, to_y = x - omega[0], y - omega[1]
+        grad_x, grad_y = grad_x + stiff_x * to_x, grad_y + stiff_y * to_y
+        xx, yy = xx + stiff_x, yy + stiff_y
+        ratio = xy / xx
+        pivot = yy - ratio * xy
+        if not (xx > 0.0 and pivot > 1e-14 * abs(yy)):
+            break
+        step_y = (grad_y - ratio * grad_x) / pivot
+        step_x = grad_x / xx - ratio * step_y
+        decrement = grad_x * step_x + grad_y * step_y
+        if not decrement < DECREASE * last:
+            break
+        length, scale = max(abs(step_x), abs(step_y)), max(abs(x) + abs(omega[0]), abs(y) + abs(omega[1]))
+        x, y = x - step_x, y - step_y
+        if _is_last(length, scale, tol):
+            z[0], z[1] = x, y
+            chol[0, 0], chol[1, 1] = np.sqrt(xx), np.sqrt(pivot)
+            chol[1, 0] = ratio * chol[0, 0]
+            return value + 0.5 * (stiff_x * to_x * to_x + stiff_y * to_y * to_y - decrement), True
+        last = decrement
+    return np.nan, False
+
+
+@inline_kernel
+def fill_field(c, e, u, omega):
+    """Fill ω = c + e u."""
+    for i in range(c.shape[0]):
+        omega[i] = c[i] + e * u[i]
+
+
+@inline_kernel
+def fill_rate(metric, u, chol, rate):
+    """Fill ∂z/∂e = (V⁻¹ + ∇²ℓ)⁻¹ V⁻¹ u."""
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    for l in range(L):
+        for s in range(r):
+            acc = 0.0
+            for d in range(r):
+                acc += metric.inverse[l, s, d] * u[l * r + d]
+            rate[l * r + s] = acc
+    cholesky_solve(chol, rate)
+
+
+@inline_kernel
+def extrapolate(track, m, e, ahead, before):
+    """Fill track.now with the extrapolation of z from node m − 1 at e to `ahead`.
+
+    It is the cubic Hermite polynomial of the last two nodes, at `before` and e, or linear if there is one node.
+    """
+    z, rate = track.z[m - 1], track.rate[m - 1]
+    h = ahead - e
+    for i in range(z.shape[0]):
+        track.now[i] = z[i] + h * rate[i]
+    if m > 1:
+        width, old, old_rate = e - before, track.z[m - 2], track.rate[m - 2]
+        for i in range(z.shape[0]):
+            mean = (z[i] - old[i]) / width
+            second = (2.0 * rate[i] + old_rate[i] - 3.0 * mean) / width
+            third = (rate[i] + old_rate[i] - 2.0 * mean) / (width * width)
+            track.now[i] += h * h * (second + h * third)
+
+
+@inline_kernel
+def are_apart(z, other):
+    """Return whether two minimizers differ by more than rounding."""
+    distance, scale = 0.0, 0.0
+    for i in range(z.shape[0]):
+        distance = max(distance, abs(z[i] - other[i]))
+        scale = max(scale, abs(z[i]) + abs(other[i]))
+    return distance > SAME_MINIMUM * (1e-3 + scale)
+
+
+@inline_kernel
+def divide_panel(track, top, cut, deeper):
+    """Replace the panel at the top of the stack by its two parts, the left part on top.
+
+    track.left and track.right are the minimizers on both sides of the cut.
+    """
+    track.ends[top + 1, 0] = track.ends[top, 0]
+    assign(track.at_ends[top + 1, 0], track.at_ends[top, 0])
+    track.ends[top + 1, 1] = cut
+    assign(track.at_ends[top + 1, 1], track.left)
+    track.ends[top, 0] = cut
+    assign(track.at_ends[top, 0], track.right)
+    track.depth[top] += deeper
+    track.depth[top + 1] = track.depth[top]
+
+
+@sample_kernel
+def follow_panel(loss, p, c, u, metric, nodes, track, top, tol, ws):
+    """Follow the minimum of a panel's left end to all nodes and to the right end; leave it in track.now."""
+    n, k, z = nodes.x.shape[0], u.shape[0], track.now
+    a, b = track.ends[top]
+    assign(z, track.at_ends[top, 0])
+    e, before = a, a
+    for m in range(n + 1):
+        ahead = a + 0.5 * (b - a) * (1.0 + nodes.x[m]) if m < n else b
+        if m > 0:
+            extrapolate(track, m, e, ahead, before)
+        before, e = e, ahead
+        fill_field(c, e, u, track.omega)
+        value, fast = newton_steps(loss, p, track.omega, metric, z, tol, ws)
+        if not fast:  # minimize with a line search, from the linear extrapolation
+            assign(z, track.at_ends[top, 0])
+            if m > 0:
+                for i in range(k):
+                    z[i] = track.z[m - 1, i] + (e - before) * track.rate[m - 1, i]
+            value, _ = minimise_from(loss, p, track.omega, metric, z, ws, 0)
+            factor_hessian(metric, ws)
+        if m < n:
+            track.value[m] = value
+            assign(track.z[m], z)
+            for i in range(k):
+                assign(track.chol[m, i], ws.chol[i])
+            fill_rate(metric, u, ws.chol, track.rate[m])
+
+
+@sample_kernel
+def fill_slopes(metric, nodes, track, ws):
+    """Fill track.slope = V⁻¹ − V⁻¹ ∂z/∂ω at the nodes of the panel that was followed last."""
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    k = L * r
+    if k == 2 and r == 1:  # with scalars, for speed
+        one, two = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
+        for m in range(nodes.x.shape[0]):
+            slope, last = track.slope[m], 1.0 / track.chol[m, 1, 1]
+            first = 1.0 / track.chol[m, 0, 0]
+            across = track.chol[m, 1, 0] * first * last
+            slope[0, 0] = one - one * one * (first * first + across * across)
+            slope[0, 1] = one * two * across * last
+            slope[1, 0] = slope[0, 1]
+            slope[1, 1] = two - two * two * last * last
+        return
+    for m in range(nodes.x.shape[0]):
+        slope = track.slope[m]
+        for l in range(L):
+            for d in range(r):
+                for i in range(k):
+                    ws.step[i] = 0.0
+                for s in range(r):
+                    ws.step[l * r + s] = metric.inverse[l, s, d]
+                cholesky_solve(track.chol[m], ws.step)
+                for i in range(k):
+                    first = i // r * r
+                    acc = metric.inverse[l, i - first, d] if first == l * r else 0.0
+                    for s in range(r):
+                        acc -= metric.inverse[i // r, i - first, s] * ws.step[first + s]
+                    slope[i, l * r + d] = acc
+
+
+@sample_kernel
+def nearest_minimum(loss, p, metric, track, z, ws):
+    """Move z to the nearest minimum at the fields track.omega, and return its value."""
+    assign(track.now, z)
+    value, fast = newton_steps(loss, p, track.omega, metric, z, 0.0, ws)
+    if not fast:
+        assign(z, track.now)
+        value, _ = minimise_from(loss, p, track.omega, metric, z, ws, 0)
+    return value
+
+
+@sample_kernel
+def find_tie(loss, p, c, u, metric, track, top, work, ws):
+    """Return the point e at which the minima of the two ends of a panel have equal values.
+
+    track.left and track.right are set to both minimizers there. With the two minimum values F_l(e) and F_r(e),
+    (F_r − F_l)' = −Σ (z_r − z_l)ᵀ V⁻¹ u by the envelope theorem: Newton steps in a bracket find the root of F_r − F_l.
+    """
+    L, r = metric.inverse.shape[0], metric.inverse.shape[1]
+    low, high = track.ends[top]
+    left, right = track.left, track.right
+    assign(left, track.at_ends[top, 0])
+    assign(right, track.at_ends[top, 1])
+    e = 0.5 * (low + high)
+    for _ in range(100):
+        fill_field(c, e, u, track.omega)
+        value_left = nearest_minimum(loss, p, metric, track, left, ws)
+        value_right = nearest_minimum(loss, p, metric, track, right, ws)
+        work[0] += 2
+        if not are_apart(left, right):
+            # only one of the two minima exists at e, and so is the lower: the distances determine which
+            to_left, to_right = 0.0, 0.0
+            for i in range(u.shape[0]):
+                to_left += (left[i] - track.at_ends[top, 0, i]) ** 2
+                to_right += (left[i] - track.at_ends[top, 1, i]) ** 2
+            if to_left < to_right:
+                low = e
+                assign(right, track.at_ends[top, 1])
+            else:
+                high = e
+                assign(left, track.at_ends[top, 0])
+            e = 0.5 * (low + high)
+            if high - low < 1e-10:
+                break
+            continue
+        gap = value_right - value_left
+        if gap > 0.0:
+            low = e
+        else:
+            high = e
+        rate = 0.0
+        for l in range(L):
+            for s in range(r):
+                for d in range(r):
+                    rate -= (right[l * r + s] - left[l * r + s]) * metric.inverse[l, s, d] * u[l * r + d]
+        step = -gap / rate if rate != 0.0 else np.inf
+        if abs(step) < TIE_STEP or high - low < 1e-13:
+            e += step if low < e + step < high else 0.0
+            break
+        e += step
+        if not low < e < high:
+            e = 0.5 * (low + high)
+    return e
+
+
+@inline_kernel
+def unresolved_minimum(nodes, track, a, b):
+    """Return the largest of the last two Legendre coefficients of z on a panel [a, b].
+
+    It is weighted by the largest density on the panel, and by the width if that is below 1.
+    """
+    largest = 0.0
+    for i in range(track.z.shape[1]):
+        for s in range(nodes.tail.shape[0]):
+            coefficient = 0.0
+            for m in range(nodes.x.shape[0]):
+                coefficient += nodes.tail[s, m] * track.z[m, i]
+            largest = max(largest, abs(coefficient))
+    nearest = max(a, -b, 0.0)
+    return largest * NORMAL * np.exp(-0.5 * nearest * nearest) * min(b - a, 1.0)
+
+
+@inline_kernel
+def unresolved_derivative(metric, nodes, track, a, b, ws):
+    """Return the larger of the last two Legendre coefficients of ‖∂g/∂ω‖² on a panel, in units of V⁻², weighted.
+
+    Near the onset of a jump the derivative is large and changes fast on panels on which z hardly changes.
+    """
+    fill_slopes(metric, nodes, track, ws)
+    k, largest = track.z.shape[1], 0.0
+    for s in range(nodes.tail.shape[0]):
+        coefficient = 0.0
+        for m in range(nodes.x.shape[0]):
+            square = 0.0
+            for i in range(k):
+                for j in range(k):
+                    square += track.slope[m, i, j] ** 2
+            coefficient += nodes.tail[s, m] * square
+        largest = max(largest, abs(coefficient))
+    nearest = max(a, -b, 0.0)
+    return largest / metric.smallest**2 * NORMAL * np.exp(-0.5 * nearest * nearest) * (b - a)
 
 
 class LineMoments(NamedTuple):
-    """Averages over e on each of n lines; those from g to loss converge as fast as z."""
+    """Averages over e on each of n lines; all but `response` and `square` are as accurate as z."""
 
-    g: np.ndarray  # (n, L, r)
+    g: np.ndarray  # (n, L, r) of g
     g_e: np.ndarray  # (n, L, r) of g e
     gg: np.ndarray  # (n, L, r, r) of g_l g_lᵀ
     moreau: np.ndarray  # (n,) of the Moreau envelope
     loss: np.ndarray  # (n,) of ℓ(z)
-    response: np.ndarray  # (n, L, r, r) of the a.e. derivative −∂g_l/∂ω_l
+    response: np.ndarray  # (n, L, r, r) of the almost-everywhere derivative −∂g_l/∂ω_l
     square: np.ndarray  # (n, L, L, r², r²) of (∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)
-    jump: np.ndarray  # (n,) least square of a jump of z, inf where there is none
-    work: np.ndarray  # (n, 3) proximal minimisations, global searches, jumps
+    jump: np.ndarray  # (n,) smallest squared jump of z on the line, inf if there is none
+    work: np.ndarray  # (n, 3) numbers of proximal minimizations, global searches and jumps
 
 
 def line_averages(
@@ -69,14 +416,23 @@ def line_averages(
     direction: np.ndarray,
     metric: Metric,
     grid: np.ndarray,
-    nodes: Nodes,
+    nodes: LegendreRule,
     tol: np.ndarray,
     tol_square: np.ndarray,
 ) -> LineMoments:
-    """Average over e ~ N(0, 1) at fields c + e u, for n centres c (n, L, r) and one direction u (L, r).
+    """Return averages over e ~ N(0, 1) at the fields c + e u.
 
-    The average is over the range of `grid`, the ends of the first panels. What a panel leaves unresolved, weighted
-    by its probability, is at most tol (n,) of z and tol_square (n,) of ‖V ∂g/∂ω‖².
+    Parameters
+    ----------
+    loss : loss of one sample.
+    params : (n, n_params) parameters of the loss on each line.
+    centres : (n, L, r) centres c of the lines.
+    direction : (L, r) direction u, the same for all lines.
+    metric : V, see `make_metric`.
+    grid : increasing ends of the first panels; the averages are integrals from the first to the last.
+    nodes : rule for each panel.
+    tol : (n,) tolerance of each panel for z, in units of z, weighted by the density of e.
+    tol_square : (n,) tolerance of each panel for ‖V ∂g/∂ω‖², weighted likewise; inf if `square` is not needed.
     """
     n, L, r = centres.shape
     token, matrix = (n, L, r), (n, L, r, r)
@@ -85,40 +441,41 @@ def line_averages(
     c, u = np.ascontiguousarray(centres).reshape(n, L * r), np.ascontiguousarray(direction).reshape(L * r)
     points = search_points(L * r)
     two_tokens = isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention) and L * r == 2
-    most = LINE.two_tokens if two_tokens and loss.attention.softmax else MAX_STARTS
+    max_starts = TWO_TOKEN_STARTS if two_tokens and loss.attention.softmax else MAX_STARTS
 
     def work(first: int, last: int, stop: np.ndarray) -> None:
-        _lines(first, last, loss, params, c, u, metric, grid, nodes, (tol, tol_square), most, points, stop, out)
+        _lines(first, last, loss, params, c, u, metric, grid, nodes, (tol, tol_square), max_starts, points, stop, out)
 
-    long = L * r > LINE.short
-    interruptible_blocks(work, n, LINE.block, long)
+    interruptible_blocks(work, n, BLOCK, L * r > SHORT_FIELDS)
     return out
 
 
 @kernel
-def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, most, points, stop, out):
+def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, max_starts, points, stop, out):
+    """Average along the lines of a block."""
     k, n = u.shape[0], nodes.x.shape[0]
     ws = make_workspace(loss, k, stop)
     track = Track(
         np.empty((n, k)), np.empty(n), np.empty((n, k)), np.empty((n, k, k)), np.empty((n, k, k)),
         np.empty((n, k)), np.empty(n), np.empty(k), np.empty(k), np.empty(k), np.empty(k),
-        np.empty((LINE.max_panels, 2)), np.empty((LINE.max_panels, 2, k)), np.empty(LINE.max_panels, dtype=np.int64),
+        np.empty((MAX_PANELS, 2)), np.empty((MAX_PANELS, 2, k)), np.empty(MAX_PANELS, dtype=np.int64),
     )  # fmt: skip
     for line in range(first, last):
         if stop[0] != 0:
             return
-        enough = (tol[0][line], tol[1][line])
-        _line(loss, params[line], centres[line], u, metric, grid, nodes, enough, most, points, out, line, track, ws)
+        tols = (tol[0][line], tol[1][line])
+        _line(loss, params[line], centres[line], u, metric, grid, nodes, tols, max_starts, points, out, line, track, ws)
 
 
 @sample_kernel
-def _line(loss, p, c, u, metric, grid, nodes, tol, most, points, out, line, track, ws):
-    waiting = 0
+def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line, track, ws):
+    """Average along one line with a stack of panels; the algorithm is in the module's docstring."""
+    waiting = 0  # number of panels on the stack
     work = out.work[line]
-    for j in range(grid.shape[0] - 1, -1, -1):  # the leftmost panel ends on top of the stack
-        field_at(c, grid[j], u, track.omega)
+    for j in range(grid.shape[0] - 1, -1, -1):  # from right to left: the leftmost panel ends on top of the stack
+        fill_field(c, grid[j], u, track.omega)
         assign(track.now, track.omega)
-        minimise_globally(loss, p, track.omega, metric, track.now, most, points, ws)
+        minimise_globally(loss, p, track.omega, metric, track.now, max_starts, points, ws)
         work[1] += 1
         if j < grid.shape[0] - 1:
             track.ends[waiting, 0] = grid[j]
@@ -131,47 +488,47 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, most, points, out, line, trac
     while waiting > 0 and ws.stop[0] == 0:
         top = waiting - 1
         a, b = track.ends[top]
-        splittable = track.depth[top] < LINE.max_depth and waiting < LINE.max_panels - 1
+        divisible = track.depth[top] < MAX_DEPTH and waiting < MAX_PANELS - 1
         follow_panel(loss, p, c, u, metric, nodes, track, top, tol[0], ws)
         work[0] += nodes.x.shape[0] + 1
-        if splittable and are_apart(track.now, track.at_ends[top, 1]):
+        if divisible and are_apart(track.now, track.at_ends[top, 1]):
             cut = find_tie(loss, p, c, u, metric, track, top, work, ws)
             work[2] += 1
             size = 0.0
             for i in range(u.shape[0]):
                 size += (track.right[i] - track.left[i]) ** 2
             out.jump[line] = min(out.jump[line], size)
-            # a third minimum may be lower than the two that tie
+            # a third minimum may be lower than the two that tie: then it is the minimizer on both sides of the cut
             assign(track.now, track.left)
-            field_at(c, cut, u, track.omega)
-            minimise_globally(loss, p, track.omega, metric, track.now, most, points, ws)
+            fill_field(c, cut, u, track.omega)
+            minimise_globally(loss, p, track.omega, metric, track.now, max_starts, points, ws)
             work[1] += 1
             if are_apart(track.now, track.left) and are_apart(track.now, track.right):
                 assign(track.left, track.now)
                 assign(track.right, track.now)
-            cut_panel(track, top, cut, 4)
+            divide_panel(track, top, cut, CUT_DEPTH)
             waiting += 1
-        elif splittable and (
-            unresolved(nodes, track, a, b) > tol[0]
-            or (tol[1] < np.inf and unresolved_square(metric, nodes, track, a, b, ws) > tol[1])
+        elif divisible and (
+            unresolved_minimum(nodes, track, a, b) > tol[0]
+            or (tol[1] < np.inf and unresolved_derivative(metric, nodes, track, a, b, ws) > tol[1])
         ):
             cut = 0.5 * (a + b)
-            field_at(c, cut, u, track.omega)
+            fill_field(c, cut, u, track.omega)
             assign(track.now, track.z[nodes.x.shape[0] // 2])
-            minimise_globally(loss, p, track.omega, metric, track.now, most, points, ws)
+            minimise_globally(loss, p, track.omega, metric, track.now, max_starts, points, ws)
             work[1] += 1
             assign(track.left, track.now)
             assign(track.right, track.now)
-            cut_panel(track, top, cut, 1)
+            divide_panel(track, top, cut, 1)
             waiting += 1
         else:
-            _add(c, u, metric, nodes, track, a, b, out, line, ws)
+            _add_panel(c, u, metric, nodes, track, a, b, out, line, ws)
             waiting -= 1
 
 
 @sample_kernel
-def _add(c, u, metric, nodes, track, a, b, out, line, ws):
-    """Add a panel's share of every average."""
+def _add_panel(c, u, metric, nodes, track, a, b, out, line, ws):
+    """Add the contribution of a panel to all averages."""
     fill_slopes(metric, nodes, track, ws)
     L, r, n = metric.inverse.shape[0], metric.inverse.shape[1], nodes.x.shape[0]
     moreau, quadratic, middle, half = 0.0, 0.0, 0.5 * (a + b), 0.5 * (b - a)
@@ -195,9 +552,9 @@ def _add(c, u, metric, nodes, track, a, b, out, line, ws):
         for s in range(r):
             mean, with_e = 0.0, 0.0
             for m in range(n):
-                share = track.weight[m] * track.g[m, l * r + s]
-                mean += share
-                with_e += share * (middle + half * nodes.x[m])
+                term = track.weight[m] * track.g[m, l * r + s]
+                mean += term
+                with_e += term * (middle + half * nodes.x[m])
             out.g[line, l, s] += mean
             out.g_e[line, l, s] += with_e
             for d in range(r):
@@ -221,70 +578,80 @@ def _add(c, u, metric, nodes, track, a, b, out, line, ws):
                     out.square[line, l, j, s, d] += square
 
 
-LineValues = tuple[np.ndarray, ...]  # in the order of the fields of Moments, one row a line
-SECOND_MOMENT, ROUNDING = 1e-3, 1e-14  # error of the variance of e, in units of the tolerance, and by rounding
-ARRAYS = ("g", "with_noise", "with_teacher", "gg", "response", "square")
+LineValues = tuple[np.ndarray, ...]  # averages in the order of the fields of Moments, with one row for each line
 
 
-def reach(tol: float) -> float:
-    """Range, in standard deviations, beyond which a Gaussian average may be cut."""
-    margin = 1.5  # beyond where the Gaussian density reaches the tolerance
+def integration_limit(tol: float) -> float:
+    """Return the limit, in standard deviations, beyond which a Gaussian average with tolerance `tol` is truncated."""
+    margin = 1.5  # in standard deviations, beyond the point at which the relative density equals the tolerance
     return float(np.sqrt(-2 * np.log(tol)) + margin)
 
 
 @lru_cache
 def first_panels(tol: float, n_nodes: int) -> np.ndarray:
-    """Return the ends of the first panels of a line, before any is cut.
+    """Return the ends of the first panels of a line, before any division.
 
-    The panels are so short that the nodes integrate e² times the Gaussian density to a thousandth of the tolerance.
-    Where fields hardly change along a line, nothing else would make them shorter, and averages in which large terms
-    cancel, as the training loss, amplify the error.
+    The panels are so short that the rule integrates e² times the Gaussian density to 1/1000 of the tolerance. If the
+    fields hardly change along a line, no other criterion would make them shorter, and averages in which large terms
+    cancel, such as the training loss, amplify this error.
     """
-    end, nodes = reach(tol), legendre_nodes(n_nodes)
+    end = integration_limit(tol)
     density = np.exp(-0.5 * end**2) * np.sqrt(2 / np.pi)
     exact = float(erf(end / np.sqrt(2))) - end * density
     n_panels = 2
     while True:
         ends = np.linspace(-end, end, n_panels + 1)
-        half = 0.5 * np.diff(ends)[:, None]
-        e = ends[:-1, None] + half * (1 + nodes.x)
-        second = float((half * nodes.weight * e**2 * np.exp(-0.5 * e**2)).sum() / np.sqrt(2 * np.pi))
-        if abs(second - exact) <= max(SECOND_MOMENT * tol, ROUNDING):
+        e, weight = legendre_panels(ends, n_nodes)
+        second = float((weight * e**2 * np.exp(-0.5 * e**2)).sum() / np.sqrt(2 * np.pi))
+        if abs(second - exact) <= max(1e-3 * tol, 1e-14):  # 1e-14 is the rounding error
             return ends
         n_panels += 1
 
 
 class WorkExceeded(ArithmeticError):
-    """Lines need more proximal problems than they may."""
+    """Raised if lines need more proximal problems than the limit of work allows."""
 
 
 class FieldLines:
-    """Line averages of a channel, as functions of the other white coordinates.
+    """Line averages of a channel along the student's contrast, as functions of all other white coordinates.
 
-    All together may solve at most so many proximal problems, then `WorkExceeded` is raised.
+    Parameters
+    ----------
+    channel : the channel at given overlaps.
+    tol : tolerance, which sets the integration limits.
+    n_nodes : number of Gauss-Legendre nodes of each panel.
+    max_work : maximum number of proximal problems of all calls of `averages` together.
     """
 
     def __init__(self, channel: Channel, tol: float, n_nodes: int, max_work: float = np.inf) -> None:
         (L, r, _), overlaps = channel.shape, channel.overlaps
-        self._channel, self._left = channel, max_work
+        self._channel, self._work_left = channel, max_work
         self._metric = make_metric(overlaps.V)
-        self.square_unit = min(self._metric.smallest, 1e150) ** 2  # of products of ∂g/∂ω: V⁻², if that is a number
-        student = contrast_basis(L, r)
-        self._across = student[:, 1:]
-        self._direction = np.einsum("lab,lb->la", channel.root, student[:, 0].reshape(L, r))
+        self.square_unit = min(self._metric.smallest, 1e150) ** 2  # V⁻², the unit of products of ∂g/∂ω, kept finite
+        basis = contrast_basis(L, r)
+        self._across = basis[:, 1:]
+        self._direction = np.einsum("lab,lb->la", channel.root, basis[:, 0].reshape(L, r))
         self._grid = first_panels(tol, n_nodes)
-        self._nodes = legendre_nodes(n_nodes)
+        self._nodes = legendre_rule(n_nodes)
         size = np.sqrt(np.abs(overlaps.q).max()) + np.abs(overlaps.m).max()
-        # of fields; not less, or rounding looks like structure where all weights are zero
+        # size of the fields; at zero weights it is bounded below, or rounding errors would count as unresolved
         self._size = max(size, 1e-10 * np.sqrt(overlaps.V.max()))
 
     def averages(
         self, teacher: np.ndarray, student: np.ndarray, tol: np.ndarray, tol_square: np.ndarray
     ) -> tuple[LineValues, np.ndarray, np.ndarray]:
-        """The moments of the channel on n lines, one row each; on each the number of jumps, and the least square.
+        """Return the moments of the channel on n lines, the numbers of jumps (n,) and the smallest squared jumps (n,).
 
-        Arguments are white coordinates of the teacher (n, n_teacher) and of the student across the lines
-        (n, L r − 1), and the tolerances (n,), relative to the size of fields, and of squares of V ∂g/∂ω.
+        Parameters
+        ----------
+        teacher : (n, n_teacher) white coordinates of the teacher.
+        student : (n, L r − 1) white coordinates of the student across the lines.
+        tol : (n,) tolerance for z, relative to the size of the fields.
+        tol_square : (n,) tolerance for squares of V ∂g/∂ω.
+
+        Raises
+        ------
+        WorkExceeded : if the limit of work is exceeded.
         """
         channel = self._channel
         y, terms = channel.teacher(teacher)
@@ -293,8 +660,8 @@ class FieldLines:
             channel.loss, terms.params, noise + channel.overlaps.m, self._direction, self._metric, self._grid,
             self._nodes, self._size * tol, tol_square,
         )  # fmt: skip
-        self._left -= out.work[:, :2].sum()
-        if self._left < 0:
+        self._work_left -= out.work[:, :2].sum()
+        if self._work_left < 0:
             raise WorkExceeded
         values = (
             out.g,
@@ -310,7 +677,6 @@ class FieldLines:
 
 
 def mean_moments(weights: np.ndarray, values: LineValues) -> Moments:
-    """Weighted sum of line averages."""
-    *arrays, moreau, loss = (np.tensordot(weights, v, 1) for v in values)
-    named = dict(zip(ARRAYS, arrays, strict=True))
-    return Moments(**named, moreau=float(moreau), loss=float(loss), steepest=np.inf, doubled=1.0)
+    """Return weighted sums (n,) of line averages as moments; jump indicators have their defaults."""
+    g, with_noise, with_teacher, gg, response, square, moreau, loss = (np.tensordot(weights, v, 1) for v in values)
+    return Moments(g, with_noise, with_teacher, gg, response, square, float(moreau), float(loss))

@@ -1,6 +1,6 @@
-"""What every quadrature rule can do, and averages over all components of a model with any of them.
+"""Interface of quadrature rules, and averages over all components of a mixture with any rule.
 
-A rule knows no model. It averages over the white noise of one `Channel`, in which the fields are functions.
+A rule does not depend on the model: it averages functions of the white noise of one `Channel`.
 """
 
 from collections.abc import Iterator
@@ -10,86 +10,103 @@ import numpy as np
 
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
-from gamp_attention.state_evolution.equations.channel import Channel, Moments, n_white, restricted, scattered
+from gamp_attention.state_evolution.equations.channel import (
+    Channel,
+    Moments,
+    n_white,
+    select_sources,
+    sum_over_components,
+)
 
 
 class Rule(Protocol):
-    """A rule for averages over the channel, the base of `SplitRule` and `SobolRule`."""
+    """Rule for averages over the channel; base class of `SplitRule` and `SobolRule`.
+
+    A rule is immutable. All methods that change its accuracy return another rule.
+    """
 
     @property
     def name(self) -> str:
-        """What the rule is called in arguments and results."""
+        """Name of the rule in arguments and results."""
 
     @property
     def deterministic(self) -> bool:
-        """Whether its error is told by its levels; if not, by the spread of independent replicas."""
+        """True if errors are estimated from successive levels, False if from the spread of independent replicas."""
 
     @property
     def level(self) -> int:
-        """The level of accuracy, 0 where there is only one."""
+        """Level of accuracy; 0 for rules without levels."""
         return 0
 
     @property
-    def rough(self) -> float:
-        """Residual of a first solution that is good enough."""
+    def initial_tolerance(self) -> float:
+        """Residual at which a first solution on this rule is accurate enough to be refined."""
 
     @property
     def tol(self) -> float:
-        """About what the averages leave unresolved; as much as a first solution may, unless a rule knows better."""
-        return self.rough
+        """Approximate relative error of the averages; by default `initial_tolerance`."""
+        return self.initial_tolerance
 
     def finer(self) -> "Rule | None":
-        """The next finer rule, or None if there is none."""
+        """Return the next finer rule, or None if there is none."""
 
-    def aimed(self, excess: float) -> "Rule | None":
-        """A finer rule, likely to make errors smaller by this factor, where that can be told; else the next finer."""
+    def refined_for(self, error_ratio: float) -> "Rule | None":
+        """Return a finer rule whose errors are expected to be smaller by the factor `error_ratio`.
+
+        By default the next finer rule, because only random rules have errors of known rate.
+        """
         return self.finer()
 
     def at_level(self, level: int) -> "Rule":
-        """The same at another level, where there are levels."""
+        """Return the rule at another level; self for rules without levels."""
         return self
 
     def for_stability(self) -> "Rule":
-        """The rule whose averages are good enough for finite differences."""
+        """Return a rule that is accurate enough for finite differences of the overlap map."""
         return self
 
     def for_test_error(self) -> "Rule":
-        """The rule whose points are enough for the test error, where it is random."""
+        """Return a rule that is accurate enough for the test error; used for random rules only."""
         return self
 
-    def sparing(self) -> "Rule":
-        """The rule with less search for lower minima, where that can be left out."""
+    def with_subsampled_search(self) -> "Rule":
+        """Return a rule that searches for global minima at few points; self if the rule has no such option."""
         return self
 
-    def for_component(self, number: int, share: float) -> "Rule":
-        """The rule for a component of a mixture of given number and share."""
+    def for_component(self, number: int, probability: float) -> "Rule":
+        """Return the rule for a component of a mixture, given the component's index and probability."""
         return self
 
     def work(self, n_white: int) -> float:
-        """About how many proximal problems one average solves, for so many white coordinates."""
+        """Return the approximate number of proximal problems that one average over n_white coordinates solves."""
 
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
-        """The averages of each replica."""
+        """Return the averages of each replica; a deterministic rule has one.
+
+        Products of derivatives (`Moments.square`) are accurate only if `squares` is True.
+        """
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
-        """The points (N, n_white) of each replica, or of one of them, where the rule is random."""
+        """Yield the points (N, n_white) of each replica, or of one of them; nothing for deterministic rules."""
         return iter(())
 
 
-def each_component(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator[tuple[float, Rule, Channel]]:
-    """The share, the rule and the channel of every component."""
-    for number, (share, sources, given) in enumerate(model.components):
-        own = overlaps if given is model else restricted(overlaps, sources)
-        yield share, rule.for_component(number, share), Channel(given, own)
+def component_channels(rule: Rule, model: Model, overlaps: Overlaps) -> Iterator[tuple[float, Rule, Channel]]:
+    """Yield the probability, the rule and the channel of every component of a model."""
+    for number, (probability, sources, component) in enumerate(model.components):
+        selected = overlaps if component is model else select_sources(overlaps, sources)
+        yield probability, rule.for_component(number, probability), Channel(component, selected)
 
 
 def average_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
-    """The moments of each replica, over all components of a model."""
-    parts = [part.moments(channel, squares) for _, part, channel in each_component(rule, model, overlaps)]
-    return [scattered(model.components, list(replica)) for replica in zip(*parts, strict=True)]
+    """Return the moments of each replica, summed over all components of a model."""
+    components = [part.moments(channel, squares) for _, part, channel in component_channels(rule, model, overlaps)]
+    return [sum_over_components(model.components, list(replica)) for replica in zip(*components, strict=True)]
 
 
 def work_of(rule: Rule, model: Model) -> float:
-    """About how many proximal problems one average over all components solves."""
-    numbered = enumerate(model.components)
-    return sum(rule.for_component(number, share).work(n_white(given)) for number, (share, _, given) in numbered)
+    """Return the approximate number of proximal problems that one average over all components solves."""
+    return sum(
+        rule.for_component(number, probability).work(n_white(component))
+        for number, (probability, _, component) in enumerate(model.components)
+    )

@@ -1,4 +1,7 @@
-"""A randomised rule for averages over the channel: scrambled Sobol points in mirror pairs, in independent replicas."""
+"""Randomized rule for averages over the channel: scrambled Sobol points in mirror pairs, in independent replicas.
+
+The spread of the replicas is the error estimate (randomized quasi-Monte Carlo, see `gamp_attention._core.quadrature`).
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -6,54 +9,49 @@ from typing import ClassVar
 
 import numpy as np
 
-from gamp_attention._core.numerics import gaussian_points, sobol
+from gamp_attention._core.quadrature import gaussian_points, inside_cube, sobol_points
 from gamp_attention.state_evolution.equations.channel import Channel, Moments
 from gamp_attention.state_evolution.rules.lines import FieldLines, mean_moments
 from gamp_attention.state_evolution.rules.rule import Rule
 
-
-@dataclass(frozen=True)
-class SobolSettings:
-    """Numbers of points that are enough for less than the overlaps."""
-
-    stability: int = 4096
-    test_error: int = 8  # a share of them, but as many as for the stability
-    stability_lines: int = 256
-    rate: float = 0.85  # errors fall like the number of points to this power
-    aim: float = 0.8  # at this share of the error asked for
-    most: float = 16.0  # times as many points at once
-    searched: int = 16  # of so many points one is searched for lower minima where these are rare
+STABILITY_POINTS = 4096  # number of points of each replica that finite differences need
+STABILITY_LINES = 256  # the same for lines
+TEST_ERROR_FRACTION = 8  # the test error needs 1/8 of the points, but at least STABILITY_POINTS
+RATE = 0.85  # errors decrease like the number of points to the power −0.85
+SAFETY = 0.8  # refinement aims at 0.8 times the required error
+MAX_GROWTH = 16.0  # maximum factor by which one refinement multiplies the number of points
+SEARCH_STRIDE = 16  # a subsampled search computes the global minimum at every 16th point
+WORK_OF_LINE = 100  # typical number of proximal problems on one line
 
 
-SOBOL = SobolSettings()
+def component_points(n: int, probability: float, low: int) -> int:
+    """Return the number of points for a component: a power of two near probability · n, at least `low`, at most n."""
+    return min(n, 1 << int(np.ceil(np.log2(max(probability * n, low)))))
 
 
-def points_of(n: int, share: float, low: int) -> int:
-    """The number of points for a component's share of n: a power of two, at least `low` but not above n."""
-    return min(n, 1 << int(np.ceil(np.log2(max(share * n, low)))))
-
-
-def points_within(n: int, work: float) -> int:
-    """At most n points, and no more than a budget of proximal problems allows: a power of two."""
-    return min(n, 1 << int(np.log2(max(min(work, n), 2))))
+def points_within(n: int, max_work: float) -> int:
+    """Return n, or the largest power of two up to `max_work` if that is smaller; at least 2."""
+    return min(n, 1 << int(np.log2(max(min(max_work, n), 2))))
 
 
 @dataclass(frozen=True)
 class SobolRule(Rule):
-    """Averages over the channel on independent randomised point sets, whose spread is the error.
+    """Averages over the channel on independent randomized point sets; their spread is the error estimate.
 
-    Works at any number of tokens and columns. The points are redrawn from the seed at every use, so the same
-    rule is the same function of the overlaps.
+    The rule works for any number of tokens and columns. All points are generated from the seed at every use, so a rule
+    is a deterministic function of the overlaps.
 
     Parameters
     ----------
-    n_points : points of each replica, even; where all fields may change sign, one of two mirror images is enough.
-    n_replicas : independent replicas, at least 2.
-    lines : average along a line through every point that crosses the jumps of the proximal map, cut there,
-        instead of at the point; what is left is smooth and converges faster.
-    seed : of the point sets, one or more integers.
-    max_work : proximal problems that a replica may solve; where its lines need more, `WorkExceeded` is raised.
-    searched : of so many points one is searched for lower minima than that next to the fields, where symmetries allow.
+    n_points : even number of points of each replica. If all fields may change sign, half of them are evaluated.
+    n_replicas : number of independent replicas, at least 2.
+    lines : if True, each point stands for a line through it across the jumps of the proximal map. The average along the
+        line is computed by quadrature that is cut at jumps (see `lines`); it is smooth in the other coordinates, so
+        the average over lines converges faster than an average over points.
+    seed : seed of the point sets, one or more integers.
+    max_work : maximum number of proximal problems that a replica may solve; lines that need more raise `WorkExceeded`.
+    searched : the global minimum is computed at every `searched`-th point, at other points the minimum nearest to the
+        fields (see `Channel.moments`); used only if the channel has symmetries.
     """
 
     n_points: int = 4096
@@ -66,75 +64,78 @@ class SobolRule(Rule):
 
     @property
     def name(self) -> str:
-        """What the rule is called in arguments and results."""
+        """Name of the rule in arguments and results."""
         return "lines" if self.lines else "sobol"
 
     def finer(self) -> "SobolRule":
-        """Four times the points, scrambled anew."""
+        """Return the rule with four times the number of points, in new scramblings."""
         return replace(self, n_points=4 * self.n_points)
 
-    def aimed(self, excess: float) -> "SobolRule":
-        """As many points as bring the error down by this factor, 2 to 16 times those of now; the same if it is below 1.
+    def refined_for(self, error_ratio: float) -> "SobolRule":
+        """Return a rule whose error is smaller by the factor `error_ratio`; self if that is at most 1.
 
-        Not more than may be solved, but for twice those of now.
+        The rule has 2 to 16 times the current number of points, limited by `max_work` but at least doubled.
         """
-        if excess <= 1:
+        if error_ratio <= 1:
             return self
-        times = min((excess / SOBOL.aim) ** (1 / SOBOL.rate), SOBOL.most)
-        room = self.max_work / (self.work(1) / self.n_replicas)
-        doublings = min(np.round(np.log2(times)), np.floor(np.log2(room)))
+        growth = min((error_ratio / SAFETY) ** (1 / RATE), MAX_GROWTH)
+        growth_within_work = self.max_work / (self.work(1) / self.n_replicas)
+        doublings = min(np.round(np.log2(growth)), np.floor(np.log2(growth_within_work)))
         return replace(self, n_points=self.n_points << int(max(doublings, 1)))
 
     def for_stability(self) -> "SobolRule":
-        """No more points than the first rule has: differences on the same points hardly see their noise."""
-        return replace(self, n_points=min(self.n_points, SOBOL.stability_lines if self.lines else SOBOL.stability))
+        """Return the rule with at most 4096 points; noise cancels in finite differences on the same points."""
+        return replace(self, n_points=min(self.n_points, STABILITY_LINES if self.lines else STABILITY_POINTS))
 
-    def sparing(self) -> "SobolRule":
-        """The same with few searches for lower minima, each of which takes the time of four minimisations."""
-        return self if self.lines else replace(self, searched=SOBOL.searched)
+    def with_subsampled_search(self) -> "SobolRule":
+        """Return a rule that computes the global minimum at every 16th point only.
+
+        A search costs as much as four local minimizations. Rules of lines are returned unchanged.
+        """
+        return self if self.lines else replace(self, searched=SEARCH_STRIDE)
 
     def for_test_error(self) -> "SobolRule":
-        """Fewer points, as many as the test error needs: it knows no proximal maps, and has less noise."""
-        return replace(self, n_points=max(self.n_points // SOBOL.test_error, min(self.n_points, SOBOL.stability)))
+        """Return a rule with fewer points, because the test error has less noise than averages over proximal maps."""
+        return replace(self, n_points=max(self.n_points // TEST_ERROR_FRACTION, min(self.n_points, STABILITY_POINTS)))
 
-    def for_component(self, number: int, share: float) -> "SobolRule":
-        """As many of the points as the share asks for, drawn independently for each component."""
+    def for_component(self, number: int, probability: float) -> "SobolRule":
+        """Return the rule with the component's fraction of the points, drawn independently for each component."""
         seed = (*self.seed, number) if number else self.seed
-        return replace(self, n_points=points_of(self.n_points, share, 128), seed=seed)
+        return replace(self, n_points=component_points(self.n_points, probability, 128), seed=seed)
 
     @property
-    def rough(self) -> float:
-        """Residual of a first solution that is good enough: single points that jump leave about as much."""
+    def initial_tolerance(self) -> float:
+        """Residual at which a first solution is accurate enough; single points that jump cause such residuals."""
         return 1e-3 if self.lines else 20 / self.n_points
 
     def work(self, n_white: int) -> float:
-        """About how many proximal problems one average solves: a hundred on a line."""
-        return self.n_points * self.n_replicas * (100 if self.lines else 1)
+        """Return the approximate number of proximal problems that one average solves."""
+        return self.n_points * self.n_replicas * (WORK_OF_LINE if self.lines else 1)
 
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
-        """The averages of each replica; those of products of derivatives only where `squares` asks for them."""
+        """Return the averages of each replica; products of derivatives only if `squares` is True, otherwise NaN."""
         if self.lines:
-            found = [self._on_lines(channel, replica) for replica in range(self.n_replicas)]
+            moments = [self._on_lines(channel, replica) for replica in range(self.n_replicas)]
         else:
-            searched = self.searched if channel.folds else 1
-            found = [channel.moments(white, squares, searched) for white in self.point_sets(channel)]
-        return [channel.completed(each) for each in found]
+            searched = self.searched if channel.foldable else 1
+            moments = [channel.moments(white, squares, searched) for white in self.point_sets(channel)]
+        return [channel.complete(moments_of_replica) for moments_of_replica in moments]
 
     def point_sets(self, channel: Channel, replica: int | None = None) -> Iterator[np.ndarray]:
-        """The point set of each replica, or of one of them, on a part of the channel where symmetries map it to all."""
-        chosen = range(self.n_replicas) if replica is None else [replica]
-        if not channel.folds:
-            return (gaussian_points(self.n_points, channel.n_white, self._rng(each)) for each in chosen)
-        number = self.n_points // (2 if channel.symmetry.m_zero else 1)
-        cubes = (sobol(number, channel.n_folded, self._rng(each)) for each in chosen)
-        return (channel.folded(cube.clip(1e-12, 1 - 1e-12)) for cube in cubes)
+        """Yield the point set of each replica, or of one of them, in the fundamental domain of the channel."""
+        replicas = range(self.n_replicas) if replica is None else [replica]
+        if not channel.foldable:
+            return (gaussian_points(self.n_points, channel.n_white, self._rng(number)) for number in replicas)
+        n = self.n_points // (2 if channel.symmetry.m_zero else 1)
+        cubes = (sobol_points(n, channel.n_folded, self._rng(number)) for number in replicas)
+        return (channel.fold(inside_cube(cube)) for cube in cubes)
 
     def _rng(self, replica: int) -> np.random.Generator:
         return np.random.default_rng([*self.seed, self.n_points, replica])
 
     def _on_lines(self, channel: Channel, replica: int) -> Moments:
         n, white = self.n_points, gaussian_points(self.n_points, channel.n_white - 1, self._rng(replica))
-        if channel.symmetry.m_zero:  # mirror images average to the same
+        if channel.symmetry.m_zero:  # the averages on mirror images are equal
             n, white = n // 2, white[: n // 2]
         split, tol = channel.n_teacher, 1.0 / self.n_points
         lines = FieldLines(channel, tol, n_nodes=10, max_work=self.max_work)

@@ -1,13 +1,18 @@
-"""A deterministic quadrature rule, which cuts its panels where the proximal map jumps.
+"""Deterministic quadrature rule for averages over the channel, adapted to the jumps of the proximal map.
 
-The white coordinates of the channel are treated in three ways:
+The white coordinates of the channel are split into three groups:
 
-- along one direction e of the student's noise lines are averaged, and cut at jumps (`line_average`);
-- along one direction f of the teacher's, where jumps appear and vanish, panels are halved until the line averages are
-  resolved;
-- in all others what is left is smooth, and has Gauss-Hermite nodes.
+- e, along the contrast between the tokens in the student's noise (`contrast_basis`). The proximal map jumps across this
+  direction. Averages over e are computed along lines that are cut at the jumps (`lines`);
+- f, along the same contrast of the teacher's fields. The line averages are continuous in f, but not smooth where a
+  jump begins to exist. They are averaged over adaptive Gauss-Legendre panels (`Panels`, `_SplitAverage`);
+- all other coordinates, called outer. The remaining function is smooth, so a product of Gauss-Hermite rules is used.
 
-Panels of a coordinate, some of them in the square root of the distance from a place where a jump begins.
+Adaptive quadrature in f, for all outer nodes at once: start with a few equal panels and compute the line averages at
+the nodes of all panels. A panel is accepted if the last two Legendre coefficients of its values are below the
+tolerance. Every other panel is divided: at the point f₀ where a jump begins, if there is one (`_jump_onsets`),
+otherwise in the middle. Beyond f₀ averages of squared derivatives behave like |f − f₀|^(−1/2); on panels that begin at
+f₀ the integration variable is v = |f − f₀|^(1/2), in which they are smooth.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -16,294 +21,309 @@ from typing import ClassVar
 
 import numpy as np
 
-from gamp_attention.state_evolution.equations.channel import Channel, Moments, reversed_mean
-from gamp_attention.state_evolution.equations.symmetry import contrast_basis
-from gamp_attention.state_evolution.rules.line_track import Nodes, legendre_nodes
-from gamp_attention.state_evolution.rules.lines import FieldLines, LineValues, mean_moments, reach
+from gamp_attention._core.quadrature import LegendreRule, gauss_hermite, legendre_rule, pruned_product
+from gamp_attention.state_evolution.equations.channel import Channel, Moments, average_over_reversal
+from gamp_attention.state_evolution.equations.symmetry import Symmetry, contrast_basis
+from gamp_attention.state_evolution.rules.lines import FieldLines, LineValues, integration_limit, mean_moments
 from gamp_attention.state_evolution.rules.rule import Rule
+
+# One entry for each level of accuracy. The number of Gauss-Hermite nodes of an outer coordinate is even, so that no
+# node lies on a plane of symmetry. It grows by at least a factor of 1.14, or two levels might agree by accident.
+OUTER_NODES = (4, 6, 10, 14, 20, 26, 32, 38, 44, 50)
+PANEL_NODES = (10, 10, 12, 12, 12, 12, 14, 14, 16, 16)  # number of Gauss-Legendre nodes of a panel or a part of a line
+
+MAX_HALVINGS = 12  # maximum number of successive divisions of a panel
+PANEL_TOL = (1.0, 2.0)  # tolerance of panels in units of the level's tolerance: levels 0 and 1, other levels
+LINE_TOL = 1e-2  # tolerance of lines, in units of the panels' tolerance: errors of lines must not cause divisions
+MAX_TOL = 1e-2  # upper bound of all tolerances
+MIN_DENSITY = 1e-2  # lower bound of the relative probability by which tolerances are divided
+DROPPED_WEIGHT = 0.02  # total weight of the outer nodes that may be dropped, in units of the tolerance
+TESTED = (0, 3)  # indices of the line averages that panels must resolve: E[g] and E[g gᵀ]
+SQUARE = 5  # index of the line averages of squared derivatives; panels must resolve them if they are requested
+N_SECANTS = 5  # number of secant steps towards the onset of a jump
+AHEAD = 0.05  # the next secant point is beyond the estimated onset by 5 % of the distance of the last point
 
 
 @dataclass(frozen=True)
 class Panels:
-    """Panels of f for each of several outer nodes, f = v where `side` is 0, else f = place + side · v².
+    """Panels in f, each for one outer node, parametrized by v.
 
-    Where a jump begins, at a place f₀, averages of squared derivatives go like |f − f₀|^(−1/2): smooth in v after df is
-    written as 2v dv.
+    f = v if `side` is 0, otherwise f = origin + side · v². The second form removes a singularity |f − origin|^(−1/2) at
+    the end of a panel, because df = 2v dv.
     """
 
-    outer: np.ndarray  # (n,) number of the outer node
-    place: np.ndarray  # (n,)
+    outer: np.ndarray  # (n,) index of the outer node
+    origin: np.ndarray  # (n,) point where a jump begins; 0 if `side` is 0
     side: np.ndarray  # (n,) −1, 0 or 1
-    first: np.ndarray  # (n,) range of v
-    last: np.ndarray  # (n,)
+    first: np.ndarray  # (n,) lower limit of v
+    last: np.ndarray  # (n,) upper limit of v
 
     @classmethod
     def between(cls, ends: np.ndarray, n_outer: int) -> "Panels":
-        """The same plain panels for each outer node."""
+        """Return panels between successive `ends`, the same for each of n_outer nodes."""
         outer = np.repeat(np.arange(n_outer), len(ends) - 1)
         zero = np.zeros(len(outer))
         return cls(outer, zero, zero, np.tile(ends[:-1], n_outer), np.tile(ends[1:], n_outer))
 
-    def at(self, nodes: Nodes) -> tuple[np.ndarray, np.ndarray]:
-        """f at the nodes of each panel, and their weights, both (n, nodes)."""
-        v = self._v(nodes)
+    def nodes_and_weights(self, rule: LegendreRule) -> tuple[np.ndarray, np.ndarray]:
+        """Return f at the nodes of each panel, and the quadrature weights of ∫ df; both (n, nodes)."""
+        v = self._v(rule)
         width = 0.5 * (self.last - self.first)[:, None]
-        return self._f(v), width * nodes.weight * self._slope(v)
+        return self._f(v), width * rule.weight * self._slope(v)
 
-    def slope(self, nodes: Nodes) -> np.ndarray:
-        """df/dv at the nodes (n, nodes), in units of its mean."""
-        slope = self._slope(self._v(nodes))
+    def relative_slope(self, rule: LegendreRule) -> np.ndarray:
+        """Return df/dv at the nodes (n, nodes), divided by its mean over the panel."""
+        slope = self._slope(self._v(rule))
         return slope / slope.mean(axis=1, keepdims=True)
 
     def ends(self) -> tuple[np.ndarray, np.ndarray]:
-        """The least and the largest f of each panel."""
+        """Return the smallest and the largest f of each panel."""
         a, b = (self._f(v[:, None])[:, 0] for v in (self.first, self.last))
         return np.minimum(a, b), np.maximum(a, b)
 
-    def chosen(self, which: np.ndarray) -> "Panels":
-        """Some of the panels."""
-        return Panels(*(getattr(self, each.name)[which] for each in fields(self)))
+    def select(self, which: np.ndarray) -> "Panels":
+        """Return some of the panels, given by indices or a mask."""
+        return Panels(*(getattr(self, field.name)[which] for field in fields(self)))
 
-    def parts(self, where: np.ndarray) -> "Panels":
-        """The two parts of each panel: on both sides of where a jump begins, or halves where that is NaN."""
-        cut, middle = self.chosen(np.isfinite(where)), 0.5 * (self.first + self.last)
-        place = where[np.isfinite(where)]
-        pieces = [
-            replace(cut, place=place, side=0 * place + side, first=0 * place, last=np.sqrt(np.abs(end - place)))
-            for side, end in ((-1, cut.first), (1, cut.last))
-        ]
-        for part in (replace(self, last=middle), replace(self, first=middle)):
-            part = part.chosen(~np.isfinite(where))
-            low, high = part.ends()
-            plain = part.first > 0  # away from the place
-            zero, one = np.where(plain, 0.0, part.place), np.where(plain, 0.0, part.side)
-            first, last = np.where(plain, low, part.first), np.where(plain, high, part.last)
-            keep = part.side == 0
-            pieces.append(
-                Panels(
-                    part.outer,
-                    np.where(keep, part.place, zero),
-                    np.where(keep, part.side, one),
-                    np.where(keep, part.first, first),
-                    np.where(keep, part.last, last),
-                )
-            )
-        return Panels(*(np.concatenate([getattr(each, name.name) for each in pieces]) for name in fields(self)))
+    def divide(self, onsets: np.ndarray) -> "Panels":
+        """Return the two parts of each panel, divided at `onsets` (n,), or in the middle if its entry is NaN.
 
-    def _v(self, nodes: Nodes) -> np.ndarray:
-        return self.first[:, None] + 0.5 * (self.last - self.first)[:, None] * (1 + nodes.x)
+        Panels that are divided at an onset must have side 0.
+        """
+        cut = np.isfinite(onsets)
+        parts = (*self.select(cut)._cut_at(onsets[cut]), *self.select(~cut)._halves())
+        return Panels(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(self)))
+
+    def _cut_at(self, origin: np.ndarray) -> tuple["Panels", "Panels"]:
+        """Return the parts below and above `origin`, in the variable v = |f − origin|^(1/2)."""
+        zero = 0 * origin
+        below = replace(self, origin=origin, side=zero - 1, first=zero, last=np.sqrt(np.abs(self.first - origin)))
+        above = replace(self, origin=origin, side=zero + 1, first=zero, last=np.sqrt(np.abs(self.last - origin)))
+        return below, above
+
+    def _halves(self) -> tuple["Panels", "Panels"]:
+        """Return the lower and the upper half of the range of v."""
+        middle = 0.5 * (self.first + self.last)
+        return replace(self, last=middle)._simplified(), replace(self, first=middle)._simplified()
+
+    def _simplified(self) -> "Panels":
+        """Return the same panels with v = f for all that do not reach their origin: there averages are smooth in f."""
+        low, high = self.ends()
+        smooth = (self.side != 0) & (self.first > 0)
+        return replace(
+            self,
+            origin=np.where(smooth, 0.0, self.origin),
+            side=np.where(smooth, 0.0, self.side),
+            first=np.where(smooth, low, self.first),
+            last=np.where(smooth, high, self.last),
+        )
+
+    def _v(self, rule: LegendreRule) -> np.ndarray:
+        return self.first[:, None] + 0.5 * (self.last - self.first)[:, None] * (1 + rule.x)
 
     def _f(self, v: np.ndarray) -> np.ndarray:
         side = self.side[:, None]
-        return np.where(side == 0, v, self.place[:, None] + side * v**2)
+        return np.where(side == 0, v, self.origin[:, None] + side * v**2)
 
     def _slope(self, v: np.ndarray) -> np.ndarray:
         return np.where(self.side[:, None] == 0, 1.0, 2 * v)
 
 
 @dataclass(frozen=True)
-class SplitSettings:
-    """Settings of the split rule; those of levels have one entry for each level."""
-
-    max_fields: int = 6  # white coordinates, L (r + t), that a product rule is offered for
-    unresolved: tuple[float, float] = (1.0, 2.0)  # by panels, in units of a level's tolerance: first two levels, others
-    max_halvings: int = 12  # of a panel across lines
-    # Gauss-Hermite nodes of each outer coordinate; even: none lies on a plane of symmetry
-    # each half as many again, so that two levels never agree for want of a difference
-    outer_nodes: tuple[int, ...] = (4, 6, 10, 14, 20, 26, 32, 38, 44, 50)
-    panel_nodes: tuple[int, ...] = (10, 10, 12, 12, 12, 12, 14, 14, 16, 16)  # Gauss-Legendre
-    finer_lines: float = 1e-2  # tolerance of lines in that of the panels across, or these are halved for nothing
-    coarsest: float = 1e-2  # tolerance anywhere
-    rare: float = 1e-2  # least probability, relative to the mean, that tolerances are scaled by
-    left_out: float = 0.02  # weight of outer nodes that are left out, in units of the tolerance
-    tested: tuple[int, ...] = (0, 3)  # which line averages must be resolved: of g and of g gᵀ
-    squared: int = 5  # and, in units of V⁻², those of squares of the derivative
-    squares: float = 1.0  # their tolerance in the square root of that of the others
-    secants: int = 5  # to where a jump begins
-    ahead: float = 0.05  # of the last point there, where the next is taken on the side of the jump
-
-
-SPLIT = SplitSettings()
-Lines = tuple[LineValues, np.ndarray, np.ndarray]
-
-
-@dataclass(frozen=True)
 class SplitRule(Rule):
-    """Averages over the channel at one of ten levels of accuracy, each three to ten times finer than the last.
+    """Averages over the channel at one of ten levels of accuracy, each three to ten times more accurate than the last.
 
     Parameters
     ----------
-    level : from 0 on.
-    max_work : proximal problems that one evaluation may solve; `WorkExceeded` is raised beyond.
+    level : level of accuracy, from 0 to 9; the tolerance is 10^−(2 + level).
+    max_work : maximum number of proximal problems of one evaluation; `WorkExceeded` is raised if it is exceeded.
     """
 
     level: int = 0
     max_work: float = np.inf
     name: ClassVar[str] = "split"
-    deterministic: ClassVar[bool] = True  # errors are those of levels, not of random points
-    rough: ClassVar[float] = 1e-4  # residual of a first solution that is good enough
+    deterministic: ClassVar[bool] = True  # the error is estimated from two successive levels
+    initial_tolerance: ClassVar[float] = 1e-4  # residual at which a first solution is accurate enough
 
     @property
     def tol(self) -> float:
-        """What panels may leave unresolved."""
+        """Tolerance of the panels, relative to the size of the averages."""
         return 10.0 ** -(2 + self.level)
 
     def finer(self) -> "SplitRule | None":
-        """The next level, or None at the last."""
-        return replace(self, level=self.level + 1) if self.level + 1 < len(SPLIT.outer_nodes) else None
+        """Return the rule at the next level, or None at the last level."""
+        return replace(self, level=self.level + 1) if self.level + 1 < len(OUTER_NODES) else None
 
     def at_level(self, level: int) -> "SplitRule":
-        """The same at another level."""
+        """Return the rule at another level."""
         return replace(self, level=level)
 
     def for_stability(self) -> "SplitRule":
-        """The level whose averages are good enough for finite differences, without a bound."""
+        """Return level 1 without a limit of work, which is accurate enough for finite differences."""
         return replace(self, level=1, max_work=np.inf)
 
     def work(self, n_white: int) -> float:
-        """About how many proximal problems one average solves."""
-        return 300 * SPLIT.outer_nodes[self.level] ** (n_white - 2) * (1 + self.level) ** 2
+        """Return the approximate number of proximal problems that one average solves."""
+        return 300 * OUTER_NODES[self.level] ** (n_white - 2) * (1 + self.level) ** 2
 
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
-        """The averages, as a list of one."""
-        return [_Averaging(self, channel, squares).run()]
+        """Return the averages, as a list with one entry; products of derivatives are accurate only if `squares`."""
+        return [_SplitAverage(self, channel, squares).moments()]
 
 
 @lru_cache(maxsize=8)
-def outer_nodes(n: int, dim: int, left_out: float) -> tuple[np.ndarray, np.ndarray]:
-    """Product of Gauss-Hermite rules: nodes (N, dim) and weights (N,), the least of total `left_out` left out."""
-    x, weight = np.polynomial.hermite_e.hermegauss(n)
-    x, weight = 0.5 * (x - x[::-1]), weight / weight.sum()
-    points, weights = np.zeros((1, 0)), np.ones(1)
-    for _ in range(dim):
-        points = np.concatenate([np.repeat(points, n, axis=0), np.tile(x, len(points))[:, None]], axis=1)
-        weights = np.repeat(weights, n) * np.tile(weight, len(weights))
-        kept = weights > left_out / n**dim
-        points, weights = points[kept], weights[kept]
-    return points, weights / weights.sum()
+def outer_rule(n: int, dim: int, dropped: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes (N, dim) and weights (N,) of a product of n-point Gauss-Hermite rules.
+
+    Nodes whose weight is below `dropped` / n**dim are left out; their total weight is at most `dropped`.
+    """
+    return pruned_product(*gauss_hermite(n), dim, dropped / n**dim)
 
 
-class _Averaging:
-    """One evaluation of the rule."""
+class _SplitAverage:
+    """One evaluation of the split rule on a channel."""
 
     def __init__(self, rule: SplitRule, channel: Channel, squares: bool) -> None:
         L, r, t = channel.shape
-        self.squares = squares
-        n = SPLIT.panel_nodes[rule.level]
-        self.range, self.nodes = reach(rule.tol), legendre_nodes(n)
+        n = PANEL_NODES[rule.level]
+        self.squares, self.symmetry = squares, channel.symmetry
+        self.range, self.nodes = integration_limit(rule.tol), legendre_rule(n)
         self.lines = FieldLines(channel, rule.tol, n, rule.max_work)
-        teacher = contrast_basis(L, t)
-        self.along, self.teacher = teacher[:, 0], teacher[:, 1:]
-        points, weights = outer_nodes(SPLIT.outer_nodes[rule.level], L * (r + t) - 2, SPLIT.left_out * rule.tol)
-        self.symmetry = symmetry = channel.symmetry
-        kept = np.ones(len(points), dtype=bool)  # one node of every set of mirror images
-        pair = symmetry.reversal and (L, r, t) == (2, 1, 1)  # reversal changes the sign of both outer coordinates
-        if L * r > 1 and (symmetry.m_zero or pair):
-            kept &= points[:, 0] > 0
-        if L * t > 1 and symmetry.theta_zero:
-            kept &= points[:, L * r - 1] > 0
-        self.half = symmetry.m_zero and pair  # f > 0 is enough as well
-        self.weights = weights[kept] / weights[kept].sum()
-        self.outer_student, self.outer_teacher = points[kept, : L * r - 1], points[kept, L * r - 1 :]
-        # rare nodes may be less exact, so that all contribute alike to the error
-        share = self.weights * len(self.weights)
-        allowed = SPLIT.unresolved[rule.level > 1] * rule.tol
-        self.allowed = np.minimum(allowed / np.clip(share, SPLIT.rare, 1), SPLIT.coarsest)
+        teacher_basis = contrast_basis(L, t)
+        self.f_direction, self.outer_basis = teacher_basis[:, 0], teacher_basis[:, 1:]
+        points, weights = outer_rule(OUTER_NODES[rule.level], L * (r + t) - 2, DROPPED_WEIGHT * rule.tol)
+        domain = _outer_domain(points, self.symmetry, L, r, t)
+        self.weights = weights[domain] / weights[domain].sum()
+        self.outer_student, self.outer_teacher = points[domain, : L * r - 1], points[domain, L * r - 1 :]
+        # with L = 2 and r = t = 1 these symmetries also map f < 0 to f > 0
+        self.half = self.symmetry.m_zero and _reversal_flips_outer(self.symmetry, L, r, t)
+        # averages at outer nodes of small weight may be less accurate: all nodes contribute equally to the error
+        relative_weight = self.weights * len(self.weights)
+        tol = PANEL_TOL[rule.level > 1] * rule.tol
+        self.tol = np.minimum(tol / np.clip(relative_weight, MIN_DENSITY, 1), MAX_TOL)
 
-    def run(self) -> Moments:
-        """Sum over panels in f, cut where jumps begin and halved until the line averages are resolved."""
+    def moments(self) -> Moments:
+        """Return the averages over all coordinates by adaptive quadrature in f, see the module's docstring."""
         ends = np.linspace(0, self.range, 3) if self.half else np.linspace(-self.range, self.range, 4)
         panels = Panels.between(ends, len(self.weights))
-        kept_weights: list[np.ndarray] = []
-        kept_values: list[LineValues] = []
-        scale = np.ones(len(SPLIT.tested))
-        for depth in range(SPLIT.max_halvings + 1):
-            f, measure = panels.at(self.nodes)
-            values, number, size = self._lines(panels.outer, f, panels.slope(self.nodes))
+        all_weights: list[np.ndarray] = []
+        all_values: list[LineValues] = []
+        scale = np.ones(len(TESTED))
+        for depth in range(MAX_HALVINGS + 1):
+            f, measure = panels.nodes_and_weights(self.nodes)
+            values, n_jumps, jump_size = self._line_averages(panels.outer, f, panels.relative_slope(self.nodes))
             weights = measure * _density(f) * self.weights[panels.outer][:, None]
             if depth == 0:
-                scale = np.sqrt([np.tensordot(weights.ravel(), values[i] ** 2, 1).max() for i in SPLIT.tested])
-            done = np.full(len(f), depth == SPLIT.max_halvings)
-            if depth < SPLIT.max_halvings:
-                done = self._unresolved(values, scale, panels) <= self.allowed[panels.outer]
-            accepted = np.repeat(done, f.shape[1])
-            kept_weights.append(weights[done].ravel())
-            kept_values.append(tuple(v[accepted] for v in values))
-            if done.all():
+                scale = np.sqrt([np.tensordot(weights.ravel(), values[i] ** 2, 1).max() for i in TESTED])
+            accepted = np.full(len(f), depth == MAX_HALVINGS)
+            if depth < MAX_HALVINGS:
+                accepted = self._unresolved(values, scale, panels) <= self.tol[panels.outer]
+            lines = np.repeat(accepted, f.shape[1])
+            all_weights.append(weights[accepted].ravel())
+            all_values.append(tuple(v[lines] for v in values))
+            if accepted.all():
                 break
-            panels, places = panels.chosen(~done), np.full(sum(~done), np.nan)
-            if self.squares:
-                places = self._places(panels, f[~done], number[~done], size[~done])
-            panels = panels.parts(places)
+            panels, onsets = panels.select(~accepted), np.full(sum(~accepted), np.nan)
+            if self.squares:  # other averages are resolved by halving
+                onsets = self._jump_onsets(panels, f[~accepted], n_jumps[~accepted], jump_size[~accepted])
+            panels = panels.divide(onsets)
         moments = mean_moments(
-            (1 + self.half) * np.concatenate(kept_weights),
-            tuple(np.concatenate(columns) for columns in zip(*kept_values, strict=True)),
+            (1 + self.half) * np.concatenate(all_weights),
+            tuple(np.concatenate(columns) for columns in zip(*all_values, strict=True)),
         )
-        return reversed_mean(moments) if self.symmetry.reversal else moments
+        return average_over_reversal(moments) if self.symmetry.reversal else moments
 
-    def _lines(self, outer: np.ndarray, f: np.ndarray, slope: np.ndarray) -> Lines:
-        """Line averages at some f (panels, nodes) that have so much weight; number and size of jumps, at each f."""
-        density = _density(f)
-        allowed = np.minimum(self.allowed[outer][:, None] / np.maximum(2.5 * density, SPLIT.rare), SPLIT.coarsest)
-        squares = SPLIT.squares * np.sqrt(allowed) / np.maximum(slope, SPLIT.rare) if self.squares else 0 * f + np.inf
-        each = np.repeat(outer, f.shape[1])
-        teacher = np.outer(f.ravel(), self.along) + self.outer_teacher[each] @ self.teacher.T
-        values, number, size = self.lines.averages(
-            teacher, self.outer_student[each], SPLIT.finer_lines * allowed.ravel(), squares.ravel()
-        )
-        return values, number.reshape(f.shape), size.reshape(f.shape)
+    def _line_averages(
+        self, outer: np.ndarray, f: np.ndarray, relative_slope: np.ndarray
+    ) -> tuple[LineValues, np.ndarray, np.ndarray]:
+        """Return averages over e at points f (panels, nodes), flattened to one axis.
 
-    def _places(self, panels: Panels, f: np.ndarray, number: np.ndarray, size: np.ndarray) -> np.ndarray:
-        """Where on each panel a jump begins, NaN where none does.
-
-        Its square goes to zero there like the distance: secants come near in a few steps.
+        Also the number of jumps on each line and the smallest squared jump, both (panels, nodes). Lines of small
+        density have a larger tolerance.
         """
-        where = np.full(len(f), np.nan)
-        changed = np.diff(number, axis=1) != 0
-        found = np.flatnonzero((panels.side == 0) & changed.any(axis=1))
-        without = np.argmax(changed[found], axis=1)
-        towards = np.where(number[found, without] < number[found, without + 1], 1, -1)
-        without = np.where(towards > 0, without, without + 1)  # the node next to the place where there is no jump
-        near = without + towards
+        density = 2.5 * _density(f)  # near 1 at f = 0
+        tol = np.minimum(self.tol[outer][:, None] / np.maximum(density, MIN_DENSITY), MAX_TOL)
+        tol_square = np.sqrt(tol) / np.maximum(relative_slope, MIN_DENSITY) if self.squares else 0 * f + np.inf
+        outer_of_line = np.repeat(outer, f.shape[1])
+        teacher = np.outer(f.ravel(), self.f_direction) + self.outer_teacher[outer_of_line] @ self.outer_basis.T
+        values, n_jumps, jump_size = self.lines.averages(
+            teacher, self.outer_student[outer_of_line], LINE_TOL * tol.ravel(), tol_square.ravel()
+        )
+        return values, n_jumps.reshape(f.shape), jump_size.reshape(f.shape)
+
+    def _jump_onsets(self, panels: Panels, f: np.ndarray, n_jumps: np.ndarray, jump_size: np.ndarray) -> np.ndarray:
+        """Return the point of each panel where a jump of the proximal map begins; NaN if there is none.
+
+        f, n_jumps and jump_size (panels, nodes) are the nodes, the number of jumps on their lines and the smallest
+        squared jump. A jump begins where two minima merge. Near this onset f₀ the squared jump is proportional to
+        |f − f₀|, so the secant through two points with the jump leads close to f₀. A point without the jump, on the
+        other side of f₀, serves as a bracket. Only panels with side 0 are searched.
+        """
+        onsets = np.full(len(f), np.nan)
+        changes = np.diff(n_jumps, axis=1) != 0
+        which = np.flatnonzero((panels.side == 0) & changes.any(axis=1))
+        if len(which) == 0:
+            return onsets
+        left = np.argmax(changes[which], axis=1)  # first pair of neighbouring nodes with different numbers of jumps
+        towards = np.where(n_jumps[which, left] < n_jumps[which, left + 1], 1, -1)  # direction of more jumps
+        outside = np.where(towards > 0, left, left + 1)  # the node of this pair that has fewer jumps
+        near = outside + towards
         far = np.clip(near + towards, 0, f.shape[1] - 1)
-        barred, points = f[found, without], [(f[found, k], size[found, k]) for k in (far, near)]
-        for step in range(SPLIT.secants):
-            (x, u), (y, v) = points
-            with np.errstate(all="ignore"):
-                place = y - v * (y - x) / (v - u)
-            inside = (place - barred) * (place - y) < 0
-            place = np.where(inside, place, 0.5 * (barred + y))
-            if step == SPLIT.secants - 1 or not len(found):
+        bracket, fewer = f[which, outside], n_jumps[which, outside]
+        (x, size_x), (y, size_y) = ((f[which, k], jump_size[which, k]) for k in (far, near))
+        for step in range(N_SECANTS):
+            with np.errstate(all="ignore"):  # the sizes may be equal or infinite
+                onset = y - size_y * (y - x) / (size_y - size_x)
+            inside = (onset - bracket) * (onset - y) < 0
+            onset = np.where(inside, onset, 0.5 * (bracket + y))
+            if step == N_SECANTS - 1:
                 break
-            ahead = place + SPLIT.ahead * (y - place)
-            _, counted, least = self._lines(panels.outer[found], ahead[:, None], np.ones((len(found), 1)))
-            jumps = counted[:, 0] > number[found, without]
-            barred = np.where(jumps, barred, ahead)
-            points = [
-                tuple(np.where(jumps, new, old) for new, old in zip(*pair, strict=True))
-                for pair in (((y, v), (x, u)), ((ahead, least[:, 0]), (y, v)))
-            ]
-        where[found] = place if len(found) else []
-        return where
+            ahead = onset + AHEAD * (y - onset)
+            _, counts, sizes = self._line_averages(panels.outer[which], ahead[:, None], np.ones((len(which), 1)))
+            jumps = counts[:, 0] > fewer
+            bracket = np.where(jumps, bracket, ahead)
+            x, size_x = np.where(jumps, y, x), np.where(jumps, size_y, size_x)
+            y, size_y = np.where(jumps, ahead, y), np.where(jumps, sizes[:, 0], size_y)
+        onsets[which] = onset
+        return onsets
 
     def _unresolved(self, values: LineValues, scale: np.ndarray, panels: Panels) -> np.ndarray:
-        """Largest of the last Legendre coefficients of g, g gᵀ and squares on each panel, relative and weighted."""
+        """Return the largest of the last two Legendre coefficients on each panel (n,), relative to `scale`.
+
+        The coefficients are weighted by the largest density on the panel, and by its width if that is below 1. Squared
+        derivatives are functions of v, multiplied by df/dv, in units of V⁻².
+        """
         low, high = panels.ends()
         weight = _density(np.maximum(np.maximum(low, -high), 0)) * np.minimum(high - low, 1)
 
-        def left(values: np.ndarray, size: float) -> np.ndarray:
-            v = values.reshape(len(low), len(self.nodes.x), -1) / (size + 1e-300)
+        def tail(values: np.ndarray, unit: float) -> np.ndarray:
+            v = values.reshape(len(low), len(self.nodes.x), -1) / (unit + 1e-300)
             return weight * np.abs(np.einsum("sm,pmi->psi", self.nodes.tail, v)).max(axis=(1, 2))
 
-        worst = np.max([left(values[i], size) for i, size in zip(SPLIT.tested, scale, strict=True)], axis=0)
+        largest = np.max([tail(values[i], unit) for i, unit in zip(TESTED, scale, strict=True)], axis=0)
         if not self.squares:
-            return worst
-        squares = (
-            values[SPLIT.squared].reshape(*panels.slope(self.nodes).shape, -1) * panels.slope(self.nodes)[..., None]
-        )
-        return np.maximum(worst, (left(squares, self.lines.square_unit) / SPLIT.squares) ** 2)
+            return largest
+        slope = panels.relative_slope(self.nodes)
+        squares = values[SQUARE].reshape(*slope.shape, -1) * slope[..., None]
+        # the tolerance of squares is the square root of the tolerance of other averages
+        return np.maximum(largest, tail(squares, self.lines.square_unit) ** 2)
+
+
+def _reversal_flips_outer(symmetry: Symmetry, L: int, r: int, t: int) -> bool:
+    """Return whether reversal of the tokens changes the sign of all outer coordinates and of no other coordinate."""
+    return symmetry.reversal and (L, r, t) == (2, 1, 1)
+
+
+def _outer_domain(points: np.ndarray, symmetry: Symmetry, L: int, r: int, t: int) -> np.ndarray:
+    """Return a mask (N,) of outer nodes, one of each set of nodes whose averages are equal by symmetry."""
+    mask = np.ones(len(points), dtype=bool)
+    if L * r > 1 and (symmetry.m_zero or _reversal_flips_outer(symmetry, L, r, t)):
+        mask &= points[:, 0] > 0
+    if L * t > 1 and symmetry.theta_zero:
+        mask &= points[:, L * r - 1] > 0
+    return mask
 
 
 def _density(f: np.ndarray) -> np.ndarray:
-    """That of the standard Gaussian."""
+    """Return the density of the standard Gaussian at f."""
     return np.exp(-0.5 * f**2) / np.sqrt(2 * np.pi)
