@@ -225,8 +225,8 @@ def posed(data: Dataset, model: Any, channel_of: Callable[[Model], Channel]) -> 
     if model is None and data.model is None:
         raise ValueError("model: needs the law of teacher and noise for one's own arrays, got none")
     model = data.model if model is None else require_model(model)
-    if (model.n_tokens, model.attention) != (data.n_tokens, data.labels is None):
-        what = "an attention model" if data.labels is None else "a model of labels"
+    if (model.n_tokens, model.attention) != (data.n_tokens, not data.is_labelled):
+        what = "a model of labels" if data.is_labelled else "an attention model"
         raise check.fail("model", type(model).__name__, f"{what} of {data.n_tokens} tokens, as the data are")
     channel = channel_of(model)
     kinds = kinds_of(model.coordinates)

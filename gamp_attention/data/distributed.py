@@ -105,6 +105,9 @@ class DistributedDataset(Dataset):
     """
 
     rows_here = False
+    client: Any
+    rows: list[slice]
+    parts: list[Any]  # futures of the parts, one for each range of rows
 
     def __init__(self, data: Dataset, client: Any, n_blocks: int | None = None) -> None:
         tokens = require_dataset(data).tokens
@@ -116,12 +119,18 @@ class DistributedDataset(Dataset):
         if n_blocks is None:
             n_blocks = 2 * max(1, len(client.nthreads()))
         n_blocks = check.integer("n_blocks", n_blocks, low=1)
-        vars(self).update(vars(data))
-        self.client = client
         n, grain = data.n_samples, tokens.grain
         edges = [min(n, round(n * k / n_blocks / grain) * grain) for k in range(n_blocks)] + [n]
-        self.rows = [slice(a, b) for a, b in pairwise(edges) if a < b]
-        self.parts = self.on_all(_load, [(tokens, rows, *self._described(rows)) for rows in self.rows])
+        rows = [slice(a, b) for a, b in pairwise(edges) if a < b]
+        vars(self).update(vars(data), client=client, rows=rows)
+        vars(self)["parts"] = self.on_all(_load, [(tokens, each, *self._described(each)) for each in rows])
+
+    def replace(self, **changes: Any) -> "Dataset":
+        """Return a dataset of the same samples with another penalty, rank or student, see `Dataset.replace`."""
+        changed = super().replace(**changes)
+        if not {"rank", "student"} & changes.keys():
+            return changed
+        return DistributedDataset(changed, self.client, len(self.parts))  # the workers need the new loss
 
     def _described(self, rows: slice) -> tuple[Any, ...]:
         """What a Part has besides its tokens."""

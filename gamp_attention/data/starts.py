@@ -150,8 +150,8 @@ def spectral_weights_of(data: Dataset, risk: str, kind: str, argument: str = "we
     shape = Shape.of(data.student, data.n_tokens, data.rank)
     if kind != "posterior":
         return spectral_weights(kind, data.loss, data.terms(risk).params, shape)
-    model, seen = data.model, data.targets if data.labels is None else data.labels
-    if model is None or seen is None or data.n_sources > data.n_tokens or shape.columns > 1:
+    model, seen = data.model, data.labels if data.is_labelled else data.targets
+    if model is None or seen is None or data.is_mixture or shape.columns > 1:
         others = "'fitted' or 'hessian'" if argument == "weights" else "another start"
         needs = f"{others} but for samples of models without classes and with tied weights"
         raise check.fail(argument, kind, needs)

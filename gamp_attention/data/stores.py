@@ -132,6 +132,11 @@ def as_tokens(name: str, value: Any) -> Tokens:
     return SlicedTokens(value)
 
 
+def read_rows(values: Tokens, rows: slice) -> np.ndarray:
+    """Return a range of samples (rows, L, d) of tokens or outputs, in memory."""
+    return values[rows] if isinstance(values, np.ndarray) else values.read(rows)
+
+
 def joined(parts: Sequence[Any]) -> Any:
     """Arrays, or named tuples of arrays, of consecutive samples as one."""
     if len(parts) == 1:

@@ -18,7 +18,7 @@ BOUNDED = {"ftol": 0, "maxiter": 5000, "maxfun": 10000, "maxcor": 40}  # of L-BF
 
 def exact_errors(data: ga.Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
     """Errors (m,) of samples under weights trained without them; NaN where no minimum was reached."""
-    if data.labels is None:
+    if not data.is_labelled:
         return _attention_errors(data, Q, samples)
     x = (data.tokens[:, 0] + data.positions[0]) / np.sqrt(data.dim)
     y = data.labels

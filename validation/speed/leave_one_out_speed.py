@@ -16,7 +16,6 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments.inference.paths import Along
-from gamp_attention.experiments.inference.refits import at_lam
 from validation._tools.report import Verdict, options
 
 SIZES, REPEATS, LAMS = (300, 1000), 3, tuple(np.logspace(-3, 0.3, 20))
@@ -47,7 +46,7 @@ def measured(problem, d, repeats, with_path):
     }
     if with_path:
         along = Along(
-            np.array(LAMS), [at_lam(data, lam) for lam in LAMS], [*range(len(LAMS))], "spectral", 8, 1e-3, 10000, 0
+            np.array(LAMS), [data.replace(lam=lam) for lam in LAMS], [*range(len(LAMS))], "spectral", 8, 1e-3, 10000, 0
         )
         works["training"] = lambda: list(along.runs({}))
         works["path"] = lambda: ga.regularization_path(data, LAMS)
