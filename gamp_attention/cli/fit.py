@@ -19,9 +19,8 @@ from gamp_attention.data.dataset import Dataset, held_out
 from gamp_attention.data.law.law_of import law_of
 from gamp_attention.data.layer import Layer, Units, prepared, require_alike
 from gamp_attention.data.loading import OwnArrays, load_arrays, load_weights
-from gamp_attention.data.reduction import distinct_samples
 from gamp_attention.data.starts import DATA_STARTS
-from gamp_attention.data.stores import as_tokens
+from gamp_attention.data.stores import as_tokens, distinct_samples
 from gamp_attention.experiments.figures import plot_fit
 from gamp_attention.experiments.inference.paths import RegularizationPath
 from gamp_attention.gamp.result import GampResult

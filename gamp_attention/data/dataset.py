@@ -1,5 +1,6 @@
 """Datasets: tokens with outputs or labels, reduced to the loss parameters that the two risks need."""
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -11,11 +12,31 @@ from gamp_attention._core import check
 from gamp_attention._core.display import Shown
 from gamp_attention._core.numerics import MAX_ROOT, quiet
 from gamp_attention._core.seeds import Stream, generator
-from gamp_attention.data.kernels import Part
-from gamp_attention.data.passes import OutputStep, RiskSums, local_fields, output_step, sum_risk
-from gamp_attention.data.reduction import mean_squares, own_terms, taught_terms, token_means
-from gamp_attention.data.stores import Tokens, TokenStore, as_tokens, read_rows
-from gamp_attention.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms
+from gamp_attention.data.passes import (
+    OutputStep,
+    Part,
+    RiskSums,
+    TokenMatrix,
+    output_step,
+    sum_risk,
+    token_products,
+)
+from gamp_attention.data.stores import (
+    Tokens,
+    TokenStore,
+    as_tokens,
+    joined,
+    mean_squares,
+    read_rows,
+    token_blocks,
+    token_means,
+)
+from gamp_attention.losses.attention import (
+    DotProductAttention,
+    RiskTerms,
+    asymptotic_terms,
+    pack_attention_parameters,
+)
 from gamp_attention.losses.point import WeightedLoss
 from gamp_attention.losses.registration import sample_loss
 from gamp_attention.models.glm import GLMModel, check_labels, require_loss
@@ -124,7 +145,7 @@ class Dataset(Shown):
         student = DotProductAttention() if student is None else student
         self._describe(x, sources, require_penalty(penalty, lam), rank, spectra, student)
         weights = checked_weights(sample_weight, n)
-        exact = own_terms(x, sources.positions, y)
+        exact = exact_terms(self.matrix, y)
         if not all((np.abs(part) < MAX_ROOT).all() for part in (exact.params, exact.constant)):
             raise ValueError(OVERFLOW)
         if weights is not None:  # the loss is linear in its parameters
@@ -146,7 +167,7 @@ class Dataset(Shown):
         self = cls.__new__(cls)
         sources = Sources.plain(positions, len(tokens)) if sources is None else sources
         self._describe(tokens, sources, model.penalty, model.rank, spectra, model.student)
-        targets, exact = taught_terms(tokens, positions, model.teacher, Q_star, noise)
+        targets, exact = teach(self.matrix, model.teacher, Q_star, noise)
         risks = {"exact": exact, "asymptotic": asymptotic_terms(targets, self.traces)}
         self._complete(risks, targets=targets, Q_star=Q_star, model=model)
         return self
@@ -288,7 +309,12 @@ class Dataset(Shown):
 
     def fields(self, Q: ArrayLike) -> np.ndarray:
         """Return the fields z = (x + p) Q/√d, (n, L, r), of weights Q (d, r); `student(z)` is the attention."""
-        return local_fields(self.tokens, self.positions, check.array("Q", Q, (self.dim, "r")))
+        return self.matrix.fields(check.array("Q", Q, (self.dim, "r")))
+
+    @property
+    def matrix(self) -> TokenMatrix:
+        """Token matrix X̃ = (x + p)/√d, for products with it."""
+        return TokenMatrix(self.tokens, self.positions)
 
     @property
     def lam(self) -> float:
@@ -372,7 +398,7 @@ class Dataset(Shown):
 
     def _part(self, risk: str) -> Part:
         risks = {risk: self.terms(risk)}
-        return Part(self.tokens, self.positions, self.groups, self.n_sources, self.loss, risks)
+        return Part(self.matrix, self.groups, self.n_sources, self.loss, risks)
 
     def terms(self, risk: str) -> RiskTerms:
         """Return the loss parameters of a risk.
@@ -388,6 +414,51 @@ class Dataset(Shown):
         if risk not in self._risks:
             raise ValueError("risk: needs 'exact' without the teacher's attention matrices, got 'asymptotic'")
         return self._risks[risk]
+
+
+def exact_terms(matrix: TokenMatrix, outputs: Tokens) -> RiskTerms:
+    """Return the loss parameters of the exact risk for outputs (n, L, d), in one pass over tokens and outputs.
+
+    The exact risk depends on tokens and outputs only through G = (x+p)(x+p)ᵀ/d, M = (x+p)yᵀ/d and ‖y‖²/d of each
+    sample, and on the weights only through the local fields: it is a generalised linear model.
+    """
+    (tokens, positions), parts = matrix, []
+    d = tokens.shape[2]
+    for rows, _, x in token_blocks(tokens):
+        y = read_rows(outputs, rows)
+        M = (token_products(x, y) + positions @ y.transpose(0, 2, 1)) / d
+        norm = np.einsum("nld,nld->n", y, y, dtype=float) / d
+        parts.append(_terms(positions, *_products(x, positions), M, norm))
+    return RiskTerms(*map(joined, zip(*parts, strict=True)))
+
+
+def teach(
+    matrix: TokenMatrix, teacher: Callable[[np.ndarray], np.ndarray], Q_star: np.ndarray, noise: np.ndarray | None
+) -> tuple[np.ndarray, RiskTerms]:
+    """Return targets T[xQ*/√d] + noise (n, L, L), and the terms of the exact risk for y = targets · x, without y."""
+    (tokens, positions), parts = matrix, []
+    for rows, _, x in token_blocks(tokens):
+        T = teacher(TokenMatrix(x, np.zeros_like(positions)).fields(Q_star))
+        T = T if noise is None else T + noise[rows]
+        xx, xp = _products(x, positions)
+        M = (xx + xp.transpose(0, 2, 1)) @ T.transpose(0, 2, 1)
+        parts.append((T, *_terms(positions, xx, xp, M, np.einsum("nij,njk,nik->n", T, xx, T))))
+    targets, params, constant = map(joined, zip(*parts, strict=True))
+    return targets, RiskTerms(params, constant)
+
+
+def _products(x: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return x xᵀ/d and x pᵀ/d of each sample, (n, L, L)."""
+    d = x.shape[2]
+    return token_products(x, x) / d, token_products(x, np.broadcast_to(positions, x.shape)) / d
+
+
+def _terms(
+    positions: np.ndarray, xx: np.ndarray, xp: np.ndarray, M: np.ndarray, norm: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return loss parameters from x xᵀ, x pᵀ and (x+p) yᵀ (n, L, L) and the squares ‖y‖² (n,), all divided by d."""
+    G = xx + xp + xp.transpose(0, 2, 1) + positions @ positions.T / positions.shape[1]
+    return pack_attention_parameters(G, M), norm / 2
 
 
 def require_dataset(data: Any) -> Dataset:
@@ -500,7 +571,7 @@ def label_dataset(
     rng: np.random.Generator,
 ) -> Dataset:
     """Return samples with the labels of a teacher."""
-    fields = local_fields(tokens, np.zeros_like(positions), Q_star)
+    fields = TokenMatrix(tokens, np.zeros_like(positions)).fields(Q_star)
     labels = model.task.terms(fields, rng.standard_normal((len(tokens), model.task.n_noise))).params
     data = LabelledDataset(
         tokens, labels, model.student, rank=model.rank, positions=positions, spectra=spectra, penalty=model.penalty

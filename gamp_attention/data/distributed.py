@@ -15,8 +15,17 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.kernels import Part
-from gamp_attention.data.passes import Memory, OutputStep, RiskSums, Sums, next_memory, output_step, sum_risk
+from gamp_attention.data.passes import (
+    Memory,
+    OutputStep,
+    Part,
+    RiskSums,
+    Sums,
+    TokenMatrix,
+    next_memory,
+    output_step,
+    sum_risk,
+)
 from gamp_attention.data.stores import TokenStore
 from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.sources import Group
@@ -33,8 +42,8 @@ class Kept(NamedTuple):
     g: np.ndarray
 
 
-def _load(store: TokenStore, rows: slice, *others: Any) -> Part:
-    return Part(store.read(rows), *others)
+def _load(store: TokenStore, rows: slice, positions: np.ndarray, *others: Any) -> Part:
+    return Part(TokenMatrix(store.read(rows), positions), *others)
 
 
 def _advance(

@@ -13,7 +13,6 @@ from gamp_attention._core import check
 from gamp_attention._core.numerics import quiet
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.passes import back_project, hessian_pass, local_fields
 from gamp_attention.denoisers.spectral_weights import (
     WEIGHTS,
     Shape,
@@ -122,7 +121,7 @@ def lowest_eigenvectors(
     n, start = data.dim * columns, random.standard_normal(data.dim * columns)
 
     def product(x: np.ndarray) -> np.ndarray:
-        return hessian_pass(data.tokens, data.positions, h, np.asarray(x).reshape(shape)).ravel()
+        return data.matrix.hessian_product(h, np.asarray(x).reshape(shape)).ravel()
 
     if n <= max(SPECTRAL.small, 2 * k):
         matrix = np.stack([product(unit) for unit in np.eye(n)])
@@ -181,7 +180,7 @@ def spectral_starts(data: Dataset, risk: str, k: int, random: np.random.Generato
     vectors = lowest_eigenvectors(data, weights_of_moments(second_moments(z, shape)), shape.columns, lower, random)[1]
     found = [side_by_side(each, size) for each in _mixtures(vectors, size)]
     if not data.student.even:
-        found.insert(0, back_project(data.tokens, data.positions, z))
+        found.insert(0, data.matrix.back_project(z))
     if k > 1:
         plain = lowest_eigenvectors(data, spectral_weights_of(data, risk, "hessian"), shape.columns, size, random)[1]
         if len(plain):
@@ -211,7 +210,7 @@ def side_by_side(directions: list[np.ndarray], size: int) -> np.ndarray:
 
 def _scaled(data: Dataset, Q: np.ndarray, z: np.ndarray) -> np.ndarray:
     """The weights with fields of the size of z, and along them where they have a sign."""
-    fields = local_fields(data.tokens, data.positions, Q)
+    fields = data.matrix.fields(Q)
     size, wanted = np.linalg.norm(fields), np.linalg.norm(z) or np.sqrt(z.size)
     sign = 1.0 if data.student.even or np.sum(z * fields) >= 0 else -1.0
     return sign * (wanted / size if size > 0 else 1.0) * Q
