@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
 from gamp_attention._core.extras import require_modules
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
@@ -215,15 +216,8 @@ METHODS = (*DESCENTS, "adam", "lbfgs")
 LEARNING_RATES = dict.fromkeys(DESCENTS, 0.15) | {"adam": 0.01, "lbfgs": 1.0}  # those of gd and Adam as in the paper
 
 
-@dataclass(frozen=True)
-class RecordSettings:
-    """Which steps of a descent are recorded."""
-
-    first: int = 40  # all of so many
-    later: int = 100  # about so many of all
-
-
-RECORD = RecordSettings()
+RECORD_FIRST = 40  # number of initial steps of which each is recorded
+RECORD_LATER = 100  # approximate number of recorded steps, evenly spaced over the whole descent
 
 
 @dataclass(frozen=True, eq=False)
@@ -383,12 +377,12 @@ def minimize_risk(
 
     function = TorchRisk(data, risk, device)
     Q = torch.tensor(start, dtype=torch.float64, device=device, requires_grad=True)
-    size, every = data.penalty.strength * math.sqrt(data.dim), max(1, max_iter // RECORD.later)
+    size, every = data.penalty.strength * math.sqrt(data.dim), max(1, max_iter // RECORD_LATER)
     record, iterations = Recorder(), list[int]()
     no_V = np.full((data.n_sources, data.rank, data.rank), np.nan)
 
     def visit(t: int, value: float, norm: float, always: bool) -> None:
-        if t <= RECORD.first or t % every == 0 or always:
+        if t <= RECORD_FIRST or t % every == 0 or always:
             if iterations:
                 record.step(steps.lr(t - 1))
             iterations.append(t)
@@ -400,7 +394,7 @@ def minimize_risk(
         elif method == "sgd":
             rng = generator(seed, Stream.MINIBATCHES)
             penalty = None if data.penalty.quadratic else data.penalty
-            seen = RECORD.first, every
+            seen = RECORD_FIRST, every
             status, n_iter = minibatch_descent(function, Q, penalty, steps, rng, max_iter, tol * size, seen, visit)
         elif not data.penalty.quadratic:
             status, n_iter = proximal_descent(function, Q, data.penalty, steps.lr, max_iter, tol * size, visit)
@@ -433,16 +427,9 @@ def minimize_risk(
     return finish(result, raise_on_failure, f"minimize_risk ({method})")
 
 
-@dataclass(frozen=True)
-class StableStepSettings:
-    """Safety factor and accuracy of the step size."""
-
-    share: float = 0.7  # step in units of 1/L: the curvature may grow by 40 % before the step exceeds 1/L
-    accuracy: float = 0.01  # relative accuracy of the largest eigenvalue L
-    restarts: int = 50  # maximum number of restarts of the Lanczos iteration
-
-
-STABLE_STEP = StableStepSettings()
+STEP_FRACTION = 0.7  # step in units of 1/L: the curvature may grow by 40 % before the step exceeds 1/L
+EIGENVALUE_TOL = 0.01  # relative accuracy of the largest eigenvalue L
+MAX_RESTARTS = 50  # maximum number of restarts of the Lanczos iteration
 
 
 def stable_step(data: Dataset, Q: np.ndarray, risk: str) -> float:
@@ -451,28 +438,18 @@ def stable_step(data: Dataset, Q: np.ndarray, risk: str) -> float:
     Gradient descent is unstable for steps above 2/L. If the penalty has kinks, L is the curvature of the smooth part of
     the risk. L is computed by the implicitly restarted Lanczos method (ARPACK).
     """
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
-
     at, ridge = risk_at(data, Q, risk), data.penalty.lam if data.penalty.quadratic else 0.0
 
     def product(x: np.ndarray) -> np.ndarray:
         return hessian_product(data, at, x.reshape(Q.shape), ridge).ravel()
 
-    if Q.size < 3:  # ARPACK needs more dimensions than eigenvalues: compute the full spectrum
-        values = np.linalg.eigvalsh([product(unit) for unit in np.eye(Q.size)])
+    if Q.size < 3:  # ARPACK needs more dimensions than eigenvalues
+        values = all_eigenpairs(product, Q.size)[0]
     else:
-        operator: Any = LinearOperator((Q.size, Q.size), matvec=product, dtype=float)
         start = np.random.default_rng(0).standard_normal(Q.size)
-        try:
-            options = {
-                "tol": STABLE_STEP.accuracy,
-                "maxiter": STABLE_STEP.restarts,
-                "v0": start,
-                "return_eigenvectors": False,
-            }
-            values = eigsh(operator, k=1, which="LA", **options)
-        except ArpackNoConvergence as error:
-            values = error.eigenvalues if len(error.eigenvalues) else np.array([np.linalg.norm(product(start))])
-    step = STABLE_STEP.share / max(float(values[-1]), data.penalty.strength)
+        values = restarted_lanczos(product, 1, "LA", start, EIGENVALUE_TOL, MAX_RESTARTS)[0]
+        if not len(values):
+            values = np.array([np.linalg.norm(product(start))])
+    step = STEP_FRACTION / max(float(values[-1]), data.penalty.strength)
     digit = 10.0 ** math.floor(math.log10(step))
     return math.floor(step / digit) * digit

@@ -208,7 +208,7 @@ def fit_linear_baseline(
     >>> fit.weights.shape, 0.0017 < fit.test_error < 0.0023
     ((2, 2), True)
     """
-    if require_dataset(data).labels is not None:
+    if require_dataset(data).is_labelled:
         raise check.fail("data", data, "samples with outputs, not labels", TypeError)
     lam = check.real("lam", lam, low=0, strict=True)
     rtol, max_points = checked_accuracy(rtol, max_points)

@@ -158,7 +158,7 @@ def reference_errors(
     >>> references.verdict(layer.errors).better
     True
     """
-    if require_dataset(data).labels is not None:
+    if require_dataset(data).is_labelled:
         raise check.fail("data", data, "samples with outputs, not labels", TypeError)
     if (tokens is None) != (outputs is None):
         missing = "tokens" if tokens is None else "outputs"

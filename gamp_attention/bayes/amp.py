@@ -14,7 +14,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.bayes.priors import InputPosterior, MixturePrior, kinds_of
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.passes import back_project, local_fields, token_products
+from gamp_attention.data.passes import TokenMatrix, token_products
 from gamp_attention.data.starts import lowest_eigenvectors
 from gamp_attention.denoisers.spectral_weights import posterior_weights
 from gamp_attention.models.channels.channel import Channel, Posterior, response
@@ -82,9 +82,14 @@ class Problem:
         """V_l (L, t, t) of covariances (d, t, t) of the rows."""
         return np.einsum("il,iab->lab", self.gamma, cov) / len(self.gamma)
 
+    @property
+    def matrix(self) -> TokenMatrix:
+        """Token matrix without positions, which teachers do not see."""
+        return TokenMatrix(self.data.tokens, np.zeros_like(self.data.positions))
+
     def fields(self, Q: np.ndarray) -> np.ndarray:
         """x_l·Q/√d (n, L, t): teachers do not see the positions."""
-        return local_fields(self.data.tokens, np.zeros_like(self.data.positions), Q)
+        return self.matrix.fields(Q)
 
     def learned(self, belief: Belief, what: tuple[str, ...]) -> "Problem":
         """With hyperparameters as the posterior has them."""
@@ -108,8 +113,7 @@ def amp_step(problem: Problem, state: AmpState, damping: float) -> tuple[AmpStat
     samples = problem.channel.posterior(problem.y, omega, state.V)
     g, slope = response(samples, omega, state.V)
     A = problem.data.alpha * _not_negative(slope)
-    tokens, nowhere = problem.data.tokens, np.zeros_like(problem.data.positions)
-    b = back_project(tokens, nowhere, g)
+    b = problem.matrix.back_project(g)
     Q, cov, rows = np.empty_like(state.Q), np.empty((d, *state.V.shape[1:])), []
     for k, prior in enumerate(problem.priors):
         mine = problem.kind == k
@@ -225,8 +229,8 @@ def posed(data: Dataset, model: Any, channel_of: Callable[[Model], Channel]) -> 
     if model is None and data.model is None:
         raise ValueError("model: needs the law of teacher and noise for one's own arrays, got none")
     model = data.model if model is None else require_model(model)
-    if (model.n_tokens, model.attention) != (data.n_tokens, data.labels is None):
-        what = "an attention model" if data.labels is None else "a model of labels"
+    if (model.n_tokens, model.attention) != (data.n_tokens, not data.is_labelled):
+        what = "a model of labels" if data.is_labelled else "an attention model"
         raise check.fail("model", type(model).__name__, f"{what} of {data.n_tokens} tokens, as the data are")
     channel = channel_of(model)
     kinds = kinds_of(model.coordinates)

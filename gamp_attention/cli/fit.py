@@ -19,12 +19,10 @@ from gamp_attention.data.dataset import Dataset, held_out
 from gamp_attention.data.law.law_of import law_of
 from gamp_attention.data.layer import Layer, Units, prepared, require_alike
 from gamp_attention.data.loading import OwnArrays, load_arrays, load_weights
-from gamp_attention.data.reduction import distinct_samples
 from gamp_attention.data.starts import DATA_STARTS
-from gamp_attention.data.stores import as_tokens
+from gamp_attention.data.stores import as_tokens, distinct_samples
 from gamp_attention.experiments.figures import plot_fit
 from gamp_attention.experiments.inference.paths import RegularizationPath
-from gamp_attention.experiments.inference.refits import at_lam
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
@@ -93,7 +91,7 @@ class Problem(NamedTuple):
 
     def along(self, path: RegularizationPath) -> tuple["Problem", GampResult]:
         """The problem at the best value of a path, and the result to begin with there."""
-        data = at_lam(self.data, float(path.lam[path.best]))
+        data = self.data.replace(lam=float(path.lam[path.best]))
         return self._replace(data=data), path.results[path.best]
 
     def layer(self, Q: np.ndarray) -> Layer:

@@ -1,75 +1,99 @@
-"""Datasets: samples with what the risks need of them, drawn from a model or the user's own arrays.
+"""Datasets: tokens with outputs or labels, reduced to the loss parameters that the two risks need."""
 
-Datasets of generalised linear models: rows of tokens with labels.
-
-Samples kept aside from training.
-"""
-
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
 from gamp_attention._core.numerics import MAX_ROOT, ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
-from gamp_attention.data.kernels import Part
-from gamp_attention.data.passes import OutputStep, RiskSums, local_fields, output_step, sum_risk
-from gamp_attention.data.reduction import mean_squares, own_terms, taught_terms, token_means
-from gamp_attention.data.stores import Tokens, TokenStore, as_tokens
-from gamp_attention.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms
+from gamp_attention.data.passes import (
+    OutputStep,
+    Part,
+    RiskSums,
+    TokenMatrix,
+    output_step,
+    sum_risk,
+    token_products,
+)
+from gamp_attention.data.stores import (
+    Tokens,
+    TokenStore,
+    as_tokens,
+    joined,
+    mean_squares,
+    read_rows,
+    token_blocks,
+    token_means,
+)
+from gamp_attention.losses.attention import (
+    DotProductAttention,
+    RiskTerms,
+    asymptotic_terms,
+    pack_attention_parameters,
+)
 from gamp_attention.losses.point import WeightedLoss
 from gamp_attention.losses.registration import sample_loss
 from gamp_attention.models.glm import GLMModel, check_labels, require_loss
 from gamp_attention.models.model import Model, check_student
-from gamp_attention.models.sources import Sources, by_group
-from gamp_attention.penalties.standard import require_penalty
+from gamp_attention.models.sources import Group, Sources, by_group
+from gamp_attention.penalties.standard import require_penalty, with_lam
 
 RISKS = ("asymptotic", "exact")
 OVERFLOW = (
-    f"tokens, outputs, positions: need products of entries below {MAX_ROOT:g}, got larger ones that overflow; "
+    f"tokens, outputs, positions: need products of entries below {MAX_ROOT:g}, got larger products that overflow; "
     "divide all arrays by their standard deviation, or use --standardise (GampAttention(standardise=True))"
 )
 
 
 class Dataset(DisplayMixin):
-    """n samples of L tokens in R^d with their outputs, reduced to what the two risks need.
+    """n samples of L tokens in R^d with their outputs, reduced to the loss parameters of the two risks; immutable.
 
     Parameters
     ----------
-    tokens : (n, L, d) tokens x, centred; float32 is kept as such, half the memory, and all sums are taken in float64.
-        Memory-mapped arrays, arrays of zarr and datasets of h5py stay on the disk and are read block by block.
-    outputs : (n, L, d) outputs y. Used once, to form (x+p)yᵀ/d; never needed again. May be on the disk, too.
-    positions : (L, d) positional encodings p, of norm Θ(1), that the layer adds to the tokens. If not given, the tokens
-        hold them already: none are added, and `source_means` are the means of the tokens at each of the L places. The
-        exact risk is one of x + p alone, so that this changes neither its minima nor what the layer does.
-    lam : ridge λ > 0 of equation (3); not used where a penalty is given.
-    rank : columns r of the student's Q.
-    spectra : (L, 1) or (L, d) eigenvalues of Σ_l along the coordinates; the mean square of the tokens if
-        not given, about estimated positions. Fixed points do not depend on it.
-    student : the attention map S of equation (2).
-    penalty : a penalty other than Ridge(lam), e.g. ElasticNet(lam, l1).
+    tokens : (n, L, d) tokens x, centred. Arrays of float32 are kept, which halves the memory; all sums are computed in
+        float64. Memory-mapped arrays, zarr arrays and h5py datasets stay on the disk and are read block by block.
+    outputs : (n, L, d) outputs y, in memory or on the disk. Training reads them once, to compute (x+p)yᵀ/d.
+    positions : (L, d) positional encodings p, of norm Θ(1), that the layer adds to the tokens. If not given, nothing is
+        added, because the tokens are assumed to include their positions; `source_means` are then the means of the
+        tokens at each of the L places. The exact risk depends on x + p only, so its minima and the trained layer do not
+        depend on this choice.
+    lam : ridge λ > 0 of equation (3); not used if a penalty is given.
+    rank : number of columns r of the student's Q.
+    spectra : (L, 1) or (L, d) eigenvalues of Σ_l along the coordinates. If not given, the mean square of the tokens,
+        minus estimated positions. Fixed points do not depend on it.
+    student : the attention map S of equation (2); `DotProductAttention()` if not given.
+    penalty : a penalty other than Ridge(lam), for example ElasticNet(lam, l1).
     sample_weight : (n,) positive weights that multiply the losses of the samples in the risk; a weight of 2 counts a
-        sample twice. If not given, all weights are 1. Errors of single samples, as of `leave_one_out`, are multiplied
-        by the weights, too.
+        sample twice. If not given, all weights are 1. Errors of single samples, for example of `leave_one_out`, are
+        multiplied by the weights, too.
 
     Attributes
     ----------
-    penalty, lam : the penalty and its λ, or its strength where it has none.
+    penalty, lam : the penalty and its λ, or its strength if it has no λ.
     groups : ranges of samples whose tokens are drawn from the same sources; more than one only in mixtures, see
         `mixture_model`.
     source_means : (S, d) mean of x + p in each source; the positions, except in mixtures.
     Q_star : (d, t) teacher weights, or None.
     targets : (n, L, L) teacher attention matrices T[xQ*/√d], or None.
-    model : the Model it was sampled from, or None.
+    labels : (n, P) labels of a `LabelledDataset`, else None.
+    model : the Model from which the samples were drawn, or None.
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if an array does not contain real numbers, or `student` or `penalty` is of an unknown type.
+    ValueError : if shapes do not match, numbers are not finite or products of them overflow, `lam` or a weight is not
+        positive, `rank` is not in 1 to d, a covariance is not positive semi-definite or has trace zero, or `positions`
+        are not given for a single sample.
 
     Examples
     --------
-    Sentences whose tokens are to change places:
+    Samples whose two tokens are to be swapped:
 
     >>> import numpy as np
     >>> import gamp_attention as ga
@@ -79,40 +103,54 @@ class Dataset(DisplayMixin):
     (2.0, True)
     """
 
+    tokens: Tokens
+    positions: np.ndarray
+    source_means: np.ndarray
+    groups: tuple[Group, ...]
+    spectra: np.ndarray
+    student: Any
+    penalty: Any
+    rank: int
+    sample_weight: np.ndarray | None
+    Q_star: np.ndarray | None
+    targets: np.ndarray | None
+    labels: np.ndarray | None
+    model: Model | None
+    _risks: dict[str, RiskTerms]
+    _outputs: Tokens | None
+    rows_here = True  # the memory D and the minimisers z of the samples are in this process
+
     @ignore_float_errors
     def __init__(
         self,
-        tokens: Any,
-        outputs: Any,
-        positions: Any = None,
+        tokens: ArrayLike,
+        outputs: ArrayLike,
+        positions: ArrayLike | None = None,
         lam: float = 0.01,
         *,
         rank: int = 1,
-        spectra: Any = None,
-        student: DotProductAttention | None = None,
+        spectra: ArrayLike | None = None,
+        student: Any = None,
         penalty: Any = None,
-        sample_weight: Any = None,
+        sample_weight: ArrayLike | None = None,
     ) -> None:
-        self.tokens: Tokens = as_tokens("tokens", tokens)
-        n, L, d = self.tokens.shape
-        self._outputs: Tokens | None = as_tokens("outputs", outputs)
-        if self._outputs.shape != (n, L, d):
-            raise ValueError(f"outputs: needs shape {(n, L, d)}, got shape {self._outputs.shape}")
+        x, y = as_tokens("tokens", tokens), as_tokens("outputs", outputs)
+        n, L, d = x.shape
+        if y.shape != (n, L, d):
+            raise ValueError(f"outputs: needs shape {(n, L, d)}, got shape {y.shape}")
         if positions is None:
-            sources = Sources.plain(np.zeros((L, d)), n)._replace(means=token_means(self.tokens))
+            sources = Sources.plain(np.zeros((L, d)), n)._replace(means=token_means(x))
         else:
             sources = Sources.plain(np.ascontiguousarray(check.array("positions", positions, (L, d))), n)
-        self._describe(require_penalty(penalty, lam), rank, spectra, student, sources)
-        exact = own_terms(self.tokens, self.positions, self._outputs)
+        student = DotProductAttention() if student is None else student
+        self._describe(x, sources, require_penalty(penalty, lam), rank, spectra, student)
+        weights = checked_weights(sample_weight, n)
+        exact = exact_terms(self.matrix, y)
         if not all((np.abs(part) < MAX_ROOT).all() for part in (exact.params, exact.constant)):
             raise ValueError(OVERFLOW)
-        self.sample_weight = checked_weights(sample_weight, n)
-        if self.sample_weight is not None:  # the loss is linear in its parameters
-            exact = RiskTerms(exact.params * self.sample_weight[:, None], exact.constant * self.sample_weight)
-        self._risks = {"exact": exact}
-        self.Q_star: np.ndarray | None = None
-        self.targets: np.ndarray | None = None
-        self.model: Model | None = None
+        if weights is not None:  # the loss is linear in its parameters
+            exact = RiskTerms(exact.params * weights[:, None], exact.constant * weights)
+        self._complete({"exact": exact}, outputs=y, sample_weight=weights)
 
     @classmethod
     def from_teacher(
@@ -125,61 +163,138 @@ class Dataset(DisplayMixin):
         sources: Sources | None = None,
         noise: np.ndarray | None = None,
     ) -> "Dataset":
-        """Samples labelled by a teacher, y = (T[xQ*/√d] + noise) x; outputs are formed only when asked for."""
+        """Return samples with the outputs y = (T[xQ*/√d] + noise) x of a teacher, which are computed on request."""
         self = cls.__new__(cls)
-        self.tokens = tokens
         sources = Sources.plain(positions, len(tokens)) if sources is None else sources
-        self._describe(model.penalty, model.rank, spectra, model.student, sources)
-        self.Q_star, self.model = Q_star, model
-        self.targets, exact = taught_terms(tokens, positions, model.teacher, Q_star, noise)
-        self._risks = {"exact": exact, "asymptotic": asymptotic_terms(self.targets, self.traces)}
-        self._outputs = None
+        self._describe(tokens, sources, model.penalty, model.rank, spectra, model.student)
+        targets, exact = teach(self.matrix, model.teacher, Q_star, noise)
+        risks = {"exact": exact, "asymptotic": asymptotic_terms(targets, self.traces)}
+        self._complete(risks, targets=targets, Q_star=Q_star, model=model)
         return self
 
     def _describe(
-        self, penalty: Any, rank: int, spectra: Any, student: DotProductAttention | None, sources: Sources
+        self, tokens: Tokens, sources: Sources, penalty: Any, rank: int, spectra: ArrayLike | None, student: Any
     ) -> None:
-        self.positions, self.source_means, self.groups = sources
-        self.penalty, self.lam = penalty, float(penalty.lam)
-        self.rank = check.integer("rank", rank, low=1)
-        L, d = self.positions.shape
-        parts = getattr(student, "parts", 1)
-        if (student is None or isinstance(student, DotProductAttention)) and self.rank > d * parts:
-            needs = f"at most {d * parts}, the rank that scores of tokens in d = {d} dimensions can have"
-            raise check.fail("rank", self.rank, needs)
+        """Check and set the attributes that describe tokens and student: the first half of each construction."""
+        positions, means, groups = sources
+        L, d = positions.shape
+        rank = checked_rank(rank, student, d)
         if spectra is None:
-            estimated = self.source_means if self.source_means is not self.positions else None
-            spectra = mean_squares(self.tokens, estimated)[:, None]
-            if not (spectra < MAX_ROOT).all():
+            estimated = means if means is not positions else None
+            squares = mean_squares(tokens, estimated)[:, None]
+            if not (squares < MAX_ROOT).all():
                 raise ValueError(OVERFLOW)
-            spectra = np.maximum(spectra, 1e-100)  # of tokens that are all zero
-        S = len(self.source_means)
-        self.spectra = check.array("spectra", spectra, (S, "d"))
-        if self.spectra.shape[1] not in (1, d):
-            raise check.fail("spectra", self.spectra, f"shape ({S}, 1) or ({S}, {d})")
-        if (self.spectra < 0).any():
-            raise check.fail("spectra", float(self.spectra.min()), "positive semi-definite covariances")
-        if not self.spectra.any(axis=1).all():
-            raise check.fail("spectra", self.spectra, "a positive trace of every covariance")
-        self.student = check_student(DotProductAttention() if student is None else student, L, self.rank)
+            spectra = np.maximum(squares, 1e-100)  # tokens may all be zero
+        spectra = check.array("spectra", spectra, (len(means), "d"))
+        if spectra.shape[1] not in (1, d):
+            raise check.fail("spectra", spectra, f"shape ({len(means)}, 1) or ({len(means)}, {d})")
+        if (spectra < 0).any():
+            raise check.fail("spectra", float(spectra.min()), "positive semi-definite covariances")
+        if not spectra.any(axis=1).all():
+            raise check.fail("spectra", spectra, "a positive trace of every covariance")
+        vars(self).update(
+            tokens=tokens, positions=positions, source_means=means, groups=groups, spectra=spectra,
+            student=check_student(student, L, rank), penalty=penalty, rank=rank,
+        )  # fmt: skip
 
-    def instance_model(self) -> Model:
-        """The model with the second moments of this very instance's teacher and positions in place of their law.
+    def _complete(
+        self, risks: dict[str, RiskTerms], *, outputs: Tokens | None = None, labels: np.ndarray | None = None,
+        sample_weight: np.ndarray | None = None, targets: np.ndarray | None = None, Q_star: np.ndarray | None = None,
+        model: Model | None = None,
+    ) -> None:  # fmt: skip
+        """Set the remaining attributes: the second half of each construction."""
+        vars(self).update(
+            _risks=risks, _outputs=outputs, labels=labels, sample_weight=sample_weight, targets=targets,
+            Q_star=Q_star, model=model,
+        )  # fmt: skip
 
-        State evolution of it predicts runs on these data without the fluctuations, O(1/√d), that the teacher brings.
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{name}: cannot be set, because datasets are immutable; use `replace` or a new dataset")
+
+    def _copy(self, **changes: Any) -> "Dataset":
+        """Return a copy with other attributes; all arrays that do not change are shared."""
+        other = copy(self)
+        vars(other).update(changes)
+        return other
+
+    @ignore_float_errors
+    def replace(
+        self, *, lam: float | None = None, penalty: Any = None, rank: int | None = None, student: Any = None
+    ) -> "Dataset":
+        """Return a dataset of the same samples with another penalty, rank or student; arrays are not copied.
+
+        Parameters
+        ----------
+        lam : another λ of the penalty.
+        penalty : another penalty.
+        rank : another number of columns of Q.
+        student : another attention map, or another loss for labels.
+
+        Returns
+        -------
+        Dataset, or LabelledDataset; its `model` is replaced accordingly.
 
         Raises
         ------
-        ValueError : for data without a teacher.
+        TypeError : if an argument has the wrong type.
+        ValueError : if `lam` is not allowed for the penalty, `rank` is not in 1 to d, or labels do not fit the loss.
+
+        Examples
+        --------
+        >>> import gamp_attention as ga
+        >>> data = ga.sample(ga.paper_model(lam=0.01), d=100, alpha=1.5, seed=0)
+        >>> other = data.replace(lam=0.1)
+        >>> other.lam, data.lam, other.tokens is data.tokens
+        (0.1, 0.01, True)
+        """
+        changes: dict[str, Any] = {}
+        if penalty is not None or lam is not None:
+            changes["penalty"] = self.penalty if penalty is None else require_penalty(penalty)
+            if lam is not None:
+                changes["penalty"] = with_lam(changes["penalty"], lam)
+        if rank is not None or student is not None:
+            student = self.student if student is None else student
+            rank = checked_rank(self.rank if rank is None else rank, student, self.dim)
+            changes |= {"rank": rank, "student": check_student(student, self.n_tokens, rank)}
+            if self.labels is not None:
+                check_labels(require_loss(student), self.labels, self.n_samples, self.n_tokens, rank)
+        model = None if self.model is None else replace(self.model, **changes)
+        return self._copy(**changes, model=model)
+
+    def select_rows(self, rows: np.ndarray) -> "Dataset":
+        """Return the samples with given indices, in ascending order, in memory; all other attributes stay."""
+        terms = {id(each): RiskTerms(each.params[rows], each.constant[rows]) for each in self._risks.values()}
+        parts = {
+            name: None if values is None else np.asarray(values)[rows]
+            for name in ("_outputs", "targets", "labels", "sample_weight")
+            for values in [vars(self)[name]]
+        }
+        ends = np.searchsorted(rows, [(group.rows.start, group.rows.stop) for group in self.groups]).tolist()
+        groups = zip(ends, self.groups, strict=True)
+        return self._copy(
+            tokens=np.asarray(self.tokens)[rows],
+            groups=tuple(Group(slice(a, b), group.sources) for (a, b), group in groups if b > a),
+            _risks={name: terms[id(each)] for name, each in self._risks.items()},  # both risks may have the same terms
+            **parts,
+        )
+
+    def instance_model(self) -> Model:
+        """Return the model with the second moments of the teacher and positions of this dataset, not of their law.
+
+        State evolution of this model predicts runs on these samples without the fluctuations of the teacher, O(1/√d).
+
+        Raises
+        ------
+        ValueError : if the samples were not drawn from a model.
         """
         if self.model is None or self.Q_star is None:
-            raise ValueError("data: needs samples drawn from a model, got own arrays")
+            raise ValueError("data: needs samples drawn from a model, got your arrays, whose distribution is unknown")
         return self.model.on_coordinates(*self.coordinate_samples())
 
     def coordinate_samples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """What `Model.on_coordinates` takes, for every coordinate of this instance.
+        """Return the arguments of `Model.on_coordinates` for the d coordinates of this dataset.
 
-        γ, √d (p + μ) and √d μ in each source, (d, S), and the teacher's rows (d, t).
+        They are γ, √d (p + μ) and √d μ of each source, (d, S), and the rows of the teacher (d, t).
         """
         assert self.model is not None
         assert self.Q_star is not None
@@ -192,13 +307,19 @@ class Dataset(DisplayMixin):
         names = ("n_samples", "n_tokens", "dim", "alpha", "rank", "student", "penalty", "Q_star")
         return [(name, getattr(self, name)) for name in names]
 
-    def fields(self, Q: Any) -> np.ndarray:
-        """The fields z = (x + p) Q/√d, (n, L, r), of weights Q (d, r); `student` of them is the attention."""
-        return local_fields(self.tokens, self.positions, check.array("Q", Q, (self.dim, "r")))
+    def fields(self, Q: ArrayLike) -> np.ndarray:
+        """Return the fields z = (x + p) Q/√d, (n, L, r), of weights Q (d, r); `student(z)` is the attention."""
+        return self.matrix.fields(check.array("Q", Q, (self.dim, "r")))
 
-    rows_here = True  # whether D and z of the samples are in this process
-    labels: np.ndarray | None = None  # (n, P) of a generalised linear model
-    sample_weight: np.ndarray | None = None  # (n,) factors of the losses
+    @property
+    def matrix(self) -> TokenMatrix:
+        """Token matrix X̃ = (x + p)/√d, for products with it."""
+        return TokenMatrix(self.tokens, self.positions)
+
+    @property
+    def lam(self) -> float:
+        """λ of the penalty, or its strength if it has no λ."""
+        return float(self.penalty.lam)
 
     @property
     def n_samples(self) -> int:
@@ -207,17 +328,27 @@ class Dataset(DisplayMixin):
 
     @property
     def n_tokens(self) -> int:
-        """Tokens per sample L."""
+        """Number of tokens per sample L."""
         return self.tokens.shape[1]
 
     @property
     def n_sources(self) -> int:
-        """Sources S that tokens are drawn from: L, or the number of (token, class) pairs of a mixture."""
+        """Number of sources S of the tokens: L, or the number of (token, class) pairs of a mixture."""
         return self.source_means.shape[0]
 
     @property
+    def is_mixture(self) -> bool:
+        """Return whether tokens have several classes."""
+        return self.n_sources > self.n_tokens
+
+    @property
+    def is_labelled(self) -> bool:
+        """Return whether samples have labels in place of outputs."""
+        return self.labels is not None
+
+    @property
     def traces(self) -> np.ndarray:
-        """tr Σ/d of the tokens of each sample, (n, L), or (1, L) where all samples are alike."""
+        """Traces tr Σ/d of the tokens of each sample, (n, L), or (1, L) if they are equal for all samples."""
         trace = self.spectra.mean(axis=1)
         if len(self.groups) == 1:
             return trace[self.groups[0].sources][None]
@@ -235,13 +366,13 @@ class Dataset(DisplayMixin):
 
     @property
     def loss(self) -> Any:
-        """The per-sample loss of the equivalent GLM."""
+        """Loss per sample of the equivalent generalised linear model."""
         loss = sample_loss(self.student, self.n_tokens, self.rank)
-        return loss if self.labels is None or self.sample_weight is None else WeightedLoss(loss)
+        return WeightedLoss(loss) if self.is_labelled and self.sample_weight is not None else loss
 
     @property
     def outputs(self) -> np.ndarray:
-        """Outputs y (n, L, d), in memory, formed from the targets at each call where a teacher gave them; or labels."""
+        """Outputs y (n, L, d) in memory, or labels; outputs of a teacher are computed from its targets at each call."""
         if self.labels is not None:
             return self.labels
         if self._outputs is not None:
@@ -251,35 +382,33 @@ class Dataset(DisplayMixin):
 
     def read_outputs(self, rows: slice) -> np.ndarray:
         """Return the outputs y of a range of samples, (rows, L, d), without the outputs of other samples in memory."""
-        if isinstance(self._outputs, np.ndarray):
-            return self._outputs[rows]
         if self._outputs is not None:
-            return self._outputs.read(rows)
+            return read_rows(self._outputs, rows)
         if self.targets is None:
             raise ValueError("data: needs samples with outputs, got labels")
-        tokens = self.tokens[rows] if isinstance(self.tokens, np.ndarray) else self.tokens.read(rows)
-        return self.targets[rows] @ tokens
+        return self.targets[rows] @ read_rows(self.tokens, rows)
 
     def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, most: int) -> OutputStep:
-        """ω, z and g of all samples in an iteration of message passing; see `gamp_attention.data.passes`."""
+        """Return ω, z and g of all samples in an iteration of message passing; see `gamp_attention.data.passes`."""
         return output_step(self._part(risk), risk, Q, D, V, z, most)
 
     def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
-        """A risk at weights Q (d, r), without its penalty."""
+        """Return a risk at weights Q (d, r) without its penalty, and its gradient."""
         return sum_risk(self._part(risk), risk, Q)
 
     def _part(self, risk: str) -> Part:
         risks = {risk: self.terms(risk)}
-        return Part(self.tokens, self.positions, self.groups, self.n_sources, self.loss, risks)
+        return Part(self.matrix, self.groups, self.n_sources, self.loss, risks)
 
     def terms(self, risk: str) -> RiskTerms:
-        """The loss parameters of a risk.
+        """Return the loss parameters of a risk.
 
         Eq. :eq:`glm`.
 
         Raises
         ------
-        ValueError : for an unknown risk, or the asymptotic one where the teacher is not known.
+        TypeError : if `risk` is not a string.
+        ValueError : if `risk` is unknown, or "asymptotic" for outputs without a known teacher.
         """
         check.choice("risk", risk, RISKS)
         if risk not in self._risks:
@@ -287,19 +416,74 @@ class Dataset(DisplayMixin):
         return self._risks[risk]
 
 
+def exact_terms(matrix: TokenMatrix, outputs: Tokens) -> RiskTerms:
+    """Return the loss parameters of the exact risk for outputs (n, L, d), in one pass over tokens and outputs.
+
+    The exact risk depends on tokens and outputs only through G = (x+p)(x+p)ᵀ/d, M = (x+p)yᵀ/d and ‖y‖²/d of each
+    sample, and on the weights only through the local fields: it is a generalised linear model.
+    """
+    (tokens, positions), parts = matrix, []
+    d = tokens.shape[2]
+    for rows, _, x in token_blocks(tokens):
+        y = read_rows(outputs, rows)
+        M = (token_products(x, y) + positions @ y.transpose(0, 2, 1)) / d
+        norm = np.einsum("nld,nld->n", y, y, dtype=float) / d
+        parts.append(_terms(positions, *_products(x, positions), M, norm))
+    return RiskTerms(*map(joined, zip(*parts, strict=True)))
+
+
+def teach(
+    matrix: TokenMatrix, teacher: Callable[[np.ndarray], np.ndarray], Q_star: np.ndarray, noise: np.ndarray | None
+) -> tuple[np.ndarray, RiskTerms]:
+    """Return targets T[xQ*/√d] + noise (n, L, L), and the terms of the exact risk for y = targets · x, without y."""
+    (tokens, positions), parts = matrix, []
+    for rows, _, x in token_blocks(tokens):
+        T = teacher(TokenMatrix(x, np.zeros_like(positions)).fields(Q_star))
+        T = T if noise is None else T + noise[rows]
+        xx, xp = _products(x, positions)
+        M = (xx + xp.transpose(0, 2, 1)) @ T.transpose(0, 2, 1)
+        parts.append((T, *_terms(positions, xx, xp, M, np.einsum("nij,njk,nik->n", T, xx, T))))
+    targets, params, constant = map(joined, zip(*parts, strict=True))
+    return targets, RiskTerms(params, constant)
+
+
+def _products(x: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return x xᵀ/d and x pᵀ/d of each sample, (n, L, L)."""
+    d = x.shape[2]
+    return token_products(x, x) / d, token_products(x, np.broadcast_to(positions, x.shape)) / d
+
+
+def _terms(
+    positions: np.ndarray, xx: np.ndarray, xp: np.ndarray, M: np.ndarray, norm: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return loss parameters from x xᵀ, x pᵀ and (x+p) yᵀ (n, L, L) and the squares ‖y‖² (n,), all divided by d."""
+    G = xx + xp + xp.transpose(0, 2, 1) + positions @ positions.T / positions.shape[1]
+    return pack_attention_parameters(G, M), norm / 2
+
+
 def require_dataset(data: Any) -> Dataset:
-    """The argument, if it is a Dataset."""
+    """Return `data`; raise TypeError if it is not a Dataset."""
     if not isinstance(data, Dataset):
         raise check.fail("data", data, "a gamp_attention.Dataset", TypeError)
     return data
 
 
-def checked_weights(sample_weight: Any, n: int) -> np.ndarray | None:
+def checked_rank(rank: Any, student: Any, d: int) -> int:
+    """Return a rank; raise TypeError or ValueError if scores of tokens in d dimensions cannot have it."""
+    rank = check.integer("rank", rank, low=1)
+    if isinstance(student, DotProductAttention) and rank > d * student.parts:
+        needs = f"at most {d * student.parts}, the largest rank of scores of tokens in d = {d} dimensions"
+        raise check.fail("rank", rank, needs)
+    return rank
+
+
+def checked_weights(sample_weight: ArrayLike | None, n: int) -> np.ndarray | None:
     """Return positive weights (n,) of the samples, or None if none are given.
 
     Raises
     ------
-    ValueError, TypeError : if `sample_weight` is not an array of n finite positive numbers.
+    TypeError : if `sample_weight` is not an array of real numbers.
+    ValueError : if it does not contain n finite positive numbers.
     """
     if sample_weight is None:
         return None
@@ -310,25 +494,31 @@ def checked_weights(sample_weight: Any, n: int) -> np.ndarray | None:
 
 
 class LabelledDataset(Dataset):
-    """n samples of L tokens (sources) in R^d with labels. Both risks are R(Q) = Σ_μ ℓ(z^μ; p^μ) + r(Q).
+    """n samples of L tokens in R^d with labels, for a generalised linear model; immutable.
+
+    Both risks are R(Q) = Σ_μ ℓ(z^μ; p^μ) + r(Q), with labels p and fields z = (x + positions) Q/√d.
 
     Parameters
     ----------
-    tokens : (n, L, d), or (n, d) for L = 1; fields are z = (x + p) Q/√d.
+    tokens : (n, L, d), or (n, d) for L = 1.
     labels : (n, P), or (n,) for P = 1.
-    loss : SquaredLoss(), LogisticLoss(), MultinomialLoss(), PhaseRetrievalLoss() or a registered one.
-    lam : ridge λ > 0; not used where a penalty is given.
-    rank : columns r of Q.
-    positions : (L, d) added to the tokens; 0 if not given.
+    loss : SquaredLoss(), LogisticLoss(), MultinomialLoss(), PhaseRetrievalLoss() or a registered loss.
+    lam : ridge λ > 0; not used if a penalty is given.
+    rank : number of columns r of Q.
+    positions : (L, d) vectors added to the tokens; 0 if not given.
     spectra, penalty, sample_weight : as for `Dataset`.
 
     Attributes
     ----------
     labels : (n, P).
+    student : the loss.
+    Others : as for `Dataset`.
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if an array does not contain real numbers or is sparse, or `loss` or `penalty` is of an unknown type.
+    ValueError : if shapes do not match, labels do not fit the loss, numbers are not finite, `lam` or a weight is not
+        positive, or `rank` is below 1.
 
     Examples
     --------
@@ -345,35 +535,31 @@ class LabelledDataset(Dataset):
     @ignore_float_errors
     def __init__(
         self,
-        tokens: Any,
-        labels: Any,
+        tokens: ArrayLike,
+        labels: ArrayLike,
         loss: Any,
         lam: float = 0.01,
         *,
         rank: int = 1,
-        positions: Any = None,
-        spectra: Any = None,
+        positions: ArrayLike | None = None,
+        spectra: ArrayLike | None = None,
         penalty: Any = None,
-        sample_weight: Any = None,
+        sample_weight: ArrayLike | None = None,
     ) -> None:
         check.require_dense("tokens", tokens)
         check.require_dense("labels", labels)
         if not isinstance(tokens, TokenStore) and check.ndim("tokens", tokens) == 2:
             tokens = np.asarray(check.detach_tensor(tokens))[:, None]
-        self.tokens = as_tokens("tokens", tokens)
-        n, L, d = self.tokens.shape
+        x = as_tokens("tokens", tokens)
+        n, L, d = x.shape
         positions = np.zeros((L, d)) if positions is None else check.array("positions", positions, (L, d))
         sources = Sources.plain(np.ascontiguousarray(positions), n)
-        self._describe(require_penalty(penalty, lam), rank, spectra, require_loss(loss), sources)
+        self._describe(x, sources, require_penalty(penalty, lam), rank, spectra, require_loss(loss))
         if check.ndim("labels", labels) == 1:
             labels = np.asarray(check.detach_tensor(labels))[:, None]
-        self.labels = check_labels(loss, labels, n, L, self.rank)
-        self.sample_weight = checked_weights(sample_weight, n)
-        params = self.labels
-        if self.sample_weight is not None:
-            params = np.column_stack([self.labels, self.sample_weight])
-        self._risks = dict.fromkeys(RISKS, RiskTerms(params, np.zeros(n)))
-        self._outputs = self.targets = self.Q_star = self.model = None
+        labels, weights = check_labels(loss, labels, n, L, self.rank), checked_weights(sample_weight, n)
+        params = labels if weights is None else np.column_stack([labels, weights])
+        self._complete(dict.fromkeys(RISKS, RiskTerms(params, np.zeros(n))), labels=labels, sample_weight=weights)
 
 
 def label_dataset(
@@ -383,27 +569,32 @@ def label_dataset(
     Q_star: np.ndarray,
     spectra: np.ndarray,
     rng: np.random.Generator,
-) -> LabelledDataset:
-    """Samples labelled by a teacher."""
-    fields = local_fields(tokens, np.zeros_like(positions), Q_star)
+) -> Dataset:
+    """Return samples with the labels of a teacher."""
+    fields = TokenMatrix(tokens, np.zeros_like(positions)).fields(Q_star)
     labels = model.task.terms(fields, rng.standard_normal((len(tokens), model.task.n_noise))).params
     data = LabelledDataset(
         tokens, labels, model.student, rank=model.rank, positions=positions, spectra=spectra, penalty=model.penalty
     )
-    data.Q_star, data.model = Q_star, model
-    return data
+    return data._copy(Q_star=Q_star, model=model)
 
 
-def held_out(name: str, share: Any, n: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Rows to train on and a share of round(share n) rows drawn at random to test on, each in order.
+def held_out(name: str, fraction: Any, n: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of n samples for training, and of round(fraction n) random samples for tests, in order.
 
-    A share of 0 holds none out; another has to leave a sample on each side.
+    `name` is the name of the argument `fraction` in errors.
+
+    Raises
+    ------
+    TypeError : if `fraction` is not a number.
+    ValueError : if it is neither 0 nor leaves at least one sample for training and one for tests.
     """
-    share = check.real(name, share, low=0)
-    count = round(share * n)
-    if share and not 1 <= count < n:
+    fraction = check.real(name, fraction, low=0)
+    count = round(fraction * n)
+    if fraction and not 1 <= count < n:
         needs = f"a fraction of the {n} samples, below 1, that leaves at least one on each side, or 0 for none"
-        remedy = f"; for {share:g} samples give {share / n:.3g}" if 1 < share < n and share == round(share) else ""
-        raise ValueError(f"{check.fail(name, share, needs)}{remedy}")
-    order = generator(seed, Stream.HELD_OUT).permutation(n) if share else np.arange(n)
+        is_count = 1 < fraction < n and fraction == round(fraction)
+        remedy = f"; for {fraction:g} samples give {fraction / n:.3g}" if is_count else ""
+        raise ValueError(f"{check.fail(name, fraction, needs)}{remedy}")
+    order = generator(seed, Stream.HELD_OUT).permutation(n) if fraction else np.arange(n)
     return np.sort(order[count:]), np.sort(order[:count])

@@ -15,8 +15,17 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.kernels import Part
-from gamp_attention.data.passes import Memory, OutputStep, RiskSums, Sums, next_memory, output_step, sum_risk
+from gamp_attention.data.passes import (
+    Memory,
+    OutputStep,
+    Part,
+    RiskSums,
+    Sums,
+    TokenMatrix,
+    next_memory,
+    output_step,
+    sum_risk,
+)
 from gamp_attention.data.stores import TokenStore
 from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.sources import Group
@@ -33,8 +42,8 @@ class Kept(NamedTuple):
     g: np.ndarray
 
 
-def _load(store: TokenStore, rows: slice, *others: Any) -> Part:
-    return Part(store.read(rows), *others)
+def _load(store: TokenStore, rows: slice, positions: np.ndarray, *others: Any) -> Part:
+    return Part(TokenMatrix(store.read(rows), positions), *others)
 
 
 def _advance(
@@ -105,6 +114,9 @@ class DistributedDataset(Dataset):
     """
 
     rows_here = False
+    client: Any
+    rows: list[slice]
+    parts: list[Any]  # futures of the parts, one for each range of rows
 
     def __init__(self, data: Dataset, client: Any, n_blocks: int | None = None) -> None:
         tokens = require_dataset(data).tokens
@@ -116,12 +128,18 @@ class DistributedDataset(Dataset):
         if n_blocks is None:
             n_blocks = 2 * max(1, len(client.nthreads()))
         n_blocks = check.integer("n_blocks", n_blocks, low=1)
-        vars(self).update(vars(data))
-        self.client = client
         n, grain = data.n_samples, tokens.grain
         edges = [min(n, round(n * k / n_blocks / grain) * grain) for k in range(n_blocks)] + [n]
-        self.rows = [slice(a, b) for a, b in pairwise(edges) if a < b]
-        self.parts = self.on_all(_load, [(tokens, rows, *self._described(rows)) for rows in self.rows])
+        rows = [slice(a, b) for a, b in pairwise(edges) if a < b]
+        vars(self).update(vars(data), client=client, rows=rows)
+        vars(self)["parts"] = self.on_all(_load, [(tokens, each, *self._described(each)) for each in rows])
+
+    def replace(self, **changes: Any) -> "Dataset":
+        """Return a dataset of the same samples with another penalty, rank or student, see `Dataset.replace`."""
+        changed = super().replace(**changes)
+        if not {"rank", "student"} & changes.keys():
+            return changed
+        return DistributedDataset(changed, self.client, len(self.parts))  # the workers need the new loss
 
     def _described(self, rows: slice) -> tuple[Any, ...]:
         """What a Part has besides its tokens."""

@@ -8,8 +8,8 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.numerics import ignore_float_errors, squarable
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.data.passes import local_fields
-from gamp_attention.data.stores import Tokens, as_tokens, token_blocks
+from gamp_attention.data.passes import TokenMatrix
+from gamp_attention.data.stores import Tokens, as_tokens, read_rows, token_blocks
 
 
 class Units(NamedTuple):
@@ -73,7 +73,7 @@ class Layer:
     def attention(self, tokens: Tokens) -> np.ndarray:
         """Attention matrices (n, L, L)."""
         weights = self.Q / self.units.scale[:, None]
-        return self.student(local_fields(tokens, self.positions - self.units.centre, weights))
+        return self.student(TokenMatrix(tokens, self.positions - self.units.centre).fields(weights))
 
     def outputs(self, tokens: np.ndarray, attention: np.ndarray | None = None) -> np.ndarray:
         """Outputs (n, L, d), by the attention of the layer if none is given."""
@@ -88,7 +88,7 @@ class Layer:
         """
         found = []
         for rows, _, x in token_blocks(tokens):
-            y = outputs[rows] if isinstance(outputs, np.ndarray) else outputs.read(rows)
+            y = read_rows(outputs, rows)
             found.append(
                 np.mean((y - self.outputs(x, attention if attention is None else attention[rows])) ** 2, (1, 2))
             )

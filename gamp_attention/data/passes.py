@@ -1,28 +1,101 @@
-"""Products with the token matrix X̃ = (x + p)/√d: local fields X̃Q, and X̃ᵀg.
+"""Passes over the tokens: products with the token matrix, one step of message passing, and sums of the risk.
 
-Rows are processed in blocks that do not depend on the number of threads, and block sums are added in order, so results
-are identical for any number of threads. X̃ is never formed. Tokens may be in a store.
+X̃ = (x + p)/√d is never formed, and a pass reads the tokens once. A block of samples belongs to one thread, which
+processes it in strides of a few rows: it computes the fields of a stride, then all that follows from the fields, and
+adds the weighted rows to its sums while the rows are in the cache. Blocks do not depend on the number of threads and
+their sums are added in order, so results are identical for any number of threads.
 
-X̃ᵀ H X̃ P in one pass over the tokens, H being the Hessians of the samples.
-
-What needs all samples: the output step of message passing, and the sums that a risk is made of.
-
-Both read the tokens once. Where several processes hold samples, their sums are added.
+A processor overlaps memory access with computation only if it knows early which addresses it will read. The inner loops
+therefore process the coordinates in strips, and before each strip prefetch part of the rows of the next stride.
 """
 
 from collections.abc import Callable
 from functools import partial
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.check import read_only
-from gamp_attention._core.compiled import field_kernel, kernel, over_blocks, sample_kernel
-from gamp_attention.data.kernels import Part, add_up, grouped_pass, over_strides, project, strides
-from gamp_attention.data.stores import Tokens, token_blocks
-from gamp_attention.denoisers.output import Denoised
+from gamp_attention._core.compiled import (
+    CACHE_LINE,
+    field_kernel,
+    inline_kernel,
+    interruptible_blocks,
+    kernel,
+    over_blocks,
+    prefetch,
+    sample_kernel,
+)
+from gamp_attention.data.stores import Tokens, joined, token_blocks
+from gamp_attention.denoisers.newton import make_metric
+from gamp_attention.denoisers.output import (
+    Denoised,
+    allocate_result,
+    denoise_sample,
+    finalize_result,
+    is_long,
+    make_scratch,
+)
+from gamp_attention.denoisers.prox import MAX_STARTS, search_points
+from gamp_attention.losses.attention import RiskTerms, evaluate_gradient
+from gamp_attention.losses.point import for_kernels
 from gamp_attention.models.sources import Group, summed, weighted
+
+LOOP_ROWS = 4  # rows whose fields, or weighted sums, one inner loop computes
+STRIP = 8  # cache lines of a row between two prefetches
+EARLY = 2  # lines of a strip that are prefetched while fields are computed; the others, while rows are added up
+MAX_BLOCKS = 32  # maximum number of blocks of samples, because the sums of each block cost memory traffic
+MAX_SUMS = 0.025  # maximum size of the sums of all blocks, as a fraction of the size of the tokens
+PRODUCT_NUMBERS = 1 << 20  # token entries in one product of tokens, because single precision is copied into doubles
+
+
+class TokenMatrix(NamedTuple):
+    """Products with the token matrix X̃ = (x + p)/√d of n samples; tokens may be in a store.
+
+    Attributes
+    ----------
+    tokens : (n, L, d) in float64 or float32; all sums are computed in float64.
+    positions : (L, d) added to the tokens.
+    """
+
+    tokens: Tokens
+    positions: np.ndarray
+
+    def fields(self, Q: np.ndarray) -> np.ndarray:
+        """Return the local fields X̃Q: z_l = (x_l + p_l)·Q/√d (n, L, r) for Q (d, r). Eq. :eq:`fields`."""
+        n, L, d = self.tokens.shape
+        columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
+        z = np.empty((n, L, Q.shape[1]))
+        for rows, _, block in token_blocks(self.tokens):
+            flat, out = block.reshape(-1, d), z[rows].reshape(-1, Q.shape[1])
+            over_blocks(partial(_project, rows=flat, columns=columns, z=out), len(flat), _block(len(flat)))
+        return z + self.positions @ columns.T
+
+    def back_project(self, g: np.ndarray) -> np.ndarray:
+        """Return X̃ᵀg = Σ_{μ,l} (x_l + p_l) g_lᵀ/√d (d, s) for g (n, L, s)."""
+        d, g = self.tokens.shape[2], np.ascontiguousarray(g)
+        total = np.zeros((d, g.shape[2]))
+        for rows, _, block in token_blocks(self.tokens):
+            flat, weights = block.reshape(-1, d), g[rows].reshape(-1, g.shape[2])
+            step = _block(len(flat))
+            sums = np.zeros((-(-len(flat) // step), weights.shape[1], d))
+            over_blocks(partial(_accumulate, step=step, rows=flat, weights=weights, sums=sums), len(flat), step)
+            total += sums.sum(axis=0).T
+        return (total + self.positions.T @ g.sum(axis=0)) / np.sqrt(d)
+
+    def hessian_product(self, hessians: np.ndarray, P: np.ndarray) -> np.ndarray:
+        """Return Σ_μ X̃^μᵀ H^μ X̃^μ P (d, r) for H (n, L r, L r) and P (d, r), in one pass over the tokens."""
+        (_, L, d), r = self.tokens.shape, P.shape[1]
+        columns = np.ascontiguousarray(P.T) / np.sqrt(d)
+        shift = (self.positions @ columns.T).ravel()
+        over_rows, over_samples = np.zeros((r, d)), np.zeros((L, r))
+        for part, _, x in token_blocks(self.tokens):
+            of_rows, of_samples = _curvature_sums(x, np.ascontiguousarray(hessians[part]), columns, shift)
+            over_rows += of_rows
+            over_samples += of_samples
+        return (over_rows.T + self.positions.T @ over_samples) / np.sqrt(d)
 
 
 def _block(n_rows: int) -> int:
@@ -30,39 +103,410 @@ def _block(n_rows: int) -> int:
     return max(1, -(-n_rows // 32))
 
 
-def local_fields(tokens: Tokens, positions: np.ndarray, Q: np.ndarray) -> np.ndarray:
-    """Return z_l = (x_l + p_l)·Q/√d (n, L, r) of tokens (n, L, d), positions (L, d) and Q (d, r). Eq. :eq:`fields`."""
-    n, L, d = tokens.shape
-    columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
-    z = np.empty((n, L, Q.shape[1]))
-    for rows, _, block in token_blocks(tokens):
-        flat, out = block.reshape(-1, d), z[rows].reshape(-1, Q.shape[1])
-        over_blocks(partial(_project, rows=flat, columns=columns, z=out), len(flat), _block(len(flat)))
-    return z + positions @ columns.T
+def _curvature_sums(
+    x: np.ndarray, hessians: np.ndarray, columns: np.ndarray, shift: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of x v over the rows and of v_l over the samples, with v = H z, for tokens (n, L, d) in memory.
 
+    z are the fields of the tokens along `columns` (r, d), plus `shift` (L r,).
+    """
+    (n, L, d), r = x.shape, len(columns)
+    stride, block = strides(n, L, r)
+    sums, totals = np.zeros((-(-n // block), r, d)), np.zeros((-(-n // block), L, r))
 
-def back_project(tokens: Tokens, positions: np.ndarray, g: np.ndarray) -> np.ndarray:
-    """Return Σ_{μ,l} (x_l + p_l) g_lᵀ/√d (d, s), for tokens (n, L, d), positions (L, d) and g (n, L, s)."""
-    d, g = tokens.shape[2], np.ascontiguousarray(g)
-    total = np.zeros((d, g.shape[2]))
-    for rows, _, block in token_blocks(tokens):
-        flat, weights = block.reshape(-1, d), g[rows].reshape(-1, g.shape[2])
-        step = _block(len(flat))
-        sums = np.zeros((-(-len(flat) // step), weights.shape[1], d))
-        over_blocks(partial(_accumulate, step=step, rows=flat, weights=weights, sums=sums), len(flat), step)
-        total += sums.sum(axis=0).T
-    return (total + positions.T @ g.sum(axis=0)) / np.sqrt(d)
+    def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
+        _curve(first, last, stride, rows, columns, shift, hessians, sums[b], totals[b])
+
+    over_strides(x, stride, block, work)
+    return sums.sum(axis=0), totals.sum(axis=0)
 
 
 def token_products(tokens: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return x_l·y_k (n, L, K) in float64 within every sample, for (n, L, d) and (n, K, d), without a large copy."""
+    """Return x_l·y_k (n, L, K) in float64 within each sample, for (n, L, d) and (n, K, d), without a large copy."""
     n, L, d = tokens.shape
     products = np.empty((n, L, others.shape[1]))
-    step = max(1, (1 << 20) // (L * d))  # samples at a time, since tokens in single precision are copied into doubles
+    step = max(1, PRODUCT_NUMBERS // (L * d))
     for first in range(0, n, step):
         part = slice(first, first + step)
         products[part] = np.asarray(tokens[part], float) @ np.asarray(others[part], float).transpose(0, 2, 1)
     return products
+
+
+class Part(NamedTuple):
+    """Samples of a pass: all samples of a dataset, or consecutive samples."""
+
+    matrix: TokenMatrix
+    groups: tuple[Group, ...]
+    n_sources: int
+    loss: Any
+    risks: dict[str, RiskTerms]
+
+
+class Pass(NamedTuple):
+    """Outcome of one pass over n samples at weights Q.
+
+    Attributes
+    ----------
+    omega : (n, L, r) centres of the proximal step: fields minus their memory.
+    denoised : the answer of the output denoiser.
+    losses : (n,) ℓ at the fields.
+    force : (d, r) X̃ᵀg.
+    smooth : (d, r) X̃ᵀ∇ℓ, the gradient at Q without the penalty.
+    """
+
+    omega: np.ndarray
+    denoised: Denoised
+    losses: np.ndarray
+    force: np.ndarray
+    smooth: np.ndarray
+
+
+def data_pass(
+    matrix: TokenMatrix,
+    Q: np.ndarray,
+    D: np.ndarray,
+    V: np.ndarray,
+    loss: Any,
+    params: np.ndarray,
+    start: np.ndarray | None = None,
+    *,
+    most: int = MAX_STARTS,
+    proximal: bool = True,
+) -> Pass:
+    """Pass over tokens in memory; see `gamp_attention.denoisers.output.denoise` for the proximal step.
+
+    Parameters
+    ----------
+    matrix : tokens (n, L, d), as an array, and positions.
+    Q, D, V : (d, r), (n, L, r), (L, r, r) the state of message passing.
+    loss, params : the per-sample loss, with rows of parameters (n, P).
+    start : (n, L, r) initial points of the minimisations; ω if not given.
+    most : maximum number of further starts of each search for a lower minimum; 0 keeps the minimum found from `start`.
+    proximal : if False, there is no proximal step and no force, and `denoised` is not filled; the other results have
+        the same bits.
+    """
+    tokens = np.asarray(matrix.tokens)
+    n, L, d = tokens.shape
+    r = Q.shape[1]
+    columns = np.ascontiguousarray(Q.T) / np.sqrt(d)
+    shift = (matrix.positions @ columns.T).ravel()
+    omega, losses = np.array(D, dtype=float).reshape(n, L * r), np.empty(n)
+    out = allocate_result(omega if start is None else start.reshape(n, L * r), r)
+    out.g[:] = 0.0
+    stride, block = strides(n, L, 2 * r)
+    # sums of x g and x ∇ℓ over the rows of a block, and of g_l and ∇ℓ_l over its samples
+    sums, totals = np.zeros((-(-n // block), 2 * r, d)), np.zeros((-(-n // block), L, 2 * r))
+    long = proximal and is_long(loss, n, most)
+    loss, params = for_kernels(loss), np.ascontiguousarray(params, dtype=float)
+    problem = loss, params, make_metric(V), most, search_points(L * r), proximal
+    fresh = start is None
+
+    def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
+        problem_and_stop = *problem, stop, fresh
+        _pass(first, last, stride, rows, columns, shift, *problem_and_stop, omega, out, losses, sums[b], totals[b])
+
+    over_strides(tokens, stride, block, work, long)
+    both = (sums.sum(axis=0).T + matrix.positions.T @ totals.sum(axis=0)) / np.sqrt(d)
+    denoised = finalize_result(out)
+    return Pass(omega.reshape(n, L, r), denoised, losses, both[:, :r], both[:, r:])
+
+
+def grouped_pass(
+    data: Part,
+    params: np.ndarray,
+    Q: np.ndarray,
+    D: np.ndarray,
+    V: np.ndarray,
+    start: np.ndarray | None = None,
+    **options: Any,
+) -> Pass:
+    """Pass over all samples of a part, each group with the matrices V (S, r, r) of its sources; see `data_pass`."""
+    parts, sums, (tokens, positions) = [], np.zeros((2, *Q.shape)), data.matrix
+    for rows, sources, block in token_blocks(tokens, data.groups):
+        begin, matrix = None if start is None else start[rows], TokenMatrix(block, positions)
+        seen = data_pass(matrix, Q, D[rows], V[sources], data.loss, params[rows], begin, **options)
+        sums += seen.force, seen.smooth
+        parts.append(seen[:3])
+    return Pass(*map(joined, zip(*parts, strict=True)), *sums)
+
+
+Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]  # returns the next D from D, V g, W g and β
+
+
+class Sums(NamedTuple):
+    """Sums over samples of an iteration.
+
+    Attributes
+    ----------
+    loss : Σ_μ ℓ_μ at the fields X̃Q, constants included.
+    force, smooth : (d, r) X̃ᵀg, and X̃ᵀ∇ℓ.
+    response : (S, r, r) −Σ_μ ∂g_l/∂ω_l over the tokens of each source.
+    """
+
+    loss: float
+    force: np.ndarray
+    smooth: np.ndarray
+    response: np.ndarray
+
+
+class OutputStep(NamedTuple):
+    """Sums of an iteration, and arrays (n, L, r) of all samples, or handles of arrays in other processes.
+
+    Attributes
+    ----------
+    sums : sums over all samples.
+    z : minimisers of the proximal step.
+    remember : function that returns the memory D of the next iteration from a rule, the new V, W and the step β.
+    omega, denoised : centres and answer of the proximal step; None if they are in other processes.
+    """
+
+    sums: Sums
+    z: Any
+    remember: Callable[[Memory, np.ndarray, np.ndarray, float], Any]
+    omega: np.ndarray | None = None
+    denoised: Denoised | None = None
+
+
+class RiskSums(NamedTuple):
+    """Risk without its penalty: Σ_μ ℓ_μ, X̃ᵀ∇ℓ (d, r), and a function that returns the fields (n, L, r)."""
+
+    loss: float
+    smooth: np.ndarray
+    fields: Callable[[], np.ndarray]
+
+
+def output_step(
+    data: Part, risk: str, Q: np.ndarray, D: np.ndarray, V: np.ndarray, z: np.ndarray | None, most: int
+) -> OutputStep:
+    """Return ω = X̃Q − D, z = prox(ω; V) and g = V⁻¹(z − ω) of the samples in this process, with the sums over them.
+
+    Proximal steps start from the minimisers z of the last iteration, if they are given; `most` is the maximum number of
+    further starts of each search for a lower minimum.
+    """
+    terms = data.risks[risk]
+    seen = grouped_pass(data, terms.params, Q, D, V, z, most=most)
+    out = seen.denoised
+    loss = float(np.sum(seen.losses + terms.constant))
+    sums = Sums(loss, seen.force, seen.smooth, summed(data.groups, data.n_sources, out.response))
+    return OutputStep(sums, out.z, partial(next_memory, data.groups, D, out.g), seen.omega, out)
+
+
+def next_memory(
+    groups: tuple[Group, ...], D: np.ndarray, g: np.ndarray, rule: Memory, V: np.ndarray, W: np.ndarray, beta: float
+) -> np.ndarray:
+    """Return the Onsager memory D of the next iteration by a rule, with V and W of the source of each token."""
+    after = check.detach_tensor(rule(read_only(D), weighted(groups, V, g), weighted(groups, W, g), beta))
+    if np.shape(after) != D.shape:
+        raise ValueError(f"memory: needs to return shape {D.shape}, got shape {np.shape(after)}")
+    after = np.asarray(after, dtype=float)
+    return after if after.flags.writeable else after.copy()
+
+
+def sum_risk(data: Part, risk: str, Q: np.ndarray) -> RiskSums:
+    """Return a risk of the samples in this process without its penalty, by the same pass as in message passing."""
+    terms, (n, L, _), r = data.risks[risk], data.matrix.tokens.shape, Q.shape[1]
+    V = np.tile(np.eye(r), (data.n_sources, 1, 1))
+    seen = grouped_pass(data, terms.params, Q, np.zeros((n, L, r)), V, proximal=False)
+    return RiskSums(float(np.sum(seen.losses + terms.constant)), seen.smooth, lambda: seen.omega)
+
+
+def strides(n: int, L: int, n_sums: int) -> tuple[int, int]:
+    """Return the number of samples in a stride, whose rows fill whole inner loops, and in a block of whole strides."""
+    stride = LOOP_ROWS // gcd(LOOP_ROWS, L)
+    n_blocks = max(1, min(MAX_BLOCKS, int(MAX_SUMS * n * L / n_sums)))
+    return stride, stride * -(-n // (stride * n_blocks))
+
+
+def over_strides(tokens: np.ndarray, stride: int, block: int, work: Callable[..., Any], long: bool = False) -> None:
+    """Call work(first, last, b, rows, stop) for the samples of each block b, whose rows (N, d) start at `first`.
+
+    If `long` is True, the pass can be interrupted by `stop`, see `interruptible_blocks`. The samples after the last
+    whole stride are passed in a separate call, in rows that are padded with zeros to a whole stride.
+    """
+    n, L, d = tokens.shape
+    rows, whole = tokens.reshape(n * L, d), n - n % stride
+    padded = np.zeros((stride * L, d), dtype=tokens.dtype)
+    padded[: len(rows) - whole * L] = rows[whole * L :]
+
+    def task(first: int, last: int, stop: np.ndarray) -> None:
+        for begin, end, here in ((first, min(last, whole), rows[first * L :]), (max(first, whole), last, padded)):
+            if begin < end:
+                work(begin, end, first // block, here, stop)
+
+    interruptible_blocks(task, n, block, long)
+
+
+@kernel
+def _pass(
+    first, last, stride, rows, columns, shift, loss, params, metric, most, points, proximal, stop, fresh,
+    omega, out, losses, sums, totals,
+):  # fmt: skip
+    """Allocate the scratch memory of one thread, and pass over samples whose rows start with the first sample."""
+    k, r = shift.shape[0], columns.shape[0]
+    scratch = make_scratch(loss, k, stop)
+    grad, hess, fields = np.empty(k), np.empty((k, k)), np.empty((stride, k))
+    weights = np.zeros((stride * (k // r), 2 * r))
+    work = scratch, grad, hess, fields, fields.reshape((stride * (k // r), r)), weights
+    _pass_in_strides(
+        first, last, stride, rows, columns, shift, loss, work, params, metric, most, points, proximal, fresh,
+        omega, out, losses, sums, totals,
+    )  # fmt: skip
+
+
+@sample_kernel
+def _pass_in_strides(
+    first, last, stride, rows, columns, shift, loss, work, params, metric, most, points, proximal, fresh,
+    omega, out, losses, sums, totals,
+):  # fmt: skip
+    scratch, grad, hess, fields, projections, weights = work  # weights: g and ∇ℓ of rows
+    k, r = shift.shape[0], columns.shape[0]
+    L = k // r
+    for begin in range(first, last, stride):
+        if scratch.newton.stop[0] != 0:
+            return
+        here = (begin - first) * L
+        ahead = here + stride * L if begin + stride < last else here
+        project(here, ahead, rows, columns, projections)
+        for mu in range(begin + stride, min(begin + 2 * stride, last)):
+            for i in range(0, params.shape[1], CACHE_LINE // 8):
+                prefetch(params, mu, i)
+            prefetch(omega, mu, 0)
+            prefetch(out.z, mu, 0)
+        for row in range(weights.shape[0]):
+            for a in range(2 * r):
+                weights[row, a] = 0.0
+        for mu in range(begin, min(begin + stride, last)):
+            z = fields[mu - begin]
+            for i in range(k):
+                z[i] += shift[i]
+                omega[mu, i] = z[i] - omega[mu, i]
+                if fresh:
+                    out.z[mu, i] = omega[mu, i]
+            if proximal:
+                denoise_sample(mu, loss, params[mu], omega[mu], metric, most, points, scratch, out)
+            losses[mu] = evaluate_gradient(loss, params[mu], z, grad, hess, scratch.newton.loss)
+            for l in range(L):
+                for a in range(r):
+                    g, slope = out.g[mu, l * r + a], grad[l * r + a]
+                    weights[(mu - begin) * L + l, a] = g
+                    weights[(mu - begin) * L + l, r + a] = slope
+                    totals[l, a] += g
+                    totals[l, r + a] += slope
+        add_up(here, ahead, rows, weights, sums)
+
+
+@kernel
+def _curve(first, last, stride, rows, columns, shift, hessians, sums, totals):
+    k, r = shift.shape[0], columns.shape[0]
+    n_rows = stride * (k // r)
+    fields, weights = np.empty((stride, k)), np.zeros((stride, k))
+    projections, weighted_rows = fields.reshape((n_rows, r)), weights.reshape((n_rows, r))
+    _curve_in_strides(
+        first, last, stride, rows, columns, shift, hessians, fields, projections, weights, weighted_rows, sums, totals
+    )
+
+
+@sample_kernel
+def _curve_in_strides(
+    first, last, stride, rows, columns, shift, hessians, fields, projections, weights, weighted_rows, sums, totals
+):
+    k, r = shift.shape[0], columns.shape[0]
+    L = k // r
+    for begin in range(first, last, stride):
+        here = (begin - first) * L
+        ahead = here + stride * L if begin + stride < last else here
+        project(here, ahead, rows, columns, projections)
+        for mu in range(begin, begin + stride):
+            v, z = weights[mu - begin], fields[mu - begin]
+            for i in range(k):
+                z[i] += shift[i]
+                v[i] = 0.0
+            if mu >= last:
+                continue
+            for i in range(k):
+                for j in range(k):
+                    v[i] += hessians[mu, i, j] * z[j]
+                totals[i // r, i % r] += v[i]
+        add_up(here, ahead, rows, weighted_rows, sums)
+
+
+@field_kernel
+def project(first, ahead, rows, columns, fields):
+    """Compute fields (N, r) of rows from `first` on, along columns (r, d); rows from `ahead` on are prefetched."""
+    for at in range(0, fields.shape[0], LOOP_ROWS):
+        for a in range(columns.shape[0]):
+            _project_four(a, first + at, ahead + at, at, rows, columns, fields)
+
+
+@field_kernel
+def add_up(first, ahead, rows, weights, sums):
+    """Add rows from `first` on to the sums (s, d) with weights (N, s); rows from `ahead` on are prefetched."""
+    n_sums = sums.shape[0]
+    for at in range(0, weights.shape[0], LOOP_ROWS):
+        for a in range(0, n_sums - 1, 2):
+            _add_to_two(a, first + at, ahead + at, at, rows, weights, sums)
+        if n_sums % 2 == 1:
+            _add_to_one(n_sums - 1, first + at, ahead + at, at, rows, weights, sums)
+
+
+@inline_kernel
+def _steps(rows):
+    """Return the coordinates in a cache line, a strip and its early part; unsigned: signed indices cost checks."""
+    line = np.uint64(CACHE_LINE // rows.itemsize)
+    return line, np.uint64(STRIP) * line, np.uint64(EARLY) * line
+
+
+@inline_kernel
+def _prefetch_rows(rows, ahead, begin, end, line):
+    for i in range(begin, end, line):
+        for row in range(ahead, ahead + LOOP_ROWS):
+            prefetch(rows, row, i)
+
+
+@field_kernel
+def _project_four(a, first, ahead, at, rows, columns, fields):
+    x0, x1, x2, x3 = rows[first], rows[first + 1], rows[first + 2], rows[first + 3]
+    column, d = columns[a], np.uint64(columns.shape[1])
+    line, strip, early = _steps(rows)
+    z0, z1, z2, z3 = 0.0, 0.0, 0.0, 0.0
+    for begin in range(np.uint64(0), d, strip):
+        if a == 0:
+            _prefetch_rows(rows, ahead, begin, begin + early, line)
+        for i in range(begin, min(begin + strip, d)):
+            z0 += x0[i] * column[i]
+            z1 += x1[i] * column[i]
+            z2 += x2[i] * column[i]
+            z3 += x3[i] * column[i]
+    fields[at, a], fields[at + 1, a], fields[at + 2, a], fields[at + 3, a] = z0, z1, z2, z3
+
+
+@field_kernel
+def _add_to_two(a, first, ahead, at, rows, weights, sums):
+    x0, x1, x2, x3 = rows[first], rows[first + 1], rows[first + 2], rows[first + 3]
+    b, d = a + 1, np.uint64(sums.shape[1])
+    line, strip, early = _steps(rows)
+    one, other = sums[a], sums[b]
+    v0, v1, v2, v3 = weights[at, a], weights[at + 1, a], weights[at + 2, a], weights[at + 3, a]
+    w0, w1, w2, w3 = weights[at, b], weights[at + 1, b], weights[at + 2, b], weights[at + 3, b]
+    for begin in range(np.uint64(0), d, strip):
+        if a == 0:
+            _prefetch_rows(rows, ahead, begin + early, begin + strip, line)
+        for i in range(begin, min(begin + strip, d)):
+            one[i] += (v0 * x0[i] + v1 * x1[i]) + (v2 * x2[i] + v3 * x3[i])
+            other[i] += (w0 * x0[i] + w1 * x1[i]) + (w2 * x2[i] + w3 * x3[i])
+
+
+@field_kernel
+def _add_to_one(a, first, ahead, at, rows, weights, sums):
+    x0, x1, x2, x3 = rows[first], rows[first + 1], rows[first + 2], rows[first + 3]
+    total, d = sums[a], np.uint64(sums.shape[1])
+    line, strip, early = _steps(rows)
+    v0, v1, v2, v3 = weights[at, a], weights[at + 1, a], weights[at + 2, a], weights[at + 3, a]
+    for begin in range(np.uint64(0), d, strip):
+        if a == 0:
+            _prefetch_rows(rows, ahead, begin + early, begin + strip, line)
+        for i in range(begin, min(begin + strip, d)):
+            total[i] += (v0 * x0[i] + v1 * x1[i]) + (v2 * x2[i] + v3 * x3[i])
 
 
 @field_kernel
@@ -83,146 +527,3 @@ def _accumulate(first, last, step, rows, weights, sums):
             w = weights[row, a]
             for i in range(rows.shape[1]):
                 total[a, i] += w * rows[row, i]
-
-
-def hessian_pass(tokens: Tokens, positions: np.ndarray, hessians: np.ndarray, P: np.ndarray) -> np.ndarray:
-    """Σ_μ X̃^μᵀ H^μ X̃^μ P: (n, L, d), (L, d), (n, L r, L r), (d, r) to (d, r). The tokens are read once."""
-    (_, L, d), r = tokens.shape, P.shape[1]
-    columns = np.ascontiguousarray(P.T) / np.sqrt(d)
-    shift = (positions @ columns.T).ravel()
-    found, along = np.zeros((r, d)), np.zeros((L, r))
-    for part, _, x in token_blocks(tokens):
-        more, total = _block_sums(x, np.ascontiguousarray(hessians[part]), columns, shift)
-        found += more
-        along += total
-    return (found.T + positions.T @ along) / np.sqrt(d)
-
-
-def _block_sums(
-    x: np.ndarray, hessians: np.ndarray, columns: np.ndarray, shift: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Sums over the rows of x v and over the samples of v_l, v = H z being those of tokens (n, L, d) in memory."""
-    (n, L, d), r = x.shape, len(columns)
-    stride, block = strides(n, L, r)
-    sums, totals = np.zeros((-(-n // block), r, d)), np.zeros((-(-n // block), L, r))
-
-    def work(first: int, last: int, b: int, rows: np.ndarray, stop: np.ndarray) -> None:
-        _curve(first, last, stride, rows, columns, shift, hessians, sums[b], totals[b])
-
-    over_strides(x, stride, block, work)
-    return sums.sum(axis=0), totals.sum(axis=0)
-
-
-@kernel
-def _curve(first, last, stride, rows, columns, shift, hessians, sums, totals):
-    k, r = shift.shape[0], columns.shape[0]
-    n_rows = stride * (k // r)
-    fields, weights = np.empty((stride, k)), np.zeros((stride, k))
-    projections, turned = fields.reshape((n_rows, r)), weights.reshape((n_rows, r))
-    _curve_in_strides(
-        first, last, stride, rows, columns, shift, hessians, fields, projections, weights, turned, sums, totals
-    )
-
-
-@sample_kernel
-def _curve_in_strides(
-    first, last, stride, rows, columns, shift, hessians, fields, projections, weights, turned, sums, totals
-):
-    k, r = shift.shape[0], columns.shape[0]
-    L = k // r
-    for begin in range(first, last, stride):
-        here = (begin - first) * L
-        ahead = here + stride * L if begin + stride < last else here
-        project(here, ahead, rows, columns, projections)
-        for mu in range(begin, begin + stride):
-            v, z = weights[mu - begin], fields[mu - begin]
-            for i in range(k):
-                z[i] += shift[i]
-                v[i] = 0.0
-            if mu >= last:
-                continue
-            for i in range(k):
-                for j in range(k):
-                    v[i] += hessians[mu, i, j] * z[j]
-                totals[i // r, i % r] += v[i]
-        add_up(here, ahead, rows, turned, sums)
-
-
-Memory = Callable[[np.ndarray, np.ndarray, np.ndarray, float], np.ndarray]  # D of (D, V g, W g, β)
-
-
-class Sums(NamedTuple):
-    """What samples add to an iteration.
-
-    Attributes
-    ----------
-    loss : Σ_μ ℓ_μ at the fields X̃Q, constants included.
-    force, smooth : (d, r) X̃ᵀg, and X̃ᵀ∇ℓ.
-    response : (S, r, r) −Σ_μ ∂g_l/∂ω_l over the tokens of each source.
-    """
-
-    loss: float
-    force: np.ndarray
-    smooth: np.ndarray
-    response: np.ndarray
-
-
-class OutputStep(NamedTuple):
-    """Sums, and what each sample keeps, as arrays (n, L, r) or as handles of arrays that are elsewhere.
-
-    Attributes
-    ----------
-    sums : over all samples.
-    z : minimisers of the proximal step.
-    remember : the memory D of the next iteration, from a rule, the new V, W and the step β.
-    omega, denoised : centres and answer of the proximal step; None where they are elsewhere.
-    """
-
-    sums: Sums
-    z: Any
-    remember: Callable[[Memory, np.ndarray, np.ndarray, float], Any]
-    omega: np.ndarray | None = None
-    denoised: Denoised | None = None
-
-
-class RiskSums(NamedTuple):
-    """A risk without its penalty: Σ_μ ℓ_μ, X̃ᵀ∇ℓ (d, r), and a function that gives the fields (n, L, r)."""
-
-    loss: float
-    smooth: np.ndarray
-    fields: Callable[[], np.ndarray]
-
-
-def output_step(
-    data: Part, risk: str, Q: np.ndarray, D: np.ndarray, V: np.ndarray, z: np.ndarray | None, most: int
-) -> OutputStep:
-    """ω = X̃Q − D, z = prox(ω; V) and g = V⁻¹(z − ω) of the samples in this process, with the sums over them.
-
-    Proximal steps start from the minimisers z of the last iteration, where there are any; `most` bounds the further
-    starts of each search for a lower minimum.
-    """
-    terms = data.risks[risk]
-    seen = grouped_pass(data, terms.params, Q, D, V, z, most=most)
-    out = seen.denoised
-    loss = float(np.sum(seen.losses + terms.constant))
-    sums = Sums(loss, seen.force, seen.smooth, summed(data.groups, data.n_sources, out.response))
-    return OutputStep(sums, out.z, partial(next_memory, data.groups, D, out.g), seen.omega, out)
-
-
-def next_memory(
-    groups: tuple[Group, ...], D: np.ndarray, g: np.ndarray, rule: Memory, V: np.ndarray, W: np.ndarray, beta: float
-) -> np.ndarray:
-    """The Onsager memory D of the next iteration by a rule, with V and W of the source of each token."""
-    after = check.detach_tensor(rule(read_only(D), weighted(groups, V, g), weighted(groups, W, g), beta))
-    if np.shape(after) != D.shape:
-        raise ValueError(f"memory: needs to return shape {D.shape}, got shape {np.shape(after)}")
-    after = np.asarray(after, dtype=float)
-    return after if after.flags.writeable else after.copy()
-
-
-def sum_risk(data: Part, risk: str, Q: np.ndarray) -> RiskSums:
-    """A risk of the samples in this process, in the same pass as message passing makes."""
-    terms, (n, L, _), r = data.risks[risk], data.tokens.shape, Q.shape[1]
-    V = np.tile(np.eye(r), (data.n_sources, 1, 1))
-    seen = grouped_pass(data, terms.params, Q, np.zeros((n, L, r)), V, proximal=False)
-    return RiskSums(float(np.sum(seen.losses + terms.constant)), seen.smooth, lambda: seen.omega)

@@ -14,7 +14,7 @@ from gamp_attention._core import check
 from gamp_attention._core.numerics import ignore_float_errors, mean_and_error
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.passes import hessian_pass, local_fields
+from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.data.sampling import draw_tokens
 from gamp_attention.data.stores import joined
 from gamp_attention.denoisers.input import input_step
@@ -106,7 +106,7 @@ def denoise_at(
 
 def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: Any) -> np.ndarray:
     """∇²R applied to P (d, r), at the point `at`; the penalty's curvature is a number or an array like P."""
-    return curvature * P + hessian_pass(data.tokens, data.positions, at.hessians, P)
+    return curvature * P + data.matrix.hessian_product(at.hessians, P)
 
 
 @ignore_float_errors
@@ -298,6 +298,6 @@ def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: An
         count = min(together, n - first)
         tokens = np.asarray(draw_tokens(rng, count, *law)[0])
         y = tokens @ data.Q_star / np.sqrt(data.dim)
-        z = local_fields(tokens, data.positions, Q)
+        z = TokenMatrix(tokens, data.positions).fields(Q)
         errors.append(data.model.task.errors_at(tokens, data.positions, z, y, rng))
     return mean_and_error(np.concatenate(errors))

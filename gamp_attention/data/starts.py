@@ -1,6 +1,6 @@
-"""Where solvers start on data: weights by name, or given ones.
+"""Initial weights of solvers: arrays, named starts, and spectral starts.
 
-Spectral starts: where a solver begins with data alone, from the lowest eigenvectors of sums over the samples.
+Spectral starts need no teacher: they are made of the lowest eigenvectors of a sum over the samples.
 """
 
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
+from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.passes import back_project, hessian_pass, local_fields
 from gamp_attention.denoisers.spectral_weights import (
     WEIGHTS,
     Shape,
@@ -27,21 +27,14 @@ from gamp_attention.models.channels.choice import field_moments, moment_channel
 from gamp_attention.models.model import SIZES, STARTS, fill_start
 from gamp_attention.results import Result
 
-
-@dataclass(frozen=True)
-class SpectralSettings:
-    """How eigenvectors are computed and made into starts."""
-
-    vectors: int = 3  # of fitted weights, beyond those that one start has for its columns
-    mixing: float = 0.5  # share of a second eigenvector added to the first, and subtracted
-    tolerance: float = 1e-3  # of eigenvalues, relative
-    basis: int = 24  # vectors of the Lanczos iterations, at least
-    restarts: int = 300
-    small: int = 60  # up to so many weights the matrix is formed
-    most: int = 6  # different starts
-
-
-SPECTRAL = SpectralSettings()
+DATA_STARTS = (*STARTS, "spectral", "posterior")
+EXTRA_VECTORS = 3  # number of eigenvectors of fitted weights in addition to the columns of one start
+MIXING = 0.5  # factor of a second eigenvector, which is added to the first or subtracted from it
+MAX_SPECTRAL = 6  # maximum number of spectral starts
+DENSE = 60  # largest number of weights for which the matrix X̃ᵀ h X̃ is formed
+EIGENVALUE_TOL = 1e-3  # relative accuracy of eigenvalues
+MIN_BASIS = 24  # minimum number of vectors in a Lanczos iteration
+MAX_RESTARTS = 300  # maximum number of restarts of the Lanczos iteration
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +43,9 @@ class SpectralDirections(Result):
 
     Attributes
     ----------
-    eigenvalues : (k,) ascending.
-    vectors : (k, d, c) of norm 1. Where a rotation of the columns of Q changes nothing, c is 1, or 2 for queries and
-        keys; else it is r.
+    eigenvalues : (k,) in increasing order.
+    vectors : (k, d, c) eigenvectors of norm 1. If the student is invariant under rotations of the columns of Q, c is 1,
+        or 2 for separate queries and keys; otherwise c is r.
     """
 
     eigenvalues: np.ndarray
@@ -61,20 +54,21 @@ class SpectralDirections(Result):
 
 @ignore_float_errors
 def spectral_directions(
-    data: Dataset, k: int = 3, weights: str = "fitted", *, risk: str = "exact", seed: Any = 0
+    data: Dataset, k: int = 3, weights: str = "fitted", *, risk: str = "exact", seed: int | np.random.Generator = 0
 ) -> SpectralDirections:
-    """The directions that spectral starts are made of: the lowest eigenvectors of Σ_μ X̃ᵀ h^μ X̃.
+    """Compute the directions of spectral starts: the lowest eigenvectors of Σ_μ X̃ᵀ h^μ X̃.
 
     Eq. :eq:`spectral`.
 
     Parameters
     ----------
     data : the samples.
-    k : eigenvectors; fewer are returned where there are no more, or where samples tell no direction from another.
-    weights : "fitted", from the fields that fit each sample best; "hessian", the Hessian of the risk at Q = 0; or
-        "posterior", from what samples drawn from a model say of the teacher's fields, noise included.
+    k : number of eigenvectors. Fewer are returned if there are no more, and none if the matrices h vanish.
+    weights : matrices h: "fitted", from the fields that fit each sample best; "hessian", the Hessian of the risk at
+        Q = 0; or "posterior", from the posterior moments of the teacher's fields, noise included, for samples drawn
+        from a model.
     risk : "exact" or "asymptotic".
-    seed : of the vector that Lanczos iterations start from.
+    seed : an integer or a numpy Generator, for the initial vector of the Lanczos iteration.
 
     Returns
     -------
@@ -82,7 +76,8 @@ def spectral_directions(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if `data` is not a Dataset, or an argument has the wrong type.
+    ValueError : if `k` is below 1, `weights` or `risk` is unknown or not available for the data, or `seed` is negative.
 
     Examples
     --------
@@ -106,61 +101,54 @@ def spectral_directions(
 def lowest_eigenvectors(
     data: Dataset, h: np.ndarray, columns: int, k: int, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k lowest eigenvalues and eigenvectors (k, d, c) of Σ_μ X̃ᵀ h X̃, by Lanczos iterations from a random vector.
+    """Return the k lowest eigenvalues (k,) and eigenvectors (k, d, c) of Σ_μ X̃ᵀ h X̃ for matrices h (n, L c, L c).
 
     Eq. :eq:`spectral`.
 
-    h has shape (n, L c, L c). Eigenvectors have norm 1, and their largest entry is positive. There
-    are none where samples tell no direction from another.
+    Eigenvectors have norm 1, and their largest entry is positive. None are returned if h is zero or not finite.
     """
-    from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
+    from scipy.sparse.linalg import ArpackError
 
     shape = data.dim, columns
-    nothing = np.zeros(0), np.zeros((0, *shape))
+    none = np.zeros(0), np.zeros((0, *shape))
     if not (h.any() and np.isfinite(h).all()):
-        return nothing
+        return none
     n, start = data.dim * columns, random.standard_normal(data.dim * columns)
 
     def product(x: np.ndarray) -> np.ndarray:
-        return hessian_pass(data.tokens, data.positions, h, np.asarray(x).reshape(shape)).ravel()
+        return data.matrix.hessian_product(h, np.asarray(x).reshape(shape)).ravel()
 
-    if n <= max(SPECTRAL.small, 2 * k):
-        matrix = np.stack([product(unit) for unit in np.eye(n)])
-        values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    if n <= max(DENSE, 2 * k):
+        values, vectors = all_eigenpairs(product, n)
     else:
-        operator = LinearOperator((n, n), matvec=product, dtype=float)
-        basis = min(n, max(SPECTRAL.basis, 3 * k + 10))
+        basis = min(n, max(MIN_BASIS, 3 * k + 10))
         try:
-            values, vectors = eigsh(
-                operator, k, which="SA", v0=start, ncv=basis, tol=SPECTRAL.tolerance, maxiter=SPECTRAL.restarts
-            )
-        except ArpackNoConvergence as error:
-            values, vectors = error.eigenvalues, error.eigenvectors
+            values, vectors = restarted_lanczos(product, k, "SA", start, EIGENVALUE_TOL, MAX_RESTARTS, basis)
         except ArpackError:  # all products are zero
-            return nothing
+            return none
     order = np.argsort(values)[:k]
-    found = vectors[:, order].T
-    signs = np.sign(found[np.arange(len(found)), np.abs(found).argmax(axis=1)])
-    return values[order], (signs[:, None] * found).reshape(-1, *shape)
+    vectors = vectors[:, order].T
+    signs = np.sign(vectors[np.arange(len(vectors)), np.abs(vectors).argmax(axis=1)])
+    return values[order], (signs[:, None] * vectors).reshape(-1, *shape)
 
 
 def spectral_weights_of(data: Dataset, risk: str, kind: str, argument: str = "weights") -> np.ndarray:
-    """The matrices h (n, L c, L c) of the samples; errors name the argument that asks for this kind."""
+    """Return the matrices h (n, L c, L c) of the samples; `argument` is the name of `kind` in errors."""
     check.choice(argument, kind, WEIGHTS)
     shape = Shape.of(data.student, data.n_tokens, data.rank)
     if kind != "posterior":
         return spectral_weights(kind, data.loss, data.terms(risk).params, shape)
-    model, seen = data.model, data.targets if data.labels is None else data.labels
-    if model is None or seen is None or data.n_sources > data.n_tokens or shape.columns > 1:
+    model, observed = data.model, data.labels if data.is_labelled else data.targets
+    if model is None or observed is None or data.is_mixture or shape.columns > 1:
         others = "'fitted' or 'hessian'" if argument == "weights" else "another start"
-        needs = f"{others} but for samples of models without classes and with tied weights"
+        needs = f"{others}, unless samples are drawn from a model without classes and with tied weights"
         raise check.fail(argument, kind, needs)
     channel, rho = moment_channel(model), model.coordinates.rho
-    return posterior_weights(field_moments(channel, channel.seen(seen), rho), rho, data.n_samples / data.dim)
+    return posterior_weights(field_moments(channel, channel.seen(observed), rho), rho, data.n_samples / data.dim)
 
 
 def posterior_start(data: Dataset, risk: str, random: np.random.Generator) -> np.ndarray:
-    """Weights (d, r) along the lowest eigenvectors of posterior weights, as large as teachers are."""
+    """Return weights (d, r) along the lowest eigenvectors of posterior weights, with columns of norm √d."""
     shape = Shape.of(data.student, data.n_tokens, data.rank)
     h = spectral_weights_of(data, risk, "posterior", "init")
     vectors = lowest_eigenvectors(data, h, shape.columns, shape.size, random)[1]
@@ -169,40 +157,41 @@ def posterior_start(data: Dataset, risk: str, random: np.random.Generator) -> np
 
 
 def spectral_starts(data: Dataset, risk: str, k: int, random: np.random.Generator) -> list[np.ndarray]:
-    """Up to k weights (d, r) to start from, at most as many as there are eigenvectors to make them of.
+    """Return up to k spectral starts (d, r); there may be fewer, because they are made of few eigenvectors.
 
-    Their fields are as large as those that fit the samples one by one. Where the loss is not even, the first is the sum
-    of these fields times the tokens.
+    Each start is scaled so that its fields have the norm of the fields that fit the samples one by one. If the loss is
+    not even, the first start is X̃ᵀ times these fields.
     """
     shape = Shape.of(data.student, data.n_tokens, data.rank)
     z = fitted_fields(data.loss, data.terms(risk).params, shape)
-    size, k = shape.size, min(k, SPECTRAL.most)
-    lower = size - 1 + SPECTRAL.vectors if k > 1 else size
+    size, k = shape.size, min(k, MAX_SPECTRAL)
+    lower = size - 1 + EXTRA_VECTORS if k > 1 else size
     vectors = lowest_eigenvectors(data, weights_of_moments(second_moments(z, shape)), shape.columns, lower, random)[1]
-    found = [side_by_side(each, size) for each in _mixtures(vectors, size)]
+    starts = [side_by_side(directions, size) for directions in _mixtures(vectors, size)]
     if not data.student.even:
-        found.insert(0, back_project(data.tokens, data.positions, z))
+        starts.insert(0, data.matrix.back_project(z))
     if k > 1:
-        plain = lowest_eigenvectors(data, spectral_weights_of(data, risk, "hessian"), shape.columns, size, random)[1]
-        if len(plain):
-            found.insert(1, side_by_side(list(plain), size))
-    return [_scaled(data, Q, z) for Q in found[:k]]
+        h = spectral_weights_of(data, risk, "hessian")
+        flattest = lowest_eigenvectors(data, h, shape.columns, size, random)[1]
+        if len(flattest):
+            starts.insert(1, side_by_side(list(flattest), size))
+    return [_scaled(data, Q, z) for Q in starts[:k]]
 
 
 def _mixtures(vectors: np.ndarray, size: int) -> list[list[np.ndarray]]:
-    """Sets of `size` directions (d, c), most promising first."""
+    """Return sets of `size` directions (d, c), in the order of their eigenvalues."""
     if not len(vectors):
         return []
     if size > 1:
-        several = sorted(combinations(range(len(vectors)), min(size, len(vectors))), key=lambda kept: (sum(kept), kept))
-        return [[vectors[i] for i in kept] for kept in several]
+        indices = combinations(range(len(vectors)), min(size, len(vectors)))
+        return [[vectors[i] for i in chosen] for chosen in sorted(indices, key=lambda chosen: (sum(chosen), chosen))]
     first, others = vectors[0], vectors[1:]
-    mixed = [first + sign * SPECTRAL.mixing * other for other in others for sign in (1.0, -1.0)]
-    return [[each] for each in [first, *mixed, *others]]
+    mixed = [first + sign * MIXING * other for other in others for sign in (1.0, -1.0)]
+    return [[direction] for direction in [first, *mixed, *others]]
 
 
 def side_by_side(directions: list[np.ndarray], size: int) -> np.ndarray:
-    """Weights (d, c size) with the directions (d, c) as the first columns of each part; zeros where there are fewer."""
+    """Return weights (d, c size): in each of c parts the columns of the directions (d, c), then zeros."""
     d, c = directions[0].shape
     Q = np.zeros((d, c, size))
     Q[:, :, : len(directions)] = np.stack(directions, axis=2)
@@ -210,14 +199,11 @@ def side_by_side(directions: list[np.ndarray], size: int) -> np.ndarray:
 
 
 def _scaled(data: Dataset, Q: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """The weights with fields of the size of z, and along them where they have a sign."""
-    fields = local_fields(data.tokens, data.positions, Q)
-    size, wanted = np.linalg.norm(fields), np.linalg.norm(z) or np.sqrt(z.size)
+    """Return weights whose fields have the norm of z and, if the loss is not even, a product with z >= 0."""
+    fields = data.matrix.fields(Q)
+    size, target = np.linalg.norm(fields), np.linalg.norm(z) or np.sqrt(z.size)
     sign = 1.0 if data.student.even or np.sum(z * fields) >= 0 else -1.0
-    return sign * (wanted / size if size > 0 else 1.0) * Q
-
-
-DATA_STARTS = (*STARTS, "spectral", "posterior")
+    return sign * (target / size if size > 0 else 1.0) * Q
 
 
 def default_start(data: Dataset) -> str:
@@ -226,38 +212,41 @@ def default_start(data: Dataset) -> str:
 
 
 def initial_weights(data: Dataset, init: Any, seed: Any = 0, risk: str = "exact") -> np.ndarray:
-    """Return weights (d, r) from an array, a name of `DATA_STARTS`, or None for the default start of the data."""
+    """Return initial weights (d, r) from an array, a name in `DATA_STARTS`, or None for the default of the data."""
     return several_starts(data, init, 1, seed, risk)[0][1]
 
 
 def several_starts(
     data: Dataset, init: Any, n_starts: int, seed: Any = 0, risk: str = "exact"
 ) -> list[tuple[str, np.ndarray]]:
-    """Weights (d, r) to start from, with names: the start asked for, or the spectral ones, then random ones."""
+    """Return names and weights (d, r): the requested start, or several spectral starts, then random starts."""
     check.require_memory("rank", data.dim, data.rank)
     init = default_start(data) if init is None else init
-    random, found = generator(seed, Stream.STARTS), list[tuple[str, np.ndarray]]()
+    random, starts = generator(seed, Stream.STARTS), list[tuple[str, np.ndarray]]()
     if not isinstance(init, str):
-        found.append(("given", check.array("init", init, (data.dim, data.rank)).copy()))
+        starts.append(("given", check.array("init", init, (data.dim, data.rank)).copy()))
     elif check.choice("init", init, DATA_STARTS) == "spectral":
-        several = spectral_starts(data, risk, n_starts, random)
-        found += [(f"spectral {k + 1}", Q) for k, Q in enumerate(several)]
+        starts += [(f"spectral {k + 1}", Q) for k, Q in enumerate(spectral_starts(data, risk, n_starts, random))]
     elif init == "posterior":
-        found.append((init, posterior_start(data, risk, random)))
+        starts.append((init, posterior_start(data, risk, random)))
     elif init != "random":
-        found.append((init, _named(data, init, random)))
-    further = range(1, n_starts - len(found) + 1)
-    return found + [(f"random {k}", _named(data, "random", random)) for k in further]
+        starts.append((init, _named(data, init, random)))
+    n_random = n_starts - len(starts)
+    return starts + [(f"random {k + 1}", _named(data, "random", random)) for k in range(n_random)]
 
 
 def _named(data: Dataset, init: str, random: np.random.Generator) -> np.ndarray:
+    """Return the start of a name in `STARTS`."""
     Q = SIZES.uninformed * random.standard_normal((data.dim, data.rank))
     fill_start(Q, init, data.student.parts, data.Q_star, lambda: position_directions(data.source_means))
     return Q
 
 
 def position_directions(means: np.ndarray) -> np.ndarray:
-    """Orthogonal directions (d, k) of norm √d that means (S, d) span, leading one first, signed along the first."""
+    """Return orthogonal directions (d, k) of norm √d that span the means (S, d), the leading direction first.
+
+    Signs are such that products with the first mean are not negative.
+    """
     _, size, directions = np.linalg.svd(means, full_matrices=False)
     directions = directions[size > 1e-10 * max(size.max(), 1e-300)]
     signs = np.where(directions @ means[0] < 0, -1.0, 1.0)

@@ -132,6 +132,11 @@ def as_tokens(name: str, value: Any) -> Tokens:
     return SlicedTokens(value)
 
 
+def read_rows(values: Tokens, rows: slice) -> np.ndarray:
+    """Return a range of samples (rows, L, d) of tokens or outputs, in memory."""
+    return values[rows] if isinstance(values, np.ndarray) else values.read(rows)
+
+
 def joined(parts: Sequence[Any]) -> Any:
     """Arrays, or named tuples of arrays, of consecutive samples as one."""
     if len(parts) == 1:
@@ -183,3 +188,32 @@ def _stretches(tokens: TokenStore, group: slice) -> list[slice]:
     step = max(1, BLOCK_BYTES // (sample * tokens.grain)) * tokens.grain
     edges = [group.start, *range(group.start // step * step + step, group.stop, step), group.stop]
     return [slice(first, last) for first, last in pairwise(edges)]
+
+
+def mean_squares(tokens: Tokens, about: np.ndarray | None = None) -> np.ndarray:
+    """Return the mean squares (L,) of the entries of each token, minus means (L, d) if given.
+
+    Raise ValueError if a store contains numbers that are not finite.
+    """
+    n, L, d = tokens.shape
+    total = np.zeros(L)
+    for rows, _, x in token_blocks(tokens):
+        x = x if about is None else x - about
+        total += np.einsum("nld,nld->l", x, x, dtype=float)
+        if not isinstance(tokens, np.ndarray) and not np.isfinite(total).all() and not np.isfinite(x).all():
+            raise ValueError(f"tokens: need finite numbers, got others in samples {rows.start} to {rows.stop - 1}")
+    return total / (n * d)
+
+
+def token_means(tokens: Tokens) -> np.ndarray:
+    """Return means (L, d) of the tokens over the samples, the estimate of positions that the tokens include."""
+    n = tokens.shape[0]
+    if n < 2:
+        needs = "an array (L, d), or zeros if there are none: they cannot be estimated from one sample"
+        raise check.fail("positions", None, needs)
+    return np.add.reduce([x.sum(axis=0, dtype=float) for _, _, x in token_blocks(tokens)]) / n
+
+
+def distinct_samples(tokens: Tokens) -> int:
+    """Return the number of distinct samples."""
+    return len({hash(sample.tobytes()) for _, _, x in token_blocks(tokens) for sample in x})

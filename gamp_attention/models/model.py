@@ -126,6 +126,11 @@ class Model(DisplayMixin):
         """Sources S that tokens are drawn from: L, or the number of (token, class) pairs of a mixture."""
         return self.coordinates.gamma.shape[1]
 
+    @property
+    def is_mixture(self) -> bool:
+        """Return whether tokens have several classes."""
+        return self.n_sources > self.n_tokens
+
     @cached_property
     def components(self) -> tuple[Component, ...]:
         """The components of a mixture; a model without classes is its only one."""
@@ -185,7 +190,7 @@ class Model(DisplayMixin):
         """Whether the columns of student and teacher, two or more of each, may turn together."""
         law, t = self.coordinates, self.teacher_rank
         alike = self.attention and self.rank == t > 1 and self.student.parts == 1 and not law.teacher_mean.any()
-        if not alike or not self.rotations or self.n_sources > self.n_tokens:
+        if not alike or not self.rotations or self.is_mixture:
             return False
         spread = law.teacher_cov
         same = np.array_equal(spread, spread[:, :1, :1] * np.eye(t))
@@ -193,7 +198,7 @@ class Model(DisplayMixin):
 
     def _keeps(self, order: np.ndarray) -> bool:
         law = self.coordinates
-        if not (self.attention and self.even) or law.teacher_mean.any() or self.n_sources > self.n_tokens:
+        if not (self.attention and self.even) or law.teacher_mean.any() or self.is_mixture:
             return False
         parts = (self.student, self.rank), (self.teacher, self.teacher_rank)
         alike = np.array_equal(law.gamma, law.gamma[:, order])

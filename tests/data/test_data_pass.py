@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.kernels import data_pass
-from gamp_attention.data.passes import back_project, local_fields
+from gamp_attention.data.passes import TokenMatrix, data_pass
 from gamp_attention.losses.point import sample_derivatives
 
 
@@ -59,18 +58,18 @@ def test_a_pass_equals_the_separate_functions(model, n, dtype):
     assert data.tokens.dtype == dtype
     Q, D, V = arguments(data)
     params = data.terms("exact").params
-    z = local_fields(data.tokens, data.positions, Q)
+    z = data.matrix.fields(Q)
     value, slope, _ = sample_derivatives(data.loss, params, z)
     for hold in (False, True):
-        seen = data_pass(data.tokens, data.positions, Q, D, V, data.loss, params, most=0 if hold else 400)
+        seen = data_pass(data.matrix, Q, D, V, data.loss, params, most=0 if hold else 400)
         out = ga.denoise(data.loss, params, z - D, V, hold=hold)
         assert np.allclose(seen.omega, z - D, rtol=0, atol=1e-13)
         for name in ("z", "g", "response", "moreau", "loss"):
             assert np.allclose(getattr(seen.denoised, name), getattr(out, name), rtol=1e-7, atol=1e-9), name
         assert np.allclose(seen.losses, value, rtol=0, atol=1e-13)
-        force = back_project(data.tokens, data.positions, seen.denoised.g)
+        force = data.matrix.back_project(seen.denoised.g)
         assert np.allclose(seen.force, force, rtol=0, atol=1e-13)
-        assert np.allclose(seen.smooth, back_project(data.tokens, data.positions, slope), rtol=0, atol=1e-12)
+        assert np.allclose(seen.smooth, data.matrix.back_project(slope), rtol=0, atol=1e-12)
 
 
 def test_two_tokens_in_closed_form_are_the_general_case():
@@ -91,10 +90,10 @@ def test_two_tokens_in_closed_form_are_the_general_case():
 def test_parts_add_up(data):
     Q, D, V = arguments(data)
     params = data.terms("exact").params
-    whole = data_pass(data.tokens, data.positions, Q, D, V, data.loss, params)
+    whole = data_pass(data.matrix, Q, D, V, data.loss, params)
     force, smooth = np.zeros_like(Q), np.zeros_like(Q)
     for part in (slice(0, 71), slice(71, 300)):
-        seen = data_pass(data.tokens[part], data.positions, Q, D[part], V, data.loss, params[part])
+        seen = data_pass(TokenMatrix(data.tokens[part], data.positions), Q, D[part], V, data.loss, params[part])
         assert np.allclose(seen.denoised.g, whole.denoised.g[part], rtol=1e-9, atol=1e-12)
         force += seen.force
         smooth += seen.smooth
@@ -109,7 +108,7 @@ def test_same_bits_whatever_the_thread_count(model, dtype, monkeypatch):
     found = []
     for threads in (1, 2, 5):
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
-        found.append(data_pass(data.tokens, data.positions, Q, D, V, data.loss, data.terms("exact").params))
+        found.append(data_pass(data.matrix, Q, D, V, data.loss, data.terms("exact").params))
     for other in found[1:]:
         assert np.array_equal(found[0].force, other.force)
         assert np.array_equal(found[0].smooth, other.smooth)

@@ -81,3 +81,53 @@ def test_same_seed_same_data(model):
     one, two = ga.sample(model, 50, 1.5, seed=7), ga.sample(model, 50, 1.5, seed=np.random.default_rng(7))
     assert np.array_equal(one.tokens, two.tokens)
     assert np.array_equal(one.Q_star, two.Q_star)
+
+
+def test_attributes_cannot_be_set(data):
+    labelled = ga.LabelledDataset(np.eye(4), [1.0, -1.0, 1.0, -1.0], ga.LogisticLoss())
+    for dataset in (data, labelled):
+        for name in ("tokens", "penalty", "rank", "model", "other"):
+            with pytest.raises(AttributeError, match=f"{name}: cannot be set, because datasets are immutable"):
+                setattr(dataset, name, None)
+
+
+def test_replace_gives_a_new_dataset_and_leaves_the_old_one(data):
+    before = {name: np.array(getattr(data, name)) for name in ("tokens", "outputs", "positions", "spectra", "Q_star")}
+    terms = data.terms("exact").params.copy()
+    other = data.replace(penalty=ga.ElasticNet(0.2, 0.1), rank=2)
+    assert (other.lam, other.rank, other.model.penalty, other.model.rank) == (0.2, 2, other.penalty, 2)
+    assert (data.lam, data.rank, data.model.rank) == (0.01, 1, 1)
+    assert other.replace(lam=0.5).penalty == ga.ElasticNet(0.5, 0.1)
+    for name, values in before.items():
+        assert np.array_equal(getattr(data, name), values)
+    assert other.tokens is data.tokens
+    assert np.array_equal(data.terms("exact").params, terms)
+    fresh = ga.Dataset(data.tokens, data.outputs, data.positions, rank=2, penalty=ga.ElasticNet(0.2, 0.1))
+    Q = np.random.default_rng(0).normal(size=(data.dim, 2))
+    assert np.allclose(ga.gradient(other, Q), ga.gradient(fresh, Q), rtol=1e-10, atol=1e-12)
+
+
+def test_replace_changes_the_loss_of_labels():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 10))
+    data = ga.LabelledDataset(x, np.sign(x[:, 0]), ga.LogisticLoss())
+    other, Q = data.replace(student=ga.SquaredLoss()), rng.normal(size=(10, 1))
+    fresh = ga.LabelledDataset(x, np.sign(x[:, 0]), ga.SquaredLoss())
+    assert np.array_equal(ga.gradient(other, Q), ga.gradient(fresh, Q))
+    assert not np.array_equal(ga.gradient(data, Q), ga.gradient(fresh, Q))
+
+
+@pytest.mark.parametrize(
+    ("changes", "pattern"),
+    [({"lam": -1.0}, "lam: needs"), ({"rank": 0}, "rank: needs"), ({"student": 3}, "student: needs")],
+)
+def test_replace_checks_its_arguments(data, named_error, changes, pattern):
+    named_error(lambda: data.replace(**changes), pattern)
+
+
+def test_predicates(data, mixture):
+    labelled = ga.LabelledDataset(np.eye(4), [1.0, -1.0, 1.0, -1.0], ga.LogisticLoss())
+    drawn = ga.sample(mixture, d=20, alpha=1.0)
+    assert [each.is_labelled for each in (data, labelled, drawn)] == [False, True, False]
+    assert [each.is_mixture for each in (data, labelled, drawn)] == [False, False, True]
+    assert (data.model.is_mixture, mixture.is_mixture) == (False, True)

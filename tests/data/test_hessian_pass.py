@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.passes import back_project, hessian_pass, local_fields
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -13,12 +12,12 @@ from gamp_attention.data.passes import back_project, hessian_pass, local_fields
 def test_a_product_is_that_of_the_separate_functions(L, r, n, dtype, monkeypatch):
     data, rng = ga.sample(ga.attention_model(L, r, 1), 70, n / 70, seed=1, dtype=dtype), np.random.default_rng(0)
     P, H = rng.normal(size=(70, r)), rng.normal(size=(n, L * r, L * r))
-    u = local_fields(data.tokens, data.positions, P).reshape(n, L * r)
-    expected = back_project(data.tokens, data.positions, np.einsum("nij,nj->ni", H, u).reshape(n, L, r))
+    u = data.matrix.fields(P).reshape(n, L * r)
+    expected = data.matrix.back_project(np.einsum("nij,nj->ni", H, u).reshape(n, L, r))
     found = []
     for threads in (1, 3):
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
-        found.append(hessian_pass(data.tokens, data.positions, H, P))
+        found.append(data.matrix.hessian_product(H, P))
     assert np.allclose(found[0], expected, rtol=0, atol=1e-13 * n)
     assert np.array_equal(*found)
 
@@ -29,5 +28,5 @@ def test_tokens_on_the_disk(tmp_path):
     there, rng = np.load(tmp_path / "tokens.npy", mmap_mode="r"), np.random.default_rng(0)
     stored = ga.Dataset(there, data.outputs, data.positions)
     P, H = rng.normal(size=(50, 1)), rng.normal(size=(150, 2, 2))
-    found = hessian_pass(stored.tokens, data.positions, H, P)
-    assert np.allclose(found, hessian_pass(data.tokens, data.positions, H, P), rtol=0, atol=1e-11)
+    found = stored.matrix.hessian_product(H, P)
+    assert np.allclose(found, data.matrix.hessian_product(H, P), rtol=0, atol=1e-11)

@@ -9,7 +9,6 @@ import zarr
 
 import gamp_attention as ga
 from gamp_attention.data import stores as token_stores
-from gamp_attention.data.passes import back_project, local_fields
 from gamp_attention.data.stores import FileTokens, TokenStore, token_blocks
 
 MIXTURE = ga.mixture_model(np.array([[0.5, 0.1], [0.1, 0.3]]), means=0.4 * np.array([[1.0, -1.0], [1.0, -1.0]]))
@@ -56,9 +55,9 @@ def test_message_passing_ends_at_the_same_weights(name):
     assert runs[0].converged
     assert runs[1].status is runs[0].status
     assert abs(runs[0].Q - runs[1].Q).max() < 1e-9
-    z = [local_fields(data.tokens, data.positions, data.Q_star) for data in (stored, again)]
+    z = [data.matrix.fields(data.Q_star) for data in (stored, again)]
     assert np.allclose(z[0], z[1], rtol=0, atol=1e-13)
-    back = [back_project(data.tokens, data.positions, z[0]) for data in (stored, again)]
+    back = [data.matrix.back_project(z[0]) for data in (stored, again)]
     assert np.allclose(back[0], back[1], rtol=0, atol=1e-11)
 
 

@@ -13,7 +13,6 @@ from gamp_attention._core import progress
 from gamp_attention._core.seeds import Stream
 from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.inference.paths import Along, fold_errors
-from gamp_attention.experiments.inference.refits import at_lam, at_rows
 from tests.experiments.test_leave_one_out import correlated_rows, ridge_rows
 
 LAMS = [3.0, 0.1, 0.3, 1.0]
@@ -142,7 +141,9 @@ def test_where_noise_makes_the_landscape_rough_samples_are_left_out_in_folds():
 
 
 def test_folds_are_trained_without_their_samples(rows):
-    along = Along(np.array([0.1, 1.0]), [at_lam(rows, lam) for lam in (0.1, 1.0)], [0, 1], "random", 1, 1e-10, 1000, 0)
+    along = Along(
+        np.array([0.1, 1.0]), [rows.replace(lam=lam) for lam in (0.1, 1.0)], [0, 1], "random", 1, 1e-10, 1000, 0
+    )
     known = {}
     errors, converged = fold_errors(along, 4, known, lambda: None)
     assert converged.all()
@@ -170,7 +171,7 @@ def test_folds_are_trained_without_their_samples(rows):
 def test_some_samples_add_up_to_all(data):
     rows = np.sort(np.random.default_rng(0).permutation(80)[:50])
     rest, Q = np.setdiff1d(np.arange(80), rows), np.random.default_rng(1).normal(size=(40, data.rank))
-    parts = [at_rows(data, each) for each in (rows, rest)]
+    parts = [data.select_rows(each) for each in (rows, rest)]
     assert [each.n_samples for each in parts] == [50, 30]
     assert [each.groups[-1].rows.stop for each in parts] == [50, 30]
     penalty = ga.gradient(data, Q) * 0 + data.lam * Q
@@ -226,7 +227,7 @@ def test_interpolated_errors_are_those_of_each_value(kind, loss):
     y = y if isinstance(loss, ga.SquaredLoss) else np.where(y > 0, 1.0, -1.0)
     data, lams = ga.LabelledDataset(x, y, loss), np.geomspace(1e-3, 30, 16)
     path = ga.regularization_path(data, lams, init="random", n_starts=1)
-    own = [ga.leave_one_out(at_lam(data, lam), end) for lam, end in zip(lams, path.results, strict=True)]
+    own = [ga.leave_one_out(data.replace(lam=lam), end) for lam, end in zip(lams, path.results, strict=True)]
     errors = np.array([each.test_error for each in own])
     assert np.allclose(path.test_error[path.trusted], errors[path.trusted], rtol=0.03)
     assert path.trusted.sum() >= 14
@@ -243,7 +244,7 @@ def test_values_beside_rough_ones_are_not_trusted():
     assert not path.trusted[:3].any()
     assert path.trusted[-1]
     for k in np.flatnonzero(path.trusted):
-        own = ga.leave_one_out(at_lam(data, lams[k]), path.results[k])
+        own = ga.leave_one_out(data.replace(lam=lams[k]), path.results[k])
         assert abs(path.test_error[k] - own.test_error) <= max(0.05 * own.test_error, 3 * own.test_error_error)
 
 

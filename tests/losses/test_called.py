@@ -7,7 +7,7 @@ import pytest
 
 import gamp_attention as ga
 from docs.examples.huber_loss import PseudoHuber
-from gamp_attention.data import kernels as pass_kernels
+from gamp_attention.data import passes
 from gamp_attention.denoisers import output, prox
 from gamp_attention.losses.indirect import IndirectLoss
 from gamp_attention.losses.point import for_kernels, sample_derivatives
@@ -55,7 +55,7 @@ def answers(student):
     tokens, Q = rng.standard_normal((n, L, 10)), rng.standard_normal((10, 1))
     found = ga.denoise(loss, params, omega, V, jacobian=True)
     held = ga.denoise(loss, params, omega, V, found.z, hold=True)
-    seen = pass_kernels.data_pass(tokens, np.zeros((L, 10)), Q, np.zeros((n, L, 1)), V, loss, params)
+    seen = passes.data_pass(passes.TokenMatrix(tokens, np.zeros((L, 10))), Q, np.zeros((n, L, 1)), V, loss, params)
     return [*found, *held, seen.force, seen.smooth, seen.losses, *sample_derivatives(loss, params, omega)]
 
 
@@ -89,7 +89,7 @@ def test_what_is_above_the_minimisation_is_compiled_once_for_all_losses():
         output.denoise_sample,
         prox.minimise_globally,
         prox.next_start,
-        pass_kernels._pass,
+        passes._pass,
     ]
     before = [set(each.overloads) for each in kernels]
     answers(PseudoHuber(0.37))

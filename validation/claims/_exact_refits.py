@@ -19,7 +19,7 @@ BOUNDED = {"ftol": 0, "maxiter": 5000, "maxfun": 10000, "maxcor": 40}
 
 def compute_exact_errors(data: ga.Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
     """Return the errors (m,) of samples under weights trained without them; NaN if no minimum was reached."""
-    if data.labels is None:
+    if not data.is_labelled:
         return _refit_attention(data, Q, samples)
     x = (data.tokens[:, 0] + data.positions[0]) / np.sqrt(data.dim)
     y = data.labels

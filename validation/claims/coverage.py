@@ -70,7 +70,7 @@ def _draw_fresh(data, n, seed):
     rng, d = np.random.default_rng(seed), data.dim
     tokens = np.sqrt(data.spectra[None]) * rng.standard_normal((n, data.n_tokens, d))
     fields, task = tokens @ data.Q_star / np.sqrt(d), data.model.task
-    if data.labels is not None:
+    if data.is_labelled:
         labels = task.terms(fields, rng.standard_normal((n, task.n_noise))).params
         return ga.LabelledDataset(tokens, labels, data.student, penalty=data.penalty)
     targets = task.teacher(fields) + task.noise * rng.standard_normal((n, data.n_tokens, data.n_tokens))

@@ -15,7 +15,6 @@ import numpy as np
 import gamp_attention as ga
 from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
-from gamp_attention.experiments.inference.refits import at_lam
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table
@@ -42,7 +41,7 @@ def measure_regrets(kind, d, seed):
     data = ga.sample(make(), d=d, alpha=alpha, seed=np.random.default_rng([d, seed, 36]))
     path = ga.regularization_path(data, LAMS)
     ended = zip(LAMS, path.results, strict=True)
-    left = [ga.leave_one_out(at_lam(data, lam), each, refits=0).test_error for lam, each in ended]
+    left = [ga.leave_one_out(data.replace(lam=lam), each, refits=0).test_error for lam, each in ended]
     fresh = np.array([sampled_test_error(data, result.Q, n_samples=FRESH, seed=seed)[0] for result in path.results])
     alone = int(np.argmin(left))
     return {

@@ -25,7 +25,7 @@ from scipy.optimize import minimize
 
 import gamp_attention as ga
 from gamp_attention._core.compiled import field_kernel
-from gamp_attention.data.kernels import ROWS, add_up, project
+from gamp_attention.data.passes import LOOP_ROWS, add_up, project
 from gamp_attention.data.risk import gradient_norm, risk_at
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.experiments.figures import figure
@@ -104,15 +104,15 @@ def measure_run(data):
 def run_loops(X, Q, repeats):
     """Run the loops of a pass separately: fields of all rows along Q, and two sums of the rows."""
     columns, sums = np.ascontiguousarray(Q.T, dtype=float), np.zeros((2 * Q.shape[1], len(Q)))
-    _run_loops(repeats, X, columns, np.zeros((ROWS.rows, len(columns))), np.ones((ROWS.rows, len(sums))), sums)
+    _run_loops(repeats, X, columns, np.zeros((LOOP_ROWS, len(columns))), np.ones((LOOP_ROWS, len(sums))), sums)
 
 
 @field_kernel
 def _run_loops(repeats, rows, columns, fields, weights, sums):
-    last = rows.shape[0] - rows.shape[0] % ROWS.rows - ROWS.rows
+    last = rows.shape[0] - rows.shape[0] % LOOP_ROWS - LOOP_ROWS
     for _ in range(repeats):
-        for first in range(0, last + 1, ROWS.rows):
-            ahead = min(first + ROWS.rows, last)
+        for first in range(0, last + 1, LOOP_ROWS):
+            ahead = min(first + LOOP_ROWS, last)
             project(first, ahead, rows, columns, fields)
             weights[0, 0] = fields[0, 0]
             add_up(first, ahead, rows, weights, sums)

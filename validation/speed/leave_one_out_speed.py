@@ -16,7 +16,6 @@ import numpy as np
 
 import gamp_attention as ga
 from gamp_attention.experiments.inference.paths import Along
-from gamp_attention.experiments.inference.refits import at_lam
 from validation._tools.report import Verdict, options
 from validation._tools.tables import markdown_table
 
@@ -48,7 +47,7 @@ def measure(problem, d, repeats, with_path):
     }
     if with_path:
         along = Along(
-            np.array(LAMS), [at_lam(data, lam) for lam in LAMS], [*range(len(LAMS))], "spectral", 8, 1e-3, 10000, 0
+            np.array(LAMS), [data.replace(lam=lam) for lam in LAMS], [*range(len(LAMS))], "spectral", 8, 1e-3, 10000, 0
         )
         works["training"] = lambda: list(along.runs({}))
         works["path"] = lambda: ga.regularization_path(data, LAMS)

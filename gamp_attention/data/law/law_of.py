@@ -262,7 +262,7 @@ def law_of(
     seen = SeenTokens.of(tokens) if assigned is None else SeenTokens.of(tokens, *assigned)
     turned = _check_correlated(data, seen, correlated)
     problem = Problem(data, weights, own_target(data, target), 0.0)
-    own = own_targets(data, rows, tokens) if data.labels is None and data.dim > data.n_tokens else None
+    own = own_targets(data, rows, tokens) if not data.is_labelled and data.dim > data.n_tokens else None
     if noise is not None:
         problem = problem._replace(noise=check.real("noise", noise, low=0))
     elif own is not None:
@@ -289,7 +289,7 @@ def _teacher_weights(data: Dataset, teacher: Any) -> np.ndarray | None:
 
 def _assign_classes(data: Dataset, tokens: np.ndarray, classes: Any, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the patterns of sources and the pattern of each sample; None if each token has one class."""
-    if data.labels is not None and classes != 1:
+    if data.is_labelled and classes != 1:
         raise check.fail("classes", classes, "1 for data with labels: mixtures are implemented for attention only")
     return token_classes(tokens, classes, seed)
 

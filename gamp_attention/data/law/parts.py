@@ -89,7 +89,7 @@ def own_target(data: Dataset, target: Any) -> Any:
         return target
     if data.model is not None:
         return data.model.teacher
-    if data.labels is None:
+    if not data.is_labelled:
         if isinstance(data.student, DotProductAttention):
             return SoftmaxTeacher(0.0, np.eye(data.n_tokens), data.student)
         return data.student
@@ -118,7 +118,7 @@ def model_of(
     tau = law.fixed[:, token] + means
     coordinates = CoordinateLaw(law.weight, law.gamma, tau, law.teacher_mean, law.teacher_cov)
     target, student, noise = problem.target, data.student, problem.noise
-    if data.labels is not None:
+    if data.is_labelled:
         target = ShiftedLabels(target, shift) if shift.any() else target
         return coordinates, GLMModel(target, coordinates, data.penalty, data.rank, student)
     own_patterns, pattern = patterns

@@ -167,7 +167,7 @@ def cavity_fields(data: Dataset, at: RiskAtPoint, C: np.ndarray) -> np.ndarray:
     For d → ∞ and independent coordinates A_μ is V, and these are z − V g, the fields of message passing.
     """
     g, found = -at.loss_gradients, at.z.copy()
-    if len(C) == 1 and data.labels is None:  # the products of tokens are known
+    if len(C) == 1 and not data.is_labelled:  # the products of tokens are known
         L = data.n_tokens
         G = data.terms("exact").params[:, : L * L].reshape(-1, L, L)
         return found - G @ g @ C[0].T
@@ -307,7 +307,7 @@ def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) ->
     """Return ‖y − f(x)‖²/(dL) (n,) of samples that have these fields (n, L, r); of labels their loss."""
     terms = data.terms("exact")
     losses = sample_derivatives(data.loss, terms.params[rows], fields)[0] + terms.constant[rows]
-    return losses if data.labels is not None else 2 * losses / data.n_tokens
+    return losses if data.is_labelled else 2 * losses / data.n_tokens
 
 
 def data_fields(data: Dataset, Q: np.ndarray, sample: int) -> np.ndarray:

@@ -37,7 +37,6 @@ from gamp_attention.experiments.inference.leave_one_out import (
     sample_errors,
     trained,
 )
-from gamp_attention.experiments.inference.refits import at_lam, at_rows
 from gamp_attention.gamp.checkpoint import Checkpoint, digest
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
@@ -67,7 +66,7 @@ class Along:
         ends: dict[int, GampResult] = {}
         before: GampResult | None = None
         for k in self.order:
-            data = self.problems[k] if rows is None else at_rows(self.problems[k], rows)
+            data = self.problems[k] if rows is None else self.problems[k].select_rows(rows)
             before = ends[k] = self._trained(data, known.get(str(k)), before, self._extrapolated(k, ends))
             known[str(k)] = {"Q": before.Q, "V": before.overlaps.V}
             yield k, data, before
@@ -110,7 +109,7 @@ def fold_errors(
     for fold, out in enumerate(map(np.sort, np.array_split(order, folds))):
         rows = np.setdiff1d(np.arange(n), out)
         for k, _, result in along.runs(known.setdefault(f"fold {fold}", {}), rows):
-            aside = at_rows(along.problems[k], out)
+            aside = along.problems[k].select_rows(out)
             errors[k, out] = sample_errors(aside, aside.fields(result.Q))
             converged[k] &= result.converged
             finished()
@@ -494,7 +493,7 @@ def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
     values = check.array("lams", lams, ("k",))
     if (values < 0).any() or len(np.unique(values)) < len(values):
         raise check.fail("lams", values.tolist(), "values of λ that differ, none below 0")
-    return values, [at_lam(data, lam) for lam in values.tolist()]
+    return values, [data.replace(lam=lam) for lam in values.tolist()]
 
 
 def _trusted(own: np.ndarray, order: np.ndarray, data: Any) -> np.ndarray:

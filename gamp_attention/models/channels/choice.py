@@ -25,7 +25,7 @@ def channel_of(model: Model) -> Channel:
     """
     require_model(model)
     L, t = model.n_tokens, model.teacher_rank
-    if model.n_sources > L:
+    if model.is_mixture:
         raise check.fail("model", type(model).__name__, "tokens without classes")
     if not model.attention:
         labels: Any = KNOWN.get(type(model.teacher))
@@ -57,7 +57,7 @@ def moment_channel(model: Model) -> Channel:
     try:
         return channel_of(model)
     except ValueError:
-        if not model.attention or model.n_sources > model.n_tokens or model.score_noise:
+        if not model.attention or model.is_mixture or model.score_noise:
             raise
         return ScoreChannel.of(model.teacher, model.coordinates.rho, MOMENTS.noise)
 

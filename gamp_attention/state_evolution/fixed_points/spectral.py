@@ -184,7 +184,7 @@ def spectral_overlap(
     )
     if n_points % 2:
         raise check.fail("n_points", n_points, "an even number")
-    if model.n_sources > model.n_tokens or model.teacher_shift.any():
+    if model.is_mixture or model.teacher_shift.any():
         raise check.fail("model", type(model).__name__, "tokens without classes")
     if weights == "posterior" and Shape.of(model.student, model.n_tokens, model.rank).columns > 1:
         raise check.fail("weights", weights, "'fitted' or 'hessian' but for students with tied weights")

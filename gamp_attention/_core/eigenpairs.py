@@ -1,0 +1,95 @@
+"""Extreme eigenvalues and eigenvectors of symmetric operators, which are given by their products with vectors.
+
+Small operators are diagonalised. The lowest eigenpair of a larger operator is computed by the Lanczos method with all
+vectors kept, then, if more vectors are needed, by the implicitly restarted method of ARPACK.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+Product = Callable[[np.ndarray], np.ndarray]  # from a vector (n,) to the product (n,)
+
+SMALL = 40  # largest number of dimensions in which `lowest_eigenpair` computes all eigenvalues
+MIN_PRODUCTS = 20  # number of products before the Lanczos method accepts an answer
+MAX_VECTORS = 80  # number of Lanczos vectors in memory before the restarted method is used
+MAX_RESTARTS = 50  # number of restarts, of about twenty products each, before a larger shift is tried
+ROUGH = 0.02  # relative residual of the first answer; the relative error of the eigenvalue is about its square
+FINE = 1e-4  # relative residual of the answer if the first answer does not determine the sign of the eigenvalue
+CLEAR = 0.05  # absolute value of an eigenvalue above which its sign is clear, in units of `scale`
+SHIFT = 0.1  # shift of the spectrum, in units of `scale`: accuracy is relative, and the eigenvalue may be zero
+
+
+def all_eigenpairs(product: Product, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return all eigenvalues (n,), in increasing order, and eigenvectors (n, n) in columns."""
+    matrix = np.stack([product(unit) for unit in np.eye(n)])
+    return np.linalg.eigh(0.5 * (matrix + matrix.T))
+
+
+def restarted_lanczos(
+    product: Product, k: int, which: str, start: np.ndarray, tol: float, max_restarts: int, basis: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the k lowest ("SA") or highest ("LA") eigenvalues, and eigenvectors (n, k), by ARPACK.
+
+    `start` (n,) is the initial vector, `tol` the relative accuracy of the eigenvalues, `basis` the number of Lanczos
+    vectors. Only the converged eigenpairs are returned, possibly none, after `max_restarts` restarts.
+    """
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+    operator = LinearOperator((len(start), len(start)), matvec=product, dtype=float)
+    try:
+        return eigsh(operator, k, which=which, v0=start, ncv=basis, tol=tol, maxiter=max_restarts)
+    except ArpackNoConvergence as error:
+        return error.eigenvalues, error.eigenvectors
+
+
+def lowest_eigenpair(product: Product, start: np.ndarray, scale: float) -> tuple[float, np.ndarray]:
+    """Return the lowest eigenvalue and its eigenvector (n,), accurately enough to know the sign of the eigenvalue.
+
+    `start` (n,) is the initial vector, and `scale` > 0 the size of a typical eigenvalue. Eigenvalues below
+    `CLEAR * scale` are computed more accurately.
+    """
+    n = len(start)
+    if n <= SMALL:
+        values, vectors = all_eigenpairs(product, n)
+        return float(values[0]), vectors[:, 0]
+    value, start, accurate = _lanczos(product, start, scale)
+    tol, shift = ROUGH, SHIFT * scale
+    while not accurate:
+        values, vectors = restarted_lanczos(_shifted(product, shift), 1, "SA", start, tol, MAX_RESTARTS)
+        if not len(values):
+            shift *= 3.0  # a larger shift makes the relative accuracy easier to reach
+            continue
+        value, start = float(values[0]) - shift, vectors[:, 0]
+        accurate = tol == FINE or abs(value) > CLEAR * scale
+        tol = FINE
+    return value, start
+
+
+def _shifted(product: Product, shift: float) -> Product:
+    return lambda x: product(x) + shift * x
+
+
+def _lanczos(product: Product, start: np.ndarray, scale: float) -> tuple[float, np.ndarray, bool]:
+    """Return the lowest Ritz value and vector in a growing Krylov space, and whether they are accurate enough.
+
+    All vectors are kept and orthogonalised, so no product is lost to a restart.
+    """
+    basis, shift = [start / np.linalg.norm(start)], SHIFT * scale
+    diagonal, off_diagonal = list[float](), list[float]()
+    while True:
+        image = product(basis[-1])
+        diagonal.append(float(image @ basis[-1]))
+        vectors_so_far = np.array(basis)
+        for _ in range(2):  # the second pass removes the rounding errors of the first
+            image = image - vectors_so_far.T @ (vectors_so_far @ image)
+        size, k = float(np.linalg.norm(image)), len(basis)
+        values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1))
+        value, weights = float(values[0]), vectors[:, 0]
+        tol = ROUGH if abs(value) > CLEAR * scale else FINE
+        accurate = k >= MIN_PRODUCTS and size * abs(weights[-1]) <= tol * abs(value + shift)
+        exhausted = size <= np.finfo(float).eps * np.abs(values).max()  # the Krylov space is invariant
+        if accurate or exhausted or k == min(MAX_VECTORS, len(start)):
+            return value, vectors_so_far.T @ weights, accurate or exhausted
+        off_diagonal.append(size)
+        basis.append(image / size)
