@@ -159,8 +159,8 @@ LINES = {
     ),
     "debias": "ga.debias(DATA, FIT).interval(level=0.9)",
     "run_gamp": (
-        "ga.run_gamp(DATA, init=WEIGHTS, risk='exact', damping=0.3, tol=1e-8, max_iter=60, hold_after=20, "
-        "accelerate=False, settling=True, onsager='empirical', empirical_after=5, V=WIDE, seed=0, n_starts=2, "
+        "ga.run_gamp(DATA, init=WEIGHTS, risk='exact', damping=0.3, tol=1e-8, max_iter=60, accelerate=False, "
+        "settling=True, iteration=ga.IterationOptions(V=WIDE, hold_after=20, empirical_after=5), seed=0, n_starts=2, "
         "n_finish=1)"
     ),
     "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64', storage='memory')",

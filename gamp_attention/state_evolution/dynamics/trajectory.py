@@ -70,7 +70,7 @@ class Trajectory(Overlaps):
     error : standard errors of the four, over replicas.
     train_loss, test_error : (T + 1,) ε_t and ε_g.
     train_loss_error, test_error_error : their standard errors.
-    V_hat : (T, L, r, r) responses V̂_t in Stein's form, which `run_gamp(onsager=...)` accepts; none for descents, and so
+    V_hat : (T, L, r, r) responses V̂_t in Stein's form, which `IterationOptions(onsager=...)` accepts; none for descents, and so
         with the next two.
     jump_mass : (T, L, r, r) V̂_Stein − V̂_derivative, at most 0 but for numerical errors.
     jump_mass_error : its standard error.
@@ -253,7 +253,7 @@ def _validity(share: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
     words = f"approximate because the proximal map jumps ({mass}, at iteration {t})"
     if shift.min() < 0:
         words += f"; expect V of runs about {float(f'{-100 * shift.min():.2g}'):g} % lower"
-    return f'{words}; with onsager="state_evolution" runs follow the prediction'
+    return f'{words}; with IterationOptions(onsager="state_evolution") runs follow the prediction'
 
 
 def _means(states: list[list[Overlaps]], losses: list[list[MeanLosses]]) -> dict[str, Any]:
