@@ -14,7 +14,6 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
@@ -29,7 +28,6 @@ CHECKPOINT_FORMAT = 3
 LENGTH = "#"  # key of the length of a list
 Tree = Any  # nested dicts and lists of arrays, numbers and None
 Outcome = TypeVar("Outcome")
-_hints = cache(get_type_hints)
 
 
 class Resumable:
@@ -37,11 +35,11 @@ class Resumable:
 
     def snapshot(self) -> Tree:
         """Return the annotated attributes by name."""
-        return {name: getattr(self, name) for name in _hints(type(self))}
+        return {name: getattr(self, name) for name in get_type_hints(type(self))}
 
     def restore(self, tree: Tree) -> None:
         """Set the annotated attributes from a tree that `unpack` has returned."""
-        for name, hint in _hints(type(self)).items():
+        for name, hint in get_type_hints(type(self)).items():
             _restore_in_place(self, name, hint, (tree or {}).get(name))
 
 
@@ -119,7 +117,8 @@ def _restore_in_place(owner: Any, name: str, hint: Any, tree: Tree) -> None:
 
 def _build(hint: Any, tree: Tree) -> Any:
     """Return the value of type `hint` that a tree describes."""
-    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    kind: Any = get_origin(hint) or hint
+    arguments = get_args(hint)
     if kind is UnionType:  # a type or None
         optional = next(argument for argument in arguments if argument is not NoneType)
         return None if tree is None else _build(optional, tree)
@@ -132,8 +131,9 @@ def _build(hint: Any, tree: Tree) -> Any:
         types = [arguments[0]] * len(tree) if arguments[1:] == (...,) else arguments
         return tuple(_build(argument, part) for argument, part in zip(types, tree, strict=True))
     if is_dataclass(kind):
-        hints = _hints(kind)
-        return kind(**{field.name: _build(hints[field.name], tree.get(field.name)) for field in fields(kind)})
+        hints = get_type_hints(kind)
+        values = {field.name: _build(hints[field.name], tree.get(field.name)) for field in fields(kind)}
+        return kind(**values)  # type: ignore[operator]
     return tree if kind is np.ndarray else kind(tree.item())
 
 

@@ -98,7 +98,7 @@ class IterationOptions(Shown):
         check.choice("search", self.search, ("auto", "full", "bounded"))
         check.function("memory", self.memory)
         given = {name: getattr(self, name) for name in ("hold_after", "empirical_after")}
-        numbers = {name: check.integer(name, t, low=0) for name, t in given.items() if t is not None}
+        numbers: dict[str, Any] = {name: check.integer(name, t, low=0) for name, t in given.items() if t is not None}
         if self.V is None:
             return replace(self, **numbers)
         V = check.array("V", self.V, (data.n_sources, data.rank, data.rank))

@@ -129,6 +129,11 @@ LINES = {
     ),
     "GampState": "ga.gamp_step(DATA, 'exact', ga.GampState(Q=WEIGHTS, V=WIDE, D=OMEGA, z=OMEGA), damping=0.5)",
     "gradient": "ga.gradient(DATA, Q=WEIGHTS, risk='exact')",
+    "Checkpoint": "ga.Checkpoint('run.npz', every=60.0)",
+    "IterationOptions": (
+        "ga.run_gamp(DATA, init=WEIGHTS, max_iter=5, iteration=ga.IterationOptions(V=WIDE, empirical_after=5, "
+        "hold_after=20))"
+    ),
     "initial_state": "ga.initial_state(DATA, Q=WEIGHTS, V=WIDE)",
     "law_of": (
         "ga.law_of(LARGE_DATA, teacher=None, target=None, noise=0.1, correlated=False, classes=1, replicas=2, seed=0)"

@@ -23,8 +23,8 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, to_error
 from gamp_attention._core.numerics import quiet
-from gamp_attention._core.runs import Checkpoint, CheckpointFile
 from gamp_attention._core.progress import Progress
+from gamp_attention._core.runs import Checkpoint, CheckpointFile
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.experiments.inference.leave_one_out import (

@@ -70,8 +70,8 @@ class Trajectory(Overlaps):
     error : standard errors of the four, over replicas.
     train_loss, test_error : (T + 1,) ε_t and ε_g.
     train_loss_error, test_error_error : their standard errors.
-    V_hat : (T, L, r, r) responses V̂_t in Stein's form, which `IterationOptions(onsager=...)` accepts; none for descents, and so
-        with the next two.
+    V_hat : (T, L, r, r) responses V̂_t in Stein's form, which `IterationOptions(onsager=...)` accepts; none for descents,
+        and so with the next two.
     jump_mass : (T, L, r, r) V̂_Stein − V̂_derivative, at most 0 but for numerical errors.
     jump_mass_error : its standard error.
     jump_share, jump_share_error : (T,) trace of the jump mass, relative to the trace of V̂ in the larger of its two
