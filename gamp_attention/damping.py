@@ -1,10 +1,19 @@
-"""Steps β_t of message passing, and of the state evolution that tracks it."""
+"""Steps β_t of message passing, and of the state evolution that predicts it.
 
+A step β < 1 damps the iteration: Q ← (1 − β) Q + β η, with η the weights of the undamped iteration (see
+`gamp_attention.gamp.step`). Damping is needed because undamped iterations often oscillate or diverge.
+"""
+
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gamp_attention._core import check
+from gamp_attention._core.runs import Resumable
 
 DAMPING = {"semantic": 0.5, "positional": 0.3}  # default steps β, with which runs on these branches converge
+Steps = float | Sequence[float] | np.ndarray | str  # a step, a step for each iteration, or "adaptive"
 
 
 class AdaptiveSettings(NamedTuple):
@@ -21,51 +30,57 @@ class AdaptiveSettings(NamedTuple):
 ADAPTIVE = AdaptiveSettings()
 
 
-class Damping:
-    """Sequence of steps β_t: constant, given (the last entry is repeated), or adaptive; it may grow near the end."""
+class Damping(Resumable):
+    """Sequence of steps β_t: constant, given (the last entry is repeated), or adaptive; it may grow near the end.
 
-    def __init__(self, damping: Any, grows: bool = False) -> None:
-        self._scale, self._shrinks_left = 1.0, 0
-        self._may_grow, self._grown = grows, False
-        if isinstance(damping, str):
-            check.choice("damping", damping, ("adaptive",))
-            self._steps, self._shrinks_left = [ADAPTIVE.start], ADAPTIVE.max_shrinks
-        elif check.ndim("damping", damping) == 1 and len(damping) > 0:
+    Parameters
+    ----------
+    damping : a step in (0, 1], a sequence with a step for each iteration, or "adaptive".
+    grows : whether the step becomes `ADAPTIVE.long` once the gradient norm is small.
+
+    Raises
+    ------
+    TypeError, ValueError : if `damping` is none of these, or a step is not in (0, 1].
+    """
+
+    scale: float
+    shrinks_left: int
+    may_grow: bool
+    grown: bool
+
+    def __init__(self, damping: Steps, grows: bool = False) -> None:
+        self.scale, self.shrinks_left = 1.0, 0
+        self.may_grow, self.grown = grows, False
+        given: Any = damping
+        if isinstance(given, str):
+            check.choice("damping", given, ("adaptive",))
+            self._steps, self.shrinks_left = [ADAPTIVE.start], ADAPTIVE.max_shrinks
+        elif check.ndim("damping", given) == 1 and len(given) > 0:
             self._steps = [
-                check.real(f"damping[{t}]", step, low=0, high=1, strict=True) for t, step in enumerate(damping)
+                check.real(f"damping[{t}]", step, low=0, high=1, strict=True) for t, step in enumerate(given)
             ]
         else:
-            self._steps = [check.real("damping", damping, low=0, high=1, strict=True)]
+            self._steps = [check.real("damping", given, low=0, high=1, strict=True)]
 
     def __call__(self, t: int) -> float:
         """Return β_t for iteration t."""
-        step = ADAPTIVE.long if self._grown else self._steps[min(t, len(self._steps) - 1)]
-        return self._scale * step
+        step = ADAPTIVE.long if self.grown else self._steps[min(t, len(self._steps) - 1)]
+        return self.scale * step
 
     def follow(self, norm: float) -> bool:
         """Switch between normal and long steps according to the gradient norm; return whether the step has changed."""
-        before = self._grown
-        if self._grown and norm > ADAPTIVE.fall_back:
-            self._may_grow = self._grown = False
-        elif self._may_grow and norm < ADAPTIVE.grow_below:
-            self._grown = True
-        return self._grown is not before
+        before = self.grown
+        if self.grown and norm > ADAPTIVE.fall_back:
+            self.may_grow = self.grown = False
+        elif self.may_grow and norm < ADAPTIVE.grow_below:
+            self.grown = True
+        return self.grown is not before
 
     def shrink(self) -> bool:
         """Shrink all later steps; return False if the step may not shrink (any more)."""
-        if self._shrinks_left == 0:
+        if self.shrinks_left == 0:
             return False
-        self._shrinks_left -= 1
-        self._may_grow = self._grown = False
-        self._scale *= ADAPTIVE.factor
+        self.shrinks_left -= 1
+        self.may_grow = self.grown = False
+        self.scale *= ADAPTIVE.factor
         return True
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the state of the step rule, from which `restore` continues."""
-        growth = {"may_grow": self._may_grow, "grown": self._grown}
-        return {"scale": self._scale, "shrinks_left": self._shrinks_left} | growth
-
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Continue from a snapshot."""
-        self._scale, self._shrinks_left = float(snapshot["scale"]), int(snapshot["shrinks_left"])
-        self._may_grow, self._grown = bool(snapshot["may_grow"]), bool(snapshot["grown"])

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gamp_attention._core.display import DisplayMixin, Rows, to_json, with_error
+from gamp_attention._core.runs import Resumable
 
 __all__ = ["ConvergenceError", "History", "Overlaps", "Status"]
 
@@ -204,7 +205,7 @@ class History(Overlaps):
     damping: np.ndarray
 
 
-class Recorder:
+class Recorder(Resumable):
     """Recorder of the iterations of a solver, from which a History is made."""
 
     def __init__(self) -> None:
@@ -233,15 +234,16 @@ class Recorder:
             damping=np.array(self._damping),
         )
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return the arrays of the history by name, from which `restore` continues."""
-        return vars(self.history()).copy()
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Return the arrays of the history by name; columns, because an entry for each iteration would be slow."""
+        return vars(self.history()).copy() if self._rows else {}
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, tree: Any) -> None:
         """Continue from a snapshot."""
-        values = [snapshot[name] for name in ("q", "m", "theta", "V", "gradient_norm", "train_loss")]
-        self._rows = [(Overlaps(*row[:4]), float(row[4]), float(row[5])) for row in zip(*values, strict=True)]
-        self._damping = snapshot["damping"].tolist()
+        if tree:
+            values = [tree[name] for name in ("q", "m", "theta", "V", "gradient_norm", "train_loss")]
+            self._rows = [(Overlaps(*row[:4]), float(row[4]), float(row[5])) for row in zip(*values, strict=True)]
+            self._damping = tree["damping"].tolist()
 
 
 def finish(result: Any, raise_on_failure: bool, what: str) -> Any:

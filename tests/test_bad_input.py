@@ -72,9 +72,18 @@ CASES = {
     "damping word": (lambda d, m: ga.run_gamp(d, "random", damping="fast"), "damping.*adaptive"),
     "tol negative": (lambda d, m: ga.run_gamp(d, "random", tol=-1), "tol"),
     "max_iter zero": (lambda d, m: ga.run_gamp(d, "random", max_iter=0), "max_iter"),
-    "V not positive": (lambda d, m: ga.run_gamp(d, "random", V=np.zeros((2, 1, 1))), "V.*positive definite"),
-    "onsager unknown": (lambda d, m: ga.run_gamp(d, "random", onsager="none"), "onsager"),
-    "onsager without model": (lambda d, m: ga.run_gamp(d, "random", onsager="state_evolution"), "model"),
+    "V not positive": (
+        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(V=np.zeros((2, 1, 1)))),
+        "V.*positive definite",
+    ),
+    "onsager unknown": (
+        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(onsager="none")),
+        "onsager",
+    ),
+    "onsager without model": (
+        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(onsager="state_evolution")),
+        "model",
+    ),
     "data of wrong type": (lambda d, m: ga.run_gamp(X), "data.*Dataset"),
     "method unknown": (lambda d, m: ga.minimize_risk(d, "random", method="newton"), "method.*newton"),
     "no step": (lambda d, m: ga.minimize_risk(d, "random", lr=[]), "lr: needs a number > 0, or a sequence"),
@@ -145,14 +154,25 @@ CASES = {
     "damping with a word": (lambda d, m: ga.run_gamp(d, "random", damping=[0.5, "a"]), r"damping\[1\].*'a'"),
     "tol a word": (lambda d, m: ga.run_gamp(d, "random", tol="1e-8"), "tol.*'1e-8'"),
     "max_iter a float": (lambda d, m: ga.run_gamp(d, "random", max_iter=1e3), "max_iter.*1000.0"),
-    "hold_after negative": (lambda d, m: ga.run_gamp(d, "random", hold_after=-1), "hold_after"),
+    "hold_after negative": (
+        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(hold_after=-1)),
+        "hold_after",
+    ),
     "accelerate a word": (lambda d, m: ga.run_gamp(d, "random", accelerate="yes"), "accelerate.*True or False"),
     "settling a word": (lambda d, m: ga.run_gamp(d, "random", settling="no"), "settling.*'no'"),
-    "memory no function": (lambda d, m: ga.run_gamp(d, "random", memory=3), "memory.*function"),
+    "memory no function": (
+        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(memory=3)),
+        "memory.*function",
+    ),
     "callback no function": (lambda d, m: ga.run_gamp(d, "random", callback=3), "callback.*function"),
-    "onsager of other shape": (lambda d, m: ga.run_gamp(d, "random", onsager=np.ones((3, 2, 2, 2))), "onsager"),
+    "onsager of other shape": (
+        lambda d, m: ga.run_gamp(d, "random", iteration=ga.IterationOptions(onsager=np.ones((3, 2, 2, 2)))),
+        "onsager",
+    ),
     "V not symmetric": (
-        lambda d, m: ga.run_gamp(ga.Dataset(X, Y, P, rank=2), "random", V=[[[1, 0.5], [0, 1]]] * 2),
+        lambda d, m: ga.run_gamp(
+            ga.Dataset(X, Y, P, rank=2), "random", iteration=ga.IterationOptions(V=[[[1, 0.5], [0, 1]]] * 2)
+        ),
         "V.*symmetric",
     ),
     "seed beside weights": (lambda d, m: ga.run_gamp(d, np.ones((7, 1)), seed="a"), "seed.*'a'"),

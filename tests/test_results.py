@@ -295,6 +295,7 @@ RESULTS = {
 }
 OTHERS = {
     "AttentionLoss": lambda: dataset().loss,
+    "Checkpoint": lambda: ga.Checkpoint("run.npz"),
     "ClassLabels": ga.ClassLabels,
     "ClassLaw": lambda: ga.ClassLaw([[0, 2], [1, 3]], [0.6, 0.4]),
     "CoordinateClasses": lambda: ga.power_law_spectrum(1.0),
@@ -306,6 +307,7 @@ OTHERS = {
     "ElasticNet": lambda: ga.ElasticNet(0.1, 0.1),
     "GLMModel": lambda: ga.glm_model(ga.LogisticLoss(), lam=0.1),
     "GampState": state,
+    "IterationOptions": lambda: ga.IterationOptions(onsager=np.ones((T, L, R, R)), V=np.ones((L, R, R))),
     "IntensityLabels": ga.IntensityLabels,
     "LabelledDataset": labelled,
     "LinearLabels": ga.LinearLabels,

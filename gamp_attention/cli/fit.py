@@ -12,6 +12,7 @@ from gamp_attention._core import check
 from gamp_attention._core.display import as_text, to_error
 from gamp_attention._core.files import write_archive
 from gamp_attention._core.numerics import mean_and_error
+from gamp_attention._core.runs import Checkpoint
 from gamp_attention.cli.output import chosen, report, say
 from gamp_attention.cli.parser import add_l1, chosen_penalty
 from gamp_attention.cli.test_errors import add_path, path_numbers, path_of, test_errors
@@ -222,9 +223,10 @@ def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> Gam
         if not seen or step.train_loss <= seen[2].train_loss:
             seen[:] = t, state.Q, step
 
-    wanted = chosen(options, "tol", "max_iter", "escape", "seed", "n_starts", "checkpoint", "checkpoint_every")
+    wanted = chosen(options, "tol", "max_iter", "escape", "seed", "n_starts")
+    checkpoint = options.checkpoint and Checkpoint(options.checkpoint, options.checkpoint_every)
     try:
-        return run_gamp(data, init, "exact", **wanted, callback=remember)
+        return run_gamp(data, init, "exact", **wanted, checkpoint=checkpoint, callback=remember)
     except KeyboardInterrupt:
         if not seen:
             raise

@@ -26,7 +26,8 @@ from gamp_attention.data.dataset import RISKS, Dataset
 from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.data.sampling import checked_size, sample
 from gamp_attention.data.starts import initial_weights
-from gamp_attention.gamp.run import GampResult, run_gamp
+from gamp_attention.gamp.result import GampResult
+from gamp_attention.gamp.run import IterationOptions, run_gamp
 from gamp_attention.models.model import STARTS, Model, require_model
 from gamp_attention.models.teachers import SoftmaxTeacher
 from gamp_attention.results import SIGNS, Result
@@ -234,8 +235,8 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     followed: Any = {"n_iter": EFFORT.followed}
     instance = data.instance_model(), data.alpha, name
     predicted, _ = timed("trajectory", trajectory, *instance, damping=damping, **followed)
-    tracked: Any = {"onsager": predicted.V_hat, "empirical_after": EFFORT.followed}
-    gamp, gamp_time = timed("GAMP", run_gamp, data, name, risk, damping=damping, hold_after=EFFORT.followed, **tracked)
+    tracked = IterationOptions(predicted.V_hat, empirical_after=EFFORT.followed, hold_after=EFFORT.followed)
+    gamp, gamp_time = timed("GAMP", run_gamp, data, name, risk, damping=damping, iteration=tracked)
     fixed, fixed_time = timed("state evolution", solve_state_evolution, model, alpha, name, rtol=plan.rtol)
     lr = stable_step(data, initial_weights(data, name, 0), risk) if plan.lr is None else plan.lr
     plain: Any = {"method": "gd", "lr": lr}
@@ -282,12 +283,13 @@ def deviation(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """GAMP's scalars minus their prediction for this instance, at every iteration, and its standard errors.
 
-    Options go to `run_gamp`.
+    Options are fields of `IterationOptions`.
     """
     path = trajectory(data.instance_model(), data.alpha, name, damping=damping, n_iter=n_iter, n_replicas=2, seed=seed)
     if options.get("onsager") == "state_evolution":
         options["onsager"] = path.V_hat
-    run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, **options)
+    iteration = IterationOptions(**options)
+    run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, iteration=iteration)
     seen, predicted = run.history.scalars(), path.scalars()
     return {key: seen[key] - predicted[key] for key in seen}, path.error.scalars()
 

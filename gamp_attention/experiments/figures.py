@@ -16,8 +16,8 @@ from gamp_attention._core import check
 from gamp_attention._core.extras import require_modules
 from gamp_attention._core.files import picture_metadata, require_replaceable, write_aside
 from gamp_attention.experiments.inference.paths import RegularizationPath
-from gamp_attention.gamp.many_starts import AGREEMENT
 from gamp_attention.gamp.result import GampResult
+from gamp_attention.gamp.run import AGREEMENT
 from gamp_attention.results import History
 from gamp_attention.state_evolution.dynamics.trajectory import Trajectory
 

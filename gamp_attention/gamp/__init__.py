@@ -1,7 +1,11 @@
-"""Message passing at finite d: one step, the run around it, and what finishes a run that cycles."""
+"""Message passing at finite d: one iteration, runs to a critical point, and descents that complete runs that cycle."""
 
-from gamp_attention.gamp.many_starts import StartRecord
-from gamp_attention.gamp.run import GampResult, run_gamp
+from gamp_attention._core.runs import Checkpoint
+from gamp_attention.gamp.result import GampResult, StartRecord
+from gamp_attention.gamp.run import IterationOptions, run_gamp
 from gamp_attention.gamp.step import GampState, gamp_step, initial_state
 
-__all__ = ["GampResult", "GampState", "StartRecord", "gamp_step", "initial_state", "run_gamp"]
+__all__ = [
+    "Checkpoint", "GampResult", "GampState", "IterationOptions", "StartRecord", "gamp_step", "initial_state",
+    "run_gamp",
+]  # fmt: skip

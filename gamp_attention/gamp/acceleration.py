@@ -6,11 +6,11 @@ G(u) − Σ_j c_j (Δu_j + Δf_j), in which Δ are differences between consecuti
 are the fixed points of G, and at each of them D = V g. State evolution describes the fixed point, not the iterates.
 """
 
-from collections import deque
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from gamp_attention._core.runs import Resumable
 from gamp_attention.gamp.step import GampState
 
 
@@ -29,7 +29,7 @@ class AccelerationSettings(NamedTuple):
 ACCELERATION = AccelerationSettings()
 
 
-class Acceleration:
+class Acceleration(Resumable):
     """Extrapolation from the last iterations, which returns to damped iterations if the gradient norm rises.
 
     Parameters
@@ -39,72 +39,63 @@ class Acceleration:
     Attributes
     ----------
     n_refused : number of extrapolations that were undone.
+    wait : number of damped iterations before the next extrapolation.
+    moves : differences Δf of (Q, D) between consecutive iterations, as vectors.
+    steps : the differences Δu + Δf of (Q, D, V) that belong to them.
+    last : f and the damped successor of the last iteration.
+    lowest_norm : minimum of the gradient norm since the last restart.
+    fallback : damped successor of the state with this norm.
     """
 
+    n_refused: int
+    wait: int
+    moves: list[np.ndarray]
+    steps: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+    last: tuple[np.ndarray, GampState] | None
+    lowest_norm: float
+    fallback: GampState | None
+
     def __init__(self, warm_up: int = ACCELERATION.warm_up) -> None:
-        self.n_refused = 0
-        self._wait = warm_up
+        self.n_refused, self.wait = 0, warm_up
         self._forget()
 
     def _forget(self) -> None:
-        self._moves: deque[np.ndarray] = deque(maxlen=ACCELERATION.depth)  # Δf of (Q, D)
-        self._steps: deque[tuple[np.ndarray, ...]] = deque(maxlen=ACCELERATION.depth)  # Δu + Δf of Q, D, V
-        self._last: tuple[np.ndarray, GampState] | None = None
-        self._least = np.inf  # minimum gradient norm since the last restart
-        self._successor: GampState | None = None  # damped successor of the state with that norm
+        self.moves, self.steps, self.last = [], [], None
+        self.lowest_norm, self.fallback = np.inf, None
 
     def __call__(self, state: GampState, after: GampState, norm: float) -> GampState:
         """Return the next state, given a state, its damped successor `after` and the gradient norm at the state."""
-        if norm > ACCELERATION.max_rise * self._least:
-            successor = self._successor
+        if self.fallback is not None and norm > ACCELERATION.max_rise * self.lowest_norm:
+            fallback = self.fallback
             self.n_refused += 1
-            self._wait = ACCELERATION.pause * self.n_refused
+            self.wait = ACCELERATION.pause * self.n_refused
             self._forget()
-            assert successor is not None
-            return successor
+            return fallback
         changes = after.Q - state.Q, after.D - state.D
         # each part has unit weight per entry, so that neither Q nor D dominates the norm that c minimises
         move = np.concatenate([change.ravel() / np.sqrt(change.size) for change in changes])
-        if self._last is not None:
-            before, reached = self._last
-            self._moves.append(move - before)
-            self._steps.append((after.Q - reached.Q, after.D - reached.D, after.V - reached.V))
-        self._last = move, after
-        if self._wait > 0:  # no check against the smallest norm: damped iterations may pass through larger gradients
-            self._wait -= 1
+        if self.last is not None:
+            before, reached = self.last
+            self.moves = [*self.moves, move - before][-ACCELERATION.depth :]
+            step = after.Q - reached.Q, after.D - reached.D, after.V - reached.V
+            self.steps = [*self.steps, step][-ACCELERATION.depth :]
+        self.last = move, after
+        if self.wait > 0:  # no check against the smallest norm: damped iterations may pass through larger gradients
+            self.wait -= 1
             return after
-        if norm < self._least:
-            self._least, self._successor = norm, after
+        if norm < self.lowest_norm:
+            self.lowest_norm, self.fallback = norm, after
         return self._extrapolate(after, move)
 
     def restart(self) -> None:
         """Discard all differences, because the state or the damping was changed from outside."""
         self._forget()
-        self._wait = max(self._wait, ACCELERATION.warm_up)
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return all stored differences and counters, from which `restore` continues."""
-        last = None if self._last is None else [self._last[0], self._last[1].snapshot()]
-        return {
-            "n_refused": self.n_refused, "wait": self._wait, "moves": list(self._moves), "steps": list(self._steps),
-            "last": last, "least": self._least,
-            "successor": None if self._successor is None else self._successor.snapshot(),
-        }  # fmt: skip
-
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Continue from a snapshot."""
-        self.n_refused, self._wait = int(snapshot["n_refused"]), int(snapshot["wait"])
-        self._moves.extend(snapshot["moves"])
-        self._steps.extend(tuple(parts) for parts in snapshot["steps"])
-        if "last" in snapshot:
-            self._last = snapshot["last"][0], GampState(**snapshot["last"][1])
-        self._least = float(snapshot["least"])
-        self._successor = GampState(**snapshot["successor"]) if "successor" in snapshot else None
+        self.wait = max(self.wait, ACCELERATION.warm_up)
 
     def _extrapolate(self, after: GampState, move: np.ndarray) -> GampState:
-        if not self._moves:
+        if not self.moves:
             return after
-        moves = np.array(self._moves)
+        moves = np.array(self.moves)
         gram = moves @ moves.T
         scale = np.sqrt(np.diag(gram))
         if not (scale > 0).all():
@@ -113,7 +104,7 @@ class Acceleration:
         c = np.linalg.lstsq(gram, moves @ move / scale, rcond=None)[0] / scale
         Q, D, V = (
             start - sum(weight * part for weight, part in zip(c, parts, strict=True))
-            for start, parts in zip((after.Q, after.D, after.V), zip(*self._steps, strict=True), strict=True)
+            for start, parts in zip((after.Q, after.D, after.V), zip(*self.steps, strict=True), strict=True)
         )
         if not (np.isfinite(Q).all() and np.isfinite(D).all() and np.isfinite(V).all()):
             return after

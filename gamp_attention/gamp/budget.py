@@ -12,10 +12,11 @@ The unit of the budget is one evaluation of the gradient of the risk. Costs are 
 not from measured times, so that runs are reproducible.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from gamp_attention._core.runs import Resumable
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.denoisers.prox import MAX_STARTS
 from gamp_attention.gamp.step import StepReport
@@ -84,7 +85,7 @@ def can_solve_for_variances(data: Dataset, bounded: bool) -> bool:
     return not bounded or 10 * hessian <= 3 * BUDGET.verification * gradient
 
 
-class Budget:
+class Budget(Resumable):
     """Work of message passing from one start, in evaluations of the gradient.
 
     Parameters
@@ -97,6 +98,9 @@ class Budget:
     spent : cost of the iterations so far, in evaluations of the gradient.
     limit : cost, in evaluations of the gradient, from which on descent takes over.
     """
+
+    spent: float
+    limit: float
 
     def __init__(self, data: Dataset, bounded: bool) -> None:
         self._costs, self.spent, self.limit = Costs.of(data), 0.0, BUDGET.gradients if bounded else np.inf
@@ -131,14 +135,6 @@ class Budget:
         """Add the cost of an iteration."""
         seen = report.denoised
         self.spent += self.iteration(BUDGET.typical if seen is None else float(np.mean(seen.n_hessians)))
-
-    def snapshot(self) -> dict[str, Any]:
-        """Return the values that change during a run."""
-        return {"spent": self.spent, "limit": self.limit}
-
-    def restore(self, snapshot: dict[str, Any]) -> None:
-        """Continue from a snapshot."""
-        self.spent, self.limit = float(snapshot["spent"]), float(snapshot["limit"])
 
 
 def starts_of_searches(t: int, hold_after: int, bounded: bool) -> int:

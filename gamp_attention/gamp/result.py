@@ -1,4 +1,4 @@
-"""The result of run_gamp: settling where message passing cycled, verification, and a report of the best there is."""
+"""Results of `run_gamp`: descent from states on which message passing cycles, checks of the weights, and the report."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,17 +6,69 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import progress
-from gamp_attention.data.curvature import lowest_curvature
+from gamp_attention._core.display import Rows
+from gamp_attention.data.curvature import Curvature, lowest_curvature
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, overlaps, risk_at, susceptibility
 from gamp_attention.gamp.budget import BUDGET, can_solve_for_variances, samples_to_verify
-from gamp_attention.gamp.loop import Loop, Plan, described
+from gamp_attention.gamp.loop import Loop, Plan, describe_risk
 from gamp_attention.gamp.settling import Settled, SettlingHistory, is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
 from gamp_attention.penalties.matrix import on_kinks
-from gamp_attention.results import Ended, History, Overlaps, Status
+from gamp_attention.results import Ended, History, Overlaps, Result, Status
 
 CYCLES = (Status.STALLED, Status.DIVERGED, Status.NONFINITE)  # endings of message passing that a descent can improve on
+NEARLY_AS_LOW = 1e-2  # difference of two proximal minima, in units of the mean loss of a sample, that counts as small
+ENDINGS = {
+    Status.CONVERGED: "converged after {} iterations",
+    Status.MAX_ITER: "reached its limit of {} iterations",
+    Status.STALLED: "stopped improving after {} iterations",
+    Status.DIVERGED: "diverged after {} iterations",
+    Status.NONFINITE: "reached numbers that are not finite after {} iterations",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class StartRecord(Result):
+    """Outcome of one of several starts of `run_gamp`.
+
+    Attributes
+    ----------
+    name : "spectral 1" and so on, "random 1" and so on, the name given as `init`, or "given" for an array or a state.
+    kept : whether the result of `run_gamp` comes from this start.
+    status : how the run from this start ended; None if it was stopped early, because others had a lower training loss.
+    n_iter : number of iterations of message passing from this start.
+    train_loss, gradient_norm, overlaps, Q : at the end of the run, or when it was stopped.
+    excess : training loss divided by the training loss of the selected start, minus 1: at the same iteration if the run
+        was stopped early, otherwise at the ends of both runs.
+    agreement : overlap between these weights and the weights of the selected start, in [0, 1]; 1 means equal up to the
+        symmetries of the model.
+    """
+
+    name: str
+    kept: bool
+    status: Status | None
+    n_iter: int
+    train_loss: float
+    gradient_norm: float
+    excess: float
+    agreement: float
+    overlaps: Overlaps
+    Q: np.ndarray
+
+    def _rows(self) -> Rows:
+        ending = "left" if self.status is None else self.status.value
+        rows: Rows = [f"{type(self).__name__}: {self.name}, {ending} after {self.n_iter} iterations"]
+        numbers = {
+            "ε_t": f"{self.train_loss:.6f}",
+            "excess": f"{self.excess:.2g}",
+            "agreement": f"{self.agreement:.3f}",
+        }
+        return rows + [[f"  {name}", text] for name, text in numbers.items()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields except Q as plain data."""
+        return {name: value for name, value in super().to_dict().items() if name != "Q"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,28 +78,27 @@ class GampResult(Ended):
     Attributes
     ----------
     status, converged, n_iter, residual, history : as for every solver; the residual is the gradient norm.
-    Q : (d, r) weights: the last iterate where converged or tol = 0, else the one of smallest gradient. For other
-        penalties than the ridge, and tol > 0, after a proximal step that puts on kinks those that a kink holds.
-    overlaps : of Q, with V.
-    train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at Q.
-    message_passing : how the message passing phase ended, before any settling.
-    n_settle : iterations of the settling phase, 0 if there was none.
-    fixed_point : whether Q was verified to be a fixed point of GAMP; None where it did not converge.
+    Q : (d, r) weights: the last iterate if the run converged or tol = 0, otherwise the iterate of smallest gradient. If
+        the penalty has kinks and tol > 0, entries that satisfy the optimality condition of a kink are moved to it.
+    overlaps : overlaps of Q, with the variances V.
+    train_loss, gradient_norm : training loss ε_t and gradient norm ‖∇R‖_F/(λ√d) at Q.
+    message_passing : how message passing ended, before any descent.
+    n_settle : number of steps of descent after message passing, 0 if there was none.
+    fixed_point : whether Q was verified to be a fixed point of GAMP; None if the run did not converge.
     is_minimum : whether the run converged and no eigenvalue of ∇²R at Q is negative; False for a saddle.
-    lowest_eigenvalue : of ∇²R at Q, with the R of `gamp_attention.gradient`, in directions that no kink of the penalty
-        holds; NaN where it did not converge. Where a common rotation of the columns of Q changes nothing, it is at
-        most 0.
-    direction : (d, r) its eigenvector, of norm 1, where the risk is softest, and the way off a saddle; None where the
-        run did not converge.
-    n_escapes : saddles that the run has left.
+    lowest_eigenvalue : lowest eigenvalue of ∇²R at Q, with the R of `gamp_attention.gradient`, over all entries of Q
+        that are not at a kink of the penalty; NaN if the run did not converge. If the risk is invariant under common
+        rotations of the columns of Q, it is at most 0.
+    direction : (d, r) eigenvector of this eigenvalue, of norm 1; None if the run did not converge.
+    n_escapes : number of saddles that the run has left.
     n_off_global : number of searched samples whose proximal minimum is not the global minimum.
     n_near_jump : number of searched samples with another proximal minimum that is nearly as low.
     n_searched : number of samples that were searched for other minima at the end: all samples; after a bounded search
-        (see `search` of `run_gamp`) as many as can be searched in little time, each from two further starts.
-    state : the last state of message passing, to go on from.
-    starts : what became of each start; see `gamp_attention.gamp.many_starts`.
+        (see `IterationOptions`) as many as can be searched in little time, each from two further starts.
+    state : last state of message passing; pass it as `init` to continue.
+    starts : a `StartRecord` for each start.
     message : the outcome in words.
-    settling_history : training loss and gradient norm along the descent of the settling phase; None without this phase.
+    settling_history : training loss and gradient norm along the descent after message passing; None without descent.
     """
 
     status: Status
@@ -70,101 +121,127 @@ class GampResult(Ended):
     state: GampState
     message: str
     n_searched: int = 0
-    starts: tuple[Any, ...] = ()
+    starts: tuple[StartRecord, ...] = ()
     settling_history: SettlingHistory | None = None
 
 
-ENDINGS = {
-    Status.CONVERGED: "converged after {} iterations",
-    Status.MAX_ITER: "reached its limit of {} iterations",
-    Status.STALLED: "stopped improving after {} iterations",
-    Status.DIVERGED: "diverged after {} iterations",
-    Status.NONFINITE: "reached numbers that are not finite after {} iterations",
-}
+def run_and_settle(plan: Plan, loop: Loop) -> GampResult:
+    """Run message passing to its end, settle it by descent if it cycles, and return the result.
 
-
-def followed(plan: Plan, loop: Loop) -> GampResult:
-    """Where message passing leads, or a descent from its start where it goes back up to the saddle it came from."""
-    passing = loop.run()
-    assert passing is not None
-    result = conclude(plan, loop, passing)
-    returned = loop.escapes > 0 and not result.train_loss < loop.ceiling
-    return conclude(plan, loop, Status.STALLED, loop.start) if returned else result
-
-
-def conclude(plan: Plan, loop: Loop, passing: Status, start: np.ndarray | None = None) -> GampResult:
-    """Settle where message passing cycled, verify, and report the best there is.
-
-    Settling begins at the weights `start`, by default at the weights of lowest training loss. A run with a budget may
-    then resume message passing. Of the critical points found, the point of lowest training loss is reported.
+    If message passing from beyond a saddle climbs back, so that its training loss is not below the training loss at
+    the start of the loop, the result is a descent from this start instead.
     """
-    data, risk, tol, watch = plan.data, plan.risk, plan.tol, loop.watch
+    ending = loop.run()
+    assert ending is not None
+    result = _settle_and_report(plan, loop, ending)
+    if loop.n_escapes > 0 and not result.train_loss < loop.loss_bound:
+        return _settle_and_report(plan, loop, Status.STALLED, loop.start)
+    return result
+
+
+def _settle_and_report(plan: Plan, loop: Loop, ending: Status, start: np.ndarray | None = None) -> GampResult:
+    """Settle message passing by descent if its `ending` is a cycle, and return the better result of both.
+
+    The descent begins at the weights `start`, by default at the weights of lowest training loss. A run with a budget
+    may then resume message passing. Of several critical points, the point of lowest training loss is reported.
+    """
     descents = list[Settled]()
 
     def show(at: RiskAtPoint) -> None:
         if progress.is_shown():
-            progress.describe(f"{loop.name}, descent after message passing, {described(at)}")
+            progress.describe(f"{loop.name}, descent after message passing, {describe_risk(at)}")
 
-    while plan.settling and passing in CYCLES and (start is not None or np.isfinite(watch.lowest_loss)):
-        settled = settle(data, risk, watch.lowest_Q if start is None else start, tol, callback=show)
-        descents.append(settled)
-        if start is not None or settled.gradient_norm > tol or not loop.resume(settled.n_iter):
+    monitor = loop.monitor
+    while plan.settling and ending in CYCLES and (start is not None or np.isfinite(monitor.lowest_loss)):
+        begin = monitor.lowest_Q if start is None else start
+        descents.append(settle(plan.data, plan.risk, begin, plan.tol, callback=show))
+        if start is not None or descents[-1].gradient_norm > plan.tol or not loop.resume(descents[-1].n_iter):
             break
         resumed = loop.run()
         assert resumed is not None
-        passing = resumed
+        ending = resumed
+    return build_result(plan, loop, ending, descents, start is not None)
 
-    last = loop.state
-    keep_last = passing is Status.CONVERGED or (tol == 0 and passing is Status.MAX_ITER)
-    best = last if keep_last else watch.best_state
-    Q, V, status, n_settle = best.Q, best.V, passing, sum(settled.n_iter for settled in descents)
+
+def build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled], at_start: bool) -> GampResult:
+    """Select the best weights of message passing and descents, check them, and return the result.
+
+    Parameters
+    ----------
+    plan, loop : arguments, and message passing after its end.
+    ending : how message passing ended.
+    descents : ends of the descents after it.
+    at_start : whether the descent began at the start of the loop, so that its end is selected in any case.
+    """
+    data, risk, tol = plan.data, plan.risk, plan.tol
+    n_settle, n_iter = sum(settled.n_iter for settled in descents), loop.t
+    keep_last = ending is Status.CONVERGED or (tol == 0 and ending is Status.MAX_ITER)
+    best = loop.state if keep_last else loop.monitor.best_state
+    Q, V, status, descent = best.Q, best.V, ending, None
     if tol > 0 and not data.penalty.smooth:
         Q = on_kinks(data.penalty, Q, risk_at(data, Q, risk).smooth)[0]
-    message, descent = f"Message passing {ENDINGS[passing].format(loop.t)}", None
-    lowest = min(descents, key=lambda settled: (not settled.gradient_norm <= tol, settled.train_loss), default=None)
-    if lowest is not None:
-        reached, higher = lowest.gradient_norm <= tol, passing is Status.CONVERGED
-        if higher:
-            higher = not reached or lowest.train_loss >= risk_at(data, Q, risk).train_loss
-        if reached and not higher:
+    message = f"Message passing {ENDINGS[ending].format(n_iter)}"
+    if descents:
+        lowest = min(descents, key=lambda settled: (not settled.gradient_norm <= tol, settled.train_loss))
+        converged = lowest.gradient_norm <= tol
+        # resumed message passing may have converged as well: then the critical point of lower training loss is kept
+        improves = ending is not Status.CONVERGED or (
+            converged and lowest.train_loss < risk_at(data, Q, risk).train_loss
+        )
+        if converged and improves:
             status = Status.SETTLED
-        if not higher and (start is not None or reached or lowest.gradient_norm < watch.best_norm):
+        if improves and (at_start or converged or lowest.gradient_norm < loop.monitor.best_norm):
             Q, descent = lowest.Q, lowest.history
-        begin = "its start" if start is not None else "the weights of lowest training loss"
-        ending = "converged" if status.converged else "stopped without converging"
-        message += f"; a descent from {begin} {ending} after {n_settle} steps"
+        begin = "its start" if at_start else "the weights of lowest training loss"
+        descent_ending = "converged" if status.converged else "stopped without converging"
+        message += f"; a descent from {begin} {descent_ending} after {n_settle} steps"
     message += "."
 
     progress.describe(f"{loop.name}, checking whether the weights are a minimum")
     at = risk_at(data, Q, risk)
-    if lowest is not None and can_solve_for_variances(data, loop.bounded):
-        settled_V = susceptibility(data, at, Q, quick=loop.bounded)
-        V = settled_V if np.isfinite(settled_V).all() else V
-    some = samples_to_verify(data, loop.bounded, BUDGET.held)
-    fixed = is_fixed_point(data, at, V, samples=some) if status.converged else None
-    curvature = lowest_curvature(data, at, Q, plan.direction) if status.converged else None
+    if descents and can_solve_for_variances(data, loop.bounded):
+        solved_V = susceptibility(data, at, Q, quick=loop.bounded)
+        V = solved_V if np.isfinite(solved_V).all() else V
+    fixed_point, curvature = None, None
+    if status.converged:
+        fixed_point = is_fixed_point(data, at, V, samples=samples_to_verify(data, loop.bounded, BUDGET.held))
+        curvature = lowest_curvature(data, at, Q, plan.direction)
+    samples = samples_to_verify(data, loop.bounded, BUDGET.searches)
+    n_off, n_near = _count_lower_minima(data, risk, at, V, samples, BUDGET.starts if loop.bounded else None)
+    message += _advice(data, risk, tol, status, at.gradient_norm, curvature)
+    return GampResult(
+        status=status,
+        n_iter=n_iter,
+        residual=at.gradient_norm,
+        history=loop.record.history(),
+        Q=Q,
+        overlaps=overlaps(data, Q, V),
+        train_loss=at.train_loss,
+        gradient_norm=at.gradient_norm,
+        message_passing=ending,
+        n_settle=n_settle,
+        fixed_point=fixed_point,
+        is_minimum=curvature is not None and curvature.is_minimum,
+        lowest_eigenvalue=np.nan if curvature is None else curvature.lowest_eigenvalue,
+        direction=None if curvature is None else curvature.direction,
+        n_escapes=loop.n_escapes,
+        n_off_global=n_off,
+        n_near_jump=n_near,
+        n_searched=data.n_samples if samples is None else len(samples),
+        state=loop.state if data.rows_here else loop.state.fetched(),
+        message=message,
+        settling_history=descent,
+    )
+
+
+def _advice(data: Dataset, risk: str, tol: float, status: Status, norm: float, curvature: Curvature | None) -> str:
+    """Return a sentence on how to continue from a saddle, or from weights that did not converge; else nothing."""
     if curvature is not None and not curvature.is_minimum:
         eigenvalue = f"lowest eigenvalue of the Hessian {curvature.lowest_eigenvalue:.2g}"
         remedy = "escape=True (gamp-attention fit: --escape) leaves it"
-        message += f" The weights are a saddle of the risk ({eigenvalue}): {remedy}."
-    samples = samples_to_verify(data, loop.bounded, BUDGET.searches)
-    n_off, n_near = _competing_minima(data, risk, at, V, samples, BUDGET.starts if loop.bounded else None)
-    if tol > 0 and not status.converged:
-        message += _advice(data, risk, status, at.gradient_norm)
-    return GampResult(
-        status=status, n_iter=loop.t, residual=at.gradient_norm, history=loop.record.history(), Q=Q,
-        overlaps=overlaps(data, Q, V), train_loss=at.train_loss, gradient_norm=at.gradient_norm,
-        message_passing=passing, n_settle=n_settle, fixed_point=fixed,
-        is_minimum=curvature is not None and curvature.is_minimum,
-        lowest_eigenvalue=np.nan if curvature is None else curvature.lowest_eigenvalue,
-        direction=None if curvature is None else curvature.direction, n_escapes=loop.escapes,
-        n_off_global=n_off, n_near_jump=n_near, n_searched=data.n_samples if samples is None else len(samples),
-        state=last if data.rows_here else last.fetched(), message=message, settling_history=descent,
-    )  # fmt: skip
-
-
-def _advice(data: Dataset, risk: str, status: Status, norm: float) -> str:
-    """Return a sentence on how to continue from weights that did not converge."""
+        return f" The weights are a saddle of the risk ({eigenvalue}): {remedy}."
+    if tol == 0 or status.converged:
+        return ""
     method = "lbfgs" if data.penalty.quadratic else "gd"
     longer = "a larger max_iter or " if status is Status.MAX_ITER else ""
     return (
@@ -173,25 +250,19 @@ def _advice(data: Dataset, risk: str, status: Status, norm: float) -> str:
     )
 
 
-def _competing_minima(
-    data: Dataset,
-    risk: str,
-    at: RiskAtPoint,
-    V: np.ndarray,
-    samples: np.ndarray | None,
-    max_starts: int | None,
-    near: float = 1e-2,
+def _count_lower_minima(
+    data: Dataset, risk: str, at: RiskAtPoint, V: np.ndarray, samples: np.ndarray | None, max_starts: int | None
 ) -> tuple[int, int]:
-    """Samples whose fields z are not the global minimum of their proximal objective at ω = z − V g, and nearly not.
+    """Return the numbers of samples with a lower proximal minimum than the fields z, and with one nearly as low.
 
-    A minimum counts as nearly as low if it is higher by less than `near`, in units of the mean loss of a sample. Only
-    `samples` are searched (default: all), each from at most `max_starts` further starts.
+    The proximal objective is taken at ω = z − V g, of which z is a local minimum. Only `samples` are searched (default:
+    all), each from at most `max_starts` further starts.
     """
     if samples is not None and not len(samples):
         return 0, 0
-    held = denoise_at(data, at, V, samples=samples, hold=True)
+    local = denoise_at(data, at, V, samples=samples, hold=True)
     best = denoise_at(data, at, V, samples=samples, max_starts=max_starts)
-    off = best.moreau < held.moreau - 1e-9 * (1.0 + np.abs(held.moreau))
+    off = best.moreau < local.moreau - 1e-9 * (1.0 + np.abs(local.moreau))
     constant = data.terms(risk).constant
     mean_loss = np.mean(np.abs(best.loss + (constant if samples is None else constant[samples])))
-    return int(np.count_nonzero(off)), int(np.count_nonzero(best.gap < near * mean_loss))
+    return int(np.count_nonzero(off)), int(np.count_nonzero(best.gap < NEARLY_AS_LOW * mean_loss))

@@ -1,124 +1,191 @@
-"""run_gamp: its arguments, and message passing from one start or, after saddles, from several."""
+"""`run_gamp`: its arguments, and message passing from one or several starts, the best of which is followed to the end.
+
+Several starts are compared by successive halving (Karnin et al., 2013; Jamieson and Talwalkar, 2016): all runs make a
+few iterations, the half with the higher training loss is stopped, the others continue, and so on. The training loss
+after few iterations predicts the final loss well enough to discard poor starts at a fraction of the cost of full runs.
+"""
 
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
+from gamp_attention._core.display import DisplayMixin
+from gamp_attention._core.hashes import hash_bytes
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.progress import showing
-from gamp_attention.damping import Damping
+from gamp_attention._core.runs import Checkpoint, CheckpointFile, Resumable, Tree
+from gamp_attention.damping import Damping, Steps
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import overlaps
 from gamp_attention.data.starts import default_start, several_starts
 from gamp_attention.gamp.budget import BUDGET
-from gamp_attention.gamp.checkpoint import Checkpoint, digest
-from gamp_attention.gamp.loop import LATE, WATCH, Callback, Plan, responses
-from gamp_attention.gamp.many_starts import Race, told
-from gamp_attention.gamp.result import GampResult, followed
+from gamp_attention.gamp.loop import LATE, Callback, Loop, Plan
+from gamp_attention.gamp.result import GampResult, StartRecord, run_and_settle
 from gamp_attention.gamp.settling import ESCAPE, way_down
 from gamp_attention.gamp.step import GampState, averaged_memory, check_shapes, initial_state, near_fixed_point
 from gamp_attention.models.model import STARTS
-from gamp_attention.results import finish
+from gamp_attention.results import Overlaps, finish
+
+HOLD_AFTER = (
+    20  # iterations with global proximal minima, before samples keep their local minima, in runs to a tolerance
+)
+PREDICTED = 40  # iterations of state evolution for onsager="state_evolution"; the last response is repeated
+ROUNDS = (6, 15, 30)  # iterations after which starts are compared and some of them stopped
+CONTINUED = 0.5  # fraction of the starts that continue after a comparison
+AGREEMENT = 0.9  # minimum overlap with the selected weights at which weights count as (nearly) the same
+
+
+@dataclass(frozen=True, eq=False)
+class IterationOptions(DisplayMixin):
+    """Options of the iteration of `run_gamp` that few runs change; pass them as `run_gamp(iteration=...)`.
+
+    Parameters
+    ----------
+    onsager : response V̂_t: "empirical", computed from the samples; "state_evolution", computed by `trajectory` for the
+        same start and damping; or an array (T, S, r, r) of responses, the last of which is repeated. S = L, or the
+        number of sources of a mixture.
+    empirical_after : iteration from which the response is the empirical one, whatever `onsager` is; None for never. If
+        proximal maps jump, state evolution describes only runs with its own response, but only with the empirical
+        response does the gradient go to zero.
+    memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.step`.
+    V : (S, r, r) variances of the fields at the start; tr Σ_l/(2dλ) if None.
+    hold_after : iteration from which each sample keeps its local proximal minimum; before, the global minimum is
+        searched for. If None, 20, or never if tol = 0, because state evolution describes global minima.
+    search : "full": until iteration `hold_after`, the global minimum of each sample's proximal objective is searched
+        for, as state evolution assumes. "bounded": samples are searched at every second iteration only, from two
+        further starts, and descent begins when the work of message passing equals the work of 250 gradients, or ten
+        times the number of gradients of a first descent; see `gamp_attention.gamp.budget`. "auto": for runs to a
+        tolerance, "bounded" if L r > 2; if L r <= 2, searches become bounded after an iteration in which a search takes
+        more than 100 minimisations per sample. "full" if `tol` is 0 or if `hold_after`, `onsager` or `memory` is given.
+
+    Examples
+    --------
+    Follow the prediction of state evolution, also where proximal maps jump:
+
+    >>> import gamp_attention as ga
+    >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
+    >>> options = ga.IterationOptions(onsager="state_evolution")
+    >>> ga.run_gamp(data, "positional", damping=0.3, tol=0, max_iter=5, iteration=options).n_iter
+    5
+    """
+
+    onsager: str | ArrayLike = "empirical"
+    empirical_after: int | None = None
+    memory: Memory = averaged_memory
+    V: ArrayLike | None = None
+    hold_after: int | None = None
+    search: str = "auto"
+
+    @property
+    def predictable(self) -> bool:
+        """Whether the response and the memory are the defaults, so that acceleration and bounded searches may apply."""
+        return isinstance(self.onsager, str) and self.onsager == "empirical" and self.memory is averaged_memory
+
+    def checked(self, data: Dataset) -> "IterationOptions":
+        """Return a copy with checked numbers and arrays; `onsager` is checked by `response_rule`.
+
+        Raises
+        ------
+        TypeError, ValueError : if a field does not have the type, shape or range that the class documents.
+        """
+        check.choice("search", self.search, ("auto", "full", "bounded"))
+        check.function("memory", self.memory)
+        given = {name: getattr(self, name) for name in ("hold_after", "empirical_after")}
+        numbers: dict[str, Any] = {name: check.integer(name, t, low=0) for name, t in given.items() if t is not None}
+        if self.V is None:
+            return replace(self, **numbers)
+        V = check.array("V", self.V, (data.n_sources, data.rank, data.rank))
+        symmetric = np.allclose(V, V.transpose(0, 2, 1), rtol=1e-12, atol=0)
+        if not (symmetric and np.linalg.eigvalsh(V).min() > 0):
+            raise check.fail("V", V, "symmetric positive definite matrices")
+        return replace(self, **numbers, V=V)
 
 
 @ignore_float_errors
 @showing("message passing ")
 def run_gamp(
     data: Dataset,
-    init: Any = None,
+    init: str | ArrayLike | GampState | GampResult | None = None,
     risk: str = "exact",
     *,
-    damping: Any = "adaptive",
+    damping: Steps = "adaptive",
     tol: float = 1e-8,
     max_iter: int = 10000,
-    hold_after: int | None = None,
-    search: str = "auto",
     accelerate: bool | None = None,
     settling: bool = True,
     escape: bool = False,
-    onsager: Any = "empirical",
-    empirical_after: int | None = None,
-    memory: Memory = averaged_memory,
-    V: Any = None,
-    seed: Any = 0,
+    iteration: IterationOptions | None = None,
     n_starts: int = 1,
     n_finish: int = 1,
+    seed: int | np.random.Generator = 0,
     callback: Callback | None = None,
-    checkpoint: Any = None,
-    checkpoint_every: float = 60.0,
+    checkpoint: str | Path | Checkpoint | None = None,
     raise_on_failure: bool = False,
     progress: bool | None = None,
 ) -> GampResult:
     """Run damped GAMP to a critical point of the training risk of equation (3).
 
-    Eq. :eq:`critical`.
+    Eq. :eq:`critical`. The algorithm is generalized approximate message passing of Rangan (2011), with vector-valued
+    fields as in Javanmard and Montanari (2013); `gamp_attention.gamp.step` has the iteration.
 
     Parameters
     ----------
     data : the samples.
-    init : "semantic", "positional", "random", "spectral" (from the data alone), "posterior" (from the data and the
-        teacher's map), weights (d, r), a `GampState`, whose memory a run then begins with: near a fixed point it
-        stays there; or the result of a run on data that are nearly the same, to go on from its fixed point. If not
-        given, "semantic" for data with a teacher, and "spectral" for arrays without a
-        teacher; with `n_starts=8`, as in the command `fit`, the lowest of several minima is kept.
-    risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
-    damping : the step β in (0, 1], a sequence with one for each iteration, or "adaptive": 0.3 at first, and
-        on divergence or a stall back to the best state with a smaller one; see also `accelerate`.
-    tol : bound on ‖∇R‖_F/(λ√d). With tol=0 exactly max_iter iterations are run and the last one returned.
-    max_iter : bound on iterations of message passing, where the run then ends without settling. By default, one that
-        runs do not meet.
-    hold_after : iteration from which each sample keeps its local proximal minimum; global minima before.
-        If not given, 20, or never where tol=0, since state evolution tracks global minima.
-    search : "full": up to iteration `hold_after`, the global minimum of each sample's proximal objective is searched
-        for, as state evolution assumes. "bounded": samples are searched at every second iteration only, from two
-        further starts, and settling begins when the work of message passing equals the work of 250 gradients, or of
-        ten times the number of gradients of a first descent; see `gamp_attention.gamp.budget`.
-        "auto": for runs to a tolerance, "bounded" if L r > 2; if L r <= 2, searches are bounded after an iteration in
-        which a search takes more than 100 minimisations per sample. "full" if `tol` is 0 or if `hold_after`,
-        `onsager` or `memory` is given.
-    accelerate : extrapolate by Anderson acceleration, with damped iterations wherever that raises the gradient norm.
-        The same fixed points in fewer iterations, but the iterates are no longer those that state evolution tracks. If
-        not given, runs to a tolerance by adaptive damping take a longer step once the gradient norm is below 0.1, and
-        extrapolate below 0.03 once minima are held, so that they mostly end in the same ones as without. Not where
-        `onsager` or `memory` is given, nor for samples on other workers.
-    settling : finish by descent (see `gamp_attention.gamp.settling`) as soon as message passing cycles.
-    escape : leave a saddle of the risk along the direction of its lowest curvature, and go on to a minimum; each time
-        takes the place of an iteration, whose damping is NaN in the history.
-    onsager : "empirical" response, "state_evolution" (taken from `trajectory` at the same start and damping),
-        or an array (T, S, r, r) of responses V̂_t, the last one being repeated; S = L but for mixtures.
-    empirical_after : iteration from which the response is the empirical one, whatever `onsager` is before; if not
-        given, never. Where proximal maps jump, only the predicted one is what state evolution tracks, and only with the
-        empirical one does the gradient go to zero.
-    memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.step`.
-    V : (S, r, r) variances to start with; tr Σ_l/(2dλ) if not given.
-    seed : for the random part of starts.
-    n_starts : starts. The first is `init`, or all are spectral for "spectral", as far as there are so many; the others
-        are random. Half of them are left after 6, 15 and 30 iterations, those of higher training loss, and of those
-        followed to the end the one with the lowest is the result; `starts` tells of all. The same for any number of
-        threads.
-    n_finish : starts that are followed to the end, at most n_starts.
-    callback : called with (iteration, state, report) at every iteration; their arrays are read-only. With several
-        starts, at every iteration of each: first all up to the sixth iteration, one after another, and so on.
-    checkpoint : path of a file that message passing is written to now and then, and goes on from where it exists: the
-        same iterations, to the last bit, of all starts. max_iter may have grown since; all else must be the same.
-    checkpoint_every : least seconds between two writes.
-    raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
-    progress : whether start, iteration, training loss and gradient norm are shown on standard error during the run.
-        By default they are shown on a terminal if the run takes more than a second.
+    init : "semantic", "positional", "random", "spectral" (computed from the data), "posterior" (computed from the data
+        and the attention matrix of the teacher), weights (d, r), a `GampState`, from which the run continues with its
+        memory, or the `GampResult` of a run on nearly the same data, from whose fixed point the run continues. If None,
+        "semantic" for data with a teacher and "spectral" for other data.
+    risk : "exact", equation (3), or "asymptotic", equation (41), to compare with state evolution.
+    damping : step β in (0, 1], a sequence with a step for each iteration, or "adaptive": 0.3 at first; on divergence
+        or a stall the run returns to the best state and continues with a smaller step. See also `accelerate`.
+    tol : maximum of ‖∇R‖_F/(λ√d) at convergence. With tol=0 exactly `max_iter` iterations are run, and the last
+        iterate is returned.
+    max_iter : maximum number of iterations. If it is reached, the run stops without descent. The default is so large
+        that runs rarely reach it.
+    accelerate : extrapolate by Anderson acceleration, with damped iterations whenever that raises the gradient norm.
+        The fixed points stay the same and take fewer iterations, but state evolution no longer describes the iterates.
+        If None, runs to a tolerance with adaptive damping take a longer step once the gradient norm is below 0.1, and
+        extrapolate below 0.03 once local minima are kept; they mostly reach the same fixed points as without. Never if
+        `onsager` or `memory` of `iteration` is given, nor for samples on other workers.
+    settling : if message passing cycles, finish by descent (see `gamp_attention.gamp.settling`).
+    escape : if the run ends at a saddle of the risk, leave it along the direction of lowest curvature and continue to a
+        minimum. Each escape counts as an iteration, whose damping is NaN in the history.
+    iteration : response, memory, first variances and searches, if not the defaults of `IterationOptions`.
+    n_starts : number of initializations. The first is `init` (for "spectral": as many spectral ones as exist); the
+        rest are random. After 6, 15 and 30 iterations the half with the higher training loss is stopped (successive
+        halving). The result is the run of lowest training loss, and `result.starts` lists all runs. It does not depend
+        on the number of threads.
+    n_finish : number of starts that are run to the end, at most `n_starts`.
+    seed : seed of the random starts.
+    callback : called with (iteration, state, report) at every iteration, with read-only arrays. With several starts, it
+        is called for all iterations of the first start up to the first comparison, then for the second start, and so
+        on.
+    checkpoint : file to which the state is written once a minute, and from which the run resumes if the file exists;
+        `Checkpoint(path, every)` sets the time between two writes. A resumed run makes the same iterations to the last
+        bit. `max_iter` may be larger than before; all other arguments must be the same.
+    raise_on_failure : raise ConvergenceError if the run does not converge.
+    progress : show start, iteration, training loss and gradient norm on standard error. If None, they are shown on a
+        terminal if the run takes more than a second.
 
     Returns
     -------
-    GampResult. `converged` means that the gradient norm is at most tol, `fixed_point` that Q was verified to be a fixed
+    GampResult
+        `converged` means that the gradient norm is at most `tol`, and `fixed_point` that Q was verified to be a fixed
         point of GAMP.
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
-    ConvergenceError : with `raise_on_failure`.
+    TypeError : if an argument does not have the documented type.
+    ValueError : if a name is unknown, a number is out of its range, an array does not fit the data or is not finite,
+        `init` or `risk` needs a teacher that the data do not have, or the checkpoint belongs to a different run.
+    ConvergenceError : if the run does not converge and `raise_on_failure` is True.
 
     Examples
     --------
@@ -130,92 +197,281 @@ def run_gamp(
     """
     require_dataset(data)
     data.terms(risk)
-    init = default_start(data) if init is None else init
     tol = check.real("tol", tol, low=0)
     max_iter = check.integer("max_iter", max_iter, low=1)
-    Damping(damping)  # checks it
-    check.choice("search", search, ("auto", "full", "bounded"))
-    usual = isinstance(onsager, str) and onsager == "empirical" and memory is averaged_memory and hold_after is None
-    many = data.n_tokens * data.rank > BUDGET.exact_fields
-    bounded = search == "bounded" or (search == "auto" and usual and many and tol > 0)
-    if hold_after is None:
-        hold_after = WATCH.hold_after if tol > 0 or bounded else sys.maxsize
-    hold_after = check.integer("hold_after", hold_after, low=0)
-    if empirical_after is not None:
-        empirical_after = check.integer("empirical_after", empirical_after, low=0)
-    flags = {"settling": settling, "escape": escape, "raise_on_failure": raise_on_failure}
-    if accelerate is not None:
-        flags["accelerate"] = accelerate
-    for name, value in flags.items():
-        check.flag(name, value)
-    check.function("memory", memory)
+    Damping(damping)  # raises for anything but steps
+    for name, flag in {"settling": settling, "escape": escape, "raise_on_failure": raise_on_failure}.items():
+        check.flag(name, flag)
+    if accelerate is not None and check.flag("accelerate", accelerate) and not data.rows_here:
+        raise check.fail("accelerate", accelerate, "False for data whose samples are on other workers")
     if callback is not None:
         check.function("callback", callback)
+    if not (iteration is None or isinstance(iteration, IterationOptions)):
+        raise check.fail("iteration", iteration, "IterationOptions", TypeError)
+    options = (iteration or IterationOptions()).checked(data)
     n_starts = check.integer("n_starts", n_starts, low=1)
+    n_finish = check.integer("n_finish", n_finish, low=1, high=n_starts)
     check.require_memory("rank", data.dim, data.rank)
     check.require_memory("n_starts", n_starts, data.n_samples * data.n_tokens + data.dim, data.rank)
-    n_finish = check.integer("n_finish", n_finish, low=1, high=n_starts)
-    if accelerate and not data.rows_here:
-        raise check.fail("accelerate", accelerate, "False for data whose samples are on other workers")
-    if n_starts > 1 and isinstance(onsager, str) and onsager == "state_evolution":
-        raise check.fail("onsager", onsager, "'empirical' or an array where there are several starts")
-    if V is not None:
-        V = check.array("V", V, (data.n_sources, data.rank, data.rank))
-        symmetric = np.allclose(V, V.transpose(0, 2, 1), rtol=1e-12, atol=0)
-        if not (symmetric and np.linalg.eigvalsh(V).min() > 0):
-            raise check.fail("V", V, "symmetric positive definite matrices")
+    if n_starts > 1 and isinstance(options.onsager, str) and options.onsager == "state_evolution":
+        raise check.fail("onsager", options.onsager, "'empirical' or an array if there are several starts")
+
+    init = default_start(data) if init is None else init
     direction = init.direction if isinstance(init, GampResult) else None
-    begun = _fixed_point_of(data, risk, init) if isinstance(init, GampResult) else init
-    begun = begun if isinstance(begun, GampState) else None
-    if begun is not None:
-        check_shapes(data, begun)
-        init = begun.Q
-    starts = [(name, initial_state(data, Q, V)) for name, Q in several_starts(data, init, n_starts, seed, risk)]
-    if begun is not None:
-        starts[0] = (starts[0][0], begun if V is None else replace(begun, V=V))
-    state = starts[0][1]
-
-    def predicted() -> np.ndarray:
-        from gamp_attention.state_evolution.dynamics.trajectory import trajectory
-
-        start = init if isinstance(init, str) and init in STARTS and V is None else overlaps(data, state.Q, state.V)
-        return trajectory(data.instance_model(), data.alpha, start, damping=damping, n_iter=min(max_iter, 40)).V_hat
-
-    plain = isinstance(onsager, str) and onsager == "empirical" and memory is averaged_memory and data.rows_here
-    by_default = LATE if plain and isinstance(damping, str) and tol > 0 else False
-    mode = by_default if accelerate is None else accelerate
-    V_hat = responses(onsager, empirical_after, data.n_sources, data.rank, predicted)
-
+    starts = build_starts(data, init, risk, options.V, n_starts, seed)
+    V_hat = response_rule(data, init, options, starts[0][1], damping, max_iter)
+    usual = options.predictable and options.hold_after is None and tol > 0
+    many_fields = data.n_tokens * data.rank > BUDGET.exact_fields
+    bounded = options.search == "bounded" or (options.search == "auto" and usual and many_fields)
+    hold_after = options.hold_after
+    if hold_after is None:
+        hold_after = HOLD_AFTER if tol > 0 or bounded else sys.maxsize
+    if accelerate is None:
+        adaptive = isinstance(damping, str) and tol > 0
+        mode: bool | str = LATE if adaptive and options.predictable and data.rows_here else False
+    else:
+        mode = accelerate
+    may_bound = options.search == "auto" and usual
+    plan = Plan(
+        data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, options.memory, callback, direction,
+        bounded, may_bound,
+    )  # fmt: skip
     file = None
     if checkpoint is not None:
-        rule = getattr(memory, "__qualname__", type(memory).__qualname__)
-        weights = [Q for _, each in starts for Q in (each.Q, each.V)]
-        weights += [] if begun is None else [np.asarray(begun.D)]
-        options = risk, *weights, n_finish, damping, tol, hold_after, mode, settling, escape, onsager
-        options += () if empirical_after is None else (empirical_after,)
-        options += ("bounded",) if bounded else ()
-        file = Checkpoint(checkpoint, digest(data, *options, memory.__module__, rule), checkpoint_every)
-    plan = Plan(
-        data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, memory, callback, direction, bounded,
-        search == "auto" and usual and tol > 0,
-    )  # fmt: skip
-    race = Race(plan, starts, n_finish, file)
-    reached = max(each.t for each in race.loops.values())
-    if reached > max_iter:
-        raise check.fail("max_iter", max_iter, f"at least {reached}, where the checkpoint {checkpoint} is")
-
-    result, loop = race.run()
-    while escape and not result.is_minimum and result.direction is not None and loop.escapes < ESCAPE.most:
-        Q, ceiling = way_down(data, risk, result.Q, result.direction)
-        loop.leave(initial_state(data, Q, V), ceiling)
-        result = followed(plan, loop)
-    records = race.records(result, loop)
-    message = f"{result.message} {told(records)}" if n_starts > 1 else result.message
+        given_state = starts[0][1] if isinstance(init, GampResult | GampState) else None
+        file = _open_checkpoint(checkpoint, plan, starts, given_state, options, n_finish, escape)
+    runs = SuccessiveHalving(plan, starts, n_finish, file)
+    result, loop = runs.run()
+    while escape and not result.is_minimum and result.direction is not None and loop.n_escapes < ESCAPE.most:
+        Q, loss_bound = way_down(data, risk, result.Q, result.direction)
+        loop.restart_from(initial_state(data, Q, options.V), loss_bound)
+        result = run_and_settle(plan, loop)
+    records = runs.records(result, loop)
+    message = f"{result.message} {summarize_starts(records)}" if n_starts > 1 else result.message
     return finish(replace(result, starts=records, message=message), raise_on_failure, "run_gamp")
 
 
-def _fixed_point_of(data: Dataset, risk: str, before: GampResult) -> GampState:
-    """The state that the weights and variances of a result would be the fixed point of."""
-    Q = check.array("init.Q", before.Q, (data.dim, data.rank))
-    V = check.array("init.overlaps.V", before.overlaps.V, (data.n_sources, data.rank, data.rank))
-    return near_fixed_point(data, risk, Q, V)
+def build_starts(
+    data: Dataset, init: Any, risk: str, V: ArrayLike | None, n_starts: int, seed: Any
+) -> list[tuple[str, GampState]]:
+    """Return names and states of all starts; the first state has the memory of `init`, if `init` has a memory."""
+    state = init
+    if isinstance(init, GampResult):
+        Q = check.array("init.Q", init.Q, (data.dim, data.rank))
+        V_there = check.array("init.overlaps.V", init.overlaps.V, (data.n_sources, data.rank, data.rank))
+        state = near_fixed_point(data, risk, Q, V_there)
+    if not isinstance(state, GampState):
+        return [(name, initial_state(data, Q, V)) for name, Q in several_starts(data, init, n_starts, seed, risk)]
+    check_shapes(data, state)
+    weights = several_starts(data, state.Q, n_starts, seed, risk)
+    first = state if V is None else replace(state, V=np.asarray(V))
+    return [(weights[0][0], first), *((name, initial_state(data, Q, V)) for name, Q in weights[1:])]
+
+
+def response_rule(
+    data: Dataset, init: Any, options: IterationOptions, state: GampState, damping: Steps, max_iter: int
+) -> Any:
+    """Return the function of the iteration t that gives the response V̂_t, or None for the empirical response.
+
+    Raises
+    ------
+    TypeError, ValueError : if `options.onsager` is no response, or "state_evolution" for data without a model.
+    """
+    onsager = options.onsager
+    if isinstance(onsager, str):
+        if check.choice("onsager", onsager, ("empirical", "state_evolution")) == "empirical":
+            return lambda t: None
+        from gamp_attention.state_evolution.dynamics.trajectory import trajectory
+
+        named = isinstance(init, str) and init in STARTS and options.V is None
+        start = init if named else overlaps(data, state.Q, state.V)
+        n_iter = min(max_iter, PREDICTED)
+        onsager = trajectory(data.instance_model(), data.alpha, start, damping=damping, n_iter=n_iter).V_hat
+    table = check.array("onsager", onsager, ("T", data.n_sources, data.rank, data.rank))
+    last = inf if options.empirical_after is None else options.empirical_after
+    return lambda t: table[min(t, len(table) - 1)] if t < last else None
+
+
+def digest(data: Dataset, *options: Any) -> str:
+    """Return a hash of the numbers that define the risks of a dataset, and of options: arrays, or `repr` of others."""
+    arrays = data.terms("exact").params, data.positions, data.spectra, data.source_means
+    values = *arrays, data.tokens.shape, data.tokens.dtype.str, data.penalty, data.loss, *options
+    return hash_bytes(*(value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode() for value in values))
+
+
+def _open_checkpoint(
+    checkpoint: str | Path | Checkpoint, plan: Plan, starts: list[tuple[str, GampState]], given: GampState | None,
+    options: IterationOptions, n_finish: int, escape: bool,
+) -> CheckpointFile:  # fmt: skip
+    """Return the checkpoint file of a run; its digest covers all arguments on which iterations depend."""
+    if not isinstance(checkpoint, Checkpoint):
+        checkpoint = Checkpoint(checkpoint)
+    memory = options.memory.__module__, getattr(options.memory, "__qualname__", type(options.memory).__qualname__)
+    arrays = [array for _, state in starts for array in (state.Q, state.V)]
+    arrays += [] if given is None else [np.asarray(given.D)]
+    values: tuple[Any, ...] = (
+        plan.risk, *arrays, n_finish, plan.damping, plan.tol, plan.hold_after, plan.accelerate, plan.settling, escape,
+        options.onsager, options.empirical_after, plan.bounded, *memory,
+    )  # fmt: skip
+    return CheckpointFile(checkpoint, digest(plan.data, *values))
+
+
+@dataclass(frozen=True)
+class StoppedRun:
+    """Last entry of the history of a run that was stopped early, because other starts had a lower training loss."""
+
+    n_iter: int
+    train_loss: float
+    gradient_norm: float
+    overlaps: Overlaps
+    Q: np.ndarray
+
+
+class SuccessiveHalving(Resumable):
+    """Message passing from several starts, of which the starts of lowest training loss are run to the end.
+
+    Parameters
+    ----------
+    plan : arguments that all runs share.
+    starts : names and states.
+    n_finish : number of starts that are run to the end.
+    file : checkpoint of all runs, from which they resume; None for no checkpoint.
+
+    Attributes
+    ----------
+    n_rounds : number of comparisons so far.
+    stopped : runs that were stopped early, by the index of their start.
+    loops : other runs, by the index of their start.
+
+    Raises
+    ------
+    ValueError : if a run in the checkpoint is beyond `plan.max_iter`.
+    """
+
+    n_rounds: int
+    stopped: dict[int, StoppedRun]
+
+    def __init__(
+        self, plan: Plan, starts: list[tuple[str, GampState]], n_finish: int, file: CheckpointFile | None
+    ) -> None:
+        self._plan, self._n_finish, self._file = plan, n_finish, file
+        self._names = [name for name, _ in starts]
+        self.n_rounds, self.stopped = 0, {}
+        self._results: dict[int, GampResult] = {}
+        save = None if file is None else self._save
+        n = len(starts)
+        titles = [f"start {k} of {n} ({name})" if n > 1 else f"{name} start" for k, name in enumerate(self._names, 1)]
+        self.loops = {k: Loop(plan, state, save, titles[k]) for k, (_, state) in enumerate(starts)}
+        tree = None if file is None else file.load()
+        if file is not None and tree is not None:
+            self.restore(tree)
+            reached = max(loop.t for loop in self.loops.values())
+            if reached > plan.max_iter:
+                needs = f"at least {reached}, the iteration of the checkpoint {file.path}"
+                raise check.fail("max_iter", plan.max_iter, needs)
+
+    def run(self) -> tuple[GampResult, Loop]:
+        """Return the result of lowest training loss, among converged runs if there are any, and its loop."""
+        for until in ROUNDS[self.n_rounds :]:
+            # no run is stopped before its comparison, so that a run with a larger max_iter can continue
+            if len(self.loops) <= self._n_finish or until > self._plan.max_iter:
+                break
+            for loop in self.loops.values():
+                loop.run(until)
+            if all(loop.is_only_descent for loop in self.loops.values()):
+                break  # because the losses of starts do not predict the losses at the ends of descents
+            self._stop_worst(last=until == ROUNDS[-1])
+        interrupted = [loop.run(self._plan.max_iter) is None for loop in self.loops.values()]
+        if any(interrupted) and self._file is not None:  # before max_iter ends the runs, so that they can be continued
+            self._save()
+        self._results = {k: run_and_settle(self._plan, loop) for k, loop in self.loops.items()}
+        best = min(self._results, key=lambda k: (not self._results[k].converged, _order(self._results[k].train_loss)))
+        return self._results[best], self.loops[best]
+
+    def _stop_worst(self, last: bool) -> None:
+        """Stop the runs of highest training loss: half of the runs, or, at the last comparison, all but `n_finish`."""
+        n_continue = self._n_finish if last else max(self._n_finish, ceil(CONTINUED * len(self.loops)))
+        for k in sorted(self.loops, key=lambda k: _order(self.loops[k].record.last[2]))[n_continue:]:
+            loop = self.loops.pop(k)
+            last_overlaps, norm, loss = loop.record.last
+            self.stopped[k] = StoppedRun(loop.t, loss, norm, last_overlaps, loop.recorded_Q)
+        self.n_rounds += 1
+
+    def records(self, selected: GampResult, selected_loop: Loop) -> tuple[StartRecord, ...]:
+        """Return a record of every start, compared with the selected result."""
+        losses, found = selected.history.train_loss, list[StartRecord]()
+        for k, name in enumerate(self._names):
+            is_selected = self.loops.get(k) is selected_loop
+            end: Any = selected if is_selected else self.stopped.get(k) or self._results[k]
+            # the selected run may have ended before the run from start k was stopped
+            loss = losses[min(end.n_iter, len(losses)) - 1] if k in self.stopped else selected.train_loss
+            record = StartRecord(
+                name=name,
+                kept=is_selected,
+                status=None if k in self.stopped else end.status,
+                n_iter=end.n_iter,
+                train_loss=end.train_loss,
+                gradient_norm=end.gradient_norm,
+                excess=float(end.train_loss / loss - 1) if loss else 0.0,
+                agreement=1.0 if is_selected else agreement_of(self._plan.data, end.Q, selected.Q),
+                overlaps=end.overlaps,
+                Q=end.Q,
+            )
+            found.append(record)
+        return tuple(found)
+
+    def _save(self) -> None:
+        assert self._file is not None
+        self._file.save(self.snapshot)
+
+    def snapshot(self) -> Tree:
+        """Return the state of all runs that have begun."""
+        return super().snapshot() | {"loops": {k: loop for k, loop in self.loops.items() if loop.t > 0}}
+
+    def restore(self, tree: Tree) -> None:
+        """Continue from a snapshot."""
+        super().restore(tree)
+        self.loops = {k: loop for k, loop in self.loops.items() if k not in self.stopped}
+        for k, loop_tree in tree.get("loops", {}).items():
+            self.loops[int(k)].restore(loop_tree)
+
+
+def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:
+    """Return the overlap of two weights (d, r), in [0, 1], maximal over the signs and rotations that change no risk."""
+    norms = np.linalg.norm(Q) * np.linalg.norm(other)
+    if not (norms > 0 and np.isfinite(norms)):
+        return float(np.array_equal(Q, other))
+    parts, student = data.student.parts, data.student
+    if student.rotations:
+        by_part = [np.stack(np.split(each, parts, axis=1)).reshape(-1, data.rank // parts) for each in (Q, other)]
+        return float(np.linalg.svd(by_part[0].T @ by_part[1], compute_uv=False).sum() / norms)
+    cosine = float(np.sum(Q * other) / norms)
+    return abs(cosine) if student.even else max(cosine, 0.0)
+
+
+def summarize_starts(records: tuple[StartRecord, ...]) -> str:
+    """Return sentences on the starts: the selected start, how many agree with it, and the losses of the others."""
+    name = next(record.name for record in records if record.kept)
+    others = [record.excess for record in records if record.agreement < AGREEMENT]
+    best, n, n_agree = f"Best of {len(records)} starts: {name!r}.", len(records), len(records) - len(others)
+    if not others:
+        return f"{best} All {n} gave (nearly) the same weights."
+    weights = (
+        f"{n_agree} of {n} gave (nearly) the same weights" if n_agree > 1 else "No other start gave the same weights"
+    )
+    low, high = _percent(min(others)), _percent(max(others))
+    span = low if low == high else f"{low} to {high}"
+    remainder = f"the other {len(others)}" if len(others) > 1 else "the other one"
+    if min(others) < 0:  # iterates of runs that were stopped early are not critical points, so their loss may be lower
+        return f"{best} {weights}; the training loss of {remainder} differed by {span} % when stopped."
+    return f"{best} {weights}; {remainder} had a training loss {span} % higher when stopped."
+
+
+def _percent(ratio: float) -> str:
+    """Return a ratio in percent: whole percents from 10 % on, otherwise two digits."""
+    return f"{100 * ratio:.0f}" if ratio >= 0.1 else f"{100 * ratio:.2g}"
+
+
+def _order(loss: float) -> float:
+    """Return a training loss for comparisons; a loss that is not finite counts as infinite."""
+    return loss if np.isfinite(loss) else inf

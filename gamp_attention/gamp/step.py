@@ -26,6 +26,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
@@ -135,7 +136,7 @@ class GampState(DisplayMixin):
         return GampState(self.Q, self.V, np.asarray(self.D), None if self.z is None else np.asarray(self.z))
 
 
-def initial_state(data: Dataset, Q: np.ndarray, V: np.ndarray | None = None) -> GampState:
+def initial_state(data: Dataset, Q: ArrayLike, V: ArrayLike | None = None) -> GampState:
     """The state before the first iteration, without memory.
 
     Parameters

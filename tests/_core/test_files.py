@@ -121,7 +121,7 @@ def test_other_files_are_not_taken_for_results(name, tmp_path):
 
 def test_archives_with_added_or_removed_arrays_are_the_users(model, tmp_path):
     data, path = ga.sample(model, 20, 1.5), tmp_path / "run.npz"
-    ga.run_gamp(data, checkpoint=path, checkpoint_every=0, tol=0, max_iter=2)
+    ga.run_gamp(data, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=2)
     assert kind_of(path) == "checkpoint"
     with np.load(path) as archive:
         arrays = dict(archive)
@@ -129,7 +129,7 @@ def test_archives_with_added_or_removed_arrays_are_the_users(model, tmp_path):
     assert kind_of(path) is None
     before = path.read_bytes()
     with pytest.raises(ValueError, match=r"checkpoint: needs the name of a new file, or of a checkpoint .* choose"):
-        ga.run_gamp(data, checkpoint=path, checkpoint_every=0, tol=0, max_iter=2)
+        ga.run_gamp(data, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=2)
     assert path.read_bytes() == before
     arrays.popitem()
     np.savez(path, **arrays)
@@ -166,7 +166,7 @@ cells = ga.sweep(ga.paper_model(), "first", alpha=1.0, method="GAMP", d=20).data
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
 for call in (
     lambda: ga.sample(ga.paper_model(), 40, 1.5, 0, storage="tokens.npy"),
-    lambda: ga.run_gamp(data, checkpoint="run.npz", checkpoint_every=0, tol=0, max_iter=3),
+    lambda: ga.run_gamp(data, checkpoint=ga.Checkpoint("run.npz", 0), tol=0, max_iter=3),
     lambda: ga.sweep(ga.paper_model(), "cells", alpha=1.0, method="GAMP", d=20),
     lambda: ga.plot_trajectory(ga.trajectory(ga.paper_model(), 1.5, n_iter=2, n_paths=64, n_replicas=2), path="f.png"),
     lambda: save(cells, "cells.nc"),

@@ -31,8 +31,8 @@ def gaps(model, branch, damping, n_iter, *, seeds=6, d=500, predicted_response=F
         data = ga.sample(model, d, 1.5, seed)
         own, steps = data.instance_model(), {"damping": damping, "n_iter": n_iter}
         path = ga.trajectory(own, data.alpha, branch, n_paths=512, n_replicas=2, seed=seed, **steps)
-        onsager = path.V_hat if predicted_response else "empirical"
-        run = ga.run_gamp(data, branch, "asymptotic", damping=damping, tol=0, max_iter=n_iter, onsager=onsager)
+        options = ga.IterationOptions(path.V_hat if predicted_response else "empirical")
+        run = ga.run_gamp(data, branch, "asymptotic", damping=damping, tol=0, max_iter=n_iter, iteration=options)
         found.append((run.history, path))
     excess = {}
     for name in ("q", "m", "theta", "V"):

@@ -42,7 +42,8 @@ def test_weights_and_starts_that_are_tensors(data):
     assert np.array_equal(data.fields(Q), data.fields(data.Q_star))
     options = {"tol": 0, "max_iter": 3}
     V = 2 * np.ones((2, 1, 1))
-    one, two = ga.run_gamp(data, data.Q_star, V=V, **options), ga.run_gamp(data, Q, V=tensor(V), **options)
+    one = ga.run_gamp(data, data.Q_star, iteration=ga.IterationOptions(V=V), **options)
+    two = ga.run_gamp(data, Q, iteration=ga.IterationOptions(V=tensor(V)), **options)
     assert np.array_equal(one.Q, two.Q)
     one, two = (ga.minimize_risk(data, start, **options) for start in (data.Q_star, Q))
     assert np.array_equal(one.Q, two.Q)
@@ -62,7 +63,7 @@ def test_tensors_in_a_callback_and_from_a_memory_rule(data):
 
     options = {"damping": 0.5, "tol": 0, "max_iter": 3}
     plain = ga.run_gamp(data, **options)
-    watched = ga.run_gamp(data, **options, callback=callback, memory=memory)
+    watched = ga.run_gamp(data, **options, callback=callback, iteration=ga.IterationOptions(memory=memory))
     assert len(seen) == 4
     assert np.allclose(watched.Q, plain.Q, rtol=1e-12, atol=1e-14)
 

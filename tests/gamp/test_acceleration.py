@@ -47,7 +47,11 @@ def test_a_run_that_cycles_is_left_alone():
 
 @pytest.mark.parametrize(
     "options",
-    [{"damping": 0.3, "max_iter": 40}, {"tol": 0, "max_iter": 30}, {"onsager": "state_evolution", "max_iter": 30}],
+    [
+        {"damping": 0.3, "max_iter": 40},
+        {"tol": 0, "max_iter": 30},
+        {"iteration": ga.IterationOptions("state_evolution"), "max_iter": 30},
+    ],
 )
 def test_what_follows_state_evolution_is_damped_alone(data, options):
     found, damped = ga.run_gamp(data, "semantic", **options), ga.run_gamp(data, "semantic", accelerate=False, **options)

@@ -50,8 +50,8 @@ def test_a_memory_rule_cannot_change_the_state_it_is_given(data):
         return D + beta * Wg
 
     with pytest.raises(ValueError, match="read-only"):
-        ga.run_gamp(data, **OPTIONS, memory=careless)
-    kept = ga.run_gamp(data, **OPTIONS, memory=lambda D, Vg, Wg, beta: D)
+        ga.run_gamp(data, **OPTIONS, iteration=ga.IterationOptions(memory=careless))
+    kept = ga.run_gamp(data, **OPTIONS, iteration=ga.IterationOptions(memory=lambda D, Vg, Wg, beta: D))
     assert not kept.state.D.any()
     assert kept.state.D.flags.writeable
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.gamp.checkpoint import packed, unpacked
+from gamp_attention._core.runs import pack, unpack
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,8 @@ def run_in_pieces(data, path, iterations, **options):
     callback = cut_at(*iterations)
     for _ in iterations:
         with pytest.raises(Cut):
-            ga.run_gamp(data, checkpoint=path, checkpoint_every=0, callback=callback, **options)
-    return ga.run_gamp(data, checkpoint=path, checkpoint_every=0, callback=callback, **options)
+            ga.run_gamp(data, checkpoint=ga.Checkpoint(path, 0), callback=callback, **options)
+    return ga.run_gamp(data, checkpoint=ga.Checkpoint(path, 0), callback=callback, **options)
 
 
 def same(one, other):
@@ -67,23 +67,23 @@ def test_adaptive_damping_goes_on_where_it_was(tmp_path):
 
 
 def test_a_run_may_be_made_longer(sentences, tmp_path):
-    path, options = tmp_path / "run.npz", {"tol": 0, "checkpoint_every": 0}
-    ga.run_gamp(sentences, checkpoint=path, max_iter=10, **options)
-    longer = ga.run_gamp(sentences, checkpoint=path, max_iter=25, **options)
+    file = ga.Checkpoint(tmp_path / "run.npz", 0)
+    ga.run_gamp(sentences, checkpoint=file, max_iter=10, tol=0)
+    longer = ga.run_gamp(sentences, checkpoint=file, max_iter=25, tol=0)
     same(longer, ga.run_gamp(sentences, tol=0, max_iter=25))
     with pytest.raises(ValueError, match=r"max_iter: needs at least 25, .* got 10"):
-        ga.run_gamp(sentences, checkpoint=path, max_iter=10, **options)
+        ga.run_gamp(sentences, checkpoint=file, max_iter=10, tol=0)
 
 
 def test_seconds_between_writes_are_kept(sentences, tmp_path):
     path = tmp_path / "run.npz"
-    ga.run_gamp(sentences, checkpoint=path, checkpoint_every=1e6)
+    ga.run_gamp(sentences, checkpoint=ga.Checkpoint(path, 1e6))
     assert not path.exists()
 
 
 def test_other_runs_and_damaged_files_are_refused(sentences, tmp_path):
     path = tmp_path / "run.npz"
-    ga.run_gamp(sentences, checkpoint=path, checkpoint_every=0, tol=0, max_iter=5)
+    ga.run_gamp(sentences, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5)
     good = path.read_bytes()
     other = ga.sample(ga.paper_model(), 120, 1.5, seed=1)
     for data, options in ((other, {}), (sentences, {"damping": 0.2}), (sentences, {"risk": "asymptotic"})):
@@ -102,7 +102,7 @@ def test_other_runs_and_damaged_files_are_refused(sentences, tmp_path):
             ga.run_gamp(sentences, checkpoint=path, tol=0, max_iter=5)
         assert path.read_bytes() == bad
     path.write_bytes(b"")  # as mktemp makes it
-    assert ga.run_gamp(sentences, checkpoint=path, tol=0, max_iter=5, checkpoint_every=0).n_iter == 5
+    assert ga.run_gamp(sentences, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5).n_iter == 5
     assert path.stat().st_size > 0
     np.save(tmp_path / "one.npy", np.ones(3))
     for where, error in ((tmp_path / "one.npy", ValueError), (tmp_path / "no" / "x.npz", ValueError), (3, TypeError)):
@@ -112,7 +112,7 @@ def test_other_runs_and_damaged_files_are_refused(sentences, tmp_path):
 
 def test_trees_are_packed_and_unpacked():
     tree = {"a": [1, [np.arange(3), None], []], "b": {"c": 2.5, "d": None}, "e": np.zeros((0, 2))}
-    back = unpacked(packed(tree))
+    back = unpack(pack(tree))
     assert back["a"][0] == 1
     assert np.array_equal(back["a"][1][0], np.arange(3))
     assert back["a"][1][1] is None

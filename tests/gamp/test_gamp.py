@@ -153,7 +153,7 @@ def test_breakdown_is_a_status_and_nothing_hangs(data):
 
 def test_mistakes_in_a_memory_rule_are_not_taken_for_divergence(data):
     with pytest.raises(ValueError, match="memory: needs to return shape"):
-        ga.run_gamp(data, memory=lambda D, Vg, Wg, beta: np.ones(3))
+        ga.run_gamp(data, iteration=ga.IterationOptions(memory=lambda D, Vg, Wg, beta: np.ones(3)))
 
 
 def test_max_iter_is_a_status(data):
@@ -207,7 +207,13 @@ def test_naive_memory_does_not_converge(model):
     """With D = V g the gradient stalls where the averaged memory converges, on the positional branch at any size."""
     data = ga.sample(model, 500, 1.5, seed=0)
     naive = ga.run_gamp(
-        data, "positional", "asymptotic", damping=0.3, memory=naive_memory, max_iter=400, settling=False
+        data,
+        "positional",
+        "asymptotic",
+        damping=0.3,
+        max_iter=400,
+        settling=False,
+        iteration=ga.IterationOptions(memory=naive_memory),
     )
     averaged = ga.run_gamp(data, "positional", "asymptotic", damping=0.3, max_iter=400, settling=False)
     assert averaged.converged
@@ -253,8 +259,8 @@ def test_a_run_goes_on_from_a_state_with_its_memory():
     second = ga.run_gamp(data, first.state, damping=0.5, tol=0, max_iter=5)
     assert np.array_equal(second.Q, whole.Q)
     assert np.array_equal(second.state.D, whole.state.D)
-    end = ga.run_gamp(data, hold_after=0)
-    assert ga.run_gamp(data, end.state, hold_after=0).n_iter == 0
+    end = ga.run_gamp(data, iteration=ga.IterationOptions(hold_after=0))
+    assert ga.run_gamp(data, end.state, iteration=ga.IterationOptions(hold_after=0)).n_iter == 0
     with pytest.raises(ValueError, match=r"state.D: needs shape"):
         ga.run_gamp(data, ga.GampState(end.Q, end.state.V, end.state.D[:-1]))
 
@@ -262,9 +268,9 @@ def test_a_run_goes_on_from_a_state_with_its_memory():
 def test_a_run_goes_on_from_a_result_on_data_that_are_nearly_the_same():
     data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
     end = ga.run_gamp(data)
-    assert ga.run_gamp(data, end, hold_after=0).n_iter == 0
+    assert ga.run_gamp(data, end, iteration=ga.IterationOptions(hold_after=0)).n_iter == 0
     other = ga.Dataset(data.tokens, data.outputs, data.positions, lam=1.1 * data.lam)
-    near, far = ga.run_gamp(other, end, hold_after=0), ga.run_gamp(other, data.Q_star)
+    near, far = ga.run_gamp(other, end, iteration=ga.IterationOptions(hold_after=0)), ga.run_gamp(other, data.Q_star)
     assert near.converged
     assert near.n_iter < far.n_iter
     assert np.allclose(near.Q, far.Q, atol=1e-5)

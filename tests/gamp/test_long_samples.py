@@ -106,13 +106,15 @@ def test_where_iterations_cost_too_much_the_run_is_a_descent():
 
 def test_bounded_and_full_searches_find_the_planted_minimum():
     data = planted(80, 3, 40, 1)
-    bounded, full = (ga.run_gamp(data, "spectral", search=search) for search in ("bounded", "full"))
+    bounded, full = (
+        ga.run_gamp(data, "spectral", iteration=ga.IterationOptions(search=search)) for search in ("bounded", "full")
+    )
     assert bounded.converged
     assert full.converged
     assert bounded.train_loss == pytest.approx(full.train_loss, rel=1e-9)
     assert ga.run_gamp(data, "spectral").train_loss == bounded.train_loss
     with pytest.raises(ValueError, match=r"search: needs .*auto.*full.*bounded.*got 'some'"):
-        ga.run_gamp(data, search="some")
+        ga.run_gamp(data, iteration=ga.IterationOptions(search="some"))
 
 
 def test_tracked_runs_keep_global_minima():
@@ -158,7 +160,7 @@ def test_a_users_map_without_bounds_makes_few_evaluations():
 def test_a_run_goes_on_from_a_checkpoint_bit_by_bit(tmp_path):
     data = planted(60, 3, 30, 2, seed=2)
     whole = ga.run_gamp(data, "random")
-    ga.run_gamp(data, "random", max_iter=10, checkpoint=tmp_path / "file", checkpoint_every=0)
+    ga.run_gamp(data, "random", max_iter=10, checkpoint=ga.Checkpoint(tmp_path / "file", 0))
     parts = ga.run_gamp(data, "random", checkpoint=tmp_path / "file")
     np.testing.assert_array_equal(parts.Q, whole.Q)
     assert parts.n_iter == whole.n_iter

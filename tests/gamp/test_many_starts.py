@@ -83,7 +83,7 @@ def test_races_that_are_cut_go_on_to_the_same_bits(sentences, tmp_path):
     for _ in range(5):
         try:
             pieces = ga.run_gamp(
-                sentences, **options, callback=callback, checkpoint=tmp_path / "race.npz", checkpoint_every=0
+                sentences, **options, callback=callback, checkpoint=ga.Checkpoint(tmp_path / "race.npz", 0)
             )
         except Cut:
             continue
@@ -99,7 +99,7 @@ def test_races_that_are_cut_go_on_to_the_same_bits(sentences, tmp_path):
 def test_longer_races_go_on_to_the_same_bits(max_iter, n_finish, sentences, tmp_path):
     options = {"init": "spectral", "n_starts": 5, "n_finish": n_finish, "tol": 1e-5}
     whole = ga.run_gamp(sentences, **options)
-    there = options | {"checkpoint": tmp_path / "race.npz", "checkpoint_every": 0}
+    there = options | {"checkpoint": ga.Checkpoint(tmp_path / "race.npz", 0)}
     short = ga.run_gamp(sentences, **there, max_iter=max_iter)
     assert short.n_iter <= max_iter < whole.n_iter
     longer = ga.run_gamp(sentences, **there)
@@ -113,7 +113,7 @@ def test_what_cannot_be_is_named(sentences):
     for options, text in [
         ({"n_starts": 0}, "n_starts"),
         ({"n_starts": 2, "n_finish": 3}, "n_finish"),
-        ({"n_starts": 2, "onsager": "state_evolution"}, "onsager"),
+        ({"n_starts": 2, "iteration": ga.IterationOptions("state_evolution")}, "onsager"),
     ]:
         with pytest.raises(ValueError, match=text):
             ga.run_gamp(sentences, **options)

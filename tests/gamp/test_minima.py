@@ -109,8 +109,8 @@ def test_a_run_that_leaves_a_saddle_goes_on_from_a_checkpoint(data, tmp_path):
             raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        ga.run_gamp(data, zeros, "exact", escape=True, checkpoint=path, checkpoint_every=0, callback=cut)
-    resumed = ga.run_gamp(data, zeros, "exact", escape=True, checkpoint=path, checkpoint_every=0)
+        ga.run_gamp(data, zeros, "exact", escape=True, checkpoint=ga.Checkpoint(path, 0), callback=cut)
+    resumed = ga.run_gamp(data, zeros, "exact", escape=True, checkpoint=ga.Checkpoint(path, 0))
     assert np.array_equal(resumed.Q, whole.Q)
     assert np.array_equal(resumed.history.q, whole.history.q)
     assert resumed.n_escapes == whole.n_escapes

@@ -41,7 +41,7 @@ BAD = {
     ),
     "means that move positions": (lambda: replace(good(), class_means=np.zeros((1, 4))), "class_means.*positions"),
     "V of tokens": (
-        lambda: ga.run_gamp(ga.sample(good(), 20, 1.5), V=np.ones((2, 1, 1))),
+        lambda: ga.run_gamp(ga.sample(good(), 20, 1.5), iteration=ga.IterationOptions(V=np.ones((2, 1, 1)))),
         r"V: .*\(4, 1, 1\).*\(2, 1, 1\)",
     ),
 }

@@ -68,7 +68,9 @@ def test_naive_onsager_term_fails_the_same_check(model, name):
 
 def test_state_evolution_response_by_name(model):
     data = ga.sample(model, 100, 1.5, seed=0)
-    result = ga.run_gamp(data, "semantic", damping=0.5, tol=0, max_iter=3, onsager="state_evolution")
+    result = ga.run_gamp(
+        data, "semantic", damping=0.5, tol=0, max_iter=3, iteration=ga.IterationOptions("state_evolution")
+    )
     assert result.history.q.shape == (4, 2, 1, 1)
 
 

@@ -129,6 +129,11 @@ LINES = {
     ),
     "GampState": "ga.gamp_step(DATA, 'exact', ga.GampState(Q=WEIGHTS, V=WIDE, D=OMEGA, z=OMEGA), damping=0.5)",
     "gradient": "ga.gradient(DATA, Q=WEIGHTS, risk='exact')",
+    "Checkpoint": "ga.Checkpoint('run.npz', every=60.0)",
+    "IterationOptions": (
+        "ga.run_gamp(DATA, init=WEIGHTS, max_iter=5, iteration=ga.IterationOptions(V=WIDE, empirical_after=5, "
+        "hold_after=20))"
+    ),
     "initial_state": "ga.initial_state(DATA, Q=WEIGHTS, V=WIDE)",
     "law_of": (
         "ga.law_of(LARGE_DATA, teacher=None, target=None, noise=0.1, correlated=False, classes=1, replicas=2, seed=0)"
@@ -159,8 +164,8 @@ LINES = {
     ),
     "debias": "ga.debias(DATA, FIT).interval(level=0.9)",
     "run_gamp": (
-        "ga.run_gamp(DATA, init=WEIGHTS, risk='exact', damping=0.3, tol=1e-8, max_iter=60, hold_after=20, "
-        "accelerate=False, settling=True, onsager='empirical', empirical_after=5, V=WIDE, seed=0, n_starts=2, "
+        "ga.run_gamp(DATA, init=WEIGHTS, risk='exact', damping=0.3, tol=1e-8, max_iter=60, accelerate=False, "
+        "settling=True, iteration=ga.IterationOptions(V=WIDE, hold_after=20, empirical_after=5), seed=0, n_starts=2, "
         "n_finish=1)"
     ),
     "sample": "ga.sample(PAPER, d=8, alpha=1.5, seed=0, dtype='float64', storage='memory')",

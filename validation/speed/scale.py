@@ -87,7 +87,7 @@ def callback(t, state, report):
     print(f"iteration {t}: {times[-1] - times[-2]:.0f} s, gradient {norms[-1]:.1e}", file=sys.stderr, flush=True)
 
 result = ga.run_gamp(data, risk="asymptotic", damping=0.5, accelerate=True, max_iter=iterations, settling=False,
-                     callback=callback, checkpoint=folder / "large.npz", checkpoint_every=0)
+                     callback=callback, checkpoint=ga.Checkpoint(folder / "large.npz", 0))
 peak = 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 theta, q = (float(getattr(result.overlaps, name).mean()) for name in ("theta", "q"))
 print(json.dumps({"d": d, "n": data.n_samples, "bytes": data.tokens.nbytes, "peak": peak, "sampling": drawn,

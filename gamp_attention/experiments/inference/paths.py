@@ -24,6 +24,7 @@ from gamp_attention._core import check
 from gamp_attention._core.display import Rows, to_error
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.progress import Progress
+from gamp_attention._core.runs import Checkpoint, CheckpointFile
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.experiments.inference.leave_one_out import (
@@ -37,9 +38,8 @@ from gamp_attention.experiments.inference.leave_one_out import (
     sample_errors,
     trained,
 )
-from gamp_attention.gamp.checkpoint import Checkpoint, digest
 from gamp_attention.gamp.result import GampResult
-from gamp_attention.gamp.run import run_gamp
+from gamp_attention.gamp.run import IterationOptions, digest, run_gamp
 from gamp_attention.gamp.step import near_fixed_point
 from gamp_attention.results import ConvergenceError, Result
 from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolution
@@ -75,14 +75,15 @@ class Along:
         """The run at one value: confirmed where its weights are known, from those before where there are any."""
         shape, options = (data.dim, data.rank), dict[str, Any](tol=self.tol, max_iter=self.max_iter)
         if known is not None and known["Q"].shape == shape:
-            return run_gamp(data, near_fixed_point(data, "exact", known["Q"], known["V"]), hold_after=0, **options)
+            state = near_fixed_point(data, "exact", known["Q"], known["V"])
+            return run_gamp(data, state, iteration=IterationOptions(hold_after=0), **options)
         usable = (
             before is not None and before.converged and before.Q.shape == shape and np.isfinite(before.overlaps.V).all()
         )
         if not usable or before is None or not np.abs(before.Q).max() > 0:
             return run_gamp(data, self.init, n_starts=self.n_starts, seed=self.seed, **options)
         Q = before.Q if ahead is None or ahead.shape != shape else ahead
-        return run_gamp(data, replace(before, Q=Q), hold_after=0, **options)
+        return run_gamp(data, replace(before, Q=Q), iteration=IterationOptions(hold_after=0), **options)
 
     def _extrapolated(self, k: int, ends: dict[int, GampResult]) -> np.ndarray | None:
         """Weights on the line through those of the last two positive values, in their logarithm."""
@@ -446,7 +447,7 @@ def regularization_path(
     along = Along(values, problems, order.tolist(), init, n_starts, tol, max_iter, seed)
     file, known = None, dict[str, Any]()
     if checkpoint is not None:
-        file = Checkpoint(checkpoint, digest(first, values, tol, n_starts, folds), 0.0)
+        file = CheckpointFile(Checkpoint(checkpoint, 0.0), digest(first, values, tol, n_starts, folds))
         known = file.load() or {}
     ends: dict[int, GampResult] = {}
 

@@ -70,7 +70,7 @@ class Trajectory(Overlaps):
     error : standard errors of the overlaps, from the spread over replicas.
     train_loss, test_error : (T + 1,) training loss ε_t and test error ε_g.
     train_loss_error, test_error_error : (T + 1,) standard errors of both.
-    V_hat : (T, L, r, r) responses V̂_t in Stein's form, which `run_gamp(onsager=...)` accepts.
+    V_hat : (T, L, r, r) responses V̂_t in Stein's form, which `IterationOptions(onsager=...)` accepts.
     jump_mass : (T, L, r, r) contribution of jumps V̂_Stein − V̂_derivative, never positive except for numerical errors.
     jump_mass_error : (T, L, r, r) standard error of `jump_mass`.
     jump_share, jump_share_error : (T,) trace of the jump mass, relative to the trace of V̂ in the larger of its two
@@ -259,7 +259,7 @@ def _validity(share: np.ndarray, unsure: np.ndarray, shift: np.ndarray) -> str:
     words = f"approximate because the proximal map jumps ({mass}, at iteration {t})"
     if shift.min() < 0:
         words += f"; expect V of runs about {float(f'{-100 * shift.min():.2g}'):g} % lower"
-    return f'{words}; with onsager="state_evolution" runs follow the prediction'
+    return f'{words}; with IterationOptions(onsager="state_evolution") runs follow the prediction'
 
 
 def _means(states: list[list[Overlaps]], losses: list[list[MeanLosses]]) -> dict[str, Any]:
