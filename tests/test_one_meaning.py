@@ -1,15 +1,11 @@
-"""Words of the public interface mean one thing each; their old names still work, and say so."""
+"""Words of the public interface have one meaning each."""
 
 import inspect
 from dataclasses import is_dataclass
 
-import numpy as np
-import pytest
-
 import gamp_attention as ga
 from validation._tools.names import PUBLIC
 
-BUDGET = {"rtol": 0.1, "max_iter": 5, "max_work": 1e4}
 FUNCTIONS = {name: getattr(ga, name) for name in PUBLIC if inspect.isfunction(getattr(ga, name))}
 RECORDS = {
     name: getattr(ga, name) for name in PUBLIC
@@ -50,8 +46,7 @@ def test_stable_is_whether_a_solution_is():
 def test_a_variance_is_a_number():
     assert set(arguments("variance")) == {"power_law_spectrum", "sparse_teacher"}
     assert all(isinstance(default, float) for default in arguments("variance").values())
-    # the old name of `response`, and that of weights
-    assert attributes("variance") == {"StateEvolutionResult": "property", "BayesAmpResult": "ndarray"}
+    assert attributes("variance") == {"BayesAmpResult": "ndarray"}
     assert set(arguments("response").values()) == {"stein"}
 
 
@@ -59,27 +54,8 @@ def test_an_error_is_that_of_what_bears_it():
     """Of a number or overlaps, in their units; relative ones are called so."""
     assert arguments("error") == {}
     numbers = {"Boundary": "float", "Departure": "float"}
-    assert attributes("error") == numbers | {"Trajectory": "Overlaps", "StateEvolutionResult": "property"}
+    assert attributes("error") == numbers | {"Trajectory": "Overlaps"}
     for name, cls in RECORDS.items():
         known = set(held(cls)) | {each for each in dir(cls) if isinstance(getattr(cls, each), property)}
         of = {each.removesuffix("_error") for each in known if each.endswith("_error")} - {"test", "relative"}
         assert {each for each in of if each not in known and f"{each}_value" not in known} == set(), name
-
-
-def test_old_names_work_and_say_so(model):
-    with pytest.warns(DeprecationWarning, match="is now called") as seen:
-        old = ga.solve_state_evolution(model, 1.5, **BUDGET, stable=False, variance="derivative")
-    assert sorted(str(each.message) for each in seen) == [
-        "solve_state_evolution(..., stable=) is now called stability",
-        "solve_state_evolution(..., variance=) is now called response",
-    ]
-    assert seen[0].filename == __file__
-    new = ga.solve_state_evolution(model, 1.5, **BUDGET, stability=False, response="derivative")
-    assert np.array_equal(old.overlaps.q, new.overlaps.q, equal_nan=True)
-    assert old.response == "derivative"
-    with pytest.warns(DeprecationWarning, match=r"StateEvolutionResult.error is now called relative_error"):
-        assert np.array_equal(new.error, new.relative_error, equal_nan=True)
-    with pytest.warns(DeprecationWarning, match=r"StateEvolutionResult.variance is now called response"):
-        assert new.variance == "derivative"
-    with pytest.raises(TypeError, match="stable, stability: need one of them"):
-        ga.solve_state_evolution(model, 1.5, stable=False, stability=False)

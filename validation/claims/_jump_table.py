@@ -4,7 +4,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
-from gamp_attention.state_evolution.fixed_points.stability import STABILITY
+from gamp_attention.state_evolution.fixed_points.stability import GAP_PER_SHIFT, NEGLIGIBLE_JUMPS
 
 HEADS = (
     "model", "α", "d", "minima", "jump mass / V̂", "shift of V", "derivative's V", "V of minima", "over shift", "q",
@@ -31,7 +31,7 @@ def markdown(parts):
     lines = ["| " + " | ".join(HEADS) + " |", "|" + "---|" * len(HEADS)]
     for part in parts:
         gap, error = part["gaps"]["V"]
-        jumps = abs(part["jump_share"]) > STABILITY.negligible_jumps
+        jumps = abs(part["jump_share"]) > NEGLIGIBLE_JUMPS
         over = f"{gap / part['shift']:.2f} ± {abs(error / part['shift']):.2f}" if jumps else "–"
         end = [_percent(part["gaps"].get(key)) for key in ("q", "m", "train_loss")]
         how = " (L-BFGS)" if part["method"] == "lbfgs" else ""
@@ -70,7 +70,7 @@ def draw(parts, path):
             axis.axhline(0, color=DARK, lw=0.6)
             axis.set(xlabel=label, ylabel=f"gap of V at d = {d}, %, ± 2 s.e.")
         ends = np.array([100 * min(part["shift"] for part in shown), 0])
-        factor = STABILITY.gap_per_shift
+        factor = GAP_PER_SHIFT
         axes[0, 0].plot(ends, factor * ends, color=DARK, lw=1, label=f"{factor} × shift")
         axes[0, 0].legend(frameon=False, loc="upper left")
         axes[0, 2].set_xscale("symlog", linthresh=5)

@@ -20,7 +20,7 @@ from gamp_attention._core.display import plain
 from gamp_attention.data.risk import overlaps, risk_at, susceptibility
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import jump_shift
-from gamp_attention.state_evolution.fixed_points.stability import STABILITY
+from gamp_attention.state_evolution.fixed_points.stability import GAP_PER_SHIFT, NEGLIGIBLE_JUMPS
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.trials import run_trials
 from validation.claims._jump_rows import rows
@@ -132,7 +132,7 @@ def mean_and_error(values):
 def excess(part, within):
     """How far V's gap is from the relation, in units of what is allowed."""
     gap, error = part["gaps"]["V"]
-    expected = STABILITY.gap_per_shift * part["shift"]
+    expected = GAP_PER_SHIFT * part["shift"]
     return abs(gap - expected) / (within * abs(expected) + 3 * error)
 
 
@@ -143,7 +143,7 @@ def told(bad):
 
 def judge(verdict, parts, quick):
     """The criterion, for one row of gaps for each model, d and method."""
-    jumping = [part for part in parts if abs(part["jump_share"]) > STABILITY.negligible_jumps]
+    jumping = [part for part in parts if abs(part["jump_share"]) > NEGLIGIBLE_JUMPS]
     main = [part for part in jumping if part["method"] == "gamp" and part["d"] == (QUICK_D if quick else D)]
     highest = max(parts, key=lambda part: part["jump_share"] - part["jump_share_error"])
     verdict.check(

@@ -22,7 +22,7 @@ def solved(model, alpha, branch, rtol):
     try:
         se = ga.solve_state_evolution(model, alpha, branch, rtol=rtol, stability=False)
     except TypeError:  # in older checkouts
-        se = ga.solve_state_evolution(model, alpha, branch, rtol=rtol, stable=False)
+        se = ga.solve_state_evolution(model, alpha, branch, rtol=rtol, stability=False)
     return {"seconds": time.process_time() - began, "status": se.status.value, "q": float(np.ravel(se.overlaps.q)[0])}
 
 
