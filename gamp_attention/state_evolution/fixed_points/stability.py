@@ -66,7 +66,10 @@ class Stability(Result):
 
 def stability(F: OverlapMap, at: Overlaps) -> Stability:
     """Return the stability of a fixed point of the map, by finite differences. Eq. :eq:`growth`."""
-    F = F.learn(at)
+    packing = _symmetric_packing(F, at)
+    x = packing.pack(at)
+    # learn at the first point that the differences need, which saves an evaluation
+    F = F.learn(packing.unpack(x + SECTOR_DIFFERENCE * np.eye(len(x))[0]))
     spectra = {name: np.linalg.eigvals(sector_jacobian(F, at, name)) for name in SECTORS}
     return Stability({name: v[np.argsort(-np.abs(v))] for name, v in spectra.items()})
 
@@ -89,14 +92,9 @@ def family_growth(F: OverlapMap, at: Overlaps, family: str) -> float:
 
 def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
     """Return the derivative of the map within a sector, (k, k); k = 0 if the sector does not exist."""
-    packing = Packing.of(F.model, at)
     if sector == "symmetric":
-        # include directions that break the symmetry between tokens or columns; with one class of coordinates all
-        # tokens have the same distribution of weights, so that nothing breaks it
-        if len(F.model.coordinates.weight) > 1:
-            packing = replace(packing, reversal=False, exchange=False, isotropic=False)
-        return F.jacobian(packing, at, SECTOR_DIFFERENCE)
-    if sector in packing.names:
+        return F.jacobian(_symmetric_packing(F, at), at, SECTOR_DIFFERENCE)
+    if sector in Packing.of(F.model, at).names:
         return np.zeros((0, 0))
     family = Packing(at, (sector,))
     if not Symmetry.of(F.model, at).reversal:
@@ -106,6 +104,17 @@ def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
     half = F.jacobian(family, at, SECTOR_DIFFERENCE, odd=True, columns=(L + 1) // 2 * size)
     first = half.reshape(*shape, (L + 1) // 2, size)
     return np.concatenate([first, first[::-1, ..., : L // 2, :][..., ::-1, :]], axis=-2).reshape(L * size, L * size)
+
+
+def _symmetric_packing(F: OverlapMap, at: Overlaps) -> Packing:
+    """Return the overlaps of the sector "symmetric", with directions that break symmetries between tokens or columns.
+
+    With one class of coordinates all tokens have the same distribution of weights, so that no direction breaks them.
+    """
+    packing = Packing.of(F.model, at)
+    if len(F.model.coordinates.weight) == 1:
+        return packing
+    return replace(packing, reversal=False, exchange=False, isotropic=False)
 
 
 def replicon(model: Model, hats: Hats, response: str) -> float:
