@@ -116,10 +116,8 @@ def test_maps_search_little_only_where_second_minima_are_rare():
         OverlapMap(model, 2.0, SobolRule(4096, 8)),
         OverlapMap(CASES["no teacher"][0], 1.5, SobolRule(4096, 8)),
     )
-    rare(at)
-    common(CASES["no teacher"][1])
-    assert rare._jumps["rare"]
-    assert not common._jumps["rare"]
+    assert rare.learn(at).knowledge.rare_minima
+    assert not common.learn(CASES["no teacher"][1]).knowledge.rare_minima
 
 
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
@@ -178,7 +176,9 @@ def test_far_from_jumps_the_derivative_is_taken_for_steins_form():
     model, at = CASES["any order"]
     F = OverlapMap(model, 1.5, SobolRule(4096, 8, seed=(1,)))
     image, samples = F.images(at)
-    G = OverlapMap(model, 1.5, SobolRule(4096, 8, seed=(1,)), _jumps={"counted": True})
+    knowledge = F.learn(at).knowledge
+    assert not knowledge.counts_jumps
+    G = replace(F, knowledge=replace(knowledge, counts_jumps=True))
     stein, stein_samples = G.images(at)
     error, stein_error = (
         np.std([each.hats.V for each in found], axis=0, ddof=1).max() for found in (samples, stein_samples)
@@ -186,12 +186,11 @@ def test_far_from_jumps_the_derivative_is_taken_for_steins_form():
     assert error < 0.25 * stein_error
     assert np.abs(image.hats.V - stein.hats.V).max() < 5 * stein_error / np.sqrt(8)
     assert (image.hats.jump_mass == 0).all()
-    assert not F.overlooks_jumps(at)
+    H = F.learn(at)
+    assert H.count_jumps(at) is H
     jumpy = CASES["no teacher"][1]
-    H = OverlapMap(model, 1.5, SobolRule(4096, 8, seed=(1,)), _jumps={"counted": False})
     assert (H.images(jumpy)[0].hats.jump_mass == 0).all()
-    assert H.overlooks_jumps(jumpy)
-    assert H.images(jumpy)[0].hats.jump_mass.sum() < 0
+    assert H.count_jumps(jumpy).images(jumpy)[0].hats.jump_mass.sum() < 0
 
 
 def test_a_map_without_jumps_says_how_many_it_may_have_missed():

@@ -7,7 +7,7 @@ import gamp_attention as ga
 from gamp_attention.losses.attention import pack_attention_parameters
 from gamp_attention.state_evolution.equations.weights import jump_shift
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.stability import STABILITY, validity
+from gamp_attention.state_evolution.fixed_points.stability import GAP_PER_SHIFT, validity
 from gamp_attention.state_evolution.rules.sobol import SobolRule
 from tests.conftest import CLASSES, MEANS
 
@@ -64,7 +64,7 @@ def test_the_jump_mass_is_negative(name):
 
 def test_words_say_what_to_expect_of_minima():
     """Of V alone, where the map jumps, and of Stein's form, on which it was measured."""
-    expected = f"; expect V of minima about {100 * 0.05 * STABILITY.gap_per_shift:.2g} % lower"
+    expected = f"; expect V of minima about {100 * 0.05 * GAP_PER_SHIFT:.2g} % lower"
     assert validity(0.7, -0.12, -0.05)[1].endswith(expected)
     assert validity(1.2, -0.12, -0.05)[1].endswith(expected)
     assert "expect" not in validity(0.7, -0.12)[1] + validity(0.7, -0.005, -0.002)[1] + validity(np.nan, np.nan)[1]
@@ -79,7 +79,7 @@ def test_results_expect_what_the_shift_says(model):
     )
     V_hat, response = stein.V_hat.sum(), (stein.V_hat - stein.jump_mass).sum()
     shift = (0.01 + 0.25 * V_hat) / (0.01 + 0.25 * response) - 1
-    assert stein.validity.endswith(f"; expect V of minima about {-100 * STABILITY.gap_per_shift * shift:.2g} % lower")
+    assert stein.validity.endswith(f"; expect V of minima about {-100 * GAP_PER_SHIFT * shift:.2g} % lower")
     assert "minima" not in other.validity
 
 

@@ -8,7 +8,7 @@ import gamp_attention as ga
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.data.risk import hessian_product, risk_at
 from gamp_attention.state_evolution.equations.channel import Channel
-from gamp_attention.state_evolution.fixed_points.newton import vanishing_weights, zero_weights
+from gamp_attention.state_evolution.fixed_points.newton import find_vanished_weights, iterate_at_zero
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
 from gamp_attention.state_evolution.rules.choice import first_rule
 from gamp_attention.state_evolution.rules.split import SplitRule
@@ -117,8 +117,8 @@ def test_tiny_weights_are_not_taken_for_none():
     model = ga.paper_model(0.46, A=((0.3, 0.7), (0.8, 0.2)))
     F = OverlapMap(model, 1.337, first_rule("auto", model, (0,)))
     some = ga.Overlaps(np.full((2, 1, 1), 2e-4), np.zeros((2, 1)), np.full((2, 1, 1), 1e-3), np.full((2, 1, 1), 14.8))
-    assert zero_weights(F, some)[1] > 1
-    assert vanishing_weights(F, some) is None
+    assert iterate_at_zero(F, some)[1] > 1
+    assert find_vanished_weights(F, some) is None
 
 
 @pytest.mark.parametrize("alpha", [0.2, 3.0, 10.0])

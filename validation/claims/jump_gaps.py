@@ -27,7 +27,7 @@ from gamp_attention.data.risk import overlaps, risk_at, susceptibility
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import jump_shift
-from gamp_attention.state_evolution.fixed_points.stability import STABILITY
+from gamp_attention.state_evolution.fixed_points.stability import GAP_PER_SHIFT, NEGLIGIBLE_JUMPS
 from validation._tools.report import Verdict, folder, options, pool
 from validation._tools.resumable import run_trials
 from validation._tools.tables import markdown_table
@@ -210,7 +210,7 @@ def compute_mean(values):
 def compute_excess(part, within):
     """Return the distance of V's gap from the relation, in units of the allowed distance."""
     gap, error = part["gaps"]["V"]
-    expected = STABILITY.gap_per_shift * part["shift"]
+    expected = GAP_PER_SHIFT * part["shift"]
     return abs(gap - expected) / (within * abs(expected) + 3 * error)
 
 
@@ -221,7 +221,7 @@ def format_names(bad):
 
 def check_criterion(verdict, parts, quick):
     """Check the criterion on rows of gaps for each model, d and method, and return the fits."""
-    jumping = [part for part in parts if abs(part["jump_share"]) > STABILITY.negligible_jumps]
+    jumping = [part for part in parts if abs(part["jump_share"]) > NEGLIGIBLE_JUMPS]
     main = [part for part in jumping if part["method"] == "gamp" and part["d"] == (QUICK_D if quick else D)]
     highest = max(parts, key=lambda part: part["jump_share"] - part["jump_share_error"])
     verdict.check(
@@ -292,7 +292,7 @@ def format_table(parts):
     lines = []
     for part in parts:
         gap, error = part["gaps"]["V"]
-        jumps = abs(part["jump_share"]) > STABILITY.negligible_jumps
+        jumps = abs(part["jump_share"]) > NEGLIGIBLE_JUMPS
         over = f"{gap / part['shift']:.2f} ± {abs(error / part['shift']):.2f}" if jumps else "–"
         end = [_format_percent(part["gaps"].get(key)) for key in ("q", "m", "train_loss")]
         how = " (L-BFGS)" if part["method"] == "lbfgs" else ""
@@ -331,7 +331,7 @@ def draw(parts, path):
             axis.axhline(0, color=DARK, lw=0.6)
             axis.set(xlabel=label, ylabel=f"gap of V at d = {d}, %, ± 2 s.e.")
         ends = np.array([100 * min(part["shift"] for part in shown), 0])
-        factor = STABILITY.gap_per_shift
+        factor = GAP_PER_SHIFT
         axes[0, 0].plot(ends, factor * ends, color=DARK, lw=1, label=f"{factor} × shift")
         axes[0, 0].legend(frameon=False, loc="upper left")
         axes[0, 2].set_xscale("symlog", linthresh=5)

@@ -1,1 +1,1 @@
-"""Branches of fixed points, followed as a parameter changes."""
+"""Branches of fixed points as functions of a parameter: continuation, ends and crossings."""

@@ -1,7 +1,17 @@
 """Pseudo-arclength continuation: points of the curve F(x; p) = x around folds of the parameter p, and its ends.
 
-Keller, in Applications of Bifurcation Theory (Academic Press, 1977). Points are corrected by Newton steps with
-Broyden's updates of the Jacobian (Mathematics of Computation 19, 1965).
+Keller, in Applications of Bifurcation Theory (Academic Press, 1977). The unknowns are u = (x, p), and the unit tangent
+of the curve is the null vector of the Jacobian of F(x; p) − x in u. A step (`walk`) has three parts:
+
+1. Predict: move by an arclength along the tangent.
+2. Correct: Newton steps in the plane through the prediction that is normal to the tangent (`_correct`). In this plane
+   the system is regular at a fold as well. Broyden's updates replace new Jacobians (Mathematics of Computation 19, 577,
+   1965). A correction that fails or takes long steps is abandoned, because a shorter arclength is cheaper than the
+   line search of `newton`.
+3. Accept the point if the tangent turned by a small angle, and otherwise halve the arclength.
+
+A fold is located from parabolas of p in the arclength, on which three points close to the fold are solved (`extremum`).
+The next finer rule then shifts it to first order.
 """
 
 from collections.abc import Iterator
@@ -12,29 +22,23 @@ import numpy as np
 from gamp_attention.models.model import Model, with_parameter
 from gamp_attention.results import ConvergenceError, Overlaps
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible
-from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, BROYDEN
+from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, DIFFERENCE, broyden_update
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.refinement import REFINEMENT
+from gamp_attention.state_evolution.fixed_points.refinement import SHIFT_ERROR
 from gamp_attention.state_evolution.rules.rule import Rule
 
-
-@dataclass(frozen=True)
-class ArclengthSettings:
-    """Settings of the steps along a curve; arclength is in units of the overlaps and the parameter."""
-
-    first_step: float = 0.05  # arclength of the first step
-    min_step: float = 1e-4  # arclength below which the continuation gives up
-    max_step: float = 0.3  # largest arclength of a step
-    min_cosine: float = 0.9  # smallest cosine between successive tangents, so that no fold is skipped
-    residual: float = 1e-5  # largest residual of a point
-    max_corrections: int = 6  # maximum number of Newton steps to a point; if more are needed, the step is halved
-    few_corrections: int = 3  # up to this number, the next step is longer and Broyden's Jacobian is reused
-    faded: float = 1e-2  # m or θ in units of √q, or q in units of its first value, below which it counts as zero
-    max_parabolas: int = 5  # maximum number of parabolas fitted to a fold
-    min_arc: float = 0.04  # smallest half-width of a parabola, large enough that noise of the averages is negligible
-
-
-ARCLENGTH = ArclengthSettings()
+# Arclengths are in units of the overlaps and the parameter
+FIRST_ARC = 0.05  # arclength of the first step
+MIN_ARC = 1e-4  # arclength of a step below which the continuation gives up
+MAX_ARC = 0.3  # largest arclength of a step, and largest Newton step
+MIN_COSINE = 0.9  # smallest cosine between successive tangents, so that no fold is skipped
+RESIDUAL = 1e-5  # largest residual of a point
+MAX_CORRECTIONS = 6  # maximum number of Newton steps to a point; if more are needed, the arclength is halved
+FEW_CORRECTIONS = 3  # number of Newton steps up to which the next step is longer and Broyden's Jacobian is reused
+LONGER = 1.5  # factor of the next arclength in this case
+ZERO = 1e-2  # size below which m or θ, in units of √q, or q, in units of its first value, counts as zero
+MAX_PARABOLAS = 5  # maximum number of parabolas fitted to a fold
+PARABOLA_ARC = 0.04  # smallest half-width of a parabola, large enough that the noise of the averages is negligible
 
 
 @dataclass(frozen=True)
@@ -59,19 +63,19 @@ class Curve:
     def residual(self, u: np.ndarray) -> np.ndarray:
         """Return F(x; p) − x (n,) at u (n + 1,); NaN if the overlaps are infeasible or the map breaks down."""
         x = self.packing.unpack(u[:-1])
-        nowhere = np.full(len(u) - 1, np.nan)
+        undefined = np.full(len(u) - 1, np.nan)
         try:
             F = self.map(u)
             if F.alpha <= 0 or not is_feasible(F.model, x):
-                return nowhere
+                return undefined
             return self.packing.pack(F(x)) - u[:-1]
         except (*BREAKDOWNS, ValueError):
-            return nowhere
+            return undefined
 
     def derivative(self, u: np.ndarray, base: np.ndarray) -> np.ndarray:
         """Return the derivative (n, n + 1) of the residual with respect to u, by forward differences."""
-        steps = BROYDEN.difference * np.eye(len(u))
-        return np.stack([(self.residual(u + step) - base) / BROYDEN.difference for step in steps], axis=1)
+        steps = DIFFERENCE * np.eye(len(u))
+        return np.stack([(self.residual(u + step) - base) / DIFFERENCE for step in steps], axis=1)
 
 
 def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[np.ndarray]:
@@ -86,8 +90,8 @@ def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[
     u, J, _ = corrected
     yield u
     tangent = _tangent(J, np.sign(goal - u[-1]) * fixed)
-    step = ARCLENGTH.first_step
-    while step >= ARCLENGTH.min_step:
+    step = FIRST_ARC
+    while step >= MIN_ARC:
         ahead = u + step * tangent
         if (ahead[-1] - goal) * (u[-1] - goal) <= 0:  # the step would pass the goal: solve at the goal
             ahead = u + tangent * (goal - u[-1]) / tangent[-1]
@@ -103,14 +107,14 @@ def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[
             there, J_there, corrections = corrected
             moved = there - u
             along = moved / np.linalg.norm(moved)
-            if along @ tangent >= ARCLENGTH.min_cosine:
+            if along @ tangent >= MIN_COSINE:
                 u, J = there, J_there
-                if corrections > ARCLENGTH.few_corrections:
+                if corrections > FEW_CORRECTIONS:
                     J = curve.derivative(u, curve.residual(u))
                 tangent = _tangent(J, along)
                 yield u
-                longer = 1.5 if corrections <= ARCLENGTH.few_corrections else 1.0
-                step = min(step * longer, ARCLENGTH.max_step)
+                longer = LONGER if corrections <= FEW_CORRECTIONS else 1.0
+                step = min(step * longer, MAX_ARC)
                 continue
         step *= 0.5
         J = curve.derivative(u, curve.residual(u))  # Broyden's updates may have made J inaccurate
@@ -129,25 +133,25 @@ def _correct(
     curve: Curve, u: np.ndarray, normal: np.ndarray, J: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, int] | None:
     """Solve in the plane through u with a given normal; return the point, J and the number of Newton steps, or None."""
-    rest = curve.residual(u)
-    for number in range(ARCLENGTH.max_corrections):
-        if not (np.isfinite(rest).all() and np.isfinite(J).all()):
+    residual = curve.residual(u)
+    for number in range(MAX_CORRECTIONS):
+        if not (np.isfinite(residual).all() and np.isfinite(J).all()):
             return None
-        if np.abs(rest).max() <= ARCLENGTH.residual:
+        if np.abs(residual).max() <= RESIDUAL:
             return u, J, number
-        step = np.linalg.lstsq(np.vstack([J, normal]), np.append(-rest, 0.0), rcond=None)[0]
+        step = np.linalg.lstsq(np.vstack([J, normal]), np.append(-residual, 0.0), rcond=None)[0]
         if normal[-1] == 1:  # the parameter is given: keep it exactly
             step[-1] = 0.0
-        if np.linalg.norm(step) > ARCLENGTH.max_step:
+        if np.linalg.norm(step) > MAX_ARC:
             return None
         after = curve.residual(u + step)
-        J = J + np.outer(after - rest - J @ step, step) / (step @ step)
-        u, rest = u + step, after
-    return (u, J, ARCLENGTH.max_corrections) if np.abs(rest).max() <= ARCLENGTH.residual else None
+        J = broyden_update(J, step, after - residual - J @ step)
+        u, residual = u + step, after
+    return (u, J, MAX_CORRECTIONS) if np.abs(residual).max() <= RESIDUAL else None
 
 
-def turned(points: list[np.ndarray]) -> bool:
-    """Return whether the parameter changed its direction at the last step."""
+def has_folded(points: list[np.ndarray]) -> bool:
+    """Return whether the parameter changed its direction at the last step, so that the branch passed a fold."""
     a, b, c = (u[-1] for u in points[-3:])
     return (b - a) * (c - b) < 0
 
@@ -158,7 +162,7 @@ def fading_family(curve: Curve, points: list[np.ndarray]) -> str | None:
     for name in ("m", "theta"):
         old, new = before.arrays()[name], after.arrays()[name]
         if name in curve.packing.names and (
-            np.sum(old * new) < 0 or np.abs(new).max() < ARCLENGTH.faded * np.sqrt(np.abs(after.q).max())
+            np.sum(old * new) < 0 or np.abs(new).max() < ZERO * np.sqrt(np.abs(after.q).max())
         ):
             return name
     return None
@@ -167,7 +171,7 @@ def fading_family(curve: Curve, points: list[np.ndarray]) -> str | None:
 def weights_vanish(curve: Curve, points: list[np.ndarray]) -> bool:
     """Return whether all weights go to zero at the last points."""
     first, after = (curve.packing.unpack(u[:-1]) for u in (points[0], points[-1]))
-    return bool(np.abs(after.q).max() < ARCLENGTH.faded * np.abs(first.q).max())
+    return bool(np.abs(after.q).max() < ZERO * np.abs(first.q).max())
 
 
 def where_weights_vanish(curve: Curve, points: list[np.ndarray]) -> tuple[float, float]:
@@ -183,7 +187,7 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
     """Return the parameter at a fold from parabolas in arclength, its error, and the points before the fold."""
     a, b, c = points[-3:]
     values = []
-    for _ in range(ARCLENGTH.max_parabolas):
+    for _ in range(MAX_PARABOLAS):
         s = np.array([-np.linalg.norm(b - a), 0.0, np.linalg.norm(c - b)])
         fit = np.polyfit(s, [a[-1], b[-1], c[-1]], 2)
         at = float(np.clip(-fit[1] / (2 * fit[0]), s[0], s[2]))
@@ -194,7 +198,7 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
         corrected = _correct(curve, middle, tangent, J)
         if corrected is None:
             break
-        step = max(0.5 * min(-s[0], s[2]), ARCLENGTH.min_arc)
+        step = max(0.5 * min(-s[0], s[2]), PARABOLA_ARC)
         tangent = _tangent(corrected[1], tangent)
         sides = [_correct(curve, corrected[0] + side * step * tangent, tangent, corrected[1]) for side in (-1, 1)]
         if sides[0] is None or sides[1] is None:
@@ -204,7 +208,7 @@ def extremum(curve: Curve, points: list[np.ndarray]) -> tuple[float, float, list
             break
     spread = abs(values[-1] - values[-2]) if len(values) > 1 else abs(a[-1] - c[-1]) * curve.unit
     shift = _rule_shift(curve, b)
-    return values[-1] + shift, spread + REFINEMENT.shift_error * abs(shift), points[:-1]
+    return values[-1] + shift, spread + SHIFT_ERROR * abs(shift), points[:-1]
 
 
 def _rule_shift(curve: Curve, u: np.ndarray) -> float:

@@ -1,12 +1,13 @@
-"""Search for all fixed points of state evolution that can be reached from a stated set of starts.
+"""Several fixed points of one model, and branches of fixed points as a parameter changes.
 
-Continuation of branches of fixed points in a parameter, also where they are unstable, up to their ends.
+`branches` lists the fixed points at one sample complexity that are found from given starts and from mixtures of the
+solutions. `continue_branch` follows one branch in a parameter up to its end, through unstable parts and around folds.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -29,18 +30,11 @@ from gamp_attention.state_evolution.rules.choice import first_rule, prefers_spli
 from gamp_attention.state_evolution.rules.sobol import SobolRule
 from gamp_attention.state_evolution.rules.split import SplitRule
 
-
-@dataclass(frozen=True)
-class CatalogueSettings:
-    """Settings of the search for further solutions between known solutions."""
-
-    mixtures: tuple[float, ...] = (0.3, 0.5, 0.7)  # weights of linear mixtures of two solutions, used as starts
-    residual: float = 1e-4  # residual to which Newton steps solve from a mixture
-    max_steps: int = 40  # maximum number of Newton steps; a mixture may be far from a solution
-    same: float = 2e-2  # relative change of the overlaps below which two solutions are considered identical
-
-
-CATALOGUE = CatalogueSettings()
+MIXTURES = (0.3, 0.5, 0.7)  # weights of linear mixtures of two solutions, used as starts
+MIXTURE_RESIDUAL = 1e-4  # residual to which Newton steps solve from a mixture
+MIXTURE_STEPS = 40  # maximum number of Newton steps; a mixture may be far from a solution
+SAME = 2e-2  # relative change of the overlaps below which two solutions are considered identical
+MEETING_RANGE = 0.02  # relative distance of two parameter values that give the first slope at the end of a branch
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +71,7 @@ class Branches(Result):
 def branches(
     model: Model,
     alpha: float,
-    starts: Any = STARTS,
+    starts: str | Overlaps | Sequence[str | Overlaps] = STARTS,
     *,
     rtol: float | None = None,
     response: str = "stein",
@@ -137,7 +131,7 @@ def branches(
     F = OverlapMap(model, float(alpha), first_rule("auto", model, (seed,)), response)
     for i, (first, a) in enumerate(list(found)):
         for second, b in found[i + 1 :]:
-            for weight in CATALOGUE.mixtures:
+            for weight in MIXTURES:
                 rough = _newton_from(F, _mixture(a.overlaps, b.overlaps, weight))
                 if rough is None or _name_of(rough, found):
                     continue
@@ -153,7 +147,7 @@ def _name_of(overlaps: Overlaps, found: list[tuple[str, StateEvolutionResult]]) 
     for name, known in found:
         for s, t in product((1, -1), repeat=2):
             mirrored = replace(known.overlaps, m=s * known.overlaps.m, theta=t * known.overlaps.theta)
-            if relative_change(mirrored, overlaps) < CATALOGUE.same:
+            if relative_change(mirrored, overlaps) < SAME:
                 return name
     return None
 
@@ -167,7 +161,7 @@ def _newton_from(F: OverlapMap, start: Overlaps) -> Overlaps | None:
     if not is_feasible(F.model, start):
         return None
     try:
-        root = newton(F, start, CATALOGUE.residual, CATALOGUE.max_steps)
+        root = newton(F, start, MIXTURE_RESIDUAL, MIXTURE_STEPS)
     except BREAKDOWNS:
         return None
     return root.overlaps if root.status.converged else None
@@ -222,7 +216,7 @@ class BranchPath(Result):
 def continue_branch(
     model: Model,
     alpha: float,
-    init: Any,
+    init: str | Overlaps,
     parameter: str = "alpha",
     to: float = 0.1,
     *,
@@ -301,7 +295,7 @@ def _walk_branch(
         family = arclength.fading_family(curve, points) if len(points) > 2 else None
         if family:
             return points, "vanished", family
-        if len(points) > 2 and arclength.turned(points):
+        if len(points) > 2 and arclength.has_folded(points):
             end = "fold"
             break
         if u[-1] == to / curve.unit:
@@ -320,7 +314,7 @@ def _meeting_point(curve: Curve, points: list[np.ndarray], family: str) -> tuple
     """
     bare = curve.packing.unpack(points[-1][:-1]).without(family)
     p = points[-1][-1] * curve.unit
-    ends = p * (1 - 0.02), p * (1 + 0.02)  # two values for a first slope
+    ends = p * (1 - MEETING_RANGE), p * (1 + MEETING_RANGE)
     meeting = crossing(curve, ends, (bare, bare), family, family_growth)
     return meeting.value, meeting.error
 
@@ -331,7 +325,7 @@ def _build_path(
     overlaps = [curve.packing.unpack(u[:-1]) for u in points]
     losses, growths = [], []
     for u, x in zip(points, overlaps, strict=True):
-        F = curve.map(u)
+        F = curve.map(u).learn(x)
         losses.append(stationary_loss(F, x, F.images(x)[0]))
         growths.append(stability(F, x).growth if stable else dict.fromkeys(SECTORS, np.nan))
     growth = {name: np.array([point[name] for point in growths]) for name in SECTORS}

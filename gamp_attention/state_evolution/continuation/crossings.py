@@ -1,6 +1,11 @@
-"""Roots of functions along branches, with error estimates; for example of the growth in a sector minus 1.
+"""Roots of functions along branches of fixed points, for example where the growth in a sector crosses 1.
 
-Fixed points along a branch as functions of a parameter, each found by Newton steps from known neighbours.
+A branch is a function of the parameter that is known at some values (`BranchTrack`). Its fixed point at another value
+is predicted by interpolation between known points and corrected by Newton steps.
+
+A root is found in two stages (`root_on_rules`). On the coarsest rule, secants from two given values find it and the
+slope of the function (`_secant`). Each finer rule then shifts the root by the change of the function there divided by
+the slope, and the shifts give the error. Thus the expensive rules evaluate the function only a few times.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,27 +22,35 @@ from gamp_attention.state_evolution.equations.units import Packing, is_feasible,
 from gamp_attention.state_evolution.fixed_points.newton import BREAKDOWNS, newton, newton_step
 from gamp_attention.state_evolution.fixed_points.observables import predicted_test_error, stationary_loss
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap
-from gamp_attention.state_evolution.fixed_points.refinement import REFINEMENT
+from gamp_attention.state_evolution.fixed_points.refinement import SHIFT_ERROR
 from gamp_attention.state_evolution.fixed_points.stability import sector_growth
 from gamp_attention.state_evolution.rules.rule import Rule
 
+# Points of a branch; lengths are in units of the overlaps
+MAX_RESIDUAL = 2e-3  # largest residual before the final Newton step
+TOL_RESIDUAL = 0.05  # the same in units of the requested relative error of the parameter, if that is smaller
+MIN_RESIDUAL = 0.03  # lower limit of the requested residual, in units of the rule's unresolved error
+MAX_NEWTON = 8  # maximum number of Newton steps; if more are needed, the value was too far from known points
+MAX_LAST_STEP = 0.05  # largest final Newton step; a larger step would need another
+HALVINGS = 2  # number of times that the distance to a value that is too far may be halved
+MAX_CHANGE = 1.0  # largest relative change from the prediction; beyond, the point is on another branch
+MIN_FAMILY = 0.1  # smallest m and θ relative to the prediction; below, the point is on a branch without them
+MAX_WEIGHT = 1.2  # largest extrapolation along a line through two known points, in units of their distance
 
-@dataclass(frozen=True)
-class TrackSettings:
-    """Settings for solving a point and for accepting it as a point of the branch; lengths in units of the overlaps."""
+# Roots of functions that each rule evaluates with a small error
+MAX_SECANTS = 12  # maximum number of secant steps on one rule
+CLOSE = 2e-3  # relative step of the parameter at which the secants on the first rule end
+CLEAR = 20.0  # smallest difference of values used for a slope, in units of the rule's unresolved error
+CLEAR_FRACTION = 0.25  # the same as a fraction of the largest difference, if that is smaller
+SLACK = 1.0  # largest distance of the root beyond the two given values, in units of their distance
+MAX_FINER = 6  # maximum number of finer rules; each takes about three times as long as the last
+SLOPE_ERROR = 0.2  # assumed relative error of a secant's slope
+STEP_FRACTION = 0.3  # largest effect of the slope's error on the last step, in units of the requested error
+UNRESOLVED = 1.0  # smallest error in units of the rule's unresolved error, because shifts can be small by accident
+CURVE_TOL = 5e-4  # requested error of a crossing in units of the curve's parameter, if none is given
 
-    max_residual: float = 2e-3  # largest residual before the final Newton step
-    residual: float = 0.05  # the same in units of the requested relative error of the parameter, if that is smaller
-    min_residual: float = 0.03  # but not below this, in units of the rule's unresolved error
-    max_steps: int = 8  # maximum number of Newton steps; if more are needed, the value was too far
-    max_last_step: float = 0.05  # largest final Newton step; a larger step would need another
-    halvings: int = 2  # how often the distance to a value that is too far may be halved
-    max_change: float = 1.0  # largest relative change from the guess; beyond, the point is on another branch
-    min_family: float = 0.1  # smallest m and θ relative to the guess; below, it is a crossing branch without them
-    reach: float = 1.2  # largest extrapolation along a line through two known points, in units of their distance
-
-
-TRACK = TrackSettings()
+Growth = Callable[[OverlapMap, Overlaps, str], float]  # growth in a sector at a fixed point of a map
+Measure = Callable[[float], float]  # function of the parameter; NaN if the branch is lost there
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +66,7 @@ class BranchTrack:
         """Return the branch on another rule and with another tolerance; both use the same dict of known points."""
         return replace(self, curve=replace(self.curve, rule=rule), tol=tol)
 
-    def __call__(self, value: float, halvings: int = TRACK.halvings) -> "TrackPoint | None":
+    def __call__(self, value: float, halvings: int = HALVINGS) -> "TrackPoint | None":
         """Return the fixed point at a parameter value, or None if there is none near the expected overlaps.
 
         If necessary, intermediate points are solved first.
@@ -69,24 +82,24 @@ class BranchTrack:
         guess = self.guess(value)
         packing = Packing.of(self.curve.model, guess)
         F = self.curve.map(np.array([value / self.curve.unit]))
-        asked = TRACK.residual * self.tol / max(abs(value), 1e-3)
-        enough = min(TRACK.max_residual, max(asked, TRACK.min_residual * self.curve.rule.tol))
+        requested = TOL_RESIDUAL * self.tol / max(abs(value), 1e-3)
+        tol = min(MAX_RESIDUAL, max(requested, MIN_RESIDUAL * self.curve.rule.tol))
         try:
-            root = newton(F, guess, enough, TRACK.max_steps, self._jacobian[0], packing)
+            root = newton(F, guess, tol, MAX_NEWTON, self._jacobian[0], packing)
             self._jacobian[0] = None
-            if not root.solves(enough):
+            if not root.solves(tol):
                 return None
             assert root.jacobian is not None
             at = packing.pack(root.overlaps)
-            step = newton_step(root.jacobian, packing.pack(F(root.overlaps)) - at)
+            step = newton_step(root.jacobian, packing.pack(root.F(root.overlaps)) - at)
             best = packing.unpack(at + step)
         except (*BREAKDOWNS, ValueError):
             return None
-        if np.abs(step).max() > TRACK.max_last_step or _on_other_branch(guess, best):
+        if np.abs(step).max() > MAX_LAST_STEP or _on_other_branch(guess, best):
             return None
         self._jacobian[0] = root.jacobian
         self.known[value] = best
-        return TrackPoint(F, root.overlaps, best)
+        return TrackPoint(root.F, root.overlaps, best)
 
     def guess(self, value: float) -> Overlaps:
         """Return the expected overlaps at a value: of the nearest known point, or on a line through it and another."""
@@ -96,7 +109,7 @@ class BranchTrack:
         for other in (across or near[1:])[:1]:
             weight = (value - near[0]) / (other - near[0])
             guess = _between(nearest, self.known[other], weight)
-            if abs(weight) <= TRACK.reach and is_feasible(self.curve.model, guess):
+            if abs(weight) <= MAX_WEIGHT and is_feasible(self.curve.model, guess):
                 return guess
         return nearest
 
@@ -115,8 +128,8 @@ def _between(a: Overlaps, b: Overlaps, weight: float) -> Overlaps:
 def _on_other_branch(guess: Overlaps, solution: Overlaps) -> bool:
     """Return whether the solution is on another branch than the guess."""
     was, now = guess.arrays(), solution.arrays()
-    faded = any(np.abs(now[name]).max() < TRACK.min_family * np.abs(was[name]).max() for name in ("m", "theta"))
-    return faded or relative_change(guess, solution) > TRACK.max_change
+    faded = any(np.abs(now[name]).max() < MIN_FAMILY * np.abs(was[name]).max() for name in ("m", "theta"))
+    return faded or relative_change(guess, solution) > MAX_CHANGE
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,27 +151,6 @@ class TrackPoint:
         return float(predicted_test_error(self.F.model, self.overlaps, self.F.rule).mean())
 
 
-@dataclass(frozen=True)
-class CrossingSettings:
-    """Settings of the secant method for functions that each rule evaluates with a small error."""
-
-    max_steps: int = 12  # maximum number of secant steps on one rule
-    close: float = 2e-3  # step relative to the parameter at which the secants on the first rule end
-    clear: float = 20.0  # smallest difference of values used for a slope, in units of the rule's unresolved error
-    clear_share: float = 0.25  # the same as a fraction of the largest difference, if that is smaller
-    slack: float = 1.0  # distance of the root beyond the two given values, at most, in units of their distance
-    max_finer: int = 6  # maximum number of finer rules; each takes about three times as long as the last
-    slope_error: float = 0.2  # assumed relative error of a secant's slope
-    step_share: float = 0.3  # largest effect of the slope's error on the last step, in units of the requested error
-    unresolved: float = 1.0  # smallest error in units of the rule's unresolved error: shifts can be small by accident
-
-
-CROSSING = CrossingSettings()
-
-Growth = Callable[[OverlapMap, Overlaps, str], float]  # growth in a sector at a fixed point of a map
-Measure = Callable[[float], float]  # function of the parameter; NaN if the branch is lost there
-
-
 class Crossing(NamedTuple):
     """Parameter value at which growth in a sector crosses 1, with its error."""
 
@@ -177,10 +169,10 @@ def crossing(
 ) -> Crossing:
     """Return the parameter at which growth in a sector crosses 1, near two values with known overlaps.
 
-    The requested error is tol, or 5e-4 of the curve's unit. The stated error is infinite if the branch was lost on the
-    way or no crossing is near.
+    The requested error is `tol`, by default CURVE_TOL in units of the curve's parameter. The stated error is infinite
+    if the branch was lost on the way or no crossing is near.
     """
-    tol = 5e-4 * curve.unit if tol is None else tol
+    tol = CURVE_TOL * curve.unit if tol is None else tol
     track = BranchTrack(curve, dict(zip(ends, overlaps, strict=True)), tol)
     value, error, _ = root_along([track], lambda at: growth(at.F, at.overlaps, sector) - 1, ends, tol, 1.0)
     return Crossing(value, error, sector)
@@ -213,19 +205,17 @@ def root_on_rules(
     tolerance times this magnitude.
     """
     coarse = measure(rule)
-    value, slope = _secant(coarse, *ends, CROSSING.clear * rule.tol * size)
+    value, slope = _secant(coarse, *ends, CLEAR * rule.tol * size)
     error, finer = np.inf, rule.finer()
-    for _ in range(CROSSING.max_finer):
+    for _ in range(MAX_FINER):
         if not np.isfinite(slope) or finer is None or error <= tol:
             break
         fine, split = measure(finer), finer.deterministic
-        rest = fine(value)
-        shift = (rest - coarse(value)) / slope
-        value, last, slope = _polish(
-            fine, value, rest, slope, tol if split else np.inf, CROSSING.clear * finer.tol * size
-        )
-        unresolved = CROSSING.unresolved * finer.tol * size / abs(slope)
-        error = REFINEMENT.shift_error * abs(shift) + CROSSING.slope_error * abs(last) + unresolved
+        remainder = fine(value)
+        shift = (remainder - coarse(value)) / slope
+        value, last, slope = _polish(fine, value, remainder, slope, tol if split else np.inf, CLEAR * finer.tol * size)
+        unresolved = UNRESOLVED * finer.tol * size / abs(slope)
+        error = SHIFT_ERROR * abs(shift) + SLOPE_ERROR * abs(last) + unresolved
         coarse, finer = fine, finer.finer() if split else None
     return value, error if np.isfinite(value) else np.inf, slope
 
@@ -237,11 +227,11 @@ def _secant(measure: Measure, a: float, b: float, clear: float) -> tuple[float, 
     fraction of the largest difference is enough, because across the most distant points the function may be nonlinear.
     """
     width = abs(b - a)
-    low, high = min(a, b) - CROSSING.slack * width, max(a, b) + CROSSING.slack * width
+    low, high = min(a, b) - SLACK * width, max(a, b) + SLACK * width
     values, slope = {a: measure(a), b: measure(b)}, np.nan
-    for _ in range(CROSSING.max_steps):
+    for _ in range(MAX_SECANTS):
         rises = {x: abs(f - values[b]) for x, f in values.items() if x != b}
-        enough = min(clear, CROSSING.clear_share * np.nanmax([0.0, *rises.values()]))
+        enough = min(clear, CLEAR_FRACTION * np.nanmax([0.0, *rises.values()]))
         distinct = [x for x in rises if rises[x] >= enough]  # empty if the branch was lost at b
         if not distinct:
             break
@@ -249,7 +239,7 @@ def _secant(measure: Measure, a: float, b: float, clear: float) -> tuple[float, 
         if rises[a] > 0:
             slope = (values[b] - values[a]) / (b - a)
         c = b - values[b] / slope
-        if abs(c - b) <= CROSSING.close * abs(b):
+        if abs(c - b) <= CLOSE * abs(b):
             return c, slope
         bracket = _bracket(values)
         if bracket and not bracket[0] < c < bracket[1]:
@@ -268,15 +258,15 @@ def _bracket(values: dict[float, float]) -> tuple[float, float] | None:
 
 
 def _polish(
-    measure: Measure, value: float, rest: float, slope: float, tol: float, clear: float
+    measure: Measure, value: float, remainder: float, slope: float, tol: float, clear: float
 ) -> tuple[float, float, float]:
-    """Refine a root near `value`, where the function is `rest`; return the root, the last step and the slope."""
-    for _ in range(CROSSING.max_steps):
-        step = -rest / slope
-        if not CROSSING.slope_error * abs(step) > CROSSING.step_share * tol:
+    """Refine a root near `value`, where the function is `remainder`; return the root, the last step and the slope."""
+    for _ in range(MAX_SECANTS):
+        step = -remainder / slope
+        if not SLOPE_ERROR * abs(step) > STEP_FRACTION * tol:
             break
         ahead = measure(value + step)
-        if abs(ahead - rest) >= clear:
-            slope = (ahead - rest) / step
-        value, rest = value + step, ahead
+        if abs(ahead - remainder) >= clear:
+            slope = (ahead - remainder) / step
+        value, remainder = value + step, ahead
     return value + step, step, slope

@@ -1,1 +1,1 @@
-"""Fixed points: found, refined until their errors are small, judged and reported."""
+"""Fixed points of state evolution: search, refinement to a requested accuracy, stability and validity."""

@@ -1,141 +1,165 @@
-"""Steps towards fixed points of the overlap map: plain damped ones, and guarded quasi-Newton ones.
+"""Steps towards fixed points of the overlap map, and overlaps that go to zero on the way.
 
-Overlaps that go to zero: a family, m or θ, fades; weights vanish, and q with them, in units of the teacher's ρ.
+Damped steps (`iterate`): the overlaps move a part of the way to their image under the map. This follows message
+passing, and so leads to the fixed point of the branch that a start belongs to, but slowly.
+
+Newton steps (`newton`): a step solves F(x) = x to first order with the Jacobian of F in the packed overlaps. The
+Jacobian is computed by finite differences and then updated from the residuals of later steps (Broyden, Mathematics of
+Computation 19, 577, 1965). Three guards make this safe:
+
+- no step changes an overlap by more than MAX_STEP, because the Jacobian is only local;
+- the full step or one of three shorter steps has to reduce the residual (line search); if none does, the Jacobian is
+  computed again;
+- directions that a symmetry leaves free, such as a common rotation of the columns, are left out of the step.
+
+Overlaps that go to zero have no scale, so that no residual relative to their size gets small. There are two cases: a
+family, m or θ, fades while the weights remain; or all weights vanish, and q with them. Sizes of families are in units
+of √q, and sizes of q are in units of the teacher's ρ.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from gamp_attention._core.numerics import psd_root
 from gamp_attention.denoisers.newton import NotPositiveDefinite
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps, Status
 from gamp_attention.state_evolution.equations.units import Packing, in_units, is_feasible, relative_change, units
-from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished, damped
+from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 
+BREAKDOWNS = (NotPositiveDefinite, np.linalg.LinAlgError, FloatingPointError, WeightsVanished, WorkExceeded)
 
-@dataclass(frozen=True)
-class VanishingSettings:
-    """What is small, and what goes to zero. Families are in units of √q, q in units of ρ."""
+# Families and weights that go to zero
+FADED = 1e-3  # size of a family below which it counts as zero: on no branch it is that small, except near its end
+SMALL_FAMILY = 0.2  # size of a decreasing family below which it fades
+LARGE_FAMILY = 0.7  # size of a decreasing family below which it fades if its rate of decay is steady
+STEADY = 0.7  # smallest ratio of a later to an earlier rate of a steady decay; the rate falls on the way to a size > 0
+PRESENT = 0.5  # size of a family, relative to its largest size on a path, at which the path is still on its branch
+MIN_PATH = 5  # number of overlaps on a path from which a rate of decay can be estimated
+TINY_WEIGHTS = 1e-3  # size of q below which weights may be vanishing
+ZERO_WEIGHTS = 1e-8  # size of q that stands for zero; the map is linear there
+MAX_ZERO_STEPS = 40  # maximum number of damped steps at zero weights; the shape of the overlaps converges in a few
+ZERO_CHANGE = 1e-4  # relative change of the overlaps at zero weights below which the steps end
+REPELLING = 10.0  # growth of q at zero weights above which the steps end as well
 
-    faded: float = 1e-3  # a family below this is gone: no branch has one so small, but next to its end
-    surely: float = 0.2  # a family that falls and is below this fades
-    perhaps: float = 0.7  # one that falls and is below this fades if its rate of decay is steady
-    steady: float = 0.7  # share of a rate that is left; less where the decay is to another size than zero
-    kept: float = 0.5  # share of its largest size that a family still has on its branch
-    min_path: int = 5  # overlaps that tell a rate
-    tiny: float = 1e-3  # q below which weights may be vanishing
-    zero: float = 1e-8  # q that stands for zero: the map is linear there
-    max_steps: int = 40  # damped steps at zero; the shape of the overlaps settles in a few
-    settled: float = 1e-4  # change of the overlaps under which they end
-    repels: float = 10.0  # growth at which they end too
+# Damped steps
+SAME_DIRECTION = 0.9  # cosine of the angle between two moves, above which the second continues the first
+MAX_SAME_MOVES = 3  # number of moves in one direction after which halved steps are doubled again
+SHORTEST_STEP = 1 / 64  # smallest factor of a damped step
 
-
-VANISHING = VanishingSettings()
+# Newton steps, in units of the overlaps
+DIFFERENCE = 5e-3  # step of finite differences: on coarse rules, averages are not smooth on the scale of 1e-4
+MAX_STEP = 0.3  # largest change of an overlap by one step
+FRACTIONS = (1.0, 0.5, 0.2, 0.05)  # fractions of a step that the line search tries in turn
+DECREASE = 0.1  # smallest relative decrease of the residual by a full step
+SLOW = 0.3  # ratio of the residuals after and before a step, above which the Jacobian is computed again
+FLAT = 1e-5  # singular value of 1 − J, relative to the largest, below which a direction is free
+MAX_NEWTON = 12  # maximum number of steps; near a fixed point a few suffice
+# residual in units of the tolerance that is accepted when Newton steps stall, because integration limits that move
+# between evaluations leave a residual
+ACCEPTABLE_RESIDUAL = 5.0
 
 
 def family_size(overlaps: Overlaps, family: str) -> float:
-    """The largest entry of m or θ, in units of √q."""
+    """Return the largest absolute entry of m or θ, in units of √q."""
     return float(np.abs(overlaps.arrays()[family]).max() / units(overlaps)[family])
 
 
 def fading_families(path: list[Overlaps]) -> list[str]:
-    """Families that fell along the whole path, to a small size or as if to zero, and are not zero by symmetry."""
-    found = []
+    """Return the families, "m" or "theta", that decrease along the whole path to a small size or steadily to zero.
+
+    Families that are zero by symmetry do not count.
+    """
+    fading = []
     for family in ("m", "theta"):
-        size = np.array([family_size(x, family) for x in path])
-        if len(size) < VANISHING.min_path or not 0 < size[-1] < VANISHING.perhaps or (np.diff(size) >= 0).any():
+        size = np.array([family_size(overlaps, family) for overlaps in path])
+        if len(size) < MIN_PATH or not 0 < size[-1] < LARGE_FAMILY or (np.diff(size) >= 0).any():
             continue
         rate = -np.diff(np.log(size))
-        if size[-1] < VANISHING.surely or rate[-1] > VANISHING.steady * rate[len(rate) // 2]:
-            found.append(family)
-    return found
+        if size[-1] < SMALL_FAMILY or rate[-1] > STEADY * rate[len(rate) // 2]:
+            fading.append(family)
+    return fading
 
 
 def last_with(path: list[Overlaps], family: str) -> Overlaps:
-    """The last overlaps of a path in which a family is at least half as large as it once was."""
-    size = np.array([family_size(x, family) for x in path])
-    return path[int(np.flatnonzero(size >= VANISHING.kept * size.max())[-1])]
+    """Return the last overlaps of a path in which a family is at least half as large as its maximum on the path."""
+    size = np.array([family_size(overlaps, family) for overlaps in path])
+    return path[int(np.flatnonzero(size >= PRESENT * size.max())[-1])]
 
 
 def has_faded(overlaps: Overlaps, family: str) -> bool:
-    """Whether a family is as good as zero."""
-    return bool(np.abs(overlaps.arrays()[family]).max() < VANISHING.faded * units(overlaps)[family])
+    """Return whether a family is practically zero."""
+    return bool(np.abs(overlaps.arrays()[family]).max() < FADED * units(overlaps)[family])
 
 
 def weights_are_tiny(model: Model, overlaps: Overlaps) -> bool:
-    """Whether q is so small that it may change much in its own units, and yet stay where it is."""
-    return bool(0 < np.abs(overlaps.q).max() < VANISHING.tiny * np.abs(model.coordinates.rho).max())
+    """Return whether q is so small that it can change by a large factor although the step is small."""
+    return bool(0 < np.abs(overlaps.q).max() < TINY_WEIGHTS * np.abs(model.coordinates.rho).max())
 
 
 def weights_shrink(model: Model, old: Overlaps, new: Overlaps) -> bool:
-    """Whether weights are tiny and become smaller, as where they vanish."""
+    """Return whether weights are tiny and decrease."""
     return weights_are_tiny(model, old) and bool(np.abs(new.q).max() < np.abs(old.q).max())
 
 
-def zero_weights(F: OverlapMap, overlaps: Overlaps) -> tuple[Overlaps, float]:
-    """Where damped steps from given overlaps lead while q is held at zero, and the growth of q there in a full step."""
-    x, growth = _scaled_to_zero(F.model, overlaps), np.inf
-    for _ in range(VANISHING.max_steps):
+def iterate_at_zero(F: OverlapMap, overlaps: Overlaps) -> tuple[Overlaps, float]:
+    """Take damped steps with q held at zero; return the overlaps reached, and the growth of q there in a full step."""
+    x, growth = _scale_to_zero(F.model, overlaps), np.inf
+    for _ in range(MAX_ZERO_STEPS):
         after = F(x)
         growth = float(np.abs(after.q).max() / np.abs(x.q).max())
-        new = _scaled_to_zero(F.model, damped(x, after))
+        new = _scale_to_zero(F.model, damped_step(x, after))
         change = relative_change(x, new)
         x = new
-        if change < VANISHING.settled or growth > VANISHING.repels:
+        if change < ZERO_CHANGE or growth > REPELLING:
             break
     return x, growth
 
 
-def vanishing_weights(F: OverlapMap, overlaps: Overlaps) -> Overlaps | None:
-    """What stands for zero weights, if damped steps from given overlaps lead there; else None."""
+def find_vanished_weights(F: OverlapMap, overlaps: Overlaps) -> Overlaps | None:
+    """Return the overlaps that stand for zero weights if damped steps from given overlaps lead there; otherwise None.
+
+    They do if zero attracts and q already decreases about as fast as next to zero.
+    """
     after = F(overlaps)
     if not weights_shrink(F.model, overlaps, after):
         return None
-    zero, growth = zero_weights(F, overlaps)
+    zero, growth = iterate_at_zero(F, overlaps)
     rate = np.log(np.abs(after.q).max() / np.abs(overlaps.q).max())
-    return zero if growth < 1 and rate < VANISHING.steady * np.log(growth) else None
+    return zero if growth < 1 and rate < STEADY * np.log(growth) else None
 
 
-def _scaled_to_zero(model: Model, overlaps: Overlaps) -> Overlaps:
-    share = VANISHING.zero * np.abs(model.coordinates.rho).max() / np.abs(overlaps.q).max()
-    root = np.sqrt(share)
-    return Overlaps(share * overlaps.q, root * overlaps.m, root * overlaps.theta, overlaps.V)
-
-
-DRIFTS = 0.9  # cosine of the angle between two moves above which damped steps drift rather than overshoot
-DRIFTING = 3  # such moves in a row after which the steps are doubled, if they were halved before
-BREAKDOWNS = (NotPositiveDefinite, np.linalg.LinAlgError, FloatingPointError, WeightsVanished, WorkExceeded)
-
-
-@dataclass(frozen=True)
-class BroydenSettings:
-    """Settings of the quasi-Newton steps, in units of the overlaps."""
-
-    difference: float = 5e-3  # of finite differences: averages are rougher than 1e-4 on coarse rules
-    max_step: float = 0.3  # beyond, the Jacobian says little
-    shares: tuple[float, ...] = (1.0, 0.5, 0.2, 0.05)  # of a step, tried in turn
-    decrease: float = 0.1  # of the residual that is asked of a full step
-    slow: float = 0.3  # a residual that is left larger than this share asks for a new Jacobian
-    flat: float = 1e-5  # singular values of 1 − J below are flat directions, as a common rotation of the columns is
-    max_steps: int = 12  # a few suffice near a fixed point
-    good_enough: float = 5.0  # residual in units of the tolerance: cuts that move make small steps, which stop Newton
-
-
-BROYDEN = BroydenSettings()
+def _scale_to_zero(model: Model, overlaps: Overlaps) -> Overlaps:
+    """Return the overlaps of the same weights after they are scaled until q stands for zero."""
+    factor = ZERO_WEIGHTS * np.abs(model.coordinates.rho).max() / np.abs(overlaps.q).max()
+    root = np.sqrt(factor)
+    return Overlaps(factor * overlaps.q, root * overlaps.m, root * overlaps.theta, overlaps.V)
 
 
 @dataclass(frozen=True)
 class Root:
-    """Where the iteration of a map ended."""
+    """Last point of an iteration of the map, which is a fixed point if `status` is converged.
+
+    Attributes
+    ----------
+    status : state of the iteration.
+    path : all overlaps visited, the start first.
+    residual : largest relative change of an overlap in a full step from the last overlaps; NaN if the map broke down.
+    packing : free overlaps as a vector.
+    jacobian : (k, k) of the map in the packed overlaps; None if the map broke down.
+    F : the map, which has learned.
+    response_slopes : (2, L, r, r, k) derivatives of V̂ from the last finite differences; None if there were none.
+    """
 
     status: Status
-    path: list[Overlaps]  # visited
-    residual: float  # largest relative change of an overlap in a full step; NaN where the map broke down
+    path: list[Overlaps]
+    residual: float
     packing: Packing
-    jacobian: np.ndarray | None  # of the map, in the packed overlaps
+    jacobian: np.ndarray | None
     F: OverlapMap
+    response_slopes: np.ndarray | None = None
 
     @property
     def overlaps(self) -> Overlaps:
@@ -143,26 +167,45 @@ class Root:
         return self.path[-1]
 
     def solves(self, tol: float) -> bool:
-        """Whether the residual is within a tolerance, or as near as Newton steps can come."""
-        return self.residual <= BROYDEN.good_enough * tol
+        """Return whether the residual is within the tolerance, or as small as Newton steps can make it."""
+        return self.residual <= ACCEPTABLE_RESIDUAL * tol
+
+    def attracts(self, margin: float) -> bool:
+        """Return whether damped steps return to the fixed point: all eigenvalues of J have real parts < 1 − margin."""
+        assert self.jacobian is not None
+        return bool(np.linalg.eigvals(self.jacobian).real.max() < 1 - margin)
 
 
 def breakdown(error: Exception) -> Status:
-    """The status of a solver that one of BREAKDOWNS stopped."""
+    """Return the status of a solver that was stopped by one of BREAKDOWNS."""
     if isinstance(error, WeightsVanished):
         return Status.LOST
     return Status.MAX_ITER if isinstance(error, WorkExceeded) else Status.NONFINITE
 
 
-def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[list[Overlaps], float]:
-    """Take plain damped steps until a full step changes no overlap by more than tol; return the path and that change.
+def damped_step(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:
+    """Return overlaps between old overlaps and their image; with `slower` = 1, half of the way.
 
-    Steps are halved, down to 1/64, if the change grows and has another direction than before: then they overshoot.
-    After a few changes in one direction they are doubled again. A change that grows in its own direction leaves the
-    neighbourhood of a fixed point or of a fold, and shorter steps would only take longer. Steps are not halved either
-    where weights vanish, as the change of their size never falls.
+    q is averaged by its square root, because damping averages weights and not their squares. The mean direction m
+    overshoots most and so moves only a fifth of the way.
     """
-    path, slower, last, drifting = [start], 1.0, (np.inf, np.zeros(0)), 0
+
+    def between(a: np.ndarray, b: np.ndarray, fraction: float = 0.5) -> np.ndarray:
+        return (1 - fraction * slower) * a + fraction * slower * b
+
+    root = between(psd_root(old.q), psd_root(new.q))
+    return Overlaps(root @ root, between(old.m, new.m, 0.2), between(old.theta, new.theta), between(old.V, new.V))
+
+
+def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[list[Overlaps], float]:
+    """Take damped steps until a full step changes no overlap by more than `tol`; return the path and that change.
+
+    At most `n_steps` steps. A change that grows in a new direction shows that steps overshoot: they are halved, down
+    to 1/64 of a damped step. After a few changes in one direction they are doubled again. A change that grows in its
+    direction leaves the neighbourhood of a fixed point or a fold, so that shorter steps would only take longer.
+    Steps are not halved either if weights vanish, because the relative change of their size never decreases.
+    """
+    path, slower, last_change, last_move, same_moves = [start], 1.0, np.inf, np.zeros(0), 0
     while True:
         here = path[-1]
         after = F(here)
@@ -170,82 +213,108 @@ def iterate(F: OverlapMap, start: Overlaps, tol: float, n_steps: int) -> tuple[l
         if not change > tol or len(path) > n_steps:
             return path, change
         move = in_units(here, after)
-        drifting = drifting + 1 if len(path) > 1 and _is_along(move, last[1]) else 0
-        if change > last[0] and not drifting and not weights_shrink(F.model, here, after):
-            slower = max(0.5 * slower, 1 / 64)
-        elif drifting > DRIFTING:
-            slower, drifting = min(2 * slower, 1.0), 0
-        last = change, move
-        path.append(damped(here, after, slower))
+        same_moves = same_moves + 1 if len(path) > 1 and _continues(move, last_move) else 0
+        if change > last_change and not same_moves and not weights_shrink(F.model, here, after):
+            slower = max(0.5 * slower, SHORTEST_STEP)
+        elif same_moves > MAX_SAME_MOVES:
+            slower, same_moves = min(2 * slower, 1.0), 0
+        last_change, last_move = change, move
+        path.append(damped_step(here, after, slower))
 
 
-def _is_along(move: np.ndarray, last: np.ndarray) -> bool:
-    """Return whether two moves have about the same direction."""
-    return bool(move @ last > DRIFTS * np.linalg.norm(move) * np.linalg.norm(last))
+def _continues(move: np.ndarray, last: np.ndarray) -> bool:
+    """Return whether two moves have approximately the same direction."""
+    return bool(move @ last > SAME_DIRECTION * np.linalg.norm(move) * np.linalg.norm(last))
 
 
-def newton_step(jacobian: np.ndarray, rest: np.ndarray) -> np.ndarray:
-    """The step from x to the fixed point, to first order in the residual F(x) − x."""
-    return np.linalg.lstsq(np.eye(len(rest)) - jacobian, rest, rcond=BROYDEN.flat)[0]
+def newton_step(jacobian: np.ndarray, residual: np.ndarray) -> np.ndarray:
+    """Return the step from x to the fixed point to first order in the residual F(x) − x; zero in free directions."""
+    return np.linalg.lstsq(np.eye(len(residual)) - jacobian, residual, rcond=FLAT)[0]
+
+
+def broyden_update(jacobian: np.ndarray, step: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """Return the Jacobian closest to the given Jacobian that predicts the change of the function by a step.
+
+    `error` is the difference between this change and its prediction by the given Jacobian.
+    """
+    return jacobian + np.outer(error, step) / (step @ step)
 
 
 def newton(
     F: OverlapMap,
     start: Overlaps,
     tol: float,
-    n_steps: int = BROYDEN.max_steps,
+    n_steps: int = MAX_NEWTON,
     jacobian: np.ndarray | None = None,
     packing: Packing | None = None,
     reach: float = np.inf,
+    response_slopes: np.ndarray | None = None,
 ) -> Root:
-    """Guarded Newton steps with Broyden updates of a Jacobian.
+    """Solve F(x) = x by guarded Newton steps with Broyden's updates of the Jacobian.
 
-    Ends STALLED where no step reduces the residual, or one with a new Jacobian hardly does and it is good enough; or
-    where the overlaps have changed by more than `reach`, relatively.
+    Parameters
+    ----------
+    F : the map. If it has not learned, it learns at the start.
+    start : overlaps of the first step.
+    tol : residual F(x) − x, in units of `packing`, at which the status is CONVERGED.
+    n_steps : maximum number of steps; then the status is MAX_ITER.
+    jacobian, response_slopes : estimates of the Jacobian and of the slopes of V̂ at the start; by finite differences
+        if no Jacobian is given.
+    packing : free overlaps and their units; from the start by default.
+    reach : relative change of the overlaps from the start at which the status is STALLED. It is STALLED as well if no
+        step reduces the residual, or if a step with a new Jacobian hardly reduces a residual that is acceptable.
     """
-    packing = packing or Packing.of(F.model, start)
-    x, J = packing.pack(start), jacobian
-    fresh = J is None
-    path, rest = [start], packing.pack(F(start)) - x
+    F, packing = F.learn(start), packing or Packing.of(F.model, start)
+    x, J, slopes = packing.pack(start), jacobian, response_slopes
+    path, residual = [start], packing.pack(F(start)) - packing.pack(start)
+    is_new = J is None  # whether J was just computed by finite differences
     if J is None:
-        J = F.jacobian(packing, start, BROYDEN.difference)
+        J, slopes = F.linearize(packing, start, DIFFERENCE)
+
+    def end(status: Status) -> Root:
+        return Root(status, path, float(np.abs(residual).max()), packing, J, F, slopes)
+
     for _ in range(n_steps):
-        size = float(np.abs(rest).max())
+        size = float(np.abs(residual).max())
         if size <= tol:
-            return Root(Status.CONVERGED, path, size, packing, J, F)
-        step = newton_step(J, rest)
-        step *= min(1.0, BROYDEN.max_step / np.abs(step).max())
-        found = _reduced(F, packing, x, rest, step)
-        if found is None:
-            if fresh:
-                return Root(Status.STALLED, path, size, packing, J, F)
-            J, fresh = F.jacobian(packing, path[-1], BROYDEN.difference), True
+            return end(Status.CONVERGED)
+        step = newton_step(J, residual)
+        step *= min(1.0, MAX_STEP / np.abs(step).max())
+        reduced = _search_line(F, packing, x, residual, step)
+        if reduced is None:
+            if is_new:
+                return end(Status.STALLED)
+            (J, slopes), is_new = F.linearize(packing, path[-1], DIFFERENCE), True
             continue
-        moved, there, after = found
-        error = (rest - after) - (moved - J @ moved)  # of (1 − J) moved
-        J, was_fresh, fresh = J - np.outer(error, moved) / (moved @ moved), fresh, False
-        x, rest = x + moved, after
+        step, there, after = reduced
+        J = broyden_update(J, step, (after - residual) - (J @ step - step))
+        was_new, is_new = is_new, False
+        x, residual = x + step, after
         path.append(there)
         if relative_change(start, there) > reach:
-            return Root(Status.STALLED, path, float(np.abs(rest).max()), packing, J, F)
-        left = float(np.abs(rest).max())
-        if max(BROYDEN.slow * size, tol) < left:
-            if was_fresh and len(path) > 2 and left <= BROYDEN.good_enough * tol:  # cuts move under each Jacobian
-                return Root(Status.STALLED, path, left, packing, J, F)
-            J, fresh = F.jacobian(packing, there, BROYDEN.difference), True
-    return Root(Status.MAX_ITER, path, float(np.abs(rest).max()), packing, J, F)
+            return end(Status.STALLED)
+        new_size = float(np.abs(residual).max())
+        if new_size > max(SLOW * size, tol):
+            # integration limits move with each Jacobian as well: another one would not help
+            if was_new and len(path) > 2 and new_size <= ACCEPTABLE_RESIDUAL * tol:
+                return end(Status.STALLED)
+            (J, slopes), is_new = F.linearize(packing, there, DIFFERENCE), True
+    return end(Status.MAX_ITER)
 
 
-def _reduced(
-    F: OverlapMap, packing: Packing, x: np.ndarray, rest: np.ndarray, step: np.ndarray
+def _search_line(
+    F: OverlapMap, packing: Packing, x: np.ndarray, residual: np.ndarray, step: np.ndarray
 ) -> tuple[np.ndarray, Overlaps, np.ndarray] | None:
-    """The first share of a step that reduces the residual: as a vector, where it leads, and the residual there."""
-    for share in BROYDEN.shares:
-        moved = share * step
-        there = packing.unpack(x + moved)
+    """Return the largest fraction of a step that reduces the residual, the overlaps there and the residual there.
+
+    None if no fraction does.
+    """
+    for fraction in FRACTIONS:
+        part = fraction * step
+        there = packing.unpack(x + part)
         if not is_feasible(F.model, there):
             continue
-        after = packing.pack(F(there)) - x - moved
-        if np.linalg.norm(after) < (1 - BROYDEN.decrease * share) * np.linalg.norm(rest):
-            return moved, there, after
+        after = packing.pack(F(there)) - x - part
+        if np.linalg.norm(after) < (1 - DECREASE * fraction) * np.linalg.norm(residual):
+            return part, there, after
     return None

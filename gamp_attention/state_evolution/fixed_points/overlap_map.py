@@ -1,11 +1,22 @@
-"""The map of state evolution, overlaps to overlaps, on a rule for the channel's averages."""
+"""The overlap map of state evolution: one full step from overlaps to overlaps, equations (7) to (9).
+
+A step at given overlaps has three parts:
+
+1. A quadrature rule averages the output function g over the channel (`Moments`).
+2. The averages give the conjugate overlaps, called hats (`conjugates`).
+3. The weights at these hats have the new overlaps (`weights_step`), in a fixed gauge and with exact symmetries.
+
+The map is a pure function: its value depends on its fields and on the overlaps, never on earlier calls. Two choices
+would make it discontinuous if they changed from one evaluation to the next: the form of V̂, and the number of points
+that are searched for a second minimum. `OverlapMap.learn` takes both from the averages at one point and returns a map
+that contains them as a frozen value (`Knowledge`). Solvers learn at their start and use that map until they end.
+"""
 
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
-from gamp_attention._core.numerics import psd_root
 from gamp_attention.models.model import Model
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.channel import Hats, Moments, conjugates
@@ -15,202 +26,214 @@ from gamp_attention.state_evolution.equations.weights import weights_step
 from gamp_attention.state_evolution.rules.rule import Rule, average_channels
 
 RESPONSES = ("stein", "derivative")
-
-
-@dataclass(frozen=True)
-class MapSettings:
-    """What a map remembers."""
-
-    kept: int = 8  # overlaps whose averages are kept
-    in_alpha: float = 1e-4  # relative difference for derivatives
-    rare: float = 5e-4  # share of points with a second minimum, up to which few are searched for one
-    steep: float = 3.0  # trace of ∂z/∂ω, in units of that of 1, below which a point is far from where jumps begin
-
-
-MAP = MapSettings()
+MEMORY = 8  # number of averages that a map stores, because solvers evaluate it several times at the same overlaps
+RARE_MINIMA = 5e-4  # fraction of points with a second minimum, up to which later averages search only a few points
+STEEP = 3.0  # trace of ∂z/∂ω in units of the identity's, below which a point is far from the onset of jumps
+ALPHA_STEP = 1e-4  # relative change of α for the derivative in α
 
 
 class WeightsVanished(ArithmeticError):
-    """The penalty takes all weights to zero, where overlaps have no scale."""
+    """Error raised if the penalty takes all weights to zero, because overlaps then have no scale."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """One full step: the hats at the old overlaps, the new overlaps, and the new penalty per coordinate, E[r(x)]."""
+    """Result of one full step: hats at the old overlaps, new overlaps, and new penalty per coordinate E[r(x)]."""
 
     hats: Hats
     overlaps: Overlaps
     penalty: float
 
 
+@dataclass(frozen=True, eq=False)
+class Knowledge:
+    """Choices taken from the averages at one point, and these averages.
+
+    Attributes
+    ----------
+    counts_jumps : whether Stein's form of V̂ is computed from E[g ω̃ᵀ], which counts jumps of the proximal map. If no
+        point of the averages is near a jump, the average derivative equals it and has a lower variance.
+    rare_minima : whether second minima are so rare that later averages search only a few points for them.
+    overlaps, moments : the point, and its averages for each replica of the rule.
+    squares : whether these averages include products of derivatives.
+    """
+
+    counts_jumps: bool
+    rare_minima: bool
+    overlaps: Overlaps
+    moments: list[Moments]
+    squares: bool
+
+    def covers(self, overlaps: Overlaps, squares: bool) -> bool:
+        """Return whether the stored averages are the averages at given overlaps."""
+        if squares and not self.squares:
+            return False
+        there = overlaps.arrays()
+        return all(np.array_equal(values, there[name]) for name, values in self.overlaps.arrays().items())
+
+
 @dataclass(frozen=True)
 class OverlapMap:
-    """Overlaps to overlaps, with V̂ in the form that `response` names.
+    """Map from overlaps to overlaps.
 
-    Where no point of the first overlaps that the map is asked for is near a jump, both forms are the same, and the
-    derivative has less variance. Then it is taken for all later ones as well, so that the map stays smooth.
+    Attributes
+    ----------
+    model, alpha : the model and the sample complexity α.
+    rule : quadrature rule of the averages.
+    response : form of V̂, "stein" or "derivative".
+    knowledge : choices that all evaluations share, see `learn`. If None, each evaluation takes its choices from its
+        averages.
+    expects_rare_minima : whether second minima were rare on a coarser rule, so that `learn` first searches few points.
     """
 
     model: Model
     alpha: float
     rule: Rule
     response: str = "stein"
-    _recent: list[tuple[Overlaps, bool, list[Moments]]] = field(default_factory=list, compare=False, repr=False)
-    _slopes: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    _jumps: dict[str, bool] = field(default_factory=dict, compare=False, repr=False)
+    knowledge: Knowledge | None = field(default=None, compare=False, repr=False)
+    expects_rare_minima: bool = False
+    # averages by all that they depend on: this saves time and cannot change a result
+    _memory: dict[Any, list[Moments]] = field(default_factory=dict, compare=False, repr=False)
+
+    def learn(self, overlaps: Overlaps, squares: bool = False) -> "OverlapMap":
+        """Return the map with choices from the averages at given overlaps; the map itself if it has choices.
+
+        With `squares`, the averages include products of derivatives. The learned map returns the averages found here
+        whenever it is evaluated at these overlaps.
+        """
+        if self.knowledge is not None:
+            return self
+        sparing = self.rule.with_subsampled_search()
+        can_save = sparing is not self.rule and self.model.task.jumps
+        if can_save and self.expects_rare_minima:
+            moments = self._average(sparing, overlaps, squares)
+            mean = _mean(moments)
+            # without a sign of jumps at the few points, all points decide whether V̂ has to count them
+            if self._is_near_jumps(mean) and mean.multimodal_fraction <= RARE_MINIMA:
+                return replace(self, knowledge=Knowledge(True, True, overlaps, moments, squares))
+        moments = self._average(self.rule, overlaps, squares)
+        mean = _mean(moments)
+        rare = can_save and mean.multimodal_fraction <= RARE_MINIMA
+        return replace(self, knowledge=Knowledge(self._is_near_jumps(mean), rare, overlaps, moments, squares))
+
+    def count_jumps(self, overlaps: Overlaps) -> "OverlapMap":
+        """Return the map that counts jumps in V̂ if there are some at given overlaps; otherwise the map itself."""
+        known = self.knowledge
+        if known is None or known.counts_jumps or not self._is_near_jumps(_mean(self._moments(overlaps))):
+            return self
+        return replace(self, knowledge=replace(known, counts_jumps=True))
 
     def images(self, overlaps: Overlaps, squares: bool = False) -> tuple[Image, list[Image]]:
-        """One full step with the mean of the rule's averages, and with each replica's own."""
-        samples = self._moments(overlaps, squares)
-        return self._image(overlaps, _mean(samples)), [self._image(overlaps, sample) for sample in samples]
+        """Return one full step from the mean of the replicas' averages, and one from the averages of each replica."""
+        F = self.learn(overlaps, squares)
+        samples = F._moments(overlaps, squares)
+        return F._image(overlaps, _mean(samples)), [F._image(overlaps, sample) for sample in samples]
 
     def __call__(self, overlaps: Overlaps) -> Overlaps:
-        """The new overlaps."""
-        return self._image(overlaps, _mean(self._moments(overlaps))).overlaps
-
-    def _moments(self, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
-        """The rule's averages; those of a few overlaps are kept, as solvers ask for them again."""
-        for at, with_squares, moments in self._recent:
-            if at is overlaps and (with_squares or not squares):
-                return moments
-        moments = self._averages(overlaps, squares)
-        self._recent.append((overlaps, squares, moments))
-        del self._recent[: -MAP.kept]
-        return moments
+        """Return the new overlaps."""
+        return self._step(overlaps).overlaps
 
     def has_squares(self, overlaps: Overlaps) -> bool:
-        """Whether averages of products of derivatives were asked for at given overlaps, and are kept."""
-        return any(at is overlaps and squares for at, squares, _ in self._recent)
+        """Return whether the map learned at given overlaps, with averages of products of derivatives."""
+        return self.knowledge is not None and self.knowledge.covers(overlaps, squares=True)
 
-    def _averages(self, overlaps: Overlaps, squares: bool) -> list[Moments]:
-        """The rule's averages, with few searches for lower minima where the first averages find such at few points.
+    def contracts(self, overlaps: Overlaps) -> bool:
+        """Return whether no proximal map expands on average over its fields at any point, as for convex losses."""
+        moments = self.learn(overlaps)._moments(overlaps)
+        return all(sample.max_jacobian_trace <= sample.g.size * (1 + 1e-9) for sample in moments)
 
-        Where a coarser rule did so, few are searched at once. If these show no sign of jumps, all are after that.
+    def on(self, rule: Rule) -> "OverlapMap":
+        """Return the map on another rule, which has yet to learn there."""
+        rare = self.knowledge is not None and self.knowledge.rare_minima
+        return replace(self, rule=rule, knowledge=None, expects_rare_minima=rare, _memory={})
+
+    def finer(self) -> "OverlapMap | None":
+        """Return the map on the next finer rule; None if there is none."""
+        rule = self.rule.finer()
+        return None if rule is None else self.on(rule)
+
+    def aimed(self, excess: float) -> "OverlapMap | None":
+        """Return the map on a rule with errors smaller by the factor `excess`; the map itself if `excess` ≤ 1.
+
+        None if there is no finer rule.
         """
-        sparing, rare = self.rule.with_subsampled_search(), self._jumps.get("rare")
-        if sparing is self.rule or not self.model.task.jumps or rare is False:
-            return average_channels(self.rule, self.model, overlaps, squares)
-        if rare or self._jumps.get("rare before"):
-            moments = average_channels(sparing, self.model, overlaps, squares)
-            few = _mean(moments)
-            if rare or (self._jump(few) and few.multimodal_fraction <= MAP.rare):
-                self._jumps["rare"] = True
-                return moments
-        moments = average_channels(self.rule, self.model, overlaps, squares)
-        self._jumps["rare"] = _mean(moments).multimodal_fraction <= MAP.rare
-        return moments
+        rule = self.rule.refined_for(excess)
+        return self if rule is self.rule else None if rule is None else self.on(rule)
+
+    def linearize(self, packing: Packing, at: Overlaps, step: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return forward differences in the k packed overlaps: the Jacobian (k, k) and the slopes of V̂.
+
+        The slopes (2, L, r, r, k) are the derivatives of V̂ in Stein's form and in the derivative form.
+        """
+        F, x = self.learn(at), packing.pack(at)
+        images = [F._step(at), *(F._step(packing.unpack(x + shift)) for shift in step * np.eye(len(x)))]
+        base, *shifted = [packing.pack(image.overlaps) for image in images]
+        V_base, *V_shifted = [np.stack([image.hats.V, image.hats.V_derivative]) for image in images]
+        jacobian = np.stack([(value - base) / step for value in shifted], axis=1)
+        return jacobian, np.stack([(V - V_base) / step for V in V_shifted], axis=-1)
+
+    def jacobian(
+        self, packing: Packing, at: Overlaps, step: float, *, odd: bool = False, columns: int | None = None
+    ) -> np.ndarray:
+        """Return the first `columns` columns of the Jacobian in packed overlaps, all by default.
+
+        By central differences; if `odd`, the map is odd in the packed overlaps and zero at zero, which saves half.
+        """
+        F, x = self.learn(at), packing.pack(at)
+
+        def value(shift: np.ndarray) -> np.ndarray:
+            return packing.pack(F(packing.unpack(x + shift)))
+
+        shifts = step * np.eye(len(x))[:columns]
+        if odd:
+            return np.stack([value(shift) / step for shift in shifts], axis=1)
+        return np.stack([(value(shift) - value(-shift)) / (2 * step) for shift in shifts], axis=1)
+
+    def slope_in_alpha(self, packing: Packing, at: Overlaps) -> np.ndarray:
+        """Return the derivative of the packed map in α, (k,); hats are proportional to α, so no new averages."""
+        step = ALPHA_STEP * self.alpha
+        F = self.learn(at)
+        ahead = replace(F, alpha=F.alpha + step)  # averages do not depend on α
+        return (packing.pack(ahead(at)) - packing.pack(F(at))) / step
+
+    def _step(self, overlaps: Overlaps) -> Image:
+        F = self.learn(overlaps)
+        return F._image(overlaps, _mean(F._moments(overlaps)))
+
+    def _moments(self, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
+        """Return the averages of each replica, with the choices of a map that has learned."""
+        known = self.knowledge
+        assert known is not None
+        if known.covers(overlaps, squares):
+            return known.moments
+        return self._average(self.rule.with_subsampled_search() if known.rare_minima else self.rule, overlaps, squares)
+
+    def _average(self, rule: Rule, overlaps: Overlaps, squares: bool) -> list[Moments]:
+        key = (rule, squares, *(values.tobytes() for values in overlaps.arrays().values()))
+        if key not in self._memory:
+            moments = average_channels(rule, self.model, overlaps, squares)
+            self._memory[key] = moments
+            for oldest in list(self._memory)[:-MEMORY]:
+                del self._memory[oldest]
+        return self._memory[key]
 
     def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
-        hats = conjugates(self.model, self.alpha, overlaps, moments, self.counts_jumps(moments))
+        assert self.knowledge is not None
+        hats = conjugates(self.model, self.alpha, overlaps, moments, self.knowledge.counts_jumps)
         after, penalty = weights_step(self.model, hats, self.response)
         vanished = not np.abs(after.q).max() > 1e-12 * np.abs(self.model.coordinates.rho).max()
         if vanished and not self.model.penalty.smooth:
             raise WeightsVanished
         return Image(hats, Symmetry.of(self.model, overlaps).impose(fix_gauge(self.model, after)), penalty)
 
-    def counts_jumps(self, moments: Moments) -> bool:
-        """Whether V̂ counts jumps, which the first averages tell."""
-        return self._jumps.setdefault("counted", self._jump(moments))
-
-    def _jump(self, moments: Moments) -> bool:
-        return moments.max_jacobian_trace > MAP.steep * moments.g.size
-
-    def contracts(self, overlaps: Overlaps) -> bool:
-        """Whether no proximal map expands on average over its fields at any point, as those of convex losses."""
-        return all(each.max_jacobian_trace <= each.g.size * (1 + 1e-9) for each in self._moments(overlaps))
-
-    def overlooks_jumps(self, overlaps: Overlaps) -> bool:
-        """Whether V̂ does not count jumps, though there are some at given overlaps; from now on it does."""
-        overlooked = self._jump(_mean(self._moments(overlaps))) and not self._jumps.get("counted", True)
-        if overlooked:
-            self._jumps["counted"] = True
-        return overlooked
-
-    def finer(self) -> "OverlapMap | None":
-        """The map on the next finer rule."""
-        rule = self.rule.finer()
-        return None if rule is None else self.on(rule)
-
-    def aimed(self, excess: float) -> "OverlapMap | None":
-        """The map on a rule that is likely to make errors smaller by this factor; this one where none is needed."""
-        rule = self.rule.refined_for(excess)
-        return self if rule is self.rule else None if rule is None else self.on(rule)
-
-    def on(self, rule: Rule) -> "OverlapMap":
-        """The map on another rule."""
-        return replace(self, rule=rule, _recent=[], _slopes={}, _jumps={"rare before": self._jumps.get("rare", False)})
-
-    def jacobian(
-        self,
-        packing: Packing,
-        at: Overlaps,
-        step: float,
-        *,
-        central: bool = False,
-        odd: bool = False,
-        columns: int | None = None,
-    ) -> np.ndarray:
-        """Derivative of the map in the packed overlaps, by finite differences; or the first columns of it.
-
-        Differences are one-sided unless `central`. With `odd`, the map is odd in what is packed, and zero at zero.
-        """
-        x, hats = packing.pack(at), []
-
-        def value(shift: np.ndarray) -> np.ndarray:
-            there = packing.unpack(x + shift) if shift.any() else at
-            image = self._image(there, _mean(self._moments(there)))
-            hats.append(_responses(image.hats))
-            return packing.pack(image.overlaps)
-
-        shifts = step * np.eye(len(x))[:columns]
-        if central:
-            return np.stack([(value(shift) - value(-shift)) / (2 * step) for shift in shifts], axis=1)
-        if odd:
-            return np.stack([value(shift) / step for shift in shifts], axis=1)
-        base = value(0 * x)
-        J = np.stack([(value(shift) - base) / step for shift in shifts], axis=1)
-        self._slopes["last"] = packing, np.stack([(each - hats[0]) / step for each in hats[1:]], axis=-1)
-        return J
-
-    def slope_in_alpha(self, packing: Packing, at: Overlaps) -> np.ndarray:
-        """Derivative of the packed map in α, (k,): hats are proportional to it, so no further averages are taken."""
-        step = MAP.in_alpha * self.alpha
-        ahead = replace(self, alpha=self.alpha + step)  # which knows the same averages
-        return (packing.pack(ahead(at)) - packing.pack(self(at))) / step
-
-    def give_slopes(self, packing: Packing, slopes: np.ndarray) -> None:
-        """Take the derivative of V̂ in the packed overlaps as known."""
-        self._slopes["last"] = packing, slopes
-
-    def response_slopes(self, packing: Packing, at: Overlaps, step: float) -> np.ndarray:
-        """Derivative of V̂ in both forms (2, L, r, r, k) in the packed overlaps, that came with the last Jacobian."""
-        if self._slopes.get("last", (None,))[0] is not packing:
-            self.jacobian(packing, at, step)
-        return self._slopes["last"][1]
-
-
-def _responses(hats: Hats) -> np.ndarray:
-    """V̂ in both forms, (2, L, r, r)."""
-    return np.stack([hats.V, hats.V_derivative])
-
-
-def damped(old: Overlaps, new: Overlaps, slower: float = 1.0) -> Overlaps:
-    """A damped step from overlaps towards their image.
-
-    q is averaged by its square root, as weights are averaged, not their squares. The mean direction overshoots most,
-    and moves least.
-    """
-
-    def between(a: np.ndarray, b: np.ndarray, share: float = 0.5) -> np.ndarray:
-        return (1 - share * slower) * a + share * slower * b
-
-    root = between(psd_root(old.q), psd_root(new.q))
-    return Overlaps(root @ root, between(old.m, new.m, 0.2), between(old.theta, new.theta), between(old.V, new.V))
+    def _is_near_jumps(self, moments: Moments) -> bool:
+        return moments.max_jacobian_trace > STEEP * moments.g.size
 
 
 def _mean(samples: list[Moments]) -> Moments:
+    """Return the mean of the replicas' averages."""
     if len(samples) == 1:
         return samples[0]
     return Moments(
-        **{each.name: np.mean([getattr(sample, each.name) for sample in samples], axis=0) for each in fields(Moments)}
+        **{item.name: np.mean([getattr(sample, item.name) for sample in samples], axis=0) for item in fields(Moments)}
     )

@@ -1,12 +1,21 @@
-"""From a fixed point on a coarse rule to one of stated accuracy, with the errors of all that is reported.
+"""Refinement of a fixed point until all reported numbers are within a requested accuracy.
 
-Numbers of a fixed point on one rule, and their errors from those on other rules or from replicas.
+Steps (`refine`), from a fixed point on a coarse quadrature rule:
 
-What `solve_state_evolution` returns.
+1. Estimate the error on this rule and choose a finer rule that is likely to reach the requested accuracy.
+2. Solve there by Newton steps from the last point, with its Jacobian, and take one more step without evaluating the
+   map again. A point (`Point`) holds all reported numbers after that step.
+3. Estimate the errors (`errors_of`): for a deterministic rule from the differences between successive rules, for a
+   random rule from the spread of its replicas. Repeat from 1 until they are small enough or the budget is used up.
+4. Compute the indicators of replica symmetry, jump mass and replicon, on the levels of the rule that they need
+   (`_measure_indicators`), and build the result.
+
+The constants are chosen so that stated errors hold in 95 % of cases, which `validation` checks on random models.
 """
 
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import Enum
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +25,7 @@ from gamp_attention._core.numerics import half_width
 from gamp_attention.results import Ended, Overlaps, Status, stacked
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import jump_shift
-from gamp_attention.state_evolution.fixed_points.newton import BROYDEN, Root, newton, newton_step
+from gamp_attention.state_evolution.fixed_points.newton import DIFFERENCE, Root, newton, newton_step
 from gamp_attention.state_evolution.fixed_points.observables import (
     by_series,
     predicted_test_error,
@@ -28,39 +37,49 @@ from gamp_attention.state_evolution.fixed_points.stability import Stability, rep
 from gamp_attention.state_evolution.rules.lines import WorkExceeded
 from gamp_attention.state_evolution.rules.rule import work_of
 
-LOSSES = 2  # numbers between overlaps and V̂
+LOSSES = 2  # number of entries between overlaps and V̂ in a vector of numbers: ε_t and ε_g
 
+# Accuracy of the points
+RESIDUAL = 0.5  # residual before the last Newton step, in units of the requested accuracy
+STEP_ERROR = 0.1  # the same in units of the error on the last rule
+FIRST_ERROR = 1e-2  # relative error expected of the first rule
+MIN_EXCESS = 1.01  # smallest factor by which a refinement reduces the error
+SHIFT_ERROR = 0.5  # error of a root in a parameter, in units of its shift from the coarser rule
+SQUARES_LEVEL = 1  # level of the split rule at which averages for the overlaps already include squared derivatives
 
-@dataclass(frozen=True)
-class ErrorSettings:
-    """What errors are believed."""
+# Errors of the numbers
+MEMORY = 0.05  # weight of the change by the second to last refinement, because two rules can agree by accident
+MIN_ERROR = 0.3  # smallest error of an overlap or V̂ in units of the largest error, for the same reason
+MIN_LOSS_ERROR = (0.4, 0.1)  # the same for a loss, after one refinement and after several
+TEST_SLOPE = 0.15  # error of ε_g in units of the sum of the effects of all overlaps, because q and θ mostly cancel
+NEXT_STEP = 0.8  # error left by the last Newton step, in units of this step: its Jacobian is of the first rule
+UNRESOLVED = 0.95  # smallest error of an overlap or V̂, in units of the error that the split rule leaves unresolved
+UNRESOLVED_LOSS = 0.3  # the same for a loss
 
-    shift: float = 1.0  # of what a rule gives, in units of its difference from the coarser one: next ones are .02 to .8
-    memory: float = 0.05  # of the difference before that one, as two rules can agree by accident
-    floor: float = 0.3  # least error of a number in units of the worst, for the same reason
-    floor_loss: tuple[float, float] = (0.4, 0.1)  # the same for a loss, where two rules or more tell of it
-    passed_on: float = 0.15  # of what errors of overlaps make of ε_g, which those of q and θ together mostly cancel
-    step: float = 0.8  # of the last Newton step, in units of itself: its Jacobian is of the first rule
-    unresolved: float = 0.95  # least error of an overlap in units of what the split rule leaves unresolved
-    unresolved_loss: float = 0.3  # the same for a loss
-
-
-ERRORS = ErrorSettings()
+# Indicators of replica symmetry. Averages of squared derivatives, which diverge where jumps begin, converge like a
+# square root: the requested errors of jump mass and replicon are these multiples of √rtol, but at most INDICATOR_LIMIT
+INDICATOR_ERRORS = (1.0, 10.0)
+INDICATOR_LIMIT = 0.1
+INDICATOR_SHIFT = 1.5  # error of an indicator in units of its change from the coarser level
+INDICATOR_DRIFT = 5.0  # relative change of the replicon in units of the relative change of the overlaps
+INDICATOR_LEVEL = 4  # highest level of the split rule for indicators, if the overlaps need no higher level
+FEW_JUMPS = 1e-2  # jump mass relative to V̂, below which there are practically no jumps
+UNSEEN = 20.0  # jump mass that can lie between the points of a random rule, relative to V̂, times the number of points
 
 
 @dataclass(frozen=True)
 class Point:
-    """A fixed point of one map, one Newton step from where the map was last evaluated.
+    """A fixed point of one map, one Newton step from the overlaps at which the map was last evaluated.
 
     Attributes
     ----------
     root : the solution before that step.
-    image : of its overlaps.
-    best : packed overlaps after it.
+    image : full step from the overlaps of the root.
+    best : packed overlaps after the Newton step.
     numbers : `best`, ε_t, ε_g and V̂, as one vector.
-    uncertain : errors of these by the step and by the grids of ε_g.
-    test_slopes : derivative of ε_g in the packed overlaps; zero where the rule is random, as replicas tell all.
-    replicas : the numbers of each replica (R, n), none where the rule is not random.
+    uncertain : errors of the numbers by the step and by the grids of ε_g.
+    test_slopes : derivative of ε_g in the packed overlaps; zero if the rule is random, because replicas include it.
+    replicas : the numbers of each replica (R, n); empty if the rule is deterministic.
     """
 
     root: Root
@@ -73,20 +92,23 @@ class Point:
 
     @property
     def overlaps(self) -> Overlaps:
-        """The fixed point."""
+        """Overlaps of the fixed point."""
         return self.root.packing.unpack(self.best)
 
     @property
     def residual(self) -> float:
-        """Largest change of an overlap in a full step, before the last one."""
+        """Largest relative change of an overlap in a full step, before the last Newton step."""
         return self.root.residual
 
 
 def point_of(root: Root, slopes: np.ndarray, rtol: float, test_slopes: np.ndarray | None = None) -> Point:
-    """Numbers of a root; `slopes` (2, L, r, r, k) are derivatives of V̂ in both forms, `test_slopes` (k,) of ε_g."""
+    """Return the point of a root, with the numbers after one more Newton step.
+
+    `slopes` (2, L, r, r, k) are derivatives of V̂ in both forms and `test_slopes` (k,) derivatives of ε_g, in the packed
+    overlaps; `test_slopes` are computed if not given. ε_g is computed to the relative error `rtol`.
+    """
     F, packing, J, x = root.F, root.packing, root.jacobian, root.overlaps
     assert J is not None
-    random = not F.rule.deterministic
     image, samples = F.images(x)
     here, there = packing.pack(x), packing.pack(image.overlaps)
     step = newton_step(J, there - here)
@@ -94,100 +116,101 @@ def point_of(root: Root, slopes: np.ndarray, rtol: float, test_slopes: np.ndarra
     overlaps = packing.unpack(best)
     train = stationary_loss(F, x, image)
     shift = slopes[0] @ step
-    if random:
-        tests = predicted_test_error(F.model, overlaps, F.rule)
-        test, test_error, test_slopes = float(tests.mean()), 0.0, np.zeros(len(best))
-    else:
+    replicas = []
+    if F.rule.deterministic:
         test, test_error = by_series(F.model, overlaps, rtol)
         test_slopes = slopes_by_series(F.model, packing, best) if test_slopes is None else test_slopes
-    replicas = []
-    for k, sample in enumerate(samples if random else []):
-        move = newton_step(J, packing.pack(sample.overlaps) - there)
-        own = predicted_test_error(F.model, packing.unpack(best + move), F.rule, k)[0]
-        V_hat = sample.hats.V + shift + slopes[0] @ move
-        own_loss = train + sample.hats.moreau - image.hats.moreau
-        replicas.append(np.concatenate([best + move, [own_loss, own], V_hat.ravel()]))
-    moved, first_order = float(np.abs(step).max()), float(F.response != "stein")  # with Stein's form ε_t is stationary
-    loose = [train * moved * (moved + first_order), test_error + ERRORS.step * test * moved]
+    else:
+        tests = predicted_test_error(F.model, overlaps, F.rule)
+        test, test_error, test_slopes = float(tests.mean()), 0.0, np.zeros(len(best))
+        for k, sample in enumerate(samples):
+            move = newton_step(J, packing.pack(sample.overlaps) - there)
+            sample_test = predicted_test_error(F.model, packing.unpack(best + move), F.rule, k)[0]
+            sample_train = train + sample.hats.moreau - image.hats.moreau
+            V_hat = sample.hats.V + shift + slopes[0] @ move
+            replicas.append(np.concatenate([best + move, [sample_train, sample_test], V_hat.ravel()]))
+    # ε_t is stationary for Stein's form, so that its error is of second order in the step
+    largest, first_order = float(np.abs(step).max()), float(F.response != "stein")
+    loss_errors = [train * largest * (largest + first_order), test_error + NEXT_STEP * test * largest]
     return Point(
         root, image, best,
         np.concatenate([best, [train, test], (image.hats.V + shift).ravel()]),
-        np.concatenate([ERRORS.step * np.abs(step), loose, ERRORS.step * np.abs(shift).ravel()]),
+        np.concatenate([NEXT_STEP * np.abs(step), loss_errors, NEXT_STEP * np.abs(shift).ravel()]),
         test_slopes,
         np.array(replicas),
     )  # fmt: skip
 
 
 def size_of(hats: Hats) -> float:
-    """The size of V̂ that errors are relative to, of that of its two forms which is larger.
+    """Return the unit of errors of V̂: the largest entry of its two forms.
 
-    Stein's goes through zero where jumps make up for the derivative.
+    Stein's form can be zero if jumps compensate the derivative.
     """
-    return max(float(np.abs(each).max(initial=0.0)) for each in (hats.V, hats.V_derivative))
+    return max(float(np.abs(V).max(initial=0.0)) for V in (hats.V, hats.V_derivative))
 
 
 def units_of(point: Point) -> np.ndarray:
-    """What errors are relative to: overlaps are packed in units, losses go by themselves, V̂ by its size."""
+    """Return the unit of each number: 1 for overlaps, which are packed in units, the value of a loss, the size of V̂."""
     k = len(point.best)
     losses, V_hat = np.abs(point.numbers[k : k + LOSSES]), point.numbers[k + LOSSES :]
     return np.concatenate([np.ones(k), losses, np.full(len(V_hat), size_of(point.image.hats))])
 
 
 def errors_of(points: list[Point]) -> np.ndarray:
-    """Errors of the last point's numbers, from its replicas or from the points on coarser rules."""
+    """Return the errors of the last point's numbers, from its replicas or from the points on coarser rules."""
     last, units = points[-1], units_of(points[-1])
     if len(last.replicas):
         error = half_width(last.replicas - last.numbers)
         unresolved = 0.0
     else:
-        away = [np.abs(a.numbers - b.numbers) for a, b in pairwise(points[-3:])]
-        error = ERRORS.shift * np.max(
-            [ERRORS.memory ** (len(away) - 1 - k) * each for k, each in enumerate(away)], axis=0
-        )
+        changes = [np.abs(a.numbers - b.numbers) for a, b in pairwise(points[-3:])]
+        error = np.max([MEMORY ** (len(changes) - 1 - k) * change for k, change in enumerate(changes)], axis=0)
         unresolved = last.root.F.rule.tol
     error = error + last.uncertain
     k = len(last.best)
-    loss = np.zeros(len(units), dtype=bool)
-    loss[k : k + LOSSES] = True
+    is_loss = np.zeros(len(units), dtype=bool)
+    is_loss[k : k + LOSSES] = True
     size = np.minimum(np.abs(last.numbers), units)
-    error = np.maximum(error, np.where(loss, ERRORS.unresolved_loss, ERRORS.unresolved) * unresolved * size)
-    worst = float((error[:k]).max())
-    error = np.maximum(error, np.where(loss, ERRORS.floor_loss[len(points) > 2], ERRORS.floor) * worst * size)
-    error[k + 1] = max(error[k + 1], ERRORS.passed_on * float(np.linalg.norm(last.test_slopes * error[:k])))
+    error = np.maximum(error, np.where(is_loss, UNRESOLVED_LOSS, UNRESOLVED) * unresolved * size)
+    largest = float((error[:k]).max())
+    error = np.maximum(error, np.where(is_loss, MIN_LOSS_ERROR[len(points) > 2], MIN_ERROR) * largest * size)
+    error[k + 1] = max(error[k + 1], TEST_SLOPE * float(np.linalg.norm(last.test_slopes * error[:k])))
     return error
 
 
 def response_slopes(root: Root) -> np.ndarray:
-    """Derivatives of V̂ in both forms in the packed overlaps of a root, (2, L, r, r, k)."""
-    return root.F.response_slopes(root.packing, root.overlaps, BROYDEN.difference)
+    """Return the derivatives of V̂ in both forms in the packed overlaps of a root, (2, L, r, r, k)."""
+    if root.response_slopes is not None:
+        return root.response_slopes
+    return root.F.linearize(root.packing, root.overlaps, DIFFERENCE)[1]
 
 
 @dataclass(frozen=True, eq=False)
 class StateEvolutionHistory(Overlaps):
-    """Overlaps along the iteration, entry 0 being the start."""
+    """Overlaps along the iteration; entry 0 is the start."""
 
 
 @dataclass(frozen=True, eq=False)
 class StateEvolutionResult(Ended):
-    """A fixed point of state evolution. Errors are half-widths that hold in at least 95 % of cases.
+    """Fixed point of state evolution. Errors are half-widths of intervals that hold in at least 95 % of cases.
 
     Attributes
     ----------
-    status, converged, n_iter, residual, history : as for every solver; the residual is the largest relative
-        change of an overlap in a full step.
-    overlaps, train_loss, test_error : of equations (7), (14) and (10).
+    status, converged, n_iter, residual, history : as for every solver; the residual is the largest relative change of
+        an overlap in a full step.
+    overlaps, train_loss, test_error : overlaps, ε_t and ε_g of equations (7), (14) and (10).
     overlaps_error, train_loss_error, test_error_error : their errors.
-    relative_error : the largest relative error of an overlap, of V̂ and of the losses; for m and θ in units of √q.
-    jump_mass, jump_mass_error : (L, r, r) what jumps of the proximal map add to V̂: V̂_Stein − V̂_derivative. Negative:
-        g jumps along the direction in which ω moves, and V̂ is −α E[∂g/∂ω].
+    relative_error : largest relative error of an overlap, of V̂ and of the losses; for m and θ in units of √q.
+    jump_mass, jump_mass_error : (L, r, r) contribution of jumps of the proximal map to V̂, V̂_Stein − V̂_derivative, and
+        its error. It is negative, because g jumps along the direction in which ω moves, and V̂ is −α E[∂g/∂ω].
     V_hat, V_hat_error : (L, r, r) V̂ in Stein's form, and its error.
-    replicon, replicon_error : replica symmetry is stable where this is below 1 and the proximal map does not jump.
-        Where there is no fixed point on the branch asked for, the replicon at the last overlaps.
-    message : what became of the branch asked for, where it is lost.
-    stability : eigenvalues of the overlap map by sector, or None where not asked for.
-    consistent, validity : whether the replica-symmetric prediction is consistent, and why, in words; where the proximal
-        map jumps, with how much lower V of minima is to be expected.
-    response, rule : the form of V̂ that was solved with, and the rule that averaged ("split", "lines" or "sobol").
+    replicon, replicon_error : replicon eigenvalue and its error. Replica symmetry is stable if it is below 1 and the
+        proximal map does not jump. If the requested branch has no fixed point, the replicon at its last overlaps.
+    message : explanation if the status is not converged; empty otherwise.
+    stability : eigenvalues of the overlap map by sector; None if not requested.
+    consistent, validity : whether the replica-symmetric prediction is consistent, and the reason in words; if the
+        proximal map jumps, also how much lower V of minima is expected to be.
+    response, rule : form of V̂ that was used, and quadrature rule ("split", "lines" or "sobol").
     """
 
     status: Status
@@ -221,66 +244,53 @@ class StateEvolutionResult(Ended):
         return [*rows, f"  replica symmetry: {self.validity}"]
 
 
-@dataclass(frozen=True)
-class RefinementSettings:
-    """How far fixed points are solved, and how well they are judged."""
+class LevelOutcome(Enum):
+    """Result of computing the indicators on one level of a deterministic rule."""
 
-    residual: float = 0.5  # before one last Newton step, in units of the accuracy asked for
-    step_error: float = 0.1  # the same in units of the error on the last rule
-    first_error: float = 1e-2  # to expect of the first rule
-    shift_error: float = 0.5  # of what a rule gives, in units of its difference from the coarser one
-    # jump mass and replicon judge a prediction and are no part of it; squares of a derivative that diverges where jumps
-    # begin converge like square roots, and so does what is asked of them: so many √rtol, but at most `judged_worst`
-    judged: tuple[float, float] = (1.0, 10.0)
-    judged_worst: float = 0.1
-    with_squares: int = 1  # level of the split rule at which the overlaps are solved with squares at once
-    judged_drift: float = 5.0  # change of the replicon with that of the overlaps, both relative
-    judged_levels: int = 4  # of the split rule that they may take where that is not reached on fewer
-    plain: float = 1e-2  # jump mass, relative to V̂, under which there are as good as no jumps
-    judged_shift: float = 1.5  # their error in units of the difference from the coarser rule
-    # jump mass that may be there where no point is near a jump, relative to V̂, times the points of all replicas
-    unseen: float = 20.0
-    least_excess: float = 1.01  # error, in units of that asked for, by which a rule is refined at least
+    ACCURATE = "the requested accuracy is reached"
+    INACCURATE = "a finer level is needed"
+    TOO_COSTLY = "the level exceeds the budget"
 
 
-REFINEMENT = RefinementSettings()
+Values = tuple[np.ndarray, float]  # jump mass and replicon
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """Jump mass and replicon with their errors."""
+class Indicators:
+    """Indicators of replica symmetry: jump mass (L, r, r) and replicon eigenvalue, with errors; NaN if unknown."""
 
     jump_mass: np.ndarray
     jump_mass_error: np.ndarray
     replicon: float
     replicon_error: float
 
-    def within(self, rtol: float, hats: Hats) -> bool:
-        """Whether they are as accurate as is asked for."""
-        asked = np.minimum(np.array(REFINEMENT.judged) * np.sqrt(rtol), REFINEMENT.judged_worst)
-        return bool(self.jump_mass_error.max() <= asked[0] * size_of(hats) and self.replicon_error <= asked[1])
+    def are_accurate(self, rtol: float, hats: Hats) -> bool:
+        """Return whether both errors are as small as `rtol` requires."""
+        allowed = np.minimum(np.array(INDICATOR_ERRORS) * np.sqrt(rtol), INDICATOR_LIMIT)
+        return bool(self.jump_mass_error.max() <= allowed[0] * size_of(hats) and self.replicon_error <= allowed[1])
 
 
 def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResult, Root]:
-    """The fixed point on ever finer rules, until all errors are within rtol or the budget ends; and the last root.
+    """Solve on finer and finer rules until all errors are within `rtol`; return the result and the last root.
 
     Eq. :eq:`errors`.
+
+    `max_work` limits the proximal problems of one average. If the budget ends the refinement early, the result has
+    status INACCURATE.
     """
     F, J, n_iter, slopes = root.F, root.jacobian, len(root.path) - 1, response_slopes(root)
     points = [point_of(root, slopes, rtol)]
-    random, error = not F.rule.deterministic, REFINEMENT.first_error  # errors of others are differences of points
-    if random:
-        error = _worst(points, errors_of(points))
+    random, error = not F.rule.deterministic, FIRST_ERROR
+    if random:  # a deterministic rule needs a second point for an error
+        error = _largest_error(points, errors_of(points))
     x, finer = points[0].overlaps, F.aimed(error / rtol)
     while finer is not None and (len(points) == 1 or work_of(finer.rule, F.model) <= max_work):
-        enough = max(REFINEMENT.residual * rtol, 0.0 if random else REFINEMENT.step_error * error, 1e-12)
+        tol = max(RESIDUAL * rtol, 0.0 if random else STEP_ERROR * error, 1e-12)
         try:
-            if finer.rule.deterministic and finer.rule.level == REFINEMENT.with_squares:
-                with suppress(WorkExceeded):  # without squares there may be enough
-                    finer.images(x, squares=True)  # kept, for Newton's method and for the judgement
-            last = newton(finer, x, enough, jacobian=J, packing=root.packing)
-            if finer.overlooks_jumps(last.overlaps):
-                last = newton(finer, last.overlaps, enough, jacobian=J, packing=root.packing)
+            last = newton(_learn_at(finer, x), x, tol, jacobian=J, packing=root.packing)
+            counting = last.F.count_jumps(last.overlaps)
+            if counting is not last.F:  # jumps were not seen at the start
+                last = newton(counting, last.overlaps, tol, jacobian=J, packing=root.packing)
             points.append(point_of(last, slopes, rtol, points[0].test_slopes))
         except WorkExceeded:
             if len(points) == 1:
@@ -288,107 +298,158 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
             break
         J, n_iter = last.jacobian, n_iter + len(last.path) - 1
         errors = errors_of(points)
-        error = _worst(points, errors)
-        if points[-1].residual <= rtol and error <= rtol * (1 + 1e-9):
+        error = _largest_error(points, errors)
+        if _is_accurate(points[-1], error, rtol):
             break
-        x, finer = points[-1].overlaps, finer.aimed(max(error / rtol, REFINEMENT.least_excess))
-    judged = _judged(points, slopes, errors, rtol, max_work)
-    return _result(points[-1], errors, error, judged, root.path, n_iter, rtol, max_work), points[-1].root
+        x, finer = points[-1].overlaps, last.F.aimed(max(error / rtol, MIN_EXCESS))
+    indicators = _measure_indicators(points, slopes, errors, rtol, max_work)
+    return _build_result(points[-1], errors, error, indicators, root.path, n_iter, rtol, max_work), points[-1].root
 
 
-def _worst(points: list[Point], errors: np.ndarray) -> float:
-    """The largest error of the last point, relative."""
+def _learn_at(F: OverlapMap, overlaps: Overlaps) -> OverlapMap:
+    """Return the map that has learned; at one level with squared derivatives, which the indicators then share."""
+    if F.rule.deterministic and F.rule.level == SQUARES_LEVEL:
+        with suppress(WorkExceeded):  # without squares the budget may suffice
+            return F.learn(overlaps, squares=True)
+    return F.learn(overlaps)
+
+
+def _largest_error(points: list[Point], errors: np.ndarray) -> float:
+    """Return the largest relative error of the last point."""
     return float((errors / (units_of(points[-1]) + 1e-300)).max())
 
 
-def _judged(points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: float, max_work: float) -> Judgement:
-    """Jump mass and replicon at the last point, on rules as fine as they need.
+def _is_accurate(point: Point, error: float, rtol: float) -> bool:
+    """Return whether the residual and the largest relative error are within `rtol`."""
+    return point.residual <= rtol and error <= rtol * (1 + 1e-9)
 
-    They have levels of their own: what decides on their accuracy, places where jumps begin, leaves overlaps unmoved.
+
+def _measure_indicators(
+    points: list[Point], slopes: np.ndarray, errors: np.ndarray, rtol: float, max_work: float
+) -> Indicators:
+    """Return the indicators at the last point, on rules as fine as they need.
+
+    Their accuracy is limited by the places where jumps begin, which hardly affect the overlaps. Therefore they are not
+    computed on the rule of the overlaps but start from the coarsest level.
     """
     last = points[-1]
-    F, best = last.root.F, last.overlaps
+    # error of the jump mass, the difference of both forms of V̂, by the errors of the overlaps
     moved = np.abs(slopes[0] - slopes[1]) @ errors[: len(last.best)]
-    if not F.rule.deterministic:
-        return _judged_by_replicas(last, slopes, moved, rtol)
-    found, before, level = None, None, 0
-    done = {each.root.F.rule.level: each for each in points if each.root.F.has_squares(each.root.overlaps)}
-
-    def judgement(jump: np.ndarray, rs: float, other: tuple[np.ndarray, float], tol: float) -> Judgement:
-        away = REFINEMENT.judged_shift * np.abs(jump - other[0]) + moved
-        unsure = REFINEMENT.judged_shift * abs(rs - other[1])
-        return Judgement(jump, np.maximum(away, tol * np.abs(jump)), rs, max(unsure, tol))
-
-    def told(point: Point) -> tuple[np.ndarray, float]:
-        """From a point that has them, at overlaps next to the best ones."""
-        step = last.best - last.root.packing.pack(point.root.overlaps)
-        jump, rs = _pair(F, point.image)
-        return jump + (slopes[0] - slopes[1]) @ step, rs
-
-    while level <= max(last.root.F.rule.level, REFINEMENT.judged_levels):
-        finer = F.on(F.rule.at_level(level))
-        if found is not None and work_of(finer.rule, F.model) > max_work:
+    if not last.root.F.rule.deterministic:
+        return _measure_by_replicas(last, slopes, moved, rtol)
+    solved = {point.root.F.rule.level: point for point in points if point.root.F.has_squares(point.root.overlaps)}
+    indicators, coarser = None, None
+    for level in range(max(last.root.F.rule.level, INDICATOR_LEVEL) + 1):
+        F = last.root.F.on(last.root.F.rule.at_level(level))
+        too_costly = indicators is not None and work_of(F.rule, F.model) > max_work
+        values = None if too_costly else _values_on(F, solved.get(level), last, slopes)
+        if values is not None:
+            indicators = _compare_levels(values, coarser, last, slopes, moved, F.rule.tol)
+            if indicators is not None and level in solved:
+                step = np.abs(last.best - last.root.packing.pack(solved[level].root.overlaps)).max()
+                drift = INDICATOR_DRIFT * step * values[1]
+                indicators = replace(indicators, replicon_error=indicators.replicon_error + drift)
+            coarser = values
+        if _outcome_of(values, indicators, rtol, last.image.hats) is not LevelOutcome.INACCURATE:
             break
-        try:
-            jump, rs = told(done[level]) if level in done else _pair(F, finer.images(best, squares=True)[0])
-        except WorkExceeded:
-            break
-        if before is not None:
-            found = judgement(jump, rs, before, finer.rule.tol)
-        elif np.abs(jump).max() < REFINEMENT.plain * np.abs(last.image.hats.V).max():
-            # without jumps the last point's panels resolve squares as well
-            found = judgement(*told(last), (jump, rs), F.rule.tol)
-        if found is not None and level in done:
-            step = np.abs(last.best - last.root.packing.pack(done[level].root.overlaps)).max()
-            found = replace(found, replicon_error=found.replicon_error + REFINEMENT.judged_drift * step * rs)
-        if found is not None and found.within(rtol, last.image.hats):
-            break
-        before, level = (jump, rs), level + 1
-    if found is None:
-        unknown = np.full(last.image.hats.V.shape, np.nan)
-        return Judgement(
-            *((unknown, unknown, np.nan, np.nan) if before is None else (before[0], unknown, before[1], np.nan))
-        )
-    return found
+    if indicators is not None:
+        return indicators
+    unknown = np.full(last.image.hats.V.shape, np.nan)
+    jump_mass, value = (unknown, np.nan) if coarser is None else coarser
+    return Indicators(jump_mass, unknown, value, np.nan)
 
 
-def _judged_by_replicas(last: Point, slopes: np.ndarray, moved: np.ndarray, rtol: float) -> Judgement:
-    """Jump mass and replicon with errors from replicas, the replicon on as few points as will do."""
-    F, at = last.root.F, last.root.overlaps
-    jumps = np.array([each.hats.jump_mass for each in F.images(at)[1]])
-    step = last.best - last.root.packing.pack(at)
-    none = jumps.any() or F.contracts(at)  # that could be between the points
-    unseen = 0.0 if none else REFINEMENT.unseen / F.rule.work(1) * np.abs(last.image.hats.V)
-    jump = last.image.hats.jump_mass + (slopes[0] - slopes[1]) @ step
-    G: OverlapMap | None = F.on(F.rule.for_stability())
-    while True:
-        if G is None or G.rule.work(1) >= F.rule.work(1):
-            G = F
-        image, samples = G.images(at, squares=True)
-        unsure = half_width(np.array([_pair(F, each)[1] for each in samples]))
-        found = Judgement(jump, half_width(jumps) + moved + unseen, _pair(F, image)[1], float(unsure))
-        if G is F or found.within(rtol, last.image.hats):
-            return found
-        G = G.finer()
+def _outcome_of(values: Values | None, indicators: Indicators | None, rtol: float, hats: Hats) -> LevelOutcome:
+    """Return the outcome of a level; without values its averages exceed the budget."""
+    if values is None:
+        return LevelOutcome.TOO_COSTLY
+    accurate = indicators is not None and indicators.are_accurate(rtol, hats)
+    return LevelOutcome.ACCURATE if accurate else LevelOutcome.INACCURATE
 
 
-def _pair(F: OverlapMap, image: Image) -> tuple[np.ndarray, float]:
+def _values_on(F: OverlapMap, point: Point | None, last: Point, slopes: np.ndarray) -> Values | None:
+    """Return jump mass and replicon of a map at the last point; None if the averages exceed the budget.
+
+    If the map was already evaluated at a nearby point, these averages are used and corrected for the distance.
+    """
+    if point is not None:
+        return _values_near(point, last, slopes)
+    try:
+        return _values_of(F, F.images(last.overlaps, squares=True)[0])
+    except WorkExceeded:
+        return None
+
+
+def _values_near(point: Point, last: Point, slopes: np.ndarray) -> Values:
+    """Return jump mass and replicon of a point; the jump mass to first order at the last point's overlaps."""
+    step = last.best - last.root.packing.pack(point.root.overlaps)
+    jump_mass, value = _values_of(point.root.F, point.image)
+    return jump_mass + (slopes[0] - slopes[1]) @ step, value
+
+
+def _values_of(F: OverlapMap, image: Image) -> Values:
+    """Return jump mass and replicon of an image."""
     return image.hats.jump_mass, replicon(F.model, image.hats, F.response)
 
 
-def _result(
-    point: Point, errors: np.ndarray, error: float, judged: Judgement, path: list[Overlaps], n_iter: int, rtol: float,
+def _compare_levels(
+    values: Values, coarser: Values | None, last: Point, slopes: np.ndarray, moved: np.ndarray, tol: float
+) -> Indicators | None:
+    """Return the indicators with errors from two levels; None if there is one level and the proximal map jumps."""
+    if coarser is None:
+        if np.abs(values[0]).max() >= FEW_JUMPS * np.abs(last.image.hats.V).max():
+            return None
+        # without jumps, the averages of the last point resolve squares as well
+        values, coarser, tol = _values_near(last, last, slopes), values, last.root.F.rule.tol
+    jump_mass, value = values
+    jump_error = INDICATOR_SHIFT * np.abs(jump_mass - coarser[0]) + moved
+    value_error = INDICATOR_SHIFT * abs(value - coarser[1])
+    return Indicators(jump_mass, np.maximum(jump_error, tol * np.abs(jump_mass)), value, max(value_error, tol))
+
+
+def _measure_by_replicas(last: Point, slopes: np.ndarray, moved: np.ndarray, rtol: float) -> Indicators:
+    """Return the indicators with errors from replicas; the replicon on as few points as its accuracy allows."""
+    F, at = last.root.F, last.root.overlaps
+    jumps = np.array([image.hats.jump_mass for image in F.images(at)[1]])
+    step = last.best - last.root.packing.pack(at)
+    # if no point is near a jump, jumps may still lie between the points
+    all_seen = jumps.any() or F.contracts(at)
+    unseen = 0.0 if all_seen else UNSEEN / F.rule.work(1) * np.abs(last.image.hats.V)
+    jump_mass = last.image.hats.jump_mass + (slopes[0] - slopes[1]) @ step
+    coarse: OverlapMap | None = F.on(F.rule.for_stability())
+    while True:
+        if coarse is None or coarse.rule.work(1) >= F.rule.work(1):
+            coarse = F
+        coarse = coarse.learn(at, squares=True)
+        image, samples = coarse.images(at, squares=True)
+        value_error = half_width(np.array([_values_of(F, sample)[1] for sample in samples]))
+        value = _values_of(F, image)[1]
+        indicators = Indicators(jump_mass, half_width(jumps) + moved + unseen, value, float(value_error))
+        if coarse is F or indicators.are_accurate(rtol, last.image.hats):
+            return indicators
+        coarse = coarse.finer()
+
+
+def _build_result(
+    point: Point,
+    errors: np.ndarray,
+    error: float,
+    indicators: Indicators,
+    path: list[Overlaps],
+    n_iter: int,
+    rtol: float,
     max_work: float,
-) -> StateEvolutionResult:  # fmt: skip
-    """The solution; the path leads to the first rule's, n_iter counts all iterations."""
+) -> StateEvolutionResult:
+    """Return the result at the last point; `path` leads to the first rule's, `n_iter` counts all iterations."""
     F, packing, k = point.root.F, point.root.packing, len(point.best)
     V_hat = point.numbers[k + LOSSES :].reshape(point.image.hats.V.shape)
-    hats = replace(point.image.hats, V=V_hat, V_derivative=V_hat - judged.jump_mass)
-    known = F.response == "stein" and np.isfinite(judged.jump_mass).all()
-    shift = jump_shift(F.model, hats) if known else np.nan
-    consistent, words = validity(judged.replicon, float(judged.jump_mass.sum() / V_hat.sum()), shift, F.response)
-    accurate = point.residual <= rtol and error <= rtol * (1 + 1e-9)
-    solved = accurate and judged.within(rtol, hats)
+    hats = replace(point.image.hats, V=V_hat, V_derivative=V_hat - indicators.jump_mass)
+    has_shift = F.response == "stein" and np.isfinite(indicators.jump_mass).all()
+    shift = jump_shift(F.model, hats) if has_shift else np.nan
+    jump_fraction = float(indicators.jump_mass.sum() / V_hat.sum())
+    consistent, words = validity(indicators.replicon, jump_fraction, shift, F.response)
+    accurate = _is_accurate(point, error, rtol)
+    solved = accurate and indicators.are_accurate(rtol, hats)
     budget = f"within {max_work:g} proximal problems an average (max_work)"
     message = "" if solved else f"the relative error is {error:.1g}, not rtol = {rtol:g}, {budget}"
     if accurate and not solved:
@@ -405,12 +466,12 @@ def _result(
         train_loss_error=float(errors[k]),
         test_error=float(point.numbers[k + 1]),
         test_error_error=float(errors[k + 1]),
-        jump_mass=judged.jump_mass,
-        jump_mass_error=judged.jump_mass_error,
+        jump_mass=indicators.jump_mass,
+        jump_mass_error=indicators.jump_mass_error,
         V_hat=V_hat,
         V_hat_error=errors[k + LOSSES :].reshape(V_hat.shape),
-        replicon=judged.replicon,
-        replicon_error=judged.replicon_error,
+        replicon=indicators.replicon,
+        replicon_error=indicators.replicon_error,
         stability=None,
         consistent=consistent,
         validity=words,

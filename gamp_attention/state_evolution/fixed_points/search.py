@@ -1,6 +1,26 @@
-"""Fixed points of the overlap map: quasi-Newton steps, never far from where plain damped steps lead."""
+"""Search for the fixed point that damped steps from a start lead to, without taking all of these steps.
 
-from dataclasses import dataclass, replace
+Damped steps converge to the right fixed point but may need hundreds of steps. Newton steps need few but may end at
+another fixed point: at a point that repels, or at a point without m or θ. The search (`find_fixed_point`) therefore
+alternates between them. After each block of damped steps, each longer than the last, it checks in this order:
+
+1. Damped steps have converged, or their maximum number is reached: the search ends there.
+2. All weights go to zero, and zero attracts (`find_vanished_weights`): the search ends with status LOST.
+3. A Jacobian costs more evaluations than all remaining damped steps: only damped steps are taken from here on.
+4. m or θ is practically zero and decreases (`_find_absent_family`): it is set to zero and the remaining overlaps are
+   solved. If the family does not grow back from there, this is the solution; otherwise the search continues from a
+   larger value of it.
+5. m or θ fades as fast as it does next to the fixed point without it (`_solve_faded`): this is the solution.
+6. Newton steps from the last overlaps end close to them, and damped steps stay there (`_solve_nearby`). This is the
+   solution if it attracts and has about the same m and θ as the last overlaps.
+7. If it does not, m or θ may fade slowly (`_solve_fading`): the fixed point without it is the solution if it attracts;
+   if it repels, the fixed point that has branched off from it is.
+
+The result of each check is an `Outcome`.
+"""
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 import numpy as np
 
@@ -8,230 +28,282 @@ from gamp_attention.results import Overlaps, Status
 from gamp_attention.state_evolution.equations.units import Packing, is_feasible, relative_change
 from gamp_attention.state_evolution.fixed_points.newton import (
     BREAKDOWNS,
-    BROYDEN,
-    VANISHING,
+    DIFFERENCE,
+    FADED,
+    MAX_STEP,
+    STEADY,
     Root,
     breakdown,
     fading_families,
     family_size,
+    find_vanished_weights,
     has_faded,
     iterate,
     newton,
-    vanishing_weights,
     weights_are_tiny,
 )
 from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, WeightsVanished
 from gamp_attention.state_evolution.fixed_points.stability import family_growth
 
-
-@dataclass(frozen=True)
-class RootSearchSettings:
-    """When answers of Newton's method are believed."""
-
-    reach: tuple[float, float] = (0.05, 10.0)  # distance of the answer: this much, and so many last damped changes
-    drift: tuple[float, float] = (30.0, 1e-6)  # from the answer by damped steps: in tolerances, or absolute if larger
-    astray: float = 1.2  # units of the largest Newton step from which none comes back to a neighbour
-    kept: float = 0.8  # share of m and θ left at an answer, from which on they do not fade
-    as_fast: float = 0.5  # share of the rate of decay next to zero, at which a family is on its way there
-    clear: float = 0.05  # distance of a growth from 1 that the first rule resolves
-    max_level: int = 2  # of the split rule, up to which a growth near 1 is resolved
-    newton: int = 2  # damped steps that Newton's method costs at least, in units of the number of overlaps
-    min_share: float = 0.3  # of the size expected of a family, under which another fixed point was found
+REACH = 1.2 * MAX_STEP  # relative change from the start at which Newton steps have left the neighbourhood
+NEAR, CHANGES = 0.05, 10.0  # largest relative change to Newton's answer: NEAR + CHANGES times the last damped change
+DRIFT = (30.0, 1e-6)  # largest change by two damped steps from the answer: in units of the tolerance; at least 1e-6
+SAME_FAMILY = 0.8  # smallest m and θ at Newton's answer, relative to the start, at which neither counts as faded
+AS_FAST = 0.5  # smallest rate of decay, relative to the rate next to zero, at which a family is on its way to zero
+RESOLVED_GROWTH = 0.05  # distance of a growth or an eigenvalue from 1 that the first rule resolves
+MAX_LEVEL = 2  # highest level of the split rule that resolves a growth close to 1
+MIN_NEWTON = 2  # cost of Newton's method in damped steps, in units of the number of overlaps
+MIN_PREDICTED = 0.3  # smallest family relative to its predicted size; below, another fixed point was found
+RESTART = 10.0  # size from which a family that grows back is solved again, in units of the size that counts as zero
 
 
-ROOT_SEARCH = RootSearchSettings()
-SEED = 10.0  # size at which a family is tried again, in units of the size below which it counts as gone
+class Outcome(Enum):
+    """Result of the checks after a block of damped steps; see the list in the description of the module."""
+
+    ENDED = "damped steps converged, broke down or reached their maximum number"
+    TOO_COSTLY = "Newton steps cost more than the remaining damped steps"
+    WITHOUT_FAMILY = "m or θ is zero at the solution"
+    GREW_BACK = "m or θ is small but not zero at the solution"
+    BRANCHED_OFF = "m or θ fades to a value next to zero"
+    SOLVED = "Newton steps found the solution"
+    UNDECIDED = "more damped steps are needed"
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A fixed point without one family of overlaps, and how the family grows there."""
+    """Fixed point at which m or θ is zero, and the growth of this family there by one full step."""
 
     root: Root
-    growth: float  # below 1, damped steps bring the family back to zero
+    growth: float  # below 1, damped steps return the family to zero
 
 
-def fixed_point(
+def find_fixed_point(
     F: OverlapMap, start: Overlaps, tol: float, max_iter: int, n_damped: int = 4, anywhere: bool = False
 ) -> Root:
-    """A fixed point near where plain damped steps from `start` lead.
+    """Return the fixed point to which damped steps from `start` lead, or their end if they do not converge.
 
-    There are ever more damped steps, at most max_iter, until they converge by themselves or one of three shortcuts is
-    safe:
-
-    - Where weights vanish, the status is LOST as soon as zero is seen to attract.
-    - Where m or θ is as good as zero and falls, it is set to zero, and the solution without it is taken if it attracts.
-    - Where m or θ fades slowly, the fixed point without it is taken as soon as that is seen to attract; if it repels,
-      one between.
-    - Newton's answer is taken if it lies near the damped iterate it started from, or `anywhere` if it attracts, and
-      damped steps from it stay there.
+    Parameters
+    ----------
+    F : the map. If it has not learned, it learns at the start.
+    start : overlaps.
+    tol : relative change of an overlap by a full step at which damped steps have converged.
+    max_iter : maximum number of damped steps.
+    n_damped : number of damped steps in the first block.
+    anywhere : accept Newton's answer at any distance if it attracts.
     """
     path = [start]
-    looked_at: dict[str, Neighbour | None] = {}
-    gone: set[str] = set()
     try:
-        while True:
-            latest, change = iterate(F, path[-1], tol, min(n_damped, max_iter - len(path) + 1))
-            path += latest[1:]
-            if not tol < change < np.inf or len(path) > max_iter:
-                return _ended(F, path, change, tol)
-            zero = vanishing_weights(F, path[-1])
-            if zero is not None:
-                path.append(zero)
-                raise WeightsVanished
-            if ROOT_SEARCH.newton * len(Packing.of(F.model, path[-1]).pack(path[-1])) > max_iter:
-                n_damped = max_iter
-                continue
-            family = _gone(F, path[-1], gone)
-            if family is not None:
-                gone.add(family)
-                left = max(max_iter - len(path), 1)
-                other = fixed_point(F, path[-1].without(family), tol, left, n_damped, True)
-                if not other.status.converged or not _grows_back(F, other.overlaps, family, tol):
-                    return replace(other, path=path + other.path)
-                seed = path[-1].arrays()[family] * (SEED * VANISHING.faded / family_size(path[-1], family))
-                path += [*other.path, Overlaps(**other.overlaps.arrays() | {family: seed})]
-                continue
-            root = _clearly_faded(F, latest, tol, looked_at)
-            if root is not None:
-                return replace(root, path=path + root.path)
-            near = _newton_nearby(F, path[-1], tol, np.inf if anywhere else change)
-            if near is None or not _keeps(path[-1], near):
-                root = _without_fading(F, latest, tol, looked_at)
-                if root is not None:
-                    return replace(root, path=path + root.path)
-            if near is not None:
-                return replace(near, status=Status.CONVERGED, path=path + near.path[1:])
-            n_damped = 2 * n_damped + 4
+        F = F.learn(start)
+        return _Search(F, tol, max_iter, anywhere, path).run(n_damped)
     except BREAKDOWNS as error:
         return Root(breakdown(error), path, np.nan, Packing.of(F.model, path[-1]), None, F)
 
 
-def _ended(F: OverlapMap, path: list[Overlaps], change: float, tol: float) -> Root:
-    """Where damped steps ended by themselves."""
-    packing = Packing.of(F.model, path[-1])
-    if change <= tol:
-        return Root(Status.CONVERGED, path, change, packing, F.jacobian(packing, path[-1], BROYDEN.difference), F)
-    return Root(Status.MAX_ITER if np.isfinite(change) else Status.NONFINITE, path, change, packing, None, F)
+@dataclass
+class _Search:
+    """State of a search.
 
+    Attributes
+    ----------
+    path : all overlaps of damped steps.
+    neighbours : fixed points without a family, by family; None if this neighbour has been tried as the solution.
+    removed : families that were set to zero and grew back.
+    """
 
-def _gone(F: OverlapMap, overlaps: Overlaps, known: set[str]) -> str | None:
-    """Return a family, not among `known`, that is as good as zero and falls in a full step; None if there is none."""
-    for family in ("m", "theta") if F.model.even else ():
-        size = family_size(overlaps, family)
-        if family in known or size == 0 or not has_faded(overlaps, family):
-            continue
-        if family_size(F(overlaps), family) < (1 - ROOT_SEARCH.clear) * size:
-            return family
-    return None
+    F: OverlapMap
+    tol: float
+    max_iter: int
+    anywhere: bool
+    path: list[Overlaps]
+    neighbours: dict[str, Neighbour | None] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
 
-
-def _grows_back(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> bool:
-    """Return whether a small family grows at a fixed point where it is zero."""
-    near = neighbour(F, overlaps, family, tol)
-    return (family_growth(F, overlaps, family) if near is None else near.growth) >= 1
-
-
-def _clearly_faded(
-    F: OverlapMap, path: list[Overlaps], tol: float, looked_at: dict[str, Neighbour | None]
-) -> Root | None:
-    """The fixed point without a family that fades as fast as next to it, so that none lies between; or None."""
-    for family in fading_families(path):
-        here, rates = path[-1], -np.diff(np.log([family_size(x, family) for x in path]))
-        now = family_size(F(here), family) / family_size(here, family)  # growth where the path ends
-        if family in looked_at or now > 1 - ROOT_SEARCH.clear or rates[-1] < VANISHING.steady * rates[0]:
-            continue
-        near = neighbour(F, here, family, tol)
-        if near is not None:
-            looked_at[family] = near
-            if near.growth < 1 and 1 - now > ROOT_SEARCH.as_fast * (1 - near.growth):
-                return near.root
-    return None
-
-
-def _without_fading(
-    F: OverlapMap, path: list[Overlaps], tol: float, looked_at: dict[str, Neighbour | None]
-) -> Root | None:
-    """The fixed point that a family fades towards along a path; None where none fades, or none is found."""
-    for family in fading_families(path):
-        near = looked_at[family] if family in looked_at else neighbour(F, path[-1], family, tol)
-        if near is not None:
-            looked_at[family] = None  # once is enough
-            root = near.root if near.growth < 1 else beyond(near, path[-1], family, tol)
+    def run(self, n_damped: int) -> Root:
+        """Take blocks of damped steps until one of the checks gives the solution."""
+        while True:
+            n_steps = min(n_damped, self.max_iter - len(self.path) + 1)
+            block, change = iterate(self.F, self.path[-1], self.tol, n_steps)
+            self.path += block[1:]
+            outcome, root = self._check(block, change, n_damped)
             if root is not None:
                 return root
-    return None
+            if outcome is Outcome.TOO_COSTLY:
+                n_damped = self.max_iter
+            elif outcome is Outcome.UNDECIDED:
+                n_damped = 2 * n_damped + 4
 
+    def _check(self, block: list[Overlaps], change: float, n_damped: int) -> tuple[Outcome, Root | None]:
+        """Return the outcome after a block of damped steps, and the solution if there is one."""
+        if self._has_ended(change):
+            return Outcome.ENDED, self._end(change)
+        zero = find_vanished_weights(self.F, self.path[-1])
+        if zero is not None:
+            self.path.append(zero)
+            raise WeightsVanished
+        if self._newton_is_too_costly():
+            return Outcome.TOO_COSTLY, None
+        family = self._find_absent_family()
+        if family is not None:
+            return self._solve_without(family, n_damped)
+        root = self._solve_faded(block)
+        if root is not None:
+            return Outcome.WITHOUT_FAMILY, self._joined(root)
+        nearby = self._solve_nearby(change)
+        if nearby is None or not self._is_same_branch(nearby):
+            outcome, root = self._solve_fading(block)
+            if root is not None:
+                return outcome, self._joined(root)
+        if nearby is not None:
+            solution = replace(nearby, status=Status.CONVERGED, path=self.path + nearby.path[1:])
+            return Outcome.SOLVED, solution
+        return Outcome.UNDECIDED, None
 
-def _newton_nearby(F: OverlapMap, start: Overlaps, tol: float, change: float) -> Root | None:
-    """Return Newton's answer from a damped iterate; None if it is not to be trusted.
+    def _has_ended(self, change: float) -> bool:
+        """Return whether damped steps converged, are not finite, or reached their maximum number."""
+        return not self.tol < change < np.inf or len(self.path) > self.max_iter
 
-    `change` is the change by the last damped step. If it is infinite, an answer that attracts is taken at any distance.
-    """
-    if change == np.inf:
-        root = newton(F, start, tol)
-        assert root.jacobian is not None
-        if not (root.solves(tol) and np.linalg.eigvals(root.jacobian).real.max() < 1 - ROOT_SEARCH.clear):
+    def _end(self, change: float) -> Root:
+        """Return the end of the damped steps."""
+        packing, last = Packing.of(self.F.model, self.path[-1]), self.path[-1]
+        if change <= self.tol:
+            J, slopes = self.F.linearize(packing, last, DIFFERENCE)
+            return Root(Status.CONVERGED, self.path, change, packing, J, self.F, slopes)
+        status = Status.MAX_ITER if np.isfinite(change) else Status.NONFINITE
+        return Root(status, self.path, change, packing, None, self.F)
+
+    def _joined(self, root: Root) -> Root:
+        """Return a root whose path includes the damped steps that led to it."""
+        return replace(root, path=self.path + root.path)
+
+    def _newton_is_too_costly(self) -> bool:
+        """Return whether a Jacobian takes more evaluations than all damped steps that are allowed."""
+        n_overlaps = len(Packing.of(self.F.model, self.path[-1]).pack(self.path[-1]))
+        return MIN_NEWTON * n_overlaps > self.max_iter
+
+    def _find_absent_family(self) -> str | None:
+        """Return a family that is practically zero and decreases in a full step; None if there is none."""
+        here = self.path[-1]
+        for family in ("m", "theta") if self.F.model.even else ():
+            size = family_size(here, family)
+            if family in self.removed or size == 0 or not has_faded(here, family):
+                continue
+            if family_size(self.F(here), family) < (1 - RESOLVED_GROWTH) * size:
+                return family
+        return None
+
+    def _solve_without(self, family: str, n_damped: int) -> tuple[Outcome, Root | None]:
+        """Solve with a family set to zero; if it grows back there, continue from a larger value of it."""
+        self.removed.add(family)
+        here, n_left = self.path[-1], max(self.max_iter - len(self.path), 1)
+        root = find_fixed_point(self.F, here.without(family), self.tol, n_left, n_damped, anywhere=True)
+        if not root.status.converged or not self._grows_back(root.overlaps, family):
+            return Outcome.WITHOUT_FAMILY, self._joined(root)
+        larger = here.arrays()[family] * (RESTART * FADED / family_size(here, family))
+        self.path += [*root.path, Overlaps(**root.overlaps.arrays() | {family: larger})]
+        return Outcome.GREW_BACK, None
+
+    def _grows_back(self, overlaps: Overlaps, family: str) -> bool:
+        """Return whether a small family grows at a fixed point at which it is zero."""
+        near = find_neighbour(self.F, overlaps, family, self.tol)
+        return (family_growth(self.F, overlaps, family) if near is None else near.growth) >= 1
+
+    def _solve_faded(self, block: list[Overlaps]) -> Root | None:
+        """Return the fixed point without a family that fades about as fast as next to it, so that none is between."""
+        for family in fading_families(block):
+            here, rates = block[-1], -np.diff(np.log([family_size(overlaps, family) for overlaps in block]))
+            growth = family_size(self.F(here), family) / family_size(here, family)
+            slows_down = rates[-1] < STEADY * rates[0]
+            if family in self.neighbours or growth > 1 - RESOLVED_GROWTH or slows_down:
+                continue
+            near = find_neighbour(self.F, here, family, self.tol)
+            if near is not None:
+                self.neighbours[family] = near
+                if near.growth < 1 and 1 - growth > AS_FAST * (1 - near.growth):
+                    return near.root
+        return None
+
+    def _solve_fading(self, block: list[Overlaps]) -> tuple[Outcome, Root | None]:
+        """Return the fixed point without a family that fades, or next to it if the family grows back from zero."""
+        for family in fading_families(block):
+            if family in self.neighbours:
+                near = self.neighbours[family]
+            else:
+                near = find_neighbour(self.F, block[-1], family, self.tol)
+            if near is not None:
+                self.neighbours[family] = None  # tried once
+                if near.growth < 1:
+                    return Outcome.WITHOUT_FAMILY, near.root
+                root = solve_branched_off(near, block[-1], family, self.tol)
+                if root is not None:
+                    return Outcome.BRANCHED_OFF, root
+        return Outcome.UNDECIDED, None
+
+    def _solve_nearby(self, change: float) -> Root | None:
+        """Return Newton's answer from the last overlaps; None if it cannot be trusted.
+
+        It has to be near the last overlaps, or to attract if it is accepted anywhere; and two damped steps must stay
+        there, because Newton steps may stall where the residual is small without a fixed point.
+        """
+        start = self.path[-1]
+        root = newton(self.F, start, self.tol, reach=np.inf if self.anywhere else REACH)
+        if not root.solves(self.tol):
             return None
-    else:
-        root = newton(F, start, tol, reach=ROOT_SEARCH.astray * BROYDEN.max_step)
-        near, changes = ROOT_SEARCH.reach
-        reach = min(BROYDEN.max_step, near + changes * change)
-        if not (root.solves(tol) and relative_change(start, root.overlaps) <= reach):
+        if self.anywhere:
+            trusted = root.attracts(RESOLVED_GROWTH)
+        else:
+            trusted = relative_change(start, root.overlaps) <= min(MAX_STEP, NEAR + CHANGES * change)
+        if not trusted:
             return None
-    _, drift = iterate(F, root.overlaps, 0.0, 2)
-    tolerances, least = ROOT_SEARCH.drift
-    return root if drift <= max(tolerances * tol, least) else None
+        _, drift = iterate(self.F, root.overlaps, 0.0, 2)
+        return root if drift <= max(DRIFT[0] * self.tol, DRIFT[1]) else None
 
-
-def _keeps(start: Overlaps, root: Root) -> bool:
-    """Whether a fixed point clearly attracts damped steps, and m and θ are hardly smaller there than at a start."""
-    assert root.jacobian is not None
-    kept = all(
-        family_size(root.overlaps, name) >= ROOT_SEARCH.kept * family_size(start, name) for name in ("m", "theta")
-    )
-    return kept and bool(np.linalg.eigvals(root.jacobian).real.max() < 1 - ROOT_SEARCH.clear)
-
-
-def neighbour(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> Neighbour | None:
-    """The fixed point next to given overlaps where a family, "m" or "theta", is zero; None if there is none near.
-
-    The rule is refined until it is clear whether the growth of the family there is above or below 1.
-    """
-    x = overlaps.without(family)
-    last = None
-    while True:
-        tiny = weights_are_tiny(F.model, x)  # which may change much
-        root = newton(F, x, tol, reach=np.inf if tiny else ROOT_SEARCH.astray * BROYDEN.max_step)
-        near = relative_change(x, root.overlaps) <= BROYDEN.max_step or (
-            tiny and weights_are_tiny(F.model, root.overlaps)
+    def _is_same_branch(self, root: Root) -> bool:
+        """Return whether a fixed point attracts, and m and θ are hardly smaller there than at the last overlaps."""
+        here = self.path[-1]
+        families_remain = all(
+            family_size(root.overlaps, name) >= SAME_FAMILY * family_size(here, name) for name in ("m", "theta")
         )
-        if not (near and root.status.converged):
+        return families_remain and root.attracts(RESOLVED_GROWTH)
+
+
+def find_neighbour(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -> Neighbour | None:
+    """Return the fixed point next to given overlaps at which m or θ is zero; None if there is none nearby.
+
+    The rule is refined until it resolves whether the growth of the family there is above or below 1.
+    """
+    x, last = overlaps.without(family), None
+    while True:
+        tiny = weights_are_tiny(F.model, x)  # tiny weights may change by a large factor and stay close
+        root = newton(F, x, tol, reach=np.inf if tiny else REACH)
+        is_near = relative_change(x, root.overlaps) <= MAX_STEP or (tiny and weights_are_tiny(F.model, root.overlaps))
+        if not (is_near and root.status.converged):
             return None
-        found = Neighbour(root, family_growth(F, root.overlaps, family))
-        clear = ROOT_SEARCH.clear if last is None else abs(found.growth - last.growth)
-        finer = F.finer() if F.rule.deterministic and F.rule.level < ROOT_SEARCH.max_level else None
-        if abs(found.growth - 1) > clear or finer is None:
-            return found
-        x, last, F = root.overlaps, found, finer
+        F = root.F
+        neighbour = Neighbour(root, family_growth(F, root.overlaps, family))
+        error = RESOLVED_GROWTH if last is None else abs(neighbour.growth - last.growth)
+        finer = F.finer() if F.rule.deterministic and F.rule.level < MAX_LEVEL else None
+        if abs(neighbour.growth - 1) > error or finer is None:
+            return neighbour
+        x, last, F = root.overlaps, neighbour, finer
 
 
-def beyond(near: Neighbour, overlaps: Overlaps, family: str, tol: float) -> Root | None:
-    """The fixed point that has just branched off from a neighbour, where the family is not zero; None if not found.
+def solve_branched_off(near: Neighbour, overlaps: Overlaps, family: str, tol: float) -> Root | None:
+    """Return the fixed point that has just branched off from a neighbour, with a small family; None if not found.
 
-    A full step changes the size s of the family by (γ − 1) s − c s³, which tells the size that does not change.
+    To third order, a full step changes the size s of the family by (γ − 1) s − c s³. With c from a step at the given
+    overlaps, this gives the size that does not change.
     """
     F = near.root.F
-    s = family_size(overlaps, family)
-    c = (near.growth - family_size(F(overlaps), family) / s) / s**2
-    share = np.sqrt(max(near.growth - 1, 0) / c) / s if c > 0 else 0.0
-    if not 0 < share < 1:
+    size = family_size(overlaps, family)
+    c = (near.growth - family_size(F(overlaps), family) / size) / size**2
+    fraction = np.sqrt(max(near.growth - 1, 0) / c) / size if c > 0 else 0.0
+    if not 0 < fraction < 1:
         return None
     base, there = near.root.overlaps.arrays(), overlaps.arrays()
-    even = {name: base[name] + share**2 * (there[name] - base[name]) for name in base}
-    start = Overlaps(**even | {family: share * there[family]})
+    even = {name: base[name] + fraction**2 * (there[name] - base[name]) for name in base}
+    start = Overlaps(**even | {family: fraction * there[family]})
     if not is_feasible(F.model, start):
         return None
     root = newton(F, start, tol)
-    kept = ROOT_SEARCH.min_share * share < family_size(root.overlaps, family) / s < 1
-    return root if root.status.converged and kept else None
+    as_predicted = MIN_PREDICTED * fraction < family_size(root.overlaps, family) / size < 1
+    return root if root.status.converged and as_predicted else None

@@ -1,0 +1,64 @@
+"""The overlap map is a pure function: neither earlier evaluations nor their order change a bit of its values."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gamp_attention as ga
+from gamp_attention.state_evolution.equations.units import Packing
+from gamp_attention.state_evolution.fixed_points.overlap_map import MEMORY, OverlapMap
+from gamp_attention.state_evolution.rules.sobol import SobolRule
+from gamp_attention.state_evolution.rules.split import SplitRule
+
+TWO_TOKENS = ga.Overlaps(
+    np.full((2, 1, 1), 0.05), np.array([[0.2], [-0.2]]), np.full((2, 1, 1), 0.02), np.full((2, 1, 1), 14.0)
+)
+ONE = np.tile(np.eye(2), (2, 1, 1))
+TWO_COLUMNS = ga.Overlaps(0.05 * ONE, np.zeros((2, 2)), 0.03 * ONE, 20.0 * ONE)
+MAPS = {
+    "split": (OverlapMap(ga.paper_model(), 1.5, SplitRule(0)), TWO_TOKENS),
+    "random": (OverlapMap(ga.paper_model(), 1.5, SobolRule(256, 2)), TWO_TOKENS),
+    "rare minima": (OverlapMap(ga.attention_model(2, 2, 2), 2.0, SobolRule(4096, 2)), TWO_COLUMNS),
+}
+
+
+def nearby(at, number):
+    """Return overlaps that are different for each number; more of them than the map stores averages."""
+    return replace(at, q=at.q * (1 + 0.02 * number), V=at.V * (1 - 0.01 * number))
+
+
+def values(F, order, at):
+    """Return the images of nearby overlaps, evaluated twice in a given order, by the number of the overlaps."""
+    found = {}
+    for number in [*order, *order]:
+        image, samples = F.images(nearby(at, number), squares=number % 2 == 1)
+        arrays = [*F(nearby(at, number)).arrays().values(), image.hats.square, *(each.hats.V for each in samples)]
+        bits = [array.tobytes() for array in arrays]
+        assert found.setdefault(number, bits) == bits
+    return found
+
+
+@pytest.mark.parametrize("learned", [True, False])
+@pytest.mark.parametrize("name", MAPS)
+def test_values_do_not_depend_on_the_order_of_evaluations(name, learned):
+    F, at = MAPS[name]
+    if learned:
+        F = F.learn(at)
+    numbers = list(range(MEMORY + 2)) if name != "rare minima" else [0, 1, 2]
+    forwards = values(F, numbers, at)
+    F.linearize(Packing.of(F.model, at), at, 5e-3)
+    assert values(F, numbers[::-1], at) == forwards
+    # with an empty memory
+    assert values(replace(F, _memory={}), numbers, at) == forwards
+
+
+def test_a_map_learns_once_and_keeps_its_averages():
+    F, at = MAPS["rare minima"]
+    learned = F.learn(at, squares=True)
+    assert F.knowledge is None
+    assert learned.learn(nearby(at, 1)) is learned
+    assert learned.has_squares(at)
+    assert not learned.has_squares(nearby(at, 1))
+    assert learned.on(SobolRule(512, 2)).knowledge is None
+    assert learned.on(SobolRule(512, 2)).expects_rare_minima == learned.knowledge.rare_minima
