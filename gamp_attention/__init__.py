@@ -58,7 +58,16 @@ from gamp_attention.experiments import (
     sweep,
     to_dataset,
 )
-from gamp_attention.gamp import GampResult, GampState, StartRecord, gamp_step, initial_state, run_gamp
+from gamp_attention.gamp import (
+    Checkpoint,
+    GampResult,
+    GampState,
+    IterationOptions,
+    StartRecord,
+    gamp_step,
+    initial_state,
+    run_gamp,
+)
 from gamp_attention.losses import (
     AttentionLoss,
     DotProductAttention,
@@ -126,15 +135,16 @@ _COMMON = tuple(__all__)
 
 __all__ += [
     "AttentionLoss", "BayesAmpResult", "BayesStateEvolution", "BayesThresholds", "Boundary", "BranchPath",
-    "Branches", "ClassLabels", "ClassLaw", "Comparison", "CoordinateClasses", "CoordinateLaw", "DataLaw",
-    "DebiasedWeights", "Denoised", "Departure", "DescentResult", "DistributedDataset", "GLMModel", "GampResult",
-    "History", "IntensityLabels", "KinkWarning", "LeaveOneOut", "LinearBaseline", "LinearFit", "LogisticLabels",
-    "MixtureModel", "Model", "MultinomialLoss", "PhaseBoundaries", "PhaseRetrievalLoss", "ReferenceErrors",
-    "ReferenceVerdict", "RegularizationPath", "SampledLaw", "SpectralDirections", "SpectralOverlap", "Stability",
-    "StartRecord", "StateEvolutionResult", "Status", "Sweep", "Trajectory", "bayes_fixed_points",
-    "continue_branch", "coordinate_law", "denoise", "fit_linear_baseline", "law_from_samples", "local_pool",
-    "power_law_spectrum", "reference_errors", "sign_positions", "sparse_teacher", "spectral_directions",
-    "spectral_overlap", "subset_positions", "to_dataset",
+    "Branches", "Checkpoint", "ClassLabels", "ClassLaw", "Comparison", "CoordinateClasses", "CoordinateLaw",
+    "DataLaw", "DebiasedWeights", "Denoised", "Departure", "DescentResult", "DistributedDataset", "GLMModel",
+    "GampResult", "History", "IntensityLabels", "IterationOptions", "KinkWarning", "LeaveOneOut",
+    "LinearBaseline", "LinearFit", "LogisticLabels", "MixtureModel", "Model", "MultinomialLoss",
+    "PhaseBoundaries", "PhaseRetrievalLoss", "ReferenceErrors", "ReferenceVerdict", "RegularizationPath",
+    "SampledLaw", "SpectralDirections", "SpectralOverlap", "Stability", "StartRecord", "StateEvolutionResult",
+    "Status", "Sweep", "Trajectory", "bayes_fixed_points", "continue_branch", "coordinate_law", "denoise",
+    "fit_linear_baseline", "law_from_samples", "local_pool", "power_law_spectrum", "reference_errors",
+    "sign_positions", "sparse_teacher", "spectral_directions", "spectral_overlap", "subset_positions",
+    "to_dataset",
 ]  # fmt: skip
 
 _ESTIMATORS = ("GampAttention", "GampClassifier", "GampRegressor")
