@@ -32,12 +32,17 @@ extensions = [
     "matplotlib.sphinxext.plot_directive",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
+    "sphinxcontrib.bibtex",
 ]
 myst_enable_extensions = ["dollarmath", "amsmath", "substitution"]
 myst_heading_anchors = 3
 myst_substitutions = _results.substitutions() | _paper.substitutions()
 (HERE / "generated").mkdir(exist_ok=True)
 (HERE / "generated" / "results.md").write_text(_results.results_page())
+
+bibtex_bibfiles = ["references.bib"]
+bibtex_default_style = "plain"
+bibtex_reference_style = "author_year"
 
 autosummary_generate = True
 autosummary_ignore_module_all = False
