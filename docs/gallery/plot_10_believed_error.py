@@ -59,8 +59,8 @@ print(f"{100 * np.mean(errors <= loo.bound(0.9)):.0f} % of the errors on new sam
 # %%
 # Which λ?
 # --------
-# The test error is estimated at each λ of a path. The command ``gamp-attention fit mine.npz --path --plot fit.png`` does
-# the same.
+# The test error is estimated at each λ of a path. On the command line, ``gamp-attention fit mine.npz --path`` does the
+# same.
 
 path = ga.regularization_path(data, np.geomspace(1e-3, 1, 10))
 print(path)
