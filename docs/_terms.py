@@ -26,7 +26,8 @@ def terms(path: Path = GLOSSARY) -> tuple[str, ...]:
 def pattern(term: str) -> re.Pattern[str]:
     """Where a text uses a term: a whole word, in the plural too; short symbols and names as they are written."""
     flags = re.IGNORECASE if term[1:].islower() or " " in term else re.NOFLAG
-    return re.compile(rf"(?<![\w-]){re.escape(term)}(?:e?s)?(?![\w-])", flags)
+    words = r"\s+".join(map(re.escape, term.split()))  # a line may end between two words
+    return re.compile(rf"(?<![\w-]){words}(?:e?s)?(?![\w-])", flags)
 
 
 def first_uses(text: str, wanted: list[str]) -> list[tuple[int, int, str]]:

@@ -2,7 +2,12 @@
 
 import os
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from sphinxcontrib.bibtex.plugin import register_plugin
+from sphinxcontrib.bibtex.style.referencing import BracketStyle
+from sphinxcontrib.bibtex.style.referencing.author_year import AuthorYearReferenceStyle
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]  # the checkout, whose compiled kernels tests have left on disk
@@ -32,12 +37,17 @@ extensions = [
     "matplotlib.sphinxext.plot_directive",
     "numpydoc",
     "sphinx_gallery.gen_gallery",
+    "sphinxcontrib.bibtex",
 ]
 myst_enable_extensions = ["dollarmath", "amsmath", "substitution"]
 myst_heading_anchors = 3
 myst_substitutions = _results.substitutions() | _paper.substitutions()
 (HERE / "generated").mkdir(exist_ok=True)
 (HERE / "generated" / "results.md").write_text(_results.results_page())
+
+bibtex_bibfiles = ["references.bib"]
+bibtex_default_style = "plain"
+bibtex_reference_style = "author_year_round"
 
 autosummary_generate = True
 autosummary_ignore_module_all = False
@@ -73,6 +83,21 @@ html_static_path = ["_static", str(_explorer.write(HERE / "generated" / "explore
 html_css_files = ["manual.css"]
 html_js_files = ["pictures.js"]
 exclude_patterns = ["_build", "generated/results.md", "generated/examples", "gallery", "examples"]
+
+
+def _round_brackets():
+    return BracketStyle(left="(", right=")")
+
+
+@dataclass
+class RoundReferenceStyle(AuthorYearReferenceStyle):
+    """Citations as in docstrings: Rangan (2011) in a sentence, (Rangan, 2011) after it."""
+
+    bracket_parenthetical: BracketStyle = field(default_factory=_round_brackets)
+    bracket_textual: BracketStyle = field(default_factory=_round_brackets)
+
+
+register_plugin("sphinxcontrib.bibtex.style.referencing", "author_year_round", RoundReferenceStyle)
 
 
 def _skip(app, what, name, thing, skip, options):

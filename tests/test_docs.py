@@ -5,6 +5,7 @@ import doctest
 import importlib
 import inspect
 import re
+import unicodedata
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
@@ -160,10 +161,42 @@ def test_every_stored_result_and_every_failed_check_is_in_the_manual():
             assert _results._prose(claim) in page
 
 
-def test_every_room_is_in_the_description_of_the_house():
+def test_every_subpackage_is_described():
     page = (ROOT / "docs" / "internals.md").read_text()
-    rooms = [path.parent.name for path in PACKAGE.glob("*/__init__.py")]
-    rooms += [path.parent.name for path in PACKAGE.glob("state_evolution/*/__init__.py")]
+    subpackages = [path.parent.name for path in PACKAGE.glob("*/__init__.py")]
+    subpackages += [path.parent.name for path in PACKAGE.glob("state_evolution/*/__init__.py")]
     files = [path.stem for path in PACKAGE.glob("*.py") if not path.stem.startswith("_")]
-    wanted = {f"`{room}/`" for room in rooms} | {f"`{file}`" for file in files}
+    wanted = {f"`{subpackage}/`" for subpackage in subpackages} | {f"`{file}`" for file in files}
     assert wanted == set(re.findall(r"^\|[ \d]*\|? *(`[\w/]+`) \|", page, re.MULTILINE))
+
+
+def ascii_name(name, year):
+    """The last word of an author's name without accents, and the year."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    return plain.split()[-1].removesuffix("'s").rstrip("'"), year
+
+
+def bibliography():
+    """{key: (last name of the first author, year)} of all entries of docs/references.bib."""
+    found = {}
+    for entry in (ROOT / "docs" / "references.bib").read_text(encoding="utf-8").split("\n@"):
+        key = re.match(r"@?\w+\{(\w+),", entry).group(1)
+        author, year = (re.search(rf"^  {field} = \{{(.*)\}},$", entry, re.M).group(1) for field in ("author", "year"))
+        name = re.sub(r"\\(?:[a-zA-Z] |\W)|[{}]", "", author.split(",")[0])
+        found[key] = ascii_name(name, year)
+    return found
+
+
+def test_sources_in_docstrings_and_pages_are_in_the_bibliography():
+    known = bibliography()
+    cited = re.compile(r"\b([A-Z][\w'-]+)(?: and (?:[A-Z][\w'-]+ ?)+| et al\.)? ?\((\d{4})\)")
+    unknown = {}
+    for place, text in docstrings():
+        sources = {ascii_name(*source) for source in cited.findall(" ".join(text.split()))}
+        if sources - set(known.values()):
+            unknown[place] = sources - set(known.values())
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    keys = {key for group in re.findall(r"\{cite:\w\}`([^`]*)`", pages) for key in group.split(",")}
+    assert unknown == {}
+    assert keys - set(known) == set()
+    assert len(keys) > 40

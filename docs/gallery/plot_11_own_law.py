@@ -64,5 +64,5 @@ left.legend(frameon=False)
 for k, (label, colour) in enumerate((("training loss", "C0"), ("test error", "C1"))):
     right.plot(alphas, [(each.train_loss, each.test_error)[k] for each in predicted], color=colour, label=label)
     right.plot(alphas, [each[k] for each in found], "o", color=colour)
-right.set(xlabel="sentences over dimensions, α", yscale="log")
+right.set(xlabel="samples per dimension, α", yscale="log")
 right.legend(frameon=False)

@@ -2,8 +2,8 @@
 Choose a penalty with scikit-learn
 ==================================
 
-``GampAttention`` is an estimator: cross-validation, grid searches and pipelines take it. Here the penalty of a layer is
-chosen by cross-validation, on noisy sentences of which nothing else is known. It needs scikit-learn,
+``GampAttention`` is an estimator of scikit-learn for cross-validation, grid searches and pipelines. This example
+chooses the penalty λ of an attention layer by cross-validation on noisy data. It requires scikit-learn:
 ``pip install "gamp-attention[sklearn]"``.
 """
 
@@ -14,14 +14,15 @@ from sklearn.model_selection import GridSearchCV, KFold, train_test_split
 import gamp_attention as ga
 
 # %%
-# The sentences, as they might come from a file: tokens that hold their positions, and outputs with noise in the
-# attention. A quarter is kept aside. Of what made them only the arrays are used from here on.
+# The data, as they might come from a file: tokens that include their positions, and outputs of an attention matrix with
+# noise. A quarter of the samples is reserved for testing. The training uses only these arrays and not the teacher.
 data = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.2), d=100, alpha=4.0, seed=0)
 tokens, outputs = data.tokens + data.positions, data.outputs
 train_x, test_x, train_y, test_y = train_test_split(tokens, outputs, test_size=0.25, random_state=0)
 
 # %%
-# Each fit begins from eight starts and keeps the one of lowest training loss. The search is over λ, in four folds.
+# Each fit tries eight initial weights and selects the result with the lowest training loss. The grid search compares
+# values of λ in four folds.
 lams = [0.003, 0.03, 0.3, 3.0]
 search = GridSearchCV(ga.GampAttention(), {"lam": lams}, cv=KFold(4), return_train_score=True)
 search.fit(train_x, train_y)
@@ -33,9 +34,9 @@ print(
 print(layer.result_.message)
 
 # %%
-# Left: mean R² of the folds and its standard error, for training and for validation, against λ. Middle: the training
-# losses at which the eight starts ended or were left, from the lowest on. Right: how much the first token attends to
-# itself in the sentences kept aside, against the matrix that made the outputs, without its noise.
+# Left: mean R² of the folds with its standard error against λ, for training and for validation. Middle: the training
+# losses at which the eight starts ended or were stopped, in increasing order. Right: attention of the first token to
+# itself in the test samples, against the teacher's attention without noise.
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
 for name, label in (("train", "training"), ("test", "validation")):
     mean, spread = (search.cv_results_[f"{kind}_{name}_score"] for kind in ("mean", "std"))
@@ -48,4 +49,4 @@ middle.set(xlabel="start", title="training loss of all starts")
 T = data.model.teacher((test_x - data.positions) @ data.Q_star / np.sqrt(data.dim))
 right.plot(T[:, 0, 0], layer.attention(test_x)[:, 0, 0], ".", ms=5)
 right.axline((0.5, 0.5), slope=1, color="0.6", lw=0.5)
-right.set(xlabel="of the teacher, without noise", ylabel="of the layer", title="attention of token 1 to itself")
+right.set(xlabel="teacher, without noise", ylabel="layer", title="attention of token 1 to itself")
