@@ -1,11 +1,4 @@
-"""Arithmetic beyond the range of doubles, reported by statuses and named errors instead of numpy warnings.
-
-Dense linear algebra on one BLAS thread, because its results depend on the number of threads.
-
-Errors of means, over a few independent replicas and over many samples.
-
-Point sets for Gaussian averages, and square roots of covariances.
-"""
+"""Numerical tools: floating-point errors, reproducible dense linear algebra, errors of means, and Gaussian points."""
 
 import warnings
 from collections.abc import Iterator
@@ -19,7 +12,7 @@ from scipy.special import ndtri, stdtrit
 from gamp_attention._core import check
 from gamp_attention._core.compiled import over_blocks
 
-# for functions that report overflow by a status or by an error
+# decorator of functions that report overflow by a status or an error instead of numpy warnings
 ignore_float_errors = np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore")
 
 MAX_ROOT = 1e150  # bound of numbers whose squares, and sums of squares, are within the range of doubles
@@ -34,7 +27,7 @@ def squarable(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray
     return result
 
 
-PANEL = 256  # number of columns of a product that are one task
+PANEL = 256  # number of columns of a product that one task computes
 
 
 @lru_cache
@@ -48,7 +41,10 @@ def _libraries() -> Any:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit BLAS and LAPACK to one thread each; `over_blocks` may call them on several threads."""
+    """Limit BLAS and LAPACK to one thread, because their results depend on the number of threads.
+
+    `over_blocks` may call them on several threads.
+    """
     with _libraries().limit(limits=1):
         yield
 

@@ -12,7 +12,6 @@ from gamp_attention._core.compiled import inline_kernel, kernel
 from gamp_attention.penalties.base import penalty_prox
 from gamp_attention.penalties.standard import ScaledPenalty
 
-
 # Bounds that keep A and W positive definite far from fixed points
 MIN_PRECISION = 0.5  # smallest eigenvalue of λ + A, in units of λ; for other penalties, in units of their convexity
 MIN_CURVATURE = 1e-2  # smallest eigenvalue of convexity + A, in units of the strength; needed if the convexity is zero

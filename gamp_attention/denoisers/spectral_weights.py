@@ -5,9 +5,8 @@ A spectral start takes the eigenvectors of X̃ᵀ h X̃, summed over the samples
 
 - "fitted": h = (z zᵀ/κ + 1)⁻¹ minus its mean, where z = prox(0; v) are the fields that fit the sample best;
 - "hessian": h = ∇²ℓ(0), so that the sum is the Hessian of the risk at Q = 0;
-- "posterior": h = (1 − K)(1 + b K)⁻¹ with K = E[u uᵀ | targets], the posterior second moments of the teacher's fields,
-  if
-  the map of the teacher is known.
+- "posterior": h = (1 − K)(1 + b K)⁻¹ with K = E[u uᵀ | targets], the posterior second moments of the teacher's fields;
+  the map of the teacher must be known.
 
 If the loss is even, fields z and −z fit equally well. Therefore only z zᵀ enters h.
 """
@@ -29,8 +28,8 @@ BLUR = 1.0  # matrix added to z zᵀ/κ, whose diagonal has mean 1, in units of 
 NO_INFORMATION = 1e-9  # size of h below which it is rounding error: all samples contain the same information
 MIN_B = 16.0  # smallest b of posterior weights: larger b hardly increase overlaps and make eigenvalues harder to find
 MAX_B = 200.0  # largest b of posterior weights
-EXACT_FIELDS = 2  # maximum L r for which the global minimum is computed; above, the local minimum next to zero
-N_STARTS = 2  # number of further starts if L r is above EXACT_FIELDS and at most FEW_FIELDS
+EXACT_FIELDS = 2  # maximum L r for which an unbounded search finds the global minimum
+N_STARTS = 2  # number of further starts for L r up to FEW_FIELDS; above, the local minimum next to zero is taken
 FEW_FIELDS = 12  # maximum L r for which each column is fitted; above, one column for each part suffices
 
 
