@@ -100,7 +100,7 @@ def replacing(name: str, path: str | Path, kind: str, overwrite: bool = False) -
         raise named from error
 
 
-def write_aside(
+def write_atomically(
     path: str | Path, write: Callable[[BinaryIO], Any], *, name: str = "path", kind: str = "", overwrite: bool = False
 ) -> None:
     """Write a file under another name and rename it, so that it is complete or absent; see `replacing`."""
@@ -112,7 +112,7 @@ def write_archive(name: str, path: str | Path, kind: str, arrays: dict[str, Any]
     """Write arrays as .npz with a mark that lists them, so that archives to which users added arrays are recognised."""
     about = np.array(json.dumps(mark(kind) | {"arrays": sorted(arrays)}))
     contents = {MARK: about, **arrays}  # the mark comes first, so that it survives in a file that was cut off
-    write_aside(path, lambda file: np.savez(file, **contents), name=name, kind=kind, overwrite=overwrite)
+    write_atomically(path, lambda file: np.savez(file, **contents), name=name, kind=kind, overwrite=overwrite)
 
 
 def write_json(target: str, data: Any, overwrite: bool = False) -> None:
@@ -121,7 +121,9 @@ def write_json(target: str, data: Any, overwrite: bool = False) -> None:
     if target == "-":
         sys.stdout.write(text)
     else:
-        write_aside(target, lambda file: file.write(text.encode()), name="--json", kind="report", overwrite=overwrite)
+        write_atomically(
+            target, lambda file: file.write(text.encode()), name="--json", kind="report", overwrite=overwrite
+        )
 
 
 def require_replaceable(

@@ -18,7 +18,7 @@ ignore_float_errors = np.errstate(over="ignore", under="ignore", divide="ignore"
 MAX_ROOT = 1e150  # bound of numbers whose squares, and sums of squares, are within the range of doubles
 
 
-def squarable(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:
+def check_squarable(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:
     """Return `value` as a real array of a shape; raise ValueError if squares of its entries would overflow."""
     result = check.array(name, value, shape)
     largest = float(np.abs(result).max(initial=0.0))
@@ -49,19 +49,19 @@ def one_thread() -> Iterator[None]:
         yield
 
 
-def panels(task: Any, n: int) -> None:
+def over_panels(task: Any, n: int) -> None:
     """Call task(slice) for panels of n columns, on the threads of `over_blocks`."""
     over_blocks(lambda first, last: task(slice(first, last)), n, PANEL)
 
 
-def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def deterministic_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return a @ b, computed in panels: identical to the last bit for any number of threads."""
     out = np.empty((a.shape[0], b.shape[1]))
 
     def work(columns: slice) -> None:
         out[:, columns] = a @ b[:, columns]
 
-    panels(work, b.shape[1])
+    over_panels(work, b.shape[1])
     return out
 
 

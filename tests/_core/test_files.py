@@ -75,7 +75,7 @@ def test_sampled_tokens_replace_sampled_tokens_only(model, tmp_path):
 
 
 def test_a_file_that_appears_during_the_work_is_kept(trajectory, tmp_path):
-    from gamp_attention._core.files import write_aside
+    from gamp_attention._core.files import write_atomically
 
     path = tmp_path / "late.png"
 
@@ -84,7 +84,7 @@ def test_a_file_that_appears_during_the_work_is_kept(trajectory, tmp_path):
         file.write(b"ours")
 
     with pytest.raises(ValueError, match="path: needs the name of a new file"):
-        write_aside(path, write, kind="picture")
+        write_atomically(path, write, kind="picture")
     assert path.read_bytes() == b"mine"
     assert [each.name for each in tmp_path.iterdir()] == ["late.png"]
 

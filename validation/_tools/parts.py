@@ -8,7 +8,7 @@ from typing import Any
 from tqdm import tqdm
 
 from gamp_attention._core.display import to_json
-from gamp_attention._core.files import write_aside
+from gamp_attention._core.files import write_atomically
 
 
 def kept_rows(
@@ -48,4 +48,4 @@ def kept_parts(path: Path, parts: Mapping[str, Callable[[], Any]]) -> dict[str, 
 def store(path: Path, numbers: dict[str, Any]) -> None:
     """Write numbers and arrays as JSON, to a file that is whole or absent."""
     text = json.dumps(to_json(numbers), indent=1) + "\n"
-    write_aside(path, lambda file: file.write(text.encode()), overwrite=True)
+    write_atomically(path, lambda file: file.write(text.encode()), overwrite=True)

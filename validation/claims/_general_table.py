@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gamp_attention._core.display import with_error
+from gamp_attention._core.display import format_with_error
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
 
 TICKS = (-100, -10, -5, 0, 5, 10, 100)
@@ -35,7 +35,7 @@ def markdown(parts):
 
 def _number(value, error):
     digits = int(np.clip(1 - np.floor(np.log10(max(error, 1e-12))), 0, 8))
-    return with_error(value, error, digits)
+    return format_with_error(value, error, digits)
 
 
 def _ended(part):
