@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gamp_attention._core.display import DisplayMixin, Rows, to_json, with_error
+from gamp_attention._core.display import DisplayMixin, Rows, format_with_error, to_json
 from gamp_attention._core.runs import Resumable
 
 __all__ = ["ConvergenceError", "History", "Overlaps", "Status"]
@@ -85,7 +85,7 @@ class Result(DisplayMixin):
             errors |= own["overlaps_error"].scalars() if "overlaps_error" in own else {}
         for name, (sign, digits) in SIGNS.items():
             if name in values:
-                rows.append([f"  {sign}", with_error(float(values[name]), abs(float(errors[name])), digits)])
+                rows.append([f"  {sign}", format_with_error(float(values[name]), abs(float(errors[name])), digits)])
         if "gradient_norm" in own:
             rows.append(["  ‖∇R‖/λ√d", f"{own['gradient_norm']:.1e}"])
         return [*rows, f"  {own['message']}"] if own.get("message") else rows
@@ -176,7 +176,7 @@ class Overlaps(Result):
 def cells(values: dict[str, np.ndarray], at: Any, errors: dict[str, np.ndarray] | None = None) -> list[str]:
     """Return table cells of the quantities named in SIGNS, at index `at` of their arrays."""
     known = {} if errors is None else {name: abs(float(error[at])) for name, error in errors.items()}
-    return [with_error(float(v[at]), known.get(name, np.nan), SIGNS[name][1]) for name, v in values.items()]
+    return [format_with_error(float(v[at]), known.get(name, np.nan), SIGNS[name][1]) for name, v in values.items()]
 
 
 def spread(n: int, most: int = 12) -> list[int]:

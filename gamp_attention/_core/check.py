@@ -1,7 +1,4 @@
-"""Checks of arguments: every error names the argument, what it got and what it needs.
-
-Read-only views of arrays that users may see but must not change.
-"""
+"""Checks of arguments, with errors that name the argument, its requirement and the value received; read-only views."""
 
 import copy
 import math
@@ -14,22 +11,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-MAX_INTEGER = sys.maxsize  # but for seeds
+MAX_INTEGER = sys.maxsize  # largest integer argument, except seeds
 
 
 def fail(name: str, got: Any, needs: str, error: type[Exception] = ValueError) -> Exception:
-    """An error that names the argument, what it got and what it needs."""
+    """Return an exception that names an argument, its requirement and the value received."""
     if isinstance(got, np.ndarray) and got.size > 8:
-        shown = f"shape {got.shape}"
+        text = f"shape {got.shape}"
     elif isinstance(got, int) and abs(got) > MAX_INTEGER:  # Python does not print integers of any length
-        shown = f"an integer of {got.bit_length()} bits"
+        text = f"an integer of {got.bit_length()} bits"
     else:
-        shown = repr(got)
-    return error(f"{name}: needs {needs}, got {shown if len(shown) <= 200 else shown[:200] + '…'}")
+        text = repr(got)
+    return error(f"{name}: needs {needs}, got {text if len(text) <= 200 else text[:200] + '…'}")
 
 
 def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, strict: bool = False) -> float:
-    """A finite number in [low, high], or in (low, high] where strict."""
+    """Return a finite number in [low, high], or in (low, high] if `strict`; raise for any other value."""
     bound = f"{'>' if strict else '>='} {low:g}" + (f" and <= {high:g}" if high < math.inf else "")
     needs = "a finite number" + (f" {bound}" if low > -math.inf else "")
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -44,7 +41,7 @@ def real(name: str, value: Any, *, low: float = -math.inf, high: float = math.in
 
 
 def integer(name: str, value: Any, *, low: int, high: int | None = MAX_INTEGER) -> int:
-    """An integer in [low, high]; `high` is named only where it matters."""
+    """Return an integer in [low, high]; raise for any other value. Messages name `high` only if it is exceeded."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise fail(name, value, f"an integer >= {low}", TypeError)
     if value < low:
@@ -55,38 +52,38 @@ def integer(name: str, value: Any, *, low: int, high: int | None = MAX_INTEGER) 
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False."""
+    """Return True or False; raise for any other value."""
     if not isinstance(value, bool | np.bool_):
         raise fail(name, value, "True or False", TypeError)
     return bool(value)
 
 
 def function(name: str, value: Any) -> Any:
-    """A function, or another object that can be called."""
+    """Return a callable object; raise for any other value."""
     if not callable(value):
         raise fail(name, value, "a function", TypeError)
     return value
 
 
 def require_memory(name: str, *shape: int) -> None:
-    """Raise where an array of doubles of some shape is larger than the memory of this machine."""
+    """Raise ValueError if an array of doubles of some shape is larger than the memory of this machine."""
     size = 8 * math.prod(shape)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else MAX_INTEGER
     if size > memory:
-        held = f"{size / 2**30:.3g} GiB where there are {memory / 2**30:.3g}"
-        raise ValueError(f"{name}: needs arrays that fit into memory, got shape {shape}, {held}")
+        sizes = f"{size / 2**30:.3g} GiB of {memory / 2**30:.3g} GiB"
+        raise ValueError(f"{name}: needs arrays that fit into memory, got shape {shape}, {sizes}")
 
 
 def detach_tensor(value: Any) -> Any:
-    """Return a value that stands for an array; tensors of torch are detached and copied to the CPU.
+    """Detach a tensor of torch and copy it to the CPU; return any other value unchanged.
 
-    Tensors of types that numpy lacks, such as bfloat16, become float32, which holds the same numbers.
+    Tensors of types that numpy lacks, such as bfloat16, are converted to float32, which represents the same numbers.
     """
     if not (hasattr(value, "detach") and hasattr(value, "cpu")):
         return value
     try:
         value = value.detach().cpu()
-    except RuntimeError:  # without numbers, on the device "meta"; the caller names it
+    except RuntimeError:  # a tensor on the device "meta" has no numbers; the caller raises an error that names it
         return value
     narrow = getattr(value, "is_floating_point", bool)() and value.element_size() <= 2
     return value.float() if narrow else value
@@ -100,7 +97,7 @@ def require_dense(name: str, value: Any) -> None:
 
 
 def ndim(name: str, value: Any) -> int:
-    """The number of axes of what stands for an array."""
+    """Return the number of axes of an array or of nested lists; raise ValueError if rows have different lengths."""
     try:
         return np.ndim(value)
     except ValueError as error:
@@ -108,7 +105,7 @@ def ndim(name: str, value: Any) -> int:
 
 
 def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
-    """One of a few words."""
+    """Return one of the strings `options`; raise for any other value, with a suggestion."""
     if isinstance(value, str) and value in options:
         return value
     text = "one of " + ", ".join(map(repr, options))
@@ -119,9 +116,9 @@ def choice(name: str, value: Any, options: tuple[str, ...]) -> str:
 
 
 def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool = False) -> np.ndarray:
-    """A finite float array of a given shape; letters stand for any size of at least one.
+    """Return a finite array of doubles of a given shape, in which letters stand for any size of at least one.
 
-    `single` leaves arrays of single precision as they are. Tensors are used as they are now, without their gradients.
+    With `single`, arrays of single precision are not converted. Tensors are used without their gradients.
     """
     wanted = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
     require_dense(name, value)
@@ -130,7 +127,7 @@ def array(name: str, value: Any, shape: tuple[int | str, ...], *, single: bool =
         if result.dtype.kind not in "biuf" or np.ma.is_masked(value):
             raise TypeError("not real numbers")
         if not (single and result.dtype == np.float32):
-            with np.errstate(over="ignore"):  # of longer floats; infinities are refused below
+            with np.errstate(over="ignore"):  # longer floats may overflow; infinities are rejected below
                 result = result.astype(np.float64, copy=False)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         got = type(value).__name__
@@ -158,13 +155,13 @@ def require_shape(name: str, value: Any, shape: tuple[int | str, ...]) -> None:
 
 
 def standard_deviations(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:
-    """Positive standard deviations, whose squares are positive and finite too."""
-    found = array(name, value, shape)
+    """Return an array of positive standard deviations whose squares are positive and finite."""
+    result = array(name, value, shape)
     with np.errstate(over="ignore", under="ignore"):
-        squares = found**2
-    if (found <= 0).any() or (squares == 0).any() or not np.isfinite(squares).all():
-        raise fail(name, found, "positive standard deviations, with squares within the range of doubles")
-    return found
+        squares = result**2
+    if (result <= 0).any() or (squares == 0).any() or not np.isfinite(squares).all():
+        raise fail(name, result, "positive standard deviations, with squares within the range of doubles")
+    return result
 
 
 T = TypeVar("T")

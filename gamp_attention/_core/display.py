@@ -12,7 +12,7 @@ import numpy as np
 Rows = list[str | list[str]]  # rows of a table: a list of cells, or a line across all columns
 
 
-def with_error(value: float, error: float, digits: int) -> str:
+def format_with_error(value: float, error: float, digits: int) -> str:
     """Return a number with its error in units of the last digit, as 0.0940(2); '-' if the number is not finite."""
     if not math.isfinite(value):
         return "-"
@@ -21,11 +21,11 @@ def with_error(value: float, error: float, digits: int) -> str:
     return f"{value:.{digits}f}({max(1, math.ceil(error * 10**digits))})"
 
 
-def to_error(value: float, error: float) -> str:
+def format_to_error(value: float, error: float) -> str:
     """Return a number with two digits of its error, as 0.0940(12); with four digits if the error is unknown."""
     if not (math.isfinite(value) and 0 < error < math.inf):
         return f"{value:.4g}"
-    return with_error(value, error, max(0, 1 - math.floor(math.log10(error))))
+    return format_with_error(value, error, max(0, 1 - math.floor(math.log10(error))))
 
 
 def to_json(value: Any) -> Any:
@@ -49,7 +49,7 @@ def to_json(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
-def short(value: Any, limit: int = 90) -> str:
+def abbreviate(value: Any, limit: int = 90) -> str:
     """Describe a value in at most `limit` characters; arrays and long lists by their size."""
     if isinstance(value, np.ndarray) and value.ndim:
         return f"array({', '.join(map(str, value.shape))})"
@@ -58,9 +58,9 @@ def short(value: Any, limit: int = 90) -> str:
     if isinstance(value, (float, np.floating)):
         return f"{value:.6g}"
     if isinstance(value, dict):
-        text = "{" + ", ".join(f"{key!r}: {short(item)}" for key, item in value.items()) + "}"
+        text = "{" + ", ".join(f"{key!r}: {abbreviate(item)}" for key, item in value.items()) + "}"
     elif type(value) in (list, tuple):
-        text = f"[{', '.join(map(short, value))}]" if len(value) < limit else ""
+        text = f"[{', '.join(map(abbreviate, value))}]" if len(value) < limit else ""
     else:
         text = repr(value)
     if 0 < len(text) <= limit and "\n" not in text:
@@ -70,9 +70,9 @@ def short(value: Any, limit: int = 90) -> str:
     return f"{len(value)} entries" if type(value) in (dict, list, tuple) else f"{type(value).__name__}(...)"
 
 
-def described(name: str, items: Iterable[tuple[str, Any]], width: int = 120) -> str:
+def format_fields(name: str, items: Iterable[tuple[str, Any]], width: int = 120) -> str:
     """Return `name(field=value, ...)` with short values, in lines of at most `width` characters."""
-    words = [f"{field}={short(value)}" for field, value in items]
+    words = [f"{field}={abbreviate(value)}" for field, value in items]
     if len(name) + sum(len(word) + 2 for word in words) <= width:
         return f"{name}({', '.join(words)})"
     lines = [""]
@@ -83,7 +83,7 @@ def described(name: str, items: Iterable[tuple[str, Any]], width: int = 120) -> 
     return "\n    ".join([f"{name}(", *(line.rstrip() for line in lines)]) + "\n)"
 
 
-def as_text(rows: Rows) -> str:
+def format_text(rows: Rows) -> str:
     """Format a table as text in columns; numbers are aligned right, words and the first column left."""
     columns = list(zip(*(row for row in rows if not isinstance(row, str)), strict=True))
     words = [k == 0 or column[-1][:1].isalpha() for k, column in enumerate(columns)]
@@ -96,7 +96,7 @@ def as_text(rows: Rows) -> str:
     return "\n".join(row if isinstance(row, str) else line(row) for row in rows)
 
 
-def as_html(rows: Rows) -> str:
+def format_html(rows: Rows) -> str:
     """Format a table as HTML for a notebook."""
     columns = max((len(row) for row in rows if not isinstance(row, str)), default=1)
 
@@ -118,13 +118,13 @@ class DisplayMixin:
         cls.__repr__ = DisplayMixin.__repr__  # type: ignore[method-assign]  # a dataclass would print whole arrays
 
     def __repr__(self) -> str:
-        return described(type(self).__name__, self._items())
+        return format_fields(type(self).__name__, self._items())
 
     def __str__(self) -> str:
-        return as_text(self._rows())
+        return format_text(self._rows())
 
     def _repr_html_(self) -> str:
-        return as_html(self._rows())
+        return format_html(self._rows())
 
     def _items(self) -> list[tuple[str, Any]]:
         names = self._fields if isinstance(self, tuple) else [field.name for field in fields(self)]  # type: ignore
@@ -132,4 +132,4 @@ class DisplayMixin:
 
     def _rows(self) -> Rows:
         """Return the summary as rows; by default one row for each field."""
-        return [type(self).__name__, *([f"  {name}", short(value)] for name, value in self._items())]
+        return [type(self).__name__, *([f"  {name}", abbreviate(value)] for name, value in self._items())]

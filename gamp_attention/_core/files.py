@@ -1,9 +1,9 @@
-"""Output files: written whole or not at all, and never in place of a file that the package did not write.
+"""Output files: written completely or not at all, and only in place of files that the package has written.
 
-Every file that the package writes carries a mark in a form that its format allows: an array of an archive, a key of
-JSON, an attribute of netCDF, the software field of a picture, a line after the numbers of an .npy file. Files of
-versions before these marks are recognised by their contents, except pictures and netCDF. Marks list the arrays, keys or
-variables of the file, so that a file to which the user added some is the user's.
+Every file that the package writes contains a mark, in a form that its format allows: an array of an archive, a key of
+JSON, an attribute of netCDF, the software field of a picture, or a line after the numbers of an .npy file. Files of
+versions before these marks are recognised by their contents, except pictures and netCDF. The mark lists the arrays,
+keys or variables of the file. If users have added others, the file counts as theirs and is not replaced.
 """
 
 import gzip
@@ -46,15 +46,15 @@ EARLIER_REPORTS = (  # keys of reports of each command before marks
     {"departures", "gamma", "teacher_cov"},
 )
 UNREADABLE = (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError, zipfile.BadZipFile)
-PICTURE_BYTES = 1 << 26  # most bytes of a picture that are searched for the mark
+PICTURE_BYTES = 1 << 26  # maximum number of bytes of a picture that are searched for the mark
 
 
 class ForeignFile(ValueError):
-    """The path of an output holds a file that the output must not replace."""
+    """Error for an output path that contains a file which must not be replaced."""
 
 
 def mark(kind: str) -> dict[str, Any]:
-    """Return the mark of an output file of some kind, as plain data."""
+    """Return the mark of an output file of a given kind, as a dict for JSON."""
     return {"version": __version__, "kind": kind}
 
 
@@ -74,8 +74,8 @@ def replacing(name: str, path: str | Path, kind: str, overwrite: bool = False) -
 
     Raises
     ------
-    ForeignFile : if `path` holds anything else than an output of this kind, before or after the block.
-    OSError : naming the file, if it cannot be written, for instance because the disk is full.
+    ForeignFile : if `path` contains anything but an output of this kind, before or after the block.
+    OSError : if the file cannot be written, for instance because the disk is full; the message names the file.
     """
     require_replaceable(name, path, kind, overwrite)
     target = Path(os.path.realpath(path))
@@ -100,19 +100,19 @@ def replacing(name: str, path: str | Path, kind: str, overwrite: bool = False) -
         raise named from error
 
 
-def write_aside(
+def write_atomically(
     path: str | Path, write: Callable[[BinaryIO], Any], *, name: str = "path", kind: str = "", overwrite: bool = False
 ) -> None:
-    """Write a file under another name and rename it, so that it is whole or absent; see `replacing`."""
+    """Write a file under another name and rename it, so that it is complete or absent; see `replacing`."""
     with replacing(name, path, kind, overwrite) as temporary, open(temporary, "wb") as file:
         write(file)
 
 
 def write_archive(name: str, path: str | Path, kind: str, arrays: dict[str, Any], overwrite: bool = False) -> None:
-    """Write arrays as .npz with the mark of a kind, which lists them: an archive with other arrays is the user's."""
+    """Write arrays as .npz with a mark that lists them, so that archives to which users added arrays are recognised."""
     about = np.array(json.dumps(mark(kind) | {"arrays": sorted(arrays)}))
     contents = {MARK: about, **arrays}  # the mark comes first, so that it survives in a file that was cut off
-    write_aside(path, lambda file: np.savez(file, **contents), name=name, kind=kind, overwrite=overwrite)
+    write_atomically(path, lambda file: np.savez(file, **contents), name=name, kind=kind, overwrite=overwrite)
 
 
 def write_json(target: str, data: Any, overwrite: bool = False) -> None:
@@ -121,7 +121,9 @@ def write_json(target: str, data: Any, overwrite: bool = False) -> None:
     if target == "-":
         sys.stdout.write(text)
     else:
-        write_aside(target, lambda file: file.write(text.encode()), name="--json", kind="report", overwrite=overwrite)
+        write_atomically(
+            target, lambda file: file.write(text.encode()), name="--json", kind="report", overwrite=overwrite
+        )
 
 
 def require_replaceable(
@@ -131,19 +133,19 @@ def require_replaceable(
     overwrite: bool = False,
     remedy: str = "replace the file with overwrite=True",
 ) -> None:
-    """Raise ForeignFile unless a path is free, or holds an output of the same kind, or may be overwritten.
+    """Raise ForeignFile unless a path is free, contains an output of the same kind, or may be overwritten.
 
     Only regular files are ever replaced.
     """
     needs = f"the name of a new file{f', or of {KINDS[kind]} that this package wrote' if kind else ''}"
     try:
-        there = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return
-    if not stat.S_ISREG(there.st_mode):
-        what = "a folder" if stat.S_ISDIR(there.st_mode) else "no regular file"
-        raise ForeignFile(f"{name}: needs {needs}, got {str(path)!r}, which is {what}; choose another name")
-    if overwrite or there.st_size == 0 or (kind and kind_of(path) == kind):
+    if not stat.S_ISREG(status.st_mode):
+        kind_of_path = "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        raise ForeignFile(f"{name}: needs {needs}, got {str(path)!r}, which is {kind_of_path}; choose another name")
+    if overwrite or status.st_size == 0 or (kind and kind_of(path) == kind):
         return
     raise ForeignFile(
         f"{name}: needs {needs}, got {str(path)!r}, which holds {contents(path)}; choose another name"
@@ -152,7 +154,7 @@ def require_replaceable(
 
 
 def kind_of(path: str | Path) -> str | None:
-    """Return the kind of output that a file holds, a key of `KINDS`; None if the package did not write it."""
+    """Return the kind of an output file, a key of `KINDS`; None if the package did not write it."""
     try:
         with open(path, "rb") as file:
             start = file.read(8)
@@ -170,7 +172,7 @@ def kind_of(path: str | Path) -> str | None:
 
 
 def contents(path: str | Path) -> str:
-    """Describe in a few words what a file holds."""
+    """Describe the contents of a file in a few words."""
     kind = kind_of(path)
     if kind is not None:
         return KINDS[kind]
@@ -192,11 +194,13 @@ def contents(path: str | Path) -> str:
 def is_text(start: bytes) -> bool:
     """Return whether the first bytes of a file are text in UTF-8."""
     text = start.decode(errors="replace").rstrip("\ufffd")  # the last character may be cut
-    return bool(text) and all(each.isprintable() or each in "\r\n\t\ufeff" for each in text.replace("\ufffd", "\0"))
+    return bool(text) and all(
+        letter.isprintable() or letter in "\r\n\t\ufeff" for letter in text.replace("\ufffd", "\0")
+    )
 
 
 def require_checkpoint(name: str, path: str | Path) -> None:
-    """Raise ForeignFile unless a path is free or holds a checkpoint, also a damaged one."""
+    """Raise ForeignFile unless a path is free or contains a checkpoint, which may be damaged."""
     if not (os.path.isfile(path) and is_damaged_checkpoint(path)):
         require_replaceable(name, path, "checkpoint", remedy="")
 
@@ -221,14 +225,13 @@ def same_path(one: str | Path, other: str | Path) -> bool:
 
 def require_distinct(outputs: Iterable[tuple[str, str | Path]], inputs: Iterable[tuple[str, str | Path]]) -> None:
     """Raise ValueError if two outputs are the same file, or an output is an input; each is an argument and a path."""
-    known = list(outputs)
-    given = list(inputs)
-    for number, (name, path) in enumerate(known):
-        for argument, source in given:
+    output_files, input_files = list(outputs), list(inputs)
+    for number, (name, path) in enumerate(output_files):
+        for argument, source in input_files:
             if same_path(path, source):
                 needs = f"{name}: needs a file that is not read, as inputs are never replaced"
                 raise ValueError(f"{needs}, got {str(path)!r}, which is {argument}; choose another name")
-        for other, second in known[:number]:
+        for other, second in output_files[:number]:
             if same_path(path, second):
                 raise ValueError(
                     f"{other}, {name}: need two files, got {str(path)!r} for both; choose another name for {name}"
@@ -266,8 +269,8 @@ def _archive_kind(path: str | Path) -> str | None:
     if MARK in names:
         with np.load(path, allow_pickle=False) as archive:
             about = json.loads(str(archive[MARK]))
-        known = about["kind"] in KINDS and {*about["arrays"], MARK} == names
-        return about["kind"] if known else None
+        is_unchanged = about["kind"] in KINDS and {*about["arrays"], MARK} == names
+        return about["kind"] if is_unchanged else None
     if names >= {"digest", "format"} and all(name[0] == "/" for name in names - {"digest", "format"}):
         return "checkpoint"
     return "fit" if names >= EARLIER_FIT and not names & {"tokens", "outputs"} else None
@@ -285,13 +288,13 @@ def _dataset_kind(path: str | Path) -> str | None:
 
 def _report_kind(path: str | Path) -> str | None:
     with open(path, "rb") as file:
-        found = json.load(file)
-    if not isinstance(found, dict):
+        data = json.load(file)
+    if not isinstance(data, dict):
         return None
-    if MARK in found:
-        about = found.pop(MARK)
-        return "report" if about["kind"] == "report" and set(about["keys"]) == set(found) else None
-    return "report" if any(found.keys() >= keys for keys in EARLIER_REPORTS) else None
+    if MARK in data:
+        about = data.pop(MARK)
+        return "report" if about["kind"] == "report" and set(about["keys"]) == set(data) else None
+    return "report" if any(data.keys() >= keys for keys in EARLIER_REPORTS) else None
 
 
 def _ends_with_trailer(path: str | Path) -> bool:

@@ -1,8 +1,8 @@
-"""Ctrl-C while the command line is being imported, and while kernels are compiled.
+"""Handling of Ctrl-C during the imports of the command line and during the compilation of kernels.
 
-During imports it gives one line, in place of a traceback from within some library. Nothing has been done then, so the
-process ends where it is. This module is imported before anything else; processes that only use the package are not
-affected. During compilation, callbacks of LLVM may ignore the interrupt: it is raised again.
+During imports, the process prints one line instead of a traceback and ends, because no work has been done. This module
+is imported before all others. It has no effect on processes that use the package without its command line. During
+compilation, callbacks of LLVM may ignore the interrupt, so it is raised again.
 """
 
 import os
@@ -17,18 +17,18 @@ COMMAND, MODULE = "gamp-attention", "gamp_attention.cli.main"
 
 
 def _end(*_: Any) -> None:
-    os.write(2, f"{COMMAND}: interrupted before it began: run the same again\n".encode())
+    os.write(2, f"{COMMAND}: interrupted during start-up, before any work was done; run the command again\n".encode())
     os._exit(130)
 
 
 def _is_command() -> bool:
-    """Whether this process was started as the command line: by its script, or by code that calls its `main`."""
+    """Return whether this process was started as the command line, by its script or by code that calls its `main`."""
     script = os.path.basename(sys.argv[0]) if getattr(sys, "argv", None) else ""
     return script.startswith(COMMAND) or (script == "-c" and any(MODULE in word for word in sys.orig_argv))
 
 
 def raise_interrupts() -> None:
-    """Have Ctrl-C raise KeyboardInterrupt again: from now on there is something to tell."""
+    """Restore that Ctrl-C raises KeyboardInterrupt; called when the command line is imported and work begins."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -42,11 +42,11 @@ def interruptible_compilation() -> Iterator[None]:
     """
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # within a block of this kind, in a thread, or with a handler of the user
+        yield  # no change in a nested block, in another thread, or if the user has set a handler
         return
-    from numba.core import event  # not above: this module is imported before anything else
+    from numba.core import event  # imported here because this module is imported before all others
 
-    pressed, hook = False, sys.unraisablehook
+    pressed, previous_hook = False, sys.unraisablehook
 
     def press(number: int, frame: Any) -> None:
         nonlocal pressed
@@ -55,7 +55,7 @@ def interruptible_compilation() -> Iterator[None]:
 
     def report(unraisable: Any) -> None:
         if unraisable.exc_type is not KeyboardInterrupt:
-            hook(unraisable)
+            previous_hook(unraisable)
 
     class Check(event.Listener):
         def on_start(self, event: Any) -> None:
@@ -76,7 +76,7 @@ def interruptible_compilation() -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.unraisablehook = hook
+        sys.unraisablehook = previous_hook
     if pressed:
         raise KeyboardInterrupt
 

@@ -1,11 +1,4 @@
-"""Arithmetic beyond the range of doubles, reported by statuses and named errors instead of numpy warnings.
-
-Dense linear algebra on one BLAS thread, because its results depend on the number of threads.
-
-Errors of means, over a few independent replicas and over many samples.
-
-Square roots of covariances.
-"""
+"""Numerical tools: floating-point errors, reproducible linear algebra, errors of means, and roots of covariances."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,13 +11,13 @@ from scipy.special import stdtrit
 from gamp_attention._core import check
 from gamp_attention._core.compiled import over_blocks
 
-# for functions that report overflow by a status or by an error
+# decorator of functions that report overflow by a status or an error instead of numpy warnings
 ignore_float_errors = np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore")
 
 MAX_ROOT = 1e150  # bound of numbers whose squares, and sums of squares, are within the range of doubles
 
 
-def squarable(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:
+def check_squarable(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray:
     """Return `value` as a real array of a shape; raise ValueError if squares of its entries would overflow."""
     result = check.array(name, value, shape)
     largest = float(np.abs(result).max(initial=0.0))
@@ -33,7 +26,7 @@ def squarable(name: str, value: Any, shape: tuple[int | str, ...]) -> np.ndarray
     return result
 
 
-PANEL = 256  # number of columns of a product that are one task
+PANEL = 256  # number of columns of a product that one task computes
 
 
 @lru_cache
@@ -47,24 +40,27 @@ def _libraries() -> Any:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit BLAS and LAPACK to one thread each; `over_blocks` may call them on several threads."""
+    """Limit BLAS and LAPACK to one thread, because their results depend on the number of threads.
+
+    `over_blocks` may call them on several threads.
+    """
     with _libraries().limit(limits=1):
         yield
 
 
-def panels(task: Any, n: int) -> None:
+def over_panels(task: Any, n: int) -> None:
     """Call task(slice) for panels of n columns, on the threads of `over_blocks`."""
     over_blocks(lambda first, last: task(slice(first, last)), n, PANEL)
 
 
-def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def deterministic_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return a @ b, computed in panels: identical to the last bit for any number of threads."""
     out = np.empty((a.shape[0], b.shape[1]))
 
     def work(columns: slice) -> None:
         out[:, columns] = a @ b[:, columns]
 
-    panels(work, b.shape[1])
+    over_panels(work, b.shape[1])
     return out
 
 

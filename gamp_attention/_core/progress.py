@@ -35,7 +35,7 @@ class Progress:
 
     Parameters
     ----------
-    label : what the task does, in a few words, in front of the bar.
+    label : short description of the task, in front of the bar.
     total : number of steps; None if it is not known: then only time and description are shown.
     shown : whether a bar is drawn; if None, only on a terminal. It has no effect inside another task.
     """
@@ -46,13 +46,13 @@ class Progress:
         self._outer: Progress | None = None
         self._inner: Progress | None = None
         self.done, self._text = 0.0, ""
-        self._thread, self._redrawn, self._shown_share = threading.get_ident(), 0.0, 0.0
+        self._thread, self._redrawn, self._shown_fraction = threading.get_ident(), 0.0, 0.0
 
     def __enter__(self) -> "Progress":
         global _outermost
         if _outermost is None:
             if self._draws():
-                _outermost, self._bar = self, self._drawn()
+                _outermost, self._bar = self, self._make_bar()
         elif _outermost._thread == self._thread:
             self._outer = _outermost._innermost
             self._outer._inner = self
@@ -72,7 +72,7 @@ class Progress:
         self._refresh()
 
     def describe(self, text: str) -> None:
-        """Replace the description of what is being done; the first one of a task is drawn at once."""
+        """Replace the description of the current work; the first description of a task is drawn at once."""
         first, self._text = not self._text, text
         self._refresh(at_once=first)
 
@@ -81,7 +81,7 @@ class Progress:
         main = threading.current_thread() is threading.main_thread() and multiprocessing.parent_process() is None
         return main or bool(self._shown)
 
-    def _drawn(self) -> Any:
+    def _make_bar(self) -> Any:
         shown = _on_terminal() if self._shown is None else self._shown
         self._redrawn = time.monotonic() + DELAY - INTERVAL
         form, measured = WITHOUT_TOTAL if self._total is None else WITH_TOTAL, _columns() > 0
@@ -96,19 +96,19 @@ class Progress:
 
     @property
     def _counted(self) -> "Progress":
-        """The outermost task with a known number of steps, or this one if there is none."""
+        """The outermost task with a known number of steps, or this task if there is none."""
         task: Progress | None = self
         while task is not None and task._total is None:
             task = task._inner
         return self if task is None else task
 
     @property
-    def _share(self) -> float:
-        """Steps that are done, with the part of the current one that an inner task has done."""
+    def _steps_done(self) -> float:
+        """Number of steps done, including the fraction of the current step that an inner task has done."""
         inside = self._inner
         if inside is None or not inside._total:
             return self.done
-        return self.done + min(inside._share / inside._total, 1.0)
+        return self.done + min(inside._steps_done / inside._total, 1.0)
 
     @property
     def _words(self) -> str:
@@ -123,9 +123,9 @@ class Progress:
         if bar is None or bar.disable or now < root._redrawn + (0.0 if at_once else INTERVAL):
             return
         root._redrawn, counted = now, root._counted
-        known = counted._total is not None
-        bar.bar_format, bar.total = WITH_TOTAL if known else WITHOUT_TOTAL, counted._total
-        bar.n = counted._shown_share = max(counted._shown_share, counted._share)
+        has_total = counted._total is not None
+        bar.bar_format, bar.total = WITH_TOTAL if has_total else WITHOUT_TOTAL, counted._total
+        bar.n = counted._shown_fraction = max(counted._shown_fraction, counted._steps_done)
         bar.set_postfix_str(root._words, refresh=False)
         bar.refresh()
 
@@ -153,7 +153,7 @@ def is_shown() -> bool:
 
 
 def describe(text: str) -> None:
-    """Replace the description of what the current task is doing."""
+    """Replace the description of the current task."""
     if is_shown():
         assert _outermost is not None
         _outermost._innermost.describe(text)
@@ -166,7 +166,7 @@ def clear() -> None:
 
 
 def announce_compilation() -> None:
-    """Say once in a process, if progress is being shown, that kernels are compiled, which takes a while."""
+    """Print once per process, if progress is shown, that kernels are compiled, which takes long."""
     global _announced
     if not _announced and _outermost is not None and not _outermost._bar.disable:
         _announced = True

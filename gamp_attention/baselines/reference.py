@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Rows, to_error
-from gamp_attention._core.numerics import ignore_float_errors, mean_and_error, squarable
+from gamp_attention._core.display import Rows, format_to_error
+from gamp_attention._core.numerics import check_squarable, ignore_float_errors, mean_and_error
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.layer import Units, require_alike
 from gamp_attention.data.stores import Tokens, as_tokens, token_blocks
@@ -87,7 +87,7 @@ class ReferenceErrors(Result):
         ------
         ValueError : if `errors` has another length than the references, or entries whose squares are not finite.
         """
-        own = squarable("errors", errors, (self.errors.shape[1],))
+        own = check_squarable("errors", errors, (self.errors.shape[1],))
         pairs = [mean_and_error(reference - own) for reference in self.errors]
         difference, spread = np.array([mean for mean, _ in pairs]), np.array([error for _, error in pairs])
         margin = CLEAR * np.nan_to_num(spread, nan=np.inf)  # a single sample shows no difference
@@ -100,7 +100,9 @@ class ReferenceErrors(Result):
         how = "leave-one-out" if self.left_out else "new samples"
         rows: Rows = [f"ReferenceErrors: {self.errors.shape[1]} samples, {how}"]
         numbers = zip(self.names, self.test_error, self.test_error_error, strict=True)
-        return rows + [[f"  {LABELS[name]}", to_error(float(mean), float(error))] for name, mean, error in numbers]
+        return rows + [
+            [f"  {LABELS[name]}", format_to_error(float(mean), float(error))] for name, mean, error in numbers
+        ]
 
 
 def _verdict(worse: tuple[str, ...], unclear: tuple[str, ...]) -> str:

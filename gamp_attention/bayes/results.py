@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gamp_attention._core.display import Rows, to_error
+from gamp_attention._core.display import Rows, format_to_error
 from gamp_attention._core.numerics import psd_root
 from gamp_attention._core.quadrature import gaussian_points
 from gamp_attention.bayes.averages import FINE, IntegralRule, class_probabilities
@@ -55,7 +55,7 @@ class BayesStateEvolution(Ended):
             "Φ": (self.free_entropy, self.free_entropy_error),
             "ε_g": (self.test_error, self.test_error_error),
         }
-        return [head, *([f"  {name}", to_error(float(x), float(error))] for name, (x, error) in numbers.items())]
+        return [head, *([f"  {name}", format_to_error(float(x), float(error))] for name, (x, error) in numbers.items())]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,11 +83,11 @@ class BayesThresholds(Result):
     def _rows(self) -> Rows:
         rows: Rows = [type(self).__name__]
         for name in ("weak_recovery", "full_recovery"):
-            shown = to_error(getattr(self, name), getattr(self, f"{name}_error"))
+            shown = format_to_error(getattr(self, name), getattr(self, f"{name}_error"))
             rows.append([f"  {name}", self.notes.get(name, shown)])
         if self.hard is None or self.hard_error is None:
             return [*rows, ["  hard", self.notes.get("hard", "nowhere")]]
-        ends = [to_error(*pair) for pair in zip(self.hard, self.hard_error, strict=True)]
+        ends = [format_to_error(*pair) for pair in zip(self.hard, self.hard_error, strict=True)]
         return [*rows, ["  hard", " to ".join(ends)]]
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import as_text, to_error
+from gamp_attention._core.display import format_text, format_to_error
 from gamp_attention._core.files import write_archive
 from gamp_attention._core.numerics import mean_and_error
 from gamp_attention._core.runs import Checkpoint
@@ -191,7 +191,7 @@ def _fit(options: argparse.Namespace) -> int:
         "scale": problem.units.scale,
     }
     write_archive("--out", out, "fit", found, options.force)
-    in_training = to_error(*mean_and_error(errors[problem.train]))
+    in_training = format_to_error(*mean_and_error(errors[problem.train]))
     lines = [
         f"{'' if estimated.better else 'WARNING: '}{estimated.verdict}",
         *([] if estimated.better else [ELSE]),
@@ -274,7 +274,7 @@ def _law(options: argparse.Namespace) -> int:
         rows = [["  α", "ε_t", "ε_g", "state evolution"]]
         for alpha, each in zip(alphas, solved, strict=True):
             rows.append([f"  {alpha:g}", f"{each.train_loss:.4g}", f"{each.test_error:.4g}", each.status.value])
-        lines += ["predicted:", as_text([*rows])]
+        lines += ["predicted:", format_text([*rows])]
         told["predicted"] = [each.to_dict() | {"alpha": alpha} for alpha, each in zip(alphas, solved, strict=True)]
     report(options, "\n".join(lines), told)
     return 0 if all(each.converged for each in solved) else 1

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import progress
-from gamp_attention._core.display import as_text, to_error
+from gamp_attention._core.display import format_text, format_to_error
 from gamp_attention._core.numerics import mean_and_error
 from gamp_attention.baselines.reference import ReferenceErrors, reference_errors
 from gamp_attention.cli.output import checkpoint_of_path, picture_of_path, say
@@ -162,12 +162,13 @@ def test_errors(
     better, verdict = _verdict(columns, loo.trusted)
     names = next(iter(columns.values()))[1].names
     table: list[Any] = [["error ‖y − f(x)‖²/(dL)", *columns]]
-    table += [["this layer", *(to_error(*mean_and_error(own)) for own, _ in columns.values())]]
+    table += [["this layer", *(format_to_error(*mean_and_error(own)) for own, _ in columns.values())]]
     for k, name in enumerate(names):
-        cells = [to_error(*mean_and_error(references.errors[k])) for _, references in columns.values()]
+        cells = [format_to_error(*mean_and_error(references.errors[k])) for _, references in columns.values()]
         table.append([ROWS[name], *cells])
     text = (
-        f"{as_text(table)}\nIn parentheses: standard errors in units of the last digit. Leave-one-out: the error of "
+        f"{format_text(table)}\n"
+        "In parentheses: standard errors in units of the last digit. Leave-one-out: the error of "
         f"each training sample under weights trained without it, by a formula; for this layer, {loo.message}."
     )
     return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, own)

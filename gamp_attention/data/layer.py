@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import ignore_float_errors, squarable
+from gamp_attention._core.numerics import check_squarable, ignore_float_errors
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.data.stores import Tokens, as_tokens, read_rows, token_blocks
@@ -34,7 +34,7 @@ class Units(NamedTuple):
 
         With weights (n,) of the samples, if they are given.
         """
-        flat = squarable("tokens", tokens, ("n", "L", "d"))
+        flat = check_squarable("tokens", tokens, ("n", "L", "d"))
         weights = None if sample_weight is None else np.repeat(sample_weight, flat.shape[1])
         flat = flat.reshape(-1, flat.shape[2])
         if weights is None:

@@ -1,9 +1,10 @@
-"""The input denoiser: its precision, its response and the variance it gives the fields.
+"""Input denoiser: new weights of each coordinate, their response, and the variances of the fields.
 
-η_i(b, A) = argmin_x r(x) + ½ xᵀA_i x − b_iᵀx for x in R^r, and C_i = ∂η_i/∂b_i. In closed form for the ridge.
+For coordinate i with precision A_i and force b_i, the new weights are η_i = argmin_x r(x) + ½ xᵀA_i x − b_iᵀx over x in
+R^r, for a penalty r. Their response is C_i = ∂η_i/∂b_i. Both are in closed form for the ridge penalty.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,94 +12,100 @@ from gamp_attention._core.compiled import inline_kernel, kernel
 from gamp_attention.penalties.base import penalty_prox
 from gamp_attention.penalties.standard import ScaledPenalty
 
-
-class InputSettings(NamedTuple):
-    """Bounds that keep A and W sound far from fixed points, and settings of the coordinate descent."""
-
-    min_precision: float = 0.5  # of λ + A, in units of λ; for other penalties, of the convexity that is known
-    min_curvature: float = 1e-2  # of the same, in units of the strength, where that is not enough
-    min_variance: float = 1e-6  # of the fields, in units of the initial one, where a penalty can kill all weights
-    max_sweeps: int = 1000  # over the columns of a coordinate
-    tol: float = 1e-15  # change in a sweep, relative to the largest weight, that ends it
-
-
-INPUT = InputSettings()
+# Bounds that keep A and W positive definite far from fixed points
+MIN_PRECISION = 0.5  # smallest eigenvalue of λ + A, in units of λ; for other penalties, in units of their convexity
+MIN_CURVATURE = 1e-2  # smallest eigenvalue of convexity + A, in units of the strength; needed if the convexity is zero
+MIN_VARIANCE = 1e-6  # smallest variance of fields, in units of the initial variance; needed if all weights are zero
+# Coordinate descent of several columns
+MAX_SWEEPS = 1000  # maximum number of sweeps over the columns of one coordinate
+TOL = 1e-15  # change in a sweep, relative to the largest weight, that ends the descent
 
 
 def initial_variances(trace: np.ndarray, strength: float, rank: int) -> np.ndarray:
-    """V_l (L, r, r) to start with: tr Σ_l/(2dλ), for the ridge the middle of the range that 0 <= A allows."""
+    """Return initial variances V_l = tr Σ_l/(2dλ) (L, r, r); for the ridge, the middle of the range for A >= 0."""
     return trace[:, None, None] / (2 * strength) * np.eye(rank)
 
 
 def prior_response(
-    spectra: np.ndarray, lam: float, V_hat: np.ndarray, share: np.ndarray | None = None
+    spectra: np.ndarray, lam: float, V_hat: np.ndarray, fractions: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A_i = Σ_l γ_l^i V̂_l, C_i = (λ + A_i)⁻¹ and W_l = (1/d) Σ_i γ_l^i C_i of the ridge input denoiser.
+    """Return A, C and W for the ridge: A_i = Σ_l γ_l^i V̂_l, C_i = (λ + A_i)⁻¹ and W_l = (1/d) Σ_i γ_l^i C_i.
 
-    Eq. :eq:`variances`.
+    Eq. :eq:`variances`. Near a maximum of the risk, λ + A is not positive definite. Its eigenvalues are raised to at
+    least MIN_PRECISION λ, also in A, so that fixed points do not change.
 
-    Near a maximum of the risk λ + A is not positive definite; its eigenvalues are kept above min_precision λ,
-    in A too, so that fixed points stay what they are.
+    Parameters
+    ----------
+    spectra : (L, K) variances γ_l of K coordinates, or of K classes of coordinates.
+    lam : strength λ of the ridge.
+    V_hat : (L, r, r) V̂.
+    fractions : (K,) fraction of the coordinates in each class; equal if not given.
 
-    Arguments (L, K), λ and (L, r, r), for K coordinates or classes of them with weights `share` (K,), equal
-    if not given; returns (K, r, r) twice and (L, r, r).
+    Returns
+    -------
+    A, C (K, r, r) and W (L, r, r).
     """
     spectrum, vectors = _spectrum(spectra, V_hat)
-    spectrum = np.maximum(spectrum, (INPUT.min_precision - 1) * lam)
+    spectrum = np.maximum(spectrum, (MIN_PRECISION - 1) * lam)
     A = np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
     C = np.einsum("iab,ib,icb->iac", vectors, 1 / (lam + spectrum), vectors)
-    return A, C, _mean_response(spectra, C, share)
+    return A, C, _mean_response(spectra, C, fractions)
 
 
 def precisions(penalty: Any, spectra: np.ndarray, V_hat: np.ndarray) -> np.ndarray:
-    """A_i (K, r, r) for any penalty, with eigenvalues that keep r(x) + ½ xᵀA x strongly convex."""
+    """Return A (K, r, r) for any penalty, with eigenvalues raised such that r(x) + ½ xᵀA x is strongly convex."""
     spectrum, vectors = _spectrum(spectra, V_hat)
     convexity = penalty.convexity  # a number, or an array with a number for each coordinate
-    least = np.maximum(INPUT.min_precision * convexity, INPUT.min_curvature * penalty.strength) - convexity
-    spectrum = np.maximum(spectrum, least)
+    lowest = np.maximum(MIN_PRECISION * convexity, MIN_CURVATURE * penalty.strength) - convexity
+    spectrum = np.maximum(spectrum, lowest)
     vectors = np.broadcast_to(vectors, (len(spectrum), *vectors.shape[1:]))
     return np.einsum("iab,ib,icb->iac", vectors, spectrum, vectors)
 
 
-def field_variances(penalty: Any, spectra: np.ndarray, C: np.ndarray, share: np.ndarray | None = None) -> np.ndarray:
-    """W_l = (1/d) Σ_i γ_l^i C_i (L, r, r) for any penalty, kept positive definite where all weights are dead."""
-    W = _mean_response(spectra, C, share)
-    share = np.full(spectra.shape[1], 1 / spectra.shape[1]) if share is None else share
-    least = INPUT.min_variance * initial_variances(spectra @ share, penalty.strength, W.shape[1])
+def field_variances(
+    penalty: Any, spectra: np.ndarray, C: np.ndarray, fractions: np.ndarray | None = None
+) -> np.ndarray:
+    """Return W_l = (1/d) Σ_i γ_l^i C_i (L, r, r) for any penalty, kept positive definite if all weights are zero."""
+    W = _mean_response(spectra, C, fractions)
+    fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
+    lowest = MIN_VARIANCE * initial_variances(spectra @ fractions, penalty.strength, W.shape[1])
     spectrum, vectors = np.linalg.eigh(W)
-    if (spectrum >= least[:, :1, 0]).all():
+    if (spectrum >= lowest[:, :1, 0]).all():
         return W
-    return np.einsum("lab,lb,lcb->lac", vectors, np.maximum(spectrum, least[:, :1, 0]), vectors)
+    return np.einsum("lab,lb,lcb->lac", vectors, np.maximum(spectrum, lowest[:, :1, 0]), vectors)
 
 
 def denoise_weights(penalty: Any, b: np.ndarray, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """η (K, r) and C (K, r, r) for b (K, r) and A (K, r, r) or (1, r, r), any penalty. Eq. :eq:`input-denoiser`."""
+    """Return η (K, r) and C (K, r, r) for b (K, r) and A (K, r, r) or (1, r, r) and any penalty.
+
+    Eq. :eq:`input-denoiser`.
+    """
     if isinstance(penalty, ScaledPenalty):
         return _denoise_scaled(penalty, b, A)
     b = np.ascontiguousarray(b, dtype=float)
     eta, C = np.empty(b.shape), np.empty((*b.shape, b.shape[1]))
-    denoise = _denoise_numbers if b.shape[1] == 1 else _denoise_coordinates  # which takes long to compile
+    denoise = _denoise_numbers if b.shape[1] == 1 else _denoise_coordinates  # compiling the latter takes long
     denoise(penalty, b, np.ascontiguousarray(A), eta, C)
     return eta, C
 
 
 def _denoise_scaled(penalty: ScaledPenalty, b: np.ndarray, A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return η and C: η and C of ρ in the units of each row; rows without a penalty solve a linear system."""
-    c, bare = penalty.units, penalty.scales == 0
+    """Return η and C: ρ is applied in the units of each row; rows without a penalty are solutions of linear systems."""
+    c, unpenalized = penalty.units, penalty.scales == 0
     A = A + penalty.ridge[:, None, None] * np.eye(A.shape[1])
     eta, C = denoise_weights(penalty.penalty, b / c[:, None], A / c[:, None, None] ** 2)
     eta, C = eta / c[:, None], C / c[:, None, None] ** 2
-    C[bare] = np.linalg.inv(A[bare])
-    eta[bare] = _products(C[bare], b[bare])
+    C[unpenalized] = np.linalg.inv(A[unpenalized])
+    eta[unpenalized] = _products(C[unpenalized], b[unpenalized])
     return eta, C
 
 
 def input_step(
     penalty: Any, spectra: np.ndarray, V_hat: np.ndarray, force: np.ndarray, Q: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """New weights η (d, r) and variances W (L, r, r) from the response V̂ and force = X̃ᵀg (d, r) at weights Q.
+    """Return new weights η (d, r) and variances W (L, r, r), from the response V̂ and force = X̃ᵀg (d, r) at weights Q.
 
-    Eq. :eq:`input-denoiser`, :eq:`variances`.
+    Eq. :eq:`input-denoiser`, :eq:`variances`; the input step of GAMP (Rangan (2011)).
     """
     if penalty.quadratic:
         A, C, W = prior_response(spectra, penalty.lam, V_hat)
@@ -113,24 +120,24 @@ def input_step(
 
 
 def _products(matrices: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """A_i x_i (d, r) with matrices (d, r, r), or one for all (1, r, r)."""
+    """Return A_i x_i (d, r) for matrices (d, r, r), or for one matrix (1, r, r) for all rows."""
     return np.einsum("iab,ib->ia", np.broadcast_to(matrices, (len(x), *matrices.shape[1:])), x)
 
 
 def _spectrum(spectra: np.ndarray, V_hat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Eigenvalues and eigenvectors of A_i = Σ_l γ_l^i V̂_l."""
+    """Return eigenvalues and eigenvectors of A_i = Σ_l γ_l^i V̂_l."""
     A = np.einsum("li,lab->iab", spectra, V_hat)
     return np.linalg.eigh(0.5 * (A + A.transpose(0, 2, 1)))
 
 
-def _mean_response(spectra: np.ndarray, C: np.ndarray, share: np.ndarray | None) -> np.ndarray:
-    share = np.full(spectra.shape[1], 1 / spectra.shape[1]) if share is None else share
-    return np.einsum("li,i,iab->lab", spectra, share, C)
+def _mean_response(spectra: np.ndarray, C: np.ndarray, fractions: np.ndarray | None) -> np.ndarray:
+    fractions = np.full(spectra.shape[1], 1 / spectra.shape[1]) if fractions is None else fractions
+    return np.einsum("li,i,iab->lab", spectra, fractions, C)
 
 
 @inline_kernel
 def _entry(penalty, b, A, x, a):
-    """x_a given the others, and its derivative in b_a."""
+    """Return the minimiser over x_a for the given other entries of x, and its derivative in b_a."""
     pull = b[a]
     for c in range(x.shape[0]):
         if c != a:
@@ -139,19 +146,19 @@ def _entry(penalty, b, A, x, a):
 
 
 @inline_kernel
-def _rest(penalty, b, A, x, rest, slope):
-    """Fill rest_a = prox(b_a − Σ_c A_ac x_c) − x_a and the slopes of the proxes; returns the largest rest."""
+def _residual(penalty, b, A, x, residual, slope):
+    """Fill residual_a = prox(b_a − Σ_c A_ac x_c) − x_a and the slopes of prox; return the largest |residual_a|."""
     size = 0.0
     for a in range(x.shape[0]):
-        moved, slope[a] = _entry(penalty, b, A, x, a)
-        rest[a] = moved - x[a]
-        size = max(size, abs(rest[a]))
+        new, slope[a] = _entry(penalty, b, A, x, a)
+        residual[a] = new - x[a]
+        size = max(size, abs(residual[a]))
     return size
 
 
 @inline_kernel
 def _linearise(A, slope, system):
-    """Fill 1 + D (A − diag A), minus the Jacobian of the rest; slope = D = 0 takes an entry out."""
+    """Fill system = 1 + D (A − diag A) with D = diag(slope): minus the Jacobian of the residual."""
     for a in range(slope.shape[0]):
         for c in range(slope.shape[0]):
             system[a, c] = 1.0 if a == c else slope[a] * A[a, c]
@@ -165,27 +172,31 @@ def _denoise_numbers(penalty, b, A, eta, C):
 
 @kernel
 def _denoise_coordinates(penalty, b, A, eta, C):
-    """Cyclic coordinate descent with the scalar prox, sped up by Newton steps; then C by implicit differentiation."""
+    """Minimise by cyclic coordinate descent with the scalar prox, and differentiate the minimum to obtain C.
+
+    After each sweep, a Newton step on the residual is taken if it reduces the residual by half: coordinate descent
+    alone converges slowly if the columns are strongly coupled.
+    """
     n, r = b.shape
-    slope, rest, trial = np.empty(r), np.empty(r), np.empty(r)
+    slope, residual, trial = np.empty(r), np.empty(r), np.empty(r)
     system = np.empty((r, r))
     for i in range(n):
         Ai, x = A[i if A.shape[0] > 1 else 0], eta[i]
         x[:] = 0.0
-        for _ in range(INPUT.max_sweeps):
+        for _ in range(MAX_SWEEPS):
             change, scale = 0.0, 0.0
             for a in range(r):
-                moved, slope[a] = _entry(penalty, b[i], Ai, x, a)
-                change = max(change, abs(moved - x[a]))
-                scale = max(scale, abs(moved))
-                x[a] = moved
-            if change <= INPUT.tol * scale:
+                new, slope[a] = _entry(penalty, b[i], Ai, x, a)
+                change = max(change, abs(new - x[a]))
+                scale = max(scale, abs(new))
+                x[a] = new
+            if change <= TOL * scale:
                 break
-            before = _rest(penalty, b[i], Ai, x, rest, slope)
+            before = _residual(penalty, b[i], Ai, x, residual, slope)
             _linearise(Ai, slope, system)
-            trial[:] = x + np.linalg.solve(system, rest)
-            if _rest(penalty, b[i], Ai, trial, rest, slope) < 0.5 * before:
+            trial[:] = x + np.linalg.solve(system, residual)
+            if _residual(penalty, b[i], Ai, trial, residual, slope) < 0.5 * before:
                 x[:] = trial
-        _rest(penalty, b[i], Ai, x, rest, slope)
+        _residual(penalty, b[i], Ai, x, residual, slope)
         _linearise(Ai, slope, system)
         C[i] = np.linalg.solve(system, np.diag(slope))  # (A + diag r'')⁻¹ with r'' = 1/slope − A_aa

@@ -87,8 +87,10 @@ def denoise(
 
     Raises
     ------
-    TypeError : if an argument has the wrong type.
-    ValueError : if an array has another shape, or if a block of V is not symmetric positive definite.
+    TypeError : if `loss` is not the loss of a model or dataset, if `hold` or `jacobian` is not a boolean, or if
+        `max_starts` is not an integer.
+    ValueError : if an array has another shape, if a block of V is not symmetric positive definite, or if `max_starts`
+        is negative.
 
     Examples
     --------

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Rows, with_error
+from gamp_attention._core.display import Rows, format_with_error
 from gamp_attention._core.extras import require_modules
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.progress import Progress
@@ -57,7 +57,7 @@ class Row(Result):
     def cells(self) -> list[str]:
         """Return the cells of the table."""
         numbers = [
-            with_error(self.values[name], self.errors.get(name, math.nan), digits)
+            format_with_error(self.values[name], self.errors.get(name, math.nan), digits)
             for name, (_, digits) in SIGNS.items()
         ]
         norms = ["-" if math.isnan(norm) else f"{norm:.1e}" for norm in (self.gradient_norm, self.distance)]
@@ -170,7 +170,7 @@ class Comparison(Result):
             first, *others = branch._rows()
             rows += ["", f"{first}, β = {s['damping'][branch.name]:g}", *others]
         if base is not None:
-            error = with_error(base.test_error, base.test_error_error, 6)
+            error = format_with_error(base.test_error, base.test_error_error, 6)
             rows += ["", f"linear baseline, d → ∞: ε_g = {error}, {base.status.value}"]
         return [
             *rows,

@@ -14,7 +14,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.extras import require_modules
-from gamp_attention._core.files import picture_metadata, require_replaceable, write_aside
+from gamp_attention._core.files import picture_metadata, require_replaceable, write_atomically
 from gamp_attention.experiments.inference.paths import RegularizationPath
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import AGREEMENT
@@ -265,7 +265,7 @@ def figure(
             drawing = Figure(figsize=size, layout="constrained")
             yield drawing.subplots(rows, columns, squeeze=False)
             marked: dict[str, Any] = {"format": kind, "dpi": 150, **picture_metadata(str(kind))}
-            write_aside(path, lambda file: drawing.savefig(file, **marked), kind="picture", overwrite=overwrite)
+            write_atomically(path, lambda file: drawing.savefig(file, **marked), kind="picture", overwrite=overwrite)
 
 
 KINDS = {"spectral": COLOURS["semantic"], "random": COLOURS["random"], "positional": COLOURS["positional"]}

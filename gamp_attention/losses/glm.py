@@ -160,7 +160,7 @@ class PhaseRetrievalLoss(NamedTuple):
         return 0.25 * (total * total - p[0]) ** 2
 
     def floor(self, p):
-        """Return the minimum of ℓ, that of a perfect fit. Compiled code."""
+        """Return 0, the loss of a perfect fit, as a lower bound of ℓ. Compiled code."""
         return 0.0
 
     def curvature(self, p, n_fields, radius):

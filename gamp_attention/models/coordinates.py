@@ -14,7 +14,7 @@ import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import MAX_ROOT, ignore_float_errors, squarable
+from gamp_attention._core.numerics import MAX_ROOT, check_squarable, ignore_float_errors
 from gamp_attention.results import shown
 
 
@@ -186,7 +186,7 @@ def value_classes(name: str, given: Any, *shapes: tuple[int, ...]) -> Coordinate
     ndim = check.ndim(name, given)
     single = weight is None and ndim == len(shapes[0])
     shape = next((shape for shape in shapes if ndim == len(shape) + 1), shapes[0])
-    values = squarable(name, given, shape if single else ("K", *shape))
+    values = check_squarable(name, given, shape if single else ("K", *shape))
     values = values[None] if single else values
     K = len(values)
     return CoordinateClasses(values, np.full(K, 1 / K) if weight is None else class_shares(f"{name}.weight", weight, K))
@@ -243,15 +243,15 @@ class CoordinateLaw(DisplayMixin):
 
     @ignore_float_errors
     def __post_init__(self) -> None:
-        gamma = squarable("gamma", self.gamma, ("K", "L"))
+        gamma = check_squarable("gamma", self.gamma, ("K", "L"))
         K, L = gamma.shape
-        mean = squarable("teacher_mean", self.teacher_mean, (K, "t"))
+        mean = check_squarable("teacher_mean", self.teacher_mean, (K, "t"))
         checked = {
             "gamma": gamma,
             "teacher_mean": mean,
             "weight": class_shares("weight", self.weight, K),
-            "tau": squarable("tau", self.tau, (K, L)),
-            "teacher_cov": squarable("teacher_cov", self.teacher_cov, (K, mean.shape[1], mean.shape[1])),
+            "tau": check_squarable("tau", self.tau, (K, L)),
+            "teacher_cov": check_squarable("teacher_cov", self.teacher_cov, (K, mean.shape[1], mean.shape[1])),
         }
         for name, values in checked.items():
             object.__setattr__(self, name, values)
@@ -391,9 +391,9 @@ def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None
     >>> law.weight.tolist(), law.tau.tolist()
     ([0.25, 0.75], [[-1.0, 1.0], [1.0, -1.0]])
     """
-    gamma = squarable("gamma", gamma, ("d", "L"))
-    tau = squarable("tau", tau, gamma.shape)
-    pi = squarable("pi", pi, (len(gamma), "t"))
+    gamma = check_squarable("gamma", gamma, ("d", "L"))
+    tau = check_squarable("tau", tau, gamma.shape)
+    pi = check_squarable("pi", pi, (len(gamma), "t"))
     if (gamma < 0).any() or not gamma.any(axis=0).all():
         raise check.fail(
             "gamma", gamma, "eigenvalues of positive semi-definite Σ_l: at least 0, with a positive trace of each Σ_l"

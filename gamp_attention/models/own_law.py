@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from gamp_attention._core.display import Rows, to_error
+from gamp_attention._core.display import Rows, format_to_error
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.results import Result
 
@@ -87,5 +87,5 @@ class DataLaw(Result, CoordinateLaw):
         for each in self.departures:
             assumed = f"{each.expected:.3g}" if np.isfinite(each.expected) else ""
             meaning = each.meaning if each.verdict != VERDICTS[0] else ""
-            rows.append([f"  {each.name}", to_error(each.value, each.error), assumed, each.verdict, meaning])
+            rows.append([f"  {each.name}", format_to_error(each.value, each.error), assumed, each.verdict, meaning])
         return rows

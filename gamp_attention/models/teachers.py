@@ -13,7 +13,7 @@ from scipy.special import expit, ndtr, softmax
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention._core.numerics import squarable
+from gamp_attention._core.numerics import check_squarable
 from gamp_attention.losses.attention import DotProductAttention, checked_attention
 from gamp_attention.losses.registration import DecorrelatedAttention
 
@@ -55,7 +55,7 @@ class SoftmaxTeacher(DisplayMixin):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "omega", check.real("omega", self.omega, low=0, high=1))
-        A = squarable("A", self.A, ("L", "L"))
+        A = check_squarable("A", self.A, ("L", "L"))
         if len(A) != A.shape[1]:
             raise check.fail("A", f"shape {A.shape}", "a square matrix")
         object.__setattr__(self, "A", A)

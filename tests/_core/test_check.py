@@ -1,4 +1,4 @@
-"""Words that are almost right."""
+"""Errors about misspelled options."""
 
 import pytest
 
@@ -6,7 +6,7 @@ import gamp_attention as ga
 from gamp_attention._core import check
 
 
-def test_the_nearest_word_is_told(data):
+def test_errors_suggest_the_nearest_option(data):
     with pytest.raises(ValueError, match="got 'Semantik'; did you mean 'semantic'"):
         ga.run_gamp(data, init="Semantik")
     with pytest.raises(ValueError, match=r"one of 'a', 'bb', got 'xyz'$"):

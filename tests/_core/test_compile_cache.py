@@ -1,4 +1,4 @@
-"""What is compiled is kept: a second process compiles nothing, and sees every change of the sources."""
+"""Compiled code is stored on disk: a second process compiles nothing, and every change of the sources is detected."""
 
 import ast
 import os
@@ -55,9 +55,10 @@ COMPILERS = {  # decorators of functions and classes whose code goes into kernel
 
 
 def counted(script, folder, shared=False, head=WHOLE):
-    """Functions that a process of its own compiles, and what it shows; other modules, and its cache, are in a folder.
+    """Run a script in a new process; return the number of functions that it compiles and the value that it shows.
 
-    With a cache that is `shared`, the package's kernels are mostly there. The head is code before the script.
+    `folder` has other modules and the cache. If `shared`, the cache of this process is used instead, which has most
+    kernels of the package. `head` is code before the script.
     """
     paths = f"{folder}{os.pathsep}{PACKAGE.parent}"  # a copy of the package in the folder comes first
     environment = os.environ | ({} if shared else {"NUMBA_CACHE_DIR": str(folder / "cache")}) | {"PYTHONPATH": paths}
@@ -68,7 +69,7 @@ def counted(script, folder, shared=False, head=WHOLE):
     return int(compiled), float(value)
 
 
-def test_a_second_process_compiles_nothing_and_an_edited_loss_is_not_stale(tmp_path):
+def test_a_second_process_compiles_nothing_unless_the_loss_is_edited(tmp_path):
     module = tmp_path / "quartic.py"
     module.write_text(LOSS)
     compiled, loss = counted(SCRIPT, tmp_path, shared=True)
@@ -84,11 +85,11 @@ def test_a_second_process_compiles_nothing_and_an_edited_loss_is_not_stale(tmp_p
 
 @pytest.fixture
 def copied(tmp_path):
-    """A copy of the package, to be edited."""
+    """Copy the package, so that a test can edit it."""
     return shutil.copytree(PACKAGE, tmp_path / "gamp_attention", ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def test_a_kernel_of_one_file_is_compiled_anew_when_another_file_that_it_takes_code_from_is_edited(copied, tmp_path):
+def test_a_kernel_is_compiled_again_if_a_file_that_it_contains_code_from_is_edited(copied, tmp_path):
     compiled, value = counted(PENALTY, tmp_path)
     assert (compiled > 0, value) == (True, 0.5)
     assert counted(PENALTY, tmp_path) == (0, 0.5)
@@ -98,46 +99,48 @@ def test_a_kernel_of_one_file_is_compiled_anew_when_another_file_that_it_takes_c
     assert (compiled > 0, value) == (True, 1.5)
 
 
-def stamped(path):
-    """Whether a file counts in the stamp of all kernels."""
+def is_in_stamp(path):
+    """Return whether the stamp of all kernels includes a file."""
     return any(mark in path.read_bytes() for mark in kernels.COMPILED)
 
 
-def called(decorator):
+def decorator_name(decorator):
     return getattr(decorator.func if isinstance(decorator, ast.Call) else decorator, "id", None)
 
 
-def into_kernels(module, tree):
-    """Modules of the package that go into kernels, as far as one of them tells: itself, and where it imports from."""
+def kernel_modules(module, tree):
+    """Yield modules with code for kernels: a module itself, and modules that its kernels import names from."""
     nodes = list(ast.walk(tree))
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
     if any(node.module == "gamp_attention._core.compiled" or node.module.startswith("numba.core") for node in imports):
         yield module
     if any(ast.unparse(base).endswith("NamedTuple") for node in nodes for base in getattr(node, "bases", ())):
         yield module
-    parts = [node for node in nodes if {called(each) for each in getattr(node, "decorator_list", ())} & COMPILERS]
+    parts = [
+        node for node in nodes if {decorator_name(each) for each in getattr(node, "decorator_list", ())} & COMPILERS
+    ]
     names = {each.id for part in parts for each in ast.walk(part) if isinstance(each, ast.Name)} - COMPILERS
     for node in imports:
         if node.module.startswith("gamp_attention.") and names & {each.asname or each.name for each in node.names}:
             yield node.module.removeprefix("gamp_attention.")
 
 
-def test_every_file_that_kernels_take_code_or_numbers_from_is_in_their_stamp():
-    found = {each for module, path in MODULES.items() for each in into_kernels(module, ast.parse(path.read_text()))}
+def test_the_stamp_includes_every_file_with_code_or_constants_of_kernels():
+    found = {each for module, path in MODULES.items() for each in kernel_modules(module, ast.parse(path.read_text()))}
     assert {"_core.compiled", "losses.attention", "penalties.standard", "denoisers.newton"} <= found
-    assert {module for module in found if not stamped(MODULES[module])} == set()
+    assert {module for module in found if not is_in_stamp(MODULES[module])} == set()
 
 
-def test_an_edit_of_any_such_file_changes_the_stamp_and_of_others_does_not(copied, monkeypatch):
+def test_only_edits_of_these_files_change_the_stamp(copied, monkeypatch):
     monkeypatch.setattr(kernels, "PACKAGE", copied)
     digest = kernels.package_digest.__wrapped__
     before = digest()
     for path in copied.rglob("*.py"):
         source = path.read_bytes()
         path.write_bytes(source + b"# edited\n")
-        assert (digest() != before) == stamped(path), path
+        assert (digest() != before) == is_in_stamp(path), path
         path.write_bytes(source)
     assert digest() == before
-    path = copied / "damping.py"  # becomes one of them where settings are put there that kernels read
+    path = copied / "damping.py"  # is included once it has settings that kernels read
     path.write_bytes(path.read_bytes() + b"class Settings(NamedTuple):\n    shrink: float = 0.5\n")
     assert digest() != before

@@ -1,4 +1,4 @@
-"""Files that the Python interface writes: whole or absent, and never in place of a file of the user."""
+"""Files that the Python interface writes: complete or absent, and never in place of a file of the user."""
 
 import os
 import subprocess
@@ -46,7 +46,7 @@ def draw_with_matplotlib(path):
     return path.read_bytes()
 
 
-def test_pictures_without_metadata_are_replaced_by_request_only(trajectory, tmp_path):
+def test_pictures_without_metadata_are_replaced_only_on_request(trajectory, tmp_path):
     pytest.importorskip("matplotlib")
     path = tmp_path / "picture.raw"
     ga.plot_trajectory(trajectory, path=path)
@@ -75,7 +75,7 @@ def test_sampled_tokens_replace_sampled_tokens_only(model, tmp_path):
 
 
 def test_a_file_that_appears_during_the_work_is_kept(trajectory, tmp_path):
-    from gamp_attention._core.files import write_aside
+    from gamp_attention._core.files import write_atomically
 
     path = tmp_path / "late.png"
 
@@ -84,13 +84,13 @@ def test_a_file_that_appears_during_the_work_is_kept(trajectory, tmp_path):
         file.write(b"ours")
 
     with pytest.raises(ValueError, match="path: needs the name of a new file"):
-        write_aside(path, write, kind="picture")
+        write_atomically(path, write, kind="picture")
     assert path.read_bytes() == b"mine"
     assert [each.name for each in tmp_path.iterdir()] == ["late.png"]
 
 
 def test_an_empty_file_may_be_filled(trajectory, tmp_path):
-    """As `mktemp` makes it."""
+    """For example a file made by `mktemp`."""
     pytest.importorskip("matplotlib")
     (tmp_path / "empty.png").touch()
     ga.plot_trajectory(trajectory, path=tmp_path / "empty.png")
@@ -114,12 +114,12 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_files_are_not_taken_for_results(name, tmp_path):
+def test_other_files_are_not_recognised_as_results(name, tmp_path):
     (tmp_path / name).write_bytes(OTHERS[name])
     assert kind_of(tmp_path / name) is None
 
 
-def test_archives_with_added_or_removed_arrays_are_the_users(model, tmp_path):
+def test_archives_with_added_or_removed_arrays_are_not_replaced(model, tmp_path):
     data, path = ga.sample(model, 20, 1.5), tmp_path / "run.npz"
     ga.run_gamp(data, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=2)
     assert kind_of(path) == "checkpoint"
@@ -180,7 +180,7 @@ for call in (
 
 
 def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
-    """A limit on the size of files stands for a full disk."""
+    """A limit on the size of files simulates a full disk."""
     for name in ("matplotlib", "xarray", "h5netcdf"):
         pytest.importorskip(name)
     command, environment = [sys.executable, "-c", FULL], os.environ | {"PYTHONPATH": str(ROOT)}

@@ -1,4 +1,4 @@
-"""Kernels that call each other through addresses: compiled once each, kept on the disk, with nothing stale."""
+"""Kernels that call each other by symbol: each is compiled once and stored on disk, and none is used when outdated."""
 
 import importlib
 import inspect
@@ -14,7 +14,7 @@ from gamp_attention._core.compiled import inline_kernel, inner_kernel, kernel
 from tests._core import test_compile_cache
 from tests.test_imports import PACKAGE
 
-# the package as a folder that modules are imported from, without what its __init__ imports
+# the package as a folder of modules, without the imports of its __init__
 BARE = f"""
 import sys, types
 package = types.ModuleType("gamp_attention")
@@ -109,7 +109,7 @@ def doubled_twice(x):
 
 @pytest.fixture
 def tower(tmp_path):
-    """Kernels above each other in two files."""
+    """Write kernels that call each other to two files."""
     (tmp_path / "below.py").write_text(BELOW)
     (tmp_path / "above.py").write_text(ABOVE)
     return tmp_path
@@ -123,14 +123,14 @@ def files(folder, name):
     return [path for path in (folder / "cache").rglob(f"*{name}*") if path.suffix in (".nbi", ".nbc")]
 
 
-def test_a_caller_declares_its_callees_without_their_code(tmp_path, monkeypatch):
-    path = tmp_path / "cubes_anew.py"  # what comes from the cache shows no code
+def test_a_caller_contains_only_the_symbols_of_its_callees(tmp_path, monkeypatch):
+    path = tmp_path / "new_cubes.py"  # a new file: kernels that are loaded from the cache show no code
     head = "from gamp_attention._core.compiled import inline_kernel, kernel\n"
-    path.write_text(head + "\n".join(inspect.getsource(each) for each in (cubed, wrapped, sum_of_cubes)))
+    path.write_text(head + "\n".join(inspect.getsource(function) for function in (cubed, wrapped, sum_of_cubes)))
     monkeypatch.syspath_prepend(tmp_path)
-    cubes = importlib.import_module("cubes_anew")
+    cubes = importlib.import_module("new_cubes")
     assert cubes.sum_of_cubes(4) == 64 + 8 + 27
-    assert [args for args in cubes.cubed.overloads] == [(types.int64,)]  # numbers written out are no types of their own
+    assert [args for args in cubes.cubed.overloads] == [(types.int64,)]  # literal numbers have no separate types
     text = cubes.sum_of_cubes.inspect_llvm((types.int64,))
     (symbol,) = set(re.findall(r'declare [^@\n]*@"?(cubed\.\w+)', text))
     assert symbol in kernels._DEFINED
@@ -150,42 +150,42 @@ def test_exceptions_of_callees_reach_python():
             sum_of_cubes(-1.0)
 
 
-def test_kernels_made_within_functions_are_compiled_in_every_process(tower):
+def test_kernels_defined_in_functions_are_compiled_in_every_process(tower):
     (tower / "within.py").write_text(WITHIN)
     script = "from within import make\nfirst, second = make(3.0), make(4.0)\nshow(second(2.0) + 100 * first(2.0))"
     compiled, value = counted(script, tower)
     assert (compiled, value) == (8, 55 + 100 * 53)
-    assert counted(script, tower) == (2, value)  # those that call one that is only known in its own process
+    assert counted(script, tower) == (2, value)  # kernels whose callee is defined in a function
 
 
 def test_a_kernel_is_pickled_and_called():
-    found = pickle.loads(pickle.dumps(sum_of_cubes))
-    assert found(1) == 36
+    loaded = pickle.loads(pickle.dumps(sum_of_cubes))
+    assert loaded(1) == 36
 
 
 def test_a_second_process_compiles_nothing(tower):
     compiled, value = counted(CALL, tower)
-    assert compiled == 4  # each once, the inlined one too
+    assert compiled == 4  # each kernel once, including the inlined function
     assert value == 47
     assert counted(CALL, tower) == (0, 47)
     assert counted(RAISE, tower) == (0, 1)
 
 
-def test_exceptions_when_all_is_new(tower):
+def test_exceptions_are_raised_with_an_empty_cache(tower):
     assert counted(RAISE, tower) == (4, 1)
     assert counted(RAISE, tower) == (0, 1)
 
 
-def test_exceptions_of_inlined_code_hold_what_they_were_given(tower):
+def test_exceptions_of_inlined_code_have_their_arguments(tower):
     assert counted(RAISE_INLINED, tower) == (4, 200)
     assert counted(RAISE_INLINED, tower) == (0, 200)
 
 
-def test_a_callee_that_is_lost_from_the_disk_is_compiled_before_its_caller_is_loaded(tower):
+def test_a_callee_missing_from_disk_is_compiled_before_its_caller_is_loaded(tower):
     counted(CALL, tower)
-    found = files(tower, "lowest")
-    assert len(found) == 2
-    for path in found:
+    paths = files(tower, "lowest")
+    assert len(paths) == 2
+    for path in paths:
         path.unlink()
     assert counted(CALL, tower) == (1, 47)
     assert counted(CALL, tower) == (0, 47)
@@ -198,22 +198,22 @@ def test_a_damaged_callee_is_compiled_again(tower):
     assert counted(CALL, tower) == (1, 47)
 
 
-def test_an_edited_callee_is_what_its_callers_call(tower):
+def test_callers_use_an_edited_callee(tower):
     counted(CALL, tower)
     (tower / "below.py").write_text(BELOW.replace("3 * x", "4 * x"))
     _, value = counted(CALL, tower)
     assert value == 9 + 10 * 5
 
 
-def test_a_caller_is_compiled_again_where_its_callee_returns_another_type(tower):
+def test_a_caller_is_compiled_again_if_its_callee_returns_another_type(tower):
     counted(CALL, tower)
     (tower / "below.py").write_text(BELOW.replace("3 * x", "(3 * x, x)").replace("lowest(x) + 1", "lowest(x)[0] + 1"))
     compiled, value = counted(CALL, tower)
-    assert (compiled, value) == (3, 47)  # the kernel on top calls what is as it was
+    assert (compiled, value) == (3, 47)  # the highest kernel is unchanged
     assert counted(CALL, tower) == (0, 47)
 
 
-def test_arrays_and_tuples_pass_through():
+def test_arrays_and_tuples_are_arguments_and_results():
     @kernel
     def fill(arrays, number):
         for each in arrays:

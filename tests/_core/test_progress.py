@@ -1,4 +1,4 @@
-"""Progress on a terminal: what tasks within tasks show, silence elsewhere, compilation, Ctrl-C while it lasts."""
+"""Progress on a terminal: nested tasks, no output elsewhere, and Ctrl-C during compilation."""
 
 import io
 import os
@@ -19,7 +19,7 @@ MAIN = "import sys; from gamp_attention.cli.main import main; sys.exit(main())"
 
 
 class Terminal(io.StringIO):
-    """A standard error that says that it is a terminal."""
+    """Standard error that claims to be a terminal."""
 
     def isatty(self):
         return True
@@ -39,13 +39,13 @@ def percents(text):
     return [int(each) for each in re.findall(r"(\d+)%\|", text)]
 
 
-def own_data(n=90, d=60):
+def random_data(n=90, d=60):
     data = ga.sample(ga.paper_model(), d, n / d, seed=0)
     return ga.Dataset(data.tokens, data.outputs, data.positions)
 
 
 def test_a_run_shows_starts_iterations_losses_and_gradients(terminal):
-    data = own_data()
+    data = random_data()
     result = ga.run_gamp(data, n_starts=3)
     drawn = terminal.getvalue()
     for k, record in enumerate(result.starts, 1):
@@ -67,8 +67,8 @@ def test_a_descent_after_message_passing_is_shown(terminal, model):
 
 
 @pytest.mark.parametrize("silent", ["progress=False", "no terminal", "thread", "short"])
-def test_nothing_is_drawn_where_nothing_is_wanted(silent, terminal, monkeypatch):
-    data, options = own_data(), {}
+def test_nothing_is_drawn_if_it_is_switched_off(silent, terminal, monkeypatch):
+    data, options = random_data(), {}
     if silent == "progress=False":
         options["progress"] = False
     elif silent == "no terminal":
@@ -86,10 +86,10 @@ def test_nothing_is_drawn_where_nothing_is_wanted(silent, terminal, monkeypatch)
 
 def test_progress_is_shown_elsewhere_on_request(terminal, monkeypatch):
     monkeypatch.setattr(terminal, "isatty", lambda: False)
-    ga.run_gamp(own_data(), progress=True)
+    ga.run_gamp(random_data(), progress=True)
     assert "spectral 1 start, iteration 0" in terminal.getvalue()
     with pytest.raises(TypeError, match="progress: needs True or False, got 'yes'"):
-        ga.run_gamp(own_data(), progress="yes")
+        ga.run_gamp(random_data(), progress="yes")
 
 
 def test_inner_tasks_move_the_bar_of_the_outer_one(terminal):
@@ -131,7 +131,7 @@ def test_one_omega_does_not_jump_from_0_to_100_percent(terminal, model):
 
 
 class PseudoTerminal:
-    """A process on a terminal of its own, and what it has written there."""
+    """A process on a separate terminal, and the text that it has written there."""
 
     def __init__(self, code, *arguments, **environment):
         import pty
@@ -143,14 +143,14 @@ class PseudoTerminal:
             os.execv(sys.executable, [sys.executable, "-c", code, *arguments])
 
     def read(self, pattern=None, seconds=120):
-        """Read until a pattern has come, or to the end; return what has come so far."""
+        """Read until a pattern appears or the output ends; return the text read so far."""
         while pattern is None or not re.search(pattern, self.text):
             left = seconds - (time.monotonic() - self.began)
             assert left > 0, self.text
             if select.select([self.file], [], [], left)[0]:
                 try:
                     more = os.read(self.file, 1 << 16)
-                except OSError:  # Linux, where the other end has been closed
+                except OSError:  # raised on Linux if the other end was closed
                     more = b""
                 if not more:
                     break
@@ -179,7 +179,7 @@ def pseudo_terminal():
 
 
 def test_fit_shows_progress_on_a_terminal_and_results_without_it(tmp_path, pseudo_terminal):
-    data = own_data()
+    data = random_data()
     path = tmp_path / "mine.npz"
     np.savez(path, tokens=data.tokens, outputs=data.outputs)
     quick = "from gamp_attention._core import progress; progress.DELAY = progress.INTERVAL = 0.0; "
@@ -196,7 +196,7 @@ def test_fit_shows_progress_on_a_terminal_and_results_without_it(tmp_path, pseud
 @pytest.mark.parametrize("seconds", [0.0, 0.7])
 def test_compilation_is_announced_and_ends_with_ctrl_c(seconds, tmp_path, pseudo_terminal):
     """A fresh cache: the first kernels take seconds. Callbacks of LLVM must not turn Ctrl-C into another error."""
-    data = own_data()
+    data = random_data()
     np.savez(tmp_path / "mine.npz", tokens=data.tokens, outputs=data.outputs)
     process = pseudo_terminal(MAIN, "fit", str(tmp_path / "mine.npz"), NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     process.read("compiling kernels for this loss: 10 to 40 s, only the first time")

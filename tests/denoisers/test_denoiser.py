@@ -1,4 +1,4 @@
-"""The denoiser on problems with known answers: saddles, ties, flat directions, certified minima."""
+"""The output denoiser on problems with known solutions: saddles, equal minima, flat directions, certified minima."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.losses.attention import pack_attention_parameters
 
-POSITIVE = np.array([[0.9, 0.1], [0.1, 0.9]])  # attention that only z ≠ 0 can give
+POSITIVE = np.array([[0.9, 0.1], [0.1, 0.9]])  # attention matrix that S[0] cannot equal
 
 
 def problem(T, n=1, rank=1, rho=0.25):
@@ -16,19 +16,19 @@ def problem(T, n=1, rank=1, rho=0.25):
     return ga.AttentionLoss(ga.DotProductAttention(), L, rank), params
 
 
-def test_origin_is_left_where_it_is_a_saddle():
-    """At ω = 0 the gradient vanishes at z = 0 by symmetry; the minimum is elsewhere, and its mirror image ties."""
+def test_a_saddle_at_the_origin_is_left():
+    """At ω = 0 the gradient vanishes at z = 0 by symmetry; there are two equal minima ±z elsewhere."""
     loss, params = problem(POSITIVE)
     out = ga.denoise(loss, params, np.zeros((1, 2, 1)), np.full((2, 1, 1), 50.0))
     assert out.solved.all()
     assert np.abs(out.z).max() > 0.5
-    assert out.gap[0] == pytest.approx(0, abs=1e-12)  # a jump, right here
+    assert out.gap[0] == pytest.approx(0, abs=1e-12)  # the proximal map jumps at ω = 0
     origin = 0.25 * ((0.5 - POSITIVE) ** 2).sum() / 2 - 0.25 * (POSITIVE**2).sum() / 2
     assert out.moreau[0] < origin - 1e-3
 
 
-def test_flat_direction_of_two_columns_is_no_obstacle():
-    """For r = 2 and ω = 0 a whole circle of minima ties."""
+def test_a_flat_direction_of_two_columns_is_solved():
+    """For r = 2 and ω = 0, a circle of minima has equal objectives."""
     loss, params = problem(POSITIVE, rank=2)
     out = ga.denoise(loss, params, np.zeros((1, 2, 2)), np.tile(50.0 * np.eye(2), (2, 1, 1)))
     single, one_column = problem(POSITIVE)
@@ -53,7 +53,7 @@ def test_small_variance_is_certified_by_one_start():
     assert np.isinf(out.gap).all()
 
 
-def test_held_minimum_stays_on_its_side():
+def test_hold_returns_the_local_minimum_of_the_start():
     loss, params = problem(POSITIVE)
     V, omega = np.full((2, 1, 1), 50.0), np.array([[[0.05], [-0.05]]])
     best = ga.denoise(loss, params, omega, V)
@@ -64,7 +64,7 @@ def test_held_minimum_stays_on_its_side():
 
 
 def test_one_token_attends_to_itself():
-    """L = 1: S = 1 whatever z is, so z = ω and g = 0."""
+    """L = 1: S = 1 for all z, so z = ω and g = 0."""
     loss, params = problem(np.ones((1, 1)), n=3)
     omega = np.arange(3.0).reshape(3, 1, 1)
     out = ga.denoise(loss, params, omega, np.ones((1, 1, 1)))
@@ -73,8 +73,8 @@ def test_one_token_attends_to_itself():
     assert np.allclose(out.response, 0)
 
 
-def test_minima_of_sixteen_fields_are_not_beaten_by_other_starts():
-    """L = 8, r = 2 is solved, stationary and not beaten by other starts."""
+def test_minima_of_sixteen_fields_are_global():
+    """L = 8, r = 2: no other start leads to a lower minimum."""
     rng = np.random.default_rng(0)
     loss, params = problem(rng.dirichlet(np.ones(8), (4, 8)), n=4, rank=2)
     omega = 0.4 * rng.normal(size=(4, 8, 2))
@@ -93,8 +93,8 @@ def test_variance_must_be_positive_definite():
 
 
 @pytest.mark.parametrize("V", [0.1, 3.0, 16.0, 400.0])
-def test_two_tokens_have_the_minimum_of_a_dense_grid(V):
-    """Their Newton steps are written apart from the general ones, in numbers instead of arrays."""
+def test_two_tokens_match_the_minimum_on_a_dense_grid(V):
+    """Two tokens have separate code for Newton steps, in scalars instead of arrays."""
     rng = np.random.default_rng(3)
     n = 300
     T = rng.dirichlet(np.ones(2), size=(n, 2))

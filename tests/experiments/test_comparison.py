@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention._core.display import with_error
+from gamp_attention._core.display import format_with_error
 from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.experiments.figures import plot_comparison
 
@@ -85,6 +85,6 @@ def test_scalars_are_rotation_invariant():
 
 
 def test_numbers_carry_their_errors():
-    assert with_error(0.09396, 0.00012, 4) == "0.0940(2)"
-    assert with_error(0.5, float("nan"), 2) == "0.50"
-    assert with_error(float("nan"), 1, 2) == "-"
+    assert format_with_error(0.09396, 0.00012, 4) == "0.0940(2)"
+    assert format_with_error(0.5, float("nan"), 2) == "0.50"
+    assert format_with_error(float("nan"), 1, 2) == "-"

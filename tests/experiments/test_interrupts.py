@@ -111,10 +111,10 @@ def test_an_interrupted_validation_script_ends_with_one_line(start, tmp_path):
 def test_kill_9_in_the_middle_of_a_write_leaves_the_old_file(start, tmp_path):
     """The file is the old one or none, and the rest of the new one has another name."""
     code = (
-        "import sys, time; from gamp_attention._core.files import write_aside\n"
+        "import sys, time; from gamp_attention._core.files import write_atomically\n"
         "def slowly(file):\n"
         "    file.write(b'half'); file.flush(); print('half', flush=True); time.sleep(60)\n"
-        "write_aside(sys.argv[1], slowly, overwrite=True)"
+        "write_atomically(sys.argv[1], slowly, overwrite=True)"
     )
     for before in (None, b"old and whole"):
         path = tmp_path / "numbers.json"

@@ -1,4 +1,4 @@
-"""Attention maps: derivatives against torch, masks, and what untied, causal and linear maps have in common."""
+"""Attention maps: derivatives compared with torch, masks, and relations of tied, untied, causal and linear maps."""
 
 import numpy as np
 import pytest
@@ -32,23 +32,23 @@ def parameters(rng, n, L):
 
 @pytest.mark.parametrize("student", MAPS)
 @pytest.mark.parametrize("L", [1, 3])
-def test_derivatives_are_those_of_autograd(student, L):
+def test_derivatives_agree_with_autograd(student, L):
     rng, r = np.random.default_rng(L), 2 * student.parts
     params, z = parameters(rng, 4, L), rng.normal(size=(4, L, r))
     value, grad, hess = sample_derivatives(ga.AttentionLoss(student, L, r), params, z)
     for mu in range(4):
         G, M = (torch.tensor(block.reshape(L, L)) for block in np.split(params[mu], 2))
 
-        def plain(flat, G=G, M=M):
+        def torch_loss(flat, G=G, M=M):
             S = student(flat.reshape(L, r))
             return 0.5 * torch.trace(S @ G @ S.T) - torch.trace(S @ M)
 
         at = torch.tensor(z[mu].ravel())
-        assert value[mu] == pytest.approx(float(plain(at)), rel=1e-12)
+        assert value[mu] == pytest.approx(float(torch_loss(at)), rel=1e-12)
         assert grad[mu].ravel() == pytest.approx(
-            torch.autograd.functional.jacobian(plain, at).numpy(), rel=1e-10, abs=1e-12
+            torch.autograd.functional.jacobian(torch_loss, at).numpy(), rel=1e-10, abs=1e-12
         )
-        assert hess[mu] == pytest.approx(torch.autograd.functional.hessian(plain, at).numpy(), rel=1e-9, abs=1e-11)
+        assert hess[mu] == pytest.approx(torch.autograd.functional.hessian(torch_loss, at).numpy(), rel=1e-9, abs=1e-11)
 
 
 @pytest.mark.parametrize("student", MAPS)
@@ -57,7 +57,7 @@ def test_numpy_and_torch_forms_agree(student):
     assert student(z) == pytest.approx(student(torch.tensor(z)).numpy(), abs=1e-14)
 
 
-def test_a_causal_token_sees_none_that_follow():
+def test_a_causal_token_does_not_attend_to_later_tokens():
     z = np.random.default_rng(1).normal(size=(4, 2))
     S = ga.DotProductAttention(causal=True)(z)
     assert np.array_equal(S != 0, np.tri(4, dtype=bool))
@@ -67,8 +67,8 @@ def test_a_causal_token_sees_none_that_follow():
     assert np.array_equal(ga.DotProductAttention(causal=True)(changed)[:3], S[:3])
 
 
-def test_untied_at_equal_weights_is_tied():
-    """Value and gradient of the risk; by the chain rule the gradients in queries and keys add to the tied one."""
+def test_untied_attention_with_equal_weights_equals_tied_attention():
+    """Value and gradient of the risk; by the chain rule gradients in queries and keys add up to the tied gradient."""
     data = ga.sample(ga.paper_model(), 60, 1.5, 0)
     twice = ga.Dataset(
         data.tokens, data.outputs, data.positions, data.lam, rank=2, student=ga.DotProductAttention(tied=False)
@@ -81,7 +81,7 @@ def test_untied_at_equal_weights_is_tied():
     assert halves.sum(axis=1, keepdims=True) == pytest.approx(ga.gradient(data, Q) - data.lam * Q, rel=1e-9)
 
 
-def test_keys_need_columns_of_their_own():
+def test_separate_keys_need_an_even_number_of_columns():
     student = ga.DotProductAttention(tied=False)
     with pytest.raises(ValueError, match="a multiple of 2"):
         ga.attention_model(2, 3, 1, student=student)

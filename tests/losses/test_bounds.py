@@ -1,4 +1,4 @@
-"""Bounds of the curvature of a loss hold everywhere in their balls, and are of use."""
+"""Lower bounds of the curvature of a loss are valid in their balls, and sharp enough to certify minima."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def _around_zero(loss, p, radius):
 
 
 @pytest.mark.parametrize("L", [2, 3])
-def test_no_curvature_in_a_ball_is_below_its_floor(L):
+def test_curvature_in_a_ball_is_above_its_lower_bound(L):
     rng = np.random.default_rng(L)
     loss = ga.AttentionLoss(ga.DotProductAttention(0.7), L, 1)
     for size, reach in [(0.3, 1e-6), (0.3, 0.05), (1.0, 0.3), (3.0, 0.1), (40.0, 1e-3)] * 20:
@@ -33,16 +33,16 @@ def test_no_curvature_in_a_ball_is_below_its_floor(L):
         steps *= reach * rng.uniform(size=(400, 1)) ** (1 / L) / np.linalg.norm(steps, axis=1, keepdims=True)
         z = (center + steps)[:, :, None]
         hessians = sample_derivatives(loss, np.tile(p, (400, 1)), z)[2]
-        lowest, floor = np.linalg.eigvalsh(hessians).min(), _near(loss, p, center, reach)
-        assert floor <= lowest + 1e-9 * np.abs(hessians).max()
-        assert L > 2 or floor >= _around_zero(loss, p, np.linalg.norm(center) + reach)
+        lowest, bound = np.linalg.eigvalsh(hessians).min(), _near(loss, p, center, reach)
+        assert bound <= lowest + 1e-9 * np.abs(hessians).max()
+        assert L > 2 or bound >= _around_zero(loss, p, np.linalg.norm(center) + reach)
 
 
-def test_minima_of_two_tokens_are_mostly_certified(model):
-    """Without it, each sample is searched for other minima, which costs more than all the rest."""
+def test_most_minima_of_two_tokens_are_certified(model):
+    """Without certificates, all samples would be searched for other minima, which takes most of the time of a run."""
     data = ga.sample(model, 300, 1.5, seed=0)
     result = ga.run_gamp(data, "semantic", "asymptotic", max_iter=10, tol=0)
-    floors = []
+    bounds = []
     for p, center in zip(data.terms("asymptotic").params, result.state.z[:, :, 0], strict=True):
-        floors.append(_near(data.loss, p, center, 0.1) + 1 / result.state.V.max())
-    assert np.mean(np.array(floors) > 0) > 0.7
+        bounds.append(_near(data.loss, p, center, 0.1) + 1 / result.state.V.max())
+    assert np.mean(np.array(bounds) > 0) > 0.7

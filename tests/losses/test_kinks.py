@@ -1,4 +1,4 @@
-"""Attention maps with kinks: seen where they are first used, and run to a status in reasonable time."""
+"""Attention maps with kinks: a warning at first use, and runs that end with a status in reasonable time."""
 
 import warnings
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class ReluRows(NamedTuple):
 
 @ga.register_attention
 class KnownKinks(NamedTuple):
-    """The same, which says that it has kinks."""
+    """The same map, which declares its kinks."""
 
     eps: float = 0.1
     even = bounded = rotations = True
@@ -39,7 +39,7 @@ class KnownKinks(NamedTuple):
 
 @ga.register_attention
 class Clipped(NamedTuple):
-    """Linear attention that is cut off far from zero."""
+    """Linear attention with weights clipped far from zero."""
 
     even = rotations = True
 
@@ -51,7 +51,7 @@ class Clipped(NamedTuple):
 
 @ga.register_attention
 class Hardest(NamedTuple):
-    """All attention goes to the token of largest score: S itself jumps."""
+    """All attention to the token with the largest score, so that S itself jumps."""
 
     even = bounded = rotations = True
 
@@ -67,7 +67,7 @@ class Hardest(NamedTuple):
 
 @pytest.mark.parametrize("student", [ReluRows(), ReluRows(0.3), Clipped(), Hardest()])
 @pytest.mark.parametrize("rank", [1, 2])
-def test_kinks_are_told_when_a_map_is_first_used(student, rank):
+def test_kinks_cause_a_warning_at_first_use(student, rank):
     with pytest.warns(ga.KinkWarning, match=f"{type(student).__name__}.attend has kinks: its slope jumps by"):
         ga.attention_model(2, rank, 1, student=student)
     with warnings.catch_warnings():
@@ -76,7 +76,7 @@ def test_kinks_are_told_when_a_map_is_first_used(student, rank):
 
 
 @pytest.mark.parametrize("student", [KnownKinks(), SigmoidAttention(), SigmoidAttention(30.0), SigmoidAttention(1e-3)])
-def test_smooth_maps_and_known_kinks_are_not_told(student):
+def test_smooth_maps_and_declared_kinks_cause_no_warning(student):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for L, r in ((2, 1), (4, 2), (1, 1)):

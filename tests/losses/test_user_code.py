@@ -1,4 +1,4 @@
-"""Losses and attention maps of users: they work end to end, and what is wrong with them is told in words."""
+"""User-defined losses and attention maps: complete runs, and messages about errors in their code."""
 
 import inspect
 from pathlib import Path
@@ -18,7 +18,7 @@ from gamp_attention.losses.registration import sample_loss
 
 @ga.register_attention
 class TiedSoftmax(NamedTuple):
-    """The map of eq. (15), as a user would write it."""
+    """The attention map of eq. (15) of Cui et al. (2024), as a user would write it."""
 
     even = True
     rotations = True
@@ -34,7 +34,7 @@ class TiedSoftmax(NamedTuple):
                 S[i, j] /= total
 
 
-def test_a_written_out_map_has_the_derivatives_of_the_built_in_one():
+def test_derivatives_of_a_user_defined_map_equal_the_built_in_derivatives():
     data = ga.sample(ga.attention_model(3, 2, 1), d=60, alpha=0.5, seed=0)
     z = np.random.default_rng(1).standard_normal((data.n_samples, 3, 2))
     params = data.terms("exact").params
@@ -44,7 +44,7 @@ def test_a_written_out_map_has_the_derivatives_of_the_built_in_one():
         assert found == pytest.approx(wanted, abs=error)
 
 
-def test_gamp_with_a_written_out_map_ends_where_the_built_in_one_does():
+def test_gamp_with_a_user_defined_map_reaches_the_built_in_solution():
     ends = []
     for student in (ga.DotProductAttention(), TiedSoftmax()):
         run = ga.run_gamp(ga.sample(ga.attention_model(student=student), d=300, alpha=1.5, seed=0), tol=1e-7)
@@ -53,7 +53,7 @@ def test_gamp_with_a_written_out_map_ends_where_the_built_in_one_does():
     assert ends[1] == pytest.approx(ends[0], abs=1e-6)
 
 
-def test_a_map_of_ones_own_has_zero_gradient_by_torch():
+def test_runs_with_a_user_defined_map_have_zero_gradient_by_torch():
     torch = pytest.importorskip("torch")
     from gamp_attention.baselines.descent import TorchRisk
 
@@ -71,7 +71,7 @@ class Unregistered(NamedTuple):
 
 @ga.register_loss
 class Wrong(NamedTuple):
-    """Flags choose what is wrong."""
+    """Loss with an error that a flag selects."""
 
     flag: int
 
@@ -97,7 +97,7 @@ WORDS = {1: "finite number, got nan", 2: "its value is", 3: "differences of valu
 
 
 @pytest.mark.parametrize("flag", WORDS)
-def test_wrong_losses_are_told_in_words(flag):
+def test_wrong_losses_raise_errors_that_name_the_fault(flag):
     with pytest.raises((TypeError, ValueError), match=WORDS[flag]):
         check_loss(sample_loss(Wrong(flag), 2, 1), np.zeros((1, 1)))
 
@@ -206,7 +206,7 @@ def test_a_map_that_numba_cannot_compile_raises_with_its_method_cause_and_line()
     assert "S has shape (L, L) = (2, 2)" in str(caught.value)
 
 
-def test_what_a_class_lacks_is_told_in_words():
+def test_missing_methods_are_named():
     with pytest.raises(TypeError, match=r"needs a method value"):
         ga.register_loss(Unregistered)
     with pytest.raises(TypeError, match=r"needs a method attend"):
@@ -223,25 +223,25 @@ def test_what_a_class_lacks_is_told_in_words():
                 return np.sum(z * z)
 
 
-@pytest.mark.parametrize("holds", [property(lambda self: False), 1])
-def test_what_is_compiled_in_holds_for_all_instances(holds):
-    """A property is no answer for a class: taken for True, it would certify minima by bounds that do not hold."""
-    loss = type("Bumpy", (PseudoHuber,), {"convex": holds, "value": vars(PseudoHuber)["value"]})
+@pytest.mark.parametrize("trait", [property(lambda self: False), 1])
+def test_compiled_in_traits_must_be_booleans_of_the_class(trait):
+    """A property counts as True if it is read from the class, and would certify minima by invalid bounds."""
+    loss = type("Bumpy", (PseudoHuber,), {"convex": trait, "value": vars(PseudoHuber)["value"]})
     with pytest.raises(TypeError, match="convex: needs True or False"):
         ga.register_loss(loss)
-    attention = type("Steep", (TiedSoftmax,), {"bounded": holds, "attend": vars(TiedSoftmax)["attend"]})
+    attention = type("Steep", (TiedSoftmax,), {"bounded": trait, "attend": vars(TiedSoftmax)["attend"]})
     with pytest.raises(TypeError, match="bounded: needs True or False"):
         ga.register_attention(attention)
 
 
-def test_kernels_are_stamped_with_the_sources_of_all_classes_that_they_take_code_from():
-    """A file that a loss, a map or a penalty of the package is in must count, though it imports no kernel."""
+def test_the_cache_stamp_includes_the_sources_of_losses_maps_and_penalties():
+    """These files are included although they import no kernel."""
     for cls in (ga.SquaredLoss, ga.MultinomialLoss, ga.DotProductAttention, ga.ElasticNet, ga.Ridge):
         source = Path(inspect.getsourcefile(cls)).read_bytes()
         assert any(mark in source for mark in COMPILED)
 
 
-def test_kernels_are_kept_for_importable_classes_alone():
+def test_kernels_are_stored_for_importable_classes_only():
     class Local(NamedTuple):
         width: float
 

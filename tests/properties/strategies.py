@@ -9,7 +9,7 @@ from gamp_attention.losses.attention import pack_attention_parameters, softmax_r
 
 @st.composite
 def attention_maps(draw, most=4):
-    """(map, columns): tied or not, causal or not, with a softmax or linear, of one or two columns a part."""
+    """Draw (map, columns): tied or untied, causal or not, softmax or linear, with one or two columns per part."""
     tied = draw(st.booleans())
     student = ga.DotProductAttention(10 ** draw(st.floats(-0.3, 0.5)), tied, draw(st.booleans()), draw(st.booleans()))
     return student, min(most, draw(st.integers(1, 2)) * student.parts)
@@ -17,7 +17,7 @@ def attention_maps(draw, most=4):
 
 @st.composite
 def instances(draw, max_d=60, max_fields=8):
-    """A dataset with anything drawn: sizes, rank, ω, λ, σ, A, positions."""
+    """Draw a dataset with random sizes, rank, ω, λ, σ, A and positions."""
     L, t = draw(st.integers(2, 4)), draw(st.integers(1, 2))
     student, r = draw(attention_maps(most=2))
     L = min(L, max_fields // r)
@@ -40,7 +40,7 @@ def instances(draw, max_d=60, max_fields=8):
 
 @st.composite
 def proximal_problems(draw, n=4):
-    """(loss, params, ω, V): a few proximal problems sharing V, from 1e-2 to 1e2."""
+    """Draw (loss, params, ω, V): a few proximal problems with one V between 1e-2 and 1e2."""
     L = draw(st.integers(2, 4))
     student, r = draw(attention_maps())
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))

@@ -1,4 +1,4 @@
-"""Whatever is drawn, a run that says converged is a critical point by torch autograd, and nearly every run is."""
+"""Random runs with status CONVERGED are critical points by torch autograd, and nearly all runs converge."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ TALLY: Counter = Counter()
 def check_one_run(data, risk, init, damping):
     result = ga.run_gamp(data, init, risk, damping=damping, max_iter=2000)
     norm = layer_gradient_norm(data, result.Q, risk)
-    # rounding of either gradient, in units of the tolerance's norm
+    # rounding error of the two gradients, in units of the norm that `tol` refers to
     scale = np.linalg.norm(result.Q) / np.sqrt(data.dim) + np.sqrt(data.n_samples) / (data.lam * data.dim)
     rounding = 1e-12 * (1 + scale)
     assert np.isclose(norm, result.gradient_norm, rtol=1e-3, atol=1e-9 + rounding)
@@ -48,7 +48,7 @@ def test_converged_means_zero_gradient_and_nearly_all_converge():
 
 @examples(60)
 @given(instances(max_d=20), st.sampled_from(["asymptotic", "exact"]), st.integers(0, 1000))
-def test_gradient_is_autograds_and_the_finite_differences(data, risk, seed):
+def test_gradient_agrees_with_autograd_and_finite_differences(data, risk, seed):
     rng = np.random.default_rng(seed)
     Q, P = rng.normal(size=(2, data.dim, data.rank))
     mine = ga.gradient(data, Q, risk)

@@ -1,4 +1,4 @@
-"""Calls that random ones found to be late, or to end in an error that names nothing; each is mended."""
+"""Calls that tests with random arguments found to be slow or to raise errors that name no argument; all are fixed."""
 
 import numpy as np
 import pytest
@@ -17,37 +17,37 @@ def test_weights_that_overflow_have_a_status():
     assert se.status is ga.Status.NONFINITE
 
 
-def test_trajectories_that_overflow_are_told():
+def test_trajectories_that_overflow_raise():
     with pytest.raises(ValueError, match=r"^model, alpha, lr: needs .* got"):
         ga.trajectory(ga.paper_model(penalty=ga.Ridge(lam=1e300)), 1.5, n_iter=3, n_paths=128, n_replicas=2)
     with pytest.raises(ValueError, match=r"^model, alpha, lr: needs .* got"):
         ga.trajectory(ga.paper_model(), 1.5, method="gd", lr=1e60, n_iter=4, n_paths=128, n_replicas=2)
 
 
-def test_masked_flags_are_refused():
+def test_masked_flags_are_rejected():
     with pytest.raises(TypeError, match=r"student.tied: needs True or False, got masked_array"):
         ga.attention_model(student=ga.DotProductAttention(tied=MASKED))
     with pytest.raises(TypeError, match=r"hold: needs True or False, got masked_array"):
         ga.denoise(LOSS, np.ones((3, 8)), FIELDS, np.ones((2, 1, 1)), start=FIELDS, hold=MASKED)
 
 
-def test_lists_are_denoised_as_arrays_are():
+def test_lists_are_denoised_like_arrays():
     params = np.random.default_rng(0).normal(size=(3, 8))
     of_lists = ga.denoise(LOSS, params.tolist(), FIELDS.tolist(), np.ones((2, 1, 1)))
     assert np.array_equal(of_lists.z, ga.denoise(LOSS, params, FIELDS, np.ones((2, 1, 1))).z)
 
 
-def test_a_spectrum_that_is_zero_is_told():
-    """The fitted fields of logistic labels all have one size."""
+def test_a_zero_spectrum_raises():
+    """The fitted fields of logistic labels all have the same size."""
     with pytest.raises(ValueError, match=r"^model: needs a spectrum .* got 0"):
         ga.spectral_overlap(ga.glm_model(ga.LogisticLoss(), lam=0.1), 0.168, n_points=64, n_replicas=2)
 
 
-def test_a_bound_on_iterations_leaves_out_newton_steps(monkeypatch):
-    """Five damped steps and their evaluations, however many overlaps there are."""
+def test_max_iter_prevents_newton_steps(monkeypatch):
+    """Only five damped steps are evaluated, for any number of overlaps."""
     evaluated = []
-    plain = OverlapMap._moments
-    monkeypatch.setattr(OverlapMap, "_moments", lambda self, at, *a: evaluated.append(at) or plain(self, at, *a))
+    original = OverlapMap._moments
+    monkeypatch.setattr(OverlapMap, "_moments", lambda self, at, *a: evaluated.append(at) or original(self, at, *a))
     se = ga.solve_state_evolution(ga.attention_model(2, 3, 1, lam=0.01), 1.5, **COARSE)
     assert (se.status, se.n_iter) == (ga.Status.MAX_ITER, 5)
     assert len({id(at) for at in evaluated}) <= 8

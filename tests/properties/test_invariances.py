@@ -1,4 +1,4 @@
-"""Symmetries of the problem are symmetries of a whole run."""
+"""Symmetries of the problem are symmetries of complete runs."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def random_rotation(rng, size):
 
 
 def run(data, Q, risk="exact", steps=25):
-    """Weights after some iterations, and the converged loss."""
+    """Return the weights after some iterations, and the converged loss."""
     followed = ga.run_gamp(data, Q, risk, damping=0.4, tol=0, max_iter=steps)
     return followed.Q, ga.run_gamp(data, followed.Q, risk, damping=0.3, max_iter=1500)
 
@@ -42,7 +42,7 @@ def test_order_of_samples_does_not_matter(seed):
 
 @examples(12)
 @given(seeds)
-def test_weights_turn_with_space(seed):
+def test_weights_rotate_with_the_tokens(seed):
     rng, data, Q = make(seed)
     O = random_rotation(rng, data.dim)
     turned = Dataset(data.tokens @ O, data.outputs @ O, data.positions @ O, data.lam, spectra=data.spectra)
@@ -52,15 +52,15 @@ def test_weights_turn_with_space(seed):
 
 @examples(12)
 @given(seeds, st.sampled_from(["exact", "asymptotic"]))
-def test_opposite_starts_have_opposite_ends(seed, risk):
+def test_opposite_starts_end_at_opposite_weights(seed, risk):
     _, data, Q = make(seed)
     assert np.allclose(run(data, Q, risk)[0], -run(data, -Q, risk)[0], atol=1e-7)
 
 
 @examples(12)
 @given(seeds)
-def test_runs_turn_with_the_columns(seed):
-    """Q → QO changes neither the tied map nor the first V, a multiple of 1: the whole run turns along."""
+def test_runs_rotate_with_the_columns(seed):
+    """Q → QO changes neither the tied map nor the first V, a multiple of 1, so all iterates are rotated."""
     rng, data, Q = make(seed, rank=2)
     O = random_rotation(rng, 2)
     here, there = run(data, Q, steps=8), run(data, Q @ O, steps=8)
@@ -72,7 +72,7 @@ def test_runs_turn_with_the_columns(seed):
 @examples(12)
 @given(seeds, st.permutations(range(3)))
 def test_order_of_tokens_does_not_matter(seed, order):
-    """Tokens permuted together with positions, covariances and the teacher's matrix A: the same weights."""
+    """A permutation of tokens, positions, covariances and the teacher's matrix A does not change the weights."""
     rng = np.random.default_rng(seed)
     order = np.array(order)
     A, sigma, tau = rng.dirichlet(np.ones(3), size=3), rng.uniform(0.3, 0.7, 3), rng.normal(size=3)
@@ -84,10 +84,10 @@ def test_order_of_tokens_does_not_matter(seed, order):
     there = Dataset.from_teacher(
         permuted, np.ascontiguousarray(data.tokens[:, order]), data.positions[order], data.Q_star, data.spectra[order]
     )
-    for risk in ("exact", "asymptotic"):  # few iterations: far from a minimum each may multiply what rounding leaves
+    for risk in ("exact", "asymptotic"):  # few iterations: far from a minimum, each may amplify rounding errors
         here, other = ga.run_gamp(data, Q, risk, tol=0, max_iter=3), ga.run_gamp(there, Q, risk, tol=0, max_iter=3)
         assert pytest.approx(here.Q, abs=1e-7) == other.Q
-        slope = model.lam * here.gradient_norm / np.sqrt(30)  # of the loss, where a run is far from its minimum
+        slope = model.lam * here.gradient_norm / np.sqrt(30)  # slope of the loss if a run is far from its minimum
         room = 1e-12 + 2 * slope * np.linalg.norm(here.Q - other.Q)
         assert other.train_loss == pytest.approx(here.train_loss, abs=room)
         for name, values in here.overlaps.arrays().items():

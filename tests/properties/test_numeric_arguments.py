@@ -1,4 +1,4 @@
-"""Numbers of any size in every argument of every public function: an answer that is true, or an error that names it."""
+"""Numbers of any size in every argument of every public function: a correct result, or an error that names it."""
 
 import inspect
 
@@ -10,29 +10,29 @@ from validation._tools.evaluation import TimedEvaluator, evaluate_call
 from validation._tools.names import PUBLIC
 
 SIZES = ("0", "-1", "1e-300", "1e-30", "1e30", "1e160", "1e300", "-1e300", "float('nan')", "float('inf')", "10**18")
-PATIENCE = 1.0  # seconds of the processor
+PATIENCE = 1.0  # maximum CPU time of a call, in seconds
 SLOW = {"branches", "compare", "continue_branch", "phase_boundaries", "sweep"}  # at full size in `random_calls`
 
 
 def wants_a_number(parameter):
-    """Whether a parameter has a number for its default, or says that it takes one."""
+    """Return whether a parameter has a number as default or is annotated as a number."""
     default, said = parameter.default, str(parameter.annotation).split(" | ")
     return (isinstance(default, int | float) and not isinstance(default, bool)) or bool({"int", "float"} & set(said))
 
 
-def test_everything_public_has_a_call():
+def test_all_public_functions_have_a_call():
     assert set(LINES) | RESULTS | TESTED_ELSEWHERE == set(PUBLIC)
     assert not (set(LINES) & (RESULTS | TESTED_ELSEWHERE))
 
 
 @pytest.mark.parametrize("name", sorted(LINES))
-def test_every_numeric_argument_has_a_place_in_the_call(name):
+def test_the_calls_include_all_numeric_arguments(name):
     known = {slot.name for slot in list_arguments(LINES[name]) if slot.kind in ("number", "array")}
     if inspect.isfunction(getattr(ga, name)):
         missing = {
             p.name for p in inspect.signature(getattr(ga, name)).parameters.values() if wants_a_number(p)
         } - known
-        other_methods = {"momentum", "batch"}  # settings that a call with another method has not
+        other_methods = {"momentum", "batch"}  # arguments that do not exist for other methods
         assert missing - {"checkpoint_every", "damping"} - other_methods == set()
 
 
@@ -57,7 +57,7 @@ def patient():
 
 
 @pytest.mark.parametrize("name", sorted(set(LINES) - SLOW))
-def test_numbers_of_any_size_are_answered_or_refused(name, patient):
+def test_numbers_of_any_size_are_accepted_or_rejected(name, patient):
     line = LINES[name]
     wrong = []
     for slot in list_arguments(line):
@@ -75,10 +75,14 @@ def test_numbers_of_any_size_are_answered_or_refused(name, patient):
         ("np.zeros(3)[7]", "raised", 0.5),
         ("np.float64(1e300) * 1e300", "warned", 0.5),
         ("np.full(3, np.nan)", "nan", 0.5),
-        ("np.sum([sum(range(10**5)) for _ in range(10**5)])", "late", 0.05),  # a second try has twenty times as long
+        (
+            "np.sum([sum(range(10**5)) for _ in range(10**5)])",
+            "late",
+            0.05,
+        ),  # a second attempt has twenty times the limit
     ],
 )
-def test_the_judge_sees_faults(line, fault, limit, patient):
+def test_faults_are_detected(line, fault, limit, patient):
     found = patient(line, limit)["faults"]
     assert fault is None or fault in found
     assert (fault is None) == (found == [])

@@ -1,4 +1,4 @@
-"""The proximal denoiser against brute force, finite differences and its symmetries."""
+"""The proximal denoiser compared with brute force and finite differences, and its symmetries."""
 
 import numpy as np
 from hypothesis import given
@@ -10,7 +10,7 @@ from tests.properties.strategies import proximal_problems
 
 
 def reference_objective(loss, p, omega, V):
-    """The proximal objective of one sample at points (N, L r), in plain numpy from its definition."""
+    """Return the proximal objective of one sample at points (N, L r), by its definition in numpy."""
     L = loss.n_tokens
     G, M = p[: L * L].reshape(L, L), p[L * L :].reshape(L, L)
     inverse = np.linalg.inv(V)
@@ -25,7 +25,7 @@ def reference_objective(loss, p, omega, V):
 
 
 def brute_force(values, omega, V, n_scan=3000, n_polish=12):
-    """Best of many random points and a regular set of sign patterns, polished by scipy with central differences."""
+    """Return the best of many random points and sign patterns, refined by scipy with central differences."""
     rng = np.random.default_rng(5)
     spread = np.minimum(np.sqrt(np.linalg.eigvalsh(V).max()), 3.0)
     scales = rng.choice([0.1, 0.3, 1.0, 2.0], size=n_scan)
@@ -45,7 +45,7 @@ def brute_force(values, omega, V, n_scan=3000, n_polish=12):
 
 @examples(40)
 @given(proximal_problems(n=2))
-def test_never_beaten_by_brute_force(problem):
+def test_brute_force_finds_no_lower_minimum(problem):
     loss, params, omega, V = problem
     out = ga.denoise(loss, params, omega, V)
     assert out.solved.all()
@@ -77,8 +77,8 @@ def test_envelope_gradient_is_minus_g_and_z_is_stationary(problem):
 
 @examples(60)
 @given(proximal_problems())
-def test_jacobian_is_that_of_finite_differences(problem):
-    """∂z/∂ω by central differences of the held minimum, where its curvature is not tiny."""
+def test_jacobian_agrees_with_finite_differences(problem):
+    """Compare ∂z/∂ω with central differences of the local minimum, unless its curvature is tiny."""
     loss, params, omega, V = problem
     out = ga.denoise(loss, params, omega, V, jacobian=True)
     n, L, r = omega.shape
@@ -110,8 +110,8 @@ def test_opposite_centres_have_opposite_minima(problem):
 
 @examples(60)
 @given(proximal_problems())
-def test_no_start_leads_lower_where_the_gap_is_large(problem):
-    """Where the gap is reported infinite or large, no held minimum from other starts is lower."""
+def test_no_start_leads_lower_if_the_gap_is_large(problem):
+    """If the gap is infinite or large, no local minimum from other starts is lower."""
     loss, params, omega, V = problem
     out = ga.denoise(loss, params, omega, V)
     rng = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""Any valid problem goes through the public API: finite numbers of the right shapes, or a status that says why."""
+"""Public functions with random valid problems: finite results of the right shapes, or a status with the reason."""
 
 from contextlib import nullcontext
 
@@ -15,7 +15,7 @@ KINDS = ("attention", "law", "mixture", "labels")
 
 @st.composite
 def models(draw, kinds=KINDS):
-    """A model of any kind, with parameters far beyond the usual."""
+    """Draw a model of any kind, with parameters far beyond the usual range."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     lam, omega, sigma = 10 ** draw(st.floats(-8, 3)), draw(st.floats(0, 1)), 10 ** draw(st.floats(-3, 1))
     penalty = ga.ElasticNet(lam, 10 ** draw(st.floats(-4, 0))) if draw(st.booleans()) else None
@@ -46,7 +46,7 @@ def is_finite(*values):
 
 @examples(15)
 @given(datasets(), st.sampled_from(["semantic", "random"]), st.booleans())
-def test_message_passing_ends_finite_and_says_how(data, init, accelerate):
+def test_message_passing_ends_finite_with_a_status(data, init, accelerate):
     result = ga.run_gamp(data, init, accelerate=accelerate, max_iter=40)
     assert result.Q.shape == (data.dim, data.rank)
     assert is_finite(result.Q, result.train_loss, result.gradient_norm, *result.overlaps.arrays().values())
@@ -61,7 +61,7 @@ def test_message_passing_ends_finite_and_says_how(data, init, accelerate):
 
 @examples(10)
 @given(datasets())
-def test_descent_ends_finite_and_says_how(data):
+def test_descent_ends_finite_with_a_status(data):
     result = ga.minimize_risk(data, "random", max_iter=20)
     assert result.status in (ga.Status.CONVERGED, ga.Status.MAX_ITER, ga.Status.NONFINITE)
     assert is_finite(result.Q, result.train_loss, result.gradient_norm)
@@ -70,7 +70,7 @@ def test_descent_ends_finite_and_says_how(data):
 
 @examples(6)
 @given(models(("law", "labels")), st.floats(-2, 2), st.sampled_from(["semantic", "random"]))
-def test_state_evolution_is_finite_or_says_why_not(model, exponent, init):
+def test_state_evolution_is_finite_or_has_a_failure_status(model, exponent, init):
     budget = {"rtol": 0.1, "max_iter": 3, "max_work": 1e4, "stability": False}
     result = ga.solve_state_evolution(model, 10**exponent, init, **budget)
     found = result.train_loss, result.test_error, *result.overlaps.arrays().values()

@@ -13,7 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from gamp_attention._core.display import to_json
-from gamp_attention._core.files import write_aside
+from gamp_attention._core.files import write_atomically
 from gamp_attention.experiments.sweeps.cells import short_hash
 from gamp_attention.experiments.sweeps.scheduler import run_chains
 from gamp_attention.experiments.sweeps.store import Store
@@ -56,7 +56,7 @@ def complete_parts(path: Path, parts: Mapping[str, Callable[[], Any]]) -> dict[s
 def write_json(path: Path, numbers: dict[str, Any]) -> None:
     """Write numbers and arrays as JSON; an interruption leaves either the old file or the new one."""
     text = json.dumps(to_json(numbers), indent=1) + "\n"
-    write_aside(path, lambda file: file.write(text.encode()), overwrite=True)
+    write_atomically(path, lambda file: file.write(text.encode()), overwrite=True)
 
 
 FORMER_MODULES = {  # former names of modules, under which their trials were stored

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import gamp_attention as ga
-from gamp_attention._core.display import to_json, with_error
+from gamp_attention._core.display import to_json, format_with_error
 from gamp_attention.baselines.descent import TorchRisk
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.experiments.figures import COLOURS, DARK, figure
@@ -302,7 +302,7 @@ def format_table(parts):
 
 def _format_number(value, error):
     digits = int(np.clip(1 - np.floor(np.log10(max(error, 1e-12))), 0, 8))
-    return with_error(value, error, digits)
+    return format_with_error(value, error, digits)
 
 
 def _format_statuses(part):

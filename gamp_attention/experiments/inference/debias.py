@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Rows, to_error
+from gamp_attention._core.display import Rows, format_to_error
 from gamp_attention._core.numerics import ignore_float_errors, one_thread
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, response, susceptibility
@@ -96,7 +96,7 @@ class DebiasedWeights(Result):
         rows: Rows = [f"{type(self).__name__}: {self.weights.shape[0]} × {self.weights.shape[1]}", ["", "weight", "p"]]
         order = np.argsort(self.p_values, axis=None, kind="stable")[:10]
         for i, a in zip(*np.unravel_index(order, self.weights.shape), strict=True):
-            shown = to_error(float(self.weights[i, a]), float(self.std[i, a]))
+            shown = format_to_error(float(self.weights[i, a]), float(self.std[i, a]))
             rows.append([f"  {i}, {a}", shown, f"{self.p_values[i, a]:.1e}"])
         return [*rows, f"  {self.message}"]
 

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.numerics import panels, product
+from gamp_attention._core.numerics import deterministic_product, over_panels
 from gamp_attention.data.curvature import rotations
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint
@@ -143,7 +143,7 @@ class FactoredHessian:
     def whiten(self, columns: np.ndarray) -> np.ndarray:
         """F⁻¹ of vectors (k, c)."""
         if self.signs is not None:
-            return product(self.whitener, columns)
+            return deterministic_product(self.whitener, columns)
         from scipy.linalg import solve_triangular
 
         out = np.empty(columns.shape)
@@ -151,14 +151,14 @@ class FactoredHessian:
         def work(part: slice) -> None:
             out[:, part] = solve_triangular(self.whitener, columns[:, part], lower=True, check_finite=False)
 
-        panels(work, columns.shape[1])
+        over_panels(work, columns.shape[1])
         return out
 
     def solve(self, columns: np.ndarray) -> np.ndarray:
         """Return H⁻¹ times vectors (k, c), with rotations raised as in the factor."""
         white = self.whiten(columns)
         if self.signs is not None:
-            return product(np.ascontiguousarray(self.whitener.T), self.signs[:, None] * white)
+            return deterministic_product(np.ascontiguousarray(self.whitener.T), self.signs[:, None] * white)
         from scipy.linalg import solve_triangular
 
         out = np.empty(columns.shape)
@@ -166,7 +166,7 @@ class FactoredHessian:
         def work(part: slice) -> None:
             out[:, part] = solve_triangular(self.whitener, white[:, part], lower=True, trans=1, check_finite=False)
 
-        panels(work, columns.shape[1])
+        over_panels(work, columns.shape[1])
         return out
 
     def leverages(self, columns: np.ndarray, whitened: np.ndarray, k: int) -> np.ndarray:
@@ -220,7 +220,7 @@ def data_hessian(tokens: TokenRows, hessians: np.ndarray, kept: tuple[np.ndarray
         for a in range(r):
             for b in range(a, r):
                 turned = (D[rows, :, a, :, b] @ x).reshape(flat.shape)
-                part = product(np.ascontiguousarray(flat[:, kept[a]].T), turned[:, kept[b]])
+                part = deterministic_product(np.ascontiguousarray(flat[:, kept[a]].T), turned[:, kept[b]])
                 H[edges[a] : edges[a + 1], edges[b] : edges[b + 1]] += part
                 if a != b:
                     H[edges[b] : edges[b + 1], edges[a] : edges[a + 1]] += part.T

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Rows, to_error
+from gamp_attention._core.display import Rows, format_to_error
 from gamp_attention._core.numerics import ignore_float_errors, mean_and_error, one_thread
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.risk import RiskAtPoint, response, risk_at, susceptibility
@@ -94,7 +94,7 @@ class LeaveOneOut(Result):
     def _rows(self) -> Rows:
         rows: Rows = [f"{type(self).__name__}: {len(self.errors)} samples, {self.form}"]
         numbers = [("ε_g", self.test_error, self.test_error_error), ("in training", self.in_training, np.nan)]
-        rows += [[f"  {name}", to_error(value, error)] for name, value, error in numbers]
+        rows += [[f"  {name}", format_to_error(value, error)] for name, value, error in numbers]
         rows.append(["  doubtful", str(np.count_nonzero(self.doubtful))])
         return [*rows, f"  {self.message}"]
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Rows, to_error
+from gamp_attention._core.display import Rows, format_to_error
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.progress import Progress
 from gamp_attention._core.runs import Checkpoint, CheckpointFile
@@ -356,8 +356,10 @@ class RegularizationPath(Result):
             mark = "best" if k == self.best else "1 s.e." if k == self.best_1se else ""
             known = f"{self.predicted[k]:.4g}" if np.isfinite(self.predicted[k]) else "-"
             doubt = "" if self.trusted[k] else "not trusted"
-            more = "-" if k == self.best else to_error(above, paired)
-            rows.append([mark, f"{lam:.4g}", to_error(error, spread), more, f"{self.in_training[k]:.4g}", known, doubt])
+            more = "-" if k == self.best else format_to_error(above, paired)
+            rows.append(
+                [mark, f"{lam:.4g}", format_to_error(error, spread), more, f"{self.in_training[k]:.4g}", known, doubt]
+            )
         return [*rows, self.message]
 
 

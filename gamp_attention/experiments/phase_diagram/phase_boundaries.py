@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Rows, with_error
+from gamp_attention._core.display import Rows, format_with_error
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.progress import Progress
 from gamp_attention.baselines.linear import linear_baseline
@@ -232,7 +232,7 @@ class PhaseBoundaries(Result):
         rows: Rows = [[self.parameter, *columns.values(), "status"]]
         for k, value in enumerate(self.values):
             cells = [self.lines[name][k] for name in columns]
-            numbers = [with_error(boundary.value, boundary.error, 6) for boundary in cells]
+            numbers = [format_with_error(boundary.value, boundary.error, 6) for boundary in cells]
             rows.append([f"{value:g}" if np.ndim(value) == 0 else f"no. {k + 1}", *numbers, self.status[k].value])
             rows += [
                 f"    {word}: {boundary.note}"

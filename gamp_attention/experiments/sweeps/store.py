@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gamp_attention._core import check
-from gamp_attention._core.files import write_aside
+from gamp_attention._core.files import write_atomically
 from gamp_attention._version import __version__
 from gamp_attention.experiments.sweeps.cells import short_hash
 
@@ -212,7 +212,7 @@ class Store:
         if known != manifest:
             text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
             path = self.folder / "sweep.json"
-            write_aside(path, lambda file: file.write(text.encode() + b"\n"), name="folder", overwrite=True)
+            write_atomically(path, lambda file: file.write(text.encode() + b"\n"), name="folder", overwrite=True)
 
     def _has_other_files(self) -> bool:
         """Return whether the folder of cells, in a folder without a manifest, holds files that are no cells."""
@@ -248,7 +248,7 @@ class Store:
         origin = {"versions": versions(), "commit": commit(), "seconds": seconds}
         content = _encoded({"key": key, **parameters, **row, **origin})
         text = json.dumps({"checksum": short_hash(content), "content": content}, sort_keys=True, allow_nan=False)
-        write_aside(self.path(key), lambda file: file.write(text.encode() + b"\n"), name="folder", overwrite=True)
+        write_atomically(self.path(key), lambda file: file.write(text.encode() + b"\n"), name="folder", overwrite=True)
 
     def load(self, key: str) -> dict[str, Any] | None:
         """The row of a cell with its key, parameters, versions, commit and seconds; None where there is none.

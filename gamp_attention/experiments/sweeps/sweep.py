@@ -16,7 +16,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows
 from gamp_attention._core.extras import require_modules
-from gamp_attention._core.files import MARK, mark, write_aside
+from gamp_attention._core.files import MARK, mark, write_atomically
 from gamp_attention.baselines.descent import require_method
 from gamp_attention.experiments.sweeps.cells import AXES, CELL_FORMAT, METHODS, Cell, base_digest, grid, listed
 from gamp_attention.experiments.sweeps.jobs import Settings, chains, row_overlaps
@@ -257,7 +257,7 @@ def save(dataset: "xarray.Dataset", path: str | Path, overwrite: bool = False) -
     with h5netcdf.File(memory, "w") as file:
         dataset.assign_attrs({MARK: json.dumps(about)}).dump_to_store(H5NetCDFStore(file))
     contents = memory.getvalue()
-    write_aside(path, lambda file: file.write(contents), name="--out", kind="dataset", overwrite=overwrite)
+    write_atomically(path, lambda file: file.write(contents), name="--out", kind="dataset", overwrite=overwrite)
 
 
 def require_netcdf() -> None:

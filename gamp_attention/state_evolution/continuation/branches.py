@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Rows, with_error
+from gamp_attention._core.display import Rows, format_with_error
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention.models.model import PARAMETERS, STARTS, Model, parameter_value, require_model
 from gamp_attention.results import SIGNS, Overlaps, Result, Status, cells, spread, stacked
@@ -206,7 +206,7 @@ class BranchPath(Result):
         events = [(self.end, self.end_value, self.end_error)]
         events += [(f"stability to {c.sector} changes", c.value, c.error) for c in self.changes]
         notes = [
-            event + (f" at {self.parameter} = {with_error(value, error, 4)}" if np.isfinite(value) else "")
+            event + (f" at {self.parameter} = {format_with_error(value, error, 4)}" if np.isfinite(value) else "")
             for event, value, error in events
         ]
         return [[self.parameter, *(SIGNS[name][0] for name in columns)], *points, *notes]

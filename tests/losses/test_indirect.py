@@ -1,4 +1,4 @@
-"""Losses that kernels call at addresses: the same bits as compiled in, and kernels compiled once for all of them."""
+"""Indirect calls of losses: identical to the last bit with losses that are compiled in, and compiled only once."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from gamp_attention.losses.registration import sample_loss
 
 @ga.register_loss
 class DoubleWell(NamedTuple):
-    """With two minima, so that searches are made."""
+    """Loss with two minima, so that the denoiser searches for the global minimum."""
 
     depth: float
     sizes: tuple[int, float] = (1, 2.0)
@@ -33,7 +33,7 @@ class DoubleWell(NamedTuple):
 
 @ga.register_loss
 class DoubleWellOfArray(NamedTuple):
-    """The same, with an array in place of a number, so that kernels have to know its class."""
+    """The same loss with an array instead of a number, so that it is compiled into its callers."""
 
     depth: np.ndarray
 
@@ -47,30 +47,30 @@ class DoubleWellOfArray(NamedTuple):
         return 0.0
 
 
-def answers(student):
-    """Of the denoiser, one pass over tokens, and the derivatives."""
+def compute_results(student):
+    """Return results of the denoiser, of one pass over tokens, and of the derivatives."""
     rng, n, L = np.random.default_rng(0), 40, 2
     loss, params = sample_loss(student, L, 1), rng.uniform(0.1, 2.0, (n, 1))
     omega, V = rng.standard_normal((n, L, 1)), np.full((L, 1, 1), 1.5)
     tokens, Q = rng.standard_normal((n, L, 10)), rng.standard_normal((10, 1))
-    found = ga.denoise(loss, params, omega, V, jacobian=True)
-    held = ga.denoise(loss, params, omega, V, found.z, hold=True)
+    best = ga.denoise(loss, params, omega, V, jacobian=True)
+    held = ga.denoise(loss, params, omega, V, best.z, hold=True)
     seen = passes.data_pass(passes.TokenMatrix(tokens, np.zeros((L, 10))), Q, np.zeros((n, L, 1)), V, loss, params)
-    return [*found, *held, seen.force, seen.smooth, seen.losses, *sample_derivatives(loss, params, omega)]
+    return [*best, *held, seen.force, seen.smooth, seen.losses, *sample_derivatives(loss, params, omega)]
 
 
-def test_a_called_loss_has_the_bits_of_one_that_is_compiled_in():
+def test_indirect_and_compiled_in_losses_are_identical_to_the_last_bit():
     assert isinstance(for_kernels(sample_loss(DoubleWell(0.3), 2, 1)), IndirectLoss)
     compiled_in = sample_loss(DoubleWellOfArray(np.array([0.3])), 2, 1)
     assert for_kernels(compiled_in) is compiled_in
-    called = answers(DoubleWell(0.3))
-    assert np.isfinite(called[6]).any()  # gaps: several minima are found
-    for a, b in zip(called, answers(DoubleWellOfArray(np.array([0.3]))), strict=True):
+    indirect = compute_results(DoubleWell(0.3))
+    assert np.isfinite(indirect[6]).any()  # gaps: several minima are found
+    for a, b in zip(indirect, compute_results(DoubleWellOfArray(np.array([0.3]))), strict=True):
         assert np.array_equal(a, b)
 
 
-def test_what_a_loss_holds_is_told_apart():
-    """By value and by type: losses that Python calls equal are not."""
+def test_losses_with_different_numbers_have_different_tables():
+    """Numbers are compared by value and by type: 1 and 1.0 are different."""
     tables = [
         for_kernels(sample_loss(student, L, 1)).table
         for student, L in ((DoubleWell(0.3), 2), (DoubleWell(0.4), 2), (DoubleWell(0.3), 3), (DoubleWell(1), 2),
@@ -78,12 +78,12 @@ def test_what_a_loss_holds_is_told_apart():
     ]  # fmt: skip
     assert len(set(tables)) == len(tables)
     assert for_kernels(sample_loss(DoubleWell(0.3), 2, 1)).table == tables[0]
-    few, many = (answers(DoubleWell(depth))[5] for depth in (0.3, 0.4))
-    assert not np.array_equal(few, many)
+    shallow, deep = (compute_results(DoubleWell(depth))[5] for depth in (0.3, 0.4))
+    assert not np.array_equal(shallow, deep)
 
 
-def test_what_is_above_the_minimisation_is_compiled_once_for_all_losses():
-    answers(DoubleWell(0.3))
+def test_callers_of_the_minimisation_are_compiled_once_for_all_losses():
+    compute_results(DoubleWell(0.3))
     kernels = [
         output._denoise_block,
         output.denoise_sample,
@@ -91,13 +91,13 @@ def test_what_is_above_the_minimisation_is_compiled_once_for_all_losses():
         prox.next_start,
         passes._pass,
     ]
-    before = [set(each.overloads) for each in kernels]
-    answers(PseudoHuber(0.37))
-    answers(ga.PhaseRetrievalLoss())
-    assert [set(each.overloads) for each in kernels] == before
+    before = [set(kernel.overloads) for kernel in kernels]
+    compute_results(PseudoHuber(0.37))
+    compute_results(ga.PhaseRetrievalLoss())
+    assert [set(kernel.overloads) for kernel in kernels] == before
 
 
-def test_an_error_of_a_called_loss_is_raised():
+def test_an_exception_in_an_indirect_loss_is_raised():
     @ga.register_loss
     class Refuses(NamedTuple):
         convex = True

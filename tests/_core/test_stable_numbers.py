@@ -1,4 +1,4 @@
-"""Numbers drawn from a seed, hashes and half-widths are the same in every version: stored results go by them."""
+"""Random streams, hashes and half-widths do not change between versions, because stored results depend on them."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from gamp_attention._core.numerics import half_width
 from gamp_attention._core.seeds import Stream, generator
 
 
-def test_streams_keep_their_numbers():
+def test_random_streams_do_not_change():
     numbers = {"STARTS": 1, "TEST_SAMPLES": 2, "PERTURBATIONS": 3, "MINIBATCHES": 4, "HELD_OUT": 5, "FOLDS": 6}
     assert {stream.name: stream.value for stream in Stream} == numbers
     assert generator(7).random() == np.random.default_rng([7]).random()
@@ -24,6 +24,6 @@ def test_hashes_do_not_change():
     assert hash_bytes(b"{}", size=12) == "bf78e4a953b40eee238ca2e9"
 
 
-def test_half_widths_hold_in_about_98_percent_of_normal_cases():
+def test_half_widths_cover_98_percent_of_normal_means():
     means = np.random.default_rng(0).standard_normal((8, 20000))
     assert np.mean(np.abs(means.mean(axis=0)) <= half_width(means)) == pytest.approx(0.98, abs=0.005)
