@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_array, check_is_fitted
 
 from gamp_attention._core import check
 from gamp_attention._core.numerics import mean_and_error
-from gamp_attention.data.layer import Layer, checked_tokens, prepared
+from gamp_attention.data.layer import Layer, build_dataset, checked_tokens
 from gamp_attention.data.risk import risk_at
 from gamp_attention.data.stores import token_blocks
 from gamp_attention.estimators.training import PathMixin, checked_sample_weight, train, unweighted
@@ -101,7 +101,7 @@ class GampAttention(PathMixin, RegressorMixin, BaseEstimator):
         weights = checked_sample_weight(sample_weight, tokens)
         if weights is not None and outputs.shape == tokens.shape:
             tokens, outputs, weights = tokens[weights > 0], outputs[weights > 0], weights[weights > 0]
-        data, units = prepared(
+        data, units = build_dataset(
             tokens, outputs, self.positions, self.standardise,
             lam=self.lam, rank=self.rank, student=self.student, penalty=self.penalty, sample_weight=weights,
         )  # fmt: skip

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.layer import prepared
+from gamp_attention.data.layer import build_dataset
 
 
 def arrays(n=23, L=3, d=7, seed=0):
@@ -52,7 +52,7 @@ def test_errors_of_standardised_data_are_in_the_units_of_the_file(fresh):
     tokens, outputs = arrays()
     scale, shift = np.linspace(1, 5, 7), np.linspace(-2, 2, 7)
     x, y = tokens * scale + shift, outputs * scale + shift
-    data, units = prepared(x, y, None, True)
+    data, units = build_dataset(x, y, None, True)
     new = (x, y) if fresh else ()
     found, plain = ga.reference_errors(data, *new, units=units), ga.reference_errors(ga.Dataset(x, y), *new)
     assert found.errors[1:] == pytest.approx(plain.errors[1:])

@@ -3,7 +3,6 @@
 Departures of tokens from the assumptions of the theory: values, errors and effects.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,39 +13,39 @@ from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.law.parts import LawParts, Problem, own_target
 from gamp_attention.data.law.spectrum import Estimate, Products, jackknifed, part_covariances, relative_size
-from gamp_attention.data.law.tokens import SAMPLES, SeenTokens, own_targets, score_noise, token_classes, used_rows
+from gamp_attention.data.law.tokens import (
+    MAX_REPLICAS,
+    N_PARTS,
+    SeenTokens,
+    own_targets,
+    score_noise,
+    token_classes,
+    used_rows,
+)
 from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.models.own_law import VERDICTS, DataLaw, Departure
 
-
-@dataclass(frozen=True)
-class DepartureSettings:
-    """Thresholds of mild and strong departures, and the number of standard errors that they must exceed."""
-
-    errors: float = 3.0  # standard errors by which a departure must differ from the assumption
-    correlation: tuple[float, float] = (0.05, 0.3)  # mean correlation of two tokens
-    unlike_number: tuple[float, float] = (0.1, 0.4)  # norm of cross-covariance minus its multiple of Σ, over norm of Σ
-    shapes: tuple[float, float] = (0.1, 0.5)  # norm of the difference of two covariances, over the norm of Σ
-    commuting: tuple[float, float] = (0.1, 0.3)  # norm of its off-diagonal part, over the norm of Σ
-    kurtosis: tuple[float, float] = (0.2, 1.0)  # excess kurtosis of a field
-    norms: tuple[float, float] = (0.5, 3.0)  # variance of norms over its Gaussian value, minus 1
-    spikes: tuple[float, float] = (20.0, 200.0)  # largest eigenvalue over the median eigenvalue
-    dimensions: tuple[float, float] = (0.9, 0.97)  # 1 − effective dimensions over d
-    means: tuple[float, float] = (0.2, 3.0)  # norm of a mean token
-    repeated: tuple[float, float] = (0.01, 0.1)  # fraction of duplicate samples
-    vocabulary: tuple[float, float] = (0.1, 0.5)  # fraction of duplicate tokens
-    neighbours: tuple[float, float] = (0.02, 0.1)  # correlation of consecutive samples
-    rows: tuple[float, float] = (0.5, 1.0)  # dimensions over number of tokens
-    directions: int = 64  # number of random directions for the kurtosis
-
-
-DEPARTURES = DepartureSettings()
+MIN_ERRORS = 3.0  # standard errors by which a departure must differ from the assumption
+CORRELATION = (0.05, 0.3)  # mean correlation of two tokens
+DIRECTION_DEPENDENCE = (0.1, 0.4)  # norm of cross-covariance minus its multiple of Σ, over norm of Σ
+SHAPES = (0.1, 0.5)  # norm of the difference of two covariances, over the norm of Σ
+COMMUTING = (0.1, 0.3)  # norm of its off-diagonal part, over the norm of Σ
+KURTOSIS = (0.2, 1.0)  # excess kurtosis of a field
+NORMS = (0.5, 3.0)  # variance of norms over its Gaussian value, minus 1
+SPIKES = (20.0, 200.0)  # largest eigenvalue over the median eigenvalue
+DIMENSIONS = (0.9, 0.97)  # 1 − effective dimensions over d
+MEANS = (0.2, 3.0)  # norm of a mean token
+REPEATED = (0.01, 0.1)  # fraction of duplicate samples
+VOCABULARY = (0.1, 0.5)  # fraction of duplicate tokens
+NEIGHBOURS = (0.02, 0.1)  # correlation of consecutive samples
+ROWS = (0.5, 1.0)  # dimensions over number of tokens
+N_DIRECTIONS = 64  # number of random directions for the kurtosis
 
 
 def judged(name: str, found: Estimate, expected: float, limits: tuple[float, float], meaning: str) -> Departure:
     """Return a departure with its verdict: mild or strong if it exceeds its errors and the limits."""
     difference = abs(found.value - expected)
-    significant = not found.error * DEPARTURES.errors > difference  # unknown errors (NaN) count as zero
+    significant = not found.error * MIN_ERRORS > difference  # unknown errors (NaN) count as zero
     step = int(significant and difference > limits[0]) + int(significant and difference > limits[1])
     return Departure(name, found.value, found.error, expected, VERDICTS[step], meaning)
 
@@ -61,7 +60,7 @@ def departures(seen: SeenTokens, law: LawParts, turned: bool, teacher: np.ndarra
     n, L, d = seen.tokens.shape
     size = Products.of(law.pooled)
     measured = [
-        judged("dimensions / number of tokens", exact(d / (n * L)), 0.0, DEPARTURES.rows,
+        judged("dimensions / number of tokens", exact(d / (n * L)), 0.0, ROWS,
                "few tokens, so the estimated spectrum is uncertain: compute errors with `replicas`"),
         *_pairs(seen, law.pooled, size, turned),
         *_shapes(law),
@@ -75,7 +74,7 @@ def departures(seen: SeenTokens, law: LawParts, turned: bool, teacher: np.ndarra
 
 def _pairs(seen: SeenTokens, pooled: np.ndarray, size: Products, turned: bool) -> list[Departure]:
     """Return departures of two tokens of a sample from independence: the mean correlation, and the rest."""
-    L, parts = seen.tokens.shape[1], SAMPLES.parts
+    L, parts = seen.tokens.shape[1], N_PARTS
     if L < 2:
         return []
     pairs = [(l, k) for l in range(L) for k in range(l + 1, L)]
@@ -87,8 +86,8 @@ def _pairs(seen: SeenTokens, pooled: np.ndarray, size: Products, turned: bool) -
         key=lambda estimate: estimate.value,
     )
     return [
-        judged("correlation of tokens", number, 0.0, DEPARTURES.correlation, treatment),
-        judged("differences of correlation between directions", rest, 0.0, DEPARTURES.unlike_number,
+        judged("correlation of tokens", number, 0.0, CORRELATION, treatment),
+        judged("differences of correlation between directions", rest, 0.0, DIRECTION_DEPENDENCE,
                "Σ_12 is not a multiple of Σ; every model here assumes that it is"),
     ]  # fmt: skip
 
@@ -106,15 +105,15 @@ def _shapes(law: LawParts) -> list[Departure]:
         return []
     treatment = "each Σ_l has its eigenvalues along common vectors" if law.unlike else "all Σ_l are given one shape"
     return [
-        judged("differences between covariances", max(law.shapes), 0.0, DEPARTURES.shapes, treatment),
-        judged("non-commuting part of covariances", max(law.apart), 0.0, DEPARTURES.commuting,
+        judged("differences between covariances", max(law.shapes), 0.0, SHAPES, treatment),
+        judged("non-commuting part of covariances", max(law.apart), 0.0, COMMUTING,
                "the part of their differences that is off-diagonal in common eigenvectors is ignored"),
     ]  # fmt: skip
 
 
 def _spread(seen: SeenTokens, size: Products, law: LawParts) -> list[Departure]:
     """Return departures of the spectrum and of the token norms: heavy eigenvalues, norms that vary too much."""
-    d, parts = seen.tokens.shape[2], SAMPLES.parts
+    d, parts = seen.tokens.shape[2], N_PARTS
     gamma, weight = law.spectrum
     median = gamma[np.searchsorted(np.cumsum(weight), 0.5)]
     effective = d / max(size.value, 1e-300)  # tr Σ = d: (tr Σ)²/(d tr Σ²)
@@ -123,11 +122,11 @@ def _spread(seen: SeenTokens, size: Products, law: LawParts) -> list[Departure]:
     gaussian = 2 * size.value / d**2
     ratio = jackknifed(lambda m: (m[1] - m[0] ** 2) / gaussian, moments)
     return [
-        judged("largest eigenvalue / median eigenvalue", exact(gamma[-1] / median), 1.0, DEPARTURES.spikes,
+        judged("largest eigenvalue / median eigenvalue", exact(gamma[-1] / median), 1.0, SPIKES,
                "a few directions dominate: fields fluctuate from data set to data set as if d were small"),
-        judged("effective dimensions / d", exact(effective), 1.0, DEPARTURES.dimensions,
+        judged("effective dimensions / d", exact(effective), 1.0, DIMENSIONS,
                "(tr Σ)²/(d tr Σ²): corrections to d → ∞ are of order 1/√(effective dimensions)"),
-        judged("variance of norms / Gaussian variance", ratio, 1.0, DEPARTURES.norms,
+        judged("variance of norms / Gaussian variance", ratio, 1.0, NORMS,
                "samples have unequal weights: tr Σ_l/d is a poor approximation of ‖x_l‖²/d"),
     ]  # fmt: skip
 
@@ -135,7 +134,7 @@ def _spread(seen: SeenTokens, size: Products, law: LawParts) -> list[Departure]:
 def _fields(seen: SeenTokens, vectors: np.ndarray, teacher: np.ndarray | None) -> list[Departure]:
     """Return departures of projections of the tokens from Gaussian: their excess kurtosis."""
     d = seen.tokens.shape[2]
-    random = generator(0, Stream.PERTURBATIONS).standard_normal((d, DEPARTURES.directions))
+    random = generator(0, Stream.PERTURBATIONS).standard_normal((d, N_DIRECTIONS))
     named = {
         "kurtosis of random fields": (random, "fields of random weights are not Gaussian: universality fails"),
         "kurtosis along the leading direction": (
@@ -145,14 +144,14 @@ def _fields(seen: SeenTokens, vectors: np.ndarray, teacher: np.ndarray | None) -
     if teacher is not None:
         named["kurtosis of the teacher's fields"] = teacher, "the teacher's fields are not Gaussian"
     return [
-        judged(name, excess_kurtosis(seen, directions), 0.0, DEPARTURES.kurtosis, meaning)
+        judged(name, excess_kurtosis(seen, directions), 0.0, KURTOSIS, meaning)
         for name, (directions, meaning) in named.items()
     ]
 
 
 def excess_kurtosis(seen: SeenTokens, directions: np.ndarray) -> Estimate:
     """Return the mean over directions (d, m) of the excess kurtosis of the fields of all tokens of unit scale."""
-    fields, parts = seen.unit @ directions, SAMPLES.parts
+    fields, parts = seen.unit @ directions, N_PARTS
     moments = np.stack([np.stack([(fields[b::parts] ** k).mean(axis=(0, 1)) for k in (2, 4)]) for b in range(parts)])
     return jackknifed(lambda m: float(np.mean(m[1] / np.maximum(m[0], 1e-300) ** 2)) - 3, moments)
 
@@ -166,7 +165,7 @@ def _means(seen: SeenTokens) -> Departure:
     norm = float(np.sqrt(max(squares[largest], 0.0)))
     error = min(np.sqrt(chance[largest] / d) + chance[largest] / np.sqrt(d), 1.0) if norm else np.sqrt(chance[largest])
     meaning = "means with norms of order one are included; a larger mean is a direction common to all fields"
-    return judged("norm of the mean token", Estimate(norm, float(error)), 0.0, DEPARTURES.means, meaning)
+    return judged("norm of the mean token", Estimate(norm, float(error)), 0.0, MEANS, meaning)
 
 
 def _repeated(seen: SeenTokens) -> list[Departure]:
@@ -177,11 +176,11 @@ def _repeated(seen: SeenTokens) -> list[Departure]:
     products = np.einsum("nld,nld->n", seen.unit[1:], seen.unit[:-1]) / (L * d)
     near = Estimate(float(products.mean()), float(products.std(ddof=1) / np.sqrt(n - 1)))
     return [
-        judged("fraction of duplicate samples", exact(1 - samples / n), 0.0, DEPARTURES.repeated,
+        judged("fraction of duplicate samples", exact(1 - samples / n), 0.0, REPEATED,
                "there are fewer distinct samples than α states, and held-out samples may occur in the training set"),
-        judged("fraction of duplicate tokens", exact(1 - tokens / (n * L)), 0.0, DEPARTURES.vocabulary,
+        judged("fraction of duplicate tokens", exact(1 - tokens / (n * L)), 0.0, VOCABULARY,
                "tokens come from a finite vocabulary: their fields are at most as Gaussian as over the vocabulary"),
-        judged("correlation of consecutive samples", near, 0.0, DEPARTURES.neighbours,
+        judged("correlation of consecutive samples", near, 0.0, NEIGHBOURS,
                "samples are not independent: the errors of all estimates are too small"),
     ]  # fmt: skip
 
@@ -248,7 +247,7 @@ def law_of(
     >>> ga.solve_state_evolution(law, 3.0, rtol=1e-2).converged
     True
     """
-    parts = check.integer("replicas", replicas, low=0, high=SAMPLES.most_replicas)
+    parts = check.integer("replicas", replicas, low=0, high=MAX_REPLICAS)
     seed = check.integer("seed", seed, low=0)
     if parts == 1:
         raise check.fail("replicas", parts, "0, or at least 2: a jackknife error needs two replicas")

@@ -22,7 +22,7 @@ from gamp_attention.data.law.spectrum import (
     ratios_along,
     relative_size,
 )
-from gamp_attention.data.law.tokens import SAMPLES, SeenTokens
+from gamp_attention.data.law.tokens import N_PARTS, SIGNIFICANCE, SeenTokens
 from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.glm import USUAL, GLMModel
@@ -155,7 +155,7 @@ class LawParts:
     @classmethod
     def of(cls, seen: SeenTokens, problem: Problem, turned: bool) -> "LawParts":
         """Estimate all parts from tokens; `turned` selects a model with the correlation between tokens."""
-        L, S, parts = seen.tokens.shape[1], seen.n_sources, SAMPLES.parts
+        L, S, parts = seen.tokens.shape[1], seen.n_sources, N_PARTS
         mixing = _mixing(seen) if turned else None
         u = seen.unit if mixing is None else np.linalg.inv(mixing) @ seen.centred
         each = [part_covariances(u[:, l], u[:, l], parts) for l in range(L)]
@@ -176,8 +176,8 @@ class LawParts:
 
 
 def unlike(shapes: list[Estimate]) -> bool:
-    """Return whether at least one shape differs by more than SAMPLES.sure standard errors."""
-    return any(each.value > SAMPLES.sure * each.error for each in shapes)
+    """Return whether at least one shape differs by more than SIGNIFICANCE standard errors."""
+    return any(each.value > SIGNIFICANCE * each.error for each in shapes)
 
 
 def _mixing(seen: SeenTokens) -> np.ndarray:

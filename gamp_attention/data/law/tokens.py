@@ -15,26 +15,18 @@ from gamp_attention._core import check
 from gamp_attention._core.extras import require_modules
 from gamp_attention.data.dataset import Dataset
 
-
-@dataclass(frozen=True)
-class SampleSettings:
-    """Settings of the samples from which a distribution is estimated, and of their parts."""
-
-    most_numbers: int = 200_000_000  # maximum number of token entries; of more, evenly spaced samples are used
-    parts: int = 10  # number of parts of the samples, for jackknife errors
-    most_replicas: int = 100  # maximum number of jackknife replicas
-    sure: float = 4.0  # standard errors above which a mean or a difference counts as significant
-
-
-SAMPLES = SampleSettings()
+MAX_NUMBERS = 200_000_000  # maximum number of token entries; of more, evenly spaced samples are used
+N_PARTS = 10  # number of parts of the samples, for jackknife errors
+MAX_REPLICAS = 100  # maximum number of jackknife replicas
+SIGNIFICANCE = 4.0  # standard errors above which a mean or a difference counts as significant
 
 
 def used_rows(data: Dataset) -> np.ndarray:
     """Return the rows of the samples from which the distribution is estimated."""
-    needed = 2 * SAMPLES.parts
+    needed = 2 * N_PARTS
     if data.n_samples < needed:
         raise check.fail("data", f"{data.n_samples} samples", f"at least {needed} samples, to estimate errors")
-    step = -(-data.tokens.size // SAMPLES.most_numbers)
+    step = -(-data.tokens.size // MAX_NUMBERS)
     return np.arange(0, data.n_samples, step)
 
 
@@ -126,7 +118,7 @@ class SeenTokens:
         chance = self.scales * d / self.counts
         gram, squares = means @ means.T, (means**2).sum(axis=1)
         unsure = np.sqrt(2 / effective_dim) * chance
-        if (squares - chance < SAMPLES.sure * unsure).all():
+        if (squares - chance < SIGNIFICANCE * unsure).all():
             return np.zeros_like(means)
         by_chance = np.diag(chance)
         if self.n_sources == len(self.correlation):  # the means of different tokens are over the same samples
@@ -138,17 +130,10 @@ class SeenTokens:
         return (vectors * np.sqrt(size.clip(0))) @ vectors.T @ inverse_root @ means
 
 
-@dataclass(frozen=True)
-class ClassSettings:
-    """How classes are looked for."""
-
-    directions: int = 8  # leading ones of the covariance, at most
-    most: int = 6  # classes of a token that "auto" tries
-    starts: int = 3  # of each fit
-    least: int = 10  # tokens of a class; smaller ones are joined to the class that is next
-
-
-CLASSES = ClassSettings()
+MAX_DIRECTIONS = 8  # leading ones of the covariance, at most
+MAX_CLASSES = 6  # classes of a token that "auto" tries
+N_FITS = 3  # of each fit
+MIN_TOKENS = 10  # tokens of a class; smaller ones are joined to the class that is next
 
 
 def token_classes(tokens: np.ndarray, classes: Any, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -158,7 +143,7 @@ def token_classes(tokens: np.ndarray, classes: Any, seed: int) -> tuple[np.ndarr
     """
     if isinstance(classes, str):
         check.choice("classes", classes, ("auto",))
-        tried = range(1, CLASSES.most + 1)
+        tried = range(1, MAX_CLASSES + 1)
     else:
         k = check.integer("classes", classes, low=1)
         if k == 1:
@@ -183,7 +168,7 @@ def _leading(tokens: np.ndarray) -> np.ndarray:
     rows = (tokens - tokens.mean(axis=0)).reshape(n * L, d)
     size, vectors = np.linalg.eigh(rows.T @ rows / len(rows))
     edge = np.median(size) * (1 + np.sqrt(d / len(rows))) ** 2
-    count = int(np.clip((size > edge).sum(), 2, CLASSES.directions))
+    count = int(np.clip((size > edge).sum(), 2, MAX_DIRECTIONS))
     return vectors[:, -count:]
 
 
@@ -194,17 +179,17 @@ def _labels(points: np.ndarray, tried: range, seed: int) -> np.ndarray:
 
     fits = []
     for k in tried:
-        if CLASSES.least * k > len(points):
+        if MIN_TOKENS * k > len(points):
             break
-        fits.append(GaussianMixture(k, n_init=CLASSES.starts, random_state=seed).fit(points))
+        fits.append(GaussianMixture(k, n_init=N_FITS, random_state=seed).fit(points))
     if not fits:
-        raise check.fail("classes", tried[0], f"at most {len(points) // CLASSES.least}, for {len(points)} samples")
+        raise check.fail("classes", tried[0], f"at most {len(points) // MIN_TOKENS}, for {len(points)} samples")
     best = min(fits, key=lambda fit: fit.bic(points)) if len(tried) > 1 else fits[0]
     shares = best.predict_proba(points)
     while True:
         found = shares.argmax(axis=1)
         counts = np.bincount(found, minlength=shares.shape[1])
-        small = np.flatnonzero((counts > 0) & (counts < CLASSES.least))
+        small = np.flatnonzero((counts > 0) & (counts < MIN_TOKENS))
         if not len(small):
             return np.unique(found, return_inverse=True)[1]
         shares[:, small[0]] = 0.0
