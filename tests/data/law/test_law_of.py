@@ -8,7 +8,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.data.law.parts import classes_of_moments
 from gamp_attention.data.law.spectrum import Products, Resolvent, Spectrum, jackknifed, moments_along
-from gamp_attention.data.law.tokens import own_targets, score_noise
+from gamp_attention.data.law.tokens import fit_targets, score_noise
 from gamp_attention.losses.registration import TurnedAttention
 from gamp_attention.models.teachers import ShiftedLabels, TurnedTeacher
 
@@ -193,7 +193,7 @@ def test_noise_and_what_no_attention_reaches():
     rng = np.random.default_rng(0)
     x, n, L, d = rng.standard_normal((300, 3, 40)), 300, 3, 40
     noisy = ga.Dataset(x, x[:, ::-1] + 0.5 * rng.standard_normal(x.shape), np.zeros((L, d)))
-    own = own_targets(noisy, np.arange(n), x)
+    own = fit_targets(noisy, np.arange(n), x)
     assert own.outside == pytest.approx(0.25 * (1 - L / d), rel=0.03)
     order = np.eye(L)[::-1]
     within = score_noise(own, x, np.broadcast_to(order, (n, L, L)))
