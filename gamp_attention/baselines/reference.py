@@ -30,8 +30,8 @@ class ReferenceVerdict(NamedTuple):
     Attributes
     ----------
     better : whether the layer has a lower error than every reference, by two standard errors at least.
-    worse_than : names of the references whose error is lower than that of the layer, by two standard errors at least.
-    not_better_than : names of the references whose error differs from that of the layer by less than that.
+    worse_than : names of the references with a lower error than the layer, by two standard errors at least.
+    not_better_than : names of the references whose error differs from the layer's by less.
     difference : (3,) mean error of each reference minus the mean error of the layer.
     difference_error : (3,) standard errors of these differences, over the differences of single samples.
     message : the outcome as a sentence.
@@ -64,7 +64,7 @@ class ReferenceErrors(Result):
     names : "linear", "mean" and "zero": the linear layer y = Wx, the mean output, and the output y = 0.
     errors : (3, n) ‖y − f(x)‖²/(dL) of each sample.
     test_error, test_error_error : (3,) means of `errors`, which estimate the test error ε_g, and standard errors.
-    left_out : whether each sample was left out of the fit by leave-one-out; otherwise the samples are new ones.
+    left_out : whether each sample was left out of the fit by leave-one-out; otherwise the samples are new.
     """
 
     names: tuple[str, ...]

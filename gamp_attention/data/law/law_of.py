@@ -15,6 +15,7 @@ from gamp_attention.data.law.tokens import (
     MAX_REPLICAS,
     N_PARTS,
     SeenTokens,
+    fit_targets,
     score_noise,
     token_classes,
     used_rows,
@@ -22,11 +23,12 @@ from gamp_attention.data.law.tokens import (
 from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.models.own_law import VERDICTS, DataLaw, Departure
 
-MIN_ERRORS = 3.0  # standard errors by which a departure must differ from the assumption
+MIN_ERRORS = 3.0  # number of standard errors by which a departure must differ from the assumption
+# limits above which a departure is mild, or strong, of each measured quantity
 CORRELATION = (0.05, 0.3)  # mean correlation of two tokens
 DIRECTION_DEPENDENCE = (0.1, 0.4)  # norm of cross-covariance minus its multiple of Σ, over norm of Σ
 SHAPES = (0.1, 0.5)  # norm of the difference of two covariances, over the norm of Σ
-COMMUTING = (0.1, 0.3)  # norm of its off-diagonal part, over the norm of Σ
+COMMUTING = (0.1, 0.3)  # norm of the off-diagonal part of that difference, over the norm of Σ
 KURTOSIS = (0.2, 1.0)  # excess kurtosis of a field
 NORMS = (0.5, 3.0)  # variance of norms over its Gaussian value, minus 1
 SPIKES = (20.0, 200.0)  # largest eigenvalue over the median eigenvalue
