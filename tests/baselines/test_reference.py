@@ -48,7 +48,7 @@ def test_new_samples_are_predicted_by_the_fit_to_the_data():
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_errors_of_standardised_data_are_in_the_units_of_the_file(fresh):
-    """Mean and zero do not depend on units; the linear layer is fitted to standardised arrays, with errors in file units."""
+    """Mean and zero do not depend on units; the linear layer is fitted to standardised arrays."""
     tokens, outputs = arrays()
     scale, shift = np.linspace(1, 5, 7), np.linspace(-2, 2, 7)
     x, y = tokens * scale + shift, outputs * scale + shift

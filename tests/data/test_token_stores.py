@@ -137,7 +137,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path):
     data = ga.sample(ga.paper_model(), 60, 1.5, seed=0, storage=tmp_path / "x.npy")
     with open(tmp_path / "x.npy", "r+b") as file:
         file.truncate(5000)
-    with pytest.raises(ValueError, match=r"tokens: .*x.npy ends \d+ bytes before it should"):
+    with pytest.raises(ValueError, match=r"tokens: .*x.npy ends \d+ bytes too early"):
         ga.gradient(data, data.Q_star)
 
 
