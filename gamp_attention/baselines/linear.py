@@ -1,10 +1,8 @@
-"""The purely positional baseline in the limit d → ∞: a linear layer with one trainable L × L matrix W.
+"""The purely positional baseline: a linear layer y = W x with one trainable L × L matrix W.
 
-Its weights and its test error are smooth Gaussian averages over the teacher's fields.
-
-Linear layer y = W x fitted to data by ridge regression, and its test error at the dimension d of the data.
-
-Given the teacher, the error on new samples is a smooth Gaussian average over the teacher's fields.
+`linear_baseline` computes W and the test error in the limit d → ∞; `fit_linear_baseline` fits W to data by ridge
+regression, and computes the test error at the dimension of the data. Test errors are smooth Gaussian averages over the
+teacher's fields.
 """
 
 from collections.abc import Iterator
@@ -51,7 +49,9 @@ class LinearBaseline(Ended):
 
 
 @quiet
-def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: Any = 0) -> LinearBaseline:
+def linear_baseline(
+    model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: int | np.random.Generator = 0
+) -> LinearBaseline:
     """Compute asymptotic weights and test error of the linear layer y = W x trained on the same task.
 
     Eq. :eq:`baseline`.
@@ -180,7 +180,12 @@ class LinearFit(Ended):
 
 @quiet
 def fit_linear_baseline(
-    data: Dataset, lam: float = 1e-4, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: Any = 0
+    data: Dataset,
+    lam: float = 1e-4,
+    *,
+    rtol: float = 1e-6,
+    max_points: int = 1 << 21,
+    seed: int | np.random.Generator = 0,
 ) -> LinearFit:
     """Fit the linear layer of equations (17) and (18) to data by ridge regression.
 

@@ -1,4 +1,4 @@
-"""Spectrum of a covariance from few samples.
+"""Spectrum of a covariance from few samples, and unbiased products of second moments with jackknife errors.
 
 Eigenvalues of a sample covariance Ŝ of N rows are more widely spread than the eigenvalues of Σ (Marchenko and Pastur
 1967). State evolution needs only averages that involve the resolvent of Σ, and these follow from the resolvent of Ŝ:
@@ -8,8 +8,6 @@ for large d and N
 
 between fixed vectors and in the trace. So the fractions of coordinates on a grid of eigenvalues are fitted to these
 averages by non-negative least squares. Only the averages are determined, not the single eigenvalues.
-
-Unbiased products of second moments of tokens, with jackknife errors.
 """
 
 from collections.abc import Callable
