@@ -1,4 +1,4 @@
-"""What message passing is compared with: gradient descent, and the linear layer."""
+"""Baselines of message passing: gradient descent, a linear layer, and predictions without attention."""
 
 from gamp_attention.baselines.descent import DescentResult, minimize_risk
 from gamp_attention.baselines.linear import LinearBaseline, LinearFit, fit_linear_baseline, linear_baseline

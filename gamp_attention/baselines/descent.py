@@ -1,18 +1,18 @@
-"""Gradient descent in torch on the attention layer itself, written apart from the compiled kernels.
+"""Gradient descent in torch on the risk of the layer, independent of the compiled kernels.
 
-Descent loops in torch: first-order methods, proximal and minibatch descent, and L-BFGS.
-
-Stable step size of gradient descent, from the curvature of the risk at the initial weights.
+`minimize_risk` chooses among loops for first-order methods, proximal and minibatch descent, and L-BFGS. `stable_step`
+derives a step size from the curvature of the risk.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
@@ -213,7 +213,7 @@ def _barzilai_borwein(function: Risk, Q: "torch.Tensor", max_iter: int, tol: flo
 
 
 METHODS = (*DESCENTS, "adam", "lbfgs")
-LEARNING_RATES = dict.fromkeys(DESCENTS, 0.15) | {"adam": 0.01, "lbfgs": 1.0}  # those of gd and Adam as in the paper
+LEARNING_RATES = dict.fromkeys(DESCENTS, 0.15) | {"adam": 0.01, "lbfgs": 1.0}  # of gd and Adam as in the paper
 
 
 RECORD_FIRST = 40  # number of initial steps of which each is recorded
@@ -228,10 +228,10 @@ class DescentResult(Ended):
     ----------
     status, converged, n_iter, residual, history : as for every solver; the residual is the gradient norm.
     iterations : iteration numbers of the entries of `history`, whose V is NaN.
-    Q : (d, r) the last weights; those of the start where they are not finite.
-    overlaps : of Q, with V from the Hessians of the samples; NaN where there is no such V.
+    Q : (d, r) the last weights; the initial weights if the last weights are not finite.
+    overlaps : overlaps of Q, with V from the Hessians of the samples; V is NaN if these do not determine it.
     train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at Q.
-    is_minimum, lowest_eigenvalue : as for `run_gamp`; False and NaN where it did not converge.
+    is_minimum, lowest_eigenvalue : as for `run_gamp`; False and NaN if descent did not converge.
     """
 
     status: Status
@@ -248,10 +248,10 @@ class DescentResult(Ended):
 
 
 class TorchRisk:
-    """The risk R(Q) of equation (3) or (41) as a torch function of Q, in float64; without penalties but the ridge.
+    """Risk R(Q) of equation (3) or (41) as a torch function of Q, in float64; it includes a ridge, no other penalty.
 
-    The layer is S[(x+p)Q/√d](x+p). Its square distance to y, expanded, needs x only through Q: see eq. (41) and
-    `gamp_attention.losses.attention.RiskTerms`.
+    The layer is S[(x+p)Q/√d](x+p). Its expanded squared distance to y depends on Q only through the
+    fields, see eq. (41) and `gamp_attention.losses.attention.RiskTerms`.
     """
 
     def __init__(self, data: Dataset, risk: str, device: str) -> None:
@@ -269,27 +269,29 @@ class TorchRisk:
         self._root = math.sqrt(data.dim)
 
     def __call__(self, Q: "torch.Tensor", rows: "torch.Tensor | None" = None) -> "torch.Tensor":
-        """R(Q); from some rows of the data, its estimate but for the constants."""
+        """Return R(Q), or an estimate of it, up to a constant, from some rows of the data."""
         tokens, params = (v if rows is None else v[rows] for v in (self._tokens, self._params))
         z = (tokens @ Q + self._positions @ Q) / self._root
         fit = self._loss.torch(params, z).sum() * (len(self._tokens) / len(tokens))
         return fit + self._constant + 0.5 * self._ridge * (Q**2).sum()
 
     def __len__(self) -> int:
-        """Samples."""
+        """Return the number of samples."""
         return len(self._tokens)
 
 
 def require_method(name: str, method: Any, penalty: Any) -> None:
-    """Raise unless the argument `name` is a method of descent that works with the penalty."""
+    """Raise TypeError or ValueError if `method`, an argument called `name`, does not work with the penalty."""
     options = METHODS if penalty.quadratic else ("gd", "sgd")
     if method in METHODS and method not in options:
-        raise check.fail(name, method, f"'gd' or 'sgd' for {type(penalty).__name__}, as the others need the ridge")
+        raise check.fail(
+            name, method, f"'gd' or 'sgd' for {type(penalty).__name__}, because the other methods need the ridge"
+        )
     check.choice(name, method, options)
 
 
 def require_device(device: Any) -> None:
-    """Raise unless torch can compute on a device; without torch, any name will do."""
+    """Raise TypeError or ValueError if torch cannot compute on a device; without torch, accept any name."""
     if not isinstance(device, str):
         raise check.fail("device", device, "the name of a torch device, e.g. 'cpu'", TypeError)
     try:
@@ -306,20 +308,20 @@ def require_device(device: Any) -> None:
 @ignore_float_errors
 def minimize_risk(
     data: Dataset,
-    init: Any = None,
+    init: str | ArrayLike | None = None,
     risk: str = "exact",
     method: str = "gd",
     *,
-    lr: Any = None,
+    lr: float | Sequence[float] | np.ndarray | None = None,
     momentum: float | None = None,
     batch: float | None = None,
     max_iter: int = 5000,
     tol: float = 1e-8,
     device: str = "cpu",
-    seed: Any = 0,
+    seed: int | np.random.Generator = 0,
     raise_on_failure: bool = False,
 ) -> DescentResult:
-    """Minimise the training risk with torch: full-batch gradient descent as in the paper, and other methods.
+    """Minimise the training risk with torch, by full-batch gradient descent as in the paper or another method.
 
     Eq. :eq:`risk`.
 
@@ -327,21 +329,22 @@ def minimize_risk(
     ----------
     data : the samples.
     init : "semantic", "positional", "random", "spectral", "posterior", or weights (d, r). If not given, "semantic" for
-        data with a teacher, and "spectral" for your own arrays, which have none.
+        data with a teacher, and "spectral" for your arrays, which have no teacher.
     risk : "exact", of equation (3), or "asymptotic", of (41), to compare with state evolution.
-    method : "gd", "momentum" (heavy ball), "nesterov", "sgd" (minibatches drawn anew at every step), which `trajectory`
-        predicts; "adam"; or "lbfgs" (strong Wolfe line search, finished by Barzilai-Borwein steps). With another
-        penalty than the ridge "gd" and "sgd": proximal steps Q ← prox(Q − lr ∇f(Q)), f being the risk without it.
-    lr : step, for all but adam and lbfgs also a sequence of them, its last being repeated; 0.15, 0.01 for adam and 1
-        for lbfgs if not given.
-    momentum : for "momentum" and "nesterov" only: μ in [0, 1). By default 0.9.
-    batch : for "sgd" only: fraction of the data in (0, 1] that is drawn at every step; the gradient norm is then
-        evaluated only at recorded steps. By default 0.1.
-    max_iter : bound on the steps.
-    tol : bound on ‖∇R‖_F/(λ√d).
-    device : name of a torch device, e.g. "cpu" or "cuda".
-    seed : for the random part of a start, and for minibatches.
-    raise_on_failure : raise ConvergenceError instead of returning a result that did not converge.
+    method : "gd", "momentum" (heavy ball, Polyak 1964), "nesterov" (Nesterov 1983), "sgd" (a new random minibatch at
+        each step), which `trajectory` predicts; "adam" (Kingma and Ba 2015); or "lbfgs" (Liu and Nocedal 1989, with a
+        strong Wolfe line search, followed by Barzilai-Borwein steps). Penalties other than the ridge allow "gd" and
+        "sgd" only, with proximal steps Q ← prox(Q − lr ∇f(Q)), in which f is the risk without the penalty.
+    lr : step size; except for adam and lbfgs also a sequence of step sizes, whose last entry is repeated. By default
+        0.15, for adam 0.01 and for lbfgs 1.
+    momentum : μ in [0, 1), for "momentum" and "nesterov" only; by default 0.9.
+    batch : fraction of the data in (0, 1] in a minibatch, for "sgd" only; by default 0.1. The gradient norm is then
+        evaluated at recorded steps only.
+    max_iter : maximum number of steps.
+    tol : value of ‖∇R‖_F/(λ√d) at which descent has converged.
+    device : name of a torch device, for example "cpu" or "cuda".
+    seed : an integer or a numpy Generator, for the random part of initial weights and for minibatches.
+    raise_on_failure : whether to raise ConvergenceError instead of returning a result that did not converge.
 
     Returns
     -------
@@ -349,9 +352,11 @@ def minimize_risk(
 
     Raises
     ------
-    ImportError : without torch; install gamp-attention[torch].
-    TypeError, ValueError : naming the argument, what it got and what it needs.
-    ConvergenceError : with `raise_on_failure`.
+    ImportError : if torch is not installed; install gamp-attention[torch].
+    TypeError : if an argument has the wrong type.
+    ValueError : if a name is unknown or does not suit the data or the penalty, `momentum` or `batch` is given for
+        another method, a number is out of range, or torch cannot use the device.
+    ConvergenceError : if descent does not converge and `raise_on_failure` is True.
 
     Examples
     --------
@@ -364,10 +369,10 @@ def minimize_risk(
     require_dataset(data)
     data.terms(risk)
     require_method("method", method, data.penalty)
-    lr = LEARNING_RATES[method] if lr is None else lr
+    rate: Any = LEARNING_RATES[method] if lr is None else lr
     if method not in DESCENTS:
-        lr = check.real("lr", lr, low=0, strict=True)
-    steps = descent_method(method, lr, momentum, batch)
+        rate = check.real("lr", rate, low=0, strict=True)
+    steps = descent_method(method, rate, momentum, batch)
     max_iter, tol = check.integer("max_iter", max_iter, low=1), check.real("tol", tol, low=0)
     check.flag("raise_on_failure", raise_on_failure)
     start = initial_weights(data, init, seed, risk)
@@ -390,7 +395,7 @@ def minimize_risk(
 
     with few_threads(data.tokens.size):
         if method == "lbfgs":
-            status, n_iter = quasi_newton(function, Q, lr, max_iter, tol * size, visit)
+            status, n_iter = quasi_newton(function, Q, rate, max_iter, tol * size, visit)
         elif method == "sgd":
             rng = generator(seed, Stream.MINIBATCHES)
             penalty = None if data.penalty.quadratic else data.penalty
@@ -399,7 +404,7 @@ def minimize_risk(
         elif not data.penalty.quadratic:
             status, n_iter = proximal_descent(function, Q, data.penalty, steps.lr, max_iter, tol * size, visit)
         elif method == "adam":
-            optimizer: torch.optim.Optimizer = torch.optim.Adam([Q], lr=lr)
+            optimizer: torch.optim.Optimizer = torch.optim.Adam([Q], lr=rate)
             status, n_iter = first_order(function, Q, optimizer, None, max_iter, tol * size, visit)
         else:
             moving = {"momentum": steps.momentum, "nesterov": steps.nesterov}

@@ -17,26 +17,18 @@ from gamp_attention._core.numerics import half_width
 from gamp_attention._core.quadrature import gaussian_points, gaussian_weights, spaced_grid
 from gamp_attention.results import Status
 
-
-@dataclass(frozen=True)
-class AverageSettings:
-    """Settings of Gaussian averages; errors are relative."""
-
-    min_rtol: float = 1e-10  # smallest tolerance that can be requested, given by rounding
-    rounding: float = 1e-15  # relative rounding error of one value
-    spacing: float = 1.4  # spacing h of the first grid, in standard deviations
-    finer: float = 0.75  # ratio of the spacings of two successive grids
-    left_out: float = 1e-4  # probability outside of the grids, in units of rtol
-    safety: float = 25  # factor of a grid's error, see `by_grids`; 10 covered 94 to 97 % of random problems, 20 over 98
-    replicas: int = 8  # number of independent sets of Sobol points
-    first_points: int = 1024  # number of points in each of the first sets
-    more: int = 4  # factor by which that number grows in each refinement
-    min_random: float = 3e-5  # replicas, being less accurate, are tried only if the error on grids exceeds this
-    min_error: float = 0.1  # smallest error that is stated, in units of rtol and of the largest error of the results
-    chunk: int = 1 << 14  # number of points evaluated at a time, which bounds the memory
-
-
-AVERAGES = AverageSettings()
+MIN_RTOL = 1e-10  # smallest tolerance that can be requested, given by rounding
+ROUNDING = 1e-15  # relative rounding error of one value
+FIRST_SPACING = 1.4  # spacing h of the first grid, in standard deviations
+SPACING_RATIO = 0.75  # ratio of the spacings of two successive grids
+TAIL_PROBABILITY = 1e-4  # probability outside of the grids, in units of rtol
+SAFETY = 25  # factor of a grid's error, see `by_grids`; 10 covered 94 to 97 % of random problems, 20 over 98
+N_REPLICAS = 8  # number of independent sets of Sobol points
+FIRST_POINTS = 1024  # number of points in each of the first sets
+GROWTH = 4  # factor by which that number grows in each refinement
+MIN_RANDOM = 3e-5  # replicas, being less accurate, are tried only if the error on grids exceeds this
+MIN_ERROR = 0.1  # smallest error that is stated, in units of rtol and of the largest error of the results
+CHUNK = 1 << 14  # number of points evaluated at a time, which bounds the memory
 
 
 class Integrand(Protocol):
@@ -71,7 +63,7 @@ class Average:
         size = _largest(integrand, values)
         worst = float(np.divide(errors, size, out=np.where(errors > 0, np.inf, 0.0), where=size > 0).max())
         # a smaller difference between grids may be accidental, and all grids leave out the same tail
-        errors = np.maximum(errors, AVERAGES.min_error * max(rtol, min(worst, 1.0)) * size)
+        errors = np.maximum(errors, MIN_ERROR * max(rtol, min(worst, 1.0)) * size)
         return cls(values, errors + integrand.rounding(values), worst)
 
 
@@ -87,7 +79,7 @@ def gaussian_average(
         values = _results(integrand, np.zeros((1, 0)), np.ones(1))
         return values, integrand.rounding(values), Status.CONVERGED
     best = by_grids(integrand, rtol, max_points)
-    if best is None or best.worst > max(rtol, AVERAGES.min_random):
+    if best is None or best.worst > max(rtol, MIN_RANDOM):
         other = by_replicas(integrand, rtol, max_points, rng)
         best = other if best is None or other.worst < best.worst else best
     return best.values, best.errors, Status.CONVERGED if best.worst <= rtol else Status.INACCURATE
@@ -95,8 +87,8 @@ def gaussian_average(
 
 def by_grids(integrand: Integrand, rtol: float, max_points: int) -> Average | None:
     """Average on finer and finer grids until errors are within rtol; return None if the budget is below two grids."""
-    dim, even, h = integrand.dim, integrand.even, AVERAGES.spacing
-    radius = float(np.sqrt(chdtri(dim, AVERAGES.left_out * rtol)))
+    dim, even, h = integrand.dim, integrand.even, FIRST_SPACING
+    radius = float(np.sqrt(chdtri(dim, TAIL_PROBABILITY * rtol)))
     best, before, last_ratio = None, None, 0.0
     while (best is None or best.worst > rtol) and _grid_size(h, dim, radius, even) <= max_points:
         here = _results(integrand, *_grid(h, dim, radius, even))
@@ -106,29 +98,29 @@ def by_grids(integrand: Integrand, rtol: float, max_points: int) -> Average | No
             ratio = np.divide(_largest(integrand, difference), size, out=np.zeros_like(here), where=size > 0)
             # if the relative error is exp(−c/h), refining h by the factor `finer` raises it to the power 1/finer;
             # the difference before the last guards against two grids that agree by accident
-            finer = AVERAGES.finer
-            error = AVERAGES.safety * np.maximum(ratio ** (1 / finer), last_ratio ** (1 / finer**2))
+            finer = SPACING_RATIO
+            error = SAFETY * np.maximum(ratio ** (1 / finer), last_ratio ** (1 / finer**2))
             best = Average.complete(integrand, here, error * size, rtol)
             last_ratio = ratio
-        before, h = here, AVERAGES.finer * h
+        before, h = here, SPACING_RATIO * h
     return best
 
 
 def by_replicas(integrand: Integrand, rtol: float, max_points: int, rng: np.random.Generator) -> Average:
     """Average over independent replicas of more and more points, until errors are within rtol or the budget ends."""
-    n = AVERAGES.first_points
+    n = FIRST_POINTS
     while True:
         half = n // 2 if integrand.even else n
-        sets = (gaussian_points(n, integrand.dim, rng)[:half] for _ in range(AVERAGES.replicas))
+        sets = (gaussian_points(n, integrand.dim, rng)[:half] for _ in range(N_REPLICAS))
         values = np.array([_results(integrand, points, np.full(half, 1 / half)) for points in sets])
         average = Average.complete(integrand, values.mean(axis=0), half_width(values), rtol)
-        n *= AVERAGES.more
-        if average.worst <= rtol or n * AVERAGES.replicas > max_points:
+        n *= GROWTH
+        if average.worst <= rtol or n * N_REPLICAS > max_points:
             return average
 
 
 def _results(integrand: Integrand, points: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    parts = [slice(k, k + AVERAGES.chunk) for k in range(0, len(points), AVERAGES.chunk)]
+    parts = [slice(k, k + CHUNK) for k in range(0, len(points), CHUNK)]
     return integrand.results(np.sum([weights[p] @ integrand(points[p]) for p in parts], axis=0))
 
 

@@ -1,10 +1,8 @@
-"""The purely positional baseline in the limit d → ∞: a linear layer with one trainable L × L matrix W.
+"""The purely positional baseline: a linear layer y = W x with one trainable L × L matrix W.
 
-Its weights and its test error are smooth Gaussian averages over the teacher's fields.
-
-Linear layer y = W x fitted to data by ridge regression, and its test error at the dimension d of the data.
-
-Given the teacher, the error on new samples is a smooth Gaussian average over the teacher's fields.
+`linear_baseline` computes W and the test error in the limit d → ∞; `fit_linear_baseline` fits W to data by ridge
+regression, and computes the test error at the dimension of the data. Test errors are smooth Gaussian averages over the
+teacher's fields.
 """
 
 from collections.abc import Iterator
@@ -16,7 +14,14 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import generator
-from gamp_attention.baselines.gaussian_average import AVERAGES, Integrand, gaussian_average
+from gamp_attention.baselines.gaussian_average import (
+    FIRST_POINTS,
+    MIN_RTOL,
+    N_REPLICAS,
+    ROUNDING,
+    Integrand,
+    gaussian_average,
+)
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.models.model import Model, require_attention
 from gamp_attention.models.teachers import Teacher
@@ -44,7 +49,9 @@ class LinearBaseline(Ended):
 
 
 @ignore_float_errors
-def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: Any = 0) -> LinearBaseline:
+def linear_baseline(
+    model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: int | np.random.Generator = 0
+) -> LinearBaseline:
     """Compute asymptotic weights and test error of the linear layer y = W x trained on the same task.
 
     Eq. :eq:`baseline`.
@@ -84,8 +91,8 @@ def linear_baseline(model: Model, *, rtol: float = 1e-6, max_points: int = 1 << 
 
 def checked_accuracy(rtol: Any, max_points: Any) -> tuple[float, int]:
     """Return the requested accuracy of an average and the bound on its points, after checking both."""
-    min_points = AVERAGES.replicas * AVERAGES.first_points
-    rtol = check.real("rtol", rtol, low=AVERAGES.min_rtol, high=0.1)
+    min_points = N_REPLICAS * FIRST_POINTS
+    rtol = check.real("rtol", rtol, low=MIN_RTOL, high=0.1)
     return rtol, check.integer("max_points", max_points, low=min_points)
 
 
@@ -147,7 +154,7 @@ class _BaselineIntegrand(Integrand):
     def rounding(self, results: np.ndarray) -> np.ndarray:
         largest = np.abs(results[:-1]).max()
         error = np.sqrt(results[-1] * self.trace.max()) * largest + results[-1]
-        return AVERAGES.rounding * np.append(np.full(len(results) - 1, largest), error)
+        return ROUNDING * np.append(np.full(len(results) - 1, largest), error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,7 +180,12 @@ class LinearFit(Ended):
 
 @ignore_float_errors
 def fit_linear_baseline(
-    data: Dataset, lam: float = 1e-4, *, rtol: float = 1e-6, max_points: int = 1 << 21, seed: Any = 0
+    data: Dataset,
+    lam: float = 1e-4,
+    *,
+    rtol: float = 1e-6,
+    max_points: int = 1 << 21,
+    seed: int | np.random.Generator = 0,
 ) -> LinearFit:
     """Fit the linear layer of equations (17) and (18) to data by ridge regression.
 
@@ -287,4 +299,4 @@ class _PatternTestError:
 
     def rounding(self, results: np.ndarray) -> np.ndarray:
         scale = max(self.rest.max(), 0.0) * max(1.0, np.abs(self.W).max()) ** 2
-        return AVERAGES.rounding * (results + np.sqrt(np.maximum(results, 0) * scale))
+        return ROUNDING * (results + np.sqrt(np.maximum(results, 0) * scale))

@@ -1,17 +1,19 @@
-"""Errors of predictions without attention (zero, the mean output, a linear layer), which a layer has to beat."""
+"""Errors of predictions without attention, to compare with a layer: zero, the mean output, and a linear layer."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Rows, format_to_error
 from gamp_attention._core.numerics import check_squarable, ignore_float_errors, mean_and_error
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.layer import Units, require_alike
-from gamp_attention.data.stores import Tokens, as_tokens, token_blocks
+from gamp_attention.data.layer import Units, require_same_shape
+from gamp_attention.data.stores import Tokens, as_tokens, read_rows, token_blocks
 from gamp_attention.results import Result, shown
 
 LABELS = {"linear": "the linear layer y = Wx", "mean": "the mean output", "zero": "the output y = 0"}
@@ -28,8 +30,8 @@ class ReferenceVerdict(NamedTuple):
     Attributes
     ----------
     better : whether the layer has a lower error than every reference, by two standard errors at least.
-    worse_than : names of the references whose error is lower than that of the layer, by two standard errors at least.
-    not_better_than : names of the references whose error differs from that of the layer by less than that.
+    worse_than : names of the references with a lower error than the layer, by two standard errors at least.
+    not_better_than : names of the references whose error differs from the layer's by less.
     difference : (3,) mean error of each reference minus the mean error of the layer.
     difference_error : (3,) standard errors of these differences, over the differences of single samples.
     message : the outcome as a sentence.
@@ -62,7 +64,7 @@ class ReferenceErrors(Result):
     names : "linear", "mean" and "zero": the linear layer y = Wx, the mean output, and the output y = 0.
     errors : (3, n) ‖y − f(x)‖²/(dL) of each sample.
     test_error, test_error_error : (3,) means of `errors`, which estimate the test error ε_g, and standard errors.
-    left_out : whether each sample was left out of the fit by leave-one-out; otherwise the samples are new ones.
+    left_out : whether each sample was left out of the fit by leave-one-out; otherwise the samples are new.
     """
 
     names: tuple[str, ...]
@@ -72,7 +74,7 @@ class ReferenceErrors(Result):
     left_out: bool
 
     @ignore_float_errors
-    def verdict(self, errors: Any) -> ReferenceVerdict:
+    def verdict(self, errors: ArrayLike) -> ReferenceVerdict:
         """Compare a layer with the references.
 
         Parameters
@@ -87,8 +89,8 @@ class ReferenceErrors(Result):
         ------
         ValueError : if `errors` has another length than the references, or entries whose squares are not finite.
         """
-        own = check_squarable("errors", errors, (self.errors.shape[1],))
-        pairs = [mean_and_error(reference - own) for reference in self.errors]
+        of_layer = check_squarable("errors", errors, (self.errors.shape[1],))
+        pairs = [mean_and_error(reference - of_layer) for reference in self.errors]
         difference, spread = np.array([mean for mean, _ in pairs]), np.array([error for _, error in pairs])
         margin = CLEAR * np.nan_to_num(spread, nan=np.inf)  # a single sample shows no difference
         worse = tuple(name for name, lower in zip(self.names, difference < -margin, strict=True) if lower)
@@ -122,9 +124,9 @@ def _listed(names: tuple[str, ...]) -> str:
 
 @ignore_float_errors
 def reference_errors(
-    data: Dataset, tokens: Any = None, outputs: Any = None, *, units: Units | None = None
+    data: Dataset, tokens: ArrayLike | None = None, outputs: ArrayLike | None = None, *, units: Units | None = None
 ) -> ReferenceErrors:
-    """Estimate the test errors of zero, of the mean output and of a linear layer, which a trained layer has to beat.
+    """Estimate the test errors of zero, of the mean output and of a linear layer, to compare with a trained layer.
 
     Without new samples, each sample is left out of the fit exactly (leave-one-out in closed form). With the mean ȳ of
     n outputs, the residual of a sample is (y − ȳ) n/(n − 1). The linear layer y = Wx, with W an (L, L) matrix that
@@ -179,7 +181,7 @@ def reference_errors(
     normal += ridge * np.eye(L)
     W = np.linalg.solve(normal, cross.T).T
 
-    def measured(residual: np.ndarray) -> np.ndarray:
+    def mean_square(residual: np.ndarray) -> np.ndarray:
         return np.mean((residual * units.scale) ** 2, axis=(1, 2))
 
     parts = []
@@ -192,30 +194,25 @@ def reference_errors(
             residual += (residual @ x_t / d) @ np.linalg.solve(without, x)
             centred = (y - mean) * grown
             zero = y + units.centre / units.scale
-            parts.append(np.stack([measured(each) for each in (residual, centred, zero)]))
+            parts.append(np.stack([mean_square(difference) for difference in (residual, centred, zero)]))
     else:
         new, targets = as_tokens("tokens", tokens), as_tokens("outputs", outputs)
-        require_alike(new, targets)
+        require_same_shape(new, targets)
         if new.shape[1:] != (L, d):
             raise check.fail("tokens", f"shape {new.shape}", f"shape (m, {L}, {d}), as in data")
-        for x, y in _blocks(new, _reader(targets)):
+        for x, y in _blocks(new, partial(read_rows, targets)):
             x, y = units.standardised(x), units.standardised(y)
             zero = y + units.centre / units.scale
-            parts.append(np.stack([measured(each) for each in (y - W @ x, y - mean, zero)]))
+            parts.append(np.stack([mean_square(difference) for difference in (y - W @ x, y - mean, zero)]))
     errors = np.concatenate(parts, axis=1)
     if not np.isfinite(errors).all():
-        raise ValueError("tokens, outputs: need products within the range of doubles, got ones that overflow")
-    means = [mean_and_error(each) for each in errors]
-    values, spread = np.array([each for each, _ in means]), np.array([error for _, error in means])
-    return ReferenceErrors(tuple(LABELS), errors, values, spread, tokens is None)
-
-
-def _reader(outputs: Tokens) -> Any:
-    return outputs.__getitem__ if isinstance(outputs, np.ndarray) else outputs.read
+        raise ValueError("tokens, outputs: need products within the range of doubles, got products that overflow")
+    means, spread = np.array([mean_and_error(of_reference) for of_reference in errors]).T
+    return ReferenceErrors(tuple(LABELS), errors, means, spread, tokens is None)
 
 
 def _blocks(tokens: Tokens, read_outputs: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Tokens and outputs of consecutive samples, in double precision."""
+    """Yield tokens and outputs of consecutive samples, in double precision."""
     for rows, _, block in token_blocks(tokens):
         for first in range(0, len(block), BLOCK):
             x = block[first : first + BLOCK].astype(float)

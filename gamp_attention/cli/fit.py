@@ -18,8 +18,8 @@ from gamp_attention.cli.parser import add_l1, chosen_penalty
 from gamp_attention.cli.test_errors import add_path, path_numbers, path_of, test_errors
 from gamp_attention.data.dataset import Dataset, held_out
 from gamp_attention.data.law.law_of import law_of
-from gamp_attention.data.layer import Layer, Units, prepared, require_alike
-from gamp_attention.data.loading import OwnArrays, load_arrays, load_weights
+from gamp_attention.data.layer import Layer, Units, build_dataset, require_same_shape
+from gamp_attention.data.loading import StoredArrays, load_arrays, load_weights
 from gamp_attention.data.starts import DATA_STARTS
 from gamp_attention.data.stores import as_tokens, distinct_samples
 from gamp_attention.experiments.figures import plot_fit
@@ -84,7 +84,7 @@ def add_fit(commands: Any) -> argparse.ArgumentParser:
 class Problem(NamedTuple):
     """What a file and the options say is to be fitted."""
 
-    arrays: OwnArrays
+    arrays: StoredArrays
     train: np.ndarray  # rows
     test: np.ndarray
     units: Units
@@ -107,11 +107,11 @@ def _problem(options: argparse.Namespace) -> Problem:
     train, test = held_out("--held-out", options.held_out, len(tokens), options.seed)
     x, y = tokens, outputs
     if len(test):
-        require_alike(x, y)
+        require_same_shape(x, y)
         x, y = np.asarray(tokens)[train], np.asarray(outputs)[train]
     wanted = chosen(options, "lam", "rank") | {"penalty": chosen_penalty(options)}
-    data, units = prepared(x, y, stored.positions, options.standardise, **wanted)
-    return Problem(OwnArrays(tokens, outputs, stored.positions), train, test, units, data)
+    data, units = build_dataset(x, y, stored.positions, options.standardise, **wanted)
+    return Problem(StoredArrays(tokens, outputs, stored.positions), train, test, units, data)
 
 
 def _described(problem: Problem, options: argparse.Namespace) -> str:
@@ -266,7 +266,7 @@ def _law(options: argparse.Namespace) -> int:
     alphas = [check.real("--alphas", alpha, low=0, strict=True) for alpha in options.alphas or []]
     stored = load_arrays(options.data)
     weights = None if options.teacher is None else load_weights(options.teacher)
-    data, _ = prepared(*stored, options.standardise, lam=options.lam)
+    data, _ = build_dataset(*stored, options.standardise, lam=options.lam)
     law = law_of(data, weights, **chosen(options, "classes", "noise", "seed"))
     solved = [solve_state_evolution(law.model, alpha, rtol=1e-2, stability=False) for alpha in alphas]
     lines, told = [str(law)], law.to_dict()

@@ -1,4 +1,4 @@
-"""A problem at finite d: tokens, their fields, the risk and its sums, wherever the samples are held."""
+"""Problems at finite d: datasets, passes over their tokens, the risk and its derivatives, and initial weights."""
 
 from gamp_attention.data.dataset import Dataset, LabelledDataset
 from gamp_attention.data.distributed import DistributedDataset

@@ -1,8 +1,8 @@
-"""Message passing on samples that the workers of a dask cluster hold.
+"""Message passing on samples that are distributed over the workers of a dask cluster.
 
-Each worker holds blocks of tokens, with the memory D and the minimisers z of their samples. An iteration sends Q, V, W
-and numbers of their size, and gets sums back. Where a worker dies, dask computes again what it held: tokens from their
-store, D and z from the last copy that this process took of them, once in MAX_AGE iterations.
+Each worker has blocks of tokens, with the memory D and the minimisers z of their samples. An iteration sends Q, V, W
+and arrays of their size, and receives sums. If a worker dies, dask computes its arrays again: tokens are read from
+their store, and D and z are computed from the last copy in this process, which is made every MAX_AGE iterations.
 """
 
 from collections.abc import Callable
@@ -30,12 +30,12 @@ from gamp_attention.data.stores import TokenStore
 from gamp_attention.losses.attention import RiskTerms
 from gamp_attention.models.sources import Group
 
-MAX_AGE = 25  # iterations that dask would have to repeat at most
-Update = tuple[Memory, np.ndarray, np.ndarray, float]  # rule, V, W and β, that make D of one iteration that of the next
+MAX_AGE = 25  # maximum number of iterations that dask has to repeat if a worker dies
+Update = tuple[Memory, np.ndarray, np.ndarray, float]  # rule, V, W and β, from which the next memory D is computed
 
 
-class Kept(NamedTuple):
-    """What a worker keeps of its samples after an iteration: D before it, z and g of it."""
+class SampleState(NamedTuple):
+    """Arrays of the samples of a worker after an iteration: the memory D before it, and its z and g."""
 
     D: np.ndarray
     z: np.ndarray
@@ -47,23 +47,24 @@ def _load(store: TokenStore, rows: slice, positions: np.ndarray, *others: Any) -
 
 
 def _advance(
-    part: Part, kept: Any, update: Update | None, risk: str, Q: np.ndarray, V: np.ndarray, most: int
-) -> tuple[Kept, Sums]:
-    D, z = kept if update is None else (_rows(part, kept, update), kept[0].z)
+    part: Part, before: Any, update: Update | None, risk: str, Q: np.ndarray, V: np.ndarray, most: int
+) -> tuple[SampleState, Sums]:
+    """Return the state after an iteration. `before` is (D, z), or the previous outcome if `update` is given."""
+    D, z = before if update is None else (_rows(part, before, update), before[0].z)
     out = output_step(part, risk, Q, D, V, z, most)
     assert out.denoised is not None
-    return Kept(D, out.z, out.denoised.g), out.sums
+    return SampleState(D, out.z, out.denoised.g), out.sums
 
 
-def _rows(part: Part, found: tuple[Kept, Sums], update: Update | None) -> np.ndarray:
-    """z of an iteration, or D of the next one where there is an update."""
-    kept, _ = found
-    return kept.z if update is None else next_memory(part.groups, kept.D, kept.g, *update)
+def _rows(part: Part, outcome: tuple[SampleState, Sums], update: Update | None) -> np.ndarray:
+    """Return z of an iteration, or the next memory D if `update` is given."""
+    state, _ = outcome
+    return state.z if update is None else next_memory(part.groups, state.D, state.g, *update)
 
 
 def _risk(part: Part, risk: str, Q: np.ndarray) -> tuple[float, np.ndarray]:
-    found = sum_risk(part, risk, Q)
-    return found.loss, found.smooth
+    sums = sum_risk(part, risk, Q)
+    return sums.loss, sums.smooth
 
 
 def _fields(part: Part, risk: str, Q: np.ndarray) -> np.ndarray:
@@ -72,35 +73,36 @@ def _fields(part: Part, risk: str, Q: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Remote:
-    """Rows (n, L, r) on workers: z where there is no update, else D; as an array, they are fetched."""
+    """Array (n, L, r) on the workers, fetched by numpy.asarray: z if `update` is None, else the next memory D."""
 
     data: "DistributedDataset"
-    found: list[Any]  # futures of (Kept, Sums), one for each part
-    age: int  # iterations since the rows were in this process
+    outcomes: list[Any]  # futures of (SampleState, Sums), one for each part
+    age: int  # number of iterations since the array was in this process
     update: Update | None = None
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        tasks = zip(self.data.parts, self.found, strict=True)
-        parts = self.data.on_all(_rows, [(part, each, self.update) for part, each in tasks])
+        tasks = zip(self.data.parts, self.outcomes, strict=True)
+        parts = self.data.on_all(_rows, [(part, outcome, self.update) for part, outcome in tasks])
         return np.concatenate(self.data.fetched(parts))
 
 
 class DistributedDataset(Dataset):
-    """A dataset whose tokens are held by the workers of a dask cluster, for `run_gamp` without acceleration.
+    """Dataset whose tokens are distributed over the workers of a dask cluster, for `run_gamp` without acceleration.
 
-    Results are those of the dataset itself with `accelerate=False`, but for the order of sums. The workers read the
-    tokens from where they are, so files must be seen by all of them. `onsager`, `memory`, settling and checkpoints work
-    as ever; settling, and the curvature at the end, read the tokens in this process.
+    Results equal the results of the original dataset with `accelerate=False`, up to the order of sums. Each worker
+    reads tokens from the store, so files must be accessible to all workers. `onsager`, `memory`, settling and
+    checkpoints work as usual; settling, and the curvature at the end, read the tokens in this process.
 
     Parameters
     ----------
-    data : with tokens in a store: sampled with `storage`, or own memory-mapped or chunked arrays.
+    data : a dataset with tokens in a store: sampled with `storage`, or built from memory-mapped or chunked arrays.
     client : a `distributed.Client`.
-    n_blocks : parts that samples are cut into; 2 for each worker if not given.
+    n_blocks : number of parts into which the samples are divided; two for each worker if not given.
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if `data` is not a Dataset, or `client` is not a client of dask.
+    ValueError : if the tokens are in the memory of this process, or `n_blocks` is below 1.
 
     Examples
     --------
@@ -142,46 +144,46 @@ class DistributedDataset(Dataset):
         return DistributedDataset(changed, self.client, len(self.parts))  # the workers need the new loss
 
     def _described(self, rows: slice) -> tuple[Any, ...]:
-        """What a Part has besides its tokens."""
+        """Return the positions of a part, and the fields of a Part after the matrix."""
         groups = tuple(
-            Group(slice(max(own.start, rows.start) - rows.start, min(own.stop, rows.stop) - rows.start), sources)
-            for own, sources in self.groups
-            if own.start < rows.stop and own.stop > rows.start
+            Group(slice(max(group.start, rows.start) - rows.start, min(group.stop, rows.stop) - rows.start), sources)
+            for group, sources in self.groups
+            if group.start < rows.stop and group.stop > rows.start
         )
         risks = {name: RiskTerms(terms.params[rows], terms.constant[rows]) for name, terms in self._risks.items()}
         return self.positions, groups, self.n_sources, self.loss, risks
 
     def on_all(self, function: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> list[Any]:
-        """Futures of a function of the arguments of each part."""
-        return [self.client.submit(function, *each, pure=False) for each in arguments]
+        """Submit a function of the arguments of each part; return the futures."""
+        return [self.client.submit(function, *of_part, pure=False) for of_part in arguments]
 
     def fetched(self, futures: list[Any]) -> list[Any]:
-        """Their results, in order."""
+        """Return the results of futures, in order."""
         return self.client.gather(futures)
 
     def output_step(self, risk: str, Q: np.ndarray, D: Any, V: np.ndarray, z: Any, most: int) -> OutputStep:
-        """ω, z and g of all samples, on the workers."""
-        kept, update, age = None, None, 0
+        """Compute ω, z and g of all samples on the workers; return their sums."""
+        before, update, age = None, None, 0
         if isinstance(D, Remote) and D.age < MAX_AGE:
-            kept, update, age = D.found, D.update, D.age
+            before, update, age = D.outcomes, D.update, D.age
         else:
             D, z = np.asarray(D), None if z is None else np.asarray(z)
-            kept = [(D[rows], None if z is None else z[rows]) for rows in self.rows]
-        tasks = zip(self.parts, kept, strict=True)
-        found = self.on_all(_advance, [(part, each, update, risk, Q, V, most) for part, each in tasks])
-        several = self.fetched(self.on_all(itemgetter(1), [(each,) for each in found]))
-        sums = Sums(*(np.sum(each, axis=0) for each in zip(*several, strict=True)))
+            before = [(D[rows], None if z is None else z[rows]) for rows in self.rows]
+        tasks = zip(self.parts, before, strict=True)
+        outcomes = self.on_all(_advance, [(part, state, update, risk, Q, V, most) for part, state in tasks])
+        sums_of_parts = self.fetched(self.on_all(itemgetter(1), [(outcome,) for outcome in outcomes]))
+        sums = Sums(*(np.sum(terms, axis=0) for terms in zip(*sums_of_parts, strict=True)))
 
         def remember(*update: Any) -> Remote:
-            return Remote(self, found, age + 1, update)
+            return Remote(self, outcomes, age + 1, update)
 
-        return OutputStep(sums, Remote(self, found, age + 1), remember)
+        return OutputStep(sums, Remote(self, outcomes, age + 1), remember)
 
     def sum_risk(self, risk: str, Q: np.ndarray) -> RiskSums:
-        """A risk, on the workers."""
-        found = self.fetched(self.on_all(_risk, [(part, risk, Q) for part in self.parts]))
+        """Compute a risk and its gradient on the workers, without the penalty."""
+        sums = self.fetched(self.on_all(_risk, [(part, risk, Q) for part in self.parts]))
 
         def fields() -> np.ndarray:
             return np.concatenate(self.fetched(self.on_all(_fields, [(part, risk, Q) for part in self.parts])))
 
-        return RiskSums(float(sum(loss for loss, _ in found)), np.sum([smooth for _, smooth in found], axis=0), fields)
+        return RiskSums(float(sum(loss for loss, _ in sums)), np.sum([smooth for _, smooth in sums], axis=0), fields)

@@ -1,4 +1,4 @@
-"""Reading the user's arrays, without pickles: .npz files, folders of .npy files, files of torch."""
+"""Reading arrays from .npz files, folders of .npy files and torch files, without running code stored in them."""
 
 import pickle
 import re
@@ -16,36 +16,41 @@ from gamp_attention._core.files import is_text
 NEEDED, OPTIONAL = ("tokens", "outputs"), ("positions",)
 ARRAYS = (*NEEDED, *OPTIONAL)
 TORCH_FILES = (".pt", ".pth")
-ZIP, NPY, PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # first bytes of .npz files, .npy files and old files of torch
+ZIP, NPY, PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # first bytes of .npz files, .npy files and old torch files
 
 
-class OwnArrays(NamedTuple):
-    """tokens (n, L, d), outputs (n, L, d) and positions (L, d) or None, as they were stored and not yet checked."""
+class StoredArrays(NamedTuple):
+    """Arrays of a file, not yet checked: tokens (n, L, d), outputs (n, L, d), and positions (L, d) or None."""
 
     tokens: Any
     outputs: Any
     positions: Any
 
 
-def load_arrays(path: str | Path) -> OwnArrays:
-    """Tokens, outputs and, where they are there, positions.
+def load_arrays(path: str | Path) -> StoredArrays:
+    """Load tokens, outputs and, if they are stored, positions.
 
-    From an .npz file; a folder with tokens.npy and so on, which stay on the disk and are read at every pass; or a .pt
-    file with a dict of tensors, as torch.save(dict(tokens=..., outputs=...), path) writes.
+    The path is an .npz file; a folder with tokens.npy and outputs.npy, which stay on the disk and are read at every
+    pass; or a .pt file with a dict of tensors, written by torch.save(dict(tokens=..., outputs=...), path).
+
+    Raises
+    ------
+    ImportError : if the path is a torch file and torch is not installed.
+    ValueError : if the path cannot be read, or lacks tokens or outputs.
     """
-    found = _arrays(path, NEEDED, OPTIONAL)
-    return OwnArrays(found["tokens"], found["outputs"], found.get("positions"))
+    arrays = _arrays(path, NEEDED, OPTIONAL)
+    return StoredArrays(arrays["tokens"], arrays["outputs"], arrays.get("positions"))
 
 
 def load_weights(path: str | Path) -> np.ndarray:
-    """The array Q of an .npz file, such as `gamp-attention fit` writes."""
+    """Load the array Q of an .npz file, for example a result of `gamp-attention fit`."""
     return _arrays(path, ("Q",), argument="init: ")["Q"]
 
 
 def _arrays(
     path: str | Path, names: tuple[str, ...], others: tuple[str, ...] = (), argument: str = ""
 ) -> dict[str, Any]:
-    """Return some arrays by name; an error names the file and what is wrong with it."""
+    """Return arrays by name; an error names the file and the cause."""
     path = Path(path)
     try:
         with _readers(path) as stored:
@@ -58,7 +63,7 @@ def _arrays(
         raise ValueError(f"{argument}{path}: there is no such file") from error
     except ImportError:
         raise
-    except Exception as error:  # damaged archives fail in a dozen ways
+    except Exception as error:  # damaged archives raise many kinds of errors
         why = re.sub(r"\x1b\[[\d;]*m", "", str(error)).partition("\n")[0][:200]
         raise ValueError(f"{argument}{path}: cannot be read as {_kind(path)} with {', '.join(names)}: {why}") from error
 
@@ -81,12 +86,12 @@ def _kind(path: Path) -> str:
 
 @contextmanager
 def _readers(path: Path) -> Iterator[dict[str, Callable[[], Any]]]:
-    """Yield what reads each array of a file or folder, by name."""
+    """Yield the functions that read the arrays of a file or folder, by name."""
     if path.is_dir():
         files = sorted(path.glob("*.npy"))
-        for each in files:
-            _require_start(each, (NPY,), "an .npy file as numpy.save writes it")
-        yield {each.stem: partial(np.load, each, "r", allow_pickle=False) for each in files}
+        for array in files:
+            _require_start(array, (NPY,), "an .npy file as numpy.save writes it")
+        yield {array.stem: partial(np.load, array, "r", allow_pickle=False) for array in files}
     elif path.suffix in TORCH_FILES:
         _require_start(path, (ZIP, PICKLE), "a file as torch.save writes it")
         require_modules(str(path), "torch")
@@ -101,15 +106,15 @@ def _readers(path: Path) -> Iterator[dict[str, Callable[[], Any]]]:
 
 
 def _tensors(path: Path) -> dict[str, Callable[[], Any]]:
-    """Return what reads each tensor of a file of torch, whose objects of other classes are not made."""
+    """Return the functions that read the tensors of a torch file; objects of other classes are not created."""
     import torch
 
     needs = "it needs a dict, as torch.save(dict(tokens=..., outputs=...), path) writes it"
     try:
         tensors = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        what = "objects of Python classes, for instance a whole model, which are not read as they could run any code"
-        raise ValueError(f"it holds {what}; {needs}") from error
+        objects = "objects of Python classes, for instance a whole model, which are not read as they could run any code"
+        raise ValueError(f"it holds {objects}; {needs}") from error
     if not isinstance(tensors, dict):
         raise ValueError(f"it holds a {type(tensors).__name__}; {needs}")
     if not set(NEEDED) & set(tensors) and any(str(name).endswith(("weight", "bias")) for name in tensors):
@@ -119,9 +124,9 @@ def _tensors(path: Path) -> dict[str, Callable[[], Any]]:
 
 
 def _require_start(path: Path, starts: tuple[bytes, ...], needs: str) -> None:
-    """Raise ValueError unless a file begins as files of its kind do; numpy takes any other file for a pickle."""
+    """Raise ValueError if a file does not begin with one of `starts`; numpy assumes that any other file is a pickle."""
     with open(path, "rb") as file:
-        found = file.read(512)
-    if not found.startswith(starts):
-        what = "text" if is_text(found) else "something else" if found else "nothing"
-        raise ValueError(f"{path.name} holds {what}, and needs to be {needs}")
+        head = file.read(512)
+    if not head.startswith(starts):
+        content = "text" if is_text(head) else "something else" if head else "nothing"
+        raise ValueError(f"{path.name} holds {content}, and needs to be {needs}")

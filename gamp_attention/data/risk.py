@@ -1,14 +1,12 @@
-"""The compiled empirical risk R(Q) of equation (3): value, gradient, Hessian products, overlaps.
-
-Test error of given weights on new samples of the same task.
-"""
+"""The empirical risk R(Q) of equation (3) at given weights: value, derivatives, overlaps, V, and the test error."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.numerics import ignore_float_errors, mean_and_error
@@ -26,10 +24,17 @@ from gamp_attention.results import Overlaps
 
 T = TypeVar("T", np.ndarray, float)
 
+# accelerated iteration for V, see `susceptibility`
+ANDERSON_DEPTH = 5  # number of differences that an extrapolation combines
+MAX_UNSETTLED = 12  # iterations until the change must be small; if V exists, about 8 reach 1e-10
+SETTLED_CHANGE = 1e-2  # relative change that counts as small
+MIN_EIGENVALUE = 0.1  # smallest eigenvalue of an accepted extrapolation, in units of the damped iterate's smallest
+TEST_CHUNK = 500  # number of test samples in memory at a time
+
 
 @dataclass(frozen=True, eq=False)
 class RiskAtPoint:
-    """The risk and its derivatives at one Q.
+    """Risk and its derivatives at weights Q.
 
     Attributes
     ----------
@@ -38,7 +43,7 @@ class RiskAtPoint:
     gradient_norm : ‖∇R‖_F/(λ√d).
     smooth : (d, r) the gradient without the penalty, X̃ᵀ∇ℓ.
     loss, params : the per-sample loss and its rows of parameters.
-    fields : a function that gives z.
+    fields : a function that returns z.
     """
 
     train_loss: float
@@ -49,19 +54,19 @@ class RiskAtPoint:
     params: np.ndarray
     fields: Callable[[], np.ndarray]
 
-    @cached_property  # descents need what each sample has at few points
+    @cached_property  # descents evaluate the risk at many points, but need the fields at few of them
     def z(self) -> np.ndarray:
-        """Local fields X̃Q (n, L, r)."""
+        """Return the local fields X̃Q (n, L, r)."""
         return self.fields()
 
     @property
     def loss_gradients(self) -> np.ndarray:
-        """∇ℓ_μ (n, L, r) at z."""
+        """Return ∇ℓ_μ (n, L, r) at z."""
         return self._derivatives[1]
 
     @property
     def hessians(self) -> np.ndarray:
-        """∇²ℓ_μ (n, L r, L r) at z."""
+        """Return ∇²ℓ_μ (n, L r, L r) at z."""
         return self._derivatives[2]
 
     @cached_property
@@ -70,48 +75,48 @@ class RiskAtPoint:
 
 
 def normalised_risk(data: Dataset, Q: np.ndarray, loss: float) -> float:
-    """ε_t = R/d from the sum of all ℓ_μ and their constants."""
+    """Return ε_t = R/d from the sum of all ℓ_μ and their constants."""
     return float((loss + penalty_total(data.penalty, Q)) / data.dim)
 
 
 def gradient_norm(data: Dataset, gradient: np.ndarray) -> float:
-    """‖∇R‖_F / (λ√d), with the penalty's strength for λ. Eq. :eq:`critical`."""
+    """Return ‖∇R‖_F / (λ√d), with the strength of the penalty for λ. Eq. :eq:`critical`."""
     return float(np.linalg.norm(gradient) / (data.penalty.strength * np.sqrt(data.dim)))
 
 
 def risk_at(data: Dataset, Q: np.ndarray, risk: str) -> RiskAtPoint:
-    """Evaluate a risk and its derivatives at Q (d, r), in the same pass over the tokens as message passing makes."""
-    found = data.sum_risk(risk, Q)
-    grad, value = least_subgradient(data.penalty, Q, found.smooth), normalised_risk(data, Q, found.loss)
+    """Evaluate a risk and its derivatives at Q (d, r), in one pass over the tokens."""
+    sums = data.sum_risk(risk, Q)
+    grad, value = least_subgradient(data.penalty, Q, sums.smooth), normalised_risk(data, Q, sums.loss)
     norm, params = gradient_norm(data, grad), data.terms(risk).params
-    return RiskAtPoint(value, grad, norm, found.smooth, data.loss, params, found.fields)
+    return RiskAtPoint(value, grad, norm, sums.smooth, data.loss, params, sums.fields)
 
 
 def denoise_at(
     data: Dataset, at: RiskAtPoint, V: np.ndarray, *, samples: np.ndarray | None = None, **options: Any
 ) -> Denoised:
-    """The output denoiser at ω = z − V g with g = −∇ℓ(z), started from z, which is stationary there.
+    """Evaluate the output denoiser at ω = z − V g with g = −∇ℓ(z), starting from z, a stationary point.
 
-    V (S, r, r) has one matrix for the tokens of each source. `samples` are the rows to denoise, in ascending order, if
-    not all; the options are those of `denoise`.
+    V (S, r, r) has one matrix for the tokens of each source. `samples` are the indices of the samples to denoise, in
+    ascending order, by default all; `options` are keyword arguments of `denoise`.
     """
     omega = at.z + weighted(data.groups, V, at.loss_gradients)
-    kept = np.arange(data.n_samples) if samples is None else samples
-    parts = [(kept[(kept >= rows.start) & (kept < rows.stop)], sources) for rows, sources in data.groups]
+    chosen = np.arange(data.n_samples) if samples is None else samples
+    parts = [(chosen[(chosen >= rows.start) & (chosen < rows.stop)], sources) for rows, sources in data.groups]
     return joined([
-        denoise(at.loss, at.params[mine], omega[mine], V[sources], at.z[mine], **options)
-        for mine, sources in parts if len(mine)
+        denoise(at.loss, at.params[rows], omega[rows], V[sources], at.z[rows], **options)
+        for rows, sources in parts if len(rows)
     ])  # fmt: skip
 
 
 def hessian_product(data: Dataset, at: RiskAtPoint, P: np.ndarray, curvature: Any) -> np.ndarray:
-    """∇²R applied to P (d, r), at the point `at`; the penalty's curvature is a number or an array like P."""
+    """Return ∇²R P (d, r) at the point `at`; `curvature` of the penalty is a number or an array (d, r)."""
     return curvature * P + data.matrix.hessian_product(at.hessians, P)
 
 
 @ignore_float_errors
-def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
-    """Gradient of the un-normalised risk R of equation (3), or of its asymptotic form, equation (41).
+def gradient(data: Dataset, Q: ArrayLike, risk: str = "exact") -> np.ndarray:
+    """Compute the gradient of the risk R of equation (3), or of its asymptotic form, equation (41), without 1/d.
 
     Eq. :eq:`risk`.
 
@@ -123,12 +128,13 @@ def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
 
     Returns
     -------
-    (d, r) array ∇R(Q) = X̃ᵀ∇ℓ(X̃Q) + ∇r(Q), with ∇r(Q) = λQ for the ridge. Where the penalty has kinks at Q, the
+    (d, r) array ∇R(Q) = X̃ᵀ∇ℓ(X̃Q) + ∇r(Q), with ∇r(Q) = λQ for the ridge. If the penalty has kinks at Q, the
         subgradient of smallest norm, which is zero at critical points.
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if `data` is not a Dataset, or `Q` is not an array of real numbers.
+    ValueError : if `Q` has another shape, `risk` is unknown or not available, or the gradient overflows.
 
     Examples
     --------
@@ -139,13 +145,12 @@ def gradient(data: Dataset, Q: Any, risk: str = "exact") -> np.ndarray:
     True
     """
     require_dataset(data).terms(risk)
-    found = risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).gradient
-    return _within_range(Q, found)
+    return _require_finite(Q, risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).gradient)
 
 
 @ignore_float_errors
-def train_loss(data: Dataset, Q: Any, risk: str = "exact") -> float:
-    """Training loss ε_t = R/d of equation (3), or of its asymptotic form, equation (41).
+def train_loss(data: Dataset, Q: ArrayLike, risk: str = "exact") -> float:
+    """Compute the training loss ε_t = R/d of equation (3), or of its asymptotic form, equation (41).
 
     Eq. :eq:`risk`.
 
@@ -161,7 +166,8 @@ def train_loss(data: Dataset, Q: Any, risk: str = "exact") -> float:
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if `data` is not a Dataset, or `Q` is not an array of real numbers.
+    ValueError : if `Q` has another shape, `risk` is unknown or not available, or the loss overflows.
 
     Examples
     --------
@@ -172,17 +178,17 @@ def train_loss(data: Dataset, Q: Any, risk: str = "exact") -> float:
     True
     """
     require_dataset(data).terms(risk)
-    return _within_range(Q, risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).train_loss)
+    return _require_finite(Q, risk_at(data, check.array("Q", Q, (data.dim, data.rank)), risk).train_loss)
 
 
-def _within_range(Q: Any, value: T) -> T:
+def _require_finite(Q: Any, value: T) -> T:
     if not np.isfinite(value).all():
         raise check.fail("Q", np.asarray(Q), "weights at which the risk is within the range of doubles")
     return value
 
 
 def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
-    """Overlaps of weights Q (d, r) with the covariances, means and teacher of each source of a dataset.
+    """Return the overlaps of weights Q (d, r) with covariances, means and teacher, for each source of a dataset.
 
     Eq. :eq:`overlaps`.
     """
@@ -197,49 +203,37 @@ def overlaps(data: Dataset, Q: np.ndarray, V: np.ndarray) -> Overlaps:
 def susceptibility(
     data: Dataset, at: RiskAtPoint, Q: np.ndarray, tol: float = 1e-10, max_iter: int = 500, *, quick: bool = False
 ) -> np.ndarray:
-    """V_s (S, r, r) of each source at a minimum Q of the risk, from the Hessians of its samples.
+    """Return V_s (S, r, r) of each source at a minimum Q of the risk, from the Hessians of the samples.
 
-    Solves V = W(A), A = −(1/d) Σ ∂g/∂ω with ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹): for a smooth penalty the large-d value of
-    (1/d) Σ_i γ_i (∇²R)⁻¹_ii. NaN where no positive definite solution is found. Two tokens and one column take damped
-    iterations, unless `quick`. For more fields, an iteration costs as much as several gradients: it is accelerated, and
-    given up if it has not come near to a solution after a few.
+    V solves V = W(A), A = −(1/d) Σ ∂g/∂ω with ∂g/∂ω = −V⁻¹(1 − (V⁻¹ + H)⁻¹V⁻¹); for a smooth penalty it is the limit
+    of (1/d) Σ_i γ_i (∇²R)⁻¹_ii for large d. All entries are NaN if no positive definite solution is found. Up to two
+    fields are solved by damped iterations, unless `quick` is True. For more fields an iteration costs as much as
+    several gradients, so it is accelerated (Anderson 1965), and stopped early if its changes stay large.
     """
     S, r = data.n_sources, data.rank
     V = np.tile(np.eye(r), (S, 1, 1)) * (data.spectra.mean(axis=1) / (1.0 + data.penalty.strength))[:, None, None]
-    nothing = np.full((S, r, r), np.nan)
+    unsolved = np.full((S, r, r), np.nan)
     quick = quick or data.n_tokens * r > 2
     points, moves = list[np.ndarray](), list[np.ndarray]()
     for number in range(max_iter):
         try:
             V_hat = response(data, at.hessians, V)
         except np.linalg.LinAlgError:
-            return nothing
+            return unsolved
         W = input_step(data.penalty, data.spectra, V_hat, -at.smooth, Q)[1]
         if not np.isfinite(W).all() or np.linalg.eigvalsh(W).min() <= 0:
-            return nothing
+            return unsolved
         change = np.abs(W - V).max() / np.abs(W).max()
         if quick:
-            points, moves = [*points[-ANDERSON.depth :], V], [*moves[-ANDERSON.depth :], W - V]
+            points, moves = [*points[-ANDERSON_DEPTH:], V], [*moves[-ANDERSON_DEPTH:], W - V]
         V = 0.5 * (V + W)
         if change < tol:
             return V
         if quick:
-            if number >= ANDERSON.patience and change > ANDERSON.near:
-                return nothing
+            if number >= MAX_UNSETTLED and change > SETTLED_CHANGE:
+                return unsolved
             V = _extrapolated(points, moves, V)
-    return nothing
-
-
-class AndersonSettings(NamedTuple):
-    """Settings of the accelerated iteration for V."""
-
-    depth: int = 5  # differences that an extrapolation combines
-    patience: int = 12  # iterations after which the change has to be small; if V exists, about 8 reach 1e-10
-    near: float = 1e-2  # the relative change that counts as small
-    smallest: float = 0.1  # eigenvalue of an extrapolated V, in units of that of the damped one; less is not taken
-
-
-ANDERSON = AndersonSettings()
+    return unsolved
 
 
 def _extrapolated(points: list[np.ndarray], moves: list[np.ndarray], damped: np.ndarray) -> np.ndarray:
@@ -255,7 +249,7 @@ def _extrapolated(points: list[np.ndarray], moves: list[np.ndarray], damped: np.
     if not np.isfinite(V).all():
         return damped
     low = np.linalg.eigvalsh(damped).min()
-    return V if np.linalg.eigvalsh(V).min() > ANDERSON.smallest * low > 0 else damped
+    return V if np.linalg.eigvalsh(V).min() > MIN_EIGENVALUE * low > 0 else damped
 
 
 def response(data: Dataset, hessians: np.ndarray, V: np.ndarray) -> np.ndarray:
@@ -273,7 +267,9 @@ def response(data: Dataset, hessians: np.ndarray, V: np.ndarray) -> np.ndarray:
     return V_hat
 
 
-def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: Any = 1) -> tuple[float, float]:
+def sampled_test_error(
+    data: Dataset, Q: ArrayLike, *, n_samples: int = 1000, seed: int | np.random.Generator = 1
+) -> tuple[float, float]:
     """Return the test error ε_g = E‖y − f_Q(x)‖_F²/(dL) on new samples of the same teacher, and its standard error.
 
     Eq. :eq:`test-error`.
@@ -286,6 +282,11 @@ def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: An
     Q : (d, r) weights.
     n_samples : number of new samples, at least 2.
     seed : an integer or a numpy Generator.
+
+    Raises
+    ------
+    TypeError : if an argument has the wrong type.
+    ValueError : if the data were not drawn from a model, `Q` has another shape, or `n_samples` is below 2.
     """
     if data.model is None or data.Q_star is None:
         raise ValueError("data: needs samples drawn from a model, got your arrays, whose distribution is unknown")
@@ -293,9 +294,9 @@ def sampled_test_error(data: Dataset, Q: Any, *, n_samples: int = 1000, seed: An
     Q = check.array("Q", Q, (data.dim, data.rank))
     rng = generator(seed, Stream.TEST_SAMPLES)
     law = data.dim, data.positions, data.source_means, data.spectra, data.model.classes.draw
-    errors, together = [], 500  # number of samples in memory at a time
-    for first in range(0, n, together):
-        count = min(together, n - first)
+    errors = []
+    for first in range(0, n, TEST_CHUNK):
+        count = min(TEST_CHUNK, n - first)
         tokens = np.asarray(draw_tokens(rng, count, *law)[0])
         y = tokens @ data.Q_star / np.sqrt(data.dim)
         z = TokenMatrix(tokens, data.positions).fields(Q)

@@ -1,7 +1,4 @@
-"""Drawing tokens from their law: into memory, into a file, or, with what it takes to draw them again, not at all.
-
-Sentences and teachers drawn from a model. All data randomness is here and in `gamp_attention.data.sampling`.
-"""
+"""Drawing samples and a teacher from a model: tokens in memory, in a file, or regenerated whenever they are read."""
 
 import errno
 import math
@@ -12,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import over_blocks
@@ -26,39 +24,39 @@ from gamp_attention.models.sources import Group, Sources
 
 
 class TokenLaw(NamedTuple):
-    """Gaussian tokens: variances (S, d) or (S, 1) of each source, and means (S, d), None where all are zero."""
+    """Gaussian tokens: variances (S, d) or (S, 1) of the sources, and means (S, d), or None if all are zero."""
 
     spectra: np.ndarray
     means: np.ndarray | None
 
     def draw(self, rng: np.random.Generator, sources: np.ndarray, out: np.ndarray) -> None:
-        """Fill an array (N, L, d)."""
+        """Fill an array (N, L, d) with tokens of the sources (L,)."""
         drawn = rng.standard_normal(out.shape)
         drawn *= np.sqrt(self.spectra[sources])
         out[...] = drawn if self.means is None else drawn + self.means[sources]
 
 
 class RegeneratedTokens(TokenStore):
-    """Tokens drawn anew whenever they are read, the same bits each time.
+    """Tokens that are drawn again whenever they are read, with identical bits each time.
 
-    Kept are the states of the generator at every `grain` samples, so that they are those that memory would hold, and
-    that stretches can be drawn side by side, in any order and in other processes.
+    The states of the generator are stored at every `grain` samples. So the tokens are identical to tokens drawn into
+    memory, and parts can be drawn in parallel, in any order, and in other processes.
     """
 
     def __init__(
         self, law: TokenLaw, groups: tuple[Group, ...], shape: tuple[int, int, int], dtype: Any,
         rng: np.random.Generator,
     ) -> None:  # fmt: skip
-        """Draw all once, as generators cannot skip normal numbers; the rng is left where drawing leaves it."""
+        """Draw all tokens once, because generators cannot skip normal numbers; this advances `rng` as drawing does."""
         self.law, self.shape, self.dtype = law, shape, np.dtype(dtype)
-        self.kind, self.parts, self.grain = type(rng.bit_generator), [], _together(shape)
+        self.kind, self.parts, self.grain = type(rng.bit_generator), [], _samples_at_a_time(shape)
         scratch = np.empty((self.grain, *shape[1:]))
         for rows, sources in _parts(groups, self.grain):
             self.parts.append((rows, sources, deepcopy(rng.bit_generator.state)))
             rng.standard_normal(out=scratch[: rows.stop - rows.start])
 
     def fill(self, rows: slice, out: np.ndarray) -> None:
-        """Draw samples again, on all threads."""
+        """Draw a range of samples again, on all threads."""
         within = [part for part in self.parts if part[0].start < rows.stop and part[0].stop > rows.start]
 
         def draw(first: int, last: int) -> None:
@@ -69,14 +67,21 @@ class RegeneratedTokens(TokenStore):
                 target = out[low - rows.start : high - rows.start]
                 drawn = target if len(target) == n else np.empty((n, *self.shape[1:]), self.dtype)
                 self.law.draw(np.random.Generator(generator), sources, drawn)
-                if drawn is not target:  # parts at the edges
+                if drawn is not target:  # the range contains only a section of this part
                     target[:] = drawn[low - part.start : high - part.start]
 
         over_blocks(draw, len(within), 1)
 
 
 def require_storage(storage: Any, overwrite: bool = False) -> str | Path:
-    """The argument `storage`: "memory", "none", or the path of a file that can be written and may be replaced."""
+    """Return the argument `storage`: "memory", "none", or the path of a file that can be written and may be replaced.
+
+    Raises
+    ------
+    TypeError : if it is neither a string nor a path.
+    ValueError : if it is not the path of an .npy file in a folder that can be written to, or the file is not to be
+        replaced.
+    """
     needs = "'memory', 'none' or the path of an .npy file"
     if not isinstance(storage, str | Path):
         raise check.fail("storage", storage, needs, TypeError)
@@ -103,37 +108,39 @@ def draw_tokens(
     storage: str | Path = "memory",
     overwrite: bool = False,
 ) -> tuple[Tokens, Sources]:
-    """Tokens x (n, L, d) of the sources that `groups` draws for them, with covariances and means of these."""
-    shape, found = (n_samples, len(positions), d), groups(n_samples, rng)
-    sources, shift = Sources(positions, means, found), None
+    """Draw tokens x (n, L, d) with the covariances and means of their sources, which `groups` draws for the samples."""
+    shape, drawn = (n_samples, len(positions), d), groups(n_samples, rng)
+    sources, shift = Sources(positions, means, drawn), None
     if means is not positions:
         shift = np.array(means)
-        for _, those in found:
-            shift[those] = means[those] - positions
+        for _, of_group in drawn:
+            shift[of_group] = means[of_group] - positions
     law = TokenLaw(spectra, shift)
     if storage == "none":
-        return RegeneratedTokens(law, found, shape, dtype, rng), sources
+        return RegeneratedTokens(law, drawn, shape, dtype, rng), sources
     if storage == "memory":
         tokens = np.empty(shape, dtype)
-        _draw_all(law, rng, found, tokens)
+        _draw_all(law, rng, drawn, tokens)
         return tokens, sources
     with replacing("storage", storage, "tokens", overwrite) as temporary:
         offset = _write_header(temporary, np.dtype(dtype), shape)
         mapped = np.memmap(temporary, dtype, "r+", offset, shape)
-        _draw_all(law, rng, found, mapped)
+        _draw_all(law, rng, drawn, mapped)
         mapped.flush()
         del mapped
     return FileTokens(storage, offset, shape, dtype), sources
 
 
 def _write_header(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> int:
-    """Begin an .npy file, reserve the space of its numbers, end it with the mark; returns the offset of the numbers."""
+    """Write the header of an .npy file, space for its numbers and the mark; return the offset of the numbers."""
     with open(path, "wb") as file:
         about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, about)
         offset = file.tell()
         end = offset + dtype.itemsize * math.prod(shape)
-        if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and would end the process in mapped memory
+        if hasattr(
+            os, "posix_fallocate"
+        ):  # a full disk raises an error here; while writing to mapped memory it would kill the process
             try:
                 os.posix_fallocate(file.fileno(), 0, end + len(TRAILER))
             except OSError as error:
@@ -145,12 +152,12 @@ def _write_header(path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> int:
 
 
 def _draw_all(law: TokenLaw, rng: np.random.Generator, groups: tuple[Group, ...], tokens: np.ndarray) -> None:
-    for rows, sources in _parts(groups, _together(tokens.shape)):
+    for rows, sources in _parts(groups, _samples_at_a_time(tokens.shape)):
         law.draw(rng, sources, tokens[rows])
 
 
-def _together(shape: tuple[int, ...]) -> int:
-    """How many samples are drawn at a time: up to 64, in at most 4 MB. The numbers do not depend on it."""
+def _samples_at_a_time(shape: tuple[int, ...]) -> int:
+    """Return the number of samples drawn at a time: up to 64, in at most 4 MB; the tokens do not depend on it."""
     return max(1, min(64, (1 << 22) // (8 * shape[1] * shape[2])))
 
 
@@ -161,33 +168,34 @@ def _parts(groups: tuple[Group, ...], step: int) -> Iterator[Group]:
 
 
 def checked_size(model: Any, d: Any, alpha: Any) -> tuple[int, float]:
-    """d and α of data that can be drawn from a model."""
+    """Return d and α; raise TypeError or ValueError if such data cannot be drawn from the model."""
     require_model(model)
     d, alpha = check.integer("d", d, low=1), check.real("alpha", alpha, low=0, strict=True)
     if not 1 <= np.round(alpha * d) <= check.MAX_INTEGER:
-        raise check.fail("alpha", alpha, f"at least one sample and a number of them, 1 <= alpha * d, at d = {d}")
+        raise check.fail("alpha", alpha, f"at least one sample, 1 <= alpha * d, at d = {d}")
     return d, alpha
 
 
 @ignore_float_errors
 def sample(
-    model: Model, d: int, alpha: float, seed: Any = 0, dtype: Any = np.float64, storage: Any = "memory",
+    model: Model, d: int, alpha: float, seed: int | np.random.Generator = 0, dtype: DTypeLike = np.float64,
+    storage: str | Path = "memory",
     overwrite: bool = False,
 ) -> Dataset:  # fmt: skip
-    """Draw n = round(αd) sentences and the teacher from a model.
+    """Draw n = round(αd) samples and the teacher from a model.
 
     Eq. :eq:`teacher`.
 
     Parameters
     ----------
-    model : what to draw from, or the law of own data.
+    model : the model, or a token distribution estimated from data, see `law_of`.
     d : dimension of a token, at least 1.
     alpha : sample complexity n/d; must give at least one sample.
     seed : an integer or a numpy Generator.
     dtype : of the tokens, float64 or float32; the same numbers, rounded.
-    storage : where the tokens are: "memory"; the path of an .npy file that is written, and read at every pass; or
-        "none": they are drawn anew at every pass, so that d and n are bounded by time alone. The same bits each time.
-    overwrite : replace a file at the path `storage` even if it does not hold tokens that were sampled before.
+    storage : "memory"; or the path of an .npy file to which tokens are written, and which is read at every pass; or
+        "none": tokens are drawn again at every pass, with identical bits, so that memory does not limit d and n.
+    overwrite : whether to replace a file at the path `storage` that does not contain sampled tokens.
 
     Returns
     -------
@@ -195,7 +203,9 @@ def sample(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if `model` is not a model, or an argument has the wrong type.
+    ValueError : if `d` is below 1, `alpha` gives no sample, `seed` is negative, `dtype` is unknown, the tokens do not
+        fit into memory, or `storage` cannot be written.
 
     Examples
     --------
@@ -207,22 +217,22 @@ def sample(
     d, alpha = checked_size(model, d, alpha)
     model = require_model(model)
     n = round(alpha * d)
-    rng, where = generator(seed), require_storage(storage, check.flag("overwrite", overwrite))
+    rng, storage = generator(seed), require_storage(storage, check.flag("overwrite", overwrite))
     if storage == "memory":
         check.require_memory("d, alpha", n, model.n_tokens, d)
     law = model.coordinates
-    # as many coordinates of each class as its share asks for
+    # the number of coordinates of each class is its weight times d, rounded
     edges = np.round(np.cumsum(law.weight) * d).astype(int)
     k = np.searchsorted(edges, np.arange(d), side="right").clip(max=len(edges) - 1)
     roots = psd_root(law.teacher_cov)
     Q_star = law.teacher_mean[k] + np.einsum("ist,it->is", roots[k], rng.standard_normal((d, model.teacher_rank)))
-    tau = (law.tau - model.class_means)[:, model.classes.first]  # of tokens, without the means of their classes
+    tau = (law.tau - model.class_means)[:, model.classes.first]  # positions without the means of the classes, times √d
     means = positions = np.ascontiguousarray(tau[k].T) / np.sqrt(d)
     if not np.array_equal(tau, law.tau):
         means = np.ascontiguousarray(law.tau[k].T) / np.sqrt(d)
     spectra = law.gamma.T.copy() if len(law.weight) == 1 else np.ascontiguousarray(law.gamma[k].T)
     tokens, sources = draw_tokens(
-        rng, n, d, positions, means, spectra, model.classes.draw, _precision(dtype), where, overwrite
+        rng, n, d, positions, means, spectra, model.classes.draw, _precision(dtype), storage, overwrite
     )
     if isinstance(model, GLMModel):
         return label_dataset(model, tokens, positions, Q_star, spectra, rng)

@@ -1,7 +1,7 @@
-"""Where tokens are: in memory, in a file or a chunked store, or nowhere, drawn anew whenever they are read.
+"""Tokens in memory, in a file or in a chunked store, and statistics of them that take one pass.
 
-Passes over the data go through blocks of samples in order. Blocks of what is not in memory are read into two buffers in
-turn, the next one while the last one is used.
+Passes over the data read blocks of samples in order. Blocks of a store are read into two buffers in turn: the next
+block is read while the last block is used.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention.models.sources import Group, single_group
 
-BLOCK_BYTES = 1 << 24  # read at a time, but one sample at least
+BLOCK_BYTES = 1 << 24  # maximum size of a block of a store, in bytes; a block has at least one sample
 
 
 class TokenStore(ABC):
@@ -27,7 +27,7 @@ class TokenStore(ABC):
     ----------
     shape : (n, L, d).
     dtype : float64 or float32.
-    grain : samples that are best read together; blocks begin at multiples of it.
+    grain : number of samples that are best read together; blocks begin at its multiples.
     """
 
     shape: tuple[int, int, int]
@@ -36,17 +36,17 @@ class TokenStore(ABC):
 
     @abstractmethod
     def fill(self, rows: slice, out: np.ndarray) -> None:
-        """Read samples into an array (rows, L, d) of the dtype; may run in another thread than the last call."""
+        """Read samples into an array (rows, L, d) of the dtype; consecutive calls may run in different threads."""
 
     def read(self, rows: slice) -> np.ndarray:
-        """Some samples, in memory."""
+        """Return a range of samples (rows, L, d), in memory."""
         out = np.empty((rows.stop - rows.start, *self.shape[1:]), self.dtype)
         self.fill(rows, out)
         return out
 
     @property
     def size(self) -> int:
-        """Number of numbers."""
+        """Number of entries n L d."""
         return prod(self.shape)
 
     @property
@@ -58,40 +58,46 @@ class TokenStore(ABC):
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        """All of them, in memory."""
+        """Return all tokens, in memory."""
         out = self.read(slice(0, len(self)))
         return out if dtype is None else out.astype(dtype, copy=False)
 
 
 class FileTokens(TokenStore):
-    """Tokens in a file, one after the other, as `numpy.save` writes them.
+    """Tokens in a file, in the order of `numpy.save`.
 
     Parameters
     ----------
-    path, offset : the file, and the byte that they begin at.
-    shape, dtype : (n, L, d), and float64 or float32.
+    path : the file.
+    offset : position of the first number in the file, in bytes.
+    shape : (n, L, d).
+    dtype : float64 or float32.
+
+    Raises
+    ------
+    ValueError : if the file is too short.
     """
 
     def __init__(self, path: str | Path, offset: int, shape: tuple[int, int, int], dtype: Any) -> None:
         self.path, self.offset, self.shape, self.dtype = Path(path), offset, shape, np.dtype(dtype)
         needs, size = offset + self.nbytes, self.path.stat().st_size
         if size < needs:
-            raise ValueError(f"tokens: {path} needs {needs} bytes for shape {shape}, got {size}")
+            raise ValueError(f"tokens: {path} needs {needs} bytes for shape {shape}, got {size} bytes")
 
     def fill(self, rows: slice, out: np.ndarray) -> None:
         """Read samples from the file."""
         with open(self.path, "rb", buffering=0) as file:
             file.seek(self.offset + rows.start * prod(self.shape[1:]) * self.dtype.itemsize)
-            left = out.data.cast("B")
-            while left:
-                count = file.readinto(left)
+            unread = out.data.cast("B")
+            while unread:
+                count = file.readinto(unread)
                 if not count:
-                    raise ValueError(f"tokens: {self.path} ends {len(left)} bytes before it should")
-                left = left[count:]
+                    raise ValueError(f"tokens: {self.path} ends {len(unread)} bytes too early")
+                unread = unread[count:]
 
 
 class SlicedTokens(TokenStore):
-    """Tokens in anything that slices give arrays of, such as arrays of zarr and datasets of h5py."""
+    """Tokens in an object whose slices are arrays, such as a zarr array or an h5py dataset."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
@@ -109,10 +115,15 @@ Tokens = np.ndarray | TokenStore
 
 
 def as_tokens(name: str, value: Any) -> Tokens:
-    """An argument of shape (n, L, d) as a finite array, or as a store where it is not in memory.
+    """Return an argument of shape (n, L, d) as a finite array, or as a store if it is not in memory.
 
-    Memory-mapped arrays, and what has a shape, a dtype and slices but is no array (zarr, h5py), stay where they are;
-    whether their numbers are finite is checked as they are read.
+    Memory-mapped arrays, and objects with a shape, a dtype and slices that are not arrays (zarr, h5py), stay on the
+    disk; the numbers are checked to be finite when they are read.
+
+    Raises
+    ------
+    TypeError : if the numbers are not real, or the array is sparse.
+    ValueError : if the shape is not (n, L, d), or an array in memory has numbers that are not finite.
     """
     if isinstance(value, TokenStore):
         return value
@@ -138,7 +149,7 @@ def read_rows(values: Tokens, rows: slice) -> np.ndarray:
 
 
 def joined(parts: Sequence[Any]) -> Any:
-    """Arrays, or named tuples of arrays, of consecutive samples as one."""
+    """Join arrays, or named tuples of arrays, of consecutive samples."""
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], np.ndarray):
@@ -147,7 +158,7 @@ def joined(parts: Sequence[Any]) -> Any:
 
 
 class Block(NamedTuple):
-    """Samples that are in memory: their rows, the sources (L,) of their tokens, and these (rows, L, d)."""
+    """Samples in memory: their range of rows, the sources (L,) of their tokens, and the tokens (rows, L, d)."""
 
     rows: slice
     sources: np.ndarray
@@ -155,17 +166,17 @@ class Block(NamedTuple):
 
 
 def token_blocks(tokens: Tokens, groups: tuple[Group, ...] | None = None) -> Iterator[Block]:
-    """All samples, in order; a block of a store is good until the next one is asked for.
+    """Yield all samples in order, in blocks of one group each; arrays in memory have one block for each group.
 
-    An array is one block for each group.
+    A block of a store is overwritten two blocks later.
     """
     groups = single_group(*tokens.shape[:2]) if groups is None else groups
     if isinstance(tokens, np.ndarray):
         yield from (Block(rows, sources, tokens[rows]) for rows, sources in groups)
         return
-    plan = [(rows, sources) for group, sources in groups for rows in _stretches(tokens, group)]
-    most = max(rows.stop - rows.start for rows, _ in plan)
-    buffers = [np.empty((most, *tokens.shape[1:]), tokens.dtype) for _ in range(min(2, len(plan)))]
+    plan = [(rows, sources) for group, sources in groups for rows in _block_rows(tokens, group)]
+    size = max(rows.stop - rows.start for rows, _ in plan)
+    buffers = [np.empty((size, *tokens.shape[1:]), tokens.dtype) for _ in range(min(2, len(plan)))]
 
     def fetch(number: int) -> Block:
         rows, sources = plan[number]
@@ -174,16 +185,16 @@ def token_blocks(tokens: Tokens, groups: tuple[Group, ...] | None = None) -> Ite
         return Block(rows, sources, block)
 
     with ThreadPoolExecutor(1) as reader:
-        coming = reader.submit(fetch, 0)
+        next_block = reader.submit(fetch, 0)
         for number in range(len(plan)):
-            block = coming.result()
+            block = next_block.result()
             if number + 1 < len(plan):
-                coming = reader.submit(fetch, number + 1)
+                next_block = reader.submit(fetch, number + 1)
             yield block
 
 
-def _stretches(tokens: TokenStore, group: slice) -> list[slice]:
-    """Rows of a group, cut at multiples of what is read at a time; a function of shapes and the grain alone."""
+def _block_rows(tokens: TokenStore, group: slice) -> list[slice]:
+    """Return the blocks of a group; they depend only on shapes and the grain, so sums over them are reproducible."""
     sample = prod(tokens.shape[1:]) * tokens.dtype.itemsize
     step = max(1, BLOCK_BYTES // (sample * tokens.grain)) * tokens.grain
     edges = [group.start, *range(group.start // step * step + step, group.stop, step), group.stop]

@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn: an attention layer, and regression and classification of rows."""
+"""Estimators for scikit-learn: an attention layer, and regression and classification of rows."""
 
 try:
     from sklearn.utils.validation import validate_data  # noqa: F401 - since 1.6

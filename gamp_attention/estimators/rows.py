@@ -1,34 +1,33 @@
-"""Generalised linear models of rows as estimators: regression with any registered loss, and classification."""
+"""Generalised linear models of rows as estimators of scikit-learn: regression with any loss, and classification."""
 
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from gamp_attention._core import check
 from gamp_attention.data.dataset import LabelledDataset
-from gamp_attention.estimators.training import PathMixin, checked_sample_weight, train, unweighted
-from gamp_attention.experiments.inference.debias import DebiasedWeights, debias
-from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut, leave_one_out
+from gamp_attention.estimators.training import InferenceMixin, checked_sample_weight, train, without_zeros
+from gamp_attention.experiments.inference.debias import DebiasedWeights
+from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.losses.attention import softmax_rows
 from gamp_attention.losses.glm import LogisticLoss, MultinomialLoss, PhaseRetrievalLoss, SquaredLoss
 from gamp_attention.models.glm import require_loss
 from gamp_attention.penalties.standard import Ridge, ScaledPenalty, require_penalty
 
-LINKS = {
-    PhaseRetrievalLoss: np.square
-}  # from fields to what labels are compared with; the fields themselves for others
+LINKS = {PhaseRetrievalLoss: np.square}  # predictions of labels from fields; by default the fields
 ROUNDING = 1e-12  # root mean square of a centred column, relative to its mean, below which the column is constant
 WEAK = 1e-3  # smallest unit of gradients and variances, relative to the largest: the curvature along a column
 TIE = 1e-9  # curvature, in the same unit, along the common shift of all classes, along which the risk is flat
 
 
-class LinearRows(PathMixin, BaseEstimator):
-    """Fields z = x·w + b of rows x, with w = Q/√d, under Σ_μ w_μ ℓ(z^μ; y^μ) + r(Q); the intercept b has no penalty.
+class LinearRows(InferenceMixin, BaseEstimator):
+    """Linear model z = x·Q/√d + b of rows x that minimises Σ_μ w_μ ℓ(z^μ; y^μ) + r(Q); b has no penalty.
 
     The problem is solved in columns that are centred, if there is an intercept, and divided by their root mean square,
     next to a column of ones for b. A penalty with a factor for each row (`ScaledPenalty`) makes this the problem of the
@@ -44,9 +43,9 @@ class LinearRows(PathMixin, BaseEstimator):
         self, X: np.ndarray, labels: np.ndarray, loss: Any, rank: int, init: Any, n_starts: int,
         weights: np.ndarray | None,
     ) -> None:  # fmt: skip
-        """Train on rows X (n, d) with labels (n, P), leaving result_, data_, Q_, coef_ (rank, d), intercept_ (rank,).
+        """Train on rows X (n, d) with labels (n, P); set result_, data_, Q_, coef_ (rank, d) and intercept_ (rank,).
 
-        `weights` (n,) are positive, or None for equal ones.
+        `weights` (n,) are positive, or None if samples have equal weights.
         """
         intercept = check.flag("fit_intercept", self.fit_intercept)
         penalty = Ridge(check.real("lam", self.lam, low=0)) if self.penalty is None else require_penalty(self.penalty)
@@ -55,7 +54,7 @@ class LinearRows(PathMixin, BaseEstimator):
         offset = np.average(X, axis=0, weights=weights) if intercept else np.zeros(d)
         columns = X - offset
         scale = np.sqrt(np.average((columns / max(size, 1e-300)) ** 2, axis=0, weights=weights)) * size
-        constant = scale <= ROUNDING * np.abs(offset)  # rounding is all that is left of the column
+        constant = scale <= ROUNDING * np.abs(offset)  # only rounding errors remain of the column
         scale = np.where(constant | (scale == 0), 1.0, scale)
         columns = np.where(constant, 0.0, columns / scale)
         self._mean = np.zeros(rank)
@@ -90,47 +89,19 @@ class LinearRows(PathMixin, BaseEstimator):
         if intercept:
             self.intercept_ = self.intercept_ + self.result_.Q[d] / np.sqrt(wide)
 
-    def leave_one_out(self, **options: Any) -> LeaveOneOut:
-        """Estimate the test error from the training data, each sample being left out.
-
-        Parameters
-        ----------
-        options : keyword arguments of `gamp_attention.leave_one_out`, which is applied to `data_` and `result_`.
-
-        Returns
-        -------
-        LeaveOneOut with losses for errors: half a squared deviation of a label, minus a log-likelihood of a class. If
-        samples have weights, `test_error` is the weighted mean of the errors; a sample is left out with all of its
-        weight.
-
-        Raises
-        ------
-        NotFittedError : before `fit`.
-        """
-        check_is_fitted(self)
-        loo = unweighted(leave_one_out(self.data_, self.result_, **options), self.data_.sample_weight)
+    def _convert_errors(self, loo: LeaveOneOut) -> LeaveOneOut:
+        """Add the mean that was subtracted from the labels to the fields."""
         return replace(loo, fields=loo.fields + self._mean)
 
-    def debias(self) -> DebiasedWeights:
-        """Return coefficients without the bias of the penalty, with standard deviations and intervals.
-
-        Returns
-        -------
-        DebiasedWeights in the units of `coef_`: arrays (d, k) with a row for each column of X. `gamp_attention.debias`
-        of `data_` and `result_` has them in the units of the scaled columns.
-
-        Raises
-        ------
-        NotFittedError : before `fit`.
-        """
-        check_is_fitted(self)
-        found, d = debias(self.data_, self.result_), len(self._unit)
+    def _convert_weights(self, weights: DebiasedWeights) -> DebiasedWeights:
+        """Convert weights of the scaled columns to coefficients of the original columns."""
+        d = len(self._unit)
         unit = self._unit[:, None]
-        covariance = np.broadcast_to(found.covariance, (self.data_.dim, *found.covariance.shape[1:]))[:d]
+        covariance = np.broadcast_to(weights.covariance, (self.data_.dim, *weights.covariance.shape[1:]))[:d]
         return replace(
-            found,
-            weights=found.weights[:d] / unit,
-            std=found.std[:d] / unit,
+            weights,
+            weights=weights.weights[:d] / unit,
+            std=weights.std[:d] / unit,
             covariance=covariance / unit[:, None] ** 2,
         )
 
@@ -142,7 +113,7 @@ class LinearRows(PathMixin, BaseEstimator):
 
 
 def _require_determined(columns: np.ndarray, labels: np.ndarray, loss: Any, intercept: bool) -> None:
-    """Raise unless data determine the weights of columns (n, D), the intercept's among them, without a penalty."""
+    """Raise ValueError if data do not determine the weights of columns (n, D) without a penalty."""
     n, wide = columns.shape
     if n <= wide:
         needs = f"a value above 0 unless there are more samples than columns{' and an intercept' * intercept}, {wide}"
@@ -166,16 +137,16 @@ def _is_separable(columns: np.ndarray, labels: np.ndarray, loss: Any) -> bool:
         margins: Any = labels[:, None] * columns
     else:
         k, parts = int(labels.max()) + 1, []
-        for own in range(k):
-            rows = columns[labels == own]
-            for other in set(range(k)) - {own}:
+        for label in range(k):
+            rows = columns[labels == label]
+            for other in set(range(k)) - {label}:
                 block = np.zeros((len(rows), k, wide))
-                block[:, own], block[:, other] = rows, -rows
+                block[:, label], block[:, other] = rows, -rows
                 parts.append(csr_array(block.reshape(len(rows), -1)))
         margins = vstack(parts)
     total = np.asarray(margins.sum(axis=0)).ravel()
-    found = linprog(-total, A_ub=-margins, b_ub=np.zeros(margins.shape[0]), bounds=(-1, 1), method="highs")
-    return bool(-found.fun > 1e-7 * n)
+    solution = linprog(-total, A_ub=-margins, b_ub=np.zeros(margins.shape[0]), bounds=(-1, 1), method="highs")
+    return bool(-solution.fun > 1e-7 * n)
 
 
 class GampRegressor(RegressorMixin, LinearRows):
@@ -185,13 +156,13 @@ class GampRegressor(RegressorMixin, LinearRows):
     ----------
     lam : ridge λ >= 0 of Σ_μ ℓ(z^μ; y^μ) + (λ/2)‖Q‖² with z = x·Q/√d + b; not used if a penalty is given. For the
         squared loss this is scikit-learn's Ridge(alpha=lam * d). 0 needs more samples than columns.
-    loss : SquaredLoss() if None, PhaseRetrievalLoss() or one registered by `register_loss`.
-    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1), of Q.
+    loss : SquaredLoss() if None, PhaseRetrievalLoss() or a loss registered by `register_loss`.
+    penalty : a penalty of Q other than Ridge(lam), for example ElasticNet(lam, l1).
     fit_intercept : whether there is an intercept b, which has no penalty. Intensities y = (x·w)² have none.
-    init, n_starts : the first start, "spectral", "random" or weights (d, r), and how many starts there are; see
-        `run_gamp`. Not used where the loss is convex, which has one minimum.
-    tol, max_iter : bounds on the gradient norm and on iterations, see `run_gamp`.
-    random_state : seed of the random starts: an integer, a generator of numpy, or None for another one at each fit.
+    init, n_starts : the first start, "spectral", "random" or weights (d, r), and the number of starts; see `run_gamp`.
+        Not used for convex losses, because these have one minimum.
+    tol, max_iter : tolerance of the gradient norm and maximum number of iterations, see `run_gamp`.
+    random_state : seed of the random starts: an integer, a numpy generator, or None for a new seed at each fit.
 
     Attributes
     ----------
@@ -199,12 +170,12 @@ class GampRegressor(RegressorMixin, LinearRows):
     Q_ : (d, k) weights in the package's normalisation.
     result_ : the `GampResult`, in columns that are centred and divided by their root mean square, the intercept last.
     data_ : the `LabelledDataset` of these columns, which `leave_one_out`, `regularization_path` and `debias` use. It is
-        part of a pickled estimator; `del model.data_` before pickling leaves predictions as they are.
-    n_features_in_, n_iter_ : d, and iterations of message passing.
+        part of a pickled estimator; predictions still work after `del model.data_`.
+    n_features_in_, n_iter_ : d, and the number of iterations of message passing.
 
     Examples
     --------
-    Phase retrieval, which scikit-learn has no model for:
+    Phase retrieval, for which scikit-learn has no model:
 
     >>> import numpy as np
     >>> import gamp_attention as ga
@@ -238,34 +209,33 @@ class GampRegressor(RegressorMixin, LinearRows):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GampRegressor":
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "GampRegressor":
         """Train on rows X (n, d) and labels y (n,), or (n, k) for the squared loss and losses of several labels.
 
         `sample_weight` (n,) multiplies the losses: a weight of 2 counts a sample twice, a weight of 0 leaves it out.
 
         Raises
         ------
-        ValueError, TypeError : if an argument has another shape or range than it needs; if lam is 0 and the data do not
-            determine the weights.
+        TypeError : if a parameter has the wrong type.
+        ValueError : if shapes do not match, numbers are not finite, a parameter is out of range, or `lam` is 0 and the
+            data do not determine the weights.
         """
         loss = SquaredLoss() if self.loss is None else require_loss(self.loss)  # type: ignore[call-arg]
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=True)
+        rows, targets = validate_data(self, X, y, dtype=np.float64, y_numeric=True, multi_output=True)
         squared = isinstance(loss, SquaredLoss)
-        if not squared and y.ndim == 2 and y.shape[1] == 1:
-            y = column_or_1d(y, warn=True)
-        labels = np.asarray(y, dtype=float).reshape(len(y), -1)
+        if not squared and targets.ndim == 2 and targets.shape[1] == 1:
+            targets = column_or_1d(targets, warn=True)
+        labels = np.asarray(targets, dtype=float).reshape(len(targets), -1)
         rank = labels.shape[1] if squared else 1
-        weights = checked_sample_weight(sample_weight, X)
-        if weights is not None:
-            X, labels, weights = X[weights > 0], labels[weights > 0], weights[weights > 0]
-        self._fit_rows(X, labels, loss, rank, self.init, self.n_starts, weights)
-        self._single = y.ndim == 1 or not squared
+        weights, rows, labels = without_zeros(checked_sample_weight(sample_weight, rows), rows, labels)
+        self._fit_rows(rows, labels, loss, rank, self.init, self.n_starts, weights)
+        self._single = targets.ndim == 1 or not squared
         if self._single:
             self.coef_, self.intercept_ = self.coef_[0], float(self.intercept_[0])
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
-        """Fields z, (n,) or (n, k); for phase retrieval intensities z²."""
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """Return fields z, (n,) or (n, k); for phase retrieval intensities z²."""
         z = self._fields(X)
         z = z[:, 0] if self._single else z
         return LINKS[type(self.loss)](z) if type(self.loss) in LINKS else z
@@ -284,10 +254,10 @@ class GampClassifier(ClassifierMixin, LinearRows):
     lam : ridge λ >= 0 of Σ_μ ℓ(z^μ; y^μ) + (λ/2)‖Q‖² with z = x·Q/√d + b; not used if a penalty is given. This is
         scikit-learn's LogisticRegression(C=1 / (lam * d)). 0 needs more samples than columns, and classes that no plane
         separates.
-    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1), of Q.
+    penalty : a penalty of Q other than Ridge(lam), for example ElasticNet(lam, l1).
     fit_intercept : whether there is an intercept b, which has no penalty.
-    tol, max_iter : bounds on the gradient norm and on iterations, see `run_gamp`.
-    random_state : not used, as the loss is convex; for the sake of programs that set it.
+    tol, max_iter : tolerance of the gradient norm and maximum number of iterations, see `run_gamp`.
+    random_state : not used, because the loss is convex; accepted because programs may set it.
 
     Attributes
     ----------
@@ -296,8 +266,8 @@ class GampClassifier(ClassifierMixin, LinearRows):
     Q_ : (d, 1) or (d, classes) weights in the package's normalisation.
     result_ : the `GampResult`, in columns that are centred and divided by their root mean square, the intercept last.
     data_ : the `LabelledDataset` of these columns, which `leave_one_out`, `regularization_path` and `debias` use. It is
-        part of a pickled estimator; `del model.data_` before pickling leaves predictions as they are.
-    n_features_in_, n_iter_ : d, and iterations of message passing.
+        part of a pickled estimator; predictions still work after `del model.data_`.
+    n_features_in_, n_iter_ : d, and the number of iterations of message passing.
 
     Examples
     --------
@@ -327,41 +297,40 @@ class GampClassifier(ClassifierMixin, LinearRows):
         self.max_iter = max_iter
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GampClassifier":
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> "GampClassifier":
         """Train on rows X (n, d) and classes y (n,), numbers or words.
 
         `sample_weight` (n,) multiplies the losses: a weight of 2 counts a sample twice, a weight of 0 leaves it out.
 
         Raises
         ------
-        ValueError, TypeError : if an argument has another shape or range than it needs; if lam is 0 and the data do not
-            determine the weights, as for classes that a plane separates.
+        TypeError : if a parameter has the wrong type.
+        ValueError : if shapes do not match, numbers are not finite, there is one class only, a parameter is out of
+            range, or `lam` is 0 and the data do not determine the weights, as for classes that a plane separates.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(y)
-        weights = checked_sample_weight(sample_weight, X)
-        if weights is not None:
-            X, y, weights = X[weights > 0], y[weights > 0], weights[weights > 0]
-        self.classes_, number = np.unique(y, return_inverse=True)
+        rows, classes = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(classes)
+        weights, rows, classes = without_zeros(checked_sample_weight(sample_weight, rows), rows, classes)
+        self.classes_, number = np.unique(classes, return_inverse=True)
         k = len(self.classes_)
         if k < 2:
             raise ValueError(f"y: needs at least two classes, got one class: {self.classes_.tolist()}")
         logistic: tuple[Any, int, Any] = LogisticLoss(), 1, 2 * number - 1  # type: ignore[call-arg]
         loss, rank, labels = logistic if k == 2 else (MultinomialLoss(), k, number)  # type: ignore[call-arg]
-        self._fit_rows(X, labels.astype(float)[:, None], loss, rank, None, 1, weights)
+        self._fit_rows(rows, labels.astype(float)[:, None], loss, rank, None, 1, weights)
         return self
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Fields z: (n,) of the second of two classes, or (n, classes)."""
+    def decision_function(self, X: ArrayLike) -> np.ndarray:
+        """Return fields z: (n,) for the second of two classes, or (n, classes)."""
         z = self._fields(X)
         return z[:, 0] if len(self.classes_) == 2 else z
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities (n, classes) that the fields stand for."""
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
+        """Return the probabilities (n, classes) of all classes."""
         z = self._fields(X)
         return softmax_rows(np.column_stack([np.zeros(len(z)), z]) if len(self.classes_) == 2 else z)
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of each row, (n,)."""
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """Return the most probable class of each row, (n,)."""
         best = self.predict_proba(X).argmax(axis=1)
         return self.classes_[best]

@@ -1,24 +1,26 @@
-"""Code that all estimators use: seeds, sample weights, the run, and what is derived from a finished run."""
+"""Code shared by all estimators: seeds, sample weights, the run, and inference from a finished run."""
 
 import warnings
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from gamp_attention._core import check
 from gamp_attention.data.dataset import Dataset
-from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut
+from gamp_attention.experiments.inference.debias import DebiasedWeights, debias
+from gamp_attention.experiments.inference.leave_one_out import LeaveOneOut, leave_one_out
 from gamp_attention.experiments.inference.paths import RegularizationPath, regularization_path
 from gamp_attention.gamp.result import GampResult
 from gamp_attention.gamp.run import run_gamp
 
 
 def train(estimator: Any, data: Dataset, init: Any, n_starts: int) -> GampResult:
-    """Message passing on data with the settings of an estimator."""
+    """Run message passing on data with the parameters of an estimator; warn if it does not converge."""
     seed = seed_of(estimator.random_state)
     result = run_gamp(data, init, "exact", tol=estimator.tol, max_iter=estimator.max_iter, seed=seed, n_starts=n_starts)
     if not result.converged:
@@ -27,7 +29,7 @@ def train(estimator: Any, data: Dataset, init: Any, n_starts: int) -> GampResult
 
 
 def seed_of(random_state: Any) -> int:
-    """The seed of a run: integers are seeds themselves, generators and None give one."""
+    """Return the seed of a run: an integer as it is, or a random integer from a generator, or from numpy for None."""
     if isinstance(random_state, np.random.Generator):
         return int(random_state.integers(2**31))
     if random_state is None or isinstance(random_state, np.random.RandomState):
@@ -35,12 +37,12 @@ def seed_of(random_state: Any) -> int:
     return random_state
 
 
-def checked_sample_weight(sample_weight: Any, X: np.ndarray) -> np.ndarray | None:
+def checked_sample_weight(sample_weight: ArrayLike | None, X: np.ndarray) -> np.ndarray | None:
     """Return the weights (n,) of samples X (n, ...), or None if none are given.
 
     Raises
     ------
-    ValueError : if weights are negative, or all zero, or there is another number of them.
+    ValueError : if a weight is negative, all weights are zero, or their number is not n.
     """
     if sample_weight is None:
         return None
@@ -50,6 +52,14 @@ def checked_sample_weight(sample_weight: Any, X: np.ndarray) -> np.ndarray | Non
     if not weights.any():
         raise check.fail("sample_weight", "zeros only", "a positive weight of one sample at least")
     return weights
+
+
+def without_zeros(weights: np.ndarray | None, *arrays: np.ndarray) -> tuple[Any, ...]:
+    """Return positive weights (n,) and the arrays, without the samples of weight 0."""
+    if weights is None:
+        return None, *arrays
+    positive = weights > 0
+    return weights[positive], *(array[positive] for array in arrays)
 
 
 def unweighted(loo: LeaveOneOut, weights: np.ndarray | None) -> LeaveOneOut:
@@ -64,26 +74,67 @@ def unweighted(loo: LeaveOneOut, weights: np.ndarray | None) -> LeaveOneOut:
     return replace(loo, errors=loo.errors / weights, **{name: getattr(loo, name) / mean for name in names})
 
 
-class PathMixin:
-    """Estimators with a method `regularization_path`; their `fit` sets `data_` and the start of a run, `_start`."""
+class InferenceMixin:
+    """Methods of fitted estimators: leave-one-out, regularization paths and debiased weights.
+
+    `fit` must set `data_`, `result_` and the arguments `init` and `n_starts` of the run, `_start`.
+    """
 
     data_: Dataset
+    result_: GampResult
     _start: tuple[Any, int]
     random_state: Any
 
-    def regularization_path(self, lams: Any, **options: Any) -> RegularizationPath:
-        """Train at each value of λ on the data of the fit, and estimate the test error at each by leave-one-out.
+    def leave_one_out(self, **options: Any) -> LeaveOneOut:
+        """Estimate the test error from the training data: each sample is predicted by a fit without it.
 
         Parameters
         ----------
-        lams : (k,) values of `lam`; if a penalty was given, of its λ.
-        options : other keyword arguments of `gamp_attention.regularization_path`.
+        options : keyword arguments of `gamp_attention.leave_one_out`, which is applied to `data_` and `result_`.
 
         Returns
         -------
-        RegularizationPath with errors as of `leave_one_out`; for a standardised layer they are in the standard units of
-        the fit, in which all coordinates count equally. If samples have weights, test errors are weighted means. The
-        estimator does not change: `set_params(lam=...)` and `fit` train it with the value chosen.
+        LeaveOneOut. For a layer, `errors` are ‖y − f(x)‖²/(dL) in the units of the outputs, as in `test_error`; for
+        rows they are losses: half a squared deviation of a label, or minus the log-likelihood of a class. If samples
+        have weights, `test_error` is the weighted mean of the errors, and a sample is left out with all of its weight.
+
+        Raises
+        ------
+        NotFittedError : before `fit`.
+        """
+        check_is_fitted(self)
+        loo = leave_one_out(self.data_, self.result_, **options)
+        return self._convert_errors(unweighted(loo, self.data_.sample_weight))
+
+    def debias(self) -> DebiasedWeights:
+        """Compute weights without the bias of the penalty, with standard deviations and intervals.
+
+        Returns
+        -------
+        DebiasedWeights, see `gamp_attention.debias`. For a layer they have the units of `Q_`; for rows the units of
+        `coef_`, in arrays (d, k) with a row for each column of X.
+
+        Raises
+        ------
+        NotFittedError : before `fit`.
+        """
+        check_is_fitted(self)
+        return self._convert_weights(debias(self.data_, self.result_))
+
+    def regularization_path(self, lams: ArrayLike, **options: Any) -> RegularizationPath:
+        """Train at each value of λ on the data of the fit, and estimate each test error by leave-one-out.
+
+        Parameters
+        ----------
+        lams : (k,) values of `lam`, or of the λ of the penalty if there is one.
+        options : keyword arguments of `gamp_attention.regularization_path`.
+
+        Returns
+        -------
+        RegularizationPath with the errors of `leave_one_out`, except that the errors of a standardised layer are in the
+        standard units of the fit, in which all coordinates count equally. If samples have weights, test errors are
+        weighted means. The estimator does not change: train it with the chosen value by `set_params(lam=...)` and
+        `fit`.
 
         Raises
         ------
@@ -99,3 +150,11 @@ class PathMixin:
         mean = float(data.sample_weight.mean())
         names = "test_error", "test_error_error", "in_training", "errors"
         return replace(path, **{name: getattr(path, name) / mean for name in names})
+
+    def _convert_errors(self, loo: LeaveOneOut) -> LeaveOneOut:
+        """Convert errors from the units of `data_` to the units of the user."""
+        return loo
+
+    def _convert_weights(self, weights: DebiasedWeights) -> DebiasedWeights:
+        """Convert weights from the units of `data_` to the units of the user."""
+        return weights

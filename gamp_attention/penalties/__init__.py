@@ -1,4 +1,4 @@
-"""Penalties r(Q): the ridge, the elastic net, and those that users register."""
+"""Penalties r(Q): the ridge, the elastic net, and user-defined penalties."""
 
 from gamp_attention.penalties.base import register_penalty
 from gamp_attention.penalties.standard import ElasticNet, Ridge

@@ -1,27 +1,24 @@
-"""What a penalty r(Q) = Σ_ia ρ(Q_ia), ρ convex, answers; `Ridge` in `gamp_attention.penalties.standard` is an example.
+"""Interface of penalties r(Q) = Σ_ia ρ(Q_ia) with a convex ρ, and checks of user-defined penalties.
 
-It is a NamedTuple with three methods that numba compiles:
+A penalty is a NamedTuple with three methods that numba compiles; see `Ridge` in `gamp_attention.penalties.standard`:
 
 - `value(self, x)`: ρ(x);
 - `slopes(self, x)`: the left and the right end of the subdifferential ∂ρ(x);
 - `prox(self, b, a)`: x = argmin ρ(x) + a x²/2 − b x for a > 0, and dx/db;
 
-a number `strength` > 0 in whose units gradients and variances are measured, λ for the ridge; and, if it likes, these
-traits, as fields, properties or attributes of the class:
+It also has a number `strength` > 0, the unit of gradients and variances, which is λ for the ridge. Optional traits are
+fields, properties or attributes of the class:
 
-- `lam`: λ; a field of this name is what sweeps change. The strength if not given;
-- `convexity`: a μ >= 0 such that ρ(x) − μx²/2 is convex: the prox is then asked for all a > −μ. 0 if not given;
-- `even`: whether ρ(−x) = ρ(x), so that weights may change sign; seen from a few values if not given;
-- `smooth`: whether ρ has no kinks, so that the risk has a gradient; False if not given;
-- `quadratic`: whether ρ(x) = λx²/2, which makes weights linear in b, and averages over them closed forms. Of all sums
-  over entries it alone is the same for all rotations of the columns of Q. False if not given.
+- `lam`: λ; sweeps change a field of this name. By default the strength;
+- `convexity`: μ >= 0 such that ρ(x) − μx²/2 is convex: the prox is then evaluated for all a > −μ. By default 0;
+- `even`: whether ρ(−x) = ρ(x), so that weights may change sign. By default determined from a few values;
+- `smooth`: whether ρ has no kinks, so that the risk has a gradient. By default False;
+- `quadratic`: whether ρ(x) = λx²/2, so that weights are linear in b, and averages over them have closed forms. This is
+  the only sum over entries that is invariant under rotations of the columns of Q. By default False.
 
 Compiled code calls `penalty_value`, `penalty_slopes` and `penalty_prox`, which numba dispatches on the penalty's type.
-
-Checks of user-defined penalties at registered points, with error messages that state what is wrong.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -31,7 +28,7 @@ from gamp_attention._core import check
 from gamp_attention._core.compiled import kernel, overload
 from gamp_attention._core.user_code import Registry, attempt
 
-POINTS = np.array([-3.1, -1.0, -0.4, -1e-2, 0.0, 1e-2, 0.4, 1.0, 3.1])  # at which penalties are tried
+POINTS = np.array([-3.1, -1.0, -0.4, -1e-2, 0.0, 1e-2, 0.4, 1.0, 3.1])  # points at which penalties are checked
 
 
 @lru_cache(typed=True)  # NamedTuples of equal numbers are equal whatever their type
@@ -57,16 +54,16 @@ PENALTIES = Registry(
 def register_penalty(cls: type) -> type:
     """Make a NamedTuple with methods `value`, `slopes` and `prox` and a number `strength` a penalty.
 
-    Usable as a decorator. The first use of an instance of it in a model or dataset checks it. What else a penalty may
-    say of itself is told in `gamp_attention.penalties.base`.
+    This function can be used as a decorator. Penalties are checked when a model or dataset first uses them. The module
+    `gamp_attention.penalties.base` describes optional traits of penalties.
 
     Returns
     -------
-    cls itself.
+    cls.
 
     Raises
     ------
-    TypeError : naming what the class lacks.
+    TypeError : if the class is not a NamedTuple or lacks one of the three methods.
 
     Examples
     --------
@@ -90,17 +87,17 @@ def register_penalty(cls: type) -> type:
 
 
 def penalty_value(penalty, x):
-    """ρ(x). Compiled code only."""
+    """Return ρ(x); for compiled code only."""
     raise NotImplementedError("penalty_value() is dispatched by numba on the type of the penalty")
 
 
 def penalty_slopes(penalty, x):
-    """Left and right end of ∂ρ(x). Compiled code only."""
+    """Return the left and right end of ∂ρ(x); for compiled code only."""
     raise NotImplementedError("penalty_slopes() is dispatched by numba on the type of the penalty")
 
 
 def penalty_prox(penalty, b, a):
-    """x = argmin ρ(x) + a x²/2 − b x and dx/db. Compiled code only."""
+    """Return x = argmin ρ(x) + a x²/2 − b x, and dx/db; for compiled code only."""
     raise NotImplementedError("penalty_prox() is dispatched by numba on the type of the penalty")
 
 
@@ -131,14 +128,14 @@ def values(penalty, x, out):
 
 @kernel
 def slopes(penalty, x, left, right):
-    """Fill the ends of ∂ρ(x), each (n,)."""
+    """Fill left and right (n,) with the ends of ∂ρ(x)."""
     for i in range(x.shape[0]):
         left[i], right[i] = penalty_slopes(penalty, x[i])
 
 
 @kernel
 def proxes(penalty, b, a, x, dx):
-    """Fill x (n,) and dx/db for b (n,) and one a > 0."""
+    """Fill x (n,) and dx/db for b (n,) and a number a > 0."""
     for i in range(b.shape[0]):
         x[i], dx[i] = penalty_prox(penalty, b[i], a)
 
@@ -150,16 +147,9 @@ def proxes_of_each(penalty, b, a, x, dx):
         x[i], dx[i] = penalty_prox(penalty, b[i], a[i])
 
 
-@dataclass(frozen=True)
-class ProbeSettings:
-    """Settings of the numerical checks of a penalty."""
-
-    curvatures: tuple[float, ...] = (0.05, 1.0, 20.0)  # curvatures a of the prox, in units of the strength
-    step: float = 1e-6  # step of finite differences
-    tolerance: float = 1e-4  # largest deviation of finite differences, in units of the strength
-
-
-PROBES = ProbeSettings()
+PROX_CURVATURES = (0.05, 1.0, 20.0)  # curvatures a of the prox, in units of the strength
+DIFFERENCE_STEP = 1e-6  # step of finite differences
+DIFFERENCE_TOL = 1e-4  # largest deviation of finite differences, in units of the strength
 
 
 def check_penalty(penalty: Any) -> None:
@@ -175,7 +165,7 @@ def check_penalty(penalty: Any) -> None:
     inside = np.isfinite(rho)
     _demand(penalty, "value", inside.any(), "finite values somewhere", POINTS, rho)
     _check_slopes(penalty, strength, inside, left, right)
-    for a in PROBES.curvatures:
+    for a in PROX_CURVATURES:
         _check_prox(penalty, strength, a * strength - 0.5 * convexity, convexity)
     traits = {
         "even": ("ρ(−x) = ρ(x)", np.allclose(rho, rho[::-1], rtol=1e-12, atol=0)),
@@ -190,12 +180,12 @@ def check_penalty(penalty: Any) -> None:
 def _check_slopes(penalty: Any, strength: float, inside: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
     x, left, right = POINTS[inside], left[inside], right[inside]
     _demand(penalty, "slopes", (left <= right).all(), "left <= right, neither NaN", x, left - right)
-    increasing = right[:-1] <= left[1:] + PROBES.tolerance * strength
+    increasing = right[:-1] <= left[1:] + DIFFERENCE_TOL * strength
     _demand(penalty, "slopes", increasing.all(), "slopes that increase with x, because ρ is convex", x, left)
     rho = _evaluated(penalty, values, "value", x, 1)[0]
     for side, slope in ((1, right), (-1, left)):
-        moved = _evaluated(penalty, values, "value", x + side * PROBES.step, 1)[0]
-        difference = side * (moved - rho) / PROBES.step
+        moved = _evaluated(penalty, values, "value", x + side * DIFFERENCE_STEP, 1)[0]
+        difference = side * (moved - rho) / DIFFERENCE_STEP
         near = np.isclose(difference, slope, rtol=1e-3, atol=1e-3 * strength)
         equal = near | (~np.isfinite(difference) & ~np.isfinite(slope))
         _demand(penalty, "slopes", equal.all(), "the one-sided derivatives of value", x, slope)
@@ -209,18 +199,18 @@ def _check_prox(penalty: Any, strength: float, a: float, convexity: float) -> No
     left, right = _evaluated(penalty, slopes, "slopes", x, 2)
     # test an interval around x as wide as rounding: at a kink, x may miss the kink by that much
     around = [_evaluated(penalty, slopes, "slopes", x + s * 1e-9, 2) for s in (-1, 1)]
-    slack = PROBES.tolerance * (strength + np.abs(b))
+    slack = DIFFERENCE_TOL * (strength + np.abs(b))
     low = np.fmin(left, around[0][0]) + a * x - b - slack
     high = np.fmax(right, around[1][1]) + a * x - b + slack
     needs = f"0 in ∂ρ(x) + a x − b at its x (a = {a:g})"
     _demand(penalty, "prox", ((low <= 0) & (high >= 0)).all(), needs, b, x)
     inside = (dx >= -1e-9) & (dx <= (1 + 1e-9) / total)
     _demand(penalty, "prox", inside.all(), f"0 <= dx/db <= {1 / total:g} (a = {a:g})", b, dx)
-    step = PROBES.step * (strength + np.abs(b))
+    step = DIFFERENCE_STEP * (strength + np.abs(b))
     ends = [_evaluated(penalty, proxes, "prox", b + s * step, 2, a)[0] for s in (-1, 0, 1)]
     sides = [(ends[k + 1] - ends[k]) / step for k in (0, 1)]
-    smooth = np.abs(sides[0] - sides[1]) < PROBES.tolerance / total  # no kink within the step
-    near = np.abs(dx - 0.5 * (sides[0] + sides[1])) < 10 * PROBES.tolerance / total
+    smooth = np.abs(sides[0] - sides[1]) < DIFFERENCE_TOL / total  # no kink within the step
+    near = np.abs(dx - 0.5 * (sides[0] + sides[1])) < 10 * DIFFERENCE_TOL / total
     _demand(penalty, "prox", (near | ~smooth).all(), f"the derivative of x in b (a = {a:g})", b, dx)
 
 

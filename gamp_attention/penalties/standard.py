@@ -1,7 +1,4 @@
-"""The penalties of the package, `Ridge` and `ElasticNet`, and the choice of one, checked.
-
-A penalty with a factor for each row of the weights: rows in units of their own, and rows without a penalty.
-"""
+"""The penalties `Ridge` and `ElasticNet`, penalties with a factor for each row of weights, and checks of penalties."""
 
 import math
 from dataclasses import dataclass, replace
@@ -26,8 +23,8 @@ class ScaledPenalty:
     ----------
     penalty : the penalty ρ.
     scales : (d,) factors c_i >= 0.
-    bounds : smallest and largest `strength`, > 0: sizes of gradients and variances are measured in units of the data's
-        own curvature if the penalty is much weaker or stronger.
+    bounds : smallest and largest `strength`, > 0. If the penalty is much weaker or stronger than the curvature of the
+        data, gradients and variances are measured in units of that curvature.
     ridge : (d,) ε_i >= 0, a curvature that makes directions unique in which the risk is flat.
     """
 
@@ -40,19 +37,19 @@ class ScaledPenalty:
 
     @property
     def lam(self) -> float:
-        """λ of ρ."""
+        """Return λ of ρ."""
         return float(self.penalty.lam)
 
     @property
     def strength(self) -> float:
-        """The strength of ρ at the median factor of the penalised rows, within `bounds`."""
+        """Return the strength of ρ at the median factor of the penalised rows, within `bounds`."""
         positive = self.scales[self.scales > 0]
         middle = float(np.median(positive)) if len(positive) else 0.0
         return float(np.clip(float(self.penalty.strength) * middle**2, *self.bounds))
 
     @property
     def convexity(self) -> np.ndarray:
-        """(d, 1) numbers μ_i such that the penalty of a weight in row i, less μ_i x²/2, is convex."""
+        """Return numbers μ_i (d, 1) such that the penalty of a weight in row i, minus μ_i x²/2, is convex."""
         return (self.penalty.convexity * self.scales**2 + self.ridge)[:, None]
 
     @property
@@ -67,13 +64,13 @@ class ScaledPenalty:
 
     @property
     def units(self) -> np.ndarray:
-        """(d,) factors c_i, with 1 in place of 0, to divide by."""
+        """Return factors c_i (d,), with 1 in place of 0, as divisors."""
         return np.where(self.scales > 0, self.scales, 1.0)
 
 
 @register_penalty
 class Ridge(NamedTuple):
-    """ρ(x) = λ x²/2.
+    """Ridge ρ(x) = λ x²/2.
 
     Attributes
     ----------
@@ -92,31 +89,31 @@ class Ridge(NamedTuple):
 
     @property
     def strength(self) -> float:
-        """λ."""
+        """Return λ."""
         return self.lam
 
     @property
     def convexity(self) -> float:
-        """λ."""
+        """Return λ."""
         return self.lam
 
     def value(self, x):
-        """ρ(x)."""
+        """Return ρ(x)."""
         return 0.5 * self.lam * x * x
 
     def slopes(self, x):
-        """Both ends of ∂ρ(x)."""
+        """Return both ends of ∂ρ(x)."""
         return self.lam * x, self.lam * x
 
     def prox(self, b, a):
-        """The minimiser, and its derivative in b."""
+        """Return the minimiser of ρ(x) + a x²/2 − b x, and its derivative in b."""
         response = 1.0 / (self.lam + a)
         return response * b, response
 
 
 @register_penalty
 class ElasticNet(NamedTuple):
-    """ρ(x) = λ x²/2 + l₁ abs(x); the lasso is λ = 0.
+    """Elastic net ρ(x) = λ x²/2 + l₁ abs(x) (Zou and Hastie 2005); λ = 0 is the lasso.
 
     Attributes
     ----------
@@ -135,25 +132,25 @@ class ElasticNet(NamedTuple):
 
     @property
     def strength(self) -> float:
-        """λ + l₁."""
+        """Return λ + l₁."""
         return self.lam + self.l1
 
     @property
     def convexity(self) -> float:
-        """λ."""
+        """Return λ."""
         return self.lam
 
     @property
     def even(self) -> bool:
-        """ρ(−x) = ρ(x)."""
+        """Return whether ρ(−x) = ρ(x)."""
         return True
 
     def value(self, x):
-        """ρ(x)."""
+        """Return ρ(x)."""
         return 0.5 * self.lam * x * x + self.l1 * abs(x)
 
     def slopes(self, x):
-        """Both ends of ∂ρ(x)."""
+        """Return both ends of ∂ρ(x)."""
         smooth = self.lam * x
         if x > 0.0:
             return smooth + self.l1, smooth + self.l1
@@ -162,7 +159,7 @@ class ElasticNet(NamedTuple):
         return -self.l1, self.l1
 
     def prox(self, b, a):
-        """The minimiser, and its derivative in b."""
+        """Return the minimiser of ρ(x) + a x²/2 − b x, and its derivative in b."""
         if abs(b) < self.l1:
             return 0.0, 0.0
         response = 1.0 / (self.lam + a)
@@ -170,7 +167,13 @@ class ElasticNet(NamedTuple):
 
 
 def require_penalty(penalty: Any, lam: Any = None) -> Any:
-    """A penalty that can be used, Ridge(lam) if none is given."""
+    """Return a penalty after checking it, or Ridge(lam) if `penalty` is None.
+
+    Raises
+    ------
+    TypeError : if `penalty` is not a registered penalty.
+    ValueError : if its parameters are not allowed, or its methods contradict each other.
+    """
     if penalty is None:
         penalty = Ridge(lam)
     if isinstance(penalty, ScaledPenalty):
@@ -194,7 +197,7 @@ _check_once = lru_cache(typed=True)(check_penalty)  # typed: NamedTuples of equa
 
 
 def with_lam(penalty: Any, lam: Any) -> Any:
-    """The penalty with another λ."""
+    """Return the penalty with another λ; raise ValueError if it has no λ, or λ is not allowed."""
     if isinstance(penalty, ScaledPenalty):
         if type(penalty.penalty) is Ridge:  # λ = 0 is allowed
             return replace(penalty, penalty=Ridge(check.real("lam", lam, low=0)))

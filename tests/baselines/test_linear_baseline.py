@@ -76,7 +76,7 @@ def test_replicas_agree_with_grids(L, t, only_replicas, monkeypatch):
 
 @pytest.mark.parametrize("replicas", [False, True])
 def test_errors_cover_the_difference_to_finer_averages(replicas, request):
-    """In at least 95 % of the numbers of random models, at all accuracies and for budgets that do not suffice."""
+    """Require coverage in 95 % of the numbers of random models, at all accuracies and for insufficient budgets."""
     rng = np.random.default_rng(11)
     grids, hits = engine.by_grids, []
     for seed in range(50):
@@ -113,7 +113,7 @@ def test_a_constant_target_is_learnt_without_error():
     one = linear_baseline(ga.attention_model(1, omega=0.4))
     assert one.weights == pytest.approx(np.ones((1, 1)), abs=1e-15)
     assert one.test_error == 0
-    fit = fit_linear_baseline(ga.sample(ga.paper_model(1.0), 50, 2.0), 1e-9)  # what is left is the penalty
+    fit = fit_linear_baseline(ga.sample(ga.paper_model(1.0), 50, 2.0), 1e-9)  # only the penalty remains
     assert fit.converged
     assert 0 < fit.test_error + fit.test_error_error < 1e-20
     near = linear_baseline(ga.paper_model(1 - 1e-6))

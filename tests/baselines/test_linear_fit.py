@@ -51,7 +51,9 @@ def test_fit_recovers_a_linear_target():
     fit = fit_linear_baseline(ga.Dataset(x, W @ x, np.ones((3, 20))), 1e-12)
     assert fit.weights == pytest.approx(W, abs=1e-10)
     assert fit.train_loss < 1e-12
-    twice = np.repeat(rng.normal(size=(5, 1, 20)), 2, axis=1) * 1e12  # collinear, where the penalty is lost to rounding
+    twice = (
+        np.repeat(rng.normal(size=(5, 1, 20)), 2, axis=1) * 1e12
+    )  # collinear tokens, so large that the penalty is lost to rounding
     assert fit_linear_baseline(ga.Dataset(twice, twice, np.ones((2, 20)))).weights == pytest.approx(
         np.full((2, 2), 0.5)
     )
@@ -59,7 +61,7 @@ def test_fit_recovers_a_linear_target():
 
 @pytest.mark.parametrize(("L", "t"), [(2, 1), (2, 2), (3, 1)])
 def test_test_error_of_a_fit_is_the_mean_over_fresh_sentences(L, t):
-    """At a small d, where sentences given their fields differ from independent ones by 1/d."""
+    """Compare at a small d, because samples with given fields differ from independent samples by 1/d."""
     model = ga.attention_model(L, 1, t, omega=0.2, sigma=np.linspace(0.5, 1.5, L))
     data = ga.sample(model, 6, 3.0, seed=4)
     fit = fit_linear_baseline(data, 0.5)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.layer import prepared
+from gamp_attention.data.layer import build_dataset
 
 
 def arrays(n=23, L=3, d=7, seed=0):
@@ -21,7 +21,7 @@ def without(tokens, outputs, sample):
 
 
 @pytest.mark.parametrize("shape", [(23, 3, 7), (6, 4, 2), (2, 2, 5), (12, 1, 4)])
-def test_leave_one_out_is_that_of_refits(shape):
+def test_leave_one_out_equals_refits(shape):
     tokens, outputs = arrays(*shape)
     found = ga.reference_errors(ga.Dataset(tokens, outputs))
     expected = []
@@ -35,7 +35,7 @@ def test_leave_one_out_is_that_of_refits(shape):
     assert found.test_error_error == pytest.approx(np.std(expected, axis=0, ddof=1) / np.sqrt(len(tokens)), rel=1e-6)
 
 
-def test_new_samples_are_predicted_by_what_the_data_have_taught():
+def test_new_samples_are_predicted_by_the_fit_to_the_data():
     tokens, outputs = arrays()
     new, targets = arrays(seed=1)
     data = ga.Dataset(tokens, outputs)
@@ -48,11 +48,11 @@ def test_new_samples_are_predicted_by_what_the_data_have_taught():
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_errors_of_standardised_data_are_in_the_units_of_the_file(fresh):
-    """The mean and zero do not depend on units; the linear layer is the one of standardised arrays, in file units."""
+    """Mean and zero do not depend on units; the linear layer is fitted to standardised arrays."""
     tokens, outputs = arrays()
     scale, shift = np.linspace(1, 5, 7), np.linspace(-2, 2, 7)
     x, y = tokens * scale + shift, outputs * scale + shift
-    data, units = prepared(x, y, None, True)
+    data, units = build_dataset(x, y, None, True)
     new = (x, y) if fresh else ()
     found, plain = ga.reference_errors(data, *new, units=units), ga.reference_errors(ga.Dataset(x, y), *new)
     assert found.errors[1:] == pytest.approx(plain.errors[1:])

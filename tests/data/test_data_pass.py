@@ -13,7 +13,7 @@ from gamp_attention.losses.point import sample_derivatives
 
 
 class Mean(NamedTuple):
-    """Every token attends to all alike, more where fields are large; derivatives are differences."""
+    """Each token attends equally to all tokens, more for large fields; derivatives are finite differences."""
 
     bounded = True
 
@@ -116,7 +116,7 @@ def test_same_bits_whatever_the_thread_count(model, dtype, monkeypatch):
         assert np.array_equal(found[0].denoised.g, other.denoised.g)
 
 
-def test_an_iteration_needs_little_beside_the_data(model):
+def test_an_iteration_needs_little_memory_in_addition_to_the_data(model):
     data = ga.sample(model, 600, 1.5, seed=0)
     state = ga.initial_state(data, data.Q_star)
     ga.gamp_step(data, "asymptotic", state, 0.3)  # compiled

@@ -24,7 +24,7 @@ def test_exact_terms_reproduce_the_square_error(data):
     assert ga.train_loss(data, Q, "exact") == pytest.approx(expected, rel=1e-12)
 
 
-def test_own_arrays_equal_sampled_data(data):
+def test_given_arrays_equal_sampled_data(data):
     own = ga.Dataset(data.tokens, data.outputs, data.positions, data.lam)
     Q = np.random.default_rng(3).normal(size=(data.dim, 1))
     assert np.allclose(ga.gradient(own, Q), ga.gradient(data, Q), rtol=1e-10, atol=1e-12)

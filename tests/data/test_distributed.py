@@ -11,7 +11,7 @@ from gamp_attention.data import distributed as module
 
 distributed = pytest.importorskip("distributed")
 
-pytestmark = pytest.mark.filterwarnings("default")  # of dask's own threads and processes
+pytestmark = pytest.mark.filterwarnings("default")  # raised by threads and processes of dask
 MIXTURE = ga.mixture_model(np.array([[0.5, 0.1], [0.1, 0.3]]), means=0.4 * np.array([[1.0, -1.0], [1.0, -1.0]]))
 
 
@@ -41,7 +41,7 @@ def sentences(model=None, **options):
         (ga.paper_model(penalty=ga.ElasticNet(0.01, 0.001)), {"damping": 0.3}),
     ],
 )
-def test_weights_are_those_of_one_process(client, model, options):
+def test_weights_equal_the_weights_of_one_process(client, model, options):
     data = sentences(model)
     there = ga.DistributedDataset(data, client, 3)
     assert len(there.parts) == 3
@@ -122,7 +122,7 @@ def test_a_worker_that_is_killed_does_not_change_the_answer(client, at):
     assert abs(found.Q - expected.Q).max() < 1e-10
 
 
-def test_labels_and_outputs_are_those_of_the_dataset(client):
+def test_labels_and_outputs_equal_those_in_the_dataset(client):
     for model in (ga.glm_model(ga.LogisticLoss()), None):
         data = sentences(model)
         there = ga.DistributedDataset(data, client)
@@ -133,7 +133,7 @@ def test_labels_and_outputs_are_those_of_the_dataset(client):
         ga.fit_linear_baseline(labels)
 
 
-def test_what_cannot_be_distributed_is_named(client):
+def test_datasets_that_cannot_be_distributed_are_named(client):
     here = ga.sample(ga.paper_model(), 40, 1.0, seed=0)
     with pytest.raises(ValueError, match="data: needs tokens that workers can read"):
         ga.DistributedDataset(here, client)

@@ -9,7 +9,7 @@ import gamp_attention as ga
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(("L", "r", "n"), [(2, 1, 61), (2, 1, 1), (3, 1, 50), (2, 2, 33), (5, 3, 9)])
-def test_a_product_is_that_of_the_separate_functions(L, r, n, dtype, monkeypatch):
+def test_a_product_equals_the_separate_functions(L, r, n, dtype, monkeypatch):
     data, rng = ga.sample(ga.attention_model(L, r, 1), 70, n / 70, seed=1, dtype=dtype), np.random.default_rng(0)
     P, H = rng.normal(size=(70, r)), rng.normal(size=(n, L * r, L * r))
     u = data.matrix.fields(P).reshape(n, L * r)

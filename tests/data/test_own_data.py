@@ -1,4 +1,4 @@
-"""Own arrays: positions that tokens hold, tokens in files, units, the layer in the user's own units."""
+"""Datasets of given arrays: estimated positions, tokens in files, units, and the layer in the units of the data."""
 
 import numpy as np
 import pytest
@@ -35,12 +35,12 @@ def test_tokens_in_a_file_give_the_same_means(taught, tmp_path):
     assert np.allclose(stored.spectra, held.spectra, rtol=1e-12)
 
 
-def test_one_sample_tells_no_positions(named_error):
+def test_positions_cannot_be_estimated_from_one_sample(named_error):
     named_error(lambda: ga.Dataset(np.ones((1, 2, 4)), np.ones((1, 2, 4))), "positions: needs an array .*got None")
 
 
 @pytest.mark.parametrize("student", [ga.DotProductAttention(), ga.DotProductAttention(causal=True, temperature=0.5)])
-def test_a_layer_in_other_units_is_the_layer_in_standard_ones(student):
+def test_a_layer_in_other_units_equals_the_layer_in_standard_units(student):
     rng = np.random.default_rng(0)
     tokens = 3 + 2 * rng.standard_normal((30, 3, 5)) * np.arange(1, 6)
     outputs, positions = tokens[:, ::-1], rng.standard_normal((3, 5))

@@ -85,7 +85,7 @@ def test_tensors_that_are_no_arrays_of_numbers_are_named(data, bad):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_short_floats_are_taken_exactly(arrays, dtype):
-    """numpy has no bfloat16; the numbers are those of the tensor, in single precision."""
+    """Tensors of bfloat16, which numpy lacks, become equal numbers in single precision."""
     short = {name: torch.tensor(values).to(dtype) for name, values in arrays.items()}
     wide = {name: values.to(torch.float64).numpy() for name, values in short.items()}
     one, two = ga.Dataset(**short, lam=0.1), ga.Dataset(**wide, lam=0.1)

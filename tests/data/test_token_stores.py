@@ -1,4 +1,4 @@
-"""Tokens on the disk, or drawn anew at every pass, are the same data: the same bits, the same fixed points."""
+"""Tokens on the disk, or drawn again at every pass, are identical to tokens in memory, and so are fixed points."""
 
 import tracemalloc
 
@@ -23,7 +23,7 @@ def small_blocks(monkeypatch):
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_what_is_drawn_again_has_the_bits_of_what_is_stored(name, dtype, tmp_path):
+def test_regenerated_tokens_have_the_bits_of_stored_tokens(name, dtype, tmp_path):
     stored = ga.sample(MODELS[name], 150, 1.5, seed=3, dtype=dtype)
     for storage in ("none", tmp_path / "tokens.npy"):
         other = ga.sample(MODELS[name], 150, 1.5, seed=3, dtype=dtype, storage=storage)
@@ -39,7 +39,7 @@ def test_what_is_drawn_again_has_the_bits_of_what_is_stored(name, dtype, tmp_pat
     assert np.array_equal(np.load(tmp_path / "tokens.npy"), stored.tokens)
 
 
-def test_a_given_generator_goes_on_where_storage_leaves_it():
+def test_a_given_generator_advances_equally_for_all_storages():
     after = []
     for storage in ("memory", "none"):
         rng = np.random.Generator(np.random.Philox(5))
@@ -76,7 +76,7 @@ def sources(data, folder):
     yield "zarr", *arrays
 
 
-def test_own_files_are_read_block_by_block_and_give_the_fit_of_own_arrays(tmp_path):
+def test_files_are_read_block_by_block_and_give_the_fit_of_arrays(tmp_path):
     data = ga.sample(ga.paper_model(), 100, 1.5, seed=0)
     own = ga.Dataset(data.tokens, data.outputs, data.positions)
     expected = ga.run_gamp(own, data.Q_star, damping=0.5)
@@ -137,7 +137,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path):
     data = ga.sample(ga.paper_model(), 60, 1.5, seed=0, storage=tmp_path / "x.npy")
     with open(tmp_path / "x.npy", "r+b") as file:
         file.truncate(5000)
-    with pytest.raises(ValueError, match=r"tokens: .*x.npy ends \d+ bytes before it should"):
+    with pytest.raises(ValueError, match=r"tokens: .*x.npy ends \d+ bytes too early"):
         ga.gradient(data, data.Q_star)
 
 

@@ -40,7 +40,7 @@ def test_it_reaches_the_informed_minimum(taught, fitted):
     assert fitted.result_.train_loss == pytest.approx(informed.train_loss, rel=1e-6)
 
 
-def test_predictions_attention_and_scores_are_those_of_the_layer(taught, fitted):
+def test_predictions_attention_and_scores_of_the_layer(taught, fitted):
     seen = taught.tokens + taught.positions
     S = ga.DotProductAttention()(seen @ fitted.Q_ / np.sqrt(60))
     found = fitted.predict(taught.tokens)
@@ -137,7 +137,7 @@ def test_random_states(taught):
     assert len({one, *losses(None, None)}) == 3
 
 
-def test_a_run_that_does_not_converge_is_told(taught):
+def test_a_run_that_does_not_converge_warns(taught):
     with pytest.warns(ConvergenceWarning, match="GampAttention: Message passing reached its limit of 2 iterations"):
         model = ga.GampAttention(max_iter=2, n_starts=1).fit(taught.tokens, taught.outputs)
     assert model.predict(taught.tokens).shape == taught.tokens.shape

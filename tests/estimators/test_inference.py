@@ -20,7 +20,7 @@ WEIGHTS = RNG.uniform(0.5, 2, N)
 
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 @pytest.mark.parametrize("intercept", [True, False])
-def test_errors_of_a_ridge_are_those_of_refits_with_the_intercept(weights, intercept):
+def test_errors_of_a_ridge_equal_refits_with_the_intercept(weights, intercept):
     model = ga.GampRegressor(lam=0.2, fit_intercept=intercept).fit(X, Y, weights)
     loo = model.leave_one_out(form="hessian")
     errors = []
@@ -36,7 +36,7 @@ def test_errors_of_a_ridge_are_those_of_refits_with_the_intercept(weights, inter
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_errors_of_a_classifier_are_those_of_refits(classes):
+def test_errors_of_a_classifier_equal_refits(classes):
     y = np.digitize(Y + RNG.standard_normal(N), [3.0, 6.0][: classes - 1])
     model = ga.GampClassifier(lam=5.0).fit(X, y)
     loo, errors = model.leave_one_out(form="hessian"), []
@@ -89,7 +89,7 @@ def layer():
     return data, ga.GampAttention(positions=data.positions, n_starts=4).fit(data.tokens, data.outputs)
 
 
-def test_a_layer_has_what_its_data_and_result_have(layer):
+def test_a_layer_equals_inference_from_its_data_and_result(layer):
     data, model = layer
     own = ga.Dataset(data.tokens, data.outputs, data.positions)
     assert np.array_equal(model.leave_one_out().errors, ga.leave_one_out(own, model.result_).errors)

@@ -1,4 +1,4 @@
-"""GampRegressor and GampClassifier beside scikit-learn's own models."""
+"""GampRegressor and GampClassifier in comparison with the models of scikit-learn."""
 
 import subprocess
 import sys
@@ -147,7 +147,7 @@ def test_a_column_of_another_size_changes_nothing_else(size):
         (ga.GampRegressor(lam=-1), X, FIELDS[:, 0], "lam: needs"),
     ],
 )
-def test_what_has_no_minimum_without_a_penalty_is_refused(model, rows, y, words):
+def test_data_without_a_minimum_are_refused_without_a_penalty(model, rows, y, words):
     with pytest.raises(ValueError, match=words):
         model.fit(rows, y)
 
@@ -189,7 +189,7 @@ def test_bad_arguments_are_refused(kind):
         estimator.fit(X, y)
 
 
-def test_without_scikit_learn_the_package_works_and_the_error_says_what_to_install():
+def test_without_scikit_learn_the_error_names_the_package_to_install():
     code = """
 import sys
 sys.modules["sklearn"] = None

@@ -35,7 +35,7 @@ def test_integers_repeat_rows_of_classes(classes):
 
 
 @pytest.mark.parametrize("intercept", [True, False])
-def test_real_weights_are_those_of_scikit_learn(intercept):
+def test_real_weights_agree_with_scikit_learn(intercept):
     found = ga.GampRegressor(lam=0.3, fit_intercept=intercept).fit(X, Y, REAL)
     same(found, Ridge(alpha=0.3 * D, fit_intercept=intercept).fit(X, Y, sample_weight=REAL))
     assert found.score(X, Y, REAL) == pytest.approx(Ridge(alpha=0.3 * D, fit_intercept=intercept).fit(

@@ -1,4 +1,4 @@
-"""Penalties at finite d: proximal maps, the input denoiser, GAMP, descents, and what one is told of bad ones."""
+"""Penalties at finite d: proximal maps, the input denoiser, GAMP, descents, and errors of bad penalties."""
 
 from typing import NamedTuple
 
@@ -165,7 +165,7 @@ def test_two_columns_with_a_lasso_converge():
     assert subgradient_distance(data, result.Q, 0.01) < 1.1e-8
 
 
-def test_a_penalty_of_ones_own_has_zero_gradient_by_torch():
+def test_a_user_defined_penalty_has_zero_gradient_by_torch():
     data = ga.sample(ga.paper_model(penalty=Huber(0.02, 0.2)), 100, 1.5, seed=0)
     result = ga.run_gamp(data, "semantic", "exact", max_iter=2000)
     assert result.converged
@@ -196,7 +196,7 @@ def test_a_penalty_without_kinks_has_the_same_minimum_without_proximal_steps():
     assert np.abs(settled.Q - ends[0].Q).max() < 1e-6
 
 
-def test_penalties_say_what_they_are():
+def test_traits_of_penalties():
     assert [name for name, each in PENALTIES.items() if each.quadratic] == ["ridge"]
     assert [name for name, each in PENALTIES.items() if each.smooth] == ["ridge"]
     assert all(each.even for each in PENALTIES.values())
@@ -217,7 +217,7 @@ class Bare(NamedTuple):
 
 @ga.register_penalty
 class Wrong(NamedTuple):
-    """Flags choose what is wrong, so that one type has all mistakes."""
+    """Penalty whose flags select a mistake."""
 
     flag: float
     strength: float = 1.0
@@ -285,7 +285,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_penalties_are_told_in_words(case):
+def test_bad_penalties_raise_named_errors(case):
     call, error, pattern = BAD[case]
     with pytest.raises(error, match=f"(?s){pattern}"):
         call()

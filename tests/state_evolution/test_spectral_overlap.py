@@ -118,7 +118,7 @@ def test_a_start_that_knows_the_teachers_map():
     informed, found = (ga.run_gamp(data, init, "exact") for init in ("semantic", "posterior"))
     assert found.train_loss == pytest.approx(informed.train_loss, rel=1e-6)
     assert ga.minimize_risk(data, init="posterior", risk="exact", method="lbfgs").converged
-    with pytest.raises(ValueError, match="init: needs another start but for samples of models"):
+    with pytest.raises(ValueError, match="init: needs another start, unless samples are drawn from a model"):
         ga.run_gamp(ga.Dataset(data.tokens, data.outputs, data.positions), "posterior")
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 import gamp_attention as ga
-from gamp_attention._core.display import to_json, format_with_error
+from gamp_attention._core.display import format_with_error, to_json
 from gamp_attention.baselines.descent import TorchRisk
 from gamp_attention.data.starts import initial_weights
 from gamp_attention.experiments.figures import COLOURS, DARK, figure

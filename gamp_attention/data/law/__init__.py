@@ -1,4 +1,4 @@
-"""The law of one's own tokens, from arrays, and how far they are from what it assumes."""
+"""Estimation of a token distribution from data, and its departures from the assumptions of the theory."""
 
 from gamp_attention.data.law.law_of import law_of
 

@@ -1,54 +1,54 @@
-"""Estimation of the token distribution from data, for state evolution.
+"""Estimation of the token distribution from data, and departures of tokens from the assumptions of the theory."""
 
-Departures of tokens from the assumptions of the theory: values, errors and effects.
-"""
-
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.data.law.parts import LawParts, Problem, own_target
+from gamp_attention.data.law.parts import LawParts, Problem, default_target
 from gamp_attention.data.law.spectrum import Estimate, Products, jackknifed, part_covariances, relative_size
-from gamp_attention.data.law.tokens import SAMPLES, SeenTokens, own_targets, score_noise, token_classes, used_rows
+from gamp_attention.data.law.tokens import (
+    MAX_REPLICAS,
+    N_PARTS,
+    SeenTokens,
+    fit_targets,
+    score_noise,
+    token_classes,
+    used_rows,
+)
 from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.models.own_law import VERDICTS, DataLaw, Departure
 
-
-@dataclass(frozen=True)
-class DepartureSettings:
-    """Thresholds of mild and strong departures, and the number of standard errors that they must exceed."""
-
-    errors: float = 3.0  # standard errors by which a departure must differ from the assumption
-    correlation: tuple[float, float] = (0.05, 0.3)  # mean correlation of two tokens
-    unlike_number: tuple[float, float] = (0.1, 0.4)  # norm of cross-covariance minus its multiple of Σ, over norm of Σ
-    shapes: tuple[float, float] = (0.1, 0.5)  # norm of the difference of two covariances, over the norm of Σ
-    commuting: tuple[float, float] = (0.1, 0.3)  # norm of its off-diagonal part, over the norm of Σ
-    kurtosis: tuple[float, float] = (0.2, 1.0)  # excess kurtosis of a field
-    norms: tuple[float, float] = (0.5, 3.0)  # variance of norms over its Gaussian value, minus 1
-    spikes: tuple[float, float] = (20.0, 200.0)  # largest eigenvalue over the median eigenvalue
-    dimensions: tuple[float, float] = (0.9, 0.97)  # 1 − effective dimensions over d
-    means: tuple[float, float] = (0.2, 3.0)  # norm of a mean token
-    repeated: tuple[float, float] = (0.01, 0.1)  # fraction of duplicate samples
-    vocabulary: tuple[float, float] = (0.1, 0.5)  # fraction of duplicate tokens
-    neighbours: tuple[float, float] = (0.02, 0.1)  # correlation of consecutive samples
-    rows: tuple[float, float] = (0.5, 1.0)  # dimensions over number of tokens
-    directions: int = 64  # number of random directions for the kurtosis
+MIN_ERRORS = 3.0  # number of standard errors by which a departure must differ from the assumption
+# limits above which a departure is mild, or strong, of each measured quantity
+CORRELATION = (0.05, 0.3)  # mean correlation of two tokens
+DIRECTION_DEPENDENCE = (0.1, 0.4)  # norm of cross-covariance minus its multiple of Σ, over norm of Σ
+SHAPES = (0.1, 0.5)  # norm of the difference of two covariances, over the norm of Σ
+COMMUTING = (0.1, 0.3)  # norm of the off-diagonal part of that difference, over the norm of Σ
+KURTOSIS = (0.2, 1.0)  # excess kurtosis of a field
+NORMS = (0.5, 3.0)  # variance of norms over its Gaussian value, minus 1
+SPIKES = (20.0, 200.0)  # largest eigenvalue over the median eigenvalue
+DIMENSIONS = (0.9, 0.97)  # 1 − effective dimensions over d
+MEANS = (0.2, 3.0)  # norm of a mean token
+REPEATED = (0.01, 0.1)  # fraction of duplicate samples
+VOCABULARY = (0.1, 0.5)  # fraction of duplicate tokens
+NEIGHBOURS = (0.02, 0.1)  # correlation of consecutive samples
+ROWS = (0.5, 1.0)  # dimensions over number of tokens
+N_DIRECTIONS = 64  # number of random directions for the kurtosis
 
 
-DEPARTURES = DepartureSettings()
-
-
-def judged(name: str, found: Estimate, expected: float, limits: tuple[float, float], meaning: str) -> Departure:
+def build_departure(
+    name: str, measured: Estimate, expected: float, limits: tuple[float, float], meaning: str
+) -> Departure:
     """Return a departure with its verdict: mild or strong if it exceeds its errors and the limits."""
-    difference = abs(found.value - expected)
-    significant = not found.error * DEPARTURES.errors > difference  # unknown errors (NaN) count as zero
+    difference = abs(measured.value - expected)
+    significant = not measured.error * MIN_ERRORS > difference  # unknown errors (NaN) count as zero
     step = int(significant and difference > limits[0]) + int(significant and difference > limits[1])
-    return Departure(name, found.value, found.error, expected, VERDICTS[step], meaning)
+    return Departure(name, measured.value, measured.error, expected, VERDICTS[step], meaning)
 
 
 def exact(value: float) -> Estimate:
@@ -61,7 +61,7 @@ def departures(seen: SeenTokens, law: LawParts, turned: bool, teacher: np.ndarra
     n, L, d = seen.tokens.shape
     size = Products.of(law.pooled)
     measured = [
-        judged("dimensions / number of tokens", exact(d / (n * L)), 0.0, DEPARTURES.rows,
+        build_departure("dimensions / number of tokens", exact(d / (n * L)), 0.0, ROWS,
                "few tokens, so the estimated spectrum is uncertain: compute errors with `replicas`"),
         *_pairs(seen, law.pooled, size, turned),
         *_shapes(law),
@@ -75,7 +75,7 @@ def departures(seen: SeenTokens, law: LawParts, turned: bool, teacher: np.ndarra
 
 def _pairs(seen: SeenTokens, pooled: np.ndarray, size: Products, turned: bool) -> list[Departure]:
     """Return departures of two tokens of a sample from independence: the mean correlation, and the rest."""
-    L, parts = seen.tokens.shape[1], SAMPLES.parts
+    L, parts = seen.tokens.shape[1], N_PARTS
     if L < 2:
         return []
     pairs = [(l, k) for l in range(L) for k in range(l + 1, L)]
@@ -83,17 +83,17 @@ def _pairs(seen: SeenTokens, pooled: np.ndarray, size: Products, turned: bool) -
     number = Estimate(float(seen.correlation[largest]), float(seen.correlation_error[largest]))
     treatment = "included in the model" if turned else "ignored by the model; include it with `correlated=True`"
     rest = max(
-        (relative_size(Products.of(_rest(seen.unit, pooled, pair, parts)), size) for pair in pairs),
+        (relative_size(Products.of(_direction_dependence(seen.unit, pooled, pair, parts)), size) for pair in pairs),
         key=lambda estimate: estimate.value,
     )
     return [
-        judged("correlation of tokens", number, 0.0, DEPARTURES.correlation, treatment),
-        judged("differences of correlation between directions", rest, 0.0, DEPARTURES.unlike_number,
+        build_departure("correlation of tokens", number, 0.0, CORRELATION, treatment),
+        build_departure("differences of correlation between directions", rest, 0.0, DIRECTION_DEPENDENCE,
                "Σ_12 is not a multiple of Σ; every model here assumes that it is"),
     ]  # fmt: skip
 
 
-def _rest(u: np.ndarray, pooled: np.ndarray, pair: tuple[int, int], parts: int) -> np.ndarray:
+def _direction_dependence(u: np.ndarray, pooled: np.ndarray, pair: tuple[int, int], parts: int) -> np.ndarray:
     """Return the cross-covariance of two tokens minus the multiple of the pooled covariance with the same trace."""
     cross = part_covariances(u[:, pair[0]], u[:, pair[1]], parts)
     multiple = np.trace(cross.mean(axis=0)) / np.trace(pooled.mean(axis=0))
@@ -106,15 +106,15 @@ def _shapes(law: LawParts) -> list[Departure]:
         return []
     treatment = "each Σ_l has its eigenvalues along common vectors" if law.unlike else "all Σ_l are given one shape"
     return [
-        judged("differences between covariances", max(law.shapes), 0.0, DEPARTURES.shapes, treatment),
-        judged("non-commuting part of covariances", max(law.apart), 0.0, DEPARTURES.commuting,
+        build_departure("differences between covariances", max(law.shapes), 0.0, SHAPES, treatment),
+        build_departure("non-commuting part of covariances", max(law.apart), 0.0, COMMUTING,
                "the part of their differences that is off-diagonal in common eigenvectors is ignored"),
     ]  # fmt: skip
 
 
 def _spread(seen: SeenTokens, size: Products, law: LawParts) -> list[Departure]:
     """Return departures of the spectrum and of the token norms: heavy eigenvalues, norms that vary too much."""
-    d, parts = seen.tokens.shape[2], SAMPLES.parts
+    d, parts = seen.tokens.shape[2], N_PARTS
     gamma, weight = law.spectrum
     median = gamma[np.searchsorted(np.cumsum(weight), 0.5)]
     effective = d / max(size.value, 1e-300)  # tr Σ = d: (tr Σ)²/(d tr Σ²)
@@ -123,11 +123,11 @@ def _spread(seen: SeenTokens, size: Products, law: LawParts) -> list[Departure]:
     gaussian = 2 * size.value / d**2
     ratio = jackknifed(lambda m: (m[1] - m[0] ** 2) / gaussian, moments)
     return [
-        judged("largest eigenvalue / median eigenvalue", exact(gamma[-1] / median), 1.0, DEPARTURES.spikes,
+        build_departure("largest eigenvalue / median eigenvalue", exact(gamma[-1] / median), 1.0, SPIKES,
                "a few directions dominate: fields fluctuate from data set to data set as if d were small"),
-        judged("effective dimensions / d", exact(effective), 1.0, DEPARTURES.dimensions,
+        build_departure("effective dimensions / d", exact(effective), 1.0, DIMENSIONS,
                "(tr Σ)²/(d tr Σ²): corrections to d → ∞ are of order 1/√(effective dimensions)"),
-        judged("variance of norms / Gaussian variance", ratio, 1.0, DEPARTURES.norms,
+        build_departure("variance of norms / Gaussian variance", ratio, 1.0, NORMS,
                "samples have unequal weights: tr Σ_l/d is a poor approximation of ‖x_l‖²/d"),
     ]  # fmt: skip
 
@@ -135,7 +135,7 @@ def _spread(seen: SeenTokens, size: Products, law: LawParts) -> list[Departure]:
 def _fields(seen: SeenTokens, vectors: np.ndarray, teacher: np.ndarray | None) -> list[Departure]:
     """Return departures of projections of the tokens from Gaussian: their excess kurtosis."""
     d = seen.tokens.shape[2]
-    random = generator(0, Stream.PERTURBATIONS).standard_normal((d, DEPARTURES.directions))
+    random = generator(0, Stream.PERTURBATIONS).standard_normal((d, N_DIRECTIONS))
     named = {
         "kurtosis of random fields": (random, "fields of random weights are not Gaussian: universality fails"),
         "kurtosis along the leading direction": (
@@ -145,14 +145,14 @@ def _fields(seen: SeenTokens, vectors: np.ndarray, teacher: np.ndarray | None) -
     if teacher is not None:
         named["kurtosis of the teacher's fields"] = teacher, "the teacher's fields are not Gaussian"
     return [
-        judged(name, excess_kurtosis(seen, directions), 0.0, DEPARTURES.kurtosis, meaning)
+        build_departure(name, excess_kurtosis(seen, directions), 0.0, KURTOSIS, meaning)
         for name, (directions, meaning) in named.items()
     ]
 
 
 def excess_kurtosis(seen: SeenTokens, directions: np.ndarray) -> Estimate:
     """Return the mean over directions (d, m) of the excess kurtosis of the fields of all tokens of unit scale."""
-    fields, parts = seen.unit @ directions, SAMPLES.parts
+    fields, parts = seen.unit @ directions, N_PARTS
     moments = np.stack([np.stack([(fields[b::parts] ** k).mean(axis=(0, 1)) for k in (2, 4)]) for b in range(parts)])
     return jackknifed(lambda m: float(np.mean(m[1] / np.maximum(m[0], 1e-300) ** 2)) - 3, moments)
 
@@ -166,7 +166,7 @@ def _means(seen: SeenTokens) -> Departure:
     norm = float(np.sqrt(max(squares[largest], 0.0)))
     error = min(np.sqrt(chance[largest] / d) + chance[largest] / np.sqrt(d), 1.0) if norm else np.sqrt(chance[largest])
     meaning = "means with norms of order one are included; a larger mean is a direction common to all fields"
-    return judged("norm of the mean token", Estimate(norm, float(error)), 0.0, DEPARTURES.means, meaning)
+    return build_departure("norm of the mean token", Estimate(norm, float(error)), 0.0, MEANS, meaning)
 
 
 def _repeated(seen: SeenTokens) -> list[Departure]:
@@ -177,11 +177,11 @@ def _repeated(seen: SeenTokens) -> list[Departure]:
     products = np.einsum("nld,nld->n", seen.unit[1:], seen.unit[:-1]) / (L * d)
     near = Estimate(float(products.mean()), float(products.std(ddof=1) / np.sqrt(n - 1)))
     return [
-        judged("fraction of duplicate samples", exact(1 - samples / n), 0.0, DEPARTURES.repeated,
+        build_departure("fraction of duplicate samples", exact(1 - samples / n), 0.0, REPEATED,
                "there are fewer distinct samples than α states, and held-out samples may occur in the training set"),
-        judged("fraction of duplicate tokens", exact(1 - tokens / (n * L)), 0.0, DEPARTURES.vocabulary,
+        build_departure("fraction of duplicate tokens", exact(1 - tokens / (n * L)), 0.0, VOCABULARY,
                "tokens come from a finite vocabulary: their fields are at most as Gaussian as over the vocabulary"),
-        judged("correlation of consecutive samples", near, 0.0, DEPARTURES.neighbours,
+        build_departure("correlation of consecutive samples", near, 0.0, NEIGHBOURS,
                "samples are not independent: the errors of all estimates are too small"),
     ]  # fmt: skip
 
@@ -189,12 +189,12 @@ def _repeated(seen: SeenTokens) -> list[Departure]:
 @ignore_float_errors
 def law_of(
     data: Dataset,
-    teacher: Any = None,
+    teacher: ArrayLike | None = None,
     *,
     target: Any = None,
     noise: float | None = None,
     correlated: bool = False,
-    classes: Any = 1,
+    classes: int | str = 1,
     replicas: int = 0,
     seed: int = 0,
 ) -> DataLaw:
@@ -248,7 +248,7 @@ def law_of(
     >>> ga.solve_state_evolution(law, 3.0, rtol=1e-2).converged
     True
     """
-    parts = check.integer("replicas", replicas, low=0, high=SAMPLES.most_replicas)
+    parts = check.integer("replicas", replicas, low=0, high=MAX_REPLICAS)
     seed = check.integer("seed", seed, low=0)
     if parts == 1:
         raise check.fail("replicas", parts, "0, or at least 2: a jackknife error needs two replicas")
@@ -261,22 +261,22 @@ def law_of(
     assigned = _assign_classes(data, tokens, classes, seed)
     seen = SeenTokens.of(tokens) if assigned is None else SeenTokens.of(tokens, *assigned)
     turned = _check_correlated(data, seen, correlated)
-    problem = Problem(data, weights, own_target(data, target), 0.0)
-    own = own_targets(data, rows, tokens) if not data.is_labelled and data.dim > data.n_tokens else None
+    problem = Problem(data, weights, default_target(data, target), 0.0)
+    fitted = fit_targets(data, rows, tokens) if not data.is_labelled and data.dim > data.n_tokens else None
     if noise is not None:
         problem = problem._replace(noise=check.real("noise", noise, low=0))
-    elif own is not None:
+    elif fitted is not None:
         predicted = None
         if weights is not None:
             predicted = problem.target(tokens @ weights / np.sqrt(data.dim))
-        problem = problem._replace(noise=score_noise(own, tokens, predicted))
+        problem = problem._replace(noise=score_noise(fitted, tokens, predicted))
     estimate = LawParts.of(seen, problem, turned)
     several = tuple(LawParts.of(seen.without(part, parts), problem, turned).model for part in range(parts))
     law = estimate.coordinates
     return DataLaw(
         law.weight, law.gamma, law.tau, law.teacher_mean, law.teacher_cov,
         model=estimate.model, departures=departures(seen, estimate, turned, weights),
-        correlation=seen.correlation, turned=turned, noise=problem.noise, outside=own.outside if own else 0.0,
+        correlation=seen.correlation, turned=turned, noise=problem.noise, outside=fitted.outside if fitted else 0.0,
         n_samples=len(rows), replicas=several,
     )  # fmt: skip
 

@@ -1,8 +1,7 @@
-"""Parts of an estimated distribution: pooled covariance, spectrum, moments of positions and teacher, and the model.
+"""Model estimated from tokens: spectrum, classes of coordinates, and the model with teacher, student and penalty.
 
-Classes of coordinates that have given second moments at each eigenvalue.
-
-Model that combines an estimated token distribution with teacher, student, penalty and noise.
+A ridge and the losses depend on the d coordinates only through second moments at each eigenvalue of the covariance. So
+the d coordinates are replaced by a few classes, which have the same second moments of positions, means and teacher.
 """
 
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from gamp_attention.data.law.spectrum import (
     ratios_along,
     relative_size,
 )
-from gamp_attention.data.law.tokens import SAMPLES, SeenTokens
+from gamp_attention.data.law.tokens import N_PARTS, SIGNIFICANCE, SeenTokens
 from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.models.coordinates import CoordinateLaw
 from gamp_attention.models.glm import USUAL, GLMModel
@@ -53,19 +52,16 @@ def classes_of_moments(weight: np.ndarray, gamma: np.ndarray, moments: np.ndarra
         size, vectors = np.linalg.eigh(second[:n_fixed, :n_fixed])
         along = size > 1e-9 * max(size.max(initial=0.0), 1e-300)
         rank = max(1, int(along.sum()))
-        fixed, mean, rest = (
-            np.zeros((rank, n_fixed)),
-            np.zeros((rank, len(second) - n_fixed)),
-            second[n_fixed:, n_fixed:],
-        )
+        fixed, mean = np.zeros((rank, n_fixed)), np.zeros((rank, len(second) - n_fixed))
+        remainder = second[n_fixed:, n_fixed:]  # second moments of the teacher that the fixed columns do not explain
         for row, (square, vector) in enumerate(zip(size[along], vectors.T[along], strict=True)):
             coefficient = second[n_fixed:, :n_fixed] @ vector / np.sqrt(square)
             fixed[row], mean[row] = np.sqrt(rank * square) * vector, np.sqrt(rank) * coefficient
-            rest = rest - np.outer(coefficient, coefficient)
-        values, vectors = np.linalg.eigh(rest)
-        rest = (vectors * values.clip(0)) @ vectors.T
+            remainder = remainder - np.outer(coefficient, coefficient)
+        values, vectors = np.linalg.eigh(remainder)
+        remainder = (vectors * values.clip(0)) @ vectors.T
         weights = np.full(rank, fraction / rank)
-        parts.append((weights, np.tile(value, (rank, 1)), fixed, mean, np.tile(rest, (rank, 1, 1))))
+        parts.append((weights, np.tile(value, (rank, 1)), fixed, mean, np.tile(remainder, (rank, 1, 1))))
     return Classes(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -83,7 +79,7 @@ class Problem(NamedTuple):
         return self.data.rank if self.weights is None else self.weights.shape[1]
 
 
-def own_target(data: Dataset, target: Any) -> Any:
+def default_target(data: Dataset, target: Any) -> Any:
     """Return the attention map or label model of the teacher, with the default of the data if `target` is None."""
     if target is not None:
         return target
@@ -121,12 +117,12 @@ def model_of(
     if data.is_labelled:
         target = ShiftedLabels(target, shift) if shift.any() else target
         return coordinates, GLMModel(target, coordinates, data.penalty, data.rank, student)
-    own_patterns, pattern = patterns
-    if len(own_patterns) > 1:
-        probability = np.bincount(pattern, minlength=len(own_patterns)) / len(pattern)
+    sources, pattern = patterns
+    if len(sources) > 1:
+        probability = np.bincount(pattern, minlength=len(sources)) / len(pattern)
         return coordinates, MixtureModel(
             target, coordinates, data.penalty, data.rank, student, score_noise=noise,
-            classes=ClassLaw(own_patterns, probability), class_means=means,
+            classes=ClassLaw(sources, probability), class_means=means,
         )  # fmt: skip
     target = ShiftedTeacher(target, shift) if shift.any() else target
     if mixing is not None:
@@ -149,35 +145,42 @@ class LawParts:
 
     @property
     def unlike(self) -> bool:
-        """True if the Σ_l differ significantly in shape."""
+        """Return whether the Σ_l differ significantly in shape."""
         return unlike(self.shapes)
 
     @classmethod
-    def of(cls, seen: SeenTokens, problem: Problem, turned: bool) -> "LawParts":
-        """Estimate all parts from tokens; `turned` selects a model with the correlation between tokens."""
-        L, S, parts = seen.tokens.shape[1], seen.n_sources, SAMPLES.parts
-        mixing = _mixing(seen) if turned else None
+    def of(cls, seen: SeenTokens, problem: Problem, correlated: bool) -> "LawParts":
+        """Estimate all parts from tokens, in five steps; `correlated` selects a model with correlated tokens.
+
+        1. Scale all tokens to unit variance, after decorrelating the tokens of a sample if `correlated` is True.
+        2. Estimate one covariance for each token and their mean, the pooled covariance, and from it the spectrum of Σ.
+        3. If the covariances differ in shape, estimate the eigenvalues of each along the pooled eigenvectors.
+        4. Distribute positions, means and teacher over the eigenvalues: this gives classes of coordinates.
+        5. Build the model of these classes.
+        """
+        n, L, d = seen.tokens.shape
+        mixing = _mixing(seen) if correlated else None
         u = seen.unit if mixing is None else np.linalg.inv(mixing) @ seen.centred
-        each = [part_covariances(u[:, l], u[:, l], parts) for l in range(L)]
-        pooled = np.sum(each, axis=0) / L
-        n_rows = float((seen.counts - 1).sum())
-        resolvent = Resolvent.of(pooled.mean(axis=0) * (u.shape[0] * L / n_rows), n_rows)
+        covariances = [part_covariances(u[:, l], u[:, l], N_PARTS) for l in range(L)]
+        pooled = np.sum(covariances, axis=0) / L
+        n_rows = float((seen.counts - 1).sum())  # degrees of freedom: each source loses one to its mean
+        resolvent = Resolvent.of(pooled.mean(axis=0) * (n * L / n_rows), n_rows)
         spectrum = Spectrum.of(resolvent)
-        shapes, apart = _differences(each, pooled, resolvent.vectors)
-        own = spectrum.gamma[:, None] * np.ones(S)
+        shapes, apart = _differences(covariances, pooled, resolvent.vectors)
+        eigenvalues = spectrum.gamma[:, None] * np.ones(seen.n_sources)
         if unlike(shapes) and mixing is None:
-            own = _own_eigenvalues(each, spectrum, n_rows)[:, seen.token]
-        law = _classes(seen, problem, resolvent, spectrum, own, mixing)
+            eigenvalues = _token_eigenvalues(covariances, spectrum, n_rows)[:, seen.token]
+        classes, means = _classes_and_means(seen, problem, resolvent, spectrum, eigenvalues, mixing)
         shift = np.zeros((L, problem.teacher_rank))
-        if problem.weights is not None and law.means.any():
-            shift = seen.means[:L] @ problem.weights / np.sqrt(seen.tokens.shape[2])
-        coordinates, model = model_of(problem, law.classes, seen.token, seen.patterns, mixing, shift)
+        if problem.weights is not None and means.any():
+            shift = seen.means[:L] @ problem.weights / np.sqrt(d)
+        coordinates, model = model_of(problem, classes, seen.token, seen.patterns, mixing, shift)
         return cls(pooled, resolvent, spectrum, shapes, apart, coordinates, model)
 
 
 def unlike(shapes: list[Estimate]) -> bool:
-    """Return whether at least one shape differs by more than SAMPLES.sure standard errors."""
-    return any(each.value > SAMPLES.sure * each.error for each in shapes)
+    """Return whether at least one covariance differs from the others by more than SIGNIFICANCE standard errors."""
+    return any(shape.value > SIGNIFICANCE * shape.error for shape in shapes)
 
 
 def _mixing(seen: SeenTokens) -> np.ndarray:
@@ -188,13 +191,13 @@ def _mixing(seen: SeenTokens) -> np.ndarray:
 
 
 def _differences(
-    each: list[np.ndarray], pooled: np.ndarray, vectors: np.ndarray
+    covariances: list[np.ndarray], pooled: np.ndarray, vectors: np.ndarray
 ) -> tuple[list[Estimate], list[Estimate]]:
     """Return the relative size of Σ_l − pooled, and of its off-diagonal part in the basis `vectors`, for each l."""
-    if len(each) < 2:
+    if len(covariances) < 2:
         return [], []
     size, shapes, apart = Products.of(pooled), [], []
-    for covariance in each:
+    for covariance in covariances:
         difference = covariance - pooled
         shapes.append(relative_size(Products.of(difference), size))
         rotated = vectors.T @ difference @ vectors
@@ -203,33 +206,31 @@ def _differences(
     return shapes, apart
 
 
-def _own_eigenvalues(each: list[np.ndarray], spectrum: Spectrum, n_rows: float) -> np.ndarray:
+def _token_eigenvalues(covariances: list[np.ndarray], spectrum: Spectrum, n_rows: float) -> np.ndarray:
     """Return eigenvalues (J, L) of each Σ_l along the eigenvectors of the pooled covariance.
 
     The eigenvectors are computed from one half of the samples and the variances along them from the other, because
     variances along eigenvectors of the same sample are biased; then the halves are exchanged.
     """
-    ratio = np.zeros((len(spectrum.gamma), len(each)))
+    ratio = np.zeros((len(spectrum.gamma), len(covariances)))
     halves = slice(0, None, 2), slice(1, None, 2)
     for here, there in (halves, halves[::-1]):
-        resolvent = Resolvent.of(np.mean([cov[here].mean(axis=0) for cov in each], axis=0), n_rows / 2)
-        other = [cov[there].mean(axis=0) for cov in each]
-        for l, covariance in enumerate(other):
-            ratio[:, l] += ratios_along(resolvent, spectrum, covariance, np.mean(other, axis=0)) / 2
+        resolvent = Resolvent.of(np.mean([cov[here].mean(axis=0) for cov in covariances], axis=0), n_rows / 2)
+        other_half = [cov[there].mean(axis=0) for cov in covariances]
+        for l, covariance in enumerate(other_half):
+            ratio[:, l] += ratios_along(resolvent, spectrum, covariance, np.mean(other_half, axis=0)) / 2
     return spectrum.gamma[:, None] * ratio
 
 
-@dataclass(frozen=True, eq=False)
-class _ClassesAndMeans:
-    classes: Classes
-    means: np.ndarray  # (S, d) means of the sources, corrected for sampling noise
+def _classes_and_means(
+    seen: SeenTokens, problem: Problem, resolvent: Resolvent, spectrum: Spectrum, eigenvalues: np.ndarray,
+    mixing: np.ndarray | None,
+) -> tuple[Classes, np.ndarray]:  # fmt: skip
+    """Return classes of coordinates, and the means (S, d) of the sources, corrected for sampling noise.
 
-
-def _classes(
-    seen: SeenTokens, problem: Problem, resolvent: Resolvent, spectrum: Spectrum,
-    own: np.ndarray, mixing: np.ndarray | None,
-) -> _ClassesAndMeans:  # fmt: skip
-    """Return classes of coordinates, with fixed columns √d p (L) and √d μ (S), or √d (p + μ) of decorrelated tokens."""
+    The fixed columns of the classes are √d p (L) and √d μ (S), or √d (p + μ) of the decorrelated tokens (L).
+    `eigenvalues` (J, S) are the eigenvalues of each source, for tokens of unit variance.
+    """
     gamma, weight = spectrum
     d, t = seen.tokens.shape[2], problem.teacher_rank
     means = seen.true_means(d / float(weight @ gamma**2))
@@ -240,20 +241,20 @@ def _classes(
         fixed = np.sqrt(d) * np.linalg.solve(mixing, positions + means).T
     m = fixed.shape[1]
     if not problem.data.penalty.quadratic:
-        return _ClassesAndMeans(_along_coordinates(seen, problem, fixed), means)
+        return _coordinate_classes(seen, problem, fixed), means
     moments = np.zeros((len(gamma), m + t, m + t))
-    if problem.weights is None:
+    if problem.weights is None:  # a random teacher has equal moments along all eigenvectors
         moments[:, :m, :m] = moments_along(resolvent, spectrum, fixed)
         moments[:, m:, m:] = weight[:, None, None] * np.eye(t)
     else:
         moments = moments_along(resolvent, spectrum, np.concatenate([fixed, problem.weights], axis=1))
-    law = classes_of_moments(weight, own, moments, m)
-    trace = law.weight @ law.gamma
+    classes = classes_of_moments(weight, eigenvalues, moments, m)
+    trace = classes.weight @ classes.gamma
     scales = seen.scales if mixing is None else np.ones(len(trace))
-    return _ClassesAndMeans(law._replace(gamma=law.gamma / trace * scales), means)
+    return classes._replace(gamma=classes.gamma / trace * scales), means
 
 
-def _along_coordinates(seen: SeenTokens, problem: Problem, fixed: np.ndarray) -> Classes:
+def _coordinate_classes(seen: SeenTokens, problem: Problem, fixed: np.ndarray) -> Classes:
     """Return one class for each coordinate, because penalties other than the ridge depend on the basis."""
     d, t = len(fixed), problem.teacher_rank
     squares = np.zeros((seen.n_sources, d))

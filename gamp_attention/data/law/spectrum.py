@@ -1,4 +1,4 @@
-"""Spectrum of a covariance from few samples.
+"""Spectrum of a covariance from few samples, and unbiased products of second moments with jackknife errors.
 
 Eigenvalues of a sample covariance Ŝ of N rows are more widely spread than the eigenvalues of Σ (Marchenko and Pastur
 1967). State evolution needs only averages that involve the resolvent of Σ, and these follow from the resolvent of Ŝ:
@@ -8,8 +8,6 @@ for large d and N
 
 between fixed vectors and in the trace. So the fractions of coordinates on a grid of eigenvalues are fitted to these
 averages by non-negative least squares. Only the averages are determined, not the single eigenvalues.
-
-Unbiased products of second moments of tokens, with jackknife errors.
 """
 
 from collections.abc import Callable
@@ -18,22 +16,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-
-@dataclass(frozen=True)
-class SpectrumSettings:
-    """Settings of the fit of a spectrum."""
-
-    eigenvalues: int = 60  # number of eigenvalues of Σ on a geometric grid
-    resolvents: int = 60  # number of values of z on a geometric grid
-    below: float = 1e-3  # smallest z and smallest eigenvalue of Σ, in units of the mean eigenvalue
-    beyond: float = 100.0  # largest z, in units of the largest eigenvalue
-    least_kappa: float = 1e-3  # smallest 1 − tr/N; below, the resolvent carries no information
-    exact: float = 1e3  # weight of the exact conditions: fractions add to 1, and the trace is given
-    least_tilt: float = 0.1  # smallest factor of squares along eigenvectors
-    max_steps: int = 20000  # maximum number of steps of the least-squares solver
-
-
-SPECTRUM = SpectrumSettings()
+N_EIGENVALUES = 60  # number of eigenvalues of Σ on a geometric grid
+N_RESOLVENTS = 60  # number of values of z on a geometric grid
+LOWEST = 1e-3  # smallest z and smallest eigenvalue of Σ, in units of the mean eigenvalue
+LARGEST_Z = 100.0  # largest z, in units of the largest eigenvalue
+MIN_FACTOR = 1e-3  # smallest 1 − tr/N; below, the resolvent carries no information
+EXACT_WEIGHT = 1e3  # weight of the exact conditions: fractions add to 1, and the trace is given
+MIN_TILT = 0.1  # smallest factor of squares along eigenvectors
+MAX_STEPS = 20000  # maximum number of steps of the least-squares solver
 
 
 class Resolvent(NamedTuple):
@@ -53,10 +43,10 @@ class Resolvent(NamedTuple):
         eigenvalues, vectors = np.linalg.eigh(covariance)
         eigenvalues = eigenvalues.clip(0)
         d, mean = len(eigenvalues), eigenvalues.mean()
-        z = np.geomspace(SPECTRUM.below * mean, SPECTRUM.beyond * eigenvalues[-1], SPECTRUM.resolvents)
+        z = np.geomspace(LOWEST * mean, LARGEST_Z * eigenvalues[-1], N_RESOLVENTS)
         factor = 1 - d / n_rows * np.mean(eigenvalues / (eigenvalues + z[:, None]), axis=1)
-        usable = factor > SPECTRUM.least_kappa
-        return cls(eigenvalues, vectors, z[usable], (z / np.maximum(factor, SPECTRUM.least_kappa))[usable])
+        usable = factor > MIN_FACTOR
+        return cls(eigenvalues, vectors, z[usable], (z / np.maximum(factor, MIN_FACTOR))[usable])
 
     def averages(self, squares: np.ndarray) -> np.ndarray:
         """Return averages (k,) of γ/(γ + κ) over Σ, with weights (d,) along the eigenvectors of Ŝ."""
@@ -79,12 +69,12 @@ class Spectrum(NamedTuple):
         from scipy.optimize import nnls  # takes long to import
 
         mean = found.eigenvalues.mean()
-        low = max(0.3 * found.eigenvalues[0], SPECTRUM.below * mean)
-        gamma = np.geomspace(low, 1.2 * found.eigenvalues[-1], SPECTRUM.eigenvalues)
+        low = max(0.3 * found.eigenvalues[0], LOWEST * mean)
+        gamma = np.geomspace(low, 1.2 * found.eigenvalues[-1], N_EIGENVALUES)
         averages = found.averages(np.ones(len(found.eigenvalues)))
-        rows = [found.of_grid(gamma) / averages[:, None], SPECTRUM.exact * np.stack([gamma**0, gamma / mean])]
-        target = np.append(np.ones(len(averages)), [SPECTRUM.exact] * 2)
-        weight, _ = nnls(np.vstack(rows), target, maxiter=SPECTRUM.max_steps)
+        rows = [found.of_grid(gamma) / averages[:, None], EXACT_WEIGHT * np.stack([gamma**0, gamma / mean])]
+        target = np.append(np.ones(len(averages)), [EXACT_WEIGHT] * 2)
+        weight, _ = nnls(np.vstack(rows), target, maxiter=MAX_STEPS)
         used = weight > 0
         return cls(gamma[used], weight[used] / weight.sum())
 
@@ -110,7 +100,7 @@ def moments_along(found: Resolvent, spectrum: Spectrum, columns: np.ndarray) -> 
         fraction = column**2 / total
         mean, variance = fraction @ gamma, fraction @ gamma**2 - (fraction @ gamma) ** 2
         tilt = (fraction @ found.eigenvalues - mean) / max(variance, 1e-12 * mean**2)
-        factor = np.maximum(1 + tilt * (gamma - mean), SPECTRUM.least_tilt)
+        factor = np.maximum(1 + tilt * (gamma - mean), MIN_TILT)
         column *= np.sqrt(factor / (fraction @ factor))
     moments = np.zeros((len(spectrum.gamma), columns.shape[1], columns.shape[1]))
     np.add.at(moments, index, along[:, :, None] * along[:, None, :] / d)

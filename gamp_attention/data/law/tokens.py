@@ -1,9 +1,4 @@
-"""Tokens prepared for the estimation of their distribution: in memory, centred, scaled, with optional classes.
-
-Classes of tokens, by scikit-learn's Gaussian mixtures in the leading directions.
-
-Attention matrices and noise behind given outputs: T with y = T x, and the part of y outside the span of x.
-"""
+"""Tokens prepared for the estimation of their distribution: statistics, classes, and targets fitted to outputs."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,26 +10,18 @@ from gamp_attention._core import check
 from gamp_attention._core.extras import require_modules
 from gamp_attention.data.dataset import Dataset
 
-
-@dataclass(frozen=True)
-class SampleSettings:
-    """Settings of the samples from which a distribution is estimated, and of their parts."""
-
-    most_numbers: int = 200_000_000  # maximum number of token entries; of more, evenly spaced samples are used
-    parts: int = 10  # number of parts of the samples, for jackknife errors
-    most_replicas: int = 100  # maximum number of jackknife replicas
-    sure: float = 4.0  # standard errors above which a mean or a difference counts as significant
-
-
-SAMPLES = SampleSettings()
+MAX_NUMBERS = 200_000_000  # maximum number of token entries; of more, evenly spaced samples are used
+N_PARTS = 10  # number of parts of the samples, for jackknife errors
+MAX_REPLICAS = 100  # maximum number of jackknife replicas
+SIGNIFICANCE = 4.0  # standard errors above which a mean or a difference counts as significant
 
 
 def used_rows(data: Dataset) -> np.ndarray:
     """Return the rows of the samples from which the distribution is estimated."""
-    needed = 2 * SAMPLES.parts
+    needed = 2 * N_PARTS
     if data.n_samples < needed:
         raise check.fail("data", f"{data.n_samples} samples", f"at least {needed} samples, to estimate errors")
-    step = -(-data.tokens.size // SAMPLES.most_numbers)
+    step = -(-data.tokens.size // MAX_NUMBERS)
     return np.arange(0, data.n_samples, step)
 
 
@@ -126,7 +113,7 @@ class SeenTokens:
         chance = self.scales * d / self.counts
         gram, squares = means @ means.T, (means**2).sum(axis=1)
         unsure = np.sqrt(2 / effective_dim) * chance
-        if (squares - chance < SAMPLES.sure * unsure).all():
+        if (squares - chance < SIGNIFICANCE * unsure).all():
             return np.zeros_like(means)
         by_chance = np.diag(chance)
         if self.n_sources == len(self.correlation):  # the means of different tokens are over the same samples
@@ -138,27 +125,24 @@ class SeenTokens:
         return (vectors * np.sqrt(size.clip(0))) @ vectors.T @ inverse_root @ means
 
 
-@dataclass(frozen=True)
-class ClassSettings:
-    """How classes are looked for."""
-
-    directions: int = 8  # leading ones of the covariance, at most
-    most: int = 6  # classes of a token that "auto" tries
-    starts: int = 3  # of each fit
-    least: int = 10  # tokens of a class; smaller ones are joined to the class that is next
-
-
-CLASSES = ClassSettings()
+MAX_DIRECTIONS = 8  # maximum number of leading directions of the covariance in which classes are fitted
+MAX_CLASSES = 6  # maximum number of classes of a token for "auto"
+N_FITS = 3  # number of initializations of each Gaussian mixture
+MIN_TOKENS = 10  # minimum number of tokens of a class; tokens of smaller classes are assigned to other classes
 
 
 def token_classes(tokens: np.ndarray, classes: Any, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Patterns (C, L) of sources and the one (n,) of each sample, from tokens (n, L, d); None for one class a token.
+    """Assign tokens (n, L, d) to classes, by Gaussian mixtures in the leading directions (scikit-learn).
 
-    `classes` is the number of classes of each token, or "auto": the number of least BIC.
+    `classes` is the number of classes of each token, or "auto" for the number with the smallest BIC.
+
+    Returns
+    -------
+    Patterns (C, L) of sources and the index (n,) of the pattern of each sample; None if each token has one class.
     """
     if isinstance(classes, str):
         check.choice("classes", classes, ("auto",))
-        tried = range(1, CLASSES.most + 1)
+        tried = range(1, MAX_CLASSES + 1)
     else:
         k = check.integer("classes", classes, low=1)
         if k == 1:
@@ -168,9 +152,9 @@ def token_classes(tokens: np.ndarray, classes: Any, seed: int) -> tuple[np.ndarr
     leading = _leading(tokens)
     labels, offset = np.empty((n, L), dtype=int), 0
     for l in range(L):
-        found = _labels(tokens[:, l] @ leading, tried, seed)
-        labels[:, l] = found + offset
-        offset += found.max() + 1
+        of_token = _labels(tokens[:, l] @ leading, tried, seed)
+        labels[:, l] = of_token + offset
+        offset += of_token.max() + 1
     if offset == L:
         return None
     patterns, pattern = np.unique(labels, axis=0, return_inverse=True)
@@ -178,49 +162,49 @@ def token_classes(tokens: np.ndarray, classes: Any, seed: int) -> tuple[np.ndarr
 
 
 def _leading(tokens: np.ndarray) -> np.ndarray:
-    """Directions (d, k) of most variance beyond the edge that noise alone would have, two at least."""
+    """Return directions (d, k) whose variance exceeds the edge of the spectrum of pure noise, at least two."""
     n, L, d = tokens.shape
     rows = (tokens - tokens.mean(axis=0)).reshape(n * L, d)
     size, vectors = np.linalg.eigh(rows.T @ rows / len(rows))
     edge = np.median(size) * (1 + np.sqrt(d / len(rows))) ** 2
-    count = int(np.clip((size > edge).sum(), 2, CLASSES.directions))
+    count = int(np.clip((size > edge).sum(), 2, MAX_DIRECTIONS))
     return vectors[:, -count:]
 
 
 def _labels(points: np.ndarray, tried: range, seed: int) -> np.ndarray:
-    """Classes (n,) of points (n, k), numbered from zero without gaps."""
+    """Return the classes (n,) of points (n, k), numbered from zero without gaps."""
     require_modules("classes", "sklearn")
     from sklearn.mixture import GaussianMixture
 
     fits = []
     for k in tried:
-        if CLASSES.least * k > len(points):
+        if MIN_TOKENS * k > len(points):
             break
-        fits.append(GaussianMixture(k, n_init=CLASSES.starts, random_state=seed).fit(points))
+        fits.append(GaussianMixture(k, n_init=N_FITS, random_state=seed).fit(points))
     if not fits:
-        raise check.fail("classes", tried[0], f"at most {len(points) // CLASSES.least}, for {len(points)} samples")
+        raise check.fail("classes", tried[0], f"at most {len(points) // MIN_TOKENS}, for {len(points)} samples")
     best = min(fits, key=lambda fit: fit.bic(points)) if len(tried) > 1 else fits[0]
-    shares = best.predict_proba(points)
+    probabilities = best.predict_proba(points)
     while True:
-        found = shares.argmax(axis=1)
-        counts = np.bincount(found, minlength=shares.shape[1])
-        small = np.flatnonzero((counts > 0) & (counts < CLASSES.least))
+        labels = probabilities.argmax(axis=1)
+        counts = np.bincount(labels, minlength=probabilities.shape[1])
+        small = np.flatnonzero((counts > 0) & (counts < MIN_TOKENS))
         if not len(small):
-            return np.unique(found, return_inverse=True)[1]
-        shares[:, small[0]] = 0.0
+            return np.unique(labels, return_inverse=True)[1]
+        probabilities[:, small[0]] = 0.0
 
 
-class OwnTargets(NamedTuple):
+class FittedTargets(NamedTuple):
     """Attention matrices T (n, L, L) that best explain the outputs, and the mean square outside the tokens' span."""
 
     targets: np.ndarray
     outside: float
 
 
-def own_targets(data: Dataset, rows: np.ndarray, tokens: np.ndarray) -> OwnTargets:
+def fit_targets(data: Dataset, rows: np.ndarray, tokens: np.ndarray) -> FittedTargets:
     """Return T = y xᵀ(x xᵀ)⁻¹ of each sample; the dimension must be larger than the number of tokens."""
     if data.targets is not None:
-        return OwnTargets(np.asarray(data.targets)[rows], 0.0)
+        return FittedTargets(np.asarray(data.targets)[rows], 0.0)
     L, d = tokens.shape[1:]
     if d <= L:
         needs = "more dimensions than tokens, so that the outputs determine T; otherwise pass `noise`"
@@ -229,7 +213,7 @@ def own_targets(data: Dataset, rows: np.ndarray, tokens: np.ndarray) -> OwnTarge
     targets = np.einsum("nij,njk->nik", outputs @ tokens.transpose(0, 2, 1), _inverses(tokens))
     remainder = outputs - targets @ tokens
     outside = float(np.mean(remainder**2))
-    return OwnTargets(targets, outside if outside > 1e-20 * float(np.mean(outputs**2)) else 0.0)
+    return FittedTargets(targets, outside if outside > 1e-20 * float(np.mean(outputs**2)) else 0.0)
 
 
 def _inverses(tokens: np.ndarray) -> np.ndarray:
@@ -237,8 +221,8 @@ def _inverses(tokens: np.ndarray) -> np.ndarray:
     return np.linalg.pinv(tokens @ tokens.transpose(0, 2, 1), rcond=1e-10, hermitian=True)
 
 
-def score_noise(own: OwnTargets, tokens: np.ndarray, predicted: np.ndarray | None) -> float:
-    """Return s of y = (T + s N)x, from the outputs that T does not explain or from their part outside the tokens' span.
+def score_noise(fitted: FittedTargets, tokens: np.ndarray, predicted: np.ndarray | None) -> float:
+    """Estimate s of y = (T + s N)x from the errors of predicted targets, or from outputs outside the tokens' span.
 
     White N has E‖N x‖² = L‖x‖². Noise of variance η² on all entries of an output has the same effect within the span of
     its tokens as s² = L η²/‖x‖².
@@ -246,8 +230,8 @@ def score_noise(own: OwnTargets, tokens: np.ndarray, predicted: np.ndarray | Non
     L, d = tokens.shape[1:]
     size = float(np.mean(np.einsum("nld,nld->n", tokens, tokens)))
     if predicted is None:
-        within = own.outside * d / (d - L) * L**2
+        within = fitted.outside * d / (d - L) * L**2
     else:
-        within = float(np.mean(np.einsum("nld,nld->n", *[(own.targets - predicted) @ tokens] * 2)))
+        within = float(np.mean(np.einsum("nld,nld->n", *[(fitted.targets - predicted) @ tokens] * 2)))
     square = within / (L * size)
     return float(np.sqrt(square)) if square > 1e-16 else 0.0

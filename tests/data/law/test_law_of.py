@@ -1,4 +1,4 @@
-"""The law of own tokens: its parts against what the tokens were drawn from, and its predictions against finite d."""
+"""Token distributions estimated from data: their parts against the true distribution, predictions against finite d."""
 
 import json
 
@@ -8,7 +8,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.data.law.parts import classes_of_moments
 from gamp_attention.data.law.spectrum import Products, Resolvent, Spectrum, jackknifed, moments_along
-from gamp_attention.data.law.tokens import own_targets, score_noise
+from gamp_attention.data.law.tokens import fit_targets, score_noise
 from gamp_attention.losses.registration import DecorrelatedAttention
 from gamp_attention.models.teachers import ShiftedLabels, TurnedTeacher
 
@@ -17,7 +17,7 @@ MIXING = np.array([[1.0, 0.3], [0.3, 0.8]])
 
 
 def turned(data, seed=0):
-    """The same samples as own arrays, in a basis of their own, and the teacher's weights there."""
+    """Samples as plain arrays in a rotated basis, and the teacher's weights in that basis."""
     basis, _ = np.linalg.qr(np.random.default_rng(seed).standard_normal((data.dim, data.dim)))
     own = ga.Dataset(data.tokens @ basis, data.outputs @ basis, data.positions @ basis, lam=data.lam)
     return own, basis.T @ data.Q_star
@@ -41,8 +41,8 @@ def predicted(model, **more):
     return np.array([*[float(v) for v in se.overlaps.scalars().values()], se.train_loss, se.test_error])
 
 
-def test_prediction_agrees_with_that_of_the_instance_and_with_message_passing(anisotropic, law):
-    """Sampling errors of variances, √(2/n), are 7 %; those of eigenvalues by themselves would be more."""
+def test_prediction_agrees_with_the_instance_and_with_message_passing(anisotropic, law):
+    """Sampling errors of variances, √(2/n), are 7 %; errors of single eigenvalues would be larger."""
     found, true = predicted(law), predicted(anisotropic.instance_model())
     q, _, theta, V, loss, error = np.abs(found / true - 1)
     assert max(q, theta) < 0.12
@@ -53,7 +53,7 @@ def test_prediction_agrees_with_that_of_the_instance_and_with_message_passing(an
     assert gamp.train_loss == pytest.approx(found[4], rel=0.12)
 
 
-def test_replicas_tell_the_error_of_a_prediction(anisotropic, law):
+def test_replicas_give_the_error_of_a_prediction(anisotropic, law):
     errors = law.jackknife([predicted(model) for model in law.replicas])
     found, true = predicted(law), predicted(anisotropic.instance_model())
     assert len(law.replicas) == 5
@@ -63,7 +63,7 @@ def test_replicas_tell_the_error_of_a_prediction(anisotropic, law):
 
 
 def test_raw_eigenvalues_would_be_far_off(anisotropic, law):
-    """What the fit to resolvents is for."""
+    """Compare the fit to resolvents with the eigenvalues of the sample covariance, which are biased."""
     eigenvalues = np.linalg.eigvalsh(np.einsum("nld,nle->de", *[np.asarray(anisotropic.tokens)] * 2) / 800)
     raw = ga.coordinate_law(np.repeat(eigenvalues[:, None], 2, axis=1))
     plain = ga.attention_model(coordinates=ga.coordinate_law(np.repeat(law.gamma[:, :1], 2, axis=1)))
@@ -108,7 +108,7 @@ def test_no_teacher_means_drawn_weights(anisotropic):
     assert law.model.teacher(np.zeros((2, 1))).tolist() == [[0.5, 0.5], [0.5, 0.5]]
 
 
-def test_covariances_of_different_shapes_have_eigenvalues_of_their_own():
+def test_covariances_of_different_shapes_have_separate_eigenvalues():
     values = np.stack([SPECTRUM.values, np.full(20, 0.25)], axis=1)
     data = ga.sample(ga.attention_model(coordinates=ga.coordinate_law(values)), 200, 3.0, seed=0)
     law = ga.law_of(turned(data)[0], noise=0.0)
@@ -180,7 +180,7 @@ def test_labels(named_error):
     named_error(lambda: ga.law_of(data, classes=2), "classes: needs 1 for data with labels.*got 2")
 
 
-def test_penalties_that_tell_coordinates_apart_keep_them():
+def test_penalties_that_depend_on_the_basis_keep_single_coordinates():
     data = ga.sample(ga.paper_model(penalty=ga.ElasticNet(0.05, 0.02)), 60, 3.0, seed=0)
     law = ga.law_of(data)
     assert len(law.weight) == 60
@@ -188,12 +188,12 @@ def test_penalties_that_tell_coordinates_apart_keep_them():
     assert np.allclose(law.gamma, np.asarray(data.tokens).var(axis=0, ddof=1).T)
 
 
-def test_noise_and_what_no_attention_reaches():
-    """Noise on outputs is outside of the span of the tokens but for L of d dimensions."""
+def test_noise_inside_and_outside_the_span_of_the_tokens():
+    """Noise on outputs is outside the span of the tokens, except in L of d dimensions."""
     rng = np.random.default_rng(0)
     x, n, L, d = rng.standard_normal((300, 3, 40)), 300, 3, 40
     noisy = ga.Dataset(x, x[:, ::-1] + 0.5 * rng.standard_normal(x.shape), np.zeros((L, d)))
-    own = own_targets(noisy, np.arange(n), x)
+    own = fit_targets(noisy, np.arange(n), x)
     assert own.outside == pytest.approx(0.25 * (1 - L / d), rel=0.03)
     order = np.eye(L)[::-1]
     within = score_noise(own, x, np.broadcast_to(order, (n, L, L)))
