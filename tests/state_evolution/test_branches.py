@@ -156,7 +156,7 @@ def test_a_fold_is_passed_and_located(monkeypatch):
     curve, points = Parabola(), []
     for u in arclength.walk(curve, np.array([0.9]), 1.16, 0.5):
         points.append(u)
-        if len(points) > 2 and arclength.turned(points):
+        if len(points) > 2 and arclength.has_folded(points):
             break
     assert points[-1][0] < 0.5 < points[0][0]
     assert arclength.fading_family(curve, points) is None

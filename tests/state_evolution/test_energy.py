@@ -27,7 +27,7 @@ def entries(family, values):
 
 @pytest.fixture(scope="module", params=["semantic", "positional"])
 def point(request, model):
-    """Fixed point, its map and its image."""
+    """Map, fixed point and image of a named branch."""
     se = ga.solve_state_evolution(model, ALPHA, request.param, rtol=1e-5, stability=False)
     F = OverlapMap(model, ALPHA, SplitRule(2))
     return F, se, F.images(se.overlaps)[0]

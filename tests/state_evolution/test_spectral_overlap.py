@@ -147,7 +147,7 @@ def test_invalid_arguments_are_named():
         ga.spectral_overlap(UNTIED, 1.0, "posterior")
 
 
-def test_score_noise_reduces_the_overlap_less_for_posterior_weights():
+def test_with_score_noise_posterior_weights_are_stronger_than_fitted_weights():
     known, fitted = (ga.spectral_overlap(NOISY, 2.0, weights, n_points=2048) for weights in ("posterior", "fitted"))
     assert known.strength - known.strength_error > fitted.strength + fitted.strength_error
 
