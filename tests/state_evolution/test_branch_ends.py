@@ -1,4 +1,4 @@
-"""Branches near their ends: never converged on a lost branch, never lost without what is known, in few steps."""
+"""Branches near their ends: no convergence on a lost branch, a description of the end, and few steps."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ JUMPS = ga.paper_model(0.4429, sigma=0.4544, lam=0.0033, A=[[0.983, 0.761], [0.3
 NOISY = ga.paper_model(0.37, sigma=0.63, lam=0.004, A=[[0.7, 0.3], [0.8, 0.2]], score_noise=0.05), 1.23
 
 
-def test_an_overlap_that_is_zero_within_its_error_is_no_branch():
+def test_a_branch_is_lost_if_its_overlap_is_zero_within_its_error():
     """Newton's method on few random points finds a small θ, which is noise: .002 with an error of .005."""
     model, alpha = NOISY
     se = ga.solve_state_evolution(model, alpha, rtol=2e-2, max_work=4e5, stability=False)
@@ -21,7 +21,7 @@ def test_an_overlap_that_is_zero_within_its_error_is_no_branch():
     assert "replicon" in se.message
 
 
-def test_where_jumps_end_a_branch_the_form_that_keeps_it_is_offered():
+def test_message_names_the_form_of_the_response_that_has_the_branch():
     model, alpha = JUMPS
     se = ga.solve_state_evolution(model, alpha, "positional", rtol=1e-2, stability=False)
     assert se.status is ga.Status.LOST
@@ -35,8 +35,8 @@ def test_where_jumps_end_a_branch_the_form_that_keeps_it_is_offered():
     assert "is not the replica-symmetric solution" in other.validity
 
 
-def test_finite_d_keeps_the_branch_that_jumps_end():
-    """The premise of the test above: minima have the m of the derivative's form within 10 %."""
+def test_minima_at_finite_d_have_the_branch_that_jumps_end():
+    """The premise of the test above: minima have the m of the derivative form within 10 %."""
     model, alpha = JUMPS
     run = ga.run_gamp(ga.sample(model, 500, alpha, seed=0), "positional", "asymptotic", tol=1e-6)
     assert run.converged
@@ -44,13 +44,13 @@ def test_finite_d_keeps_the_branch_that_jumps_end():
     assert abs(run.overlaps.m[0, 0]) == pytest.approx(abs(other.overlaps.m[0, 0]), rel=0.1)
 
 
-def test_a_form_that_loses_the_branch_too_is_not_offered(model):
+def test_message_states_if_the_other_form_loses_the_branch_too(model):
     se = ga.solve_state_evolution(model, 0.6, "semantic", rtol=1e-2, stability=False)
     assert se.status is ga.Status.LOST
     assert "loses the branch, too" in se.message
 
 
-def test_weights_that_vanish_are_named():
+def test_vanished_weights_are_reported():
     se = ga.solve_state_evolution(ga.paper_model(lam=1.0), 0.3, rtol=1e-2, stability=False)
     assert se.status is ga.Status.LOST
     assert se.message.startswith("all weights go to zero")
@@ -59,7 +59,7 @@ def test_weights_that_vanish_are_named():
 
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
 def test_a_lost_branch_at_large_sigma_takes_few_steps(branch):
-    """Steps that were halved where they drift took 49 and 106, and 120 and 190 averages of .2 to .4 s."""
+    """If steps that drift are halved, they take 49 and 106 iterations, and 120 and 190 averages of 0.2 to 0.4 s."""
     se = ga.solve_state_evolution(ga.paper_model(0.404, sigma=1.51, lam=0.0016), 0.768, branch, rtol=1e-2)
     assert se.status is ga.Status.LOST
     assert se.n_iter < 30
@@ -68,7 +68,7 @@ def test_a_lost_branch_at_large_sigma_takes_few_steps(branch):
     assert "replicon" in se.message
 
 
-def test_a_budget_that_ends_a_solution_early_is_named(model):
+def test_message_names_the_budget_that_ended_the_refinement(model):
     early = ga.solve_state_evolution(model, 1.5, rtol=1e-5, max_work=1e5, stability=False)
     assert early.status is ga.Status.INACCURATE
     assert "max_work" in early.message
@@ -82,7 +82,7 @@ def test_a_budget_that_ends_a_solution_early_is_named(model):
     assert ga.solve_state_evolution(model, 1.5, rtol=1e-2, stability=False).message == ""
 
 
-def test_errors_hold_where_student_fields_hardly_vary():
+def test_errors_hold_if_student_fields_hardly_vary():
     """θ² is .999 of q ρ, so that lines of fields are short: the density along them has to be resolved by itself.
 
     Levels agreed to 1e-8 in V with a common error of 5e-7, and differed by 3e-6 in the training loss.

@@ -1,4 +1,4 @@
-"""Stability, continuation and the list of all branches, against iteration, scans and independent averages."""
+"""Stability, continuation and lists of branches, compared with iteration, scans and independent averages."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def semantic(model):
     return ga.solve_state_evolution(model, 1.5, "semantic", rtol=1e-3)
 
 
-def test_the_semantic_branch_is_stable_from_some_alpha_on(model, semantic):
+def test_the_semantic_branch_is_stable_above_an_alpha(model, semantic):
     """The semantic branch is unstable in m below α = .83 and stable above; it exists from .72 on."""
     assert semantic.stability.stable
     assert np.isnan(semantic.stability.radius["theta"])
@@ -28,7 +28,7 @@ def test_the_semantic_branch_is_stable_from_some_alpha_on(model, semantic):
     assert not low.stability.stable
 
 
-def test_growth_is_what_iteration_does(model):
+def test_growth_equals_the_growth_by_iteration(model):
     """A small m on the semantic branch grows, in one full step, by the eigenvalue of its sector."""
     se = ga.solve_state_evolution(model, 0.78, "semantic", rtol=1e-3)
     F = OverlapMap(model, 0.78, SplitRule(1))
@@ -38,7 +38,7 @@ def test_growth_is_what_iteration_does(model):
 
 
 def test_undamped_iteration_overshoots_on_the_positional_branch(model):
-    """Its spectral radius is above 1, by a negative eigenvalue: damped it is stable, undamped it is not."""
+    """A negative eigenvalue is below −1: the fixed point is stable with damping, and unstable without."""
     se = ga.solve_state_evolution(model, 1.5, "positional", rtol=1e-3)
     assert se.stability.radius["symmetric"] > 2
     assert se.stability.growth["symmetric"] < 1
@@ -46,7 +46,7 @@ def test_undamped_iteration_overshoots_on_the_positional_branch(model):
 
 
 def test_replicon_agrees_with_random_points(model, semantic):
-    """The continuous part, by plain randomised points and the paper model's own formula."""
+    """The part without jumps, by random points and the formula of the paper model."""
     F = OverlapMap(model, 1.5, SobolRule(16384, 8, seed=(5,)))
     image, samples = F.images(semantic.overlaps, squares=True)
     values = [replicon(model, sample.hats, "stein") for sample in samples]
@@ -73,8 +73,8 @@ def test_packing_and_unpacking_changes_nothing(model, semantic):
     assert np.allclose(small.unpack(small.pack(semantic.overlaps)).q, semantic.overlaps.q)
 
 
-def test_semantic_branch_is_followed_to_where_it_vanishes(model):
-    """Through its loss of stability in m, to the pitchfork; just above it exists, just below it does not."""
+def test_the_semantic_branch_is_followed_to_its_end(model):
+    """Past its loss of stability in m to the pitchfork; just above it the branch exists, and just below it does not."""
     path = ga.continue_branch(model, 0.85, "semantic", "alpha", 0.5)
     assert path.end == "vanished"
     assert path.end_error < 1e-3
@@ -111,7 +111,7 @@ def test_continuation_ends_where_solving_does(model, parameter, to):
     assert path.train_loss[-1] == pytest.approx(se.train_loss, rel=2e-3)
 
 
-def test_continuation_reaches_a_share_of_zero():
+def test_continuation_reaches_omega_zero():
     path = ga.continue_branch(ga.paper_model(0.02), 1.5, "semantic", "omega", 0.0, stability=False)
     assert path.end == "reached"
     assert path.values[-1] == 0
@@ -130,7 +130,7 @@ def test_all_branches_are_listed(model):
 
 
 class Parabola:
-    """A curve p = 1 + (x − .5)² in place of the equations: its fold is at p = 1."""
+    """Curve p = 1 + (x − 0.5)² instead of the equations; its fold is at p = 1."""
 
     unit = 1.0
 

@@ -1,4 +1,4 @@
-"""Solutions followed in α from what is known of a neighbour, and derivatives of which symmetries tell a half."""
+"""Solutions predicted from a solution at another α, and derivatives of which symmetries give one half."""
 
 import json
 
@@ -20,7 +20,7 @@ def known(model):
     return solve_near(model, 1.5, "semantic", None, 1e-3)
 
 
-def test_the_tangent_is_that_of_solutions_at_two_alphas(model, known):
+def test_the_tangent_agrees_with_solutions_at_two_alphas(model, known):
     se, derivatives, warm = known
     assert not warm
     ahead = ga.solve_state_evolution(model, 1.53, rtol=1e-4, stability=False).overlaps
@@ -30,8 +30,8 @@ def test_the_tangent_is_that_of_solutions_at_two_alphas(model, known):
     np.testing.assert_allclose(derivatives.tangent / packing.sizes, slope, atol=0.03 * np.abs(slope).max())
 
 
-def test_a_neighbour_is_followed_in_a_few_averages(model, known, monkeypatch):
-    """The same numbers as from the name, within the errors, and half of the averages on the first rule or fewer."""
+def test_a_known_solution_saves_averages(model, known, monkeypatch):
+    """The result agrees with the result from the name, and takes at most half of the averages on the first rule."""
     se, derivatives, _ = known
     count = []
     plain = SplitRule.moments
@@ -51,7 +51,7 @@ def test_a_neighbour_is_followed_in_a_few_averages(model, known, monkeypatch):
     assert abs(near.train_loss - cold.train_loss) <= near.train_loss_error + cold.train_loss_error
 
 
-def test_a_neighbour_is_left_where_it_is_far_or_its_branch_ends(model, known):
+def test_a_known_solution_is_not_used_if_it_is_far_or_its_branch_ends(model, known):
     se, derivatives, _ = known
     F = OverlapMap(model, 0.9, SplitRule(0))
     assert root_near(F, se.overlaps, derivatives, 1e-4) is None  # too far in α
@@ -61,7 +61,7 @@ def test_a_neighbour_is_left_where_it_is_far_or_its_branch_ends(model, known):
 
 
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
-def test_reversed_tokens_tell_half_of_the_columns_of_a_sector(branch, model):
+def test_reversal_of_tokens_gives_half_of_the_columns_of_a_sector(branch, model):
     se = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-2, stability=False)
     F, sector = OverlapMap(model, 1.5, SplitRule(2)), {"semantic": "m", "positional": "theta"}[branch]
     half = sector_jacobian(F, se.overlaps, sector)
@@ -69,7 +69,7 @@ def test_reversed_tokens_tell_half_of_the_columns_of_a_sector(branch, model):
     np.testing.assert_allclose(half, whole, atol=1e-3 * np.abs(whole).max())
 
 
-def test_reversed_tokens_tell_half_of_the_columns_for_three_tokens_and_two_columns():
+def test_reversal_of_three_tokens_gives_half_of_the_columns_of_a_sector():
     model = ga.attention_model(3, 2, 1)
     one = np.tile(np.eye(2), (3, 1, 1))
     at = ga.Overlaps(0.1 * one, np.zeros((3, 2)), np.tile([[0.13], [0.0]], (3, 1, 1)), 14.0 * one)

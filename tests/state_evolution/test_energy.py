@@ -1,4 +1,4 @@
-"""The free energy: its derivatives are the equations, and at a fixed point it is the training loss."""
+"""Free energy: its derivatives are the equations, and at a fixed point it equals the training loss."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ ALPHA = 1.5
 
 
 def moved(family, values, index, step):
-    """A family of overlaps or hats with one entry moved, symmetric matrices in both places."""
+    """Return a family of overlaps or hats with one entry changed; for symmetric matrices, with its mirror entry."""
     values = values.copy()
     values[index] += step
     return {family: values}
@@ -27,7 +27,7 @@ def entries(family, values):
 
 @pytest.fixture(scope="module", params=["semantic", "positional"])
 def point(request, model):
-    """A fixed point, with the map it was solved on."""
+    """Map, fixed point and image of a named branch."""
     se = ga.solve_state_evolution(model, ALPHA, request.param, rtol=1e-5, stability=False)
     F = OverlapMap(model, ALPHA, SplitRule(2))
     return F, se, F.images(se.overlaps)[0]
@@ -63,7 +63,7 @@ def test_hats_make_the_free_energy_stationary_in_every_overlap(point):
 
 
 def test_overlaps_make_the_free_energy_stationary_in_every_hat(point):
-    """∂f/∂(m̂, q̂, θ̂, V̂) is the weights' side of the equations, on the positional branch with V̂ in Stein's form."""
+    """∂f/∂(m̂, q̂, θ̂, V̂) are the equations for the overlaps, on the positional branch with V̂ in Stein's form."""
     F, se, image = point
     for family in ("m", "q", "theta", "V"):
         values = getattr(image.hats, family)

@@ -171,7 +171,7 @@ def test_only_columns_that_may_turn_are_isotropic():
     assert not ga.attention_model(2, 2, 2, teacher=FirstColumn()).isotropic
 
 
-def test_far_from_jumps_the_derivative_is_taken_for_steins_form():
+def test_far_from_jumps_the_derivative_replaces_steins_form():
     """With a quarter of its error, and the same within it; where the map jumps, Stein's form."""
     model, at = CASES["any order"]
     F = OverlapMap(model, 1.5, SobolRule(4096, 8, seed=(1,)))

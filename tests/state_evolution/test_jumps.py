@@ -1,4 +1,4 @@
-"""Jumps of the proximal map: why their mass in V̂ is negative, and what a result says of them."""
+"""Jumps of the proximal map: the sign of their contribution to V̂, and their description in results."""
 
 import numpy as np
 import pytest
@@ -62,8 +62,8 @@ def test_the_jump_mass_is_negative(name):
     assert traces.mean() < -4 * traces.std(ddof=1) / np.sqrt(8)
 
 
-def test_words_say_what_to_expect_of_minima():
-    """Of V alone, where the map jumps, and of Stein's form, on which it was measured."""
+def test_validity_states_the_expected_change_of_minima():
+    """Only if the map jumps, and only for Stein's form, for which the change of V was measured."""
     expected = f"; expect V of minima about {100 * 0.05 * GAP_PER_SHIFT:.2g} % lower"
     assert validity(0.7, -0.12, -0.05)[1].endswith(expected)
     assert validity(1.2, -0.12, -0.05)[1].endswith(expected)
@@ -71,7 +71,7 @@ def test_words_say_what_to_expect_of_minima():
     assert "jump mass -2500 % of V̂" in validity(0.7, -24.97, -0.2)[1]
 
 
-def test_results_expect_what_the_shift_says(model):
+def test_results_state_the_change_that_the_shift_predicts(model):
     """For one class of coordinates V = σ²/(λ + σ² Σ_l V̂_l): the shift is a ratio of these."""
     stein, other = (
         ga.solve_state_evolution(model, 1.0, "positional", response=form, rtol=1e-2, stability=False)
@@ -83,8 +83,8 @@ def test_results_expect_what_the_shift_says(model):
     assert "minima" not in other.validity
 
 
-def test_a_kink_of_the_penalty_leaves_the_shift(model):
-    """With one class of coordinates: the share of weights that are not zero does not depend on V̂, and cancels."""
+def test_a_kink_of_the_penalty_does_not_change_the_shift(model):
+    """With one class of coordinates, the fraction of nonzero weights does not depend on V̂, and cancels."""
     at = ga.Overlaps(
         np.full((2, 1, 1), 0.05), np.array([[0.25], [-0.25]]), np.zeros((2, 1, 1)), np.full((2, 1, 1), 14.0)
     )

@@ -1,4 +1,4 @@
-"""State evolution of penalties other than the ridge: the weights' side, fixed points, trajectories."""
+"""State evolution of penalties other than the ridge: averages over weights, fixed points and trajectories."""
 
 from dataclasses import replace
 
@@ -48,8 +48,8 @@ def test_closed_form_and_quadrature_agree(penalty):
 
 
 @pytest.mark.parametrize("rank", [2, 3])
-def test_sampled_averages_of_more_columns_are_the_known_ones(rank):
-    """Without l1 the answer is known; with A and N diagonal it is that of one column."""
+def test_sampled_averages_of_several_columns_agree_with_closed_forms(rank):
+    """Without l1 there is a closed form; with diagonal A and N, columns are independent."""
     A, mean, covariance = classes(rank)
     found = sampled_averages(ga.ElasticNet(0.3, 0.0), A, mean, covariance)
     C = np.linalg.inv(A + 0.3 * np.eye(rank))
@@ -129,7 +129,7 @@ def test_overlaps_are_derivatives_of_the_free_energy_in_the_hats():
             assert abs(ends[0] - ends[1]) / 2e-5 < 1e-8, (family, index)
 
 
-def test_without_l1_the_map_is_that_of_the_ridge(model):
+def test_without_l1_the_map_equals_the_map_of_the_ridge(model):
     net = replace(model, penalty=ga.ElasticNet(0.01, 0.0))
     start = ga.Overlaps(
         np.full((2, 1, 1), 0.08), np.array([[0.1], [-0.1]]), np.full((2, 1, 1), 0.1), np.full((2, 1, 1), 14.0)
@@ -145,7 +145,7 @@ def test_without_l1_the_map_is_that_of_the_ridge(model):
 
 
 @pytest.mark.parametrize(("rank", "start"), [(1, "semantic"), (1, "positional"), (2, "semantic")])
-def test_without_l1_trajectories_are_those_of_the_ridge(rank, start):
+def test_without_l1_trajectories_equal_trajectories_of_the_ridge(rank, start):
     """Up to rounding: the sampled coordinates are whitened, so linear denoisers are averaged exactly."""
     lam = 0.05
     paths = [
@@ -201,7 +201,7 @@ def test_elastic_net_trajectories_follow_state_evolution(elastic, branch, dampin
         assert (np.abs(gaps.mean(axis=0)) <= 4.5 * both + 1e-9).all(), key
 
 
-def test_where_the_lasso_kills_all_weights_the_branch_is_lost():
+def test_the_branch_is_lost_if_the_lasso_removes_all_weights():
     model = ga.paper_model(penalty=ga.ElasticNet(0.0, 0.1))
     for branch in ("semantic", "positional"):
         result = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-3)
@@ -212,8 +212,8 @@ def test_where_the_lasso_kills_all_weights_the_branch_is_lost():
     assert path.q[-1].max() < 1e-6
 
 
-def test_a_penalty_of_ones_own_is_followed_by_state_evolution(model):
-    """A Huber function with a far knee is the ridge; with a near one GAMP follows its trajectory."""
+def test_state_evolution_accepts_a_user_defined_penalty(model):
+    """A Huber function with a distant knee is the ridge; with a close knee GAMP follows its trajectory."""
     ridge = ga.trajectory(model, 1.5, "semantic", n_iter=4, n_paths=256, n_replicas=2)
     far = replace(model, penalty=Huber(0.01, 1e3))
     path = ga.trajectory(far, 1.5, "semantic", n_iter=4, n_paths=256, n_replicas=2)

@@ -1,4 +1,4 @@
-"""Spectra of spectral starts for d → ∞, against closed forms and against matrices at finite d."""
+"""Spectra of spectral starts for d → ∞, compared with closed forms and with matrices at finite d."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from gamp_attention.state_evolution.fixed_points.spectral import lowest_edge
 
 
 def at_finite_d(model, alpha, weights, d, k, instances=4):
-    """Means and standard errors of k eigenvalues and of their overlaps with teacher and positions."""
+    """Return means and standard errors of k eigenvalues and of their overlaps with teacher and positions."""
     rows = []
     for seed in range(instances):
         data = ga.sample(model, d=d, alpha=alpha, seed=seed)
@@ -22,7 +22,7 @@ def at_finite_d(model, alpha, weights, d, k, instances=4):
 
 
 @pytest.mark.parametrize("alpha", [0.3, 2.0, 4.0])
-def test_edge_of_plain_squares_is_that_of_marchenko_and_pastur(alpha):
+def test_edge_of_a_wishart_matrix_is_the_marchenko_pastur_edge(alpha):
     """X̃ᵀX̃ of two tokens of variance v is a Wishart matrix of 2n rows."""
     variance, ratio = 0.7, 2 * alpha
     law = ga.coordinate_law(variance)
@@ -32,7 +32,7 @@ def test_edge_of_plain_squares_is_that_of_marchenko_and_pastur(alpha):
     assert (edge.V > 0).all()
 
 
-def test_a_spike_above_the_bulk_is_none_below_it():
+def test_a_spike_above_the_bulk_is_not_counted_below_it():
     ratio, spike = 1.5, 2.0
     model = ga.glm_model(loss=ga.SquaredLoss(), labels=ga.LinearLabels(), n_tokens=1, sigma=1.0, tau=[np.sqrt(spike)])
     found = ga.spectral_overlap(model, ratio, "hessian", n_points=64)
@@ -61,7 +61,7 @@ UNTIED = ga.attention_model(2, 2, student=ga.DotProductAttention(tied=False), si
     ],
     ids=["paper", "paper, Hessian", "phase retrieval", "untied", "noisy scores", "known", "intensities", "two columns"],
 )
-def test_eigenvalues_and_overlaps_are_those_of_large_matrices(model, alpha, weights):
+def test_eigenvalues_and_overlaps_agree_with_large_matrices(model, alpha, weights):
     theory = ga.spectral_overlap(model, alpha, weights, n_points=1024, n_replicas=3)
     k = len(theory.eigenvalues)
     assert k >= 1
@@ -77,7 +77,7 @@ def test_eigenvalues_and_overlaps_are_those_of_large_matrices(model, alpha, weig
     assert seen.any() or (theory.teacher > 0.3).any()
 
 
-def test_below_the_threshold_nothing_leaves_the_bulk():
+def test_below_the_threshold_no_eigenvalue_leaves_the_bulk():
     model = ga.paper_model(omega=0.2, sigma=0.8)
     theory = ga.spectral_overlap(model, 0.2)
     assert len(theory.eigenvalues) == len(theory.teacher) == 0
@@ -104,7 +104,7 @@ def test_posterior_weights_reach_the_weak_recovery_of_phase_retrieval():
         assert found.strength == pytest.approx(np.sqrt(alpha / 0.5), abs=0.01 + found.strength_error)
 
 
-def test_matrices_of_which_no_average_is_known_are_taken_to_have_a_little_noise():
+def test_label_noise_is_added_if_matrices_have_no_average():
     teacher = ga.SoftmaxTeacher(0.2, np.eye(2), ga.DotProductAttention(causal=True))
     model = ga.attention_model(2, 1, sigma=0.8, teacher=teacher)
     data = ga.sample(model, 200, 4.0, seed=0)
@@ -112,8 +112,8 @@ def test_matrices_of_which_no_average_is_known_are_taken_to_have_a_little_noise(
     assert abs(found @ data.Q_star[:, 0]) > 0.7 * np.linalg.norm(data.Q_star)
 
 
-def test_a_start_that_knows_the_teachers_map():
-    """From half of the samples that fitted weights need, it leads where the teacher does."""
+def test_a_start_from_the_posterior_needs_fewer_samples():
+    """With half of the samples that fitted weights need, it leads to the same solution as the teacher."""
     data = ga.sample(PAPER, 300, 0.75, seed=0)
     informed, found = (ga.run_gamp(data, init, "exact") for init in ("semantic", "posterior"))
     assert found.train_loss == pytest.approx(informed.train_loss, rel=1e-6)
@@ -122,7 +122,7 @@ def test_a_start_that_knows_the_teachers_map():
         ga.run_gamp(ga.Dataset(data.tokens, data.outputs, data.positions), "posterior")
 
 
-def test_what_cannot_be_is_named():
+def test_invalid_arguments_are_named():
     model = ga.paper_model()
     for options, text in [
         ({"alpha": 0}, "alpha"),
@@ -147,7 +147,7 @@ def test_what_cannot_be_is_named():
         ga.spectral_overlap(UNTIED, 1.0, "posterior")
 
 
-def test_noise_on_the_scores_leaves_more_of_the_teacher_where_its_map_is_known():
+def test_with_score_noise_posterior_weights_are_stronger_than_fitted_weights():
     known, fitted = (ga.spectral_overlap(NOISY, 2.0, weights, n_points=2048) for weights in ("posterior", "fitted"))
     assert known.strength - known.strength_error > fitted.strength + fitted.strength_error
 

@@ -1,4 +1,4 @@
-"""State evolution: values, symmetries, errors, stationarity of the losses it reports."""
+"""Fixed points of state evolution: values, symmetries, errors, budgets and special cases."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def branch(request, model):
 
 
 def test_both_branches_have_the_expected_values(branch):
-    """Against the prototype, whose own quadrature is good to about 1e-3."""
+    """Compared with the prototype, whose quadrature has relative errors of about 1e-3."""
     name, se = branch
     assert se.converged
     found = se.overlaps.scalars() | {"train_loss": se.train_loss}
@@ -98,8 +98,8 @@ def test_a_branch_that_does_not_exist_is_lost(model):
 
 
 @pytest.mark.parametrize("init", ["semantic", "positional"])
-def test_weights_that_go_to_zero_are_a_definite_end(init):
-    """Where targets attend to the other token, as softmax(zzᵀ) cannot; at finite d Q = 0 is a minimum too."""
+def test_vanishing_weights_have_a_definite_status(init):
+    """Targets attend to the other token, as softmax(zzᵀ) cannot; at finite d, Q = 0 is a minimum as well."""
     model = ga.paper_model(0.5, A=((0.3, 0.7), (0.8, 0.2)))
     se = ga.solve_state_evolution(model, 1.5, init, rtol=1e-3)
     assert se.status is ga.Status.LOST
@@ -112,8 +112,8 @@ def test_weights_that_go_to_zero_are_a_definite_end(init):
     assert np.linalg.eigvalsh(hessian)[0] > 0.2 * model.lam
 
 
-def test_tiny_weights_are_not_taken_for_none():
-    """Where rare sentences keep q at 1e-4 of the teacher's, zero repels."""
+def test_tiny_weights_do_not_count_as_zero():
+    """Rare samples hold q at 1e-4 of the teacher's, and zero repels."""
     model = ga.paper_model(0.46, A=((0.3, 0.7), (0.8, 0.2)))
     F = OverlapMap(model, 1.337, first_rule("auto", model, (0,)))
     some = ga.Overlaps(np.full((2, 1, 1), 2e-4), np.zeros((2, 1)), np.full((2, 1, 1), 1e-3), np.full((2, 1, 1), 14.8))
@@ -143,7 +143,7 @@ def test_same_seed_same_result(model):
 
 
 @pytest.mark.parametrize("response", ["stein", "derivative"])
-def test_either_response_solves_its_own_equations(model, response):
+def test_each_form_of_the_response_solves_its_equations(model, response):
     """The two fixed points of the positional branch, measured by an independent prototype."""
     se = ga.solve_state_evolution(model, 1.5, "positional", rtol=1e-3, response=response, stability=False)
     q, m, V = (0.0494, 0.2549, 13.58) if response == "stein" else (0.0464, 0.2569, 12.71)
@@ -153,7 +153,7 @@ def test_either_response_solves_its_own_equations(model, response):
 
 
 def test_no_average_solves_more_proximal_problems_than_max_work(model):
-    """Below what the coarsest average needs there is no solution; a little above it is kept, with its error."""
+    """A budget below the coarsest average gives no solution; slightly above, a solution with a large error."""
     assert ga.solve_state_evolution(model, 1.5, max_work=1e4).status is ga.Status.MAX_ITER
     se = ga.solve_state_evolution(model, 1.5, rtol=1e-4, max_work=1e5, stability=False)
     assert se.status is ga.Status.INACCURATE
@@ -172,7 +172,7 @@ def test_bounds_on_iterations_and_work_hold_for_large_problems(monkeypatch):
 
 
 def test_weights_of_zero_stay_zero(model):
-    """Fields without any variance, where rounding must not be refined."""
+    """Fields without variance, for which quadrature must not refine rounding errors."""
     zero = np.zeros((2, 1, 1))
     after = OverlapMap(model, 0.5, SplitRule(), "stein")(ga.Overlaps(zero, zero[..., 0], zero, zero + 1))
     for values in (after.q, after.m, after.theta):
@@ -200,7 +200,7 @@ def test_more_tokens_and_columns_agree_with_finite_d():
             assert abs(values.mean() - expected) < 4 * spread + room * expected, (key, values, expected)
 
 
-def test_linear_baseline_is_that_of_adaptive_quadrature(model):
+def test_linear_baseline_agrees_with_adaptive_quadrature(model):
     """(19) and (20) by scipy's dblquad over the two teacher fields."""
     base = ga.linear_baseline(model)
 
@@ -225,8 +225,8 @@ def test_point_sets_are_symmetric_and_white():
     assert np.allclose((points**4).mean(axis=0), 3, atol=0.5)
 
 
-def test_tokens_reversed_are_overlaps_reversed():
-    """With the positions, the variances and A that go with them."""
+def test_reversed_tokens_have_reversed_overlaps():
+    """Positions, variances and A are reversed together with the tokens."""
     A, sigma, tau = np.array([[0.3, 0.7], [0.8, 0.2]]), np.array([0.5, 0.4]), np.array([1.0, -0.5])
     here, there = (
         ga.solve_state_evolution(

@@ -1,4 +1,4 @@
-"""Errors of all numbers hold at large σ too, and a branch that is lost says what the replicon was."""
+"""Errors of all numbers hold at large σ, and results of a lost branch contain the replicon."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ POINTS = [(0.155, 2.772, 0.0051, 1.211), (0.2, 1.5, 0.02, 0.9), (0.1, 2.0, 0.05,
 
 
 def numbers(se):
-    """Values and errors of all numbers that a finer run tells well."""
+    """Return values and errors of all numbers that a finer run determines well."""
     own = [(getattr(se.overlaps, name), getattr(se.overlaps_error, name)) for name in ("q", "theta", "V")]
     own += [(np.array(getattr(se, name)), np.array(getattr(se, f"{name}_error"))) for name in (*LOSSES, "V_hat")]
     return (np.concatenate([np.ravel(part) for part in parts]) for parts in zip(*own, strict=True))
@@ -30,7 +30,7 @@ def test_errors_at_large_sigma_cover_a_finer_run(point):
         assert np.all(errors <= 1.001e-2 * np.abs(values).clip(1e-12))
 
 
-def test_converged_asks_for_the_accuracy_in_every_number(model):
+def test_a_converged_result_is_accurate_in_every_number(model):
     se = ga.solve_state_evolution(model, 1.5, "positional", rtol=1e-3, stability=False)
     assert se.converged
     assert se.relative_error <= 1.001e-3
@@ -41,7 +41,7 @@ def test_converged_asks_for_the_accuracy_in_every_number(model):
     assert abs(se.replicon - 0.532) <= se.replicon_error <= 0.1  # 0.532 of levels up to 4
 
 
-def test_a_branch_lost_where_replica_symmetry_is_unstable_says_so():
+def test_a_lost_branch_reports_unstable_replica_symmetry():
     """Message passing keeps m near .19 there, at d = 1000 and 2000; neither form of V̂ has a fixed point with m."""
     model = ga.paper_model(0.463, lam=0.0169, sigma=0.987)
     se = ga.solve_state_evolution(model, 1.057, "positional", rtol=1e-2, max_work=1e6, stability=False)
@@ -52,7 +52,7 @@ def test_a_branch_lost_where_replica_symmetry_is_unstable_says_so():
     assert se.validity.startswith("inconsistent")
 
 
-def test_a_branch_lost_where_replica_symmetry_is_stable_says_so_too(model):
+def test_a_lost_branch_reports_stable_replica_symmetry(model):
     se = ga.solve_state_evolution(model, 0.6, "semantic", rtol=1e-2, stability=False)
     assert se.status is ga.Status.LOST
     assert se.replicon < 1

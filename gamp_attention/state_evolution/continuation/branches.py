@@ -115,7 +115,7 @@ def branches(
     if not isinstance(starts, tuple | list) or not starts:
         raise check.fail("starts", starts, "a list of names or Overlaps", TypeError)
     solve = partial(solve_state_evolution, model, alpha, rtol=rtol, response=response, stability=stability, seed=seed)
-    found: list[tuple[str, StateEvolutionResult]] = []
+    solutions: list[tuple[str, StateEvolutionResult]] = []
     missing: dict[str, str] = {}
     for number, start in enumerate(starts):
         name = start if isinstance(start, str) else f"overlaps {number}"
@@ -124,29 +124,29 @@ def branches(
             se = solve(se.overlaps)
         if not (np.isfinite(se.overlaps.q).all() and np.isfinite(se.relative_error)):
             missing[name] = se.status.value
-        elif twin := _name_of(se.overlaps, found):
+        elif twin := _name_of(se.overlaps, solutions):
             missing[name] = f"the solution found from {twin}"
         else:
-            found.append((name, se))
+            solutions.append((name, se))
     F = OverlapMap(model, float(alpha), first_rule("auto", model, (seed,)), response)
-    for i, (first, a) in enumerate(list(found)):
-        for second, b in found[i + 1 :]:
+    for i, (first, a) in enumerate(list(solutions)):
+        for second, b in solutions[i + 1 :]:
             for weight in MIXTURES:
                 rough = _newton_from(F, _mixture(a.overlaps, b.overlaps, weight))
-                if rough is None or _name_of(rough, found):
+                if rough is None or _name_of(rough, solutions):
                     continue
                 se = solve(rough)
-                if se.converged and not _name_of(se.overlaps, found):
-                    found.append((f"{first} and {second}, mixed", se))
-    found.sort(key=lambda entry: entry[1].train_loss)
-    return Branches([se for _, se in found], [name for name, _ in found], missing)
+                if se.converged and not _name_of(se.overlaps, solutions):
+                    solutions.append((f"{first} and {second}, mixed", se))
+    solutions.sort(key=lambda entry: entry[1].train_loss)
+    return Branches([se for _, se in solutions], [name for name, _ in solutions], missing)
 
 
-def _name_of(overlaps: Overlaps, found: list[tuple[str, StateEvolutionResult]]) -> str | None:
-    """Return the name of the solution with given overlaps, up to the signs of m and θ; None if it is new."""
-    for name, known in found:
+def _name_of(overlaps: Overlaps, solutions: list[tuple[str, StateEvolutionResult]]) -> str | None:
+    """Return the name of the solution with the given overlaps, up to the signs of m and θ; None if it is new."""
+    for name, solution in solutions:
         for s, t in product((1, -1), repeat=2):
-            mirrored = replace(known.overlaps, m=s * known.overlaps.m, theta=t * known.overlaps.theta)
+            mirrored = replace(solution.overlaps, m=s * solution.overlaps.m, theta=t * solution.overlaps.theta)
             if relative_change(mirrored, overlaps) < SAME:
                 return name
     return None

@@ -55,7 +55,11 @@ Measure = Callable[[float], float]  # function of the parameter; NaN if the bran
 
 @dataclass(frozen=True, eq=False)
 class BranchTrack:
-    """Branch given by its known fixed points; calling it solves for the fixed point at another parameter value."""
+    """Branch given by its known fixed points; calling it solves for the fixed point at another parameter value.
+
+    Each solved point is added to the known points, from which later points are predicted: within the accuracy `tol`,
+    results may depend on the order of the calls.
+    """
 
     curve: Curve
     known: dict[float, Overlaps]  # fixed points by parameter value, at least one
@@ -181,7 +185,7 @@ def crossing(
 def root_along(
     tracks: Sequence[BranchTrack], measured: Callable[..., float], ends: tuple[float, float], tol: float, size: float
 ) -> tuple[float, float, float]:
-    """Return the root of a function of one fixed point per branch; the other arguments are those of `root_on_rules`."""
+    """Return the root of a function of one fixed point per branch; for the other arguments see `root_on_rules`."""
 
     def measure(rule: Rule) -> Measure:
         tracks_here = [track.on(rule, tol) for track in tracks]

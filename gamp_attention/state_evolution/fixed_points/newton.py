@@ -295,7 +295,7 @@ def newton(
             return end(Status.STALLED)
         new_size = float(np.abs(residual).max())
         if new_size > max(SLOW * size, tol):
-            # integration limits move with each Jacobian as well: another one would not help
+            # integration limits move with each Jacobian as well, so that a new Jacobian would not help
             if was_new and len(path) > 2 and new_size <= ACCEPTABLE_RESIDUAL * tol:
                 return end(Status.STALLED)
             (J, slopes), is_new = F.linearize(packing, there, DIFFERENCE), True

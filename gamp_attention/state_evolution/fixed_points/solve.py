@@ -279,7 +279,7 @@ def describe_lost_branch(
         words = "unknown: replica symmetry cannot be checked where the branch is lost"
         return replace(result, message=f"{message}; {words}", validity=words)
     mass = f"jump mass {float(f'{100 * jumps:.2g}'):g} % of V̂"
-    message += f"; where it last is half as large, the replicon is {value:.3g}"
+    message += f"; at the last overlaps with at least half of its maximum, the replicon is {value:.3g}"
     onwards = "At finite d the branch may continue, without a fixed point here: run_gamp and minimize_risk follow it"
     jumping = abs(jumps) > NEGLIGIBLE_JUMPS
     if not value < 1:
@@ -311,10 +311,10 @@ def _describe_other_form(F: OverlapMap, start: Overlaps, family: str) -> str:
 
 
 def _build_failed(root: Root, max_work: float) -> StateEvolutionResult:
-    """Return the result without a fixed point as requested: the last overlaps, if they are finite, without errors."""
+    """Return the result if the requested fixed point was not found: the last overlaps if finite, without errors."""
     nothing = Overlaps(**{name: np.full_like(values, np.nan) for name, values in root.overlaps.arrays().items()})
     of_type: dict[Any, Any] = {float: np.nan, np.ndarray: nothing.V}
-    unknown = {each.name: of_type[each.type] for each in fields(StateEvolutionResult) if each.type in of_type}
+    unknown = {item.name: of_type[item.type] for item in fields(StateEvolutionResult) if item.type in of_type}
     validity, message = _explain_failure(root, max_work)
     values: dict[str, Any] = {
         "status": root.status,
@@ -395,7 +395,7 @@ def root_near(F: OverlapMap, known: Overlaps, derivatives: Derivatives, tol: flo
     """Return the fixed point at the α of the map from a known fixed point at another α; None if it may be elsewhere.
 
     The tangent predicts the new fixed point, and the stored Jacobian is used for the first Newton step. Stability under
-    damped steps is judged from the updated Jacobian only.
+    damped steps follows from the updated Jacobian only.
     """
     packing, distance = Packing.of(F.model, known), F.alpha - derivatives.alpha
     if packing.names != derivatives.names or abs(distance) > NEAR_RANGE * derivatives.alpha:

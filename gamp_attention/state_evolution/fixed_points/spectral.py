@@ -38,7 +38,7 @@ MAX_SIZE = 1e12  # size of V relative to the first, above which the edge counts 
 # Eigenvalues outside the bulk
 MAX_ALPHA = 1e12  # largest sample complexity
 SIZE_RTOL = 1e-8  # relative error of the sizes of V at which eigenvalues lie
-OUTSIDE = 1e-3  # excess over 1 of an eigenvalue of the map of overlaps at the edge, above which one is below the bulk
+OUTSIDE = 1e-3  # smallest excess over 1 of an eigenvalue of the map of overlaps at the edge, for an eigenvalue below it
 
 
 def size_of(V: np.ndarray) -> float:
@@ -72,7 +72,7 @@ def is_below(solution: Resolvent | None) -> bool:
 
 
 def lowest_edge(ensemble: Ensemble) -> list[Resolvent]:
-    """Return solutions from far below the spectrum upwards; the last one is at the lower edge.
+    """Return solutions from far below the spectrum upwards; the last solution is at the lower edge.
 
     ValueError if the spectrum is zero or not finite.
     """

@@ -99,7 +99,8 @@ def sector_jacobian(F: OverlapMap, at: Overlaps, sector: str) -> np.ndarray:
     family = Packing(at, (sector,))
     if not Symmetry.of(F.model, at).reversal:
         return F.jacobian(family, at, SECTOR_DIFFERENCE, odd=True)
-    shape = at.arrays()[sector].shape  # tokens reversed: columns of the last tokens equal those of the first, reversed
+    # by reversal, the columns of the last tokens equal the reversed columns of the first tokens
+    shape = at.arrays()[sector].shape
     L, size = len(at.q), int(np.prod(shape[1:]))
     half = F.jacobian(family, at, SECTOR_DIFFERENCE, odd=True, columns=(L + 1) // 2 * size)
     first = half.reshape(*shape, (L + 1) // 2, size)
