@@ -7,7 +7,7 @@ steps, through responses: averages of derivatives along the sampled paths (`desc
 its loop (`message_paths`) is T times cheaper.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -102,18 +102,18 @@ class Trajectory(Overlaps):
 def trajectory(
     model: Model,
     alpha: float,
-    init: Any = "semantic",
+    init: str | Overlaps = "semantic",
     *,
     method: str = "gamp",
-    damping: Any = None,
-    lr: Any = None,
+    damping: str | float | Sequence[float] | None = None,
+    lr: float | Sequence[float] | None = None,
     momentum: float | None = None,
     batch: float | None = None,
     n_iter: int = 20,
     n_paths: int = 4096,
     n_replicas: int = 8,
     max_memory: float = 4e9,
-    seed: Any = 0,
+    seed: int | np.random.Generator = 0,
 ) -> Trajectory:
     """Predict overlaps and losses of damped GAMP or of gradient descent at every iteration, in the limit d → ∞.
 
