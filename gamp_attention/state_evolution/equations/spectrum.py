@@ -7,7 +7,8 @@ Below the spectrum, at x, the resolvent has variances V_l(x). A direction v with
     a_l = m_l + θ_l ρ_l⁻¹ y_l,   m̂_l = −α E[(R a)_l],   θ̂_l = (V̂_l θ_l − α E[(R a)_l y_lᵀ]) ρ_l⁻¹
     b = Σ_l (m̂_l τ_l + γ_l θ̂_l π),   m_l ← E[τ_l C b],   θ_l ← E[γ_l C b πᵀ]
 
-These are the equations of message passing with the quadratic losses ½ zᵀhz and the penalty −x.
+These are the equations of message passing with the quadratic losses ½ zᵀhz and the penalty −x. Mondelli and Montanari
+(2019) derived edge and overlap for generalized linear models, which have one token and one column.
 """
 
 from dataclasses import dataclass
