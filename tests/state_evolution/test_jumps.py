@@ -1,4 +1,4 @@
-"""Jumps of the proximal map: the sign of their contribution to V̂, and the statements about them in results."""
+"""Jumps of the proximal map: why their mass in V̂ is negative, and what a result says of them."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ MODELS = {
 
 @pytest.mark.parametrize(("L", "r"), [(2, 1), (3, 1), (2, 2)])
 def test_g_jumps_forward(L, r):
-    """V⁻¹z is the gradient of a convex function of ω, so z and g jump along the direction in which ω moves."""
+    """V⁻¹z is the gradient of a convex function of ω, so that z and g jump along the direction in which ω moves."""
     rng = np.random.default_rng([L, r])
     T = np.linalg.matrix_power(rng.dirichlet(np.ones(L), L), 2) * 0.3 + 0.7 * np.eye(L)
     params = pack_attention_parameters(0.25 * np.eye(L)[None], 0.25 * T.T[None])
@@ -46,7 +46,7 @@ def test_g_jumps_forward(L, r):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_jump_mass_is_negative(name):
-    """No eigenvalue of a token's jump mass exceeds four standard errors, and the trace is below minus four."""
+    """No eigenvalue of a token's jump mass is above zero by more than four standard errors, and its trace is below."""
     model = MODELS[name]
     rng, S, r, t = np.random.default_rng(1), len(model.coordinates.rho), model.rank, model.teacher_rank
     root = 0.1 * rng.normal(size=(S, r, r))
@@ -62,8 +62,8 @@ def test_the_jump_mass_is_negative(name):
     assert traces.mean() < -4 * traces.std(ddof=1) / np.sqrt(8)
 
 
-def test_validity_states_how_much_lower_variances_are():
-    """Only if the shift is known and the jumps are not negligible."""
+def test_words_say_what_to_expect_of_minima():
+    """Of V alone, where the map jumps, and of Stein's form, on which it was measured."""
     expected = f"; expect V of minima about {100 * 0.05 * STABILITY.gap_per_shift:.2g} % lower"
     assert validity(0.7, -0.12, -0.05)[1].endswith(expected)
     assert validity(1.2, -0.12, -0.05)[1].endswith(expected)
@@ -71,8 +71,8 @@ def test_validity_states_how_much_lower_variances_are():
     assert "jump mass -2500 % of V̂" in validity(0.7, -24.97, -0.2)[1]
 
 
-def test_validity_of_results_follows_from_the_shift(model):
-    """For one class of coordinates V = σ²/(λ + σ² Σ_l V̂_l), and the shift is a ratio of two such V."""
+def test_results_expect_what_the_shift_says(model):
+    """For one class of coordinates V = σ²/(λ + σ² Σ_l V̂_l): the shift is a ratio of these."""
     stein, other = (
         ga.solve_state_evolution(model, 1.0, "positional", response=form, rtol=1e-2, stability=False)
         for form in ("stein", "derivative")
@@ -83,8 +83,8 @@ def test_validity_of_results_follows_from_the_shift(model):
     assert "minima" not in other.validity
 
 
-def test_a_kink_of_the_penalty_does_not_change_the_shift(model):
-    """With one class of coordinates the fraction of nonzero weights does not depend on V̂ and cancels."""
+def test_a_kink_of_the_penalty_leaves_the_shift(model):
+    """With one class of coordinates: the share of weights that are not zero does not depend on V̂, and cancels."""
     at = ga.Overlaps(
         np.full((2, 1, 1), 0.05), np.array([[0.25], [-0.25]]), np.zeros((2, 1, 1)), np.full((2, 1, 1), 14.0)
     )

@@ -20,7 +20,7 @@ TEST_ERROR_DIVISOR = 8  # the test error needs 1/8 of the points, but at least S
 RATE = 0.85  # errors decrease like the number of points to the power −0.85
 SAFETY = 0.8  # refinement aims at 0.8 times the required error
 MAX_GROWTH = 16.0  # maximum factor by which a refinement multiplies the number of points
-SEARCH_STRIDE = 16  # a subsampled search computes the global minimum at every 16th point
+SEARCH_DIVISOR = 16  # a subsampled search computes the global minimum at 1/16 of the points
 WORK_OF_LINE = 100  # typical number of proximal problems on one line
 
 
@@ -50,7 +50,7 @@ class SobolRule(Rule):
         the average over lines converges faster than an average over points.
     seed : seed of the point sets, one or more integers.
     max_work : maximum number of proximal problems that a replica may solve; lines that need more raise `WorkExceeded`.
-    searched : the global minimum is computed at every `searched`-th point, at other points the minimum nearest to the
+    searched : the global minimum is computed at n_points/`searched` points, at other points the minimum nearest to the
         fields (see `Channel.moments`); used only if the channel has symmetries.
     """
 
@@ -88,11 +88,11 @@ class SobolRule(Rule):
         return replace(self, n_points=min(self.n_points, STABILITY_LINES if self.lines else STABILITY_POINTS))
 
     def with_subsampled_search(self) -> "SobolRule":
-        """Return a rule that computes the global minimum at every 16th point only.
+        """Return a rule that computes the global minimum at 1/16 of the points only.
 
         A search costs as much as four local minimizations. Rules of lines are returned unchanged.
         """
-        return self if self.lines else replace(self, searched=SEARCH_STRIDE)
+        return self if self.lines else replace(self, searched=SEARCH_DIVISOR)
 
     def for_test_error(self) -> "SobolRule":
         """Return a rule with fewer points, because the test error has less noise than averages over proximal maps."""
