@@ -1,4 +1,4 @@
-"""State evolution: the law of message passing in the limit d → ∞."""
+"""State evolution: the distribution of message passing and gradient descent in the limit d → ∞."""
 
 from gamp_attention.state_evolution.continuation.branches import Branches, BranchPath, branches, continue_branch
 from gamp_attention.state_evolution.dynamics.trajectory import Trajectory, trajectory

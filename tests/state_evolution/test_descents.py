@@ -17,7 +17,7 @@ SETTINGS = {
 
 
 def deviations(model, name, method, alpha=1.5, **options):
-    """Largest mean deviation of descents from the prediction for their instance, in standard errors."""
+    """Return the largest mean deviation of descents from the prediction for their instance, in standard errors."""
     gaps, errors = [], []
     for seed in range(SEEDS):
         data = ga.sample(model, SIZE, alpha, 700 + seed)
@@ -34,10 +34,10 @@ def deviations(model, name, method, alpha=1.5, **options):
         )
         risk = "asymptotic" if model.attention else "exact"
         run = ga.minimize_risk(data, name, risk, method, max_iter=STEPS, tol=0, seed=seed, **options).history
-        seen = [run.scalars()[key] for key in ("q", "m", "theta")] + [run.train_loss]
-        told = [path.scalars()[key] for key in ("q", "m", "theta")] + [path.train_loss]
+        observed = [run.scalars()[key] for key in ("q", "m", "theta")] + [run.train_loss]
+        predicted = [path.scalars()[key] for key in ("q", "m", "theta")] + [path.train_loss]
         error = [path.error.scalars()[key] for key in ("q", "m", "theta")] + [path.train_loss_error]
-        gaps.append(np.array(seen) - np.array(told))
+        gaps.append(np.array(observed) - np.array(predicted))
         errors.append(error)
     both = np.sqrt((np.var(gaps, axis=0, ddof=1) + np.mean(np.square(errors), axis=0)) / SEEDS)
     return float((np.abs(np.mean(gaps, axis=0)) / np.where(both > 1e-9, both, np.inf)).max())
@@ -66,7 +66,7 @@ def test_other_models_follow_their_theory(name):
 
 
 def test_without_memory_the_same_check_fails(model, monkeypatch):
-    """Companion of the checks above: fields that forget what descent did to them are elsewhere."""
+    """Companion of the tests above: without the memory of earlier forces, predictions deviate."""
     with_memory = DescentPaths.advance
 
     def forgetful(self, alpha, overlaps, covariances, memory):
@@ -78,7 +78,7 @@ def test_without_memory_the_same_check_fails(model, monkeypatch):
 
 def test_responses_equal_their_recursion():
     rng, n, T, (blocks, size) = np.random.default_rng(0), 70, 5, (2, 2)
-    k, found = blocks * size, {}
+    k, F = blocks * size, {}
     memory, slopes = rng.normal(size=(T, T, blocks, size, size)), rng.normal(size=(T, n, k, k))
     responses = PathResponses(n, T, blocks, size)
     for t in range(T):
@@ -87,15 +87,15 @@ def test_responses_equal_their_recursion():
             J = 0.5 * np.tile(np.eye(k), (n, 1, 1)) if s == t else np.zeros((n, k, k))
             for u in range(s, t):
                 for l in range(blocks):
-                    own = slice(l * size, (l + 1) * size)
-                    J[:, own] += memory[t, u, l] @ found[u, s][:, own]
-            found[t, s] = slopes[t] @ J
-            wanted = [found[t, s][:, own, own].mean(0) for own in (slice(0, 2), slice(2, 4))]
-            assert np.allclose(means[s], wanted, rtol=2e-4, atol=2e-4 * np.abs(wanted).max())
+                    block = slice(l * size, (l + 1) * size)
+                    J[:, block] += memory[t, u, l] @ F[u, s][:, block]
+            F[t, s] = slopes[t] @ J
+            expected = [F[t, s][:, block, block].mean(0) for block in (slice(0, 2), slice(2, 4))]
+            assert np.allclose(means[s], expected, rtol=2e-4, atol=2e-4 * np.abs(expected).max())
 
 
 def test_responses_are_derivatives_of_the_path_map(model):
-    """Γ(t, s) against finite differences: the field at one time is moved, and the path gone through again."""
+    """Γ(t, s) equals finite differences: the field at one time is shifted, and the path computed again."""
     steps, shift = 3, 1e-4
     component, start = model.components[0], ga.trajectory(model, 1.5, n_iter=1, n_paths=64, n_replicas=2)
     now = ga.Overlaps(start.q[0], start.m[0], start.theta[0], start.V[0])
@@ -103,7 +103,7 @@ def test_responses_are_derivatives_of_the_path_map(model):
     memory = np.random.default_rng(1).uniform(0.5, 2, (steps + 1, steps, 2, 1, 1))
 
     def forces(moved=None, by=0.0, token=0):
-        """E[f^t] of each step, with the fields of one token moved at one of them; and the responses."""
+        """Return E[f^t] and the responses of each step; the fields of one token are shifted by `by` at step `moved`."""
         paths = DescentPaths(component, 256, steps, 1.0, np.random.default_rng(0))
         draw, times = paths._paths.draw, iter(range(steps + 1))
 
@@ -126,7 +126,7 @@ def test_responses_are_derivatives_of_the_path_map(model):
 
 
 def test_ridge_regression_follows_the_marchenko_pastur_law():
-    """Squared loss, one token: every direction of the data shrinks by a factor a step, given its eigenvalue."""
+    """Squared loss, one token: each step multiplies a component by a factor that depends on its eigenvalue."""
     alpha, sigma, lam, lr, noise, steps = 1.7, 0.8, 0.3, 0.5, 0.4, 8
     model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=noise), sigma=sigma, lam=lam)
     rho, q0 = sigma**2, 0.1
@@ -134,7 +134,7 @@ def test_ridge_regression_follows_the_marchenko_pastur_law():
     start = ga.Overlaps(q=q0 * one, m=np.zeros((1, 1)), theta=0 * one, V=one)
     path = ga.trajectory(model, alpha, start, method="gd", lr=lr, n_iter=steps, n_paths=4096)
     ratio = 1 / alpha  # the eigenvalues of X̃ᵀX̃ are σ²α times those of a Marchenko-Pastur law of this ratio
-    rounding = 1e-6  # responses are kept in single precision
+    rounding = 1e-6  # responses are stored in single precision
     low, high = (1 - np.sqrt(ratio)) ** 2, (1 + np.sqrt(ratio)) ** 2
     angle, weight = np.polynomial.legendre.leggauss(400)
     x = low + (high - low) * np.sin(np.pi / 4 * (angle + 1)) ** 2
@@ -143,9 +143,9 @@ def test_ridge_regression_follows_the_marchenko_pastur_law():
     assert weight.sum() == pytest.approx(1, abs=1e-9)
     h = sigma**2 * alpha * x
     for t in range(steps + 1):
-        kept = (1 - lr * (h + lam)) ** t
-        learnt = (1 - kept) / (h + lam)
-        q = weight @ (kept**2 * q0 + sigma**2 * ((h * learnt) ** 2 + noise**2 * h * learnt**2))
+        remaining = (1 - lr * (h + lam)) ** t
+        learnt = (1 - remaining) / (h + lam)
+        q = weight @ (remaining**2 * q0 + sigma**2 * ((h * learnt) ** 2 + noise**2 * h * learnt**2))
         theta = sigma**2 * weight @ (h * learnt)
         assert abs(path.q[t, 0, 0, 0] - q) <= 4 * path.error.q[t, 0, 0, 0] + rounding * q
         assert abs(path.theta[t, 0, 0, 0] - theta) <= 4 * path.error.theta[t, 0, 0, 0] + rounding
@@ -153,7 +153,7 @@ def test_ridge_regression_follows_the_marchenko_pastur_law():
         assert abs(path.test_error[t] - error) <= 5 * path.test_error_error[t] + rounding * error
 
 
-def test_plain_descent_is_a_case_of_the_others(model):
+def test_plain_descent_is_a_special_case_of_other_methods(model):
     def q(method, **options):
         return ga.trajectory(model, 1.5, method=method, n_iter=4, n_paths=128, n_replicas=2, **options).q
 
@@ -164,14 +164,14 @@ def test_plain_descent_is_a_case_of_the_others(model):
     assert not np.array_equal(plain, q("gd", lr=[1.0, 0.5]))
 
 
-def test_minibatches_at_finite_d_have_their_seed(data):
+def test_minibatches_at_finite_d_depend_on_the_seed(data):
     def end(**options):
         return ga.minimize_risk(data, method="sgd", max_iter=5, tol=0, **options).Q
 
     assert np.array_equal(end(seed=1), end(seed=1))
     assert not np.array_equal(end(seed=1), end(seed=2))
-    whole = ga.minimize_risk(data, method="gd", max_iter=5, tol=0).Q
-    assert np.allclose(end(batch=1.0), whole, rtol=1e-12, atol=1e-14)
+    full = ga.minimize_risk(data, method="gd", max_iter=5, tol=0).Q
+    assert np.allclose(end(batch=1.0), full, rtol=1e-12, atol=1e-14)
 
 
 def test_losses_of_message_passing_are_predicted(model):

@@ -1,4 +1,4 @@
-"""Points in one part of a channel that its symmetries map to all others, and the estimate of V̂ far from jumps."""
+"""Points in the fundamental domain of a channel's symmetries, and the estimate of V̂ far from jumps."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ CASES = {
 
 
 def moved_off(at):
-    """Overlaps without a symmetry, next to given ones."""
+    """Return overlaps without symmetry, at a distance of about 1e-7 from given overlaps."""
     rng = np.random.default_rng(0)
     away = {name: 1e-7 * rng.normal(size=v.shape) for name, v in at.arrays().items()}
     away |= {name: away[name] + np.swapaxes(away[name], 1, 2) for name in ("q", "V")}
@@ -47,8 +47,8 @@ def moved_off(at):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_points_in_one_part_average_as_points_in_all_parts(case):
-    """Within five standard errors, which are smaller; the test error too."""
+def test_points_in_the_fundamental_domain_have_the_same_averages(case):
+    """Moments and the test error agree within five standard errors, which are smaller with folded points."""
     model, at = CASES[case]
     whole = moved_off(at)
     assert Channel(model, at).foldable
@@ -66,14 +66,14 @@ def test_points_in_one_part_average_as_points_in_all_parts(case):
             error = np.full_like(error, error.max())
         assert np.all(np.abs(a.mean(axis=0) - b.mean(axis=0)) <= 5 * error + 1e-3 * error.max()), name
         ratios.append(a.std(axis=0, ddof=1).max() / b.std(axis=0, ddof=1).max())
-    assert np.median(ratios) < 4**0.75  # as if there were no more than as many points
+    assert np.median(ratios) < 4**0.75  # a quarter of the points would have larger errors without folding
     errors = [predicted_test_error(model, o, rule) for o, rule in ((at, folded), (whole, plain))]
     unsure = np.sqrt(sum(each.var(ddof=1) for each in errors) / 8)
     assert abs(errors[0].mean() - errors[1].mean()) <= 5 * unsure
 
 
 def test_folding_makes_averages_of_three_tokens_several_times_more_accurate():
-    """At half the work: standard deviations are at most .6 of those of plain points, .4 but for the envelope."""
+    """At half the work, standard deviations are at most 0.4 times as large, 0.6 times for the envelope."""
     model, at = CASES["any order"]
     few, many = (SobolRule(4096, 16, seed=(3,)).moments(Channel(model, o)) for o in (at, moved_off(at)))
     for name, most in (("gg", 0.4), ("response", 0.4), ("moreau", 0.6)):
@@ -82,7 +82,7 @@ def test_folding_makes_averages_of_three_tokens_several_times_more_accurate():
 
 
 def test_student_fields_first_make_the_response_of_columns_several_times_more_accurate():
-    """V̂ in Stein's form, at half the work: what it is noisy by with plain points decides on their number."""
+    """V̂ in Stein's form, whose noise determines the number of points, is less noisy at half the work."""
     model, at = CASES["columns"]
     few, many = (
         np.array(
@@ -94,8 +94,8 @@ def test_student_fields_first_make_the_response_of_columns_several_times_more_ac
 
 
 @pytest.mark.parametrize("case", ["columns", "no teacher"])
-def test_few_searches_for_lower_minima_correct_all_points(case):
-    """The same where one start finds all minima; where it does not, within the noise of the correction."""
+def test_few_global_searches_correct_all_points(case):
+    """The averages are equal if there are no second minima, otherwise equal within the noise of the correction."""
     model, at = CASES[case]
     channel = Channel(model, at)
     rule = SobolRule(4096, 8, seed=(2,))
@@ -110,7 +110,7 @@ def test_few_searches_for_lower_minima_correct_all_points(case):
         assert rule.moments(channel)[0].multimodal_fraction > 2e-3
 
 
-def test_maps_search_little_only_where_second_minima_are_rare():
+def test_maps_subsample_searches_only_if_second_minima_are_rare():
     model, at = CASES["columns"]
     rare, common = (
         OverlapMap(model, 2.0, SobolRule(4096, 8)),
@@ -122,7 +122,7 @@ def test_maps_search_little_only_where_second_minima_are_rare():
 
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
 def test_folded_points_agree_with_the_split_rule(branch, model):
-    """Two tokens: the split rule makes no use of folded points, and the semantic V̂ there is Stein's."""
+    """Two tokens: the split rule does not use folded points, and computes the semantic V̂ in Stein's form."""
     points = ga.solve_state_evolution(model, 1.5, branch, rule="sobol", rtol=5e-3, stability=False, seed=2)
     split = ga.solve_state_evolution(model, 1.5, branch, rtol=1e-4, stability=False)
     assert points.converged
@@ -134,8 +134,8 @@ def test_folded_points_agree_with_the_split_rule(branch, model):
     assert abs(points.test_error - split.test_error) <= 1.3 * (points.test_error_error + split.test_error_error)
 
 
-def test_columns_that_may_turn_stay_alike_and_give_the_same_solution():
-    """One unknown of each kind in place of ten; from a start that is not symmetric the answer is the same."""
+def test_isotropic_overlaps_stay_isotropic_and_have_the_same_solution():
+    """There is one unknown for each family; the solution from a start without the symmetry is equal."""
     model = ga.attention_model(2, 2, 2)
     at = overlaps(2, 2, 2, 0.1, 0.13, 16.0)
     assert Symmetry.of(model, at).isotropic
@@ -153,7 +153,7 @@ def test_columns_that_may_turn_stay_alike_and_give_the_same_solution():
         assert abs(a - b) <= error, name
 
 
-def test_only_columns_that_may_turn_are_isotropic():
+def test_only_models_with_rotational_symmetry_are_isotropic():
     assert ga.attention_model(2, 2, 2).isotropic
     assert not ga.attention_model(2, 1, 1).isotropic
     assert not ga.attention_model(2, 2, 1).isotropic
@@ -172,7 +172,7 @@ def test_only_columns_that_may_turn_are_isotropic():
 
 
 def test_far_from_jumps_the_derivative_replaces_steins_form():
-    """With a quarter of its error, and the same within it; where the map jumps, Stein's form."""
+    """It agrees with Stein's form and has a quarter of its error; if the map jumps, Stein's form is used."""
     model, at = CASES["any order"]
     F = OverlapMap(model, 1.5, SobolRule(4096, 8, seed=(1,)))
     image, samples = F.images(at)
@@ -193,7 +193,7 @@ def test_far_from_jumps_the_derivative_replaces_steins_form():
     assert H.count_jumps(jumpy).images(jumpy)[0].hats.jump_mass.sum() < 0
 
 
-def test_a_map_without_jumps_says_how_many_it_may_have_missed():
+def test_a_map_without_jumps_bounds_the_jump_mass():
     se = ga.solve_state_evolution(ga.attention_model(3), 1.5, rtol=2e-3)
     assert se.converged
     assert (se.jump_mass == 0).all()
@@ -202,8 +202,8 @@ def test_a_map_without_jumps_says_how_many_it_may_have_missed():
     assert se.stability.stable
 
 
-def test_stability_sees_columns_and_tokens_apart():
-    """Directions that break the symmetry are looked at too: 3 for each of two tokens of q and V, 4 of θ."""
+def test_stability_includes_directions_that_break_the_symmetry():
+    """With two tokens and two columns m has four directions."""
     model, at = CASES["columns"]
     F = OverlapMap(model, 2.0, SobolRule(512, 2))
     x = at
@@ -212,7 +212,7 @@ def test_stability_sees_columns_and_tokens_apart():
     assert len(stability(F, x).eigenvalues["m"]) == 4
 
 
-def test_aimed_rules():
+def test_refined_rules():
     rule = SobolRule(4096, 8, max_work=1e6)
     assert rule.refined_for(0.9) is rule
     assert rule.refined_for(1.01).n_points == 8192

@@ -1,4 +1,4 @@
-"""Averages over the channel: lines against dense grids, rules against each other, symmetries against brute force."""
+"""Averages over the channel: lines against dense grids, rules against each other, symmetries against all points."""
 
 from dataclasses import replace
 
@@ -29,38 +29,38 @@ def overlaps(q, m, theta, V):
 SEMANTIC, POSITIONAL = overlaps(0.094, 0, 0.1345, 16.0), overlaps(0.0495, 0.2547, 0, 13.6)
 
 
-def test_line_averages_are_those_of_a_dense_grid(model):
-    """The line average is the trapezoidal sum of `denoise` on 40 001 points, up to that sum's own error at jumps."""
+def test_line_averages_equal_sums_over_a_dense_grid(model):
+    """The line average equals a trapezoidal sum over 40 001 points, up to the error of the sum at jumps."""
     rng = np.random.default_rng(1)
     y = rng.normal(size=(24, 2, 1)) * 0.8
     terms = asymptotic_terms(model.teacher(y), model.coordinates.trace[None])
     centres, u = rng.normal(size=(24, 2, 1)) * 0.2, np.array([[0.15], [-0.15]])
     V = np.full((2, 1, 1), 14.0)
-    found = line_averages(
+    averages = line_averages(
         model.loss, terms.params, centres, u, make_metric(V), np.linspace(-7, 7, 5), legendre_rule(12),
         np.full(24, 1e-9), np.full(24, 1e-6),
     )  # fmt: skip
-    assert np.array_equal(np.isfinite(found.jump), found.work[:, 2] > 0)
-    assert found.work[:, 2].max() == 1  # some lines jump, some do not
-    assert found.work[:, 2].min() == 0
+    assert np.array_equal(np.isfinite(averages.jump), averages.work[:, 2] > 0)
+    assert averages.work[:, 2].max() == 1  # some lines jump, some do not
+    assert averages.work[:, 2].min() == 0
     e = np.linspace(-7, 7, 40_001)
     weight = np.exp(-0.5 * e**2) / np.sqrt(2 * np.pi) * (e[1] - e[0])
     for i in range(24):
         fields = centres[i] + e[:, None, None] * u
         out = ga.denoise(model.loss, np.tile(terms.params[i], (len(e), 1)), fields, V)
         assert out.solved.all()
-        room = 1e-12 + 0.25 * (e[1] - e[0]) * np.abs(np.diff(out.g, axis=0)).max()  # half a step at the jump
-        assert np.allclose(found.g[i], np.einsum("n,nla->la", weight, out.g), atol=room)
-        assert np.allclose(found.g_e[i], np.einsum("n,nla->la", weight * e, out.g), atol=room)
-        assert np.allclose(found.gg[i], np.einsum("n,nla,nlb->lab", weight, out.g, out.g), atol=0.2 * room)
-        assert found.moreau[i] == pytest.approx(weight @ out.moreau, abs=1e-9)
-        assert found.loss[i] == pytest.approx(weight @ out.loss, abs=0.5 * room)
-        assert np.allclose(found.response[i], np.einsum("n,nlab->lab", weight, out.response), atol=2e-5)
+        atol = 1e-12 + 0.25 * (e[1] - e[0]) * np.abs(np.diff(out.g, axis=0)).max()  # half a step at the jump
+        assert np.allclose(averages.g[i], np.einsum("n,nla->la", weight, out.g), atol=atol)
+        assert np.allclose(averages.g_e[i], np.einsum("n,nla->la", weight * e, out.g), atol=atol)
+        assert np.allclose(averages.gg[i], np.einsum("n,nla,nlb->lab", weight, out.g, out.g), atol=0.2 * atol)
+        assert averages.moreau[i] == pytest.approx(weight @ out.moreau, abs=1e-9)
+        assert averages.loss[i] == pytest.approx(weight @ out.loss, abs=0.5 * atol)
+        assert np.allclose(averages.response[i], np.einsum("n,nlab->lab", weight, out.response), atol=2e-5)
 
 
 @pytest.mark.parametrize("at", [SEMANTIC, POSITIONAL], ids=["semantic", "positional"])
 def test_split_rule_agrees_with_random_points(model, at):
-    """Every moment within five standard errors of plain randomised points, which know nothing of jumps."""
+    """Every moment agrees within five standard errors with plain randomized points, which ignore jumps."""
     one = SplitRule(1).moments(Channel(model, at))[0]
     many = SobolRule(4096, 16, seed=(3,)).moments(Channel(model, at), squares=True)
     for name in ("with_noise", "with_teacher", "gg", "moreau", "loss", "response"):
@@ -73,7 +73,7 @@ def test_split_rule_agrees_with_random_points(model, at):
             ), name
 
 
-def test_randomised_lines_agree_with_the_split_rule(model):
+def test_randomized_lines_agree_with_the_split_rule(model):
     one = SplitRule(2).moments(Channel(model, POSITIONAL))[0]
     many = SobolRule(256, 8, lines=True, seed=(3,)).moments(Channel(model, POSITIONAL))
     for name in ("g", "with_noise", "gg", "moreau"):
@@ -84,8 +84,8 @@ def test_randomised_lines_agree_with_the_split_rule(model):
 
 
 @pytest.mark.parametrize("at", [SEMANTIC, POSITIONAL], ids=["semantic", "positional"])
-def test_mirror_images_are_left_out_rightly(model, at):
-    """Overlaps moved off every symmetry by 1e-7 need all nodes, and give the same averages."""
+def test_mirror_images_can_be_left_out(model, at):
+    """Overlaps at a distance of 1e-7 from symmetry require all nodes, and have the same averages."""
     moved = replace(at, m=at.m + np.array([[1e-7], [2e-7]]), theta=at.theta + np.array([[[1e-7]], [[3e-7]]]))
     few, all_nodes = (SplitRule(1).moments(Channel(model, o))[0] for o in (at, moved))
     for name in ("g", "with_noise", "with_teacher", "gg", "moreau", "response"):
@@ -93,28 +93,28 @@ def test_mirror_images_are_left_out_rightly(model, at):
         if name in ("g", "with_teacher") and not (at.m if name == "g" else at.theta).any():
             a = np.zeros_like(b)
         size = max(np.abs(b).max(), 0.05 * np.sqrt(all_nodes.gg.max()))
-        # no more than half of what the level leaves unresolved of the derivative, which is rough where jumps begin
+        # half of the tolerance of the level for the derivative, which is large near onsets of jumps
         assert np.allclose(a, b, atol=(5e-4 if name == "response" else 5e-5) * size), name
 
 
 def test_levels_converge(model):
-    found = [SplitRule(level).moments(Channel(model, POSITIONAL))[0].with_noise[0, 0, 0] for level in range(4)]
-    away = np.abs(np.array(found[:-1]) - found[-1]) / abs(found[-1])
+    values = [SplitRule(level).moments(Channel(model, POSITIONAL))[0].with_noise[0, 0, 0] for level in range(4)]
+    away = np.abs(np.array(values[:-1]) - values[-1]) / abs(values[-1])
     assert away[0] < 1e-2
     assert away[2] < 3e-5
     assert away[2] < away[0] / 5
 
 
-def test_where_jumps_begin_squares_of_the_derivative_converge(model):
-    """They diverge like a square root there; the replicon wandered between .5 and 1.6 from level to level."""
+def test_squares_of_the_derivative_converge_at_onsets_of_jumps(model):
+    """They diverge like an inverse square root; without cuts the replicon varied between 0.5 and 1.6."""
     F = OverlapMap(model, 1.5, SplitRule())
-    found = [replicon(model, F.on(SplitRule(k)).images(POSITIONAL, squares=True)[0].hats, "stein") for k in (1, 2)]
-    assert abs(found[0] - 0.532) < 0.05
-    assert abs(found[1] - 0.532) < 0.02
+    values = [replicon(model, F.on(SplitRule(k)).images(POSITIONAL, squares=True)[0].hats, "stein") for k in (1, 2)]
+    assert abs(values[0] - 0.532) < 0.05
+    assert abs(values[1] - 0.532) < 0.02
 
 
-def test_panels_are_cut_where_a_jump_begins():
-    """Panels on both sides of 1/3 integrate |f − 1/3|^(−1/2) to rounding, and halves of them still do."""
+def test_panels_are_cut_at_the_onset_of_a_jump():
+    """Panels on both sides of 1/3 integrate |f − 1/3|^(−1/2) to rounding, and their halves accurately."""
     nodes, whole = legendre_rule(10), Panels.between(np.array([0.0, 1.0]), 1)
     parts = whole.divide(np.array([1 / 3]))
     for panels in (parts, parts.divide(np.full(2, np.nan))):

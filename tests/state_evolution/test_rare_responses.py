@@ -1,4 +1,4 @@
-"""Responses that too few sampled paths carry: near-jumps of long descents, counted by Stein's lemma."""
+"""Responses that few sampled paths carry: large derivatives in long descents, computed by Stein's lemma."""
 
 import numpy as np
 import pytest
@@ -11,23 +11,23 @@ from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, Path
 SHORT = {"method": "gd", "lr": 3.0, "n_iter": 30, "n_paths": 512}
 FEW = descent_paths.MIN_CARRIERS
 LONG = {"method": "momentum", "lr": 6.0, "momentum": 0.8, "n_iter": 60, "n_paths": 512}  # a training time of 1800
-SETTLED = 40  # the step from which on q of the long one stays
+SETTLED = 40  # step of the long descent after which q does not change
 
 
 @pytest.fixture
 def corrected_below(monkeypatch):
-    """A prediction on the positional branch whose responses are corrected where fewer than so many paths carry them."""
+    """Return a function that predicts a descent on the positional branch with given thresholds of the correction."""
 
-    def found(few, fraction=descent_paths.MIN_CARRIER_FRACTION, **options):
+    def predict(few, fraction=descent_paths.MIN_CARRIER_FRACTION, **options):
         monkeypatch.setattr(descent_paths, "MIN_CARRIERS", few)
         monkeypatch.setattr(descent_paths, "MIN_CARRIER_FRACTION", fraction)
         return ga.trajectory(ga.paper_model(), 1.5, "positional", **options)
 
-    return found
+    return predict
 
 
 def paths_of(model, n=4096, steps=3):
-    """The path of the first token, and its Gaussians y, ω̃^0, ω̃^1, … as columns."""
+    """Return the path of the first token, and its Gaussians y, ω̃^0, ω̃^1, … as columns."""
     paths, rng = FieldPaths(model, n, np.random.default_rng(0)), np.random.default_rng(1)
     root = rng.normal(size=(steps + 1, steps + 1))
     cov = root @ root.T / (steps + 1)
@@ -42,44 +42,44 @@ def paths_of(model, n=4096, steps=3):
     return paths.of_token[0], np.stack(fields, axis=1)
 
 
-def test_steins_lemma_sees_what_samples_do_not(model):
-    """A jump: no sample has a derivative, and its mean is that of a delta function."""
+def test_steins_lemma_includes_jumps(model):
+    """The sign function has no derivative at any sample, but the mean derivative of a delta function."""
     path, fields = paths_of(model)
     normal = np.array([0.3, 1.0, -0.5, 0.7])
     along = fields @ normal
-    wanted = 2 * normal * stats.norm.pdf(0, scale=along.std())
-    told = path.responses(np.sign(along)[:, None], np.zeros((1, 4)), 4)
-    assert np.allclose(told[0], wanted, rtol=0.05, atol=0.05 * abs(wanted).max())
+    expected = 2 * normal * stats.norm.pdf(0, scale=along.std())
+    responses = path.responses(np.sign(along)[:, None], np.zeros((1, 4)), 4)
+    assert np.allclose(responses[0], expected, rtol=0.05, atol=0.05 * abs(expected).max())
     assert np.array_equal(path.responses(np.sign(along)[:, None], np.zeros((1, 4)), 2)[0, 2:], [0, 0])
 
 
-def test_what_samples_know_stays(model):
+def test_correct_responses_are_not_changed(model):
     path, fields = paths_of(model)
     slope = np.array([[0.3, 1.0, -0.5, 0.7]])
     for leading in range(1, 5):
         assert np.allclose(path.responses(fields @ slope.T, slope, leading), slope, rtol=1e-10)
 
 
-def test_carriers_are_counted():
+def test_effective_number_of_carriers():
     rng, n = np.random.default_rng(0), 70
     responses, slopes = PathResponses(n, 2, 1, 2), rng.normal(size=(n, 2, 2))
     responses.advance(np.zeros((0, 1, 2, 2)), slopes)
     sizes = np.linalg.norm(slopes, axis=(1, 2))
     assert responses.carriers == pytest.approx([sizes.sum() ** 2 / (sizes**2).sum()], rel=1e-5)
-    alone = np.zeros((n, 2, 2))
-    alone[3] = 1
-    responses.advance(np.ones((1, 1, 2, 2)), alone)
+    single = np.zeros((n, 2, 2))
+    single[3] = 1
+    responses.advance(np.ones((1, 1, 2, 2)), single)
     assert responses.carriers == pytest.approx([1, 1])
 
 
 def test_short_descents_need_no_correction(corrected_below):
-    """Their responses are those of samples, to the last bit; the corrected ones agree within errors."""
-    sampled, usual, corrected = (
+    """By default no response is corrected; if all are corrected, results agree within errors."""
+    sampled, default, corrected = (
         corrected_below(few, fraction, **SHORT)
         for few, fraction in ((0, 1), (FEW, descent_paths.MIN_CARRIER_FRACTION), (np.inf, np.inf))
     )
-    assert np.array_equal(usual.q, sampled.q)
-    assert np.array_equal(usual.train_loss, sampled.train_loss)
+    assert np.array_equal(default.q, sampled.q)
+    assert np.array_equal(default.train_loss, sampled.train_loss)
     assert not np.array_equal(corrected.q, sampled.q)
     for name in ("q", "m"):
         value, error = (getattr(each, name)[1:] for each in (sampled, sampled.error))
@@ -87,16 +87,17 @@ def test_short_descents_need_no_correction(corrected_below):
         assert (abs(getattr(corrected, name)[1:] - value) <= 4 * both).all()
 
 
-def test_minibatches_are_not_taken_for_rare_paths(corrected_below):
-    how = {"method": "sgd", "lr": 2.0, "batch": 0.2, "n_iter": 30, "n_paths": 512, "n_replicas": 2}
+def test_minibatches_do_not_count_as_rare_paths(corrected_below):
+    """20 of 512 paths are in the minibatches of two times: the threshold is 5.1 instead of 8; 6.8 carry a response."""
+    how = {"method": "sgd", "lr": 2.0, "batch": 0.2, "n_iter": 8, "n_paths": 512, "n_replicas": 2}
     assert np.array_equal(corrected_below(0, **how).q, corrected_below(FEW, **how).q)
-    assert not np.array_equal(corrected_below(0, **how).q, corrected_below(np.inf, np.inf, **how).q)
+    assert not np.array_equal(corrected_below(0, **how).q, corrected_below(FEW, np.inf, **how).q)
 
 
-def test_long_descents_end_where_those_at_finite_d_do(corrected_below):
-    """Without the correction single paths carry the responses, and replicas are thrown off one after the other."""
-    usual, sampled = (corrected_below(few, **LONG) for few in (FEW, 0))
-    assert usual.error.q[SETTLED:].max() < 0.6 * sampled.error.q[SETTLED:].max()
+def test_long_descents_end_as_at_finite_d(corrected_below):
+    """Without the correction single paths carry the responses, and the replicas deviate one after the other."""
+    default, sampled = (corrected_below(few, **LONG) for few in (FEW, 0))
+    assert default.error.q[SETTLED:].max() < 0.6 * sampled.error.q[SETTLED:].max()
     how = {name: LONG[name] for name in ("method", "lr", "momentum")}
     ends = []
     for seed in range(8):
@@ -104,7 +105,7 @@ def test_long_descents_end_where_those_at_finite_d_do(corrected_below):
         run = ga.minimize_risk(data, "positional", "asymptotic", max_iter=LONG["n_iter"], tol=0, **how)
         ends.append([run.history.scalars()[key][SETTLED:].mean() for key in ("q", "m")])
     error = np.std(ends, axis=0, ddof=1) / np.sqrt(len(ends))
-    told, spread = (
-        np.array([each.scalars()[key][SETTLED:].mean() for key in ("q", "m")]) for each in (usual, usual.error)
+    predicted, spread = (
+        np.array([each.scalars()[key][SETTLED:].mean() for key in ("q", "m")]) for each in (default, default.error)
     )
-    assert (abs(np.mean(ends, axis=0) - told) <= 4 * np.hypot(error, spread)).all()
+    assert (abs(np.mean(ends, axis=0) - predicted) <= 4 * np.hypot(error, spread)).all()

@@ -1,4 +1,4 @@
-"""GAMP's trajectories against state evolution, at sizes for every day; larger ones in validation/trajectories.py."""
+"""Trajectories of GAMP against state evolution, at small sizes; validation/claims/trajectories.py has large sizes."""
 
 import numpy as np
 import pytest
@@ -13,13 +13,13 @@ RUNS = {"semantic": (0.5, 12), "positional": (0.3, 12), "undamped": (1.0, 4)}
 
 @pytest.fixture(scope="module", autouse=True)
 def predictions():
-    """Predictions for an instance are made once: tests differ in the runs that are compared with them."""
-    known = {}
+    """Compute each prediction once, because tests differ only in the runs that are compared with it."""
+    predictions = {}
 
     def predicted(model, alpha, name, *, damping, seed, **options):
-        if (name, damping, seed) not in known:
-            known[name, damping, seed] = ga.trajectory(model, alpha, name, damping=damping, seed=seed, **options)
-        return known[name, damping, seed]
+        if (name, damping, seed) not in predictions:
+            predictions[name, damping, seed] = ga.trajectory(model, alpha, name, damping=damping, seed=seed, **options)
+        return predictions[name, damping, seed]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(comparison, "trajectory", predicted)
@@ -27,7 +27,7 @@ def predictions():
 
 
 def deviations(model, name, **options):
-    """Largest mean deviation of GAMP from the prediction for its instance, in standard errors, for each overlap."""
+    """Return the largest mean deviation of each overlap from the prediction for the instance, in standard errors."""
     damping, n_iter = RUNS[name]
     branch = "positional" if name == "positional" else "semantic"
     runs = [
@@ -36,12 +36,12 @@ def deviations(model, name, **options):
         )
         for s in range(SEEDS)
     ]
-    found = {}
+    largest = {}
     for key in runs[0][0]:
         gaps, errors = (np.array([run[which][key] for run in runs]) for which in (0, 1))
         both = np.sqrt((gaps.var(axis=0, ddof=1) + (errors**2).mean(axis=0)) / SEEDS)
-        found[key] = float((np.abs(gaps.mean(axis=0)) / np.where(both > 1e-9, both, np.inf)).max())
-    return found
+        largest[key] = float((np.abs(gaps.mean(axis=0)) / np.where(both > 1e-9, both, np.inf)).max())
+    return largest
 
 
 @pytest.mark.parametrize("name", ["semantic", "undamped"])
@@ -50,20 +50,20 @@ def test_semantic_trajectories_follow_state_evolution(model, name):
 
 
 def test_positional_trajectory_follows_state_evolution(model):
-    found = deviations(model, "positional")
-    assert max(found[key] for key in ("q", "m", "theta")) <= 4
+    largest = deviations(model, "positional")
+    assert max(largest[key] for key in ("q", "m", "theta")) <= 4
 
 
 def test_positional_variances_follow_with_the_predicted_response(model):
-    found = deviations(model, "positional", onsager="state_evolution")
-    assert found["V"] <= 4
-    assert max(found[key] for key in ("q", "m", "theta")) <= 4
+    largest = deviations(model, "positional", onsager="state_evolution")
+    assert largest["V"] <= 4
+    assert max(largest[key] for key in ("q", "m", "theta")) <= 4
 
 
 @pytest.mark.parametrize("name", ["semantic", "positional"])
 def test_naive_onsager_term_fails_the_same_check(model, name):
-    found = deviations(model, name, memory=naive_memory)
-    assert max(found[key] for key in ("q", "m", "theta")) > 4
+    largest = deviations(model, name, memory=naive_memory)
+    assert max(largest[key] for key in ("q", "m", "theta")) > 4
 
 
 def test_state_evolution_response_by_name(model):
@@ -101,13 +101,13 @@ def test_finite_d_starts_have_the_predicted_overlaps(model):
 
 
 def overlaps(q, m, theta, V=10.0):
-    """Overlaps of two tokens with m of opposite signs."""
+    """Return overlaps of two tokens with m of opposite signs."""
     one = np.ones((2, 1, 1))
     return ga.Overlaps(q * one, np.array([[m], [-m]]), theta * one, V * one)
 
 
 def changed(start, **values):
-    """Overlaps with other values of some."""
+    """Return overlaps with some arrays replaced."""
     return ga.Overlaps(**start.arrays() | values)
 
 
@@ -131,7 +131,7 @@ def test_overlaps_that_no_weights_have_are_refused(model, case):
 
 
 def test_random_overlaps_of_weights_are_accepted(model):
-    """Of weights x = a π + b τ + noise, and q is never negative then."""
+    """The overlaps of weights x = a π + b τ + noise are accepted, and predicted q are positive."""
     rng = np.random.default_rng(0)
     for _ in range(10):
         a, b, noise = rng.normal(size=3)
@@ -143,7 +143,7 @@ def test_random_overlaps_of_weights_are_accepted(model):
 
 
 def test_overlaps_of_an_instance_are_accepted(model):
-    """The teacher's ρ of an instance differs from 1/4, so that θ² > q ρ at the semantic start of every second one."""
+    """The teacher's ρ of an instance differs from 1/4, so θ² > q ρ at half of all semantic starts."""
     for seed in range(4):
         first = ga.run_gamp(ga.sample(model, 500, 1.5, seed=seed), tol=0, max_iter=1).history
         start = ga.Overlaps(first.q[0], first.m[0], first.theta[0], first.V[0])
@@ -151,8 +151,8 @@ def test_overlaps_of_an_instance_are_accepted(model):
         assert path.theta[0] == pytest.approx(start.theta, rel=0.1)
 
 
-def test_descents_continue_from_where_they_ended(model):
-    """Their V is NaN. Going on from overlaps alone forgets the memory of the steps before: only the start is exact."""
+def test_descents_start_from_final_overlaps_of_others(model):
+    """V of descents is NaN. Overlaps do not contain the memory of earlier steps, so only the start is exact."""
     first = ga.trajectory(model, 1.5, method="gd", lr=1.0, n_iter=5, n_paths=256, n_replicas=2)
     end = ga.Overlaps(first.q[-1], first.m[-1], first.theta[-1], first.V[-1])
     assert np.isnan(end.V).all()
@@ -166,7 +166,7 @@ def test_descents_continue_from_where_they_ended(model):
 
 
 def test_validity_of_trajectories(model):
-    """The proximal map jumps on the positional branch; V of runs is lower there by about what is stated."""
+    """The proximal map jumps on the positional branch; V of runs is lower by about the stated percentage."""
     path = ga.trajectory(model, 1.5, "positional", damping=0.3, n_iter=15)
     assert path.validity.startswith("approximate because the proximal map jumps")
     assert path.validity in str(path)

@@ -1,1 +1,1 @@
-"""Trajectories: overlaps at every iteration of damped message passing."""
+"""Trajectories: overlaps and losses at every iteration of message passing or gradient descent."""

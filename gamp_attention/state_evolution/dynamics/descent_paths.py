@@ -52,7 +52,16 @@ class DescentForces:
 
 
 class DescentPaths:
-    """Sampled paths of fields and forces in one component of a mixture. Eq. :eq:`descent-fields`."""
+    """Sampled paths of fields and forces in one component of a mixture. Eq. :eq:`descent-fields`.
+
+    Parameters
+    ----------
+    component : the component, with its probability and sources.
+    n_paths : number of paths of all components.
+    n_iter : number of steps.
+    batch : fraction of the data in a minibatch; 1 for full-batch descent.
+    rng : generator of the paths and minibatches.
+    """
 
     def __init__(self, component: Component, n_paths: int, n_iter: int, batch: float, rng: np.random.Generator) -> None:
         self.share, self.sources, self.model = component

@@ -7,7 +7,7 @@ steps, through responses: averages of derivatives along the sampled paths (`desc
 its loop (`message_paths`) is T times cheaper.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -102,18 +102,18 @@ class Trajectory(Overlaps):
 def trajectory(
     model: Model,
     alpha: float,
-    init: Any = "semantic",
+    init: str | Overlaps = "semantic",
     *,
     method: str = "gamp",
-    damping: Any = None,
-    lr: Any = None,
+    damping: str | float | Sequence[float] | None = None,
+    lr: float | Sequence[float] | None = None,
     momentum: float | None = None,
     batch: float | None = None,
     n_iter: int = 20,
     n_paths: int = 4096,
     n_replicas: int = 8,
     max_memory: float = 4e9,
-    seed: Any = 0,
+    seed: int | np.random.Generator = 0,
 ) -> Trajectory:
     """Predict overlaps and losses of damped GAMP or of gradient descent at every iteration, in the limit d → ∞.
 
@@ -183,9 +183,11 @@ def trajectory(
         require_unused(method, {"momentum": momentum}, ("momentum", "nesterov"))
         require_unused(method, {"batch": batch}, ("sgd",))
         damping = 0.5 if damping is None else damping
-        Damping(damping)
+        Damping(damping)  # raises an error if a step is out of its range
         with _finite(model):
-            return _messages(model, alpha, start_law(model, init), damping, n_iter, n_paths, n_replicas, rng)
+            return _trajectory_of_messages(
+                model, alpha, start_law(model, init), damping, n_iter, n_paths, n_replicas, rng
+            )
     require_unused(method, {"damping": damping}, ("gamp",))
     descent = descent_method(method, 0.15 if lr is None else lr, momentum, batch)
     if descent.momentum and not model.penalty.quadratic:
@@ -195,14 +197,7 @@ def trajectory(
     start = start_law(model, init, needs_V=False)
     with _finite(model):
         runs = [follow_descent(model, alpha, start, descent, n_iter, n_paths, rng) for _ in range(n_replicas)]
-    none = np.zeros((0, *start.V.shape))
-    means = _means([states for states, _ in runs], [losses for _, losses in runs])
-    unknown = np.full((n_iter + 1, *start.V.shape), np.nan)
-    means["V"], means["error"] = unknown, Overlaps(**means["error"].arrays() | {"V": unknown})
-    jumps: dict[str, Any] = dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(0))
-    words = "consistent: descent takes no proximal steps, which could jump, and its equations hold on every branch"
-    responses: dict[str, Any] = {"V_hat": none, "jump_mass": none, "jump_mass_error": none}
-    return Trajectory(**means, **responses, **jumps, method=method, validity=words)
+    return _trajectory_of_descents(method, runs, start.V.shape)
 
 
 @contextmanager
@@ -214,7 +209,20 @@ def _finite(model: Model) -> Iterator[None]:
         raise check.fail("model, alpha, lr", model, "numbers for which all fields stay finite") from None
 
 
-def _messages(
+def _trajectory_of_descents(
+    method: str, runs: list[tuple[list[Overlaps], list[MeanLosses]]], shape: tuple[int, ...]
+) -> Trajectory:
+    """Return the means over replicas; V of the given shape is unknown, and there are no responses."""
+    means = _means([states for states, _ in runs], [losses for _, losses in runs])
+    unknown = np.full((len(runs[0][0]), *shape), np.nan)
+    means["V"], means["error"] = unknown, Overlaps(**means["error"].arrays() | {"V": unknown})
+    none: dict[str, Any] = dict.fromkeys(("V_hat", "jump_mass", "jump_mass_error"), np.zeros((0, *shape)))
+    none |= dict.fromkeys(("jump_share", "jump_share_error", "jump_shift"), np.zeros(0))
+    validity = "consistent: descent takes no proximal steps, which could jump, and its equations hold on every branch"
+    return Trajectory(**means, **none, method=method, validity=validity)
+
+
+def _trajectory_of_messages(
     model: Model, alpha: float, start: StartLaw, damping: Any, n_iter: int, n_paths: int, n_replicas: int,
     rng: np.random.Generator,
 ) -> Trajectory:  # fmt: skip

@@ -1,1 +1,1 @@
-"""The equations of state evolution: from overlaps to conjugates, and back through the weights."""
+"""Equations of state evolution: from overlaps to conjugate overlaps (channel), and back (weights)."""

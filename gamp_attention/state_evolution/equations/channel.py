@@ -185,11 +185,9 @@ def fields_and_terms(model: Model, white: np.ndarray) -> tuple[np.ndarray, RiskT
 
 
 def student_noise_law(model: Model, overlaps: Overlaps) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distribution of the fields given the teacher's, ω̃ = slope·y + root·(white noise).
+    """Return slope (L, r, t) and root (L, r, r) of the student's fields given the teacher's fields y.
 
-    slope is (L, r, t) and root is (L, r, r).
-
-    Eq. :eq:`channel`.
+    ω̃ = slope·y + root·(white noise), eq. :eq:`channel`.
     """
     slope = overlaps.theta @ np.linalg.pinv(model.coordinates.rho, hermitian=True)
     return slope, psd_root(overlaps.q - slope @ np.swapaxes(overlaps.theta, 1, 2))
@@ -254,11 +252,15 @@ class Channel:
         return np.einsum("lrt,nlt->nlr", self.slope, y) + np.einsum("lab,nlb->nla", self.root, noise)
 
     def moments(self, white: np.ndarray, squares: bool, searched: int = 1) -> Moments:
-        """Return averages over points of white noise (N, n_white).
+        """Return averages over points of white noise.
 
-        Products of derivatives are averaged only if `squares` is True. The global minimum of the proximal problem is
-        computed at N/`searched` points; the others use the local minimum nearest to the fields. The difference between
-        global and local minima at the searched points corrects the averages (control variate).
+        Parameters
+        ----------
+        white : (N, n_white) points.
+        squares : True to average products of derivatives, which are NaN otherwise.
+        searched : the global minimum of the proximal problem is computed at the first N/`searched` points; the others
+            use the local minimum nearest to the fields. The difference between global and local minima at the searched
+            points corrects the averages (control variate).
         """
         y, terms, fields = self._at(white)
 
@@ -292,13 +294,11 @@ class Channel:
 
 
 def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments, jumps: bool = True) -> Hats:
-    """Return the conjugate overlaps, from averages over the channel.
+    """Return the conjugate overlaps, given averages over the channel at given overlaps. Eq. :eq:`conjugates`.
 
-    Eq. :eq:`conjugates`.
-
-    They follow from Stein's identity α E[g (ω̃, y)ᵀ] = (−V̂, θ̂) cov(ω̃, y) (Stein, Annals of Statistics 9, 1981).
-    Entries that vanish by symmetry are exactly zero. If `jumps` is False, V̂ is the average of the almost-everywhere
-    derivative; it equals the Stein form if the proximal map is continuous and has a lower Monte Carlo variance.
+    V̂ and θ̂ follow from Stein's identity α E[g (ω̃, y)ᵀ] = (−V̂, θ̂) cov(ω̃, y) (Stein, 1981). If `jumps` is False, V̂ is the
+    average of the almost-everywhere derivative; it equals the Stein form if the proximal map is continuous, and it has
+    a lower Monte Carlo variance. Entries that vanish by symmetry are set to zero.
     """
     r, rho, theta = overlaps.q.shape[1], model.coordinates.rho, overlaps.theta
     symmetry = Symmetry.of(model, overlaps)

@@ -7,7 +7,8 @@ Below the spectrum, at x, the resolvent has variances V_l(x). A direction v with
     a_l = m_l + θ_l ρ_l⁻¹ y_l,   m̂_l = −α E[(R a)_l],   θ̂_l = (V̂_l θ_l − α E[(R a)_l y_lᵀ]) ρ_l⁻¹
     b = Σ_l (m̂_l τ_l + γ_l θ̂_l π),   m_l ← E[τ_l C b],   θ_l ← E[γ_l C b πᵀ]
 
-These are the equations of message passing with the quadratic losses ½ zᵀhz and the penalty −x.
+These are the equations of message passing with the quadratic losses ½ zᵀhz and the penalty −x. Mondelli and Montanari
+(2019) derived edge and overlap for generalized linear models, which have one token and one column.
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
+from gamp_attention._core.numerics import psd_root
 from gamp_attention.models.coordinates import CoordinateLaw
 
 
@@ -54,9 +56,9 @@ class Resolvent:
     Attributes
     ----------
     x, V : the arguments.
-    inside : whether x is below the edge according to this step: all matrices are positive definite.
-    R : (N, L, c, L, c).
-    C : (K, c, c) in each class of coordinates; NaN if not `inside`.
+    inside : True if x is below the edge according to this step, that is, if all matrices are positive definite.
+    R : (N, L, c, L, c) R = h (1 + V h)⁻¹ of each sample.
+    C : (K, c, c) variance of the weights in each class of coordinates; NaN if not `inside`.
     V_hat, W : (L, c, c) conjugate variances and the new V.
     """
 
@@ -66,7 +68,7 @@ class Resolvent:
         big = np.zeros((L, c, L, c))
         big[np.arange(L), :, np.arange(L)] = V
         flat, h = big.reshape(L * c, L * c), ensemble.h.reshape(-1, L * c, L * c)
-        root = _root(flat)
+        root = psd_root(flat)
         self.inside = _positive(np.eye(L * c) + root @ h @ root)
         self.R = np.linalg.solve(np.eye(L * c) + h @ flat, h).reshape(-1, L, c, L, c)
         self.V_hat = ensemble.alpha * np.einsum("nlalb->lab", self.R) / len(h)
@@ -163,11 +165,6 @@ class Resolvent:
         q_hat = source + (self._hats_of_q @ q).reshape(L, c, c)
         second = second + self.C @ np.einsum("kl,lab->kab", law.gamma, q_hat) @ self.C
         return np.einsum("k,kab->ab", law.weight, second), np.einsum("k,kcj->cj", law.weight, with_coordinates)
-
-
-def _root(V: np.ndarray) -> np.ndarray:
-    spectrum, vectors = np.linalg.eigh(0.5 * (V + V.T))
-    return np.asarray((vectors * np.sqrt(spectrum.clip(min=0))) @ vectors.T)
 
 
 def _positive(matrices: np.ndarray) -> bool:

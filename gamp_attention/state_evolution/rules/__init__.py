@@ -1,1 +1,1 @@
-"""Quadrature rules: averages over the channel's fields, with their errors."""
+"""Quadrature rules for averages over the fields of the channel, with error estimates."""

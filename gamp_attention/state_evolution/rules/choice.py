@@ -1,7 +1,5 @@
 """Selection of the rule that the first solution uses."""
 
-from typing import Any
-
 import numpy as np
 
 from gamp_attention._core import check
@@ -20,7 +18,7 @@ def prefers_split(model: Model) -> bool:
     return model.attention and n_white(model) <= 4
 
 
-def first_rule(name: Any, model: Model, seed: tuple[int, ...], max_work: float = np.inf) -> Rule:
+def first_rule(name: str, model: Model, seed: tuple[int, ...], max_work: float = np.inf) -> Rule:
     """Return the coarsest rule of a given name.
 
     Parameters

@@ -78,7 +78,7 @@ class Rule(Protocol):
         return self
 
     def work(self, n_white: int) -> float:
-        """Return the approximate number of proximal problems that one average over n_white coordinates solves."""
+        """Return the approximate number of proximal problems in an average over n_white coordinates."""
 
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
         """Return the averages of each replica; a deterministic rule has one.
@@ -105,7 +105,7 @@ def average_channels(rule: Rule, model: Model, overlaps: Overlaps, squares: bool
 
 
 def work_of(rule: Rule, model: Model) -> float:
-    """Return the approximate number of proximal problems that one average over all components solves."""
+    """Return the approximate number of proximal problems in an average over all components."""
     return sum(
         rule.for_component(number, probability).work(n_white(component))
         for number, (probability, _, component) in enumerate(model.components)

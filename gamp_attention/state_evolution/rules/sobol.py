@@ -16,11 +16,11 @@ from gamp_attention.state_evolution.rules.rule import Rule
 
 STABILITY_POINTS = 4096  # number of points of each replica that finite differences need
 STABILITY_LINES = 256  # the same for lines
-TEST_ERROR_FRACTION = 8  # the test error needs 1/8 of the points, but at least STABILITY_POINTS
+TEST_ERROR_DIVISOR = 8  # the test error needs 1/8 of the points, but at least STABILITY_POINTS
 RATE = 0.85  # errors decrease like the number of points to the power −0.85
 SAFETY = 0.8  # refinement aims at 0.8 times the required error
-MAX_GROWTH = 16.0  # maximum factor by which one refinement multiplies the number of points
-SEARCH_STRIDE = 16  # a subsampled search computes the global minimum at every 16th point
+MAX_GROWTH = 16.0  # maximum factor by which a refinement multiplies the number of points
+SEARCH_DIVISOR = 16  # a subsampled search computes the global minimum at 1/16 of the points
 WORK_OF_LINE = 100  # typical number of proximal problems on one line
 
 
@@ -50,7 +50,7 @@ class SobolRule(Rule):
         the average over lines converges faster than an average over points.
     seed : seed of the point sets, one or more integers.
     max_work : maximum number of proximal problems that a replica may solve; lines that need more raise `WorkExceeded`.
-    searched : the global minimum is computed at every `searched`-th point, at other points the minimum nearest to the
+    searched : the global minimum is computed at n_points/`searched` points, at other points the minimum nearest to the
         fields (see `Channel.moments`); used only if the channel has symmetries.
     """
 
@@ -88,15 +88,15 @@ class SobolRule(Rule):
         return replace(self, n_points=min(self.n_points, STABILITY_LINES if self.lines else STABILITY_POINTS))
 
     def with_subsampled_search(self) -> "SobolRule":
-        """Return a rule that computes the global minimum at every 16th point only.
+        """Return a rule that computes the global minimum at 1/16 of the points only.
 
         A search costs as much as four local minimizations. Rules of lines are returned unchanged.
         """
-        return self if self.lines else replace(self, searched=SEARCH_STRIDE)
+        return self if self.lines else replace(self, searched=SEARCH_DIVISOR)
 
     def for_test_error(self) -> "SobolRule":
         """Return a rule with fewer points, because the test error has less noise than averages over proximal maps."""
-        return replace(self, n_points=max(self.n_points // TEST_ERROR_FRACTION, min(self.n_points, STABILITY_POINTS)))
+        return replace(self, n_points=max(self.n_points // TEST_ERROR_DIVISOR, min(self.n_points, STABILITY_POINTS)))
 
     def for_component(self, number: int, probability: float) -> "SobolRule":
         """Return the rule with the component's fraction of the points, drawn independently for each component."""
@@ -109,7 +109,7 @@ class SobolRule(Rule):
         return 1e-3 if self.lines else 20 / self.n_points
 
     def work(self, n_white: int) -> float:
-        """Return the approximate number of proximal problems that one average solves."""
+        """Return the approximate number of proximal problems in an average."""
         return self.n_points * self.n_replicas * (WORK_OF_LINE if self.lines else 1)
 
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:

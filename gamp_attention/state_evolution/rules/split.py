@@ -163,7 +163,7 @@ class SplitRule(Rule):
         return replace(self, level=1, max_work=np.inf)
 
     def work(self, n_white: int) -> float:
-        """Return the approximate number of proximal problems that one average solves."""
+        """Return the approximate number of proximal problems in an average."""
         return 300 * OUTER_NODES[self.level] ** (n_white - 2) * (1 + self.level) ** 2
 
     def moments(self, channel: Channel, squares: bool = False) -> list[Moments]:
