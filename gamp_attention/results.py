@@ -1,8 +1,9 @@
 """Results of solvers: statuses, overlaps, histories, their display, and the error raised on request."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -60,7 +61,13 @@ class ConvergenceError(RuntimeError):
 
 
 class Result(Shown):
-    """Base class of results of solvers, with conversion to plain data and a printed summary."""
+    """Base class of results of solvers, with conversion to plain data and a printed summary.
+
+    A class with quantities other than those in SIGNS declares `_columns`: for each label in the summary a function that
+    returns the text beside it, or "" to leave it out.
+    """
+
+    _columns: ClassVar[dict[str, Callable[[Any], str]]] = {}
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except solver states: arrays as lists, NaN as None, statuses as strings."""
@@ -68,25 +75,35 @@ class Result(Shown):
         states = [name for name, value in self._items() if isinstance(value, Shown) and not isinstance(value, Result)]
         return {name: plain(value) for name, value in self._items() if name not in states} | ended
 
+    def _heading(self) -> str:
+        """Return the first line of the summary: status, number of iterations, and residual."""
+        own = dict(self._items())
+        iterations = f" after {own['n_iter']} iterations" if "n_iter" in own else ""
+        residual = f", residual {own['residual']:.1e}" if "residual" in own and "gradient_norm" not in own else ""
+        return f"{type(self).__name__}: {own['status'].value}{iterations}{residual}"
+
     def _rows(self) -> Rows:
-        """Return rows for a table: status and iterations, then each quantity of the solution with its error."""
+        """Return the heading, a row for each quantity with its error, and the message."""
         own = dict(self._items())
         if "status" not in own:
             return Shown._rows(self)
-        ending = f" after {own['n_iter']} iterations" if "n_iter" in own else ""
-        if "residual" in own and "gradient_norm" not in own:
-            ending += f", residual {own['residual']:.1e}"
-        rows: Rows = [f"{type(self).__name__}: {own['status'].value}{ending}"]
-        values, errors = dict(own), {name: own.get(f"{name}_error", np.nan) for name in SIGNS}
-        if "overlaps" in own:
-            values |= own["overlaps"].scalars()
-            errors |= own["overlaps_error"].scalars() if "overlaps_error" in own else {}
-        for name, (sign, digits) in SIGNS.items():
-            if name in values:
-                rows.append([f"  {sign}", with_error(float(values[name]), abs(float(errors[name])), digits)])
-        if "gradient_norm" in own:
-            rows.append(["  ‖∇R‖/λ√d", f"{own['gradient_norm']:.1e}"])
+        cells = {label: text(self) for label, text in self._columns.items()} or _quantities(own)
+        rows: Rows = [self._heading(), *([f"  {label}", text] for label, text in cells.items() if text)]
         return [*rows, f"  {own['message']}"] if own.get("message") else rows
+
+
+def _quantities(own: dict[str, Any]) -> dict[str, str]:
+    """Return label and text of each quantity in SIGNS, with its error, and of the gradient norm."""
+    values, errors = dict(own), {name: own.get(f"{name}_error", np.nan) for name in SIGNS}
+    if "overlaps" in own:
+        values |= own["overlaps"].scalars()
+        errors |= own["overlaps_error"].scalars() if "overlaps_error" in own else {}
+    cells = {
+        sign: with_error(float(values[name]), abs(float(errors[name])), digits)
+        for name, (sign, digits) in SIGNS.items()
+        if name in values
+    }
+    return cells | ({"‖∇R‖/λ√d": f"{own['gradient_norm']:.1e}"} if "gradient_norm" in own else {})
 
 
 class Ended(Result):
@@ -102,7 +119,7 @@ class Ended(Result):
 
 def shown(cls: type[T]) -> type[T]:
     """Add the display and `to_dict` of `Result` to a NamedTuple, which cannot inherit them."""
-    for name in ("__repr__", "__str__", "_repr_html_", "_items", "_rows", "to_dict"):
+    for name in ("__repr__", "__str__", "_repr_html_", "_items", "_columns", "_heading", "_rows", "to_dict"):
         setattr(cls, name, getattr(Result, name))
     return cls
 

@@ -357,7 +357,7 @@ def test_results_have_a_summary_and_a_table(name):
     assert table.startswith("<table>")
     assert table.count("<tr>") <= 30
     if name == "StartRecord":
-        assert "left" in summary
+        assert "stopped early" in summary
     elif hasattr(result, "status") and not isinstance(result.status, list):
         word = getattr(result.status, "value", result.status)
         assert word in summary

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from gamp_attention._core import progress
-from gamp_attention._core.display import Rows
 from gamp_attention.data.curvature import Curvature, lowest_curvature
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, overlaps, risk_at, susceptibility
@@ -56,15 +55,15 @@ class StartRecord(Result):
     overlaps: Overlaps
     Q: np.ndarray
 
-    def _rows(self) -> Rows:
-        ending = "left" if self.status is None else self.status.value
-        rows: Rows = [f"{type(self).__name__}: {self.name}, {ending} after {self.n_iter} iterations"]
-        numbers = {
-            "ε_t": f"{self.train_loss:.6f}",
-            "excess": f"{self.excess:.2g}",
-            "agreement": f"{self.agreement:.3f}",
-        }
-        return rows + [[f"  {name}", text] for name, text in numbers.items()]
+    _columns = {
+        "ε_t": lambda record: f"{record.train_loss:.6f}",
+        "excess": lambda record: f"{record.excess:.2g}",
+        "agreement": lambda record: f"{record.agreement:.3f}",
+    }
+
+    def _heading(self) -> str:
+        ending = "stopped early" if self.status is None else self.status.value
+        return f"{type(self).__name__}: {self.name}, {ending} after {self.n_iter} iterations"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except Q as plain data."""

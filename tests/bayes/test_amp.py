@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.bayes.amp import Problem, posed
-from gamp_attention.models.channels.choice import channel_of
+from gamp_attention.bayes.amp import AmpProblem, build_problem
 
 SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.2), n_tokens=1)
 LINEAR = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3))
@@ -119,8 +118,8 @@ def test_score_noise_is_learnt():
 def test_coordinates_are_matched_with_their_law():
     law = ga.coordinate_law(ga.power_law_spectrum(1.0, 3), ga.subset_positions([1, -1], 0.5))
     data = ga.sample(ga.attention_model(coordinates=law), 90, 1.0, seed=0)
-    found = posed(data, None, channel_of)
-    assert isinstance(found, Problem)
+    found = build_problem(data)
+    assert isinstance(found, AmpProblem)
     np.testing.assert_allclose(found.gamma.T, np.broadcast_to(data.spectra, (2, 90)))
     assert len(np.unique(found.kind)) == 6
 
