@@ -21,10 +21,11 @@ SIGNS = {  # symbol of each quantity in tables, and the number of decimals shown
     "test_error": ("ε_g", 6),
 }
 T = TypeVar("T")
+Columns = dict[str, Callable[[Any], str]]  # label of a row in a summary, and function that returns its text
 
 
 class Status(Enum):
-    """How a solver ended.
+    """Status of a result: the way in which a solver ended.
 
     Attributes
     ----------
@@ -63,11 +64,11 @@ class ConvergenceError(RuntimeError):
 class Result(Shown):
     """Base class of results of solvers, with conversion to plain data and a printed summary.
 
-    A class with quantities other than those in SIGNS declares `_columns`: for each label in the summary a function that
-    returns the text beside it, or "" to leave it out.
+    The summary shows the quantities named in SIGNS. A class with other quantities declares `_columns`: for each label a
+    function that returns the text of the value, or "" to leave it out.
     """
 
-    _columns: ClassVar[dict[str, Callable[[Any], str]]] = {}
+    _columns: ClassVar[Columns] = {}
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except solver states: arrays as lists, NaN as None, statuses as strings."""
@@ -221,7 +222,7 @@ class History(Overlaps):
 
 
 class Recorder(Resumable):
-    """Recorder of the iterations of a solver, from which a History is made."""
+    """States and steps of a solver so far, from which a History is made."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Overlaps, float, float]] = []

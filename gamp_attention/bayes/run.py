@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,7 +24,7 @@ from gamp_attention.bayes.amp import (
 from gamp_attention.bayes.priors import MixturePrior
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.models.model import Model
-from gamp_attention.results import Ended, Result, Status, finish
+from gamp_attention.results import Columns, Ended, Result, Status, finish
 
 BAYES_AMP_STARTS = ("spectral", "random", "informed")
 LEARNT = ("prior", "noise")
@@ -95,7 +96,7 @@ class BayesAmpResult(Ended):
     starts: tuple[tuple[str, Status, float], ...]
     message: str
 
-    _columns = {
+    _columns: ClassVar[Columns] = {
         "‖QᵀQ*‖/d": lambda result: f"{norm:.4f}" if np.isfinite(norm := np.linalg.norm(result.overlap)) else "",
         "‖Q‖²/d": lambda result: f"{np.trace(result.history.norm[-1]):.4f}",
         "variance": lambda result: f"{np.mean(result.variance):.4f}",

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.damping import ADAPTIVE, Damping
+from gamp_attention.damping import FIRST_STEP, LONG_STEP, Damping
 from gamp_attention.data.risk import risk_at
-from gamp_attention.gamp.acceleration import ACCELERATION, Acceleration
+from gamp_attention.gamp.acceleration import MAX_RISE, WARM_UP, Acceleration
 from gamp_attention.gamp.step import GampState
 from tests.conftest import layer_gradient_norm
 
@@ -32,8 +32,8 @@ def test_by_default_the_same_minimum_in_half_of_the_iterations(model, branch, d)
     assert found.fixed_point
     assert found.n_iter < 0.6 * damped.n_iter
     assert np.linalg.norm(found.Q - damped.Q) / np.sqrt(data.dim) < 1e-6
-    assert found.history.damping[0] == ADAPTIVE.start
-    assert ADAPTIVE.long in found.history.damping
+    assert found.history.damping[0] == FIRST_STEP
+    assert LONG_STEP in found.history.damping
 
 
 def test_a_run_that_cycles_is_left_alone():
@@ -63,10 +63,10 @@ def test_a_longer_step_is_given_up_for_good():
     step = Damping("adaptive", grows=True)
     seen = [(step.follow(norm), step(0)) for norm in (1.0, 0.05, 0.2, 0.4, 0.05)]
     assert [changed for changed, _ in seen] == [False, True, False, True, False]
-    assert [beta for _, beta in seen] == [ADAPTIVE.start, ADAPTIVE.long, ADAPTIVE.long, ADAPTIVE.start, ADAPTIVE.start]
+    assert [beta for _, beta in seen] == [FIRST_STEP, LONG_STEP, LONG_STEP, FIRST_STEP, FIRST_STEP]
     fixed = Damping("adaptive")
     assert not fixed.follow(0.0)
-    assert fixed(0) == ADAPTIVE.start
+    assert fixed(0) == FIRST_STEP
 
 
 def faster_g(data, result, risk):
@@ -108,7 +108,7 @@ def linear_problem():
 def test_solves_a_linear_problem_in_as_many_iterations_as_it_has_dimensions():
     step, answer = linear_problem()
     state, accelerate = GampState(np.zeros((6, 1)), np.ones((1, 1, 1)), np.zeros((3, 1, 1))), Acceleration()
-    for _ in range(ACCELERATION.warm_up + 10):
+    for _ in range(WARM_UP + 10):
         after = step(state)
         state = accelerate(state, after, float(np.linalg.norm(after.Q - state.Q)))
     assert np.abs(state.Q - answer).max() < 1e-8
@@ -122,7 +122,7 @@ def test_a_bad_extrapolation_is_taken_back():
         before, after = state, step(state)
         state = accelerate(before, after, norm)
     best = after
-    refused = accelerate(GampState(1e3 * state.Q, state.V, state.D), step(state), ACCELERATION.max_rise * 1.1)
+    refused = accelerate(GampState(1e3 * state.Q, state.V, state.D), step(state), MAX_RISE * 1.1)
     assert refused is best
     assert accelerate.n_refused == 1
     after = step(refused)

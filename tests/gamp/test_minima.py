@@ -6,7 +6,7 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.risk import risk_at
-from gamp_attention.gamp.settling import way_down
+from gamp_attention.gamp.settling import descend_from_saddle
 from tests.conftest import layer_gradient_norm
 
 
@@ -74,14 +74,14 @@ def test_zero_weights_are_a_saddle_and_are_left(data, risk):
     assert np.linalg.eigvalsh(hessian(data, found.Q, risk))[0] > 0
 
 
-def test_the_way_down_lowers_the_risk_and_a_minimum_has_none(data):
+def test_the_descend_from_saddle_lowers_the_risk_and_a_minimum_has_none(data):
     zeros = np.zeros_like(data.Q_star)
     start = risk_at(data, zeros, "exact")
-    Q, loss = way_down(data, "exact", zeros, lowest_curvature(data, start, zeros).direction)
+    Q, loss = descend_from_saddle(data, "exact", zeros, lowest_curvature(data, start, zeros).direction)
     assert loss == pytest.approx(ga.train_loss(data, Q, "exact"), rel=1e-12)
     assert loss < start.train_loss
     minimum = ga.run_gamp(data, "semantic", "exact")
-    Q, loss = way_down(data, "exact", minimum.Q, minimum.direction)
+    Q, loss = descend_from_saddle(data, "exact", minimum.Q, minimum.direction)
     assert np.array_equal(Q, minimum.Q) or loss < minimum.train_loss  # a far valley, never a worse point
 
 
