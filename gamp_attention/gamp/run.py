@@ -6,6 +6,7 @@ after few iterations predicts the final loss well enough to discard poor starts 
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from pathlib import Path
@@ -33,9 +34,8 @@ from gamp_attention.gamp.step import GampState, averaged_memory, check_shapes, i
 from gamp_attention.models.model import STARTS
 from gamp_attention.results import Overlaps, finish
 
-HOLD_AFTER = (
-    20  # iterations with global proximal minima, before samples keep their local minima, in runs to a tolerance
-)
+Start = str | ArrayLike | GampState | GampResult
+HOLD_AFTER = 20  # iterations of runs to a tolerance with global proximal minima, before samples keep local minima
 PREDICTED = 40  # iterations of state evolution for onsager="state_evolution"; the last response is repeated
 ROUNDS = (6, 15, 30)  # iterations after which starts are compared and some of them stopped
 CONTINUED = 0.5  # fraction of the starts that continue after a comparison
@@ -112,7 +112,7 @@ class IterationOptions(Shown):
 @showing("message passing ")
 def run_gamp(
     data: Dataset,
-    init: str | ArrayLike | GampState | GampResult | None = None,
+    init: Start | None = None,
     risk: str = "exact",
     *,
     damping: Steps = "adaptive",
@@ -252,10 +252,10 @@ def run_gamp(
 
 
 def build_starts(
-    data: Dataset, init: Any, risk: str, V: ArrayLike | None, n_starts: int, seed: Any
+    data: Dataset, init: Start, risk: str, V: ArrayLike | None, n_starts: int, seed: int | np.random.Generator
 ) -> list[tuple[str, GampState]]:
     """Return names and states of all starts; the first state has the memory of `init`, if `init` has a memory."""
-    state = init
+    state: Any = init
     if isinstance(init, GampResult):
         Q = check.array("init.Q", init.Q, (data.dim, data.rank))
         V_there = check.array("init.overlaps.V", init.overlaps.V, (data.n_sources, data.rank, data.rank))
@@ -269,8 +269,8 @@ def build_starts(
 
 
 def response_rule(
-    data: Dataset, init: Any, options: IterationOptions, state: GampState, damping: Steps, max_iter: int
-) -> Any:
+    data: Dataset, init: Start, options: IterationOptions, state: GampState, damping: Steps, max_iter: int
+) -> Callable[[int], np.ndarray | None]:
     """Return the function of the iteration t that gives the response V̂_t, or None for the empirical response.
 
     Raises
