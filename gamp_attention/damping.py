@@ -5,7 +5,7 @@ A step β < 1 damps the iteration: Q ← (1 − β) Q + β η, with η the weigh
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,19 +15,12 @@ from gamp_attention._core.runs import Resumable
 DAMPING = {"semantic": 0.5, "positional": 0.3}  # default steps β, with which runs on these branches converge
 Steps = float | Sequence[float] | np.ndarray | str  # a step, a step for each iteration, or "adaptive"
 
-
-class AdaptiveSettings(NamedTuple):
-    """Settings of damping="adaptive"."""
-
-    start: float = 0.3  # first step β
-    factor: float = 0.6  # factor by which the step shrinks after divergence or a stall
-    max_shrinks: int = 2  # number of times the step may shrink before divergence or a stall ends the run
-    long: float = 0.7  # step β near the end of runs whose step may grow
-    grow_below: float = 0.1  # gradient norm below which the step `long` is taken
-    fall_back: float = 0.3  # gradient norm above which the step `long` is abandoned for the rest of the run
-
-
-ADAPTIVE = AdaptiveSettings()
+FIRST_STEP = 0.3  # first step β of damping="adaptive"
+SHRINK_FACTOR = 0.6  # factor by which the step shrinks after divergence or a stall
+MAX_SHRINKS = 2  # number of times that an adaptive step may shrink before divergence or a stall ends the run
+LONG_STEP = 0.7  # step β near the end of runs whose step may grow
+GROW_BELOW = 0.1  # gradient norm below which LONG_STEP is taken
+FALL_BACK_ABOVE = 0.3  # gradient norm above which LONG_STEP is abandoned for the rest of the run
 
 
 class Damping(Resumable):
@@ -36,7 +29,7 @@ class Damping(Resumable):
     Parameters
     ----------
     damping : a step in (0, 1], a sequence with a step for each iteration, or "adaptive".
-    grows : whether the step becomes `ADAPTIVE.long` once the gradient norm is small.
+    grows : whether the step becomes `LONG_STEP` once the gradient norm is small.
 
     Raises
     ------
@@ -54,7 +47,7 @@ class Damping(Resumable):
         given: Any = damping
         if isinstance(given, str):
             check.choice("damping", given, ("adaptive",))
-            self._steps, self.shrinks_left = [ADAPTIVE.start], ADAPTIVE.max_shrinks
+            self._steps, self.shrinks_left = [FIRST_STEP], MAX_SHRINKS
         elif check.ndim("damping", given) == 1 and len(given) > 0:
             self._steps = [
                 check.real(f"damping[{t}]", step, low=0, high=1, strict=True) for t, step in enumerate(given)
@@ -64,15 +57,15 @@ class Damping(Resumable):
 
     def __call__(self, t: int) -> float:
         """Return β_t for iteration t."""
-        step = ADAPTIVE.long if self.grown else self._steps[min(t, len(self._steps) - 1)]
+        step = LONG_STEP if self.grown else self._steps[min(t, len(self._steps) - 1)]
         return self.scale * step
 
     def follow(self, norm: float) -> bool:
         """Switch between normal and long steps according to the gradient norm; return whether the step has changed."""
         before = self.grown
-        if self.grown and norm > ADAPTIVE.fall_back:
+        if self.grown and norm > FALL_BACK_ABOVE:
             self.may_grow = self.grown = False
-        elif self.may_grow and norm < ADAPTIVE.grow_below:
+        elif self.may_grow and norm < GROW_BELOW:
             self.grown = True
         return self.grown is not before
 
@@ -82,5 +75,5 @@ class Damping(Resumable):
             return False
         self.shrinks_left -= 1
         self.may_grow = self.grown = False
-        self.scale *= ADAPTIVE.factor
+        self.scale *= SHRINK_FACTOR
         return True

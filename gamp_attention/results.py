@@ -1,8 +1,9 @@
 """Results of solvers: statuses, overlaps, histories, their display, and the error raised on request."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -20,10 +21,11 @@ SIGNS = {  # symbol of each quantity in tables, and the number of decimals shown
     "test_error": ("ε_g", 6),
 }
 T = TypeVar("T")
+Columns = dict[str, Callable[[Any], str]]  # label of a row in a summary, and function that returns its text
 
 
 class Status(Enum):
-    """How a solver ended.
+    """Status of a result: the way in which a solver ended.
 
     Attributes
     ----------
@@ -60,7 +62,13 @@ class ConvergenceError(RuntimeError):
 
 
 class Result(DisplayMixin):
-    """Base class of results of solvers, with conversion to plain data and a printed summary."""
+    """Base class of results of solvers, with conversion to plain data and a printed summary.
+
+    The summary shows the quantities named in SIGNS. A class with other quantities declares `_columns`: for each label a
+    function that returns the text of the value, or "" to leave it out.
+    """
+
+    _columns: ClassVar[Columns] = {}
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except solver states: arrays as lists, NaN as None, statuses as strings."""
@@ -70,25 +78,35 @@ class Result(DisplayMixin):
         ]
         return {name: to_json(value) for name, value in self._items() if name not in states} | ended
 
+    def _heading(self) -> str:
+        """Return the first line of the summary: status, number of iterations, and residual."""
+        own = dict(self._items())
+        iterations = f" after {own['n_iter']} iterations" if "n_iter" in own else ""
+        residual = f", residual {own['residual']:.1e}" if "residual" in own and "gradient_norm" not in own else ""
+        return f"{type(self).__name__}: {own['status'].value}{iterations}{residual}"
+
     def _rows(self) -> Rows:
-        """Return rows for a table: status and iterations, then each quantity of the solution with its error."""
+        """Return the heading, a row for each quantity with its error, and the message."""
         own = dict(self._items())
         if "status" not in own:
             return DisplayMixin._rows(self)
-        ending = f" after {own['n_iter']} iterations" if "n_iter" in own else ""
-        if "residual" in own and "gradient_norm" not in own:
-            ending += f", residual {own['residual']:.1e}"
-        rows: Rows = [f"{type(self).__name__}: {own['status'].value}{ending}"]
-        values, errors = dict(own), {name: own.get(f"{name}_error", np.nan) for name in SIGNS}
-        if "overlaps" in own:
-            values |= own["overlaps"].scalars()
-            errors |= own["overlaps_error"].scalars() if "overlaps_error" in own else {}
-        for name, (sign, digits) in SIGNS.items():
-            if name in values:
-                rows.append([f"  {sign}", format_with_error(float(values[name]), abs(float(errors[name])), digits)])
-        if "gradient_norm" in own:
-            rows.append(["  ‖∇R‖/λ√d", f"{own['gradient_norm']:.1e}"])
+        cells = {label: text(self) for label, text in self._columns.items()} or _quantities(own)
+        rows: Rows = [self._heading(), *([f"  {label}", text] for label, text in cells.items() if text)]
         return [*rows, f"  {own['message']}"] if own.get("message") else rows
+
+
+def _quantities(own: dict[str, Any]) -> dict[str, str]:
+    """Return label and text of each quantity in SIGNS, with its error, and of the gradient norm."""
+    values, errors = dict(own), {name: own.get(f"{name}_error", np.nan) for name in SIGNS}
+    if "overlaps" in own:
+        values |= own["overlaps"].scalars()
+        errors |= own["overlaps_error"].scalars() if "overlaps_error" in own else {}
+    cells = {
+        sign: format_with_error(float(values[name]), abs(float(errors[name])), digits)
+        for name, (sign, digits) in SIGNS.items()
+        if name in values
+    }
+    return cells | ({"‖∇R‖/λ√d": f"{own['gradient_norm']:.1e}"} if "gradient_norm" in own else {})
 
 
 class Ended(Result):
@@ -104,7 +122,7 @@ class Ended(Result):
 
 def shown(cls: type[T]) -> type[T]:
     """Add the display and `to_dict` of `Result` to a NamedTuple, which cannot inherit them."""
-    for name in ("__repr__", "__str__", "_repr_html_", "_items", "_rows", "to_dict"):
+    for name in ("__repr__", "__str__", "_repr_html_", "_items", "_columns", "_heading", "_rows", "to_dict"):
         setattr(cls, name, getattr(Result, name))
     return cls
 
@@ -206,7 +224,7 @@ class History(Overlaps):
 
 
 class Recorder(Resumable):
-    """Recorder of the iterations of a solver, from which a History is made."""
+    """States and steps of a solver so far, from which a History is made."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Overlaps, float, float]] = []

@@ -1,4 +1,4 @@
-"""What results, models and data show of themselves: a few lines, whatever their size, and plain data."""
+"""Display of results, models and data: a few lines, whatever their size, and conversion to plain data."""
 
 import json
 from dataclasses import is_dataclass
@@ -22,13 +22,13 @@ L, R, D, T = 2, 2, 300, 400
 
 
 def arrays(*before):
-    """The four overlaps, with axes in front."""
+    """Return the four overlaps, with axes `before` in front."""
     shapes = {"q": (L, R, R), "m": (L, R), "theta": (L, R, 1), "V": (L, R, R)}
     return {name: np.full((*before, *shape), 0.25) for name, shape in shapes.items()}
 
 
 def state_evolution():
-    """A fixed point with everything in it."""
+    """Return a fixed point with all fields."""
     stability = ga.Stability({"symmetric": np.array([0.5 + 0.1j, 0.2]), "m": np.array([1.5]), "theta": np.array([])})
     return ga.StateEvolutionResult(
         status=ga.Status.INACCURATE,
@@ -57,12 +57,12 @@ def state_evolution():
 
 
 def history():
-    """Of a long run."""
+    """Return the history of a long run."""
     return ga.History(**arrays(T), gradient_norm=np.ones(T), train_loss=np.ones(T), damping=np.ones(T - 1))
 
 
 def gamp():
-    """A long run."""
+    """Return the result of a long run."""
     return ga.GampResult(
         status=ga.Status.SETTLED,
         n_iter=T,
@@ -87,7 +87,7 @@ def gamp():
 
 
 def leave_one_out():
-    """Of a rough landscape."""
+    """Return errors that are not trusted."""
     errors, flags = np.arange(90.0), np.arange(90) % 3 == 0
     message = "not to be trusted: the landscape is rough; 30 of 90 samples are doubtful"
     return ga.LeaveOneOut(
@@ -96,13 +96,13 @@ def leave_one_out():
 
 
 def references():
-    """Errors of 90 samples."""
+    """Return errors of 90 samples, their means and standard errors."""
     errors = np.arange(270.0).reshape(3, 90)
     return errors, errors.mean(axis=1), np.ones(3)
 
 
 def regularization_path():
-    """Of three values."""
+    """Return a path of three values."""
     values, trusted = np.array([0.01, 0.1, 1.0]), (False, True, True)
     return ga.RegularizationPath(
         "lam", values, values, values / 10, values, np.ones((3, 90)), "cavity", 1, 2, trusted, values * np.nan,
@@ -111,12 +111,12 @@ def regularization_path():
 
 
 def state():
-    """Of that run."""
+    """Return a state of message passing."""
     return ga.GampState(np.ones((D, R)), np.ones((L, R, R)), np.ones((D, L, R)), np.ones((D, L, R)))
 
 
 def descent():
-    """A long descent."""
+    """Return the result of a long descent."""
     overlaps = ga.Overlaps(**arrays() | {"V": np.full((L, R, R), np.nan)})
     return ga.DescentResult(
         ga.Status.MAX_ITER,
@@ -134,7 +134,7 @@ def descent():
 
 
 def trajectory():
-    """A prediction."""
+    """Return a predicted trajectory."""
     hats = np.ones((20, L, R, R))
     losses = dict.fromkeys(("train_loss", "train_loss_error", "test_error", "test_error_error"), np.ones(21))
     responses = dict.fromkeys(("V_hat", "jump_mass", "jump_mass_error"), hats)
@@ -143,31 +143,31 @@ def trajectory():
 
 
 def baseline():
-    """The linear baseline."""
+    """Return a linear baseline."""
     return ga.LinearBaseline(np.ones((L, L)), np.zeros((L, L)), 0.1, 1e-6, ga.Status.CONVERGED)
 
 
 def row():
-    """A line of a comparison."""
+    """Return a row of a comparison."""
     values = dict.fromkeys(("q", "m", "theta", "V", "train_loss", "test_error"), 0.5)
     return Row("GAMP", "converged", 12, values, {"test_error": 1e-3}, 1e-9, np.nan, 0.3)
 
 
 def branch():
-    """A branch of a comparison."""
+    """Return a branch of a comparison."""
     spread = {name: np.ones((3, 21)) for name in ("q", "m", "theta", "V")}
     ends = gamp(), trajectory(), trajectory(), state_evolution(), descent(), descent(), descent()
     return Branch("semantic", *ends, spread, [row()] * 5)
 
 
 def comparison():
-    """Of one branch."""
+    """Return a comparison on one branch."""
     settings = {"d": D, "n": 450, "alpha": 1.5, "lam": 0.01, "seed": 0, "risk": "exact", "damping": {"semantic": 0.5}}
     return ga.Comparison(settings, [branch()], baseline(), 12.0)
 
 
 def boundaries():
-    """A phase diagram of two points."""
+    """Return a phase diagram of two points."""
     names = [
         f"{name}_{what}" for name in ("semantic", "positional") for what in ("from", "to", "stable_from", "stable_to")
     ]
@@ -180,52 +180,52 @@ def boundaries():
 
 
 def sweep():
-    """Many cells."""
+    """Return a sweep of many cells."""
     cells = [Cell("SE", "semantic", 0.1 * k, 0.3, 0.01, 0.5, None, None) for k in range(T)]
     rows = [{"status": "converged", "train_loss": np.nan, "overlaps": {"q": [0.1] * 9}} for _ in cells]
     return ga.Sweep(Path("folder"), cells, rows, T, 0, {"model": "abc", "settings": {}})
 
 
 def path():
-    """A branch that was followed."""
+    """Return the path of a continued branch."""
     growth = {"symmetric": np.ones(T), "m": np.full(T, np.nan), "theta": np.ones(T)}
     overlaps = ga.Overlaps(**arrays(T))
     return ga.BranchPath("alpha", np.linspace(1, 2, T), overlaps, np.ones(T), growth, "fold", 2.0, 1e-4, [])
 
 
 def denoised():
-    """Of many samples."""
+    """Return a denoiser's result for many samples."""
     shapes = (D, L, R), (D, L, R), (D, L, R, R), (0, 4, 4), (D,), (D,), (D,), (D,), (D,)
     return ga.Denoised(*(np.ones(shape) for shape in shapes))
 
 
 def dataset():
-    """Of plain arrays."""
+    """Return a dataset of arrays."""
     rng = np.random.default_rng(0)
     return ga.Dataset(rng.normal(size=(D, L, 50)), rng.normal(size=(D, L, 50)), np.ones((L, 50)) / 50)
 
 
 def distributed():
-    """The same, with nobody to hold it."""
+    """Return the same dataset as a distributed dataset without workers."""
     found = object.__new__(ga.DistributedDataset)
     vars(found).update(vars(dataset()))
     return found
 
 
 def labelled():
-    """Logistic regression."""
+    """Return data of logistic regression."""
     x = np.random.default_rng(0).normal(size=(D, 50))
     return ga.LabelledDataset(x, np.sign(x[:, 0]), ga.LogisticLoss())
 
 
 def sampled_law():
-    """One of many classes."""
+    """Return a law of many classes."""
     rng = np.random.default_rng(0)
     return ga.law_from_samples(rng.random((D, L)), rng.normal(size=(D, L)), rng.normal(size=(D, 1)))
 
 
 def bayes_amp():
-    """A long run of Bayes-optimal message passing."""
+    """Return the result of a long run of Bayes-optimal message passing."""
     prior = MixturePrior(np.full(3, 1 / 3), np.zeros((3, R)), np.ones((3, R, R)))
     return ga.BayesAmpResult(
         status=ga.Status.LOST,
@@ -245,7 +245,7 @@ def bayes_amp():
 
 
 def bayes_fixed_point():
-    """A fixed point with an infinite free entropy."""
+    """Return a fixed point with an infinite free entropy."""
     q, V = np.ones((R, R)), np.ones((L, R, R))
     return ga.BayesStateEvolution(ga.Status.INACCURATE, 12, 1e-9, q, q, V, V, np.inf, np.nan, 0.1, 1e-3, True, True)
 
@@ -328,9 +328,9 @@ OTHERS = {
 
 
 def words_of(value):
-    """All words under a key named status."""
+    """Yield all words under a key named status."""
     if isinstance(value, dict):
-        own = value.get("status") or []  # None of starts that were left
+        own = value.get("status") or []  # None for starts that were stopped early
         yield from [own] if isinstance(own, str) else own
         value = list(value.values())
     if isinstance(value, list):
@@ -357,7 +357,7 @@ def test_results_have_a_summary_and_a_table(name):
     assert table.startswith("<table>")
     assert table.count("<tr>") <= 30
     if name == "StartRecord":
-        assert "left" in summary
+        assert "stopped early" in summary
     elif hasattr(result, "status") and not isinstance(result.status, list):
         word = getattr(result.status, "value", result.status)
         assert word in summary
@@ -371,11 +371,11 @@ def test_results_are_plain_data(name):
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert set(words_of(found)) <= WORDS
     names = result._fields if isinstance(result, tuple) else vars(result)
-    left_out = {"state", "Q"} if name == "StartRecord" else {"state"}  # weights of starts that were left
+    left_out = {"state", "Q"} if name == "StartRecord" else {"state"}  # records of starts leave out the weights
     assert set(names) - left_out <= set(found)
 
 
-def test_every_public_class_is_among_these():
+def test_every_public_class_is_covered():
     classes = {name for name in PUBLIC if isinstance(getattr(ga, name), type)}
     data = {
         name
@@ -386,7 +386,7 @@ def test_every_public_class_is_among_these():
     assert classes - data == {"ConvergenceError", "KinkWarning", "Status"}
 
 
-def test_a_known_error_stands_beside_its_number():
+def test_known_errors_are_shown_with_their_numbers():
     text = str(state_evolution())
     assert text.startswith("StateEvolutionResult: inaccurate after 12 iterations, residual 1.0e-05")
     assert "0.100000(100)" in text

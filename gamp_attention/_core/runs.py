@@ -1,4 +1,4 @@
-"""Iterative runs: the loop that all of them share, and checkpoints, from which an interrupted run resumes bit by bit.
+"""Iterative runs: their common loop, and checkpoints, from which an interrupted run resumes with identical bits.
 
 A class derived from `Resumable` annotates, in its body, the attributes that change during a run. From the annotations
 `pack` makes flat arrays, and `Resumable.restore` sets the attributes again. Numbers, texts, enums, arrays, dataclasses,
@@ -40,7 +40,11 @@ class Resumable:
     def restore(self, tree: Tree) -> None:
         """Set the annotated attributes from a tree that `unpack` has returned."""
         for name, hint in get_type_hints(type(self)).items():
-            _restore_in_place(self, name, hint, (tree or {}).get(name))
+            current, part = getattr(self, name), (tree or {}).get(name)
+            if isinstance(current, Resumable):
+                current.restore(part)
+            else:
+                setattr(self, name, _build(hint, part))
 
 
 class Run(Resumable, Generic[Outcome]):
@@ -105,14 +109,6 @@ def unpack(arrays: dict[str, np.ndarray]) -> Tree:
         return {key: unpack(part) for key, part in children.items()}
     length = int(children.pop(LENGTH)[""])
     return [unpack(children[str(index)]) if str(index) in children else None for index in range(length)]
-
-
-def _restore_in_place(owner: Any, name: str, hint: Any, tree: Tree) -> None:
-    current = getattr(owner, name)
-    if isinstance(current, Resumable):
-        current.restore(tree)
-    else:
-        setattr(owner, name, _build(hint, tree))
 
 
 def _build(hint: Any, tree: Tree) -> Any:

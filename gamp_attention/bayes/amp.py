@@ -1,11 +1,19 @@
-"""Bayes-optimal message passing on data: one iteration, and the loop around it.
+"""Bayes-optimal approximate message passing (AMP): the problem, its starts, and the iteration as a pure step.
 
-Where Bayes-optimal message passing starts.
+The teacher's weights Q★ (d, t) have known priors, and a sample with fields u_l = x_l·Q★/√d is seen through a known
+channel P(y | u). With γ_i^l the variances of the tokens in coordinate i, and α = n/d, one iteration is
 
-Data and a model as a problem of Bayes-optimal message passing.
+    ω_l = x_l·Q/√d − D_l                                     mean of the fields, less the Onsager term
+    g_l = V_l⁻¹(E[u_l | y, ω, V] − ω_l)                      output step, by the posterior of the channel
+    A_l = −α ⟨∂g_l/∂ω_l⟩,   A_i = Σ_l γ_i^l A_l              precision of the observation of Q★ in coordinate i
+    b_i = Σ_l (x_lᵀ g_l)_i/√d + A_i Q_i                      input step, by the posterior of the prior
+    Q_i ← E[q | b_i, A_i],   C_i = Cov[q | b_i, A_i]
+    V_l ← (1/d) Σ_i γ_i^l C_i,   D_l ← V_l g_l
+
+With the step β, (Q, V, D) move by the fraction β towards these values. The iteration is generalized AMP (Rangan, 2011)
+with the posterior means in place of proximal maps; its fixed points are stationary points of the Bethe free entropy.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -18,246 +26,236 @@ from gamp_attention.data.passes import TokenMatrix, token_products
 from gamp_attention.data.starts import lowest_eigenvectors
 from gamp_attention.denoisers.spectral_weights import posterior_weights
 from gamp_attention.models.channels.channel import Channel, Posterior, response
-from gamp_attention.models.channels.choice import field_moments
+from gamp_attention.models.channels.choice import channel_of, field_moments
 from gamp_attention.models.model import Model, require_model
 
-
-@dataclass(frozen=True)
-class AmpSettings:
-    """When a run is over, beside its tolerance."""
-
-    lost: float = 1e-7  # q in units of the prior's second moment, below which nothing is known
-    known: float = 1e-11  # variance in the same units, below which nothing is unknown
-    settle: int = 15  # iterations before hyperparameters are learnt
-    patience: int = 10  # iterations with a change against that before it, after which the step is halved
-    long: int = 75  # iterations, after which it is halved if the smallest change is not smaller than in those before
-    least: float = 0.05  # step
-    largest: float = 1e6  # weights in units of the prior's deviation
-
-
-AMP = AmpSettings()
+# ‖Q‖² at the start, as a fraction of the prior's second moment
+RANDOM = 0.01
+SPECTRAL = 0.1
+INFORMED = 0.999  # below 1, so that the variances V stay positive
 
 
 class AmpState(NamedTuple):
-    """What an iteration needs."""
+    """State of Bayes-optimal message passing between two iterations."""
 
     Q: np.ndarray  # (d, t) posterior mean
     V: np.ndarray  # (L, t, t) variances of the fields
     D: np.ndarray  # (n, L, t) Onsager terms
 
 
-class Belief(NamedTuple):
-    """The posterior after an iteration."""
+class AmpPosterior(NamedTuple):
+    """Posteriors of fields and weights after an iteration, and the quantities from which they are computed."""
 
     samples: Posterior
-    rows: list[InputPosterior]  # of each kind of coordinate
-    omega: np.ndarray
-    V: np.ndarray
+    rows: list[InputPosterior]  # posterior of the weights, for each kind of coordinate
+    omega: np.ndarray  # (n, L, t)
+    V: np.ndarray  # (L, t, t)
     A: np.ndarray  # (L, t, t)
     b: np.ndarray  # (d, t)
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
-    """Data as message passing sees them."""
+class AmpProblem:
+    """Data with the channel and the priors of a model.
+
+    Attributes
+    ----------
+    data : the samples; their student, penalty and positions are not used.
+    y : observations in the form of the channel.
+    channel : the law of an observation, given the teacher's fields.
+    gamma : (d, L) variances of the tokens.
+    kind : (d,) index of the kind of each coordinate.
+    priors : prior of the teacher's weights, for each kind of coordinate.
+    """
 
     data: Dataset
     y: np.ndarray
     channel: Channel
-    gamma: np.ndarray  # (d, L) variances of the tokens
-    kind: np.ndarray  # (d,) of each coordinate
+    gamma: np.ndarray
+    kind: np.ndarray
     priors: list[MixturePrior]
 
     @property
-    def second(self) -> np.ndarray:
-        """Prior second moments (d, t, t)."""
+    def second_moments(self) -> np.ndarray:
+        """Second moments of the prior (d, t, t)."""
         return np.stack([prior.second for prior in self.priors])[self.kind]
 
     @property
-    def size(self) -> float:
-        """‖Q‖ of rows of the prior."""
-        return float(np.sqrt(np.trace(self.second.sum(axis=0))))
+    def norm(self) -> float:
+        """Norm ‖Q‖ of weights drawn from the prior."""
+        return float(np.sqrt(np.trace(self.second_moments.sum(axis=0))))
 
     def variances(self, cov: np.ndarray) -> np.ndarray:
-        """V_l (L, t, t) of covariances (d, t, t) of the rows."""
+        """Return the variances V_l (L, t, t) of the fields, given covariances (d, t, t) of the weights."""
         return np.einsum("il,iab->lab", self.gamma, cov) / len(self.gamma)
 
     @property
     def matrix(self) -> TokenMatrix:
-        """Token matrix without positions, which teachers do not see."""
+        """Token matrix without positions, because the teacher's fields do not contain them."""
         return TokenMatrix(self.data.tokens, np.zeros_like(self.data.positions))
 
     def fields(self, Q: np.ndarray) -> np.ndarray:
-        """x_l·Q/√d (n, L, t): teachers do not see the positions."""
+        """Return the teacher's fields x_l·Q/√d (n, L, t), which do not contain the positions."""
         return self.matrix.fields(Q)
 
-    def learned(self, belief: Belief, what: tuple[str, ...]) -> "Problem":
-        """With hyperparameters as the posterior has them."""
-        found = self
-        if "prior" in what:
-            priors = [prior.learned(rows) for prior, rows in zip(self.priors, belief.rows, strict=True)]
-            found = replace(found, priors=priors)
-        if "noise" in what and belief.samples.misfit is not None:
-            noise = float(np.sqrt(belief.samples.misfit.mean() / self.channel.n_seen))
-            found = replace(found, channel=self.channel.with_noise(noise))
-        return found
+    def learned(self, posterior: AmpPosterior, parts: tuple[str, ...]) -> "AmpProblem":
+        """Return the problem with hyperparameters by expectation maximisation; `parts` are "prior" and "noise"."""
+        problem = self
+        if "prior" in parts:
+            priors = [prior.learned(rows) for prior, rows in zip(self.priors, posterior.rows, strict=True)]
+            problem = replace(problem, priors=priors)
+        if "noise" in parts and posterior.samples.misfit is not None:
+            noise = float(np.sqrt(posterior.samples.misfit.mean() / self.channel.n_seen))
+            problem = replace(problem, channel=self.channel.with_noise(noise))
+        return problem
 
 
-def amp_step(problem: Problem, state: AmpState, damping: float) -> tuple[AmpState, Belief]:
-    """One iteration; with damping, Onsager terms are the average that damping makes of them.
+def build_problem(data: Dataset, model: Model | None = None) -> AmpProblem:
+    """Return the problem of data and a model, by default the model from which the data were sampled.
 
-    Eq. :eq:`bayes-amp`.
-    """
-    d = len(problem.gamma)
-    omega = problem.fields(state.Q) - state.D
-    samples = problem.channel.posterior(problem.y, omega, state.V)
-    g, slope = response(samples, omega, state.V)
-    A = problem.data.alpha * _not_negative(slope)
-    b = problem.matrix.back_project(g)
-    Q, cov, rows = np.empty_like(state.Q), np.empty((d, *state.V.shape[1:])), []
-    for k, prior in enumerate(problem.priors):
-        mine = problem.kind == k
-        own = np.einsum("l,lab->ab", problem.gamma[mine][0], A) if mine.any() else A.sum(axis=0)
-        b[mine] += state.Q[mine] @ own
-        found = prior.posterior(b[mine], own)
-        Q[mine], cov[mine] = found.mean, found.cov
-        rows.append(found)
-    W = problem.variances(cov)
-    D = np.einsum("lab,nlb->nla", W, g)
-    mixed = AmpState(*((1 - damping) * old + damping * new for old, new in zip(state, (Q, W, D), strict=True)))
-    return mixed, Belief(samples, rows, omega, state.V, A, b)
-
-
-def _not_negative(slope: np.ndarray) -> np.ndarray:
-    values, vectors = np.linalg.eigh(slope)
-    return (vectors * values.clip(min=0)[:, None]) @ vectors.transpose(0, 2, 1)
-
-
-def free_entropy(problem: Problem, state: AmpState, belief: Belief) -> float:
-    """Bethe free entropy of a fixed point, for one dimension.
-
-    Eq. :eq:`bayes-bethe`.
-    """
-    d, total = len(problem.gamma), float(belief.samples.log_z.sum())
-    away = problem.fields(state.Q) - belief.omega
-    total += 0.5 * float(np.einsum("nla,lab,nlb->", away, np.linalg.inv(belief.V), away))
-    for k, rows in enumerate(belief.rows):
-        mine = problem.kind == k
-        if mine.any():
-            own = np.einsum("l,lab->ab", problem.gamma[mine][0], belief.A)
-            total += float(rows.log_z.sum() - np.sum(belief.b[mine] * rows.mean))
-            total += 0.5 * float(np.einsum("ia,ab,ib->", rows.mean, own, rows.mean))
-            total += 0.5 * float(np.einsum("iab,ab->", rows.cov, own))
-    return total / d
-
-
-def overlap_with(Q: np.ndarray, Q_star: Any) -> np.ndarray:
-    """QᵀQ*/d, NaN where no teacher is known."""
-    t = Q.shape[1]
-    return np.full((t, t), np.nan) if Q_star is None else Q.T @ Q_star / len(Q)
-
-
-@dataclass(frozen=True)
-class BayesStartSettings:
-    """Sizes of starts, as shares of the prior's second moment."""
-
-    random: float = 0.01
-    spectral: float = 0.1
-    informed: float = 0.999
-
-
-SHARES = BayesStartSettings()
-
-
-def bayes_start(problem: Problem, init: Any, random: np.random.Generator) -> AmpState:
-    """Weights, and variances that go with their size."""
-    d, L = problem.gamma.shape
-    second = problem.second
-    t = second.shape[1]
-    first = np.stack([prior.first for prior in problem.priors])[problem.kind]
-    deviation = np.sqrt(np.diagonal(second, axis1=1, axis2=2))
-    share = 0.0
-    if not isinstance(init, str):
-        Q = check.array("init", init, (d, t)).copy()
-        share = min(float(np.sum(Q**2)) / problem.size**2, SHARES.informed)
-    elif init == "informed":
-        Q_star = problem.data.Q_star
-        if Q_star is None or Q_star.shape != (d, t):
-            raise check.fail("init", init, "data with a teacher, with as many columns as the model's")
-        Q, share = Q_star.copy(), SHARES.informed
-    elif not problem.channel.even or first.any():
-        Q = first + np.sqrt(SHARES.random) * deviation * random.standard_normal((d, t)) * (init == "random")
-        share = float(np.sum(Q**2)) / problem.size**2
-    else:
-        directions = _spectral(problem, random) if init == "spectral" else None
-        share = SHARES.random if directions is None else SHARES.spectral
-        white = random.standard_normal((d, t)) if directions is None else directions
-        Q = np.sqrt(share) * deviation * white
-    V = problem.variances((1 - min(share, SHARES.informed)) * second)
-    return AmpState(Q, V, np.zeros((problem.data.n_samples, L, t)))
-
-
-def _spectral(problem: Problem, random: np.random.Generator) -> np.ndarray | None:
-    """The directions (d, t), of entries of order one, of posterior weights, which know most where nothing is known."""
-    d, t = problem.data.dim, problem.second.shape[1]
-    rho = problem.variances(problem.second)
-    K = field_moments(problem.channel, problem.y, rho)
-    h = posterior_weights(K, rho, problem.data.n_samples / d)
-    if d <= t or not h.any():
-        return None
-    _, vectors = lowest_eigenvectors(_Unshifted(problem), h, 1, t, random)  # type: ignore[arg-type]
-    if len(vectors) < t:
-        return None
-    return np.sqrt(d) * vectors[:t, :, 0].T
-
-
-class _Unshifted:
-    """Tokens without the positions, which teachers do not see."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.tokens, self.dim = problem.data.tokens, problem.data.dim
-        self.positions = np.zeros_like(problem.data.positions)
-
-
-def posed(data: Dataset, model: Any, channel_of: Callable[[Model], Channel]) -> Problem:
-    """What message passing works on; for one's own arrays the targets are y xᵀ(x xᵀ)⁻¹.
+    If the data have neither labels nor targets, the targets are T = y xᵀ(x xᵀ)⁻¹, the solution of y = T x.
 
     Raises
     ------
-    ValueError : where no model is known, or it does not fit the data.
+    ValueError : if no model is known, the model does not fit the data, its channel has no known posterior, or targets
+        cannot be computed because d < L.
     """
-    if model is None and data.model is None:
-        raise ValueError("model: needs the law of teacher and noise for one's own arrays, got none")
     model = data.model if model is None else require_model(model)
+    if model is None:
+        raise ValueError("model: needs the law of teacher and noise for data that were not sampled, got none")
     if (model.n_tokens, model.attention) != (data.n_tokens, not data.is_labelled):
-        what = "a model of labels" if data.is_labelled else "an attention model"
-        raise check.fail("model", type(model).__name__, f"{what} of {data.n_tokens} tokens, as the data are")
+        needs = "a model of labels" if data.is_labelled else "an attention model"
+        raise check.fail("model", type(model).__name__, f"{needs} of {data.n_tokens} tokens, as the data are")
     channel = channel_of(model)
     kinds = kinds_of(model.coordinates)
     gamma = np.broadcast_to(data.spectra, (len(data.spectra), data.dim)).T
-    tau = np.sqrt(data.dim) * data.source_means.T
     kind = np.zeros(data.dim, dtype=int)
     if len(kinds) > 1:
-        size = np.array([np.abs(each.gamma).max() for each in kinds]).max(), max(np.abs(tau).max(), 1e-300)
-        far = [
-            np.sum((gamma - each.gamma) ** 2, axis=1) / size[0] ** 2
-            + np.sum((tau - each.tau) ** 2, axis=1) / size[1] ** 2
-            for each in kinds
+        tau = np.sqrt(data.dim) * data.source_means.T
+        gamma_scale = np.array([np.abs(law.gamma).max() for law in kinds]).max()
+        tau_scale = max(np.abs(tau).max(), 1e-300)
+        distances = [
+            np.sum((gamma - law.gamma) ** 2, axis=1) / gamma_scale**2
+            + np.sum((tau - law.tau) ** 2, axis=1) / tau_scale**2
+            for law in kinds
         ]
-        kind = np.argmin(far, axis=0)
-        gamma = np.stack([each.gamma for each in kinds])[kind]  # as alike as their prior is
-    return Problem(
-        data, channel.seen(_observed(data)), channel, np.asarray(gamma), kind, [each.prior for each in kinds]
-    )
+        kind = np.argmin(distances, axis=0)
+        gamma = np.stack([law.gamma for law in kinds])[kind]  # identical variances for coordinates with the same prior
+    y = channel.seen(_labels_or_targets(data))
+    return AmpProblem(data, y, channel, np.asarray(gamma), kind, [law.prior for law in kinds])
 
 
-def _observed(data: Dataset) -> np.ndarray:
-    """Labels, or targets: those of one's own arrays are y xᵀ(x xᵀ)⁻¹, for d ≥ L."""
-    known = data.labels if data.labels is not None else data.targets
-    if known is not None:
-        return known
+def _labels_or_targets(data: Dataset) -> np.ndarray:
+    """Return labels (n, P) or targets (n, L, L) of a dataset."""
+    if data.labels is not None:
+        return data.labels
+    if data.targets is not None:
+        return data.targets
     if data.dim < data.n_tokens:
         raise check.fail("data", f"d = {data.dim}", f"at least as many dimensions as tokens, {data.n_tokens}")
     x = np.asarray(data.tokens, dtype=float)
     gram, cross = token_products(x, x), token_products(np.asarray(data.outputs, dtype=float), x)
     return np.linalg.solve(gram, cross.transpose(0, 2, 1)).transpose(0, 2, 1)
+
+
+def amp_step(problem: AmpProblem, state: AmpState, damping: float) -> tuple[AmpState, AmpPosterior]:
+    """Return the state after one iteration with the step `damping`, and the posteriors that it has computed.
+
+    Eq. :eq:`bayes-amp`. With damping, the Onsager terms are averaged like Q and V.
+    """
+    omega = problem.fields(state.Q) - state.D
+    samples = problem.channel.posterior(problem.y, omega, state.V)
+    g, slope = response(samples, omega, state.V)
+    A = problem.data.alpha * _clip_negative(slope)
+    b = problem.matrix.back_project(g)
+    Q, cov, rows = np.empty_like(state.Q), np.empty((len(problem.gamma), *state.V.shape[1:])), []
+    for k, prior in enumerate(problem.priors):
+        members = problem.kind == k
+        precision = np.einsum("l,lab->ab", problem.gamma[members][0], A) if members.any() else A.sum(axis=0)
+        b[members] += state.Q[members] @ precision
+        posterior = prior.posterior(b[members], precision)
+        Q[members], cov[members] = posterior.mean, posterior.cov
+        rows.append(posterior)
+    W = problem.variances(cov)
+    D = np.einsum("lab,nlb->nla", W, g)
+    after = AmpState(*((1 - damping) * old + damping * new for old, new in zip(state, (Q, W, D), strict=True)))
+    return after, AmpPosterior(samples, rows, omega, state.V, A, b)
+
+
+def _clip_negative(matrices: np.ndarray) -> np.ndarray:
+    """Return symmetric matrices with negative eigenvalues replaced by zero: in small samples they occur by chance."""
+    values, vectors = np.linalg.eigh(matrices)
+    return (vectors * values.clip(min=0)[:, None]) @ vectors.transpose(0, 2, 1)
+
+
+def free_entropy(problem: AmpProblem, state: AmpState, posterior: AmpPosterior) -> float:
+    """Return the Bethe free entropy per dimension, given the state before an iteration and the posteriors of it.
+
+    Eq. :eq:`bayes-bethe`.
+    """
+    total = float(posterior.samples.log_z.sum())
+    shift = problem.fields(state.Q) - posterior.omega
+    total += 0.5 * float(np.einsum("nla,lab,nlb->", shift, np.linalg.inv(posterior.V), shift))
+    for k, rows in enumerate(posterior.rows):
+        members = problem.kind == k
+        if members.any():
+            precision = np.einsum("l,lab->ab", problem.gamma[members][0], posterior.A)
+            total += float(rows.log_z.sum() - np.sum(posterior.b[members] * rows.mean))
+            total += 0.5 * float(np.einsum("ia,ab,ib->", rows.mean, precision, rows.mean))
+            total += 0.5 * float(np.einsum("iab,ab->", rows.cov, precision))
+    return total / len(problem.gamma)
+
+
+def overlap_with(Q: np.ndarray, Q_star: np.ndarray | None) -> np.ndarray:
+    """Return QᵀQ★/d (t, t), NaN if no teacher is known."""
+    t = Q.shape[1]
+    return np.full((t, t), np.nan) if Q_star is None else Q.T @ Q_star / len(Q)
+
+
+def build_start(problem: AmpProblem, init: Any, random: np.random.Generator) -> AmpState:
+    """Return the state before the first iteration: weights, variances that belong to their norm, and no memory.
+
+    If the channel or the prior mean determines the sign of Q, the start is the prior mean, plus noise for "random".
+
+    Raises
+    ------
+    TypeError, ValueError : if `init` is an array that is not (d, t), or "informed" for data without such a teacher.
+    """
+    d, L = problem.gamma.shape
+    second_moments = problem.second_moments
+    t = second_moments.shape[1]
+    mean = np.stack([prior.first for prior in problem.priors])[problem.kind]
+    deviation = np.sqrt(np.diagonal(second_moments, axis1=1, axis2=2))
+    if not isinstance(init, str):
+        Q = check.array("init", init, (d, t)).copy()
+        fraction = min(float(np.sum(Q**2)) / problem.norm**2, INFORMED)
+    elif init == "informed":
+        Q_star = problem.data.Q_star
+        if Q_star is None or Q_star.shape != (d, t):
+            raise check.fail("init", init, "data with a teacher, with as many columns as the model's")
+        Q, fraction = Q_star.copy(), INFORMED
+    elif not problem.channel.even or mean.any():
+        Q = mean + np.sqrt(RANDOM) * deviation * random.standard_normal((d, t)) * (init == "random")
+        fraction = float(np.sum(Q**2)) / problem.norm**2
+    else:
+        directions = _spectral_directions(problem, random) if init == "spectral" else None
+        fraction = RANDOM if directions is None else SPECTRAL
+        white = random.standard_normal((d, t)) if directions is None else directions
+        Q = np.sqrt(fraction) * deviation * white
+    V = problem.variances((1 - min(fraction, INFORMED)) * second_moments)
+    return AmpState(Q, V, np.zeros((problem.data.n_samples, L, t)))
+
+
+def _spectral_directions(problem: AmpProblem, random: np.random.Generator) -> np.ndarray | None:
+    """Return the lowest eigenvectors (d, t) of `posterior_weights`, with entries of order one; None without a signal.
+
+    Of all spectral methods these weights have the largest overlap with the teacher, if nothing is known before.
+    """
+    d, t = problem.data.dim, problem.second_moments.shape[1]
+    rho = problem.variances(problem.second_moments)
+    K = field_moments(problem.channel, problem.y, rho)
+    h = posterior_weights(K, rho, problem.data.n_samples / d)
+    if d <= t or not h.any():
+        return None
+    _, vectors = lowest_eigenvectors(problem.matrix, h, 1, t, random)
+    return np.sqrt(d) * vectors[:t, :, 0].T if len(vectors) >= t else None

@@ -1,44 +1,59 @@
-"""`run_bayes_amp`: starts, iterations, hyperparameters, and how a run ended."""
+"""`run_bayes_amp`: Bayes-optimal message passing from one or several starts, to a posterior mean of the weights."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
-from gamp_attention._core.display import Rows
 from gamp_attention._core.numerics import ignore_float_errors
+from gamp_attention._core.runs import Run
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.bayes.amp import (
-    AMP,
+    AmpPosterior,
+    AmpProblem,
     AmpState,
-    Belief,
-    Problem,
     amp_step,
-    bayes_start,
+    build_problem,
+    build_start,
     free_entropy,
     overlap_with,
-    posed,
 )
 from gamp_attention.bayes.priors import MixturePrior
 from gamp_attention.data.dataset import Dataset, require_dataset
-from gamp_attention.models.channels.choice import channel_of
 from gamp_attention.models.model import Model
-from gamp_attention.results import Ended, Result, Status, finish
+from gamp_attention.results import Columns, Ended, Result, Status, finish
 
 BAYES_AMP_STARTS = ("spectral", "random", "informed")
 LEARNT = ("prior", "noise")
 
+LOST = 1e-7  # ‖Q‖², in units of the prior's, below which a run without prior mean has lost its signal
+KNOWN = 1e-11  # variance of the fields, in units of the prior's, below which the teacher is known exactly
+LEARN_AFTER = 15  # iterations before hyperparameters are learnt, because the first posteriors are poor
+PATIENCE = 10  # excess of iterations that reverse the previous change, after which the step is halved
+WINDOW = 75  # iterations after which the step is halved, if their smallest change is no smaller than before them
+MIN_STEP = 0.05  # smallest step β that halving leads to
+MAX_NORM = 1e6  # ‖Q‖, in units of the prior's, above which a run diverges
+ENDINGS = {
+    Status.CONVERGED: "converged",
+    Status.MAX_ITER: "stopped",
+    Status.NONFINITE: "numbers overflowed",
+    Status.DIVERGED: "weights grew without bound: try a smaller damping",
+    Status.LOST: "no signal is left, as below weak recovery; above it, other starts may keep one: stopped",
+}
+
 
 @dataclass(frozen=True, eq=False)
 class BayesHistory(Result):
-    """Every iteration, entry 0 being the start.
+    """History of a run; entry 0 is the start.
 
     Attributes
     ----------
-    overlap : (T + 1, t, t) QᵀQ*/d, NaN where no teacher is known.
-    norm : (T + 1, t, t) QᵀQ/d, which is the same for d → ∞ but for a rotation or sign that data do not tell.
-    V : (T + 1, L, t, t) what is unknown of the fields.
+    overlap : (T + 1, t, t) QᵀQ★/d, NaN if no teacher is known.
+    norm : (T + 1, t, t) QᵀQ/d. For d → ∞ it equals the overlap up to a sign or rotation that data do not determine.
+    V : (T + 1, L, t, t) posterior variances of the fields.
     """
 
     overlap: np.ndarray
@@ -52,15 +67,16 @@ class BayesAmpResult(Ended):
 
     Attributes
     ----------
-    status, converged, n_iter, residual, history : as for every solver; the residual is the last change of Q in units of
-        the prior's norm. LOST where the run ended at a posterior mean of zero: it had no signal, or lost it.
+    status, converged, n_iter, residual, history : as for every solver; the residual is the last change of Q divided by
+        the step and by the norm of the prior. The status is LOST if the run ended at a posterior mean of zero, because
+        the data contain no signal or the run lost it.
     Q, variance : (d, t) posterior mean and variance of the teacher's weights.
-    overlap : (t, t) QᵀQ*/d, NaN where no teacher is known. Where data do not tell a sign, or a rotation of the columns,
-        neither does this.
-    V : (L, t, t) what is unknown of the fields.
-    free_entropy : Bethe free entropy for one dimension, largest for the start that was kept.
-    priors : of each kind of coordinate, as given or as learnt: `weight` (K,), `mean` (K, t) and `cov` (K, t, t) of a
-        mixture of Gaussians.
+    overlap : (t, t) QᵀQ★/d, NaN if no teacher is known. It is defined up to a sign, or a rotation of the columns, if
+        the data do not determine these.
+    V : (L, t, t) posterior variances of the fields.
+    free_entropy : Bethe free entropy per dimension; of several starts the start with the largest value is selected.
+    priors : prior of each kind of coordinate, as given or as learnt: `weight` (K,), `mean` (K, t) and `cov` (K, t, t)
+        of a mixture of Gaussians.
     noise : standard deviation of the noise, as given or as learnt.
     starts : name, status and free entropy of every start.
     message : the outcome in words.
@@ -80,48 +96,50 @@ class BayesAmpResult(Ended):
     starts: tuple[tuple[str, Status, float], ...]
     message: str
 
-    def _rows(self) -> Rows:
-        """How the run ended, and the overlap and the size of what was found."""
-        size = np.trace(self.history.norm[-1])
-        rows: Rows = [f"{type(self).__name__}: {self.status.value} after {self.n_iter} iterations"]
-        if np.isfinite(self.overlap).all():
-            rows.append(["  ‖QᵀQ*‖/d", f"{np.linalg.norm(self.overlap):.4f}"])
-        rows += [["  ‖Q‖²/d", f"{size:.4f}"], ["  variance", f"{np.mean(self.variance):.4f}"]]
-        return [*rows, ["  Φ", f"{self.free_entropy:.4f}"], f"  {self.message}"]
+    _columns: ClassVar[Columns] = {
+        "‖QᵀQ*‖/d": lambda result: f"{norm:.4f}" if np.isfinite(norm := np.linalg.norm(result.overlap)) else "",
+        "‖Q‖²/d": lambda result: f"{np.trace(result.history.norm[-1]):.4f}",
+        "variance": lambda result: f"{np.mean(result.variance):.4f}",
+        "Φ": lambda result: f"{result.free_entropy:.4f}",
+    }
+
+    def _heading(self) -> str:
+        return f"{type(self).__name__}: {self.status.value} after {self.n_iter} iterations"
 
 
 @ignore_float_errors
 def run_bayes_amp(
     data: Dataset,
-    init: Any = "spectral",
+    init: str | ArrayLike = "spectral",
     *,
     model: Model | None = None,
-    learn: Any = (),
+    learn: str | Sequence[str] = (),
     damping: float = 0.7,
     tol: float = 1e-5,
     max_iter: int = 500,
     n_starts: int = 1,
-    seed: Any = 0,
+    seed: int | np.random.Generator = 0,
     raise_on_failure: bool = False,
 ) -> BayesAmpResult:
-    """Bayes-optimal message passing: posterior mean and variance of the teacher's weights.
+    """Compute posterior mean and variance of the teacher's weights by Bayes-optimal message passing.
 
-    Eq. :eq:`bayes-amp`.
+    Eq. :eq:`bayes-amp`. `gamp_attention.bayes.amp` has the iteration.
 
     Parameters
     ----------
-    data : samples; the student, its penalty and the positions play no part.
+    data : the samples; their student, penalty and positions are not used.
     init : "spectral", from the lowest eigenvectors of posterior weights, see `spectral_directions`; "random";
-        "informed", the teacher; or weights (d, t). Several starts go on with random ones.
-    model : the law of teacher, tokens and noise, for one's own arrays or in place of the model of the data.
-    learn : what to learn by expectation maximisation in place of what the model says: any of "prior" (shares and
-        covariances of its components) and "noise".
-    damping : first step in (0, 1]; it is halved when weights go to and fro, but for tol = 0.
-    tol : on the change of Q in an iteration, in units of the prior's norm; 0 runs exactly max_iter iterations.
-    max_iter : iterations at most.
-    n_starts : the one with the largest free entropy is kept.
-    seed : of random starts.
-    raise_on_failure : raise ConvergenceError where the run does not converge.
+        "informed", the teacher; or weights (d, t). Further starts are random.
+    model : law of teacher, tokens and noise; None for the model from which the data were sampled.
+    learn : hyperparameters to learn by expectation maximisation: any of "prior" (weights and covariances of the
+        components of the prior) and "noise".
+    damping : first step in (0, 1]; unless tol = 0, it is halved when the iterates oscillate.
+    tol : maximum change of Q in an iteration at convergence, divided by the step and by the norm of the prior; 0 runs
+        exactly `max_iter` iterations.
+    max_iter : maximum number of iterations.
+    n_starts : number of starts; the run with the largest free entropy is returned.
+    seed : seed of the random starts.
+    raise_on_failure : raise ConvergenceError if the run does not converge.
 
     Returns
     -------
@@ -129,17 +147,19 @@ def run_bayes_amp(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs; for models without a known channel, too.
-    ConvergenceError : where asked for.
+    TypeError : if an argument does not have the documented type.
+    ValueError : if a name is unknown, a number is out of its range, `init` does not have the shape (d, t), no model is
+        known or it does not fit the data, or its channel or noise has no known posterior.
+    ConvergenceError : if the run does not converge and `raise_on_failure` is True.
 
     Examples
     --------
-    With .6 samples for a dimension the teacher is found, where a trained attention layer learns nothing of it:
+    With 0.6 samples per dimension the teacher is recovered, whereas a trained attention layer learns nothing:
 
     >>> import gamp_attention as ga
     >>> data = ga.sample(ga.paper_model(), d=500, alpha=0.6, seed=0)
-    >>> found = ga.run_bayes_amp(data)
-    >>> found.status.value, bool(abs(found.overlap[0, 0]) > 0.9)
+    >>> result = ga.run_bayes_amp(data)
+    >>> result.status.value, bool(abs(result.overlap[0, 0]) > 0.9)
     ('converged', True)
     """
     require_dataset(data)
@@ -148,94 +168,122 @@ def run_bayes_amp(
     else:
         check.choice("init", init, BAYES_AMP_STARTS)
     learn = (learn,) if isinstance(learn, str) else tuple(learn)
-    for each in learn:
-        check.choice("learn", each, LEARNT)
+    for part in learn:
+        check.choice("learn", part, LEARNT)
     damping = check.real("damping", damping, low=0, high=1, strict=True)
     tol, max_iter = check.real("tol", tol, low=0), check.integer("max_iter", max_iter, low=1)
     n_starts = check.integer("n_starts", n_starts, low=1, high=10_000)
-    problem = posed(data, model, channel_of)
+    problem = build_problem(data, model)
     if "noise" in learn:
-        problem.channel.with_noise(problem.channel.noise)
+        problem.channel.with_noise(problem.channel.noise)  # raises if the noise of this channel cannot be learnt
     random = generator(seed, Stream.STARTS)
-    found, told = None, []
+    selected, outcomes = None, list[tuple[str, Status, float]]()
     for k in range(n_starts):
-        name = "random" if k else init if isinstance(init, str) else "given"
-        start = bayes_start(problem, init if not k else "random", random)
-        result = _run(problem, start, learn, damping, tol, max_iter)
-        told.append((name if not k else f"random {k}", result.status, result.free_entropy))
-        best = found is None or (not found.free_entropy >= result.free_entropy and np.isfinite(result.Q).all())
-        found = result if best else found
-    assert found is not None
-    return finish(replace(found, starts=tuple(told)), raise_on_failure, "run_bayes_amp")
+        name = f"random {k}" if k else init if isinstance(init, str) else "given"
+        start = build_start(problem, init if not k else "random", random)
+        run = AmpRun(problem, start, learn, damping, tol, max_iter)
+        status = run.run()
+        assert status is not None
+        result = run.result(status)
+        outcomes.append((name, status, result.free_entropy))
+        # `not >=` instead of `<`, so that a run with free entropy NaN is replaced as well
+        if selected is None or (not selected.free_entropy >= result.free_entropy and np.isfinite(result.Q).all()):
+            selected = result
+    assert selected is not None
+    return finish(replace(selected, starts=tuple(outcomes)), raise_on_failure, "run_bayes_amp")
 
 
-def _run(
-    problem: Problem, state: AmpState, learn: tuple[str, ...], damping: float, tol: float, max_iter: int
-) -> BayesAmpResult:
-    Q_star, d, scale = problem.data.Q_star, len(problem.gamma), problem.size
-    Q_star = Q_star if Q_star is not None and Q_star.shape == state.Q.shape else None
-    history, last, change, against, changes = [], None, np.zeros_like(state.Q), 0, list[float]()
-    status, residual, belief = Status.MAX_ITER, np.inf, None
-    may_be_lost = problem.channel.even and not any(prior.first.any() for prior in problem.priors)
+class AmpRun(Run[Status]):
+    """A run of Bayes-optimal message passing from a start; the parameters are as for `run_bayes_amp`.
 
-    def record(state: AmpState) -> None:
-        history.append((overlap_with(state.Q, Q_star), state.Q.T @ state.Q / d, state.V))
+    Attributes
+    ----------
+    problem : the problem, with hyperparameters as learnt so far.
+    state, before : the state, and the state before the last iteration.
+    posterior : posteriors of the last iteration; None before the first.
+    residual : last change of Q, divided by the step and by the norm of the prior.
+    """
 
-    record(state)
-    prior_V = np.trace(problem.variances(problem.second), axis1=1, axis2=2)
-    for t in range(max_iter):
+    def __init__(
+        self, problem: AmpProblem, start: AmpState, learn: tuple[str, ...], damping: float, tol: float, max_iter: int
+    ) -> None:
+        super().__init__()
+        self.problem, self.state, self.before = problem, start, start
+        self.posterior: AmpPosterior | None = None
+        self.residual = np.inf
+        self._learn, self._damping, self._tol, self._max_iter = learn, damping, tol, max_iter
+        self._change, self._n_reversals, self._residuals = np.zeros_like(start.Q), 0, list[float]()
+        Q_star = problem.data.Q_star
+        self._Q_star = Q_star if Q_star is not None and Q_star.shape == start.Q.shape else None
+        self._norm = problem.norm
+        self._prior_V = np.trace(problem.variances(problem.second_moments), axis1=1, axis2=2)
+        self._may_be_lost = problem.channel.even and not any(prior.first.any() for prior in problem.priors)
+        self._history = list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
+        self._record()
+
+    def _record(self) -> None:
+        Q = self.state.Q
+        self._history.append((overlap_with(Q, self._Q_star), Q.T @ Q / len(Q), self.state.V))
+
+    def advance(self) -> Status | None:
+        """Do one iteration; return how the run ended, or None if it continues."""
         try:
-            new, belief = amp_step(problem, state, damping)
+            after, self.posterior = amp_step(self.problem, self.state, self._damping)
         except np.linalg.LinAlgError:
-            status = Status.NONFINITE
-            break
-        if not all(np.isfinite(each).all() for each in new):
-            status = Status.NONFINITE
-            break
-        residual = float(np.linalg.norm(new.Q - state.Q)) / (damping * scale)
-        change, back = new.Q - state.Q, change
-        against = max(against + (1 if np.sum(change * back) < 0 else -1), 0)
-        changes.append(residual)
-        stalled = len(changes) >= 2 * AMP.long and min(changes[-AMP.long :]) > 0.9 * min(changes[: -AMP.long])
-        if tol > 0 and (against == AMP.patience or stalled):
-            damping, against = max(0.5 * damping, min(AMP.least, damping)), 0
-            changes = changes[-AMP.long :] if stalled else changes
-        last, state = state, new
-        record(state)
-        if np.linalg.norm(state.Q) > AMP.largest * scale:
-            status = Status.DIVERGED
-            break
-        if may_be_lost and np.sum(state.Q**2) < AMP.lost * scale**2:
-            status = Status.LOST
-            break
-        left = np.trace(state.V, axis1=1, axis2=2)
-        if tol > 0 and ((residual <= tol and (t >= AMP.settle or not learn)) or (left < AMP.known * prior_V).all()):
-            status = Status.CONVERGED
-            break
-        if learn and t >= AMP.settle:
-            problem = problem.learned(belief, learn)
-    return _concluded(problem, last or state, state, belief, status, residual, history, Q_star)
+            return Status.NONFINITE
+        if not all(np.isfinite(array).all() for array in after):
+            return Status.NONFINITE
+        change = after.Q - self.state.Q
+        self.residual = float(np.linalg.norm(change)) / (self._damping * self._norm)
+        self._adapt_damping(change)
+        self.before, self.state = self.state, after
+        self._record()
+        learning = bool(self._learn) and self.t >= LEARN_AFTER
+        self.t += 1
+        if np.linalg.norm(after.Q) > MAX_NORM * self._norm:
+            return Status.DIVERGED
+        if self._may_be_lost and np.sum(after.Q**2) < LOST * self._norm**2:
+            return Status.LOST
+        settled = self.residual <= self._tol and (learning or not self._learn)
+        known = (np.trace(after.V, axis1=1, axis2=2) < KNOWN * self._prior_V).all()
+        if self._tol > 0 and (settled or known):
+            return Status.CONVERGED
+        if learning:
+            self.problem = self.problem.learned(self.posterior, self._learn)
+        return Status.MAX_ITER if self.t == self._max_iter else None
 
+    def _adapt_damping(self, change: np.ndarray) -> None:
+        """Halve the step if the iterates oscillate, or if the changes have not become smaller for long."""
+        self._n_reversals = max(self._n_reversals + (1 if np.sum(change * self._change) < 0 else -1), 0)
+        self._change = change
+        self._residuals.append(self.residual)
+        changes = self._residuals
+        stalled = len(changes) >= 2 * WINDOW and min(changes[-WINDOW:]) > 0.9 * min(changes[:-WINDOW])
+        if self._tol > 0 and (self._n_reversals == PATIENCE or stalled):
+            self._damping, self._n_reversals = max(0.5 * self._damping, min(MIN_STEP, self._damping)), 0
+            self._residuals = changes[-WINDOW:] if stalled else changes
 
-def _concluded(
-    problem: Problem, before: AmpState, state: AmpState, belief: Belief | None, status: Status, residual: float,
-    history: list[Any], Q_star: Any,
-) -> BayesAmpResult:  # fmt: skip
-    d, t = state.Q.shape
-    variance, entropy = np.full((d, t), np.nan), -np.inf
-    if belief is not None:
-        for k, rows in enumerate(belief.rows):
-            variance[problem.kind == k] = np.diagonal(rows.cov, axis1=1, axis2=2)
-        entropy = free_entropy(problem, before, belief)
-    words = {
-        Status.CONVERGED: "converged", Status.MAX_ITER: "stopped", Status.NONFINITE: "numbers overflowed",
-        Status.DIVERGED: "weights grew without bound: try a smaller damping",
-        Status.LOST: "no signal is left, as below weak recovery; above it, other starts may keep one: stopped",
-    }  # fmt: skip
-    overlaps, norms, variances = (np.array(column) for column in zip(*history, strict=True))
-    return BayesAmpResult(
-        status=status, n_iter=len(history) - 1, residual=residual, history=BayesHistory(overlaps, norms, variances),
-        Q=state.Q, variance=variance, overlap=overlap_with(state.Q, Q_star), V=state.V, free_entropy=entropy,
-        priors=tuple(problem.priors), noise=problem.channel.noise, starts=(),
-        message=f"{words[status]} after {len(history) - 1} iterations",
-    )  # fmt: skip
+    def result(self, status: Status) -> BayesAmpResult:
+        """Return the result of a run that ended with `status`."""
+        problem, Q = self.problem, self.state.Q
+        variance, entropy = np.full(Q.shape, np.nan), -np.inf
+        if self.posterior is not None:
+            for k, rows in enumerate(self.posterior.rows):
+                variance[problem.kind == k] = np.diagonal(rows.cov, axis1=1, axis2=2)
+            entropy = free_entropy(problem, self.before, self.posterior)
+        overlaps, norms, variances = (np.array(column) for column in zip(*self._history, strict=True))
+        return BayesAmpResult(
+            status=status,
+            n_iter=self.t,
+            residual=self.residual,
+            history=BayesHistory(overlaps, norms, variances),
+            Q=Q,
+            variance=variance,
+            overlap=overlap_with(Q, self._Q_star),
+            V=self.state.V,
+            free_entropy=entropy,
+            priors=tuple(problem.priors),
+            noise=problem.channel.noise,
+            starts=(),
+            message=f"{ENDINGS[status]} after {self.t} iterations",
+        )

@@ -14,6 +14,7 @@ from gamp_attention._core.eigenpairs import all_eigenpairs, restarted_lanczos
 from gamp_attention._core.numerics import ignore_float_errors
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
+from gamp_attention.data.passes import TokenMatrix
 from gamp_attention.denoisers.spectral_weights import (
     WEIGHTS,
     Shape,
@@ -94,12 +95,12 @@ def spectral_directions(
     shape = Shape.of(data.student, data.n_tokens, data.rank)
     random = generator(seed, Stream.STARTS)
     return SpectralDirections(
-        *lowest_eigenvectors(data, spectral_weights_of(data, risk, weights), shape.columns, k, random)
+        *lowest_eigenvectors(data.matrix, spectral_weights_of(data, risk, weights), shape.columns, k, random)
     )
 
 
 def lowest_eigenvectors(
-    data: Dataset, h: np.ndarray, columns: int, k: int, random: np.random.Generator
+    matrix: TokenMatrix, h: np.ndarray, columns: int, k: int, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the k lowest eigenvalues (k,) and eigenvectors (k, d, c) of Σ_μ X̃ᵀ h X̃ for matrices h (n, L c, L c).
 
@@ -109,14 +110,15 @@ def lowest_eigenvectors(
     """
     from scipy.sparse.linalg import ArpackError
 
-    shape = data.dim, columns
+    shape = matrix.positions.shape[1], columns
     none = np.zeros(0), np.zeros((0, *shape))
     if not (h.any() and np.isfinite(h).all()):
         return none
-    n, start = data.dim * columns, random.standard_normal(data.dim * columns)
+    n = shape[0] * columns
+    start = random.standard_normal(n)
 
     def product(x: np.ndarray) -> np.ndarray:
-        return data.matrix.hessian_product(h, np.asarray(x).reshape(shape)).ravel()
+        return matrix.hessian_product(h, np.asarray(x).reshape(shape)).ravel()
 
     if n <= max(DENSE, 2 * k):
         values, vectors = all_eigenpairs(product, n)
@@ -151,7 +153,7 @@ def posterior_start(data: Dataset, risk: str, random: np.random.Generator) -> np
     """Return weights (d, r) along the lowest eigenvectors of posterior weights, with columns of norm √d."""
     shape = Shape.of(data.student, data.n_tokens, data.rank)
     h = spectral_weights_of(data, risk, "posterior", "init")
-    vectors = lowest_eigenvectors(data, h, shape.columns, shape.size, random)[1]
+    vectors = lowest_eigenvectors(data.matrix, h, shape.columns, shape.size, random)[1]
     size = np.sqrt(data.dim)
     return size * side_by_side(list(vectors), shape.size) if len(vectors) else np.zeros((data.dim, data.rank))
 
@@ -166,13 +168,15 @@ def spectral_starts(data: Dataset, risk: str, k: int, random: np.random.Generato
     z = fitted_fields(data.loss, data.terms(risk).params, shape)
     size, k = shape.size, min(k, MAX_SPECTRAL)
     lower = size - 1 + EXTRA_VECTORS if k > 1 else size
-    vectors = lowest_eigenvectors(data, weights_of_moments(second_moments(z, shape)), shape.columns, lower, random)[1]
+    vectors = lowest_eigenvectors(
+        data.matrix, weights_of_moments(second_moments(z, shape)), shape.columns, lower, random
+    )[1]
     starts = [side_by_side(directions, size) for directions in _mixtures(vectors, size)]
     if not data.student.even:
         starts.insert(0, data.matrix.back_project(z))
     if k > 1:
         h = spectral_weights_of(data, risk, "hessian")
-        flattest = lowest_eigenvectors(data, h, shape.columns, size, random)[1]
+        flattest = lowest_eigenvectors(data.matrix, h, shape.columns, size, random)[1]
         if len(flattest):
             starts.insert(1, side_by_side(list(flattest), size))
     return [_scaled(data, Q, z) for Q in starts[:k]]

@@ -2,31 +2,25 @@
 
 With u_k the states (Q, D, V) and f_k = G(u_k) − u_k the moves of the damped iteration G, the next state is
 G(u) − Σ_j c_j (Δu_j + Δf_j), in which Δ are differences between consecutive iterations and c minimises
-‖f − Σ_j c_j Δf_j‖ (Anderson, J. ACM 12, 1965; Walker and Ni, SIAM Journal on Numerical Analysis 49, 2011). Fixed points
-are the fixed points of G, and at each of them D = V g. State evolution describes the fixed point, not the iterates.
-"""
+‖f − Σ_j c_j Δf_j‖ (Anderson, 1965; Walker and Ni, 2011). This leaves the fixed points of G unchanged, at which D = V g,
+but state evolution describes only the fixed point and no longer the iterates.
 
-from typing import NamedTuple
+Extrapolation may diverge, or converge to an unstable fixed point. So the gradient norm is monitored: if it rises, the
+run returns to the damped successor of its best state, and makes some damped iterations before it extrapolates again.
+"""
 
 import numpy as np
 
 from gamp_attention._core.runs import Resumable
 from gamp_attention.gamp.step import GampState
 
-
-class AccelerationSettings(NamedTuple):
-    """Settings of Anderson acceleration and of its safeguards."""
-
-    depth: int = 15  # maximum number of differences Δf in the least-squares problem
-    warm_up: int = 3  # damped iterations before the first extrapolation
-    max_rise: float = 2.0  # an extrapolation is undone if the gradient norm exceeds its minimum by this factor
-    pause: int = 5  # after the k-th undone extrapolation, `pause` · k damped iterations follow
-    min_variance: float = 0.1  # smallest accepted eigenvalue of the extrapolated V, in units of the damped V
-    regularisation: float = 1e-14  # relative ridge of the least-squares problem, against rounding
-    late: float = 0.03  # gradient norm below which runs extrapolate by default; at larger norms they may still cycle
-
-
-ACCELERATION = AccelerationSettings()
+DEPTH = 15  # maximum number of differences Δf in the least-squares problem
+WARM_UP = 3  # damped iterations before the first extrapolation
+MAX_RISE = 2.0  # an extrapolation is undone if the gradient norm exceeds its minimum by this factor
+PAUSE = 5  # after the k-th undone extrapolation, PAUSE · k damped iterations follow
+MIN_VARIANCE = 0.1  # smallest accepted eigenvalue of the extrapolated V, in units of the damped V
+REGULARISATION = 1e-14  # relative ridge of the least-squares problem, against rounding
+LATE_BELOW = 0.03  # gradient norm below which runs extrapolate by default; at larger norms they may still cycle
 
 
 class Acceleration(Resumable):
@@ -55,7 +49,7 @@ class Acceleration(Resumable):
     lowest_norm: float
     fallback: GampState | None
 
-    def __init__(self, warm_up: int = ACCELERATION.warm_up) -> None:
+    def __init__(self, warm_up: int = WARM_UP) -> None:
         self.n_refused, self.wait = 0, warm_up
         self._forget()
 
@@ -65,10 +59,10 @@ class Acceleration(Resumable):
 
     def __call__(self, state: GampState, after: GampState, norm: float) -> GampState:
         """Return the next state, given a state, its damped successor `after` and the gradient norm at the state."""
-        if self.fallback is not None and norm > ACCELERATION.max_rise * self.lowest_norm:
+        if self.fallback is not None and norm > MAX_RISE * self.lowest_norm:
             fallback = self.fallback
             self.n_refused += 1
-            self.wait = ACCELERATION.pause * self.n_refused
+            self.wait = PAUSE * self.n_refused
             self._forget()
             return fallback
         changes = after.Q - state.Q, after.D - state.D
@@ -76,9 +70,9 @@ class Acceleration(Resumable):
         move = np.concatenate([change.ravel() / np.sqrt(change.size) for change in changes])
         if self.last is not None:
             before, reached = self.last
-            self.moves = [*self.moves, move - before][-ACCELERATION.depth :]
+            self.moves = [*self.moves, move - before][-DEPTH:]
             step = after.Q - reached.Q, after.D - reached.D, after.V - reached.V
-            self.steps = [*self.steps, step][-ACCELERATION.depth :]
+            self.steps = [*self.steps, step][-DEPTH:]
         self.last = move, after
         if self.wait > 0:  # no check against the smallest norm: damped iterations may pass through larger gradients
             self.wait -= 1
@@ -90,7 +84,7 @@ class Acceleration(Resumable):
     def restart(self) -> None:
         """Discard all differences, because the state or the damping was changed from outside."""
         self._forget()
-        self.wait = max(self.wait, ACCELERATION.warm_up)
+        self.wait = max(self.wait, WARM_UP)
 
     def _extrapolate(self, after: GampState, move: np.ndarray) -> GampState:
         if not self.moves:
@@ -100,7 +94,7 @@ class Acceleration(Resumable):
         scale = np.sqrt(np.diag(gram))
         if not (scale > 0).all():
             return after
-        gram = gram / np.outer(scale, scale) + ACCELERATION.regularisation * np.eye(len(gram))
+        gram = gram / np.outer(scale, scale) + REGULARISATION * np.eye(len(gram))
         c = np.linalg.lstsq(gram, moves @ move / scale, rcond=None)[0] / scale
         Q, D, V = (
             start - sum(weight * part for weight, part in zip(c, parts, strict=True))
@@ -108,6 +102,6 @@ class Acceleration(Resumable):
         )
         if not (np.isfinite(Q).all() and np.isfinite(D).all() and np.isfinite(V).all()):
             return after
-        if np.linalg.eigvalsh(V).min() < ACCELERATION.min_variance * np.linalg.eigvalsh(after.V).min():
+        if np.linalg.eigvalsh(V).min() < MIN_VARIANCE * np.linalg.eigvalsh(after.V).min():
             V = after.V
         return GampState(Q, V, D, after.z)

@@ -1,10 +1,10 @@
 """Bounded searches of default runs: few further starts, in few iterations, within a budget of operations.
 
 State evolution describes proximal steps to global minima. A search for a global minimum costs up to 400 minimisations
-per sample. For two tokens and one column these are cheap, but for long samples they cost more than a hundred times the
-products X̃Q and X̃ᵀg of an iteration. A run to a tolerance need not follow state evolution: it needs a good minimum of
-the risk. So it searches each sample at every second iteration, from the mirror image of the last minimum and from the
-centre, and otherwise keeps the local minimum next to the last minimum. If message passing has spent its budget, a
+per sample. For two tokens and one column this is cheap; for long samples it takes more than a hundred times as long as
+the products X̃Q and X̃ᵀg of an iteration. A run to a tolerance need not follow state evolution: it needs a good minimum
+of the risk. So it searches each sample at every second iteration, from the mirror image of the last minimum and from
+the centre, and otherwise keeps the local minimum next to the last minimum. If message passing has spent its budget, a
 descent, which evaluates only gradients, completes the run. If the descent takes long, message passing is resumed with a
 larger budget, and the lower of both minima is the result.
 
@@ -22,31 +22,25 @@ from gamp_attention.denoisers.prox import MAX_STARTS
 from gamp_attention.gamp.step import StepReport
 from gamp_attention.losses.attention import AttentionLoss, DotProductAttention
 
-
-class BudgetSettings(NamedTuple):
-    """Settings of bounded searches, and costs of operations in seconds."""
-
-    exact_fields: int = 2  # maximum L r for which default runs search for global minima
-    every: int = 2  # number of iterations between searches; the first iteration makes no search
-    starts: int = 2  # number of further starts: mirror image of the last minimum, and centre ω
-    patience: int = 12  # iterations without progress after the last search, after which descent takes over
-    gradients: float = 250.0  # budget of message passing, in evaluations of the gradient
-    descents: float = 10.0  # budget after a descent, in gradients for each step of the descent
-    worthwhile: float = 0.4  # minimum added budget for which message passing is resumed, in units of `gradients`
-    least: int = 8  # minimum number of iterations within the budget; if it is smaller, the run is a descent
-    verification: float = 60.0  # maximum cost of each check of the result, in evaluations of the gradient
-    held: float = 3.0  # Hessians per sample of a proximal step that starts at its minimum
-    typical: float = 5.0  # typical number of Hessians per sample and iteration
-    searches: float = 45.0  # Hessians per sample of a search with `starts` further starts
-    product: float = 0.25e-9  # seconds of a multiplication and addition of X̃Q or X̃ᵀg
-    exponential: float = 8e-9  # seconds of an attention weight
-    dense: float = 0.25e-9  # seconds of an operation in a long loop over matrices (L, L)
-    scattered: float = 3e-9  # seconds of an entry of the Hessian (L r, L r)
-    factor: float = 0.09e-9  # seconds of the factor of the Hessian, over (L r)³
-    call: float = 0.5e-6  # seconds of a call per sample
-
-
-BUDGET = BudgetSettings()
+FULL_SEARCH_FIELDS = 2  # maximum L r for which default runs search for global minima
+SEARCH_INTERVAL = 2  # number of iterations between searches; the first iteration makes no search
+FURTHER_STARTS = 2  # number of further starts: mirror image of the last minimum, and centre ω
+PATIENCE = 12  # iterations without progress after the last search, after which descent takes over
+FIRST_LIMIT = 250.0  # budget of message passing, in evaluations of the gradient
+GRADIENTS_PER_DESCENT_STEP = 10.0  # budget after a descent, in gradients per step of it
+MIN_EXTENSION = 0.4  # minimum added budget for which message passing is resumed, in units of FIRST_LIMIT
+MIN_ITERATIONS = 8  # if the budget suffices for fewer iterations, the run is only a descent
+VERIFICATION_LIMIT = 60.0  # maximum cost of each check of the result, in evaluations of the gradient
+HESSIANS_TO_HOLD = 3.0  # Hessians per sample of a proximal step that starts at its minimum
+HESSIANS_PER_ITERATION = 5.0  # typical number of Hessians per sample and iteration
+HESSIANS_TO_SEARCH = 45.0  # Hessians per sample of a search with FURTHER_STARTS starts
+# costs of operations, of which only the ratios matter
+PRODUCT = 0.25e-9  # seconds of a multiplication and addition of X̃Q or X̃ᵀg
+EXPONENTIAL = 8e-9  # seconds of an attention weight
+DENSE = 0.25e-9  # seconds of an operation in a long loop over matrices (L, L)
+SCATTERED = 3e-9  # seconds of an entry of the Hessian (L r, L r)
+FACTOR = 0.09e-9  # seconds of the factor of the Hessian, over (L r)³
+CALL = 0.5e-6  # seconds of a call per sample
 
 
 class Costs(NamedTuple):
@@ -59,14 +53,14 @@ class Costs(NamedTuple):
     def of(cls, data: Dataset) -> "Costs":
         """Return the costs for the shapes of a dataset."""
         L, r, d, loss = data.n_tokens, data.rank, data.dim, data.loss
-        k, value = L * r, BUDGET.call + BUDGET.exponential * L * L
+        k, value = L * r, CALL + EXPONENTIAL * L * L
         if isinstance(loss, AttentionLoss) and isinstance(loss.attention, DotProductAttention):
-            slope = value + 2 * BUDGET.dense * (L**3 + 4 * L * k)
-            hessian = value + BUDGET.dense * L**3 * (2 + r * (r + 1) / 2)
+            slope = value + 2 * DENSE * (L**3 + 4 * L * k)
+            hessian = value + DENSE * L**3 * (2 + r * (r + 1) / 2)
         else:  # derivatives by central differences of values
             slope, hessian = 4 * k * value, 4 * k * (k + 1) * value
-        hessian += BUDGET.scattered * k**2 + BUDGET.factor * k**3
-        return cls(slope + 4 * L * d * r * BUDGET.product, hessian)
+        hessian += SCATTERED * k**2 + FACTOR * k**3
+        return cls(slope + 4 * L * d * r * PRODUCT, hessian)
 
 
 def samples_to_verify(data: Dataset, bounded: bool, n_hessians: float) -> np.ndarray | None:
@@ -75,14 +69,14 @@ def samples_to_verify(data: Dataset, bounded: bool, n_hessians: float) -> np.nda
     A check costs `n_hessians` Hessians per sample. If one sample exceeds the limit, the array is empty.
     """
     gradient, hessian = Costs.of(data)
-    n, fraction = data.n_samples, BUDGET.verification * gradient / (n_hessians * hessian)
+    n, fraction = data.n_samples, VERIFICATION_LIMIT * gradient / (n_hessians * hessian)
     return None if not bounded or fraction >= 1 else np.linspace(0, n - 1, int(fraction * n)).astype(int)
 
 
 def can_solve_for_variances(data: Dataset, bounded: bool) -> bool:
     """Return whether solving for V at a critical point costs little compared with the rest of a bounded run."""
     gradient, hessian = Costs.of(data)
-    return not bounded or 10 * hessian <= 3 * BUDGET.verification * gradient
+    return not bounded or 10 * hessian <= 3 * VERIFICATION_LIMIT * gradient
 
 
 class Budget(Resumable):
@@ -103,7 +97,7 @@ class Budget(Resumable):
     limit: float
 
     def __init__(self, data: Dataset, bounded: bool) -> None:
-        self._costs, self.spent, self.limit = Costs.of(data), 0.0, BUDGET.gradients if bounded else np.inf
+        self._costs, self.spent, self.limit = Costs.of(data), 0.0, FIRST_LIMIT if bounded else np.inf
 
     def iteration(self, n_hessians: float) -> float:
         """Return the cost of an iteration of message passing with `n_hessians` Hessians per sample."""
@@ -113,20 +107,20 @@ class Budget(Resumable):
     @property
     def is_spent(self) -> bool:
         """Return whether the budget does not suffice for another iteration, so that descent takes over."""
-        return self.spent + self.iteration(BUDGET.typical) > self.limit
+        return self.spent + self.iteration(HESSIANS_PER_ITERATION) > self.limit
 
     @property
     def suffices(self) -> bool:
         """Return whether the budget suffices for the minimum number of iterations of message passing."""
-        return BUDGET.least * self.iteration(BUDGET.typical) <= self.limit
+        return MIN_ITERATIONS * self.iteration(HESSIANS_PER_ITERATION) <= self.limit
 
     def extend(self, n_descent: int) -> bool:
         """Extend the budget once, in proportion to the steps of a descent; return whether it was extended.
 
         If a descent takes long, the risk usually has many minima, so that a longer search for a lower minimum pays.
         """
-        limit = BUDGET.descents * n_descent
-        if self.limit != BUDGET.gradients or limit - self.spent < BUDGET.worthwhile * BUDGET.gradients:
+        limit = GRADIENTS_PER_DESCENT_STEP * n_descent
+        if self.limit != FIRST_LIMIT or limit - self.spent < MIN_EXTENSION * FIRST_LIMIT:
             return False
         self.limit = limit
         return True
@@ -134,11 +128,11 @@ class Budget(Resumable):
     def add(self, report: StepReport) -> None:
         """Add the cost of an iteration."""
         seen = report.denoised
-        self.spent += self.iteration(BUDGET.typical if seen is None else float(np.mean(seen.n_hessians)))
+        self.spent += self.iteration(HESSIANS_PER_ITERATION if seen is None else float(np.mean(seen.n_hessians)))
 
 
 def starts_of_searches(t: int, hold_after: int, bounded: bool) -> int:
     """Return the maximum number of further starts of each sample's search at iteration t."""
     if bounded:
-        return BUDGET.starts if 0 < t < hold_after and t % BUDGET.every == 1 else 0
+        return FURTHER_STARTS if 0 < t < hold_after and t % SEARCH_INTERVAL == 1 else 0
     return MAX_STARTS if t < hold_after else 0

@@ -9,20 +9,19 @@ descent (`gamp_attention.gamp.settling`).
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from gamp_attention._core import progress
 from gamp_attention._core.check import read_only
 from gamp_attention._core.runs import Resumable, Run
-from gamp_attention.damping import ADAPTIVE, Damping, Steps
+from gamp_attention.damping import FIRST_STEP, Damping, Steps
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import RiskAtPoint, overlaps, risk_at
 from gamp_attention.denoisers.newton import NotPositiveDefinite
-from gamp_attention.gamp.acceleration import ACCELERATION, Acceleration
-from gamp_attention.gamp.budget import BUDGET, Budget, starts_of_searches
+from gamp_attention.gamp.acceleration import LATE_BELOW, WARM_UP, Acceleration
+from gamp_attention.gamp.budget import PATIENCE, Budget, starts_of_searches
 from gamp_attention.gamp.step import GampState, StepReport, gamp_step
 from gamp_attention.results import Recorder, Status
 
@@ -30,17 +29,11 @@ Callback = Callable[[int, GampState, StepReport], None]
 LATE = "late"  # value of Plan.accelerate
 
 
-class MonitorSettings(NamedTuple):
-    """Settings by which a run is found to diverge, to stall, or to need bounded searches."""
-
-    patience: float = 40  # iterations without progress, at the first adaptive step, after which a run has stalled
-    norm_ratio: float = 0.5  # ratio to the gradient norm at the last progress, at or below which there is progress
-    loss_ratio: float = 0.99  # the same ratio for the training loss: while it falls, a minimum is still being selected
-    searches: float = 100.0  # minimisations per sample and iteration above which default runs bound their searches
-    max_growth: float = 1e4  # ratio of the gradient norm to max(1, its minimum) above which a run diverges
-
-
-MONITOR = MonitorSettings()
+STALL_PATIENCE = 40  # iterations without progress, at the first adaptive step, after which a run has stalled
+NORM_RATIO = 0.5  # ratio to the gradient norm at the last progress, at or below which there is progress
+LOSS_RATIO = 0.99  # the same ratio for the training loss: while it falls, a minimum is still being selected
+MAX_MINIMISATIONS = 100.0  # minimisations per sample and iteration above which default runs bound their searches
+MAX_GROWTH = 1e4  # ratio of the gradient norm to max(1, its minimum) above which a run diverges
 
 
 @dataclass(frozen=True)
@@ -54,7 +47,7 @@ class Plan:
     V_hat : function of the iteration that returns the response V̂_t, or None for the empirical response.
     direction : (d, r) initial vector of the search for the direction of lowest curvature; None for a random vector.
     bounded : whether searches for global proximal minima are bounded; see `gamp_attention.gamp.budget`.
-    may_bound : whether searches become bounded after an iteration with more than `MONITOR.searches` minimisations per
+    may_bound : whether searches become bounded after an iteration with more than `MAX_MINIMISATIONS` minimisations per
         sample.
     """
 
@@ -96,7 +89,7 @@ class ProgressMonitor(Resumable):
 
     def __init__(self, plan: Plan, start: GampState) -> None:
         self._tol, self._hold_after, self._settling = plan.tol, plan.hold_after, plan.settling
-        self.patience = BUDGET.patience if plan.bounded else MONITOR.patience
+        self.patience = PATIENCE if plan.bounded else STALL_PATIENCE
         self.best_state, self.best_norm = start, np.inf
         self.lowest_Q, self.lowest_loss = start.Q, np.inf
         self._set_mark(0, np.inf, np.inf)
@@ -119,13 +112,13 @@ class ProgressMonitor(Resumable):
             return None
         if norm <= self._tol:
             return Status.CONVERGED
-        if norm > MONITOR.max_growth * max(self.best_norm, 1.0):
+        if norm > MAX_GROWTH * max(self.best_norm, 1.0):
             return Status.DIVERGED
         if t <= self._hold_after:  # changes of the proximal minima may raise gradient and loss
             self._set_mark(t, norm, loss)
-        elif norm <= MONITOR.norm_ratio * self.mark_norm or loss <= MONITOR.loss_ratio * self.mark_loss:
+        elif norm <= NORM_RATIO * self.mark_norm or loss <= LOSS_RATIO * self.mark_loss:
             self._set_mark(t, min(norm, self.mark_norm), min(loss, self.mark_loss))
-        elif t - self.mark > self.patience * ADAPTIVE.start / min(step, ADAPTIVE.start):
+        elif t - self.mark > self.patience * FIRST_STEP / min(step, FIRST_STEP):
             return Status.STALLED
         return None
 
@@ -151,7 +144,7 @@ class ProgressMonitor(Resumable):
         The lowest training loss is reset, so that only later iterations count.
         """
         self._set_mark(t, np.inf, np.inf)
-        self.patience, self.lowest_loss = MONITOR.patience, np.inf
+        self.patience, self.lowest_loss = STALL_PATIENCE, np.inf
 
 
 def describe_risk(at: StepReport | RiskAtPoint) -> str:
@@ -213,7 +206,7 @@ class Loop(Run[Status]):
         self.budget = Budget(plan.data, plan.bounded and plan.settling)
         late = plan.accelerate == LATE
         self.damping = Damping(plan.damping, grows=late)
-        self.acceleration = Acceleration(0 if late else ACCELERATION.warm_up) if plan.accelerate else None
+        self.acceleration = Acceleration(0 if late else WARM_UP) if plan.accelerate else None
 
     def restart_from(self, state: GampState, loss_bound: float) -> None:
         """Begin again from another state; the change of state counts as an iteration, whose damping is NaN."""
@@ -234,7 +227,7 @@ class Loop(Run[Status]):
 
     @property
     def is_only_descent(self) -> bool:
-        """Whether message passing would cost too much, so that the run is a descent from its start."""
+        """True if message passing would cost too much, so that the run is only a descent from its start."""
         return self.t == self.began and not self.budget.suffices
 
     def advance(self) -> Status | None:
@@ -290,12 +283,12 @@ class Loop(Run[Status]):
         self.budget.add(report)
         if not self._plan.may_bound or self.bounded or report.denoised is None:
             return
-        if float(np.mean(report.denoised.n_hessians)) > MONITOR.searches:
+        if float(np.mean(report.denoised.n_hessians)) > MAX_MINIMISATIONS:
             self.bounded, self.budget = True, Budget(self._plan.data, self._plan.settling)
-            self.monitor.patience = BUDGET.patience
+            self.monitor.patience = PATIENCE
 
     def _may_extrapolate(self, t: int, report: StepReport) -> bool:
-        near_end = t >= self._plan.hold_after and report.gradient_norm < ACCELERATION.late
+        near_end = t >= self._plan.hold_after and report.gradient_norm < LATE_BELOW
         return near_end or self._plan.accelerate != LATE
 
     def _end_at_start(self) -> Status:

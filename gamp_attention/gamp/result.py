@@ -1,21 +1,26 @@
 """Results of `run_gamp`: descent from states on which message passing cycles, checks of the weights, and the report."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from gamp_attention._core import progress
-from gamp_attention._core.display import Rows
 from gamp_attention.data.curvature import Curvature, lowest_curvature
 from gamp_attention.data.dataset import Dataset
 from gamp_attention.data.risk import RiskAtPoint, denoise_at, overlaps, risk_at, susceptibility
-from gamp_attention.gamp.budget import BUDGET, can_solve_for_variances, samples_to_verify
+from gamp_attention.gamp.budget import (
+    FURTHER_STARTS,
+    HESSIANS_TO_HOLD,
+    HESSIANS_TO_SEARCH,
+    can_solve_for_variances,
+    samples_to_verify,
+)
 from gamp_attention.gamp.loop import Loop, Plan, describe_risk
 from gamp_attention.gamp.settling import Settled, SettlingHistory, is_fixed_point, settle
 from gamp_attention.gamp.step import GampState
 from gamp_attention.penalties.matrix import on_kinks
-from gamp_attention.results import Ended, History, Overlaps, Result, Status
+from gamp_attention.results import Columns, Ended, History, Overlaps, Result, Status
 
 CYCLES = (Status.STALLED, Status.DIVERGED, Status.NONFINITE)  # endings of message passing that a descent can improve on
 NEARLY_AS_LOW = 1e-2  # difference of two proximal minima, in units of the mean loss of a sample, that counts as small
@@ -56,15 +61,15 @@ class StartRecord(Result):
     overlaps: Overlaps
     Q: np.ndarray
 
-    def _rows(self) -> Rows:
-        ending = "left" if self.status is None else self.status.value
-        rows: Rows = [f"{type(self).__name__}: {self.name}, {ending} after {self.n_iter} iterations"]
-        numbers = {
-            "ε_t": f"{self.train_loss:.6f}",
-            "excess": f"{self.excess:.2g}",
-            "agreement": f"{self.agreement:.3f}",
-        }
-        return rows + [[f"  {name}", text] for name, text in numbers.items()]
+    _columns: ClassVar[Columns] = {
+        "ε_t": lambda record: f"{record.train_loss:.6f}",
+        "excess": lambda record: f"{record.excess:.2g}",
+        "agreement": lambda record: f"{record.agreement:.3f}",
+    }
+
+    def _heading(self) -> str:
+        ending = "stopped early" if self.status is None else self.status.value
+        return f"{type(self).__name__}: {self.name}, {ending} after {self.n_iter} iterations"
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except Q as plain data."""
@@ -94,7 +99,7 @@ class GampResult(Ended):
     n_off_global : number of searched samples whose proximal minimum is not the global minimum.
     n_near_jump : number of searched samples with another proximal minimum that is nearly as low.
     n_searched : number of samples that were searched for other minima at the end: all samples; after a bounded search
-        (see `IterationOptions`) as many as can be searched in little time, each from two further starts.
+        (see `IterationOptions`) the number that can be searched in little time, each from two further starts.
     state : last state of message passing; pass it as `init` to continue.
     starts : a `StartRecord` for each start.
     message : the outcome in words.
@@ -204,10 +209,10 @@ def build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled]
         V = solved_V if np.isfinite(solved_V).all() else V
     fixed_point, curvature = None, None
     if status.converged:
-        fixed_point = is_fixed_point(data, at, V, samples=samples_to_verify(data, loop.bounded, BUDGET.held))
+        fixed_point = is_fixed_point(data, at, V, samples=samples_to_verify(data, loop.bounded, HESSIANS_TO_HOLD))
         curvature = lowest_curvature(data, at, Q, plan.direction)
-    samples = samples_to_verify(data, loop.bounded, BUDGET.searches)
-    n_off, n_near = _count_lower_minima(data, risk, at, V, samples, BUDGET.starts if loop.bounded else None)
+    samples = samples_to_verify(data, loop.bounded, HESSIANS_TO_SEARCH)
+    n_off, n_near = _count_lower_minima(data, risk, at, V, samples, FURTHER_STARTS if loop.bounded else None)
     message += _advice(data, risk, tol, status, at.gradient_norm, curvature)
     return GampResult(
         status=status,
@@ -253,7 +258,7 @@ def _advice(data: Dataset, risk: str, tol: float, status: Status, norm: float, c
 def _count_lower_minima(
     data: Dataset, risk: str, at: RiskAtPoint, V: np.ndarray, samples: np.ndarray | None, max_starts: int | None
 ) -> tuple[int, int]:
-    """Return the numbers of samples with a lower proximal minimum than the fields z, and with one nearly as low.
+    """Return the numbers of samples with a proximal minimum lower than at the fields z, and nearly as low.
 
     The proximal objective is taken at ω = z − V g, of which z is a local minimum. Only `samples` are searched (default:
     all), each from at most `max_starts` further starts.

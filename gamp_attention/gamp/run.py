@@ -6,6 +6,7 @@ after few iterations predicts the final loss well enough to discard poor starts 
 """
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from pathlib import Path
@@ -25,17 +26,16 @@ from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.data.passes import Memory
 from gamp_attention.data.risk import overlaps
 from gamp_attention.data.starts import default_start, several_starts
-from gamp_attention.gamp.budget import BUDGET
+from gamp_attention.gamp.budget import FULL_SEARCH_FIELDS
 from gamp_attention.gamp.loop import LATE, Callback, Loop, Plan
 from gamp_attention.gamp.result import GampResult, StartRecord, run_and_settle
-from gamp_attention.gamp.settling import ESCAPE, way_down
+from gamp_attention.gamp.settling import MAX_SADDLES, descend_from_saddle
 from gamp_attention.gamp.step import GampState, averaged_memory, check_shapes, initial_state, near_fixed_point
 from gamp_attention.models.model import STARTS
 from gamp_attention.results import Overlaps, finish
 
-HOLD_AFTER = (
-    20  # iterations with global proximal minima, before samples keep their local minima, in runs to a tolerance
-)
+Start = str | ArrayLike | GampState | GampResult
+HOLD_AFTER = 20  # iterations of runs to a tolerance with global proximal minima, before samples keep local minima
 PREDICTED = 40  # iterations of state evolution for onsager="state_evolution"; the last response is repeated
 ROUNDS = (6, 15, 30)  # iterations after which starts are compared and some of them stopped
 CONTINUED = 0.5  # fraction of the starts that continue after a comparison
@@ -51,9 +51,9 @@ class IterationOptions(DisplayMixin):
     onsager : response V̂_t: "empirical", computed from the samples; "state_evolution", computed by `trajectory` for the
         same start and damping; or an array (T, S, r, r) of responses, the last of which is repeated. S = L, or the
         number of sources of a mixture.
-    empirical_after : iteration from which the response is the empirical one, whatever `onsager` is; None for never. If
-        proximal maps jump, state evolution describes only runs with its own response, but only with the empirical
-        response does the gradient go to zero.
+    empirical_after : iteration from which the empirical response is used, whatever `onsager` is; None for never. If
+        proximal maps jump, state evolution describes only runs with the predicted response, whereas the gradient
+        goes to zero only with the empirical response.
     memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.step`.
     V : (S, r, r) variances of the fields at the start; tr Σ_l/(2dλ) if None.
     hold_after : iteration from which each sample keeps its local proximal minimum; before, the global minimum is
@@ -67,7 +67,7 @@ class IterationOptions(DisplayMixin):
 
     Examples
     --------
-    Follow the prediction of state evolution, also where proximal maps jump:
+    Use the response that state evolution predicts, so that a run follows the prediction even if proximal maps jump:
 
     >>> import gamp_attention as ga
     >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
@@ -85,7 +85,7 @@ class IterationOptions(DisplayMixin):
 
     @property
     def predictable(self) -> bool:
-        """Whether the response and the memory are the defaults, so that acceleration and bounded searches may apply."""
+        """True if response and memory are the defaults, so that acceleration and bounded searches may be used."""
         return isinstance(self.onsager, str) and self.onsager == "empirical" and self.memory is averaged_memory
 
     def checked(self, data: Dataset) -> "IterationOptions":
@@ -112,7 +112,7 @@ class IterationOptions(DisplayMixin):
 @showing("message passing ")
 def run_gamp(
     data: Dataset,
-    init: str | ArrayLike | GampState | GampResult | None = None,
+    init: Start | None = None,
     risk: str = "exact",
     *,
     damping: Steps = "adaptive",
@@ -152,16 +152,16 @@ def run_gamp(
     accelerate : extrapolate by Anderson acceleration, with damped iterations whenever that raises the gradient norm.
         The fixed points stay the same and take fewer iterations, but state evolution no longer describes the iterates.
         If None, runs to a tolerance with adaptive damping take a longer step once the gradient norm is below 0.1, and
-        extrapolate below 0.03 once local minima are kept; they mostly reach the same fixed points as without. Never if
-        `onsager` or `memory` of `iteration` is given, nor for samples on other workers.
+        extrapolate below 0.03 once local minima are kept; they mostly reach the same fixed points as without. Runs
+        with `onsager` or `memory` in `iteration`, or with samples on other workers, are not accelerated by default.
     settling : if message passing cycles, finish by descent (see `gamp_attention.gamp.settling`).
     escape : if the run ends at a saddle of the risk, leave it along the direction of lowest curvature and continue to a
         minimum. Each escape counts as an iteration, whose damping is NaN in the history.
     iteration : response, memory, first variances and searches, if not the defaults of `IterationOptions`.
-    n_starts : number of initializations. The first is `init` (for "spectral": as many spectral ones as exist); the
-        rest are random. After 6, 15 and 30 iterations the half with the higher training loss is stopped (successive
-        halving). The result is the run of lowest training loss, and `result.starts` lists all runs. It does not depend
-        on the number of threads.
+    n_starts : number of initializations. The first is `init`; for "spectral", all existing spectral directions come
+        first. The rest are random. After 6, 15 and 30 iterations the half with the higher training loss is stopped
+        (successive halving). The result is the run of lowest training loss, and `result.starts` lists all runs. It
+        does not depend on the number of threads.
     n_finish : number of starts that are run to the end, at most `n_starts`.
     seed : seed of the random starts.
     callback : called with (iteration, state, report) at every iteration, with read-only arrays. With several starts, it
@@ -221,7 +221,7 @@ def run_gamp(
     starts = build_starts(data, init, risk, options.V, n_starts, seed)
     V_hat = response_rule(data, init, options, starts[0][1], damping, max_iter)
     usual = options.predictable and options.hold_after is None and tol > 0
-    many_fields = data.n_tokens * data.rank > BUDGET.exact_fields
+    many_fields = data.n_tokens * data.rank > FULL_SEARCH_FIELDS
     bounded = options.search == "bounded" or (options.search == "auto" and usual and many_fields)
     hold_after = options.hold_after
     if hold_after is None:
@@ -242,8 +242,8 @@ def run_gamp(
         file = _open_checkpoint(checkpoint, plan, starts, given_state, options, n_finish, escape)
     runs = SuccessiveHalving(plan, starts, n_finish, file)
     result, loop = runs.run()
-    while escape and not result.is_minimum and result.direction is not None and loop.n_escapes < ESCAPE.most:
-        Q, loss_bound = way_down(data, risk, result.Q, result.direction)
+    while escape and not result.is_minimum and result.direction is not None and loop.n_escapes < MAX_SADDLES:
+        Q, loss_bound = descend_from_saddle(data, risk, result.Q, result.direction)
         loop.restart_from(initial_state(data, Q, options.V), loss_bound)
         result = run_and_settle(plan, loop)
     records = runs.records(result, loop)
@@ -252,10 +252,10 @@ def run_gamp(
 
 
 def build_starts(
-    data: Dataset, init: Any, risk: str, V: ArrayLike | None, n_starts: int, seed: Any
+    data: Dataset, init: Start, risk: str, V: ArrayLike | None, n_starts: int, seed: int | np.random.Generator
 ) -> list[tuple[str, GampState]]:
     """Return names and states of all starts; the first state has the memory of `init`, if `init` has a memory."""
-    state = init
+    state: Any = init
     if isinstance(init, GampResult):
         Q = check.array("init.Q", init.Q, (data.dim, data.rank))
         V_there = check.array("init.overlaps.V", init.overlaps.V, (data.n_sources, data.rank, data.rank))
@@ -269,8 +269,8 @@ def build_starts(
 
 
 def response_rule(
-    data: Dataset, init: Any, options: IterationOptions, state: GampState, damping: Steps, max_iter: int
-) -> Any:
+    data: Dataset, init: Start, options: IterationOptions, state: GampState, damping: Steps, max_iter: int
+) -> Callable[[int], np.ndarray | None]:
     """Return the function of the iteration t that gives the response V̂_t, or None for the empirical response.
 
     Raises

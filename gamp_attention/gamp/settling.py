@@ -1,11 +1,11 @@
-"""Settling: drive a state on which message passing cycles to a critical point, and verify it.
+"""Descent on the training risk: it completes runs of message passing that cycle, and leaves saddles.
 
-Fixed points of GAMP do not depend on V or A, so another descent on the same compiled risk may finish the work: L-BFGS,
-or accelerated proximal gradient steps where the penalty has kinks; then Newton steps by MINRES that must lower
-the gradient. The end is checked to be a fixed point of GAMP: for a V that is small enough, the proximal step at
-ω = z − V g holds z = X̃Q.
+The weights of a fixed point of GAMP are a critical point of the risk, whatever V and A are, so that descent on the same
+compiled risk can complete a run: L-BFGS (Liu and Nocedal, 1989), or accelerated proximal gradient steps (Beck and
+Teboulle, 2009) if the penalty has kinks; then Newton steps, solved by MINRES, that must lower the gradient norm. The
+end is verified to be a fixed point of GAMP: for sufficiently small V, the proximal step at ω = z − V g returns z = X̃Q.
 
-Descent from a saddle of the risk along its direction of lowest curvature.
+A saddle is left along the direction of lowest curvature of the risk, to the lowest point on this line.
 """
 
 from collections.abc import Callable
@@ -19,23 +19,14 @@ from gamp_attention.data.risk import RiskAtPoint, denoise_at, hessian_product, r
 from gamp_attention.penalties.matrix import on_kinks, penalty_total, proximal_map
 from gamp_attention.results import Result, shown
 
-
-class SettlingSettings(NamedTuple):
-    """Settings of the descents."""
-
-    handover: float = 1e-5  # gradient norm at which Newton steps take over
-    newton_gain: float = 0.9  # of the gradient norm, at most, after a Newton step that is taken
-    exact: float = 1e-10  # relative residual of a Newton step
-    inexact: float = (
-        1e-3  # relative residual for more than two fields per sample, while such steps reduce the gradient norm
-    )
-    first_bound: float = 1.0  # on the curvature, for proximal gradient steps
-    bound_growth: float = 2.0  # where a step overshoots
-    bound_decay: float = 0.9  # at each other step
-    rounding: float = 1e-14  # error of ε_t
-
-
-SETTLING = SettlingSettings()
+HANDOVER = 1e-5  # gradient norm at which Newton steps take over
+NEWTON_GAIN = 0.9  # maximum ratio of the gradient norms after and before a Newton step that is accepted
+EXACT = 1e-10  # relative residual of the linear solver of a Newton step
+INEXACT = 1e-3  # the same for more than two fields per sample, as long as the steps are accepted
+FIRST_BOUND = 1.0  # first bound on the curvature, for proximal gradient steps
+BOUND_GROWTH = 2.0  # factor of the bound when a step overshoots
+BOUND_DECAY = 0.9  # factor of the bound at each other step, so that steps become longer
+ROUNDING = 1e-14  # relative rounding error of ε_t
 Risk = Callable[[np.ndarray], RiskAtPoint]
 Visit = Callable[[RiskAtPoint], None]
 
@@ -56,7 +47,7 @@ class SettlingHistory(Result):
 
 @shown
 class Settled(NamedTuple):
-    """End of the settling phase."""
+    """End of a descent."""
 
     Q: np.ndarray  # (d, r) weights
     gradient_norm: float  # ‖∇R‖_F/(λ√d) at Q
@@ -68,7 +59,7 @@ class Settled(NamedTuple):
 def settle(
     data: Dataset, risk: str, Q: np.ndarray, tol: float, max_iter: int = 5000, callback: Visit | None = None
 ) -> Settled:
-    """Minimise the risk from Q until ‖∇R‖_F/(λ√d) <= tol or nothing improves.
+    """Minimise the risk from Q until ‖∇R‖_F/(λ√d) <= tol, or until Newton steps no longer lower the gradient norm.
 
     `callback` is called with the risk at the start and after each step.
     """
@@ -86,33 +77,33 @@ def settle(
             callback(at)
 
     visit(evaluate(Q))
-    best, n_iter, handover = Q, 0, SETTLING.handover
+    best, n_iter, handover = Q, 0, HANDOVER
     while True:
         best, more = descend(data, evaluate, best, max(tol, handover), max_iter - n_iter, visit)
         n_iter += more
         at = risk_at(data, best, risk)
-        accuracy = SETTLING.exact if data.n_tokens * data.rank <= 2 else SETTLING.inexact
+        accuracy = EXACT if data.n_tokens * data.rank <= 2 else INEXACT
         while at.gradient_norm > tol and n_iter < max_iter:
             trial = best + newton_step(data, at, best, accuracy)
             trial_at = risk_at(data, trial, risk)
             n_iter += 1
-            if not trial_at.gradient_norm < SETTLING.newton_gain * at.gradient_norm:
-                if accuracy <= SETTLING.exact:
+            if not trial_at.gradient_norm < NEWTON_GAIN * at.gradient_norm:
+                if accuracy <= EXACT:
                     break
-                accuracy = SETTLING.exact
+                accuracy = EXACT
                 continue
             best, at = trial, trial_at
             visit(at)
         if smooth or at.gradient_norm <= tol or handover <= tol or n_iter >= max_iter:
             history = SettlingHistory(np.array(losses), np.array(norms))
             return Settled(best, at.gradient_norm, n_iter, at.train_loss, history)
-        handover *= 0.1  # the entries at kinks were not all known yet
+        handover *= 0.1  # Newton steps failed because not all entries at kinks had been identified
 
 
 def quasi_newton(
     data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None
 ) -> tuple[np.ndarray, int]:
-    """Minimise a risk of these data by L-BFGS; return weights and iterations."""
+    """Minimise the risk by L-BFGS (Byrd et al., 1995); return weights and the number of iterations."""
     from scipy.optimize import minimize
 
     shape, latest = Q.shape, list[RiskAtPoint]()
@@ -122,31 +113,33 @@ def quasi_newton(
         latest[:] = [at]
         return at.train_loss * data.dim, at.gradient.ravel()
 
-    def accepted(_: np.ndarray) -> None:  # the last point of a line search is the one that is accepted
+    def accepted(_: np.ndarray) -> None:  # a line search accepts its last point
         if visit is not None:
             visit(latest[0])
 
     gtol = tol * data.penalty.strength * np.sqrt(data.dim / Q.size)
     options = {"maxiter": max_iter, "maxfun": 2 * max_iter, "maxcor": 20, "ftol": 0.0, "gtol": gtol}
-    found = minimize(value_and_gradient, Q.ravel(), jac=True, method="L-BFGS-B", callback=accepted, options=options)
-    return found.x.reshape(shape), int(found.nit)
+    minimum = minimize(value_and_gradient, Q.ravel(), jac=True, method="L-BFGS-B", callback=accepted, options=options)
+    return minimum.x.reshape(shape), int(minimum.nit)
 
 
 def proximal_gradient(
     data: Dataset, evaluate: Risk, Q: np.ndarray, tol: float, max_iter: int, visit: Visit | None = None
 ) -> tuple[np.ndarray, int]:
-    """Accelerated proximal gradient steps (FISTA with restarts): the weights of smallest gradient, and iterations.
+    """Minimise the risk by accelerated proximal gradient steps; return the weights of smallest gradient norm.
 
-    From y, between the last two iterates and beyond, the step is x = argmin r(x) + ∇f(y)·x + c‖x − y‖²/2 with f the
-    risk without penalty and c a bound on its curvature along the step. Momentum is dropped where it points uphill.
+    This is FISTA (Beck and Teboulle, 2009) with restarts (O'Donoghue and Candès, 2015). From y, an extrapolation of the
+    last two iterates, the step is x = argmin r(x) + ∇f(y)·x + c‖x − y‖²/2, with r the penalty, f the risk without
+    penalty and c a bound on the curvature of f along the step. Momentum is reset if it points uphill. The second value
+    is the number of iterations.
     """
     penalty, x, y = data.penalty, Q, Q
-    momentum, bound = 1.0, SETTLING.first_bound
+    momentum, bound = 1.0, FIRST_BOUND
     best, best_norm = Q, np.inf
     for n_iter in range(max_iter):
         here = evaluate(y)
         value = data.dim * here.train_loss - penalty_total(penalty, y)
-        rounding = SETTLING.rounding * data.dim * abs(value)
+        rounding = ROUNDING * data.dim * abs(value)
         while True:
             moved, _ = proximal_map(penalty, bound * y - here.smooth, bound)
             there = evaluate(moved)
@@ -154,7 +147,7 @@ def proximal_gradient(
             allowed = value + np.sum(here.smooth * step) + 0.5 * bound * np.sum(step**2)
             if data.dim * there.train_loss - penalty_total(penalty, moved) <= allowed + rounding:
                 break
-            bound *= SETTLING.bound_growth
+            bound *= BOUND_GROWTH
         if visit is not None:
             visit(there)
         if there.gradient_norm < best_norm:
@@ -165,15 +158,15 @@ def proximal_gradient(
             momentum = 1.0
         after = 0.5 * (1 + np.sqrt(1 + 4 * momentum**2))
         y = moved + (momentum - 1) / after * (moved - x)
-        x, momentum, bound = moved, after, SETTLING.bound_decay * bound
+        x, momentum, bound = moved, after, BOUND_DECAY * bound
     return best, max_iter
 
 
 def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray, rtol: float) -> np.ndarray:
-    """−(∇²R)⁻¹∇R by MINRES, which a flat direction (a rotation of the columns of Q) does not hinder.
+    """Return the Newton step −(∇²R)⁻¹∇R (d, r), solved by MINRES to the relative residual `rtol`.
 
-    Its iterations end at a relative residual of `rtol`. Entries of Q at a kink of the penalty that satisfy
-    its optimality condition are not moved.
+    MINRES also solves singular systems: a common rotation of the columns of Q is a direction without curvature. Entries
+    of Q at a kink of the penalty that satisfy its optimality condition are not moved.
     """
     from scipy.sparse.linalg import LinearOperator, minres
 
@@ -191,12 +184,11 @@ def newton_step(data: Dataset, at: RiskAtPoint, Q: np.ndarray, rtol: float) -> n
 def is_fixed_point(
     data: Dataset, at: RiskAtPoint, V: np.ndarray, tol: float = 1e-6, samples: np.ndarray | None = None
 ) -> bool:
-    """Whether a critical point is a fixed point of GAMP with its local minima held.
+    """Return whether a critical point is a fixed point of GAMP, if each sample keeps its local proximal minimum.
 
-    Eq. :eq:`critical`.
-
-    V is halved until no sample's proximal objective is concave at z; ω = z − V g then has z for its proximal point.
-    `samples` are the indices of the samples that are checked (default: all).
+    Eq. :eq:`critical`. V is halved until the proximal objective of every sample is convex at z; then the proximal step
+    at ω = z − V g must return z, up to a relative difference of `tol`. `samples` are the indices of the samples that
+    are checked; None for all.
     """
     samples = samples if samples is None or len(samples) else np.zeros(1, dtype=int)
     lowest = float(np.linalg.eigvalsh(at.hessians if samples is None else at.hessians[samples]).min())
@@ -208,39 +200,31 @@ def is_fixed_point(
     return bool(out.solved.all() and residual < tol)
 
 
-@dataclass(frozen=True)
-class EscapeSettings:
-    """Settings of the line search along the direction of lowest curvature."""
-
-    step: float = 1e-2  # root mean square of the first change of the weights; a teacher's weights have 1
-    growth: float = 2.0  # factor of the step while the risk falls; if the first step fails, divided by its square
-    max_trials: int = 40  # maximum number of steps tried in each of the two senses of the direction
-    most: int = 20  # maximum number of saddles that one run leaves
+ESCAPE_STEP = 1e-2  # root mean square of the first change of the weights, in units of a teacher's weights
+ESCAPE_GROWTH = 2.0  # factor of the step while the risk falls; while no step lowers it, divided by its square
+MAX_TRIALS = 40  # maximum number of steps tried in each of the two senses of the direction
+MAX_SADDLES = 20  # maximum number of saddles that a run leaves
 
 
-ESCAPE = EscapeSettings()
+def descend_from_saddle(data: Dataset, risk: str, Q: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the lowest of several points Q ± s v along a line, and its training loss; Q itself if none is lower.
 
-
-def way_down(data: Dataset, risk: str, Q: np.ndarray, direction: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return the weights of lowest training loss on the line Q ± s v, and their training loss.
-
-    v is the direction of lowest curvature (d, r); s is doubled while the risk falls. Q itself is returned if no step
-    lowers the risk.
+    v is the direction of lowest curvature (d, r); s is doubled while the risk falls.
     """
     at = risk_at(data, Q, risk)
     best, lowest = Q, at.train_loss
     for side in (1.0, -1.0):
-        size, falling, last = ESCAPE.step * np.sqrt(Q.size), False, at.train_loss
-        for _ in range(ESCAPE.max_trials):
+        size, falling, last = ESCAPE_STEP * np.sqrt(Q.size), False, at.train_loss
+        for _ in range(MAX_TRIALS):
             trial = Q + side * size * direction
             loss = risk_at(data, trial, risk).train_loss
             if loss < last:
                 falling, last = True, loss
                 if loss < lowest:
                     best, lowest = trial, loss
-                size *= ESCAPE.growth
+                size *= ESCAPE_GROWTH
             elif falling:
                 break
             else:
-                size /= ESCAPE.growth**2
+                size /= ESCAPE_GROWTH**2
     return best, lowest

@@ -9,15 +9,13 @@ With X̃ = (x + p)/√d, step β and the denoiser of `gamp_attention.denoisers.o
     W_l = (1/d) Σ_i γ_l^i C_i
     Q ← (1−β) Q + β η,   V ← (1−β) V + β W,   D ← (1−β) D + β W g
 
-D is the Onsager term. The damped Q depends on every earlier b, and the moving average of W g is the exact
-Onsager term of that dependence; D = V g is not, and neither converges nor follows state evolution.
+Without damping, β = 1, this is generalized approximate message passing (Rangan, 2011) with vector-valued fields
+(Javanmard and Montanari, 2013). D is the Onsager term. The damped Q depends on every earlier b, and the moving average
+of W g is the exact Onsager term of this dependence. D = V g is not: with it, damped iterations neither converge nor
+follow state evolution.
 
-Memory rules: the Onsager term D of the next iteration.
-
-A rule is called with D of this iteration, V g and W g, all (n, L, r), and the step β; V is already averaged over
-iterations.
-
-Report of an iteration of message passing on its initial state: training loss, gradient norm and averages.
+A memory rule computes D of the next iteration. It is called with D of this iteration, V g and W g, all (n, L, r), and
+the step β; V is already averaged over iterations.
 """
 
 from collections.abc import Callable
@@ -50,7 +48,7 @@ def averaged_memory(D: np.ndarray, Vg: np.ndarray, Wg: np.ndarray, beta: float) 
 
 
 def naive_memory(D: np.ndarray, Vg: np.ndarray, Wg: np.ndarray, beta: float) -> np.ndarray:
-    """Return V g, the Onsager term of the undamped iteration; wrong with damping, and included to show its failure.
+    """Return V g, the Onsager term of the undamped iteration, which is wrong for β < 1: included to show its failure.
 
     Eq. :eq:`naive-memory`.
     """
@@ -66,9 +64,9 @@ class StepReport(DisplayMixin):
     train_loss, gradient_norm : ε_t and ‖∇R‖_F/(λ√d) at state.Q, evaluated when first accessed. If the penalty has
         kinks, weights that should be at a kink are first moved there by `on_kinks`.
     omega, denoised : (n, L, r) centres of the proximal step, and the result of the output denoiser; None if the samples
-        are on other processes.
-    V_hat : (L, r, r) the response used for A.
-    W : (L, r, r) the new variances before averaging over iterations.
+        are in other processes.
+    V_hat : (L, r, r) response used for A.
+    W : (L, r, r) new variances before they are averaged over iterations.
     monitor : function that computes `train_loss` and `gradient_norm`.
     """
 
@@ -112,14 +110,14 @@ def monitored(data: Dataset, risk: str, Q: np.ndarray, sums: Sums) -> tuple[floa
 
 @dataclass(frozen=True, eq=False)
 class GampState(DisplayMixin):
-    """All that one iteration hands to the next.
+    """State of message passing between two iterations.
 
     Attributes
     ----------
     Q : (d, r) weights.
-    V : (L, r, r) variances of the fields; (S, r, r), one for each source, for mixtures, as with V_hat and W.
+    V : (L, r, r) variances of the fields. For mixtures, V, V_hat and W have a matrix for each of the S sources.
     D : (n, L, r) Onsager memory.
-    z : (n, L, r) minimisers of the last proximal step, from which the next one starts; or None.
+    z : (n, L, r) minimisers of the last proximal step, from which the next proximal step starts; None before the first.
     """
 
     Q: np.ndarray
@@ -127,23 +125,19 @@ class GampState(DisplayMixin):
     D: np.ndarray
     z: np.ndarray | None = None
 
-    def snapshot(self) -> dict[str, Any]:
-        """The arrays by name, of which another such state can be made."""
-        return vars(self).copy()
-
     def fetched(self) -> "GampState":
-        """The same with D and z in this process, where workers hold them."""
+        """Return the state with D and z copied from workers, if they are there, to this process."""
         return GampState(self.Q, self.V, np.asarray(self.D), None if self.z is None else np.asarray(self.z))
 
 
 def initial_state(data: Dataset, Q: ArrayLike, V: ArrayLike | None = None) -> GampState:
-    """The state before the first iteration, without memory.
+    """Return the state before the first iteration, with a memory D of zero.
 
     Parameters
     ----------
     data : the samples.
     Q : (d, r) weights.
-    V : (L, r, r) variances; those of `initial_variances`, tr Σ_l/(2dλ), if not given.
+    V : (L, r, r) variances; if None, V_l = tr Σ_l/(2dλ) times the identity matrix.
 
     Returns
     -------
@@ -151,7 +145,8 @@ def initial_state(data: Dataset, Q: ArrayLike, V: ArrayLike | None = None) -> Ga
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if `data` is not a dataset, or `Q` or `V` not an array of real numbers.
+    ValueError : if `Q` or `V` does not have the documented shape or is not finite.
 
     Examples
     --------
@@ -171,13 +166,13 @@ def initial_state(data: Dataset, Q: ArrayLike, V: ArrayLike | None = None) -> Ga
 
 
 def near_fixed_point(data: Dataset, risk: str, Q: np.ndarray, V: np.ndarray) -> GampState:
-    """The state that weights (d, r) and variances V (S, r, r) would be the fixed point of: D = V g and z = X̃Q."""
+    """Return the state that is a fixed point if weights (d, r) and variances V (S, r, r) are: D = V g and z = X̃Q."""
     at = risk_at(data, Q, risk)
     return GampState(Q.copy(), V.copy(), weighted(data.groups, V, -at.loss_gradients), at.z.copy())
 
 
 def check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None = None) -> None:
-    """Raise unless a state is one of these data. Compiled code does not look whether it reads beyond its arrays."""
+    """Raise if the arrays of a state do not have the shapes of the data: compiled code does not check bounds."""
     if not isinstance(state, GampState):
         raise check.fail("state", state, "a GampState, such as initial_state(data, Q)", TypeError)
     n, L, S, r = data.n_samples, data.n_tokens, data.n_sources, data.rank
@@ -186,7 +181,7 @@ def check_shapes(data: Dataset, state: GampState, V_hat: np.ndarray | None = Non
     for (name, shape), array in [*zip(wanted.items(), given, strict=True), (("V_hat", (S, r, r)), V_hat)]:
         if array is None and name in ("state.z", "V_hat"):
             continue
-        remote = hasattr(array, "__array__") and not isinstance(array, np.ndarray)  # held by workers, or a tensor
+        remote = hasattr(array, "__array__") and not isinstance(array, np.ndarray)  # rows on workers, or a tensor
         remote = remote and not hasattr(array, "detach")
         if not remote:
             check.require_shape(name, array, shape)
@@ -204,30 +199,31 @@ def gamp_step(
     V_hat: np.ndarray | None = None,
     memory: Memory = averaged_memory,
 ) -> tuple[GampState, StepReport]:
-    """One iteration of GAMP, as a pure function: the state is not changed.
+    """Return the state after one iteration of GAMP, as a pure function: the given state is not changed.
 
-    Eq. :eq:`averages`.
+    Eq. :eq:`averages`. The equations of the iteration are at the top of `gamp_attention.gamp.step`.
 
     Parameters
     ----------
-    data, risk : the problem.
-    state : where to start.
-    damping : the step β in (0, 1].
-    hold : keep each sample's local minimum of the proximal objective while it exists.
+    data, risk : the samples, and "exact" or "asymptotic".
+    state : state before the iteration.
+    damping : step β in (0, 1].
+    hold : continue each sample's local minimum of the proximal objective from `state.z`, without a search.
     max_starts : maximum number of further starts of each sample's search for a lower minimum, as in `denoise`. By
         default searches are not bounded, as state evolution assumes.
-    V_hat : (L, r, r) a response to use instead of the empirical one, e.g. from state evolution.
-    memory : rule for the Onsager memory D, called with D, V g, W g and the step β, V being already averaged; see
-        `gamp_attention.gamp.step`.
+    V_hat : (L, r, r) response to use instead of the empirical response, for example from state evolution.
+    memory : rule for the Onsager memory D, called with D, V g, W g and the step β; see `gamp_attention.gamp.step`.
 
     Returns
     -------
-    GampState, StepReport : the next state, and what was seen at `state`.
+    GampState, StepReport : the next state, and a report on `state`.
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
-    numpy.linalg.LinAlgError, newton.NotPositiveDefinite : where V is no longer positive definite.
+    TypeError : if an argument does not have the documented type.
+    ValueError : if `risk` is unknown, `damping` is not in (0, 1], `max_starts` is negative, or an array of `state`,
+        `V_hat` or the value of `memory` does not fit the data.
+    numpy.linalg.LinAlgError, NotPositiveDefinite : if V is no longer positive definite.
 
     Examples
     --------
@@ -235,8 +231,8 @@ def gamp_step(
     >>> data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
     >>> state = ga.initial_state(data, data.Q_star)
     >>> for _ in range(5):
-    ...     state, seen = ga.gamp_step(data, "asymptotic", state, damping=0.5)
-    >>> state.Q.shape, seen.V_hat.shape, seen.denoised.solved.all().item()
+    ...     state, report = ga.gamp_step(data, "asymptotic", state, damping=0.5)
+    >>> state.Q.shape, report.V_hat.shape, report.denoised.solved.all().item()
     ((100, 1), (2, 1, 1), True)
     """
     require_dataset(data).terms(risk)

@@ -1,4 +1,4 @@
-"""Bayes-optimal message passing on data: against state evolution, closed forms, and how runs end."""
+"""Bayes-optimal message passing on data: comparison with state evolution and closed formulas, and statuses."""
 
 from dataclasses import replace
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.bayes.amp import Problem, posed
-from gamp_attention.models.channels.choice import channel_of
+from gamp_attention.bayes.amp import AmpProblem, build_problem
 
 SPARSE = ga.coordinate_law(1.0, [0.0], ga.sparse_teacher(0.2), n_tokens=1)
 LINEAR = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3))
@@ -18,7 +17,7 @@ LINEAR = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.3))
     [(ga.paper_model(), 0.45), (ga.attention_model(3), 0.25),
      (ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.0)), 1.5), (replace(LINEAR, coordinates=SPARSE), 0.6)],
 )  # fmt: skip
-def test_runs_end_where_state_evolution_says(model, alpha):
+def test_runs_end_at_the_overlap_of_state_evolution(model, alpha):
     d, n = 600, 3
     predicted = ga.solve_bayes_state_evolution(model, alpha, n_points=512, n_replicas=3)
     runs = [ga.run_bayes_amp(ga.sample(model, d, alpha, seed)) for seed in range(n)]
@@ -28,12 +27,12 @@ def test_runs_end_where_state_evolution_says(model, alpha):
     assert np.mean(found) == pytest.approx(
         size, abs=0.12 * np.trace(model.coordinates.rho[0]) / model.coordinates.trace[0]
     )
-    for run in runs:  # the norm of the mean, and its variance, are of the teacher's size together
+    for run in runs:  # squared mean plus variance is the second moment of the teacher
         total = (np.sum(run.Q**2) + np.sum(run.variance)) / d
         assert total == pytest.approx(np.trace(predicted.q) + run.variance.sum() / d, abs=0.2)
 
 
-def test_two_columns_are_found_but_for_a_rotation():
+def test_two_columns_are_recovered_up_to_a_rotation():
     data = ga.sample(ga.attention_model(3, 2, 2), 150, 0.8, seed=0)
     found = ga.run_bayes_amp(data, max_iter=150)
     assert found.status is ga.Status.CONVERGED
@@ -50,14 +49,14 @@ def test_linear_labels_end_at_the_posterior_mean_of_ridge_regression():
     np.testing.assert_allclose(found.Q, ridge, atol=1e-8)
 
 
-def test_free_entropy_is_that_of_state_evolution():
+def test_free_entropy_agrees_with_state_evolution():
     model, alpha = ga.paper_model(), 0.45
     runs = [ga.run_bayes_amp(ga.sample(model, 1000, alpha, seed)).free_entropy for seed in range(3)]
     predicted = ga.solve_bayes_state_evolution(model, alpha, n_points=512)
     assert np.mean(runs) == pytest.approx(predicted.free_entropy, abs=0.05)
 
 
-def test_starts_end_at_the_same_weights_but_for_a_sign():
+def test_starts_end_at_the_same_weights_up_to_a_sign():
     data = ga.sample(ga.paper_model(), 400, 0.6, seed=2)
     spectral, informed = (ga.run_bayes_amp(data, init, tol=1e-8) for init in ("spectral", "informed"))
     several = ga.run_bayes_amp(data, "random", n_starts=3, seed=1, tol=1e-8)
@@ -69,7 +68,7 @@ def test_starts_end_at_the_same_weights_but_for_a_sign():
     np.testing.assert_allclose(informed.Q, data.Q_star, atol=1e-3)
 
 
-def test_positions_and_the_student_play_no_part():
+def test_positions_and_student_do_not_matter():
     data = ga.sample(ga.paper_model(), 200, 0.6, seed=3)
     moved = ga.Dataset(data.tokens, data.outputs, 5 * data.positions, lam=3.0, rank=2)
     found = ga.run_bayes_amp(data)
@@ -79,7 +78,7 @@ def test_positions_and_the_student_play_no_part():
     assert np.isnan(again.overlap).all()
 
 
-def test_without_a_signal_a_run_says_that_it_is_lost():
+def test_a_run_without_a_signal_has_status_lost():
     data = ga.sample(ga.paper_model(), 300, 0.05, seed=0)
     found = ga.run_bayes_amp(data, "random")
     assert found.status is ga.Status.LOST
@@ -116,11 +115,11 @@ def test_score_noise_is_learnt():
     assert found.noise == pytest.approx(0.4, abs=0.03)
 
 
-def test_coordinates_are_matched_with_their_law():
+def test_coordinates_are_assigned_to_their_kinds():
     law = ga.coordinate_law(ga.power_law_spectrum(1.0, 3), ga.subset_positions([1, -1], 0.5))
     data = ga.sample(ga.attention_model(coordinates=law), 90, 1.0, seed=0)
-    found = posed(data, None, channel_of)
-    assert isinstance(found, Problem)
+    found = build_problem(data)
+    assert isinstance(found, AmpProblem)
     np.testing.assert_allclose(found.gamma.T, np.broadcast_to(data.spectra, (2, 90)))
     assert len(np.unique(found.kind)) == 6
 
@@ -133,13 +132,16 @@ def test_runs_are_the_same_for_the_same_seed():
 
 
 BAD = {
-    "a word": (lambda d: ga.run_bayes_amp(d, "semantic"), "init"),
-    "what to learn": (lambda d: ga.run_bayes_amp(d, learn="lam"), "learn"),
-    "noise that is not there": (lambda d: ga.run_bayes_amp(d, learn="noise"), "score_noise"),
-    "a step": (lambda d: ga.run_bayes_amp(d, damping=0.0), "damping"),
-    "another model": (lambda d: ga.run_bayes_amp(d, model=LINEAR), "model"),
-    "own arrays": (lambda d: ga.run_bayes_amp(ga.Dataset(d.tokens, d.outputs, d.positions)), "model: needs the law"),
-    "weights": (lambda d: ga.run_bayes_amp(d, np.ones((3, 1))), "init"),
+    "unknown name": (lambda d: ga.run_bayes_amp(d, "semantic"), "init"),
+    "unknown hyperparameter": (lambda d: ga.run_bayes_amp(d, learn="lam"), "learn"),
+    "channel without noise": (lambda d: ga.run_bayes_amp(d, learn="noise"), "score_noise"),
+    "step of zero": (lambda d: ga.run_bayes_amp(d, damping=0.0), "damping"),
+    "model of labels": (lambda d: ga.run_bayes_amp(d, model=LINEAR), "model"),
+    "arrays without a model": (
+        lambda d: ga.run_bayes_amp(ga.Dataset(d.tokens, d.outputs, d.positions)),
+        "model: needs the law",
+    ),
+    "weights of another shape": (lambda d: ga.run_bayes_amp(d, np.ones((3, 1))), "init"),
 }
 
 

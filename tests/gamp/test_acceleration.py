@@ -1,12 +1,12 @@
-"""Accelerated message passing: same fixed points, sooner; bad extrapolations are taken back."""
+"""Accelerated message passing: the same fixed points in fewer iterations; bad extrapolations are undone."""
 
 import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.damping import ADAPTIVE, Damping
+from gamp_attention.damping import FIRST_STEP, LONG_STEP, Damping
 from gamp_attention.data.risk import risk_at
-from gamp_attention.gamp.acceleration import ACCELERATION, Acceleration
+from gamp_attention.gamp.acceleration import MAX_RISE, WARM_UP, Acceleration
 from gamp_attention.gamp.step import GampState
 from tests.conftest import layer_gradient_norm
 
@@ -25,19 +25,19 @@ def test_same_fixed_point_in_fewer_iterations(model, risk):
 
 
 @pytest.mark.parametrize(("branch", "d"), [("semantic", 300), ("positional", 1000)])
-def test_by_default_the_same_minimum_in_half_of_the_iterations(model, branch, d):
+def test_default_acceleration_reaches_the_minimum_in_half_the_iterations(model, branch, d):
     data = ga.sample(model, d, 1.5, seed=1)
     damped, found = (ga.run_gamp(data, branch, "asymptotic", accelerate=each) for each in (False, None))
     assert found.converged
     assert found.fixed_point
     assert found.n_iter < 0.6 * damped.n_iter
     assert np.linalg.norm(found.Q - damped.Q) / np.sqrt(data.dim) < 1e-6
-    assert found.history.damping[0] == ADAPTIVE.start
-    assert ADAPTIVE.long in found.history.damping
+    assert found.history.damping[0] == FIRST_STEP
+    assert LONG_STEP in found.history.damping
 
 
-def test_a_run_that_cycles_is_left_alone():
-    """Extrapolation in a cycle ends in higher minima."""
+def test_cycling_runs_are_not_extrapolated():
+    """Extrapolation of a cycle would end in a higher minimum."""
     model = ga.attention_model(student=ga.DotProductAttention(softmax=False))
     data = ga.sample(model, 120, 1.5, seed=0)
     damped, found = (ga.run_gamp(data, "semantic", accelerate=each) for each in (False, None))
@@ -53,24 +53,24 @@ def test_a_run_that_cycles_is_left_alone():
         {"iteration": ga.IterationOptions("state_evolution"), "max_iter": 30},
     ],
 )
-def test_what_follows_state_evolution_is_damped_alone(data, options):
+def test_runs_that_follow_state_evolution_are_only_damped(data, options):
     found, damped = ga.run_gamp(data, "semantic", **options), ga.run_gamp(data, "semantic", accelerate=False, **options)
     assert np.array_equal(found.Q, damped.Q)
     assert np.array_equal(found.history.gradient_norm, damped.history.gradient_norm)
 
 
-def test_a_longer_step_is_given_up_for_good():
+def test_an_abandoned_long_step_is_not_tried_again():
     step = Damping("adaptive", grows=True)
     seen = [(step.follow(norm), step(0)) for norm in (1.0, 0.05, 0.2, 0.4, 0.05)]
     assert [changed for changed, _ in seen] == [False, True, False, True, False]
-    assert [beta for _, beta in seen] == [ADAPTIVE.start, ADAPTIVE.long, ADAPTIVE.long, ADAPTIVE.start, ADAPTIVE.start]
+    assert [beta for _, beta in seen] == [FIRST_STEP, LONG_STEP, LONG_STEP, FIRST_STEP, FIRST_STEP]
     fixed = Damping("adaptive")
     assert not fixed.follow(0.0)
-    assert fixed(0) == ADAPTIVE.start
+    assert fixed(0) == FIRST_STEP
 
 
 def faster_g(data, result, risk):
-    """g = −∇ℓ at the fields of the weights."""
+    """Return g = −∇ℓ at the fields of the weights."""
     return -risk_at(data, result.Q, risk).loss_gradients
 
 
@@ -86,8 +86,8 @@ def test_converged_means_zero_gradient(model, seed):
             assert result.fixed_point
 
 
-def test_undamped_iterations_are_caught():
-    """β = 1 diverges in the mean direction; the guard keeps the gradient bounded, or extrapolation cures it."""
+def test_undamped_iterations_converge_or_are_reported():
+    """β = 1 diverges in the mean direction; either the run reports this, or extrapolation makes it converge."""
     data = ga.sample(ga.paper_model(), 300, 1.5, seed=0)
     result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300, accelerate=True)
     assert result.converged == (layer_gradient_norm(data, result.Q, "exact") <= 1.1e-8)
@@ -105,25 +105,25 @@ def linear_problem():
     return step, np.linalg.solve(np.eye(6) - A, b)
 
 
-def test_solves_a_linear_problem_in_as_many_iterations_as_it_has_dimensions():
+def test_linear_problem_is_solved_in_a_number_of_iterations_near_its_dimension():
     step, answer = linear_problem()
     state, accelerate = GampState(np.zeros((6, 1)), np.ones((1, 1, 1)), np.zeros((3, 1, 1))), Acceleration()
-    for _ in range(ACCELERATION.warm_up + 10):
+    for _ in range(WARM_UP + 10):
         after = step(state)
         state = accelerate(state, after, float(np.linalg.norm(after.Q - state.Q)))
     assert np.abs(state.Q - answer).max() < 1e-8
     assert np.allclose(state.D, 2.0)
 
 
-def test_a_bad_extrapolation_is_taken_back():
+def test_a_bad_extrapolation_is_undone():
     step, _ = linear_problem()
     state, accelerate = GampState(np.ones((6, 1)), np.ones((1, 1, 1)), np.zeros((3, 1, 1))), Acceleration()
     for norm in (8.0, 4.0, 2.0, 1.0):
         before, after = state, step(state)
         state = accelerate(before, after, norm)
     best = after
-    refused = accelerate(GampState(1e3 * state.Q, state.V, state.D), step(state), ACCELERATION.max_rise * 1.1)
+    refused = accelerate(GampState(1e3 * state.Q, state.V, state.D), step(state), MAX_RISE * 1.1)
     assert refused is best
     assert accelerate.n_refused == 1
     after = step(refused)
-    assert accelerate(refused, after, 50.0) is after  # damped for a while, whatever the gradient does
+    assert accelerate(refused, after, 50.0) is after  # damped iterations follow, whatever the gradient norm

@@ -1,4 +1,4 @@
-"""What callbacks and memory rules are given cannot be written to, and looking changes nothing."""
+"""Callbacks and memory rules receive read-only arrays, and a callback does not change the run."""
 
 from dataclasses import is_dataclass
 
@@ -12,7 +12,7 @@ OPTIONS = {"damping": 0.5, "tol": 0, "max_iter": 4}
 
 
 def arrays(value):
-    """All arrays within dataclasses and tuples."""
+    """Return all arrays within dataclasses and tuples."""
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, tuple):
@@ -24,7 +24,7 @@ def arrays(value):
 
 
 @pytest.mark.parametrize("accelerate", [False, True])
-def test_arrays_of_callbacks_are_read_only_and_change_nothing(data, accelerate):
+def test_callbacks_receive_read_only_arrays_and_do_not_change_the_run(data, accelerate):
     refused = []
 
     def callback(t, state, report):
@@ -44,7 +44,7 @@ def test_arrays_of_callbacks_are_read_only_and_change_nothing(data, accelerate):
     assert plain.state.D.flags.writeable
 
 
-def test_a_memory_rule_cannot_change_the_state_it_is_given(data):
+def test_a_memory_rule_cannot_change_its_arguments(data):
     def careless(D, Vg, Wg, beta):
         D *= 1 - beta
         return D + beta * Wg
@@ -56,13 +56,13 @@ def test_a_memory_rule_cannot_change_the_state_it_is_given(data):
     assert kept.state.D.flags.writeable
 
 
-def test_penalties_with_kinks_are_watched_too():
+def test_callbacks_receive_gradient_norms_for_penalties_with_kinks():
     data = ga.sample(ga.paper_model(penalty=ga.ElasticNet(0.01, 0.005)), 60, 1.5, seed=0)
     norms = []
     run = ga.run_gamp(data, **OPTIONS, callback=lambda t, state, report: norms.append(report.gradient_norm))
     assert norms == run.history.gradient_norm.tolist()
 
 
-def test_what_holds_no_arrays_is_left():
+def test_read_only_returns_objects_without_arrays_unchanged():
     for value in (3, "word", None, (1, 2), [np.ones(2)]):
         assert read_only(value) is value

@@ -1,4 +1,4 @@
-"""A run that is cut off and started again makes the same iterations, to the last bit, as one that is not."""
+"""An interrupted and resumed run makes the same iterations, to the last bit, as an uninterrupted run."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ class Cut(Exception):
 
 
 def cut_at(*iterations):
-    """A callback that ends the run at one of the iterations, each once."""
+    """Return a callback that interrupts the run once at each of the iterations."""
     left = list(iterations)
 
     def callback(t, state, report):
@@ -50,14 +50,14 @@ def same(one, other):
     "options",
     [{}, {"damping": 0.4}, {"accelerate": True}, {"tol": 0, "max_iter": 40}, {"damping": 0.9, "init": "random"}],
 )
-def test_resumed_runs_are_those_that_were_never_cut(sentences, branch, options, tmp_path):
+def test_resumed_runs_equal_uninterrupted_runs(sentences, branch, options, tmp_path):
     options = {"init": branch, **options}
     whole = ga.run_gamp(sentences, **options)
     assert whole.n_iter > 30
     same(run_in_pieces(sentences, tmp_path / "run.npz", (1, 9, 30), **options), whole)
 
 
-def test_adaptive_damping_goes_on_where_it_was(tmp_path):
+def test_adaptive_damping_is_resumed(tmp_path):
     data = ga.sample(ga.paper_model(), 60, 1.5, seed=0)  # cycles, so the step shrinks
     options = {"init": "positional", "risk": "asymptotic", "max_iter": 400, "settling": False}
     whole = ga.run_gamp(data, **options)
@@ -66,7 +66,7 @@ def test_adaptive_damping_goes_on_where_it_was(tmp_path):
     same(run_in_pieces(data, tmp_path / "run.npz", (at - 10, at), **options), whole)
 
 
-def test_a_run_may_be_made_longer(sentences, tmp_path):
+def test_a_run_may_be_resumed_with_a_larger_max_iter(sentences, tmp_path):
     file = ga.Checkpoint(tmp_path / "run.npz", 0)
     ga.run_gamp(sentences, checkpoint=file, max_iter=10, tol=0)
     longer = ga.run_gamp(sentences, checkpoint=file, max_iter=25, tol=0)
@@ -75,13 +75,13 @@ def test_a_run_may_be_made_longer(sentences, tmp_path):
         ga.run_gamp(sentences, checkpoint=file, max_iter=10, tol=0)
 
 
-def test_seconds_between_writes_are_kept(sentences, tmp_path):
+def test_checkpoints_are_not_written_more_often_than_every(sentences, tmp_path):
     path = tmp_path / "run.npz"
     ga.run_gamp(sentences, checkpoint=ga.Checkpoint(path, 1e6))
     assert not path.exists()
 
 
-def test_other_runs_and_damaged_files_are_refused(sentences, tmp_path):
+def test_checkpoints_of_other_runs_and_damaged_files_are_refused(sentences, tmp_path):
     path = tmp_path / "run.npz"
     ga.run_gamp(sentences, checkpoint=ga.Checkpoint(path, 0), tol=0, max_iter=5)
     good = path.read_bytes()
@@ -90,7 +90,7 @@ def test_other_runs_and_damaged_files_are_refused(sentences, tmp_path):
         with pytest.raises(ValueError, match=r"checkpoint: .* same data and options"):
             ga.run_gamp(data, checkpoint=path, tol=0, max_iter=5, **options)
     flipped, middle = bytearray(good), len(good) // 2
-    flipped[middle : middle + 64] = bytes(255 - byte for byte in good[middle : middle + 64])  # not padding alone
+    flipped[middle : middle + 64] = bytes(255 - byte for byte in good[middle : middle + 64])  # not only padding
     words = (
         (good[: len(good) // 2], r"checkpoint: .*run.npz, which is a damaged checkpoint; delete it"),
         (bytes(flipped), r"checkpoint: .*run.npz, which is a damaged checkpoint; delete it"),

@@ -1,4 +1,4 @@
-"""With default settings a run ends with a solution: cycles are recognised when they begin, and settled."""
+"""Runs with default settings converge: cycles are recognised when they begin, and a descent completes the run."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from tests.conftest import layer_gradient_norm
 
 
 def noisy_scores(d, alpha, s, lam, seed):
-    """Own arrays, y = (T + s N(0, 1)) x, and the teacher behind them."""
+    """Return a dataset of arrays with y = (T + s N(0, 1)) x, and the weights of its teacher."""
     rng = np.random.default_rng(seed)
     clean = ga.sample(ga.paper_model(lam=lam), d, alpha, rng)
     outputs = (clean.targets + s * rng.standard_normal(clean.targets.shape)) @ clean.tokens
@@ -29,13 +29,13 @@ def solved(data, start, risk="exact"):
 
 @pytest.mark.parametrize("d", [60, 130, 300])
 @pytest.mark.parametrize("seed", range(3))
-def test_small_positional_runs_end_with_a_solution(d, seed):
+def test_small_positional_runs_converge(d, seed):
     solved(ga.sample(ga.paper_model(), d, 1.5, seed=seed), "positional", "asymptotic")
 
 
 @pytest.mark.parametrize(("s", "lam"), [(0.3, 0.001), (0.3, 0.03), (0.6, 0.01), (0.6, 0.3)])
 @pytest.mark.parametrize("start", ["teacher", "positional", "random"])
-def test_noisy_scores_end_with_a_solution(s, lam, start):
+def test_runs_with_noisy_scores_converge(s, lam, start):
     data, Q_star = noisy_scores(150, 1.0, s, lam, seed=1)
     solved(data, Q_star if start == "teacher" else start)
 
@@ -48,12 +48,12 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_other_models_end_with_a_solution(name):
+def test_runs_of_other_models_converge(name):
     solved(ga.sample(MODELS[name], 120, 1.5, seed=0), "semantic")
 
 
 def test_a_cycle_is_recognised_when_it_begins():
-    """The gradient of this run does not come below 1e-2 however long it goes on."""
+    """The gradient norm of this run would stay above 1e-2 in any number of iterations."""
     data = ga.sample(MODELS["linear attention"], 120, 1.5, seed=0)
     alone = ga.run_gamp(data, "semantic", settling=False, max_iter=1000)
     assert not alone.converged

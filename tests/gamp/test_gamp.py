@@ -1,4 +1,4 @@
-"""Runs of GAMP: statuses, control, fixed points, the pure step."""
+"""Runs of GAMP: statuses, damping, fixed points, and the step as a pure function."""
 
 from inspect import Parameter, isfunction, signature
 
@@ -29,7 +29,7 @@ def test_fixed_points_are_critical_points(model, branch, risk):
 
 @pytest.mark.parametrize("risk", ["asymptotic", "exact"])
 def test_descents_from_the_informed_start_agree_on_the_semantic_branch(model, risk):
-    data = ga.sample(model, 60, 3.0, seed=3)  # plain descent needs a quarter of the steps that it does at α = 1.5
+    data = ga.sample(model, 60, 3.0, seed=3)  # plain descent needs four times fewer steps than at α = 1.5
     gamp = ga.run_gamp(data, "semantic", risk)
     for method, options in (("lbfgs", {}), ("gd", {"max_iter": 30000, "tol": 1e-7})):
         descent = ga.minimize_risk(data, "semantic", risk, method, **options)
@@ -47,8 +47,8 @@ def test_descent_returns_to_the_positional_fixed_point(model):
 
 
 @pytest.mark.parametrize("kind", ["planted", "own"])
-def test_one_default_risk(data, kind):
-    """The gradient is zero at the end of a run, both with defaults alone; for planted data, too."""
+def test_run_gamp_and_gradient_have_the_same_default_risk(data, kind):
+    """The default gradient is zero at the end of a default run, for data with and without a teacher."""
     if kind == "own":
         data = ga.Dataset(data.tokens, data.outputs, data.positions)
     result = ga.run_gamp(data, data.Q_star if kind == "planted" else "positional")
@@ -62,7 +62,7 @@ def test_one_default_risk(data, kind):
     assert descent.train_loss == pytest.approx(result.train_loss, rel=1e-12)
 
 
-def test_defaults_of_the_risk_show_in_signatures():
+def test_signatures_state_the_default_risk():
     defaults = {
         name: signature(getattr(ga, name)).parameters["risk"].default
         for name in PUBLIC
@@ -74,7 +74,7 @@ def test_defaults_of_the_risk_show_in_signatures():
     assert set(defaults.values()) == {"exact"}
 
 
-def test_undamped_iteration_is_reported_as_it_is(model):
+def test_undamped_iterations_are_reported_without_convergence(model):
     data = ga.sample(model, 500, 1.5, seed=0)
     result = ga.run_gamp(data, "semantic", damping=1.0, settling=False, max_iter=300)
     assert not result.converged
@@ -85,7 +85,7 @@ def test_undamped_iteration_is_reported_as_it_is(model):
     assert caught.value.result.status is result.status
 
 
-def test_settling_finishes_what_message_passing_cannot(model):
+def test_descent_completes_runs_in_which_message_passing_cycles(model):
     data = ga.sample(model, 300, 1.5, seed=0)
     result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300)
     assert result.status is ga.Status.SETTLED
@@ -97,15 +97,15 @@ def test_settling_finishes_what_message_passing_cannot(model):
 
 
 @pytest.mark.parametrize("penalty", [None, ga.ElasticNet(0.01, 0.002)])
-def test_the_descent_that_finishes_a_run_is_recorded(penalty, model):
-    """From the lowest loss of message passing to the weights that are returned, never up."""
+def test_settling_history_records_the_descent(penalty, model):
+    """It begins at the lowest loss of message passing, ends at the returned weights, and never increases."""
     sampled = ga.sample(model, 200, 1.5, seed=0)
     data = ga.Dataset(sampled.tokens, sampled.outputs, sampled.positions, penalty=penalty)
     result = ga.run_gamp(data, sampled.Q_star, damping=1.0, max_iter=300)
     assert result.status is ga.Status.SETTLED
     descent = result.settling_history
     assert len(descent.train_loss) == len(descent.gradient_norm) <= result.n_settle + 1
-    assert len(descent.train_loss) >= result.n_settle  # a Newton step that is not taken is no entry
+    assert len(descent.train_loss) >= result.n_settle  # rejected Newton steps count as steps, but have no entry
     assert descent.train_loss[0] == pytest.approx(result.history.train_loss.min(), rel=1e-3)
     assert descent.train_loss[-1] == pytest.approx(result.train_loss, rel=1e-9)
     assert descent.gradient_norm[-1] == pytest.approx(result.gradient_norm, rel=1e-2)
@@ -128,7 +128,7 @@ def without_teacher():
 
 
 @pytest.mark.parametrize("kind", without_teacher())
-def test_own_data_start_from_spectral_weights(kind):
+def test_data_without_a_teacher_start_from_spectral_weights(kind):
     data = without_teacher()[kind]
     default, named = ga.run_gamp(data), ga.run_gamp(data, "spectral")
     assert default.converged
@@ -143,15 +143,15 @@ def test_data_with_a_teacher_start_from_its_weights(data):
     assert np.array_equal(ga.run_gamp(data).Q, ga.run_gamp(data, "semantic").Q)
 
 
-def test_breakdown_is_a_status_and_nothing_hangs(data):
-    """Weights so large that scores overflow: no result, said so."""
+def test_overflow_ends_the_run_with_a_status(data):
+    """The initial weights are so large that scores overflow."""
     with np.errstate(all="ignore"):
         result = ga.run_gamp(data, np.full((data.dim, 1), 1e160), "exact", max_iter=20)
     assert not result.converged
     assert result.status in (ga.Status.NONFINITE, ga.Status.DIVERGED)
 
 
-def test_mistakes_in_a_memory_rule_are_not_taken_for_divergence(data):
+def test_errors_of_a_memory_rule_are_not_reported_as_divergence(data):
     with pytest.raises(ValueError, match="memory: needs to return shape"):
         ga.run_gamp(data, iteration=ga.IterationOptions(memory=lambda D, Vg, Wg, beta: np.ones(3)))
 
@@ -165,12 +165,12 @@ def test_max_iter_is_a_status(data):
 
 
 @pytest.mark.parametrize("method", ["gd", "lbfgs"])
-def test_descents_record_one_step_fewer_than_points(data, method):
+def test_histories_have_one_step_fewer_than_states(data, method):
     result = ga.minimize_risk(data, method=method, max_iter=30)
     assert len(result.history.damping) == len(result.history.q) - 1 == len(result.iterations) - 1 > 0
 
 
-def test_zero_tolerance_runs_exactly_and_returns_the_last(data):
+def test_zero_tolerance_runs_max_iter_iterations_and_returns_the_last_iterate(data):
     result = ga.run_gamp(data, "semantic", damping=0.5, tol=0, max_iter=7)
     assert result.n_iter == 7
     assert result.history.q.shape == (8, 2, 1, 1)
@@ -179,8 +179,8 @@ def test_zero_tolerance_runs_exactly_and_returns_the_last(data):
     assert np.allclose(result.history.gradient_norm[-1], result.gradient_norm)
 
 
-def test_the_loop_is_the_step(data):
-    """run_gamp is nothing but gamp_step repeated, and the step changes nothing it is given."""
+def test_a_run_repeats_the_step(data):
+    """Undisturbed iterations of run_gamp equal repeated calls of gamp_step, which does not change its arguments."""
     state = ga.initial_state(data, data.Q_star)
     for _ in range(6):
         before = [a.copy() for a in (state.Q, state.V, state.D)]
@@ -191,13 +191,13 @@ def test_the_loop_is_the_step(data):
     assert np.array_equal(result.Q, state.Q)
 
 
-def test_step_sizes_may_change_with_time(data):
+def test_damping_may_be_a_sequence(data):
     steps = [0.5, 0.4, 0.3]
     result = ga.run_gamp(data, "semantic", damping=steps, tol=0, max_iter=4)
     assert result.history.damping.tolist() == [0.5, 0.4, 0.3, 0.3]
 
 
-def test_callback_sees_every_iteration(data):
+def test_callback_is_called_at_every_iteration(data):
     seen = []
     ga.run_gamp(data, tol=0, max_iter=3, callback=lambda t, state, report: seen.append((t, report.gradient_norm)))
     assert [t for t, _ in seen] == [0, 1, 2, 3]
@@ -227,7 +227,7 @@ def test_adaptive_damping_never_reports_a_worse_state(model):
     assert result.gradient_norm <= result.history.gradient_norm.min() * (1 + 1e-9)
 
 
-def test_ranks_and_tokens_beyond_the_paper_converge(model):
+def test_higher_ranks_and_more_tokens_than_in_the_paper_converge(model):
     for L, r, t in ((3, 1, 1), (2, 2, 2), (1, 1, 1)):
         data = ga.sample(ga.attention_model(L, r, t, lam=0.05), 100, 2.0, seed=1)
         result = ga.run_gamp(data, "semantic", "exact", max_iter=2000)
@@ -236,7 +236,7 @@ def test_ranks_and_tokens_beyond_the_paper_converge(model):
         assert layer_gradient_norm(data, result.Q, "exact") < 1.1e-8
 
 
-def test_same_result_whatever_the_thread_count(data, monkeypatch):
+def test_the_result_does_not_depend_on_the_number_of_threads(data, monkeypatch):
     found = []
     for threads in (1, 2, 3):
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
@@ -245,14 +245,14 @@ def test_same_result_whatever_the_thread_count(data, monkeypatch):
     assert np.array_equal(found[0], found[2])
 
 
-def test_a_random_start_knows_nothing_of_the_teacher_of_the_same_seed():
+def test_random_starts_are_independent_of_the_teacher_with_the_same_seed():
     data = ga.sample(ga.paper_model(), 2000, 0.01, seed=7)
     start = initial_weights(data, "random", 7)
     correlation = float((start * data.Q_star).sum() / (np.linalg.norm(start) * np.linalg.norm(data.Q_star)))
     assert abs(correlation) < 4 / np.sqrt(2000)
 
 
-def test_a_run_goes_on_from_a_state_with_its_memory():
+def test_a_run_continues_from_a_state_with_its_memory():
     data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
     whole = ga.run_gamp(data, damping=0.5, tol=0, max_iter=12)
     first = ga.run_gamp(data, damping=0.5, tol=0, max_iter=7)
@@ -265,7 +265,7 @@ def test_a_run_goes_on_from_a_state_with_its_memory():
         ga.run_gamp(data, ga.GampState(end.Q, end.state.V, end.state.D[:-1]))
 
 
-def test_a_run_goes_on_from_a_result_on_data_that_are_nearly_the_same():
+def test_a_run_continues_from_the_result_of_nearly_identical_data():
     data = ga.sample(ga.paper_model(), d=200, alpha=1.5, seed=0)
     end = ga.run_gamp(data)
     assert ga.run_gamp(data, end, iteration=ga.IterationOptions(hold_after=0)).n_iter == 0

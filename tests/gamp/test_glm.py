@@ -1,4 +1,4 @@
-"""Generalised linear models: against scikit-learn and closed formulas, and through the whole interface."""
+"""Generalised linear models: comparison with scikit-learn and closed formulas, and calls of the whole interface."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def fitted(tokens, labels, loss, lam=LAM, rank=1):
     return data, result
 
 
-def test_squared_loss_is_ridge_of_scikit_learn():
+def test_squared_loss_equals_ridge_of_scikit_learn():
     linear_model = pytest.importorskip("sklearn.linear_model")
     tokens, labels = rows()
     data, found = fitted(tokens, labels, ga.SquaredLoss())
@@ -33,7 +33,7 @@ def test_squared_loss_is_ridge_of_scikit_learn():
 
 
 @pytest.mark.parametrize(("lam", "l1"), [(0.0, 0.1), (0.05, 0.1), (0.0, 1.0)])
-def test_squared_loss_is_lasso_and_elastic_net_of_scikit_learn(lam, l1):
+def test_squared_loss_equals_lasso_and_elastic_net_of_scikit_learn(lam, l1):
     linear_model = pytest.importorskip("sklearn.linear_model")
     tokens, labels = rows()
     n, d = tokens.shape
@@ -50,7 +50,7 @@ def test_squared_loss_is_lasso_and_elastic_net_of_scikit_learn(lam, l1):
     assert 0 < np.count_nonzero(wanted == 0) < d
 
 
-def test_logistic_loss_is_that_of_scikit_learn():
+def test_logistic_loss_equals_logistic_regression_of_scikit_learn():
     linear_model = pytest.importorskip("sklearn.linear_model")
     tokens, labels = rows()
     data, found = fitted(tokens, np.sign(labels), ga.LogisticLoss())
@@ -59,7 +59,7 @@ def test_logistic_loss_is_that_of_scikit_learn():
     assert found.Q[:, 0] == pytest.approx(wanted, abs=1e-6)
 
 
-def test_multinomial_loss_is_that_of_scikit_learn():
+def test_multinomial_loss_equals_multinomial_regression_of_scikit_learn():
     linear_model = pytest.importorskip("sklearn.linear_model")
     tokens, labels = rows()
     classes = np.digitize(labels, [-0.4, 0.4])
@@ -70,15 +70,15 @@ def test_multinomial_loss_is_that_of_scikit_learn():
 
 
 @pytest.mark.parametrize("alpha", [0.5, 2.0])
-def test_ridge_state_evolution_is_marchenko_pastur(alpha):
-    """V, q, θ of ridge regression with noisy labels from the resolvent of the Wishart matrix, to 1e-8."""
+def test_ridge_state_evolution_follows_the_marchenko_pastur_law(alpha):
+    """V, q and θ of ridge regression with noisy labels equal the values from the resolvent of a Wishart matrix."""
     noise = 0.5
     model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise), lam=LAM)
     found = ga.solve_state_evolution(model, alpha, "random", rtol=1e-9, stability=False)
     assert found.converged
     # V = tr (XᵀX/d + λ)⁻¹/d solves V (λ + α/(1 + V)) = 1
     V = brentq(lambda v: v * (LAM + alpha / (1 + v)) - 1, 1e-12, 1 / LAM, xtol=1e-15)
-    derivative = -1 / (1 / V**2 - alpha / (1 + V) ** 2)  # of V in λ
+    derivative = -1 / (1 / V**2 - alpha / (1 + V) ** 2)  # dV/dλ
     theta = 1 - LAM * V
     # q = tr of S (S + λ)⁻² (S + noise²), with S = XᵀX/d
     square = -derivative
@@ -100,7 +100,7 @@ MODELS = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_gamp_on_glms_is_where_state_evolution_says(name):
+def test_gamp_on_glms_agrees_with_state_evolution(name):
     model, init = MODELS[name]
     gaps = []
     for seed in range(3):
@@ -119,7 +119,7 @@ def test_gamp_on_glms_is_where_state_evolution_says(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_gradients_of_glms_are_those_of_torch(name):
+def test_gradients_of_glms_equal_gradients_of_torch(name):
     torch = pytest.importorskip("torch")
     from gamp_attention.baselines.descent import TorchRisk
 
@@ -152,7 +152,7 @@ def test_trajectory_of_a_glm_predicts_gamp():
         (ga.PhaseRetrievalLoss(), [[0.4], [3.0]], 1),
     ],
 )
-def test_own_losses_pass_the_checks_of_users_losses(loss, labels, rank):
+def test_losses_of_the_package_pass_the_checks_of_user_defined_losses(loss, labels, rank):
     check_loss(sample_loss(loss, 2, rank), np.array(labels))
 
 
@@ -169,12 +169,12 @@ def test_own_losses_pass_the_checks_of_users_losses(loss, labels, rank):
         ((rows()[0], np.full(240, 5.0), ga.MultinomialLoss()), "labels: needs classes 0 to 0"),
     ],
 )
-def test_wrong_labels_are_told_in_words(arguments, words):
+def test_errors_describe_wrong_labels(arguments, words):
     with pytest.raises((TypeError, ValueError), match=words):
         ga.LabelledDataset(*arguments)
 
 
-def test_what_needs_attention_says_so_of_a_glm():
+def test_functions_for_attention_refuse_glms():
     model, _ = MODELS["logistic"]
     for call in (ga.linear_baseline, lambda m: ga.phase_boundaries(m)):
         with pytest.raises((TypeError, ValueError), match="attention"):

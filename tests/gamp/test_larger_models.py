@@ -1,4 +1,4 @@
-"""Many tokens and many columns: the proximal map in 16 dimensions, and whole runs with r = t = 3."""
+"""Many tokens and columns: the proximal map in 16 dimensions, and whole runs with r = t = 3."""
 
 import numpy as np
 from scipy.optimize import minimize
@@ -8,7 +8,7 @@ from gamp_attention.losses.attention import pack_attention_parameters
 
 
 def asymptotic_objective(model, T, rho, omega, V):
-    """The proximal objective of one sample and its gradient by hand, ½ Tr (S − T) ρ (S − T)ᵀ + quadratic."""
+    """Return the proximal objective of a sample and its gradient, ½ Tr (S − T) ρ (S − T)ᵀ + quadratic term."""
     L, r = omega.shape
     inverse = np.linalg.inv(V)
 
@@ -26,7 +26,7 @@ def asymptotic_objective(model, T, rho, omega, V):
     return value
 
 
-def test_sixteen_fields_are_not_beaten_by_many_starts_of_scipy():
+def test_proximal_minima_in_16_dimensions_are_as_low_as_many_descents_of_scipy():
     """18 samples, from one minimum to many, 57 starts of BFGS each: at ω, −ω, 0 and around them."""
     L, r, rng = 8, 2, np.random.default_rng(0)
     model = ga.attention_model(L, r, 1)
@@ -52,9 +52,7 @@ def test_sixteen_fields_are_not_beaten_by_many_starts_of_scipy():
             ]
             best = min(minimize(objective, start, jac=True, method="BFGS").fun for start in starts) - constant
             beaten.append(out.moreau[mu] - best)
-        label = f"ρ = {variance:g}, V = {size:g}"
-        print(f"L r = 16, {label}: largest excess {max(beaten):.1e}")
-    assert several > n  # samples where the search was needed
+    assert several > n  # some samples have several minima, so that the search matters
     assert max(beaten) <= 1e-9
 
 

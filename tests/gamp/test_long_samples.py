@@ -1,4 +1,4 @@
-"""Long samples and high rank: bounded searches, descent where message passing costs too much, Ctrl-C at any time."""
+"""Long samples and high rank: bounded searches, descent if message passing costs too much, Ctrl-C at any time."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from tests.conftest import ROOT, layer_gradient_norm
 
 torch = pytest.importorskip("torch")
 
-WORK = {  # calls that would take minutes
+WORK = {  # calls that take minutes if they are not interrupted
     "search": "ga.denoise(data.loss, params, 3 * rng.standard_normal((40, 8, 4)), np.tile(40 * np.eye(4), (8, 1, 1)))",
     "tracked run": "ga.run_gamp(data, 'random', tol=0, max_iter=5)",
 }
@@ -39,7 +39,7 @@ except KeyboardInterrupt:
 
 @ga.register_attention
 class Sigmoids(NamedTuple):
-    """A map that does not say that it is bounded."""
+    """Attention map that does not declare a bound."""
 
     def attend(self, z, S):
         for i in range(len(z)):
@@ -48,7 +48,7 @@ class Sigmoids(NamedTuple):
 
 
 def two_heads(n, L, d, rank, seed=0):
-    """Samples of a layer of torch with two heads, value and output matrices."""
+    """Return samples of a torch layer with two heads, value and output matrices."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     layer = torch.nn.MultiheadAttention(d, 2, batch_first=True).double()
@@ -60,7 +60,7 @@ def two_heads(n, L, d, rank, seed=0):
 
 
 def planted(n, L, d, rank, seed=0):
-    """Samples of a tied layer of `rank` columns."""
+    """Return samples of a tied layer with `rank` columns."""
     rng = np.random.default_rng(seed)
     x, teacher = 0.8 * rng.standard_normal((n, L, d)), rng.standard_normal((d, rank))
     return ga.Dataset(x, ga.DotProductAttention()(x @ teacher / np.sqrt(d)) @ x, rank=rank)
@@ -92,13 +92,13 @@ def test_trained_layers_end_at_critical_points(n, L, d, rank):
     assert 0 <= result.n_off_global <= result.n_searched <= n
 
 
-def test_where_iterations_cost_too_much_the_run_is_a_descent():
+def test_runs_with_expensive_iterations_are_descents():
     data = two_heads(10, 16, 20, 8)
     result = ga.run_gamp(data, "spectral", n_starts=3)
     assert result.status is ga.Status.SETTLED
     assert result.n_iter == 0
     assert result.n_settle > 0
-    ends = [start.train_loss for start in result.starts]  # none is given up before its descent
+    ends = [start.train_loss for start in result.starts]  # no start is stopped before its descent
     assert all(start.status is not None for start in result.starts)
     assert result.train_loss == min(ends)
     assert result.history.train_loss[0] > result.train_loss
@@ -117,8 +117,8 @@ def test_bounded_and_full_searches_find_the_planted_minimum():
         ga.run_gamp(data, iteration=ga.IterationOptions(search="some"))
 
 
-def test_tracked_runs_keep_global_minima():
-    """State evolution describes runs with tol=0: each proximal step is the lowest minimum that any start leads to."""
+def test_runs_with_zero_tolerance_take_global_minima():
+    """State evolution describes runs with tol=0: each proximal step finds the lowest minimum of all starts."""
     data, seen = planted(40, 3, 20, 2), []
     ga.run_gamp(data, "random", tol=0, max_iter=3, callback=lambda t, state, report: seen.append((state, report)))
     params, rng = data.terms("exact").params, np.random.default_rng(0)
@@ -147,7 +147,7 @@ def test_bounded_searches_lie_between_the_local_and_the_global_minimum():
         ga.denoise(data.loss, params, omega, V, max_starts=-1)
 
 
-def test_a_users_map_without_bounds_makes_few_evaluations():
+def test_user_defined_maps_without_bounds_are_evaluated_rarely():
     rng, work = np.random.default_rng(0), []
     data = ga.Dataset(rng.standard_normal((60, 4, 10)), rng.standard_normal((60, 4, 10)), student=Sigmoids())
     assert ga.run_gamp(data, "spectral").converged
@@ -157,7 +157,7 @@ def test_a_users_map_without_bounds_makes_few_evaluations():
     assert max(work) < 100  # a Hessian takes 170 values of the map; searches without a bound evaluate thousands of them
 
 
-def test_a_run_goes_on_from_a_checkpoint_bit_by_bit(tmp_path):
+def test_bounded_runs_resume_with_identical_bits(tmp_path):
     data = planted(60, 3, 30, 2, seed=2)
     whole = ga.run_gamp(data, "random")
     ga.run_gamp(data, "random", max_iter=10, checkpoint=ga.Checkpoint(tmp_path / "file", 0))

@@ -1,4 +1,4 @@
-"""Starts from data alone: spectral ones reach what the teacher's start reaches, and of many the best is kept."""
+"""Several starts: spectral starts reach the minimum of the informed start, and the best of all starts is selected."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def informed(sentences):
     return ga.run_gamp(sentences, "semantic")
 
 
-def test_many_starts_reach_the_minimum_of_the_informed_one(sentences, informed):
+def test_many_starts_reach_the_minimum_of_the_informed_start(sentences, informed):
     found = ga.run_gamp(sentences, "spectral", n_starts=8)
     assert found.converged
     assert found.is_minimum
@@ -42,7 +42,7 @@ def test_many_starts_reach_the_minimum_of_the_informed_one(sentences, informed):
     assert f"to {100 * worst:.0f} % higher" in found.message
 
 
-def test_all_may_be_followed_to_the_end(sentences):
+def test_all_starts_may_be_run_to_the_end(sentences):
     found = ga.run_gamp(sentences, "random", n_starts=3, n_finish=3, seed=2)
     assert all(start.status.converged for start in found.starts)
     losses = [start.train_loss for start in found.starts]
@@ -51,7 +51,7 @@ def test_all_may_be_followed_to_the_end(sentences):
     assert np.array_equal(found.starts[0].Q, alone.Q)
 
 
-def test_the_start_asked_for_is_the_first_of_many(sentences):
+def test_the_given_start_is_the_first_of_many(sentences):
     given = 0.1 * np.ones((200, 1))
     starts = several_starts(sentences, given, 3)
     assert [name for name, _ in starts] == ["given", "random 1", "random 2"]
@@ -59,7 +59,7 @@ def test_the_start_asked_for_is_the_first_of_many(sentences):
     assert np.array_equal(several_starts(sentences, "random", 2)[0][1], initial_weights(sentences, "random"))
 
 
-def test_one_start_is_the_first_of_many(sentences):
+def test_a_single_start_equals_the_first_of_many(sentences):
     assert ga.run_gamp(sentences, "spectral", tol=0, max_iter=1).starts[0].name == "spectral 1"
     one = initial_weights(sentences, "spectral")
     first = several_starts(sentences, "spectral", 4)[0][1]
@@ -67,7 +67,7 @@ def test_one_start_is_the_first_of_many(sentences):
     assert along > 1 - 1e-5  # to the accuracy of the eigenvectors
 
 
-def test_races_that_are_cut_go_on_to_the_same_bits(sentences, tmp_path):
+def test_interrupted_runs_of_several_starts_resume_with_identical_bits(sentences, tmp_path):
     options = {"init": "spectral", "n_starts": 5, "seed": 3}
     whole = ga.run_gamp(sentences, **options)
     calls = [0]
@@ -83,7 +83,7 @@ def test_races_that_are_cut_go_on_to_the_same_bits(sentences, tmp_path):
     for _ in range(5):
         try:
             pieces = ga.run_gamp(
-                sentences, **options, callback=callback, checkpoint=ga.Checkpoint(tmp_path / "race.npz", 0)
+                sentences, **options, callback=callback, checkpoint=ga.Checkpoint(tmp_path / "starts.npz", 0)
             )
         except Cut:
             continue
@@ -96,10 +96,10 @@ def test_races_that_are_cut_go_on_to_the_same_bits(sentences, tmp_path):
 
 @pytest.mark.parametrize("n_finish", [1, 3])
 @pytest.mark.parametrize("max_iter", [4, 11, 32])
-def test_longer_races_go_on_to_the_same_bits(max_iter, n_finish, sentences, tmp_path):
+def test_runs_of_several_starts_may_be_resumed_with_a_larger_max_iter(max_iter, n_finish, sentences, tmp_path):
     options = {"init": "spectral", "n_starts": 5, "n_finish": n_finish, "tol": 1e-5}
     whole = ga.run_gamp(sentences, **options)
-    there = options | {"checkpoint": ga.Checkpoint(tmp_path / "race.npz", 0)}
+    there = options | {"checkpoint": ga.Checkpoint(tmp_path / "starts.npz", 0)}
     short = ga.run_gamp(sentences, **there, max_iter=max_iter)
     assert short.n_iter <= max_iter < whole.n_iter
     longer = ga.run_gamp(sentences, **there)
@@ -109,7 +109,7 @@ def test_longer_races_go_on_to_the_same_bits(max_iter, n_finish, sentences, tmp_
         assert one.train_loss == other.train_loss
 
 
-def test_what_cannot_be_is_named(sentences):
+def test_impossible_arguments_are_named(sentences):
     for options, text in [
         ({"n_starts": 0}, "n_starts"),
         ({"n_starts": 2, "n_finish": 3}, "n_finish"),
@@ -133,13 +133,13 @@ def test_labels_have_spectral_starts(loss):
 
 
 @pytest.mark.parametrize("tokens", [np.zeros((20, 2, 70)), np.zeros((20, 2, 7))])
-def test_data_that_say_nothing_start_at_random(tokens):
+def test_data_without_information_have_random_starts(tokens):
     data = ga.Dataset(tokens, tokens, np.zeros(tokens.shape[1:]))
     found = ga.run_gamp(data, "spectral", n_starts=2)
     assert [start.name for start in found.starts] == ["random 1", "random 2"]
 
 
-def test_starts_that_are_left_after_the_one_kept_has_converged(sentences):
+def test_starts_stopped_after_the_selected_start_has_converged(sentences):
     data = ga.Dataset(sentences.tokens, sentences.outputs, sentences.positions, lam=1.0)
     found = ga.run_gamp(data, "spectral", n_starts=8, tol=1e-3)
     assert found.converged

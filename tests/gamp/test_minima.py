@@ -1,4 +1,4 @@
-"""Minima and saddles: the lowest eigenvalue of the Hessian, against dense ones, and the way down from a saddle."""
+"""Minima and saddles: the lowest eigenvalue of the Hessian, compared with dense matrices, and escapes from saddles."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,12 @@ import pytest
 import gamp_attention as ga
 from gamp_attention.data.curvature import lowest_curvature
 from gamp_attention.data.risk import risk_at
-from gamp_attention.gamp.settling import way_down
+from gamp_attention.gamp.settling import descend_from_saddle
 from tests.conftest import layer_gradient_norm
 
 
 def hessian(data, Q, risk, step=1e-5):
-    """∇²R by central differences of the gradient, (d r, d r)."""
+    """Return ∇²R (d r, d r) by central differences of the gradient."""
     rows = []
     for unit in np.eye(Q.size):
         shift = step * unit.reshape(Q.shape)
@@ -29,7 +29,7 @@ MODELS = {
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("d", [30, 60])  # all eigenvalues at once, and Lanczos iterations
-def test_lowest_eigenvalue_is_that_of_finite_differences(name, d):
+def test_lowest_eigenvalue_agrees_with_finite_differences(name, d):
     data = ga.sample(MODELS[name], d // data_rank(MODELS[name]), 2.0, seed=3)
     found = ga.run_gamp(data, "semantic", "exact")
     values = np.linalg.eigvalsh(hessian(data, found.Q, "exact"))
@@ -42,7 +42,7 @@ def data_rank(model):
     return model.rank
 
 
-def test_common_rotations_are_flat_and_no_saddle():
+def test_common_rotations_do_not_make_a_minimum_a_saddle():
     data = ga.sample(MODELS["two columns"], 60, 2.0, seed=3)
     found = ga.run_gamp(data, "semantic", "exact")
     turn = np.array([[0.0, 1.0], [-1.0, 0.0]])
@@ -55,7 +55,7 @@ def test_common_rotations_are_flat_and_no_saddle():
 
 
 @pytest.mark.parametrize("risk", ["exact", "asymptotic"])
-def test_zero_weights_are_a_saddle_and_are_left(data, risk):
+def test_zero_weights_are_a_saddle_that_is_escaped(data, risk):
     zeros = np.zeros_like(data.Q_star)
     saddle = ga.run_gamp(data, zeros, risk)
     assert saddle.converged
@@ -74,18 +74,18 @@ def test_zero_weights_are_a_saddle_and_are_left(data, risk):
     assert np.linalg.eigvalsh(hessian(data, found.Q, risk))[0] > 0
 
 
-def test_the_way_down_lowers_the_risk_and_a_minimum_has_none(data):
+def test_descent_from_a_saddle_lowers_the_risk_but_not_from_a_minimum(data):
     zeros = np.zeros_like(data.Q_star)
     start = risk_at(data, zeros, "exact")
-    Q, loss = way_down(data, "exact", zeros, lowest_curvature(data, start, zeros).direction)
+    Q, loss = descend_from_saddle(data, "exact", zeros, lowest_curvature(data, start, zeros).direction)
     assert loss == pytest.approx(ga.train_loss(data, Q, "exact"), rel=1e-12)
     assert loss < start.train_loss
     minimum = ga.run_gamp(data, "semantic", "exact")
-    Q, loss = way_down(data, "exact", minimum.Q, minimum.direction)
-    assert np.array_equal(Q, minimum.Q) or loss < minimum.train_loss  # a far valley, never a worse point
+    Q, loss = descend_from_saddle(data, "exact", minimum.Q, minimum.direction)
+    assert np.array_equal(Q, minimum.Q) or loss < minimum.train_loss  # either no step, or a step to a lower basin
 
 
-def test_weights_that_a_kink_holds_do_not_count():
+def test_weights_at_kinks_do_not_affect_the_curvature():
     data = ga.sample(ga.paper_model(penalty=ga.ElasticNet(0.008, 0.004)), 60, 2.0, seed=0)
     found = ga.run_gamp(data, "semantic", "exact")
     free = found.Q.ravel() != 0
@@ -100,7 +100,7 @@ def test_weights_that_a_kink_holds_do_not_count():
     assert nothing.lowest_eigenvalue == np.inf
 
 
-def test_a_run_that_leaves_a_saddle_goes_on_from_a_checkpoint(data, tmp_path):
+def test_a_run_that_escapes_a_saddle_resumes_from_a_checkpoint(data, tmp_path):
     zeros, path = np.zeros_like(data.Q_star), tmp_path / "run.npz"
     whole = ga.run_gamp(data, zeros, "exact", escape=True)
 
@@ -117,7 +117,7 @@ def test_a_run_that_leaves_a_saddle_goes_on_from_a_checkpoint(data, tmp_path):
     assert resumed.message == whole.message
 
 
-def test_curvature_says_where_it_goes_down(data):
+def test_the_direction_of_lowest_curvature_leads_down(data):
     zeros = np.zeros_like(data.Q_star)
     found = lowest_curvature(data, risk_at(data, zeros, "exact"), zeros)
     assert np.linalg.norm(found.direction) == pytest.approx(1, rel=1e-9)
@@ -127,7 +127,7 @@ def test_curvature_says_where_it_goes_down(data):
 
 
 @pytest.mark.parametrize("name", ["paper", "two columns"])
-def test_a_wrong_direction_to_begin_with_does_not_hide_the_lowest(name):
+def test_the_lowest_eigenvalue_does_not_depend_on_the_initial_vector(name):
     data = ga.sample(MODELS[name], 100, 2.0, seed=3)
     found = ga.run_gamp(data)
     at, values = risk_at(data, found.Q, "exact"), np.linalg.eigh(hessian(data, found.Q, "exact"))

@@ -18,7 +18,7 @@ from gamp_attention._core import check
 from gamp_attention._core.display import Rows
 from gamp_attention._core.numerics import half_width, ignore_float_errors
 from gamp_attention._core.seeds import generator
-from gamp_attention.damping import Damping
+from gamp_attention.damping import Damping, Steps
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import Overlaps, stacked
 from gamp_attention.state_evolution.dynamics.descent_paths import (
@@ -105,7 +105,7 @@ def trajectory(
     init: str | Overlaps = "semantic",
     *,
     method: str = "gamp",
-    damping: str | float | Sequence[float] | None = None,
+    damping: Steps | None = None,
     lr: float | Sequence[float] | None = None,
     momentum: float | None = None,
     batch: float | None = None,
