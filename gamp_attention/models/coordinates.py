@@ -1,8 +1,8 @@
-"""The joint distribution ν of covariances, positions and teacher weights over the coordinates.
+"""Joint distribution ν of covariances, positions and teacher weights over the d coordinates.
 
-Classes of coordinates: values of spectra, positions and teacher weights, from which a CoordinateLaw is built.
-
-Distributions of coordinates from samples: one class for equal coordinates, or a given number of bins.
+A `CoordinateLaw` has K classes of coordinates. It is built by `coordinate_law` from classes of spectra, positions and
+teacher weights (`CoordinateClasses`), or by `law_from_samples` from the values of all coordinates: one class for equal
+coordinates, or a given number of bins.
 """
 
 from dataclasses import dataclass

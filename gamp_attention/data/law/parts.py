@@ -25,7 +25,7 @@ from gamp_attention.data.law.spectrum import (
 from gamp_attention.data.law.tokens import SAMPLES, SeenTokens
 from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.models.coordinates import CoordinateLaw
-from gamp_attention.models.glm import USUAL, GLMModel
+from gamp_attention.models.glm import DEFAULT_LABELS, GLMModel
 from gamp_attention.models.mixtures import MixtureModel, ShiftedTeacher
 from gamp_attention.models.model import Model
 from gamp_attention.models.sources import ClassLaw
@@ -93,7 +93,7 @@ def own_target(data: Dataset, target: Any) -> Any:
         if isinstance(data.student, DotProductAttention):
             return SoftmaxTeacher(0.0, np.eye(data.n_tokens), data.student)
         return data.student
-    default = USUAL.get(type(data.student))
+    default = DEFAULT_LABELS.get(type(data.student))
     if default is None:
         needs = "a label model, because this loss has no default; pass one, for example `LogisticLabels()`"
         raise check.fail("target", target, needs, TypeError)
