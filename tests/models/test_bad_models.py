@@ -1,4 +1,4 @@
-"""Bad models, laws, penalties, teachers and labels are a named error before any work."""
+"""Invalid models, distributions, penalties, teachers and labels raise an error that names the argument."""
 
 from dataclasses import replace
 
@@ -137,6 +137,6 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bad_models_are_named_errors(case, named_error):
+def test_invalid_models_raise_named_errors(case, named_error):
     call, pattern = CASES[case]
     named_error(call, pattern)
