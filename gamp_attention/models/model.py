@@ -1,6 +1,7 @@
 """Teacher-student models, their parameters by name, and named starts.
 
-A `Model` combines a teacher, a student, a token distribution and a penalty; `with_parameter` replaces its ω, λ or σ.
+A `Model` combines a teacher, a student, a token distribution and a penalty; its `Task` is the loss that the teacher's
+fields imply for the student, and the test error. `with_parameter` replaces its ω, λ or σ.
 `fill_start` writes the initial weights of a solver, both for data and in state evolution. In each weight matrix of the
 student (Q, or queries and keys) the first columns are
 
@@ -15,21 +16,107 @@ All other columns are uninformed, 0.1 N(0, 1) as in the paper's Appendix E.4.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import Shown
-from gamp_attention.losses.attention import DotProductAttention, checked_attention
+from gamp_attention.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms, checked_attention
 from gamp_attention.losses.checks import check_attention
 from gamp_attention.losses.registration import is_registered_attention, is_registered_loss, sample_loss
 from gamp_attention.models.coordinates import CoordinateLaw, law_from_samples
 from gamp_attention.models.own_law import DataLaw
 from gamp_attention.models.sources import ClassLaw
-from gamp_attention.models.tasks import AttentionTask, Task
-from gamp_attention.models.teachers import SoftmaxTeacher, keeps_columns, keeps_order
+from gamp_attention.models.teachers import SoftmaxTeacher, Teacher, check_teacher, keeps_columns, keeps_order
 from gamp_attention.penalties.standard import Ridge, require_penalty, with_lam
+
+
+class Task(Protocol):
+    """Interface of a task: loss and test error as functions of teacher fields y (N, L, t) and fields z (N, L, r)."""
+
+    @property
+    def attention(self) -> bool:
+        """True if an attention layer is learned; the loss is then a smooth function of the teacher's fields."""
+
+    @property
+    def jumps(self) -> bool:
+        """True if the proximal map may be discontinuous; V̂ is then not the average of its a.e. derivative."""
+
+    @property
+    def n_noise(self) -> int:
+        """Number of Gaussian random numbers per sample that the labels need in addition to the teacher's fields."""
+
+    def check(self, n_tokens: int, teacher_rank: int) -> None:
+        """Raise TypeError or ValueError unless the teacher accepts a small input."""
+
+    def terms(self, y: np.ndarray, noise: np.ndarray) -> RiskTerms:
+        """Return the loss parameters for teacher fields y, given label noise (N, n_noise)."""
+
+    def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
+        """Return test errors (N,) in the limit of large d; `terms` are the loss parameters of y."""
+
+    def errors_at(
+        self, tokens: np.ndarray, positions: np.ndarray, z: np.ndarray, y: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return test errors (N,) on tokens (N, L, d) whose fields are z and y."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionTask:
+    """Learning the outputs T[y] x, or (T[y] + s N) x with white noise N (L, L), of an attention layer by another."""
+
+    teacher: Teacher
+    student: Any
+    trace: np.ndarray  # (L,) tr Σ_l/d
+    noise: float = 0.0  # standard deviation s of the score noise
+    attention = True
+    jumps = True
+
+    @property
+    def n_noise(self) -> int:
+        """One number for each entry of the target, if there is noise."""
+        return len(self.trace) ** 2 if self.noise else 0
+
+    def check(self, n_tokens: int, teacher_rank: int) -> None:
+        """Raise TypeError or ValueError unless the teacher accepts a few fields."""
+        check_teacher(self.teacher, n_tokens, teacher_rank)
+
+    def terms(self, y: np.ndarray, noise: np.ndarray) -> RiskTerms:
+        """Return the parameters of the asymptotic risk for targets T[y] + s N.
+
+        The sign of N follows the sign of y, so that a sample and its mirror image (all white coordinates negated) have
+        the same target.
+        """
+        return asymptotic_terms(self.targets(y, noise), self.trace[None])
+
+    def targets(self, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Return targets T[y] + s N, with the sign of N as in `terms`."""
+        targets = self.teacher(y)
+        if self.noise:
+            signed_noise = np.where(y[:, 0, 0] < 0, -self.noise, self.noise)
+            targets = targets + signed_noise[:, None, None] * noise.reshape(targets.shape)
+        return targets
+
+    def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
+        """Return (1/L) Tr[(S − T) ρ (S − T)ᵀ] of each sample, equation (10), averaged over its noise."""
+        difference = self.student(z) - self.teacher(y)
+        return np.einsum("nij,j->n", difference**2, self.trace) / len(self.trace) + self.noise_error
+
+    @property
+    def noise_error(self) -> float:
+        """Contribution s² Σ_l tr Σ_l/d of the score noise to any test error."""
+        return self.noise**2 * float(self.trace.sum())
+
+    def errors_at(
+        self, tokens: np.ndarray, positions: np.ndarray, z: np.ndarray, y: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return ‖y − f_Q(x)‖_F²/(dL) of each sample, equation (4), with fresh noise from `rng`."""
+        targets = self.teacher(y)
+        if self.noise:
+            targets = targets + self.noise * rng.standard_normal(targets.shape)
+        difference = targets @ tokens - self.student(z) @ (tokens + positions)
+        return np.einsum("nld,nld->n", difference, difference) / tokens[0].size
 
 
 class Component(NamedTuple):
