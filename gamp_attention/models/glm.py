@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import kernel, over_blocks
@@ -125,9 +126,9 @@ def glm_model(
     n_tokens: int = 1,
     rank: int = 1,
     teacher_rank: int | None = None,
-    sigma: Any = 1.0,
+    sigma: ArrayLike = 1.0,
     lam: float = 0.01,
-    tau: Any = None,
+    tau: ArrayLike | None = None,
     penalty: Any = None,
 ) -> GLMModel:
     """Build a generalised linear model with Gaussian tokens and Gaussian teacher weights.

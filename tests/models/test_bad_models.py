@@ -27,7 +27,7 @@ CASES = {
     "omega not a number": (lambda: ga.paper_model(omega="x"), "omega.*'x'"),
     "labels no teacher": (
         lambda: ga.glm_model(ga.SquaredLoss(), np.array(0.5)),
-        "labels.*teacher of labels.*got array",
+        "labels.*label model.*got array",
     ),
     "lambda zero": (lambda: ga.paper_model(lam=0), "lam.*> 0.*0"),
     "lambda negative": (lambda: ga.paper_model(lam=-1), "lam.*> 0"),

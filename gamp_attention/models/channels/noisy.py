@@ -10,7 +10,7 @@ likelihood is nearly constant over the prior (`points_for`), and grids that neig
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.special import log_ndtr, log_softmax
@@ -319,7 +319,7 @@ class LabelChannel:
         """Return the labels."""
         return observed
 
-    def with_noise(self, noise: float) -> Channel:
+    def with_noise(self, noise: float) -> Self:
         """Return the channel with another noise; raise ValueError if the labels have no Gaussian noise."""
         if not hasattr(self.labels, "noise"):
             raise ValueError("learn: 'noise' needs labels with Gaussian noise, got " + type(self.labels).__name__)
