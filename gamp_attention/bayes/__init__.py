@@ -1,4 +1,4 @@
-"""What could be learned at all: Bayes-optimal message passing, its state evolution and its thresholds."""
+"""Bayes-optimal estimation: message passing, its state evolution and its thresholds."""
 
 from gamp_attention.bayes.results import BayesStateEvolution, BayesThresholds
 from gamp_attention.bayes.run import BayesAmpResult, run_bayes_amp

@@ -22,15 +22,15 @@ from gamp_attention.models.teachers import IntensityLabels
 
 @dataclass(frozen=True)
 class IntegralRule:
-    """Nodes of the quadrature rules."""
+    """Resolution of the quadrature rules."""
 
-    nodes: int = 16  # of a panel
-    reach: float = 9.0  # in units of the deviation
+    nodes: int = 16  # number of Gauss-Legendre nodes in a panel
+    reach: float = 9.0  # integration limit, in standard deviations
     smallest: float = 0.05  # width of the first panel, in units of the smallest width of the integrand
-    growth: float = 1.4  # from panel to panel
-    widest: float = 0.5  # panel
+    growth: float = 1.4  # ratio of the widths of neighbouring panels
+    widest: float = 0.5  # maximum width of a panel, in standard deviations
     spacing: float = 0.1  # spacing of nodes of Gaussian and logistic variables, in units of their scale
-    directions: int = 6  # nodes for each angle if the tokens have different variances
+    directions: int = 6  # number of nodes for each angle, if the tokens have different variances
     logistic: float = 40.0  # integration limit of a logistic variable; its weight beyond is below 1e-17
 
 
@@ -57,26 +57,26 @@ def output_averages(
     if t > 1:
         return None
     if isinstance(channel, SignChannel):
-        squares, log_z = _known_to_a_sign(known[:, 0, 0], V[:, 0, 0], rule)
+        squares, log_z = _average_up_to_sign(known[:, 0, 0], V[:, 0, 0], rule)
         return squares[:, None, None], log_z
     if isinstance(channel, SumChannel):
         sums = known.sum(axis=0)[0], V.sum(axis=0)[0]
         if isinstance(channel.labels, IntensityLabels):
             if channel.noise:
                 return None
-            squares, log_z = _known_to_a_sign(*sums, rule)
+            squares, log_z = _average_up_to_sign(*sums, rule)
         elif channel.jumps:
-            square, log_z = _cut(float(sums[0][0]), float(sums[1][0]), rule)
+            square, log_z = _average_sign(float(sums[0][0]), float(sums[1][0]), rule)
             squares = np.array([square])
         else:
-            square, log_z = _odds(float(sums[0][0]), float(sums[1][0]), channel.labels.temperature, rule)
+            square, log_z = _average_odds(float(sums[0][0]), float(sums[1][0]), channel.labels.temperature, rule)
             squares = np.array([square])
         return np.broadcast_to(np.reshape(squares, (1, 1, 1)), (L, 1, 1)), log_z
     return None
 
 
 def _panels(scale: float, rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights from 0 on, in units of the deviation, that are fine near zero on a given scale."""
+    """Return nodes and weights on [0, reach] in standard deviations, in panels whose width near 0 resolves `scale`."""
     ends, width = [0.0], max(rule.smallest * min(scale, 1.0), 1e-30)
     while ends[-1] < rule.reach:
         ends.append(ends[-1] + width)
@@ -107,19 +107,19 @@ def _directions(L: int, rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([squares, left[:, None]], axis=1), weights
 
 
-def _known_to_a_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float]:
+def _average_up_to_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float]:
     """Return E g_l² (L,) and E log Z for fields that are known up to a common sign, with variances known + V (L,)."""
     L, rho, ratio = len(V), known + V, known / V
     if np.ptp(ratio) <= 1e-12 * ratio.max():
-        squares, share = np.full((1, L), 1 / L), np.ones(1)
+        squares, weights = np.full((1, L), 1 / L), np.ones(1)
     else:
-        squares, share = _directions(L, rule)
+        squares, weights = _directions(L, rule)
     strength = squares @ ratio  # κ²/r²
     parts = _interpolated(L, strength, rule)
-    surely, unsure = ((share * part) @ squares for part in parts[:2])
+    certain, uncertain = ((weights * part) @ squares for part in parts[:2])
     # E tanh² h = E tanh h over the distribution of h, so that E g_l² = (ρ_l E[r² n_l² tanh²] − q_l)/V_l²
-    total = np.where(known < V, (rho * surely - known) / V**2, 1 / V - rho * unsure / V**2)
-    log_z = float(share @ parts[2]) - 0.5 * L - np.log(2) - 0.5 * float(np.log(2 * np.pi * V).sum())
+    total = np.where(known < V, (rho * certain - known) / V**2, 1 / V - rho * uncertain / V**2)
+    log_z = float(weights @ parts[2]) - 0.5 * L - np.log(2) - 0.5 * float(np.log(2 * np.pi * V).sum())
     return total, log_z
 
 
@@ -137,34 +137,34 @@ def _sign_averages(L: int, strength: float, rule: IntegralRule) -> tuple[float, 
     tanh = (1 - small) / (1 + small)
     near = np.abs(h) < 1e-3
     tanh[near] = np.abs(np.tanh(h[near]))
-    surely = float((weight * r**2) @ tanh**2 @ normal)
-    unsure = float((weight * r**2) @ (4 * small / (1 + small) ** 2) @ normal)
-    wrong = float(weight @ (np.log1p(small) + np.maximum(-2 * h, 0)) @ normal)
-    return surely, unsure, wrong
+    certain = float((weight * r**2) @ tanh**2 @ normal)
+    uncertain = float((weight * r**2) @ (4 * small / (1 + small) ** 2) @ normal)
+    log_term = float(weight @ (np.log1p(small) + np.maximum(-2 * h, 0)) @ normal)
+    return certain, uncertain, log_term
 
 
 def _interpolated(L: int, strength: np.ndarray, rule: IntegralRule) -> np.ndarray:
     """Return averages (3, K) of `_sign_averages` at strengths (K,), by polynomials of log c for every decade."""
     logs = np.log10(np.maximum(strength, 1e-300))
     decades = np.floor(logs).astype(int)
-    found = np.empty((3, len(strength)))
+    averages = np.empty((3, len(strength)))
     for decade in np.unique(decades):
-        mine = decades == decade
-        at = 2 * (logs[mine] - decade) - 1
-        found[:, mine] = np.exp(np.polynomial.chebyshev.chebval(at, _decade(L, int(decade), rule)))
-    return found
+        members = decades == decade
+        at = 2 * (logs[members] - decade) - 1
+        averages[:, members] = np.exp(np.polynomial.chebyshev.chebval(at, _decade(L, int(decade), rule)))
+    return averages
 
 
 @lru_cache(maxsize=1024)
 def _decade(L: int, decade: int, rule: IntegralRule) -> np.ndarray:
     """Return Chebyshev coefficients (nodes, 3) of the logarithms of `_sign_averages` over a decade of c."""
     x = np.polynomial.chebyshev.chebpts1(DECADE_NODES)
-    values = [_sign_averages(L, float(10 ** (decade + 0.5 * (1 + each))), rule) for each in x]
+    values = [_sign_averages(L, float(10 ** (decade + 0.5 * (1 + node))), rule) for node in x]
     logs = np.log(np.maximum(np.array(values), np.finfo(float).tiny))
     return np.polynomial.chebyshev.chebfit(x, logs, DECADE_NODES - 1)
 
 
-def _cut(known: float, V: float, rule: IntegralRule) -> tuple[float, float]:
+def _average_sign(known: float, V: float, rule: IntegralRule) -> tuple[float, float]:
     """Return E g² and E log Z for a sum whose sign is observed."""
     at, weight = _panels(np.sqrt(V / max(known, V)), rule)
     weight = 2 * weight * np.exp(-0.5 * at**2) / np.sqrt(2 * np.pi)
@@ -174,7 +174,7 @@ def _cut(known: float, V: float, rule: IntegralRule) -> tuple[float, float]:
     return float(weight @ squares) / V, float(weight @ np.sum(np.exp(logs) * logs, axis=0))
 
 
-def _odds(known: float, V: float, temperature: float, rule: IntegralRule) -> tuple[float, float]:
+def _average_odds(known: float, V: float, temperature: float, rule: IntegralRule) -> tuple[float, float]:
     """Return E g² and E log Z for a sum whose class has logistic odds."""
     weight, likely, unlikely, slope = class_probabilities(known, V, temperature, rule)
     tiny = np.finfo(float).tiny

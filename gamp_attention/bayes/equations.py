@@ -1,14 +1,29 @@
-"""State evolution of Bayes-optimal message passing: from covariances V_l of the fields to conjugates, and back.
+"""Bayes-optimal state evolution, and the curve α(s) that contains all of its fixed points.
 
-All fixed points at once: the sample complexity α at which state evolution has a fixed point of given conjugates.
+State evolution alternates two averages. `Equations.output` averages over samples: if the fields of token l have
+posterior means ω_l and covariances V_l, it returns E[g_l g_lᵀ] with g_l = V_l⁻¹(E[u_l | ω, y] − ω_l), and the
+conjugates are q̂_l = α E[g_l g_lᵀ]. `Equations.input` averages over coordinates: from the conjugates it returns the
+covariances V_l and the overlap q. A fixed point reproduces its V. See Barbier et al. (2019) for generalised linear
+models.
 
-Conjugates q̂_l = s S_l with a shape S of unit size give the covariances V_l, and V_l gives the averages E[g gᵀ]. The
-shape is iterated until E[g gᵀ] is proportional to it; then α(s) = s/‖E[g gᵀ]‖. Fixed points at a given α are the
-crossings of this curve with that α; they are stable if α increases with s. s runs over all positive numbers, from no
-information to full information, and V is computed from s without cancellation, so that the curve has no steep end.
+Iteration at a given α finds only stable fixed points, and slowly near a transition. `Curve` finds all of them, because
+it fixes the size s of the conjugates and computes α from it:
+
+1. The conjugates are q̂_l = s S_l, with a shape S of size 1 (`Curve.size`).
+2. `input` gives V(s S), and `output` gives E[g gᵀ] at that V; its shape replaces S until S no longer changes.
+3. Then V is a fixed point at the sample complexity α(s) = s/‖E[g gᵀ]‖.
+
+`Curve.trace` evaluates α(s) from nearly no information to nearly full information. The fixed points at a given α are
+the crossings of the curve with α, which `Curve.find_crossing` refines. A crossing is stable if α(s) increases there: at
+smaller s the iteration then increases s, and at larger s it decreases s. In addition to the crossings there may be
+fixed points at the two ends, s = 0 and s → ∞, see `bayes.state_evolution`.
+
+Guards: V and ρ − V are both computed from s without cancellation, so that s may be 1e-30 or 1e30. Steps in log s are
+shorter where α(s) is nearly flat, because two crossings close to a maximum or minimum of α could lie between two
+points. The shape that changed least starts the next evaluation. The curve ends if nothing remains unknown or if noise
+limits the information of samples, and α is above the requested value by then.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -22,47 +37,47 @@ from gamp_attention.models.channels.choice import channel_of
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import ClassLabels, SoftmaxTeacher, keeps_columns, keeps_order
 
-
-@dataclass(frozen=True)
-class SampledSettings:
-    """Limits of averages over randomised points."""
-
-    least: float = 1e-13  # multiple of ρ that is added to V, so that V is never singular
-    blurred: float = 1e-8  # V in units of ρ below which rounding blurs the slope −∂g/∂ω
-
-
-SAMPLED = SampledSettings()
+MIN_V = 1e-13  # multiple of ρ that is added to V in averages over random points, so that V is never singular
+BLURRED_V = 1e-8  # V in units of ρ below which rounding errors dominate the slope −∂g/∂ω
 
 
 class OutputAverages(NamedTuple):
-    """Averages over samples."""
+    """Averages over samples, of `Equations.output`."""
 
-    hats: np.ndarray  # (L, t, t) E[g gᵀ], which α multiplies
-    log_z: float
+    hats: np.ndarray  # (L, t, t) E[g gᵀ]; the conjugates are α times this
+    log_z: float  # E log Z of a sample
 
 
 class InputAverages(NamedTuple):
-    """Averages over coordinates."""
+    """Averages over coordinates, of `Equations.input`."""
 
-    V: np.ndarray  # (L, t, t) of the fields
-    known: np.ndarray  # (L, t, t) covariances of ω, ρ − V without cancellation
+    V: np.ndarray  # (L, t, t) posterior covariances of the fields
+    known: np.ndarray  # (L, t, t) covariances of ω, which are ρ − V, computed without cancellation
     q: np.ndarray  # (t, t) lim Q̂ᵀQ*/d
-    net: float  # E log Z − ½ Σ_l Tr q̂_l known_l
+    net: float  # E log Z − ½ Σ_l Tr q̂_l known_l of a coordinate, see `PriorAverages.net`
 
 
 class Equations:
-    """State evolution averaged over one set of randomised points or by one quadrature rule."""
+    """State evolution, averaged over one set of randomised points or by one quadrature rule.
+
+    Attributes
+    ----------
+    channel, kinds : observation model of the samples, and priors of the kinds of coordinates.
+    rho : (L, t, t) prior covariances of the fields.
+    rule : quadrature rule of averages over samples, if they are integrals.
+    exact : whether averages over samples are computed by this rule; otherwise n_points random points are used.
+    """
 
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.channel, self.kinds = channel_of(model), kinds_of(model.coordinates)
         self.rho, self.rule = model.coordinates.rho, rule
         self.exact = output_averages(self.channel, 0.5 * self.rho, 0.5 * self.rho, rule) is not None
         self._n_points, self._rng = n_points, rng
-        self._alike, self._isotropic, self._shifted = symmetries(model)
+        self._exchangeable, self._isotropic, self._classes = find_symmetries(model)
 
     @cached_property
     def _points(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return standard normal numbers for ω and u − ω (N, L, t), and for the noise."""
+        """Standard normal numbers for ω and u − ω (N, L, t) each, and for the noise (N, n_noise)."""
         L, t, _ = self.rho.shape
         white = gaussian_points(self._n_points, 2 * L * t + self.channel.n_noise, self._rng)
         shape = -1, L, t
@@ -79,72 +94,76 @@ class Equations:
         """Return E[g gᵀ] and E[log Z] for covariances V of u − ω and `known` of ω (ρ − V by default)."""
         known = self.rho - V if known is None else known
         if self.exact:
-            found = output_averages(self.channel, known, V, self.rule)
-            assert found is not None
-            return OutputAverages(*found)
+            averages = output_averages(self.channel, known, V, self.rule)
+            assert averages is not None
+            return OutputAverages(*averages)
         return self._sampled(np.maximum(V, 0) if V.shape[1] == 1 else V, known)
 
     def _sampled(self, V: np.ndarray, known: np.ndarray) -> OutputAverages:
-        """Average over randomised points, with control variate g gᵀ + ∂g/∂ω (mean zero) if it lowers the variance."""
-        V = V + SAMPLED.least * self.rho
+        """Average over randomised points.
+
+        E[g gᵀ] = −E[∂g/∂ω], so that g gᵀ + ∂g/∂ω has mean zero. A part of it in [0, 1], the part that minimises the
+        variance of Tr ρ g gᵀ, is subtracted as a control variate. The symmetries of the problem are then enforced.
+        """
+        V = V + MIN_V * self.rho
         omega, _, y = self.samples(V, known)
-        found = self.channel.posterior(y, omega, V)
+        posterior = self.channel.posterior(y, omega, V)
         inverse = np.linalg.inv(V)
-        g = np.einsum("lab,nlb->nla", inverse, found.mean - omega)
+        g = np.einsum("lab,nlb->nla", inverse, posterior.mean - omega)
         hats = np.einsum("nla,nlb->lab", g, g) / len(g)
         L, t, _ = V.shape
-        blocks = found.cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # (L, n, t, t)
+        blocks = posterior.cov.reshape(-1, L, t, L, t)[:, np.arange(L), :, np.arange(L)]  # (L, n, t, t)
         weight = np.einsum("lab,lbc,lcd->lad", inverse, self.rho, inverse)
         squares = np.einsum("nla,lab,nlb->n", g, self.rho, g)
         slopes = np.einsum("lab,lab->", inverse, self.rho) - np.einsum("lab,lnab->n", weight, blocks)
         both = np.stack([squares, squares - slopes])
-        both = 0.5 * (both[:, : len(g) // 2] + both[:, len(g) // 2 :])  # means of points and their mirror images
+        both = 0.5 * (both[:, : len(g) // 2] + both[:, len(g) // 2 :])  # means over each point and its mirror image
         cov = np.cov(both)
         unknown = float(np.trace(V, axis1=1, axis2=2).sum() / np.trace(self.rho, axis1=1, axis2=2).sum())
         part = float(np.clip(cov[0, 1] / cov[1, 1], 0, 1)) if cov[1, 1] > 0 else 0.0
-        part *= unknown / (unknown + SAMPLED.blurred)
+        part *= unknown / (unknown + BLURRED_V)
         slope = inverse - inverse @ blocks.mean(axis=1) @ inverse
         hats = (1 - part) * hats + part * 0.5 * (slope + slope.transpose(0, 2, 1))
-        if self._alike:
+        if self._exchangeable:
             hats = np.broadcast_to(hats.mean(axis=0), hats.shape)
         if self._isotropic:
             hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / t * np.eye(t)
-        if self._shifted:  # a common shift of all columns does not change the class
+        if self._classes:  # a common shift of all columns does not change the class
             hats = np.trace(hats, axis1=1, axis2=2)[:, None, None] / (t - 1) * (np.eye(t) - 1 / t)
-        return OutputAverages(hats, float(found.log_z.mean()))
+        return OutputAverages(hats, float(posterior.log_z.mean()))
 
     def input(self, hats: np.ndarray) -> InputAverages:
-        """Return the overlaps for conjugates q̂ (L, t, t).
+        """Return the averages over coordinates for conjugates q̂ (L, t, t).
 
         Eq. :eq:`bayes-overlaps`.
         """
         V, known, q, net = np.zeros_like(self.rho), np.zeros_like(self.rho), np.zeros(self.rho.shape[1:]), 0.0
         for kind in self.kinds:
-            found = kind.prior.averages(np.einsum("l,lab->ab", kind.gamma, hats))
-            V += kind.share * kind.gamma[:, None, None] * found.cov
-            known += kind.share * kind.gamma[:, None, None] * found.known
-            q += kind.share * found.known
-            net += kind.share * found.net
+            averages = kind.prior.averages(np.einsum("l,lab->ab", kind.gamma, hats))
+            V += kind.share * kind.gamma[:, None, None] * averages.cov
+            known += kind.share * kind.gamma[:, None, None] * averages.known
+            q += kind.share * averages.known
+            net += kind.share * averages.net
         return InputAverages(V, known, q, net)
 
     def free_entropy(self, alpha: float, V: np.ndarray, output: OutputAverages) -> float:
-        """Return Φ at V and at the conjugates that belong to V.
+        """Return the free entropy Φ per dimension at V (L, t, t) and at the conjugates α E[g gᵀ] of `output`.
 
         Eq. :eq:`bayes-entropy`.
         """
         hats = alpha * output.hats
-        found = self.input(hats)
-        return alpha * output.log_z + found.net - 0.5 * float(np.sum(hats * (found.V - V)))
+        averages = self.input(hats)
+        return alpha * output.log_z + averages.net - 0.5 * float(np.sum(hats * (averages.V - V)))
 
     @property
-    def reveals(self) -> bool:
-        """Return whether samples have no noise, so that enough samples may determine the weights exactly."""
+    def noiseless(self) -> bool:
+        """True if samples have no noise, so that enough samples may determine the weights exactly."""
         return self.channel.n_noise == 0
 
     def linear_growth(self) -> float:
-        """How much q grows in a step near q = 0, at α = 1.
+        """Return the largest factor by which a step of state evolution at α = 1 multiplies a small overlap q.
 
-        Eq. :eq:`bayes-weak`.
+        Its inverse is the weak-recovery threshold if q = 0 is a fixed point. Eq. :eq:`bayes-weak`.
         """
         L, t = self.rho.shape[:2]
         V = self.rho
@@ -163,60 +182,57 @@ class Equations:
         size = L * t * t
         return float(np.abs(np.linalg.eigvals(back.reshape(size, size) @ out.reshape(size, size))).max())
 
-    def says_nothing_alone(self) -> bool:
-        """Whether q = 0 is a fixed point: the prior has mean zero and samples do not tell the sign."""
+    def has_zero_fixed_point(self) -> bool:
+        """Return whether q = 0 is a fixed point: the prior has mean zero and samples do not determine the sign."""
         return self.channel.even and not any(kind.prior.first.any() for kind in self.kinds)
 
 
-def symmetries(model: Model) -> tuple[bool, bool, bool]:
-    """Return whether the problem is invariant under permutations of tokens and classes and rotations of columns."""
+def find_symmetries(model: Model) -> tuple[bool, bool, bool]:
+    """Return three symmetries of the posterior, which averages over random points do not have exactly.
+
+    Returns
+    -------
+    exchangeable : permutations of the tokens leave the problem unchanged, so that V_l is the same for all tokens.
+    isotropic : rotations of the teacher's columns do, so that V_l is a multiple of the identity.
+    classes : permutations of the columns and shifts of all columns by a common vector do, as for class labels.
+    """
     law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
-    look = model.teacher.attention if isinstance(model.teacher, SoftmaxTeacher) else model.teacher
+    attention = model.teacher.attention if isinstance(model.teacher, SoftmaxTeacher) else model.teacher
     tokens = np.arange(L)
     orders = np.concatenate([tokens[:2][::-1], tokens[2:]]), np.roll(tokens, 1)
-    same = all(np.array_equal(law.gamma, law.gamma[:, order]) for order in orders)
-    alike = same and (not model.attention or all(keeps_order(look, t, order) for order in orders))
+    same_variances = all(np.array_equal(law.gamma, law.gamma[:, order]) for order in orders)
+    exchangeable = same_variances and (not model.attention or all(keeps_order(attention, t, order) for order in orders))
     spread = law.teacher_cov
     round_prior = not law.teacher_mean.any() and np.array_equal(spread, spread[:, :1, :1] * np.eye(t))
-    isotropic = t > 1 and model.attention and round_prior and keeps_columns(look, L, t)
+    isotropic = t > 1 and model.attention and round_prior and keeps_columns(attention, L, t)
     classes = t > 1 and isinstance(model.teacher, ClassLabels) and round_prior
-    return bool(alike), bool(isotropic), bool(classes)
+    return bool(exchangeable), bool(isotropic), bool(classes)
 
 
-@dataclass(frozen=True)
-class CurveSettings:
-    """Range and resolution of the curve."""
+# Range and resolution of the curve, by averages over samples: integrals, or means over random points.
+FIRST_S = {True: 1e-7, False: 1e-4}  # s of the first point, for integrals (True) and random points (False)
+FINEST_STEP = {True: 0.08, False: 0.3}  # shortest distance of points in log s, near maxima and minima of α
+SHAPE_CHANGE = {True: 1e-11, False: 1e-8}  # relative change of the shape S at which a fixed point has converged
+NOTHING_UNKNOWN = {True: 1e-12, False: 1e-6}  # unknown fraction of the fields' variance that counts as zero
+CROSSING_STEP = {True: 1e-13, False: 1e-9}  # accuracy of log s at a crossing
 
-    lowest: float = 1e-7  # s of the first point, for averages by integrals
-    start: float = 1e-4  # s of the first point, for averages over samples
-    step: float = 0.6  # distance of points in log s
-    finest: float = 0.08  # distance in log s near maxima and minima of α, for averages by integrals
-    fine: float = 0.3  # distance in log s near maxima and minima of α, for averages over samples
-    flat: float = 0.35  # slope of log α in log s below which these smaller distances are used
-    everything: float = 1e-12  # unknown fraction of the fields' variance that counts as zero, for averages by integrals
-    sampled: float = 1e-6  # unknown fraction that counts as zero, for averages over samples
-    limited: float = 0.9  # ratio of E[g gᵀ] to its limit for V → 0 above which the curve ends
-    plenty: float = (
-        1e4  # s above which the curve also ends if the slope of log α exceeds `limited` and noise is present
-    )
-    farthest: float = 1e30  # largest s; its inverse is the smallest s
-    shape: float = 1e-11  # change of the shape of the conjugates at fixed points, for averages by integrals
-    settled: float = 1e-8  # change of the shape at fixed points, for averages over samples
-    rough: float = 1e-6  # change of the shape at other points of the curve
-    steps: int = 300
-    apart: int = 4  # number of points over which slopes at the end of the curve are computed
-    level: float = 0.02  # slope of log α in log s below which α has a limit for s → ∞
-    noiseless: float = 0.05  # maximum distance of d log ‖E[g gᵀ]‖/d log V from −1 for fields without noise
-
-
-CURVE = CurveSettings()
+MAX_S = 1e30  # largest s; its inverse is the smallest s
+LOG_STEP = 0.6  # distance of points in log s
+FLAT = 0.35  # slope of log α in log s below which points are inserted
+ROUGH_CHANGE = 1e-6  # relative change of the shape S at which points of the curve have converged
+MAX_STEPS = 300  # number of iterations of the shape
+NOISE_LIMITED = 0.9  # ratio of ‖E[g gᵀ]‖ to its limit for V → 0, or slope of log α, above which the curve ends
+SLOPE_FROM_S = 1e4  # s above which the slope of log α may end the curve
+SLOPE_POINTS = 4  # number of intervals over which the slope at the end of the curve is computed
+LEVEL = 0.02  # slope of log α in log s at the end below which α has a limit for s → ∞
+DIVERGENCE = 0.05  # maximum distance of d log q̂/d log V from −1 at which conjugates grow like 1/V
 
 
 class Point(NamedTuple):
-    """A fixed point."""
+    """A point of the curve: a fixed point of state evolution at its α."""
 
     x: float  # log s
-    alpha: float
+    alpha: float  # sample complexity, infinite if samples give no information at this V
     output: OutputAverages
     input: InputAverages
 
@@ -227,126 +243,142 @@ class Point(NamedTuple):
 
 
 class Curve:
-    """The curve α(s) for one set of points."""
+    """The curve α(s) of one `Equations`: all fixed points of state evolution, see the module.
+
+    The shape of the conjugates at the last evaluated point starts the next evaluation. Attribute `evaluations` counts
+    averages over samples.
+    """
 
     def __init__(self, equations: Equations) -> None:
         self.equations = equations
         rho = equations.rho
         self._total = float(np.trace(rho, axis1=1, axis2=2).sum())
-        self._shape = np.linalg.inv(rho)  # shape of the conjugates at the last point
+        self._shape = np.linalg.inv(rho)
         self._shape = self._shape / self.size(self._shape)
-        self.at_nothing = equations.input(np.zeros_like(rho))
+        self.without_data = equations.input(np.zeros_like(rho))
         self.evaluations = 0
-        self.lowest = float(np.log(CURVE.lowest if equations.exact else CURVE.start))
+        self.lowest = float(np.log(FIRST_S[equations.exact]))
 
     def size(self, hats: np.ndarray) -> float:
-        """Return ‖q̂‖ in units of the prior: 1 for q̂ = ρ⁻¹."""
+        """Return the size ‖q̂‖ = Σ_l Tr(q̂_l ρ_l)/(L t) of conjugates; it is 1 for q̂ = ρ⁻¹."""
         rho = self.equations.rho
         return float(np.einsum("lab,lba->", hats, rho)) / (rho.shape[0] * rho.shape[1])
 
-    def unknown(self, V: np.ndarray) -> float:
-        """Return the fraction of the fields' second moment that is unknown."""
+    def unknown_fraction(self, V: np.ndarray) -> float:
+        """Return the fraction Σ_l Tr V_l/Σ_l Tr ρ_l of the fields' variance that is unknown."""
         return float(np.trace(V, axis1=1, axis2=2).sum()) / self._total
 
-    def at(self, x: float, tol: float | None = None) -> Point:
-        """Return the fixed point whose conjugates have size s = exp(x), with a shape that changes by at most tol."""
-        tol = (CURVE.shape if self.equations.exact else CURVE.settled) if tol is None else tol
-        shape, best, least = self._shape, self._shape, np.inf
-        for _ in range(CURVE.steps):
-            before = self.equations.input(np.exp(x) * shape)
-            output = self.equations.output(before.V, before.known)
+    def solve_at(self, x: float, tol: float | None = None) -> Point:
+        """Return the fixed point whose conjugates have size s = exp(x).
+
+        The shape is iterated until its relative change is below `tol`, at most `MAX_STEPS` times. α is infinite if
+        E[g gᵀ] is zero or not finite.
+        """
+        tol = SHAPE_CHANGE[self.equations.exact] if tol is None else tol
+        shape, best, smallest_change = self._shape, self._shape, np.inf
+        for _ in range(MAX_STEPS):
+            averages = self.equations.input(np.exp(x) * shape)
+            output = self.equations.output(averages.V, averages.known)
             self.evaluations += 1
             size = self.size(output.hats)
             if not size > 0 or not np.isfinite(size):
-                return Point(x, np.inf, output, before)
-            found = output.hats / size
-            change = float(np.abs(found - shape).max() / np.abs(shape).max())
-            if change < least:
-                best, least = found, change
-            shape = found
+                return Point(x, np.inf, output, averages)
+            new_shape = output.hats / size
+            change = float(np.abs(new_shape - shape).max() / np.abs(shape).max())
+            if change < smallest_change:
+                best, smallest_change = new_shape, change
+            shape = new_shape
             if change < tol:
                 break
         self._shape = best
-        return Point(x, float(np.exp(x) / size), output, before)
+        return Point(x, float(np.exp(x) / size), output, averages)
 
-    def points(self, alpha: float | None = None) -> list[Point]:
-        """Return points along the whole curve; if α is given, also points that reach α from both sides."""
-        found = [self.at(self.lowest, CURVE.rough)]
-        if not self.equations.says_nothing_alone():
-            while alpha is not None and found[0].alpha > alpha and found[0].x > -np.log(CURVE.farthest):
-                back = max(2.0, float(np.log(found[0].alpha / alpha)) + 1.0)
-                found.insert(0, self.at(found[0].x - back, CURVE.rough))
+    def trace(self, alpha: float | None = None) -> list[Point]:
+        """Return points of the curve in the order of s, with log s at most `LOG_STEP` apart.
+
+        If `alpha` is given, the curve is extended at both ends so that it reaches this α from both sides if it can:
+        towards s = 0 while α(s) is above it, and towards s → ∞ while α(s) is below it.
+        """
+        points = [self.solve_at(self.lowest, ROUGH_CHANGE)]
+        if not self.equations.has_zero_fixed_point():
+            # with some overlap at s = 0, α(s) is proportional to s for s → 0 and falls below any given α
+            while alpha is not None and points[0].alpha > alpha and points[0].x > -np.log(MAX_S):
+                step = max(2.0, float(np.log(points[0].alpha / alpha)) + 1.0)
+                points.insert(0, self.solve_at(points[0].x - step, ROUGH_CHANGE))
         limit = self._noise_limit()
-        while found[-1].x < np.log(CURVE.farthest) and not self._ends(found, limit, alpha):
-            found.append(self.at(found[-1].x + CURVE.step, CURVE.rough))
-        return self._resolved(found)
+        while points[-1].x < np.log(MAX_S) and not self._is_complete(points, limit, alpha):
+            points.append(self.solve_at(points[-1].x + LOG_STEP, ROUGH_CHANGE))
+        return self._refine(points)
 
     def _noise_limit(self) -> float:
-        """Return ‖E[g gᵀ]‖ for V → 0, infinite without noise."""
-        if self.equations.reveals:
+        """Return ‖E[g gᵀ]‖ for V → 0; infinite without noise."""
+        if self.equations.noiseless:
             return np.inf
         V = np.zeros_like(self.equations.rho)
         return self.size(self.equations.output(V, self.equations.rho).hats)
 
-    def _ends(self, found: list[Point], limit: float, alpha: float | None) -> bool:
-        last, above = found[-1], alpha is None or found[-1].alpha > alpha
+    def _is_complete(self, points: list[Point], limit: float, alpha: float | None) -> bool:
+        """Return whether the curve, continued beyond these points, contains no further fixed point at `alpha`."""
+        last, above = points[-1], alpha is None or points[-1].alpha > alpha
         if not np.isfinite(last.alpha):
             return True
-        least = CURVE.everything if self.equations.exact else CURVE.sampled
-        if self.unknown(last.V) < least:
-            return ends_level(found) or (above and self.unknown(last.V) < 1e-3 * least)
-        slow = len(found) > 2 and last.x > np.log(CURVE.plenty) and _slope(found, 1) > CURVE.limited
-        limited = self.size(last.output.hats) > CURVE.limited * limit or (slow and np.isfinite(limit))
+        negligible = NOTHING_UNKNOWN[self.equations.exact]
+        unknown = self.unknown_fraction(last.V)
+        if unknown < negligible:
+            return ends_level(points) or (above and unknown < 1e-3 * negligible)
+        # with noise ‖E[g gᵀ]‖ has a limit for V → 0, and from there on α increases in proportion to s
+        linear = len(points) > 2 and last.x > np.log(SLOPE_FROM_S) and _end_slope(points, 1) > NOISE_LIMITED
+        limited = self.size(last.output.hats) > NOISE_LIMITED * limit or (linear and np.isfinite(limit))
         return bool(last.x > 0 and above and limited)
 
-    def _resolved(self, found: list[Point]) -> list[Point]:
-        """Return the points with further points inserted at small slopes and at changes of the slope's sign."""
-        finest, k = CURVE.finest if self.equations.exact else CURVE.fine, 0
-        while k < len(found) - 1:
-            a, b = found[k], found[k + 1]
-            slopes = [
-                np.log(p.alpha / o.alpha) / (p.x - o.x)
-                for o, p in zip(found[max(k - 1, 0) : k + 2], found[max(k - 1, 0) + 1 : k + 3], strict=False)
-            ]
-            near = min(slopes) < CURVE.flat and np.ptp(slopes) > 1e-3
-            if near and b.x - a.x > 2 * finest * (1 + 2 * min(np.abs(slopes))):
-                found.insert(k + 1, self.at(0.5 * (a.x + b.x), CURVE.rough))
+    def _refine(self, points: list[Point]) -> list[Point]:
+        """Return the points with further points inserted where α(s) is nearly flat, at its maxima and minima.
+
+        An interval is halved if the slope of log α in it or next to it is below `FLAT` and not constant, until it is as
+        short as `FINEST_STEP`, or longer in proportion to the slope.
+        """
+        finest, k = FINEST_STEP[self.equations.exact], 0
+        while k < len(points) - 1:
+            a, b = points[k], points[k + 1]
+            before, after = points[max(k - 1, 0) : k + 2], points[max(k - 1, 0) + 1 : k + 3]
+            slopes = [np.log(p.alpha / o.alpha) / (p.x - o.x) for o, p in zip(before, after, strict=False)]
+            is_flat = min(slopes) < FLAT and np.ptp(slopes) > 1e-3
+            if is_flat and b.x - a.x > 2 * finest * (1 + 2 * min(np.abs(slopes))):
+                points.insert(k + 1, self.solve_at(0.5 * (a.x + b.x), ROUGH_CHANGE))
             else:
                 k += 1
-        return found
+        return points
 
-    def crossing(self, alpha: float, low: float, high: float) -> Point:
-        """Return the fixed point at α between two x with α on different sides."""
+    def find_crossing(self, alpha: float, low: float, high: float) -> Point:
+        """Return the fixed point at α between two values of log s at which α(s) is on different sides of α."""
         from scipy.optimize import brentq
 
-        accuracy = 1e-13 if self.equations.exact else 1e-9
-
         def excess(x: float) -> float:
-            return min(float(np.log(self.at(x).alpha / alpha)), 600.0)
+            return min(float(np.log(self.solve_at(x).alpha / alpha)), 600.0)  # finite for an infinite α
 
-        return self.at(float(brentq(excess, low, high, xtol=accuracy, rtol=1e-14)))
+        return self.solve_at(float(brentq(excess, low, high, xtol=CROSSING_STEP[self.equations.exact], rtol=1e-14)))
 
     def free_entropy(self, alpha: float, point: Point) -> float:
-        """Φ of a fixed point at α."""
+        """Return the free entropy Φ of a fixed point at α."""
         return self.equations.free_entropy(alpha, point.V, point.output)
 
 
 def ends_level(points: list[Point]) -> bool:
-    """Return whether α decreases or has a limit for s → ∞, so that weights are known exactly above some α."""
-    return bool(_slope(points, CURVE.apart) < CURVE.level)
+    """Return whether α(s) decreases or has a limit for s → ∞, so that weights are known exactly above some α."""
+    return bool(_end_slope(points, SLOPE_POINTS) < LEVEL)
 
 
-def _slope(points: list[Point], apart: int) -> float:
-    """Return the slope of log α in log s at the end of the curve."""
-    a, b = points[-1 - min(apart, len(points) - 1)], points[-1]
+def _end_slope(points: list[Point], n_intervals: int) -> float:
+    """Return the slope of log α in log s over the last intervals of the curve; infinite if it cannot be computed."""
+    a, b = points[-1 - min(n_intervals, len(points) - 1)], points[-1]
     if not np.isfinite(b.alpha) or b.x == a.x:
         return np.inf
     return float(np.log(b.alpha / a.alpha) / (b.x - a.x))
 
 
-def is_noiseless(points: list[Point]) -> bool:
-    """Whether conjugates grow like 1/V for V → 0, so that the free entropy of knowing all diverges."""
+def conjugates_diverge(points: list[Point]) -> bool:
+    """Return whether conjugates grow like 1/V for V → 0, so that the free entropy of full knowledge is infinite."""
     a, b = points[-2:]
-    volumes = [np.trace(each.V, axis1=1, axis2=2).sum() for each in (a, b)]
-    slope = np.log(np.abs(b.output.hats).max() / np.abs(a.output.hats).max()) / np.log(volumes[1] / volumes[0])
-    return bool(abs(slope + 1) < CURVE.noiseless)
+    variances = [np.trace(point.V, axis1=1, axis2=2).sum() for point in (a, b)]
+    slope = np.log(np.abs(b.output.hats).max() / np.abs(a.output.hats).max()) / np.log(variances[1] / variances[0])
+    return bool(abs(slope + 1) < DIVERGENCE)

@@ -1,4 +1,4 @@
-"""The prior of the teacher's rows: a mixture of Gaussians for every kind of coordinate that can be told from others."""
+"""Prior of the teacher's rows: a Gaussian mixture for each kind of coordinates with equal covariances and positions."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -10,22 +10,14 @@ from gamp_attention._core.quadrature import legendre_panels
 from gamp_attention.models.channels.channel import softmax_sum
 from gamp_attention.models.coordinates import CoordinateLaw
 
-
-@dataclass(frozen=True)
-class PanelSettings:
-    """Gauss-Legendre panels between the points around which a component of the prior shows beside the others."""
-
-    nodes: int = 12
-    reach: float = 10.0  # in units of a component's own deviation
-    finest: int = 80  # panels in a deviation, at most: atoms further apart are known but for e^(−200)
-    doublings: int = 30  # of the distance from a point, at most
-
-
-PANELS = PanelSettings()
+NODES = 12  # number of Gauss-Legendre nodes in each panel of the average over b
+REACH = 10.0  # integration limit, in standard deviations of the component
+MAX_PANELS = 80  # maximum number of panels in a standard deviation; it separates atoms up to a probability of e^(−200)
+N_DOUBLINGS = 30  # number of panels on each side of a component's mean, each twice as wide as the last
 
 
 class PriorAverages(NamedTuple):
-    """Averages over rows q* of the prior, observed as b = A q* + N(0, A)."""
+    """Averages of the posterior over rows q* of the prior and observations b = A q* + N(0, A)."""
 
     cov: np.ndarray  # (t, t) E Cov(q | b)
     known: np.ndarray  # (t, t) E q̂ q̂ᵀ, the prior's second moment minus cov, computed without cancellation
@@ -34,25 +26,25 @@ class PriorAverages(NamedTuple):
 
 
 class InputPosterior(NamedTuple):
-    """Posterior of N rows."""
+    """Posterior of N rows, of `MixturePrior.posterior`."""
 
     mean: np.ndarray  # (N, t)
     cov: np.ndarray  # (N, t, t)
     log_z: np.ndarray  # (N,) log of ∫ P(q) exp(bᵀq − qᵀAq/2) dq
-    share: np.ndarray  # (N, K) of the components
-    second: np.ndarray  # (N, K, t, t) second moment about its mean of each component
+    share: np.ndarray  # (N, K) posterior probability of each component
+    second: np.ndarray  # (N, K, t, t) posterior second moment of each component, about its prior mean
 
 
 @dataclass(frozen=True, eq=False)
 class MixturePrior:
-    """P(q) = Σ_k w_k N(q; μ_k, Σ_k) of rows of t numbers. Covariances of zero are atoms."""
+    """Mixture P(q) = Σ_k w_k N(q; μ_k, Σ_k) for rows of t numbers. Components of zero covariance are atoms."""
 
     weight: np.ndarray  # (K,)
     mean: np.ndarray  # (K, t)
     cov: np.ndarray  # (K, t, t)
 
     def posterior(self, b: np.ndarray, A: np.ndarray) -> InputPosterior:
-        """Under the factor exp(bᵀq − qᵀAq/2), with b (N, t) and A (t, t).
+        """Return the posterior P(q) exp(bᵀq − qᵀAq/2)/Z of rows with fields b (N, t) and precision A (t, t).
 
         Eq. :eq:`bayes-input`.
         """
@@ -65,25 +57,27 @@ class MixturePrior:
         logs = b @ self.mean.T - 0.5 * np.einsum("ka,ab,kb->k", self.mean, A, self.mean)
         logs = logs + 0.5 * np.einsum("nka,nka->nk", off, shift) + 0.5 * np.linalg.slogdet(stretch)[1]
         share, log_z = softmax_sum(logs + np.log(self.weight))
-        each = self.mean + shift
-        mean = np.einsum("nk,nka->na", share, each)
-        away = each - mean[:, None]
-        cov = np.einsum("nk,kab->nab", share, narrow) + np.einsum("nk,nka,nkb->nab", share, away, away)
+        means = self.mean + shift
+        mean = np.einsum("nk,nka->na", share, means)
+        deviations = means - mean[:, None]
+        cov = np.einsum("nk,kab->nab", share, narrow) + np.einsum("nk,nka,nkb->nab", share, deviations, deviations)
         second = narrow + shift[:, :, :, None] * shift[:, :, None, :]
         return InputPosterior(mean, cov, log_z, share, second)
 
     @property
     def first(self) -> np.ndarray:
-        """Mean (t,)."""
+        """Mean E q (t,)."""
         return self.weight @ self.mean
 
     @property
     def second(self) -> np.ndarray:
-        """Second moments (t, t)."""
+        """Second moment E q qᵀ (t, t)."""
         return np.einsum("k,kab->ab", self.weight, self.cov + self.mean[:, :, None] * self.mean[:, None, :])
 
     def averages(self, A: np.ndarray) -> PriorAverages:
-        """Return the averages of the posterior over b = A q* + N(0, A), with rows q* of the prior.
+        """Return averages of the posterior over rows q* of the prior and observations b = A q* + N(0, A).
+
+        A Gaussian prior has closed forms. For mixtures of numbers (t = 1) b is integrated by quadrature.
 
         Parameters
         ----------
@@ -95,32 +89,36 @@ class MixturePrior:
 
         Raises
         ------
-        ValueError : for mixtures with more than one column.
+        ValueError : if the prior is a mixture of several components and t > 1.
         """
         if len(self.weight) == 1:
             mu, cov = self.mean[0], self.cov[0]
             stretch = np.linalg.inv(np.eye(len(A)) + cov @ A)
-            narrow, told = stretch @ cov, stretch @ cov @ A @ cov
-            narrow, told = 0.5 * (narrow + narrow.T), 0.5 * (told + told.T)
+            narrow, known = stretch @ cov, stretch @ cov @ A @ cov
+            narrow, known = 0.5 * (narrow + narrow.T), 0.5 * (known + known.T)
             # E log Z = ½ log det + ½ μᵀAμ + ½ Tr[C Cov(b)], and C (AΣA + A) = ΣA
             half_det = 0.5 * float(np.linalg.slogdet(stretch)[1])
             log_z = half_det + 0.5 * float(mu @ A @ mu) + 0.5 * float(np.trace(cov @ A))
-            return PriorAverages(narrow, told + np.outer(mu, mu), log_z, half_det + 0.5 * float(np.sum(A * narrow)))
+            return PriorAverages(narrow, known + np.outer(mu, mu), log_z, half_det + 0.5 * float(np.sum(A * narrow)))
         if len(A) > 1:
-            raise check.fail("model", f"a mixture of rows of {len(A)} numbers", "one column, or Gaussian teacher rows")
+            needs = "one column (teacher_rank = 1), or Gaussian teacher rows"
+            raise check.fail("model", f"a mixture of rows of {len(A)} numbers", needs)
         a = max(float(A[0, 0]), np.finfo(float).tiny)
         spreads, centres = np.sqrt(a * a * self.cov[:, 0, 0] + a), a * self.mean[:, 0]
         cov = known = log_z = 0.0
         for k, weight in enumerate(self.weight):
             b, density = _panels(k, centres, spreads)
-            found = self.posterior(b[:, None], np.array([[a]]))
-            cov += weight * float(density @ found.cov[:, 0, 0])
-            known += weight * float(density @ found.mean[:, 0] ** 2)
-            log_z += weight * float(density @ found.log_z)
+            posterior = self.posterior(b[:, None], np.array([[a]]))
+            cov += weight * float(density @ posterior.cov[:, 0, 0])
+            known += weight * float(density @ posterior.mean[:, 0] ** 2)
+            log_z += weight * float(density @ posterior.log_z)
         return PriorAverages(np.array([[cov]]), np.array([[known]]), log_z, log_z - 0.5 * a * known)
 
     def learned(self, posterior: InputPosterior) -> "MixturePrior":
-        """Expectation maximisation: shares and covariances as the posterior has them. Means and atoms stay."""
+        """Return the prior after one step of expectation maximisation of weights and covariances.
+
+        Means and atoms do not change.
+        """
         share = posterior.share.mean(axis=0)
         total = np.maximum(posterior.share.sum(axis=0), np.finfo(float).tiny)
         second = np.einsum("nk,nkab->kab", posterior.share, posterior.second) / total[:, None, None]
@@ -130,38 +128,42 @@ class MixturePrior:
 
 
 def _panels(k: int, centres: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes (J,) and weights times the density of component k; fine where other components begin to show."""
-    low, high = centres[k] - PANELS.reach * spreads[k], centres[k] + PANELS.reach * spreads[k]
-    steps = 0.5 * spreads.min() * 2.0 ** np.arange(PANELS.doublings)
+    """Return nodes b (J,), and weights times the density of component k.
+
+    Panels are fine near the means of all components, where the posterior probability of another component may rise.
+    """
+    low, high = centres[k] - REACH * spreads[k], centres[k] + REACH * spreads[k]
+    steps = 0.5 * spreads.min() * 2.0 ** np.arange(N_DOUBLINGS)
     ends = np.concatenate([[low, high], centres, *(centres[:, None] + sign * steps for sign in (1, -1))], axis=None)
     # between two atoms the posterior changes within 1/|μ_j − μ_k|, which is √A |μ_j − μ_k| times less than a spread
     apart = float(np.ptp(centres)) / float(spreads.min())
-    parts = int(np.clip(np.ceil(2 * apart), 1, PANELS.finest))
-    ends = np.unique(
-        np.append(ends, centres[k] + spreads[k] * np.arange(-PANELS.reach, PANELS.reach + 1 / parts, 1 / parts))
-    )
+    parts = int(np.clip(np.ceil(2 * apart), 1, MAX_PANELS))
+    ends = np.unique(np.append(ends, centres[k] + spreads[k] * np.arange(-REACH, REACH + 1 / parts, 1 / parts)))
     ends = ends[(ends >= low) & (ends <= high)]
-    nodes, weight = legendre_panels(ends, PANELS.nodes)
+    nodes, weight = legendre_panels(ends, NODES)
     density = np.exp(-0.5 * ((nodes - centres[k]) / spreads[k]) ** 2) / (spreads[k] * np.sqrt(2 * np.pi))
     return nodes.ravel(), (weight * density).ravel()
 
 
 class Kind(NamedTuple):
-    """Coordinates that the student cannot tell from each other, having the same covariances and positions."""
+    """Coordinates with equal covariances and positions, which the student cannot distinguish."""
 
-    share: float
-    gamma: np.ndarray  # (L,)
-    tau: np.ndarray  # (L,)
-    prior: MixturePrior
+    share: float  # fraction of the coordinates
+    gamma: np.ndarray  # (L,) variances of the tokens
+    tau: np.ndarray  # (L,) positions
+    prior: MixturePrior  # of the teacher's rows
 
 
 def kinds_of(law: CoordinateLaw) -> list[Kind]:
-    """The kinds of coordinates of a law: classes that differ in the teacher alone are components of one prior."""
+    """Return the kinds of coordinates of a distribution.
+
+    Classes of coordinates that differ only in the teacher are components of one prior.
+    """
     rows, number = np.unique(np.concatenate([law.gamma, law.tau], axis=1), axis=0, return_inverse=True)
-    found, L = [], law.gamma.shape[1]
+    kinds, L = [], law.gamma.shape[1]
     for j, row in enumerate(rows):
-        mine = np.nonzero(number.ravel() == j)[0]
-        share = law.weight[mine].sum()
-        prior = MixturePrior(law.weight[mine] / share, law.teacher_mean[mine], law.teacher_cov[mine])
-        found.append(Kind(float(share), row[:L], row[L:], prior))
-    return found
+        members = np.nonzero(number.ravel() == j)[0]
+        share = law.weight[members].sum()
+        prior = MixturePrior(law.weight[members] / share, law.teacher_mean[members], law.teacher_cov[members])
+        kinds.append(Kind(float(share), row[:L], row[L:], prior))
+    return kinds

@@ -1,7 +1,4 @@
-"""What state evolution of Bayes-optimal message passing returns.
-
-What the posterior mean says of a fresh sample, and how far off it is.
-"""
+"""Results of Bayes-optimal state evolution, and the test error of the posterior mean on fresh samples."""
 
 from dataclasses import dataclass
 
@@ -18,20 +15,20 @@ from gamp_attention.results import Ended, Result, Status
 
 @dataclass(frozen=True, eq=False)
 class BayesStateEvolution(Ended):
-    """A fixed point of Bayes-optimal state evolution. Errors are half-widths that hold in 95 % of cases.
+    """A fixed point of Bayes-optimal state evolution. Errors are half-widths of 95 % intervals.
 
     Attributes
     ----------
-    status, converged, n_iter, residual : CONVERGED, or INACCURATE where not all sets of points have the fixed point;
-        n_iter counts averages over samples, the residual is the relative change of V in another iteration.
-    q, q_error : (t, t) lim Q̂ᵀQ*/d, which is lim Q̂ᵀQ̂/d as well.
-    V, V_error : (L, t, t) covariances of what remains unknown of the fields.
-    free_entropy, free_entropy_error : Φ; of several stable fixed points the one where it is largest is what the data
-        tell. Infinite where everything is known without noise.
-    test_error, test_error_error : of the posterior mean of a fresh sample's output: ε_g of attention models, the mean
-        square error of labels. NaN for classes of more than two.
-    stable : whether an iteration near the fixed point leads to it.
-    full : whether nothing remains unknown.
+    status, converged, n_iter, residual : CONVERGED, or INACCURATE if some sets of points lack the fixed point; n_iter
+        counts averages over samples; the residual is the relative change of V in one more iteration.
+    q, q_error : (t, t) overlap lim Q̂ᵀQ*/d of posterior mean Q̂ and teacher Q*, equal to lim Q̂ᵀQ̂/d.
+    V, V_error : (L, t, t) posterior covariances of the fields.
+    free_entropy, free_entropy_error : Φ per dimension. Of several stable fixed points, the data determine the fixed
+        point of largest Φ. Infinite at full information without noise.
+    test_error, test_error_error : error of the posterior mean of a fresh sample's output: ε_g of attention models, the
+        mean square error of labels; NaN for `ClassLabels`.
+    stable : whether iterations that start near the fixed point converge to it.
+    full : whether the weights are known exactly.
     """
 
     status: Status
@@ -60,16 +57,17 @@ class BayesStateEvolution(Ended):
 
 @dataclass(frozen=True, eq=False)
 class BayesThresholds(Result):
-    """Sample complexities at which the Bayes-optimal estimate changes. Errors are half-widths, 95 %.
+    """Sample complexities at which the Bayes-optimal estimate changes. Errors are half-widths of 95 % intervals.
 
     Attributes
     ----------
-    weak_recovery, weak_recovery_error : from here on message passing has overlap with the teacher without a hint; 0
-        where any number of samples gives some.
-    full_recovery, full_recovery_error : from here on it knows the teacher completely, NaN where it never does.
-    hard, hard_error : (from, to), between which the data tell the teacher but message passing does not find it, or
-        None, and the errors of both ends.
-    notes : by name, in words, why there is no number.
+    weak_recovery, weak_recovery_error : α above which message passing without information on the teacher reaches a
+        nonzero overlap; 0 if any number of samples suffices.
+    full_recovery, full_recovery_error : α above which message passing determines the teacher exactly; NaN if there is
+        none.
+    hard, hard_error : hard phase, (from, to) in α, in which the data determine the teacher better than message passing
+        can; None if there is none. The errors are errors of both ends.
+    notes : reason in words for each threshold, by name, that is 0, NaN or None.
     """
 
     weak_recovery: float
@@ -92,7 +90,14 @@ class BayesThresholds(Result):
 
 
 class FreshSamples:
-    """Pairs of fresh samples that the data do not tell apart, for the error of their mean."""
+    """Fields of pairs of fresh samples from one posterior, from which the test error of its mean is computed.
+
+    Parameters
+    ----------
+    model : model of the samples.
+    n_points, rng : number of random points of averages over attention outputs, and their generator.
+    rule : quadrature rule for the error of labels.
+    """
 
     def __init__(self, model: Model, n_points: int, rng: np.random.Generator, rule: IntegralRule = FINE) -> None:
         self.model, self.rho, self.rule = model, model.coordinates.rho, rule
@@ -103,7 +108,7 @@ class FreshSamples:
             self._white = white.reshape(-1, 3, *self.rho.shape[:2])
 
     def test_error(self, V: np.ndarray, known: np.ndarray) -> float:
-        """Return half of the mean square distance between two outputs drawn from the same posterior.
+        """Return the test error: half of the mean square distance between two outputs drawn from the same posterior.
 
         For labels it has a closed form or is an integral; for attention it is an average over samples.
         Eq. :eq:`bayes-test-error`.
@@ -116,11 +121,11 @@ class FreshSamples:
             return self._label_error(V, known)
         omega = np.einsum("lab,nlb->nla", psd_root(known), self._white[:, 0])
         root = psd_root(V)
-        one, other = (omega + np.einsum("lab,nlb->nla", root, self._white[:, k]) for k in (1, 2))
+        first, second = (omega + np.einsum("lab,nlb->nla", root, self._white[:, k]) for k in (1, 2))
         trace = self.model.coordinates.trace
-        apart = (self.model.teacher(one) - self.model.teacher(other)) ** 2
+        differences = (self.model.teacher(first) - self.model.teacher(second)) ** 2
         noise = self.model.score_noise**2 * float(trace.sum())
-        return float(0.5 * np.mean(np.sum(apart, axis=1) @ trace) / len(trace) + noise)
+        return float(0.5 * np.mean(np.sum(differences, axis=1) @ trace) / len(trace) + noise)
 
     def _label_error(self, V: np.ndarray, known: np.ndarray) -> float:
         """Return the mean square error of the posterior mean of a label."""
@@ -129,11 +134,11 @@ class FreshSamples:
             return float(np.trace(V, axis1=1, axis2=2).sum() + labels.noise**2 * V.shape[0] * V.shape[1])
         if isinstance(labels, ClassLabels):
             return float("nan")
-        unknown, seen = float(V.sum(axis=0)[0, 0]), float(known.sum(axis=0)[0, 0])
+        unknown, determined = float(V.sum(axis=0)[0, 0]), float(known.sum(axis=0)[0, 0])
         if isinstance(labels, IntensityLabels):
-            return 4 * seen * unknown + 2 * unknown**2 + labels.noise**2
+            return 4 * determined * unknown + 2 * unknown**2 + labels.noise**2
         assert isinstance(labels, LogisticLabels)
         if not labels.temperature:  # four times half the probability that two signs differ
-            return 4 / np.pi * float(np.arcsin(np.sqrt(0.5 * unknown / (unknown + seen))))
-        weight, likely, unlikely, _ = class_probabilities(seen, unknown, labels.temperature, self.rule)
+            return 4 / np.pi * float(np.arcsin(np.sqrt(0.5 * unknown / (unknown + determined))))
+        weight, likely, unlikely, _ = class_probabilities(determined, unknown, labels.temperature, self.rule)
         return 4 * float(weight @ (likely * unlikely))

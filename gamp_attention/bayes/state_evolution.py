@@ -1,6 +1,19 @@
-"""Fixed points of Bayes-optimal state evolution."""
+"""Fixed points of Bayes-optimal state evolution at a given α, with errors.
 
-from typing import Any, NamedTuple
+`bayes_fixed_points` finds them in three steps:
+
+1. The curve α(s) of the first set of points, see `bayes.equations`, is traced from no to full information. Each of its
+   crossings with α is a fixed point. Two ends of the curve can be fixed points without a crossing: no information, if
+   q = 0 is a fixed point, and full information, if samples have no noise and α(s) stays below α for s → ∞.
+2. Each fixed point is solved again with every set of points: a finer and a coarser quadrature rule if averages over
+   samples are integrals, independent random sets otherwise. `_find_bracket` searches other sets near the log s of the
+   first set only, in growing intervals, so that they converge to the same fixed point.
+3. The difference of the two rules, or the spread of the random sets, gives the errors. If a set does not have the fixed
+   point, as may happen at a threshold, the status is INACCURATE.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -8,7 +21,7 @@ from gamp_attention._core import check
 from gamp_attention._core.numerics import half_width, ignore_float_errors
 from gamp_attention._core.seeds import generator
 from gamp_attention.bayes.averages import COARSE, FINE
-from gamp_attention.bayes.equations import CURVE, Curve, Equations, Point, ends_level, is_noiseless
+from gamp_attention.bayes.equations import LOG_STEP, MAX_S, Curve, Equations, Point, conjugates_diverge, ends_level
 from gamp_attention.bayes.results import BayesStateEvolution, FreshSamples
 from gamp_attention.models.model import Model, require_model
 from gamp_attention.results import ConvergenceError, Status
@@ -16,15 +29,17 @@ from gamp_attention.results import ConvergenceError, Status
 BAYES_STARTS = ("uninformed", "informed")
 
 
-ACCURACY = 1e-10  # relative accuracy of quantities that are integrals; roots are found to 1e-12 of α
-NEAR = 0.1  # half-width in log s around a crossing that is searched first with another set of points
+ACCURACY = 1e-10  # relative accuracy of integrals, to which their errors from rounding and from roots are set
+FIRST_REACH = 0.1  # half-width in log s of the first interval in which another random set is searched
+N_REACHES = 9  # number of intervals tried, each twice as wide as the last
+SLOPE_STEP = 1e-4  # step in log s of the difference quotients that give the errors of roots
 
 
 class Branch(NamedTuple):
-    """A fixed point on the curve of the first set of points: an interval of log s, or an end of the curve."""
+    """A fixed point found on the curve of the first set of points."""
 
-    where: str  # "nothing", "between" or "everything"
-    low: float
+    kind: Literal["zero", "crossing", "full"]  # no overlap, a crossing of α(s) with α, or full information
+    low: float  # interval of log s that contains a crossing; NaN for the other kinds
     high: float
     stable: bool
 
@@ -37,22 +52,30 @@ class Solution(NamedTuple):
     known: np.ndarray
     free_entropy: float
     residual: float
-    rounding: tuple[Any, Any, float]  # errors of q, V and the free entropy from rounding and from the root
+    rounding: tuple[np.ndarray, np.ndarray, float]  # errors of q, V and the free entropy from rounding and the root
 
 
 @ignore_float_errors
 def solve_bayes_state_evolution(
-    model: Model, alpha: float, init: str = "uninformed", *, n_points: int = 4096, n_replicas: int = 4, seed: Any = 0
+    model: Model,
+    alpha: float,
+    init: str = "uninformed",
+    *,
+    n_points: int = 4096,
+    n_replicas: int = 4,
+    seed: int | np.random.Generator = 0,
 ) -> BayesStateEvolution:
-    """Where Bayes-optimal message passing ends for d → ∞, without a hint or from the teacher.
+    """Compute the fixed point that Bayes-optimal message passing reaches for d → ∞.
 
     Parameters
     ----------
-    model : the problem: what is learnt is the teacher, whatever the student.
-    alpha : sample complexity α.
-    init : "uninformed", the stable fixed point of smallest overlap; or "informed", that of largest.
-    n_points, n_replicas : randomised points of averages over samples, even, and independent sets of them.
-    seed : of the points.
+    model : problem whose teacher is estimated; its student and penalty have no effect.
+    alpha : sample complexity α = n/d.
+    init : "uninformed" for the stable fixed point of smallest overlap, which a run without information on the teacher
+        reaches; "informed" for the stable fixed point of largest overlap, which a run from the teacher reaches.
+    n_points : number of random points of averages over samples, even; without effect if the averages are integrals.
+    n_replicas : number of independent sets of points, whose spread gives the errors.
+    seed : seed or generator of the points.
 
     Returns
     -------
@@ -60,79 +83,88 @@ def solve_bayes_state_evolution(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs; for models without a known channel, too.
+    TypeError : if `model` is not a Model, or an argument has the wrong type.
+    ValueError : if `alpha` is not in (0, 1e12]; `n_points` is odd or below 64, or `n_replicas` is below 2; `init` is
+        unknown; the tokens have classes; or the posterior of the fields is not available: user-defined labels,
+        attention without score noise that does not determine the fields up to a rotation, or a teacher prior that is a
+        mixture in more than one column.
+    ConvergenceError : if no fixed point was found.
 
     Examples
     --------
     >>> import gamp_attention as ga
     >>> model = ga.paper_model()
-    >>> found = [ga.solve_bayes_state_evolution(model, alpha, n_points=1024) for alpha in (0.15, 0.4, 0.55)]
-    >>> [round(float(each.q[0, 0]), 1) for each in found]
+    >>> points = [ga.solve_bayes_state_evolution(model, alpha, n_points=1024) for alpha in (0.15, 0.4, 0.55)]
+    >>> [round(float(point.q[0, 0]), 1) for point in points]
     [0.0, 0.6, 1.0]
     """
     check.choice("init", init, BAYES_STARTS)
-    found = bayes_fixed_points(model, alpha, n_points=n_points, n_replicas=n_replicas, seed=seed)
-    stable = [each for each in found if each.stable] or found
+    fixed_points = bayes_fixed_points(model, alpha, n_points=n_points, n_replicas=n_replicas, seed=seed)
+    stable = [point for point in fixed_points if point.stable] or fixed_points
     return stable[0] if init == "uninformed" else stable[-1]
 
 
 @ignore_float_errors
 def bayes_fixed_points(
-    model: Model, alpha: float, *, n_points: int = 4096, n_replicas: int = 4, seed: Any = 0
+    model: Model, alpha: float, *, n_points: int = 4096, n_replicas: int = 4, seed: int | np.random.Generator = 0
 ) -> list[BayesStateEvolution]:
-    """All fixed points of Bayes-optimal state evolution, in the order of their overlap.
+    """Compute all fixed points of Bayes-optimal state evolution.
 
     Parameters
     ----------
-    model : the problem: what is learnt is the teacher, whatever the student.
-    alpha : sample complexity α.
-    n_points, n_replicas : randomised points of averages over samples, even, and independent sets of them.
-    seed : of the points.
+    model, alpha, n_points, n_replicas, seed : as for `solve_bayes_state_evolution`.
 
     Returns
     -------
-    list of BayesStateEvolution
+    list of BayesStateEvolution, in the order of their overlap tr q. The data determine the stable fixed point of
+    largest free entropy; message passing without information on the teacher reaches the stable fixed point of smallest
+    overlap.
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs; for models without a known channel, too.
+    TypeError : if `model` is not a Model, or an argument has the wrong type.
+    ValueError : if `alpha` is not in (0, 1e12]; `n_points` is odd or below 64, or `n_replicas` is below 2; the tokens
+        have classes; or the posterior of the fields is not available: user-defined labels, attention without score
+        noise that does not determine the fields up to a rotation, or a teacher prior that is a mixture in more than one
+        column.
+    ConvergenceError : if no fixed point was found.
 
     Examples
     --------
-    Phase retrieval between 1 and 1.13 samples for a dimension is possible, but message passing does not find it:
+    For 1 < α < 1.13 phase retrieval is possible, but message passing does not achieve it:
 
     >>> import gamp_attention as ga
     >>> model = ga.glm_model(ga.PhaseRetrievalLoss())
-    >>> [(round(float(each.q[0, 0]), 2), each.stable) for each in ga.bayes_fixed_points(model, 1.1)]
+    >>> [(round(float(point.q[0, 0]), 2), point.stable) for point in ga.bayes_fixed_points(model, 1.1)]
     [(0.0, False), (0.69, True), (0.95, False), (1.0, True)]
     """
     alpha = check.real("alpha", alpha, low=0, high=1e12, strict=True)
-    n_points, n_replicas = checked_points(model, n_points, n_replicas)
+    n_points, n_replicas = check_points(model, n_points, n_replicas)
     rng = generator(seed)
-    curves = curves_of(model, n_points, n_replicas, rng)
+    curves = build_curves(model, n_points, n_replicas, rng)
     fresh = [FreshSamples(model, n_points, rng) for _ in range(n_replicas if model.attention else 1)]
     if curves[0].equations.exact and not model.attention:
         fresh.append(FreshSamples(model, n_points, rng, COARSE))
-    if not curves[0].unknown(curves[0].at_nothing.V):
-        return [_solved(Branch("everything", np.nan, np.nan, True), alpha, curves, fresh, [])]
-    points = curves[0].points(alpha)
-    branches = _branches(curves[0], points, alpha)
+    if not curves[0].unknown_fraction(curves[0].without_data.V):  # a prior that is certain of all weights
+        return [_solve_branch(Branch("full", np.nan, np.nan, True), alpha, curves, fresh, [])]
+    points = curves[0].trace(alpha)
+    branches = _find_branches(curves[0], points, alpha)
     if not branches:
-        raise ConvergenceError(_no_fixed_point(points, alpha), None)
-    found = [_solved(branch, alpha, curves, fresh, points) for branch in branches]
-    return sorted(found, key=lambda each: float(np.trace(each.q)))
+        raise ConvergenceError(_describe_failure(points, alpha), None)
+    fixed_points = [_solve_branch(branch, alpha, curves, fresh, points) for branch in branches]
+    return sorted(fixed_points, key=lambda point: float(np.trace(point.q)))
 
 
-def curves_of(model: Model, n_points: int, n_replicas: int, rng: np.random.Generator) -> list[Curve]:
-    """Return the curves of independent sets of points, or of a fine and a coarse rule if averages are integrals."""
+def build_curves(model: Model, n_points: int, n_replicas: int, rng: np.random.Generator) -> list[Curve]:
+    """Return one curve for each set of random points, or for a fine and a coarse rule if averages are integrals."""
     first = Curve(Equations(model, n_points, rng, FINE))
     if first.equations.exact:
         return [first, Curve(Equations(model, n_points, rng, COARSE))]
     return [first] + [Curve(Equations(model, n_points, rng)) for _ in range(n_replicas - 1)]
 
 
-def checked_points(model: Any, n_points: Any, n_replicas: Any) -> tuple[int, int]:
-    """The sizes of averages over samples of a model, checked."""
+def check_points(model: Model, n_points: int, n_replicas: int) -> tuple[int, int]:
+    """Return the sizes of averages over samples as integers, if they and the model are valid."""
     require_model(model)
     n_points = check.integer("n_points", n_points, low=64)
     if n_points % 2:
@@ -143,138 +175,170 @@ def checked_points(model: Any, n_points: Any, n_replicas: Any) -> tuple[int, int
     return n_points, n_replicas
 
 
-def _no_fixed_point(points: list[Point], alpha: float) -> str:
+def _describe_failure(points: list[Point], alpha: float) -> str:
     alphas = [point.alpha for point in points]
     unknown = float(np.trace(points[-1].V, axis1=1, axis2=2).sum())
     return (
-        f"bayes_fixed_points: no fixed point found at alpha = {alpha:g}: for conjugates of size "
-        f"{np.exp(points[0].x):.1e} to {np.exp(points[-1].x):.1e} "
-        f"fixed points are at alpha = {min(alphas):g} to {max(alphas):g}, "
-        f"and a variance of {unknown:.1e} is still unknown there; try more points"
+        f"bayes_fixed_points: no fixed point found at alpha = {alpha:g}. Fixed points exist for alpha between "
+        f"{min(alphas):g} and {max(alphas):g}: conjugates of size {np.exp(points[0].x):.1e} to "
+        f"{np.exp(points[-1].x):.1e} were searched, and at the largest of them the fields' posterior variance is still "
+        f"{unknown:.1e}; increase n_points"
     )
 
 
-def _branches(curve: Curve, points: list[Point], alpha: float) -> list[Branch]:
-    found = []
+def _find_branches(curve: Curve, points: list[Point], alpha: float) -> list[Branch]:
+    """Return the fixed points at α that the traced points of the first curve show, in the order of s."""
+    branches = []
     above = np.array([point.alpha > alpha for point in points])
-    if curve.equations.says_nothing_alone():
-        found.append(Branch("nothing", np.nan, np.nan, bool(above[0])))
+    if curve.equations.has_zero_fixed_point():
+        branches.append(Branch("zero", np.nan, np.nan, bool(above[0])))
     for k in np.nonzero(above[1:] != above[:-1])[0]:
-        found.append(Branch("between", points[k].x, points[k + 1].x, bool(above[k + 1])))
-    if curve.equations.reveals and not above[-1] and ends_level(points):
-        found.append(Branch("everything", np.nan, np.nan, True))
-    return found
+        branches.append(Branch("crossing", points[k].x, points[k + 1].x, bool(above[k + 1])))
+    if curve.equations.noiseless and not above[-1] and ends_level(points):
+        branches.append(Branch("full", np.nan, np.nan, True))
+    return branches
 
 
-def _solved(branch: Branch, alpha: float, curves: list[Curve], fresh: list[FreshSamples], points: list[Point]) -> Any:
+def _solve_branch(
+    branch: Branch, alpha: float, curves: list[Curve], fresh: list[FreshSamples], points: list[Point]
+) -> BayesStateEvolution:
     """Return the fixed point of a branch, computed with all sets of points, with errors."""
-    exact, found, missing = curves[0].equations.exact, list[Solution](), 0
+    exact = curves[0].equations.exact
+    solutions, n_missing = list[Solution](), 0
     for curve in curves:
-        if branch.where == "everything":
-            found.append(_everything(curve, alpha, points))
+        if branch.kind == "full":
+            solutions.append(_solve_full(curve, alpha, points))
             continue
-        bracket, as_first = _bracket(curve, alpha, branch, first=curve is curves[0])
-        missing += not as_first
+        bracket, as_first = _find_bracket(curve, alpha, branch, is_first=curve is curves[0])
+        n_missing += not as_first
         if bracket is not None:
-            found.append(_crossing(curve, alpha, *bracket))
-        elif curve.equations.says_nothing_alone():
-            found.append(_nothing(curve, alpha))
-    if exact and len(fresh) == 2 and not fresh[0].model.attention:
-        errors = [each.test_error(one.V, one.known) for each, one in zip(fresh, found, strict=True)]
-    elif exact:
-        errors = [each.test_error(found[0].V, found[0].known) for each in fresh]
-    else:
-        errors = [(fresh * len(found))[k].test_error(one.V, one.known) for k, one in enumerate(found)]
-    columns = [np.array([each[k] for each in found]) for k in (0, 1, 3)]  # q, V and the free entropy
+            solutions.append(_solve_crossing(curve, alpha, *bracket))
+        elif curve.equations.has_zero_fixed_point():
+            solutions.append(_solve_zero(curve, alpha))
+    columns = [np.array([solution[k] for solution in solutions]) for k in (0, 1, 3)]  # q, V and the free entropy
     if exact:
         means = [column[0] for column in columns]
-        halves = [np.abs(column[1] - column[0]) for column in columns]
+        errors = [np.abs(column[1] - column[0]) for column in columns]
     else:
-        means, halves = [column.mean(axis=0) for column in columns], [_half(column) for column in columns]
-    halves = [half + rounding for half, rounding in zip(halves, found[0].rounding, strict=True)]
-    integrated = exact and not fresh[0].model.attention
-    test_error = errors[0] if integrated else float(np.mean(errors))
-    test_half = abs(errors[1] - errors[0]) if integrated else float(_half(np.array(errors)))
-    if exact:  # add the effect of the error of V
-        moved = fresh[0].test_error(found[0].V + halves[1], found[0].known)
-        test_half += abs(moved - fresh[0].test_error(found[0].V, found[0].known)) + ACCURACY * abs(test_error)
+        means, errors = [column.mean(axis=0) for column in columns], [_half_width(column) for column in columns]
+    errors = [error + rounding for error, rounding in zip(errors, solutions[0].rounding, strict=True)]
+    test_error, test_error_error = _average_test_error(solutions, exact, fresh, errors[1])
     return BayesStateEvolution(
-        status=Status.INACCURATE if missing else Status.CONVERGED, n_iter=sum(curve.evaluations for curve in curves),
-        residual=max(each.residual for each in found), q=means[0], q_error=halves[0], V=means[1], V_error=halves[1],
-        free_entropy=float(means[2]), free_entropy_error=float(halves[2]) if np.isfinite(means[2]) else np.nan,
-        test_error=test_error, test_error_error=test_half, stable=branch.stable, full=branch.where == "everything",
+        status=Status.INACCURATE if n_missing else Status.CONVERGED, n_iter=sum(curve.evaluations for curve in curves),
+        residual=max(solution.residual for solution in solutions), q=means[0], q_error=errors[0],
+        V=means[1], V_error=errors[1],
+        free_entropy=float(means[2]), free_entropy_error=float(errors[2]) if np.isfinite(means[2]) else np.nan,
+        test_error=test_error, test_error_error=test_error_error, stable=branch.stable, full=branch.kind == "full",
     )  # fmt: skip
 
 
-def _half(column: np.ndarray) -> np.ndarray:
-    """Return half-widths from replicas, NaN for fewer than two."""
+def _average_test_error(
+    solutions: Sequence[Solution], exact: bool, fresh: list[FreshSamples], V_error: np.ndarray
+) -> tuple[float, float]:
+    """Return the test error of a fixed point and its error.
+
+    If state evolution and test error are integrals, `fresh` has a fine and a coarse rule, whose difference is the
+    error. If only state evolution is, all sets of fresh samples are used at the first solution. Otherwise the sets are
+    used in turn for the solutions, whose spread is the error.
+    """
+    if exact and len(fresh) == 2 and not fresh[0].model.attention:
+        values = [sample.test_error(point.V, point.known) for sample, point in zip(fresh, solutions, strict=True)]
+    elif exact:
+        values = [sample.test_error(solutions[0].V, solutions[0].known) for sample in fresh]
+    else:
+        sets = fresh * len(solutions)
+        values = [sets[k].test_error(point.V, point.known) for k, point in enumerate(solutions)]
+    if exact and not fresh[0].model.attention:
+        test_error, error = values[0], abs(values[1] - values[0])
+    else:
+        test_error, error = float(np.mean(values)), float(_half_width(np.array(values)))
+    if exact:  # the spread of fresh samples does not contain the effect of the error of V
+        moved = fresh[0].test_error(solutions[0].V + V_error, solutions[0].known)
+        error += abs(moved - fresh[0].test_error(solutions[0].V, solutions[0].known)) + ACCURACY * abs(test_error)
+    return test_error, error
+
+
+def _half_width(column: np.ndarray) -> np.ndarray:
+    """Return half-widths (95 %) over replicas (k, …); NaN for fewer than two, or if a value is not finite."""
     if len(column) < 2 or not np.isfinite(column).all():
         return np.full(column.shape[1:], np.nan)
     return half_width(column)
 
 
-def _nothing(curve: Curve, alpha: float) -> Solution:
+def _solve_zero(curve: Curve, alpha: float) -> Solution:
     """Return the fixed point without overlap, of problems whose samples do not determine the sign."""
-    nothing = curve.at_nothing
-    output = curve.equations.output(nothing.V, nothing.known)
-    entropy = alpha * output.log_z
-    rounding = np.zeros_like(nothing.q), np.zeros_like(nothing.V), ACCURACY * abs(entropy)
-    return Solution(nothing.q, nothing.V, nothing.known, entropy, 0.0, rounding)
+    prior = curve.without_data
+    entropy = alpha * curve.equations.output(prior.V, prior.known).log_z
+    rounding = np.zeros_like(prior.q), np.zeros_like(prior.V), ACCURACY * abs(entropy)
+    return Solution(prior.q, prior.V, prior.known, entropy, 0.0, rounding)
 
 
-def _everything(curve: Curve, alpha: float, points: list[Point]) -> Solution:
+def _solve_full(curve: Curve, alpha: float, points: list[Point]) -> Solution:
     """Return the fixed point at which the weights are known exactly."""
     q = np.sum([kind.share * kind.prior.second for kind in curve.equations.kinds], axis=0)
     entropy = np.nan
     if points:
-        entropy = np.inf if is_noiseless(points) else curve.free_entropy(alpha, curve.at(points[-1].x))
+        entropy = np.inf if conjugates_diverge(points) else curve.free_entropy(alpha, curve.solve_at(points[-1].x))
     V = np.zeros_like(curve.equations.rho)
     rounding = np.zeros_like(q), np.zeros_like(V), ACCURACY * abs(entropy) if np.isfinite(entropy) else 0.0
     return Solution(q, V, curve.equations.rho, entropy, 0.0, rounding)
 
 
-def _crossing(curve: Curve, alpha: float, low: float, high: float) -> Solution:
-    """Return the fixed point between two log s."""
-    point = curve.crossing(alpha, low, high)
-    again = curve.equations.input(alpha * curve.equations.output(point.V, point.input.known).hats)
-    residual = np.abs(again.V - point.V).max() / np.abs(point.V).max() if point.V.any() else np.abs(again.V).max()
+def _solve_crossing(curve: Curve, alpha: float, low: float, high: float) -> Solution:
+    """Return the fixed point between two values of log s on different sides of α.
+
+    The residual is the relative change of V in one more iteration. For integrals, the error of the root in log s is the
+    accuracy of α over the slope of log α, and its effect on q and V follows from their difference quotients.
+    """
+    point = curve.find_crossing(alpha, low, high)
+    next_V = curve.equations.input(alpha * curve.equations.output(point.V, point.input.known).hats).V
+    residual = np.abs(next_V - point.V).max() / np.abs(point.V).max() if point.V.any() else np.abs(next_V).max()
     entropy = curve.free_entropy(alpha, point)
     if not curve.equations.exact:
-        zeros = np.zeros_like(point.input.q), np.zeros_like(point.V), 0.0
-        return Solution(point.input.q, point.V, point.input.known, entropy, float(residual), zeros)
-    step = 1e-4
-    ends = [curve.at(point.x + sign * step) for sign in (-1, 1)]
-    slope = abs(np.log(ends[1].alpha / ends[0].alpha)) / (2 * step)
-    away = 1e-2 * ACCURACY / max(slope, 1e-9) / (2 * step)  # the error of log s, in steps
-    moved_q, moved_V = np.abs(ends[1].input.q - ends[0].input.q), np.abs(ends[1].V - ends[0].V)
+        no_error = np.zeros_like(point.input.q), np.zeros_like(point.V), 0.0
+        return Solution(point.input.q, point.V, point.input.known, entropy, float(residual), no_error)
+    ends = [curve.solve_at(point.x + sign * SLOPE_STEP) for sign in (-1, 1)]
+    slope = abs(np.log(ends[1].alpha / ends[0].alpha)) / (2 * SLOPE_STEP)
+    root_error = 1e-2 * ACCURACY / max(slope, 1e-9) / (2 * SLOPE_STEP)  # error of log s over the distance of the ends
+    q_change, V_change = np.abs(ends[1].input.q - ends[0].input.q), np.abs(ends[1].V - ends[0].V)
     rounding = (
-        away * moved_q + ACCURACY * np.abs(point.input.q),
-        away * moved_V + ACCURACY * np.abs(point.V),
+        root_error * q_change + ACCURACY * np.abs(point.input.q),
+        root_error * V_change + ACCURACY * np.abs(point.V),
         ACCURACY * (1 + abs(entropy) + abs(alpha * point.output.log_z)),
     )
     return Solution(point.input.q, point.V, point.input.known, entropy, float(residual), rounding)
 
 
-def _bracket(curve: Curve, alpha: float, branch: Branch, first: bool) -> tuple[tuple[float, float] | None, bool]:
-    """Return two log s around the fixed point (None without overlap), and whether the first points have it, too."""
-    if first:
-        return (None if branch.where == "nothing" else (branch.low, branch.high)), True
-    lowest, even = curve.lowest, curve.equations.says_nothing_alone()
-    if branch.where == "nothing":
-        if not branch.stable or curve.at(lowest).alpha > alpha:
+def _find_bracket(
+    curve: Curve, alpha: float, branch: Branch, is_first: bool
+) -> tuple[tuple[float, float] | None, bool]:
+    """Return an interval of log s with the fixed point of a branch on the curve of one set of points.
+
+    Returns
+    -------
+    bracket : two values of log s on different sides of α; None if the fixed point is q = 0 or was not found.
+    as_first : whether this set of points has the fixed point of the first set.
+    """
+    if is_first:
+        return (None if branch.kind == "zero" else (branch.low, branch.high)), True
+    lowest, bounded = curve.lowest, curve.equations.has_zero_fixed_point()
+    if branch.kind == "zero":
+        if not branch.stable or curve.solve_at(lowest).alpha > alpha:
             return None, True
-        low, high = lowest, lowest  # with this set of points, overlap grows from zero
-        while high < np.log(CURVE.farthest):
-            low, high = high, high + CURVE.step
-            if curve.at(high).alpha > alpha:
+        # with this set of points q = 0 is unstable: take the stable fixed point of smallest overlap
+        low, high = lowest, lowest
+        while high < np.log(MAX_S):
+            low, high = high, high + LOG_STEP
+            if curve.solve_at(high).alpha > alpha:
                 return (low, high), False
         return None, False
     middle = 0.5 * (branch.low + branch.high)
-    reach = 0.5 * (branch.high - branch.low) if curve.equations.exact else NEAR
-    for _ in range(9):
+    reach = 0.5 * (branch.high - branch.low) if curve.equations.exact else FIRST_REACH
+    for _ in range(N_REACHES):
         low, high = middle - reach, middle + reach
-        low = max(low, lowest) if even else low
-        if (curve.at(low).alpha > alpha, curve.at(high).alpha > alpha) == (not branch.stable, branch.stable):
+        low = max(low, lowest) if bounded else low
+        above = curve.solve_at(low).alpha > alpha, curve.solve_at(high).alpha > alpha
+        if above == (not branch.stable, branch.stable):
             return (low, high), True
         reach *= 2
     return None, False

@@ -1,33 +1,31 @@
-"""Thresholds in α of Bayes-optimal estimation: weak recovery, full recovery and the hard phase."""
+"""Thresholds in α of Bayes-optimal estimation, from the curve α(s) of fixed points (see `bayes.equations`).
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+- Weak recovery: the limit of α(s) for s → 0, if q = 0 is a fixed point; otherwise 0.
+- Full recovery: the maximum of α(s), or its limit for s → ∞; above it only full information is a stable fixed point.
+- Hard phase: if α(s) decreases from a local maximum, there is a range of α with two stable fixed points. It is hard
+  from the α at which their free entropies are equal up to the local maximum, at which the smaller overlap becomes
+  unstable.
+"""
+
+from typing import NamedTuple
 
 import numpy as np
 
 from gamp_attention._core.numerics import half_width, ignore_float_errors
 from gamp_attention._core.seeds import generator
-from gamp_attention.bayes.equations import Curve, Point, ends_level, is_noiseless
+from gamp_attention.bayes.equations import Curve, Point, conjugates_diverge, ends_level
 from gamp_attention.bayes.results import BayesThresholds
-from gamp_attention.bayes.state_evolution import checked_points, curves_of
+from gamp_attention.bayes.state_evolution import build_curves, check_points
 from gamp_attention.models.model import Model
 
-
-@dataclass(frozen=True)
-class FoldSettings:
-    """Settings for folds and limits of the curve α(s)."""
-
-    drop: float = 3e-3  # relative decrease of α that counts as a fold
-    apart: float = 3.0  # distance in log s of the points from which α is extrapolated to s → ∞
-    nothing: float = 1e-5  # s from which α is extrapolated to zero
-    accuracy: float = 1e-6  # of roots and maxima, relative
+MIN_DROP = 3e-3  # relative decrease of α(s) that counts as a fold
+LIMIT_STEP = 3.0  # distance in log s of the points from which α is extrapolated to s → ∞
+FIRST_S = 1e-5  # s from which α is extrapolated to s → 0
+ACCURACY = 1e-6  # relative accuracy of roots and maxima
 
 
-FOLD = FoldSettings()
-
-
-class _Found(NamedTuple):
-    """Thresholds of one set of points; NaN where there is none."""
+class _Thresholds(NamedTuple):
+    """Thresholds of one set of points; NaN if there is none."""
 
     weak: float
     full: float
@@ -36,16 +34,19 @@ class _Found(NamedTuple):
 
 
 @ignore_float_errors
-def bayes_thresholds(model: Model, *, n_points: int = 4096, n_replicas: int = 8, seed: Any = 0) -> BayesThresholds:
-    """Where in α Bayes-optimal estimation begins to work, is complete, and is harder than the data allow.
+def bayes_thresholds(
+    model: Model, *, n_points: int = 4096, n_replicas: int = 8, seed: int | np.random.Generator = 0
+) -> BayesThresholds:
+    """Compute the sample complexities of weak recovery, full recovery and the hard phase.
 
-    Eq. :eq:`bayes-weak`.
+    Eq. :eq:`bayes-weak`; see Barbier et al. (2019) for the hard phase of generalised linear models.
 
     Parameters
     ----------
-    model : the problem: what is learnt is the teacher, whatever the student.
-    n_points, n_replicas : randomised points of averages over samples, even, and independent sets of them.
-    seed : of the points.
+    model : problem whose teacher is estimated; its student and penalty have no effect.
+    n_points : number of random points of averages over samples, even; without effect if the averages are integrals.
+    n_replicas : number of independent sets of points, whose spread gives the errors.
+    seed : seed or generator of the points.
 
     Returns
     -------
@@ -53,35 +54,40 @@ def bayes_thresholds(model: Model, *, n_points: int = 4096, n_replicas: int = 8,
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs; for models without a known channel, too.
+    TypeError : if `model` is not a Model, or an argument has the wrong type.
+    ValueError : if `n_points` is odd or below 64, or `n_replicas` is below 2; the tokens
+        have classes; or the posterior of the fields is not available: user-defined labels, attention without score
+        noise that does not determine the fields up to a rotation, or a teacher prior that is a mixture in more than one
+        column.
 
     Examples
     --------
     >>> import gamp_attention as ga
-    >>> found = ga.bayes_thresholds(ga.paper_model(), n_points=1024)
-    >>> round(found.weak_recovery, 2), round(found.full_recovery, 2), found.hard
+    >>> thresholds = ga.bayes_thresholds(ga.paper_model(), n_points=1024)
+    >>> round(thresholds.weak_recovery, 2), round(thresholds.full_recovery, 2), thresholds.hard
     (0.17, 0.5, None)
     """
-    n_points, n_replicas = checked_points(model, n_points, n_replicas)
-    curves = curves_of(model, n_points, n_replicas, generator(seed))
+    n_points, n_replicas = check_points(model, n_points, n_replicas)
+    curves = build_curves(model, n_points, n_replicas, generator(seed))
     exact = curves[0].equations.exact
-    points = [curves[0].points()]
+    points = [curves[0].trace()]
     xs = [point.x for point in points[0]]
-    points += [[curve.at(x) for x in xs] for curve in curves[1:]]
-    folded = _fold(_mean_curve(points, exact)) is not None
-    values = np.array([_thresholds(curve, each, folded) for curve, each in zip(curves, points, strict=True)])
+    points += [[curve.solve_at(x) for x in xs] for curve in curves[1:]]
+    has_fold = _find_fold(_average_alpha(points, exact)) is not None
+    pairs = zip(curves, points, strict=True)
+    values = np.array([_find_thresholds(curve, curve_points, has_fold) for curve, curve_points in pairs])
     notes = {}
     if not values[0, 0]:
         notes["weak_recovery"] = "0: any number of samples gives some overlap"
     if not np.isfinite(values[:, 1]).all():
-        notes["full_recovery"] = "none: something remains unknown at every α"
+        notes["full_recovery"] = "none: the weights are not known exactly at any α"
     folded = np.isfinite(values[:, 2:]).all(axis=1)
     hard = hard_error = None
     if folded.all():
-        (a, b), (da, db) = _value(values[:, 2:], exact), _error(values[:, 2:], exact)
-        hard, hard_error = (float(a), float(b)), (float(da), float(db))
+        (low, high), errors = _value(values[:, 2:], exact), _error(values[:, 2:], exact)
+        hard, hard_error = (float(low), float(high)), (float(errors[0]), float(errors[1]))
     elif folded.any():
-        notes["hard"] = f"not found by all sets of points, by {folded.sum()} of {len(values)}"
+        notes["hard"] = f"found with {folded.sum()} of {len(values)} sets of points only"
     weak, full = values[:, 0], values[:, 1]
     return BayesThresholds(
         weak_recovery=float(_value(weak, exact)), weak_recovery_error=float(_error(weak, exact)),
@@ -98,97 +104,112 @@ def _value(values: np.ndarray, exact: bool) -> np.ndarray:
 def _error(values: np.ndarray, exact: bool) -> np.ndarray:
     """Return half-widths from replicas; for integrals, the difference of two rules plus the accuracy of roots."""
     if exact:
-        return np.asarray(np.abs(values[1] - values[0]) + FOLD.accuracy * np.abs(values[0]))
+        return np.asarray(np.abs(values[1] - values[0]) + ACCURACY * np.abs(values[0]))
     return np.asarray(half_width(values))
 
 
-def _mean_curve(points: list[list[Point]], exact: bool) -> np.ndarray:
-    """Return α along increasing overlap, without decreases that are within the spread of the sets of points."""
-    alphas = np.array([[point.alpha for point in each] for each in points])
+def _average_alpha(points: list[list[Point]], exact: bool) -> np.ndarray:
+    """Return α at the common values of s, averaged over the sets of points.
+
+    A decrease below the largest α so far is removed if it is within two half-widths of its mean over the sets.
+    """
+    alphas = np.array([[point.alpha for point in curve_points] for curve_points in points])
     if exact:
         return np.asarray(alphas[0])
     logs = np.log(alphas)
     mean, highest = logs.mean(axis=0), logs[:, 0]
-    found = mean.copy()
+    corrected = mean.copy()
     for k in range(1, logs.shape[1]):
-        fallen = highest - logs[:, k]
-        if fallen.mean() > 0 and fallen.mean() < 2 * half_width(fallen):
-            found[k] = max(found[k], found[k - 1])
+        drop = highest - logs[:, k]
+        if drop.mean() > 0 and drop.mean() < 2 * half_width(drop):
+            corrected[k] = max(corrected[k], corrected[k - 1])
         highest = logs[:, k] if mean[k] >= highest.mean() else highest
-    return np.asarray(np.exp(found))
+    return np.asarray(np.exp(corrected))
 
 
-def _thresholds(curve: Curve, points: list[Point], folded: bool) -> _Found:
+def _find_thresholds(curve: Curve, points: list[Point], has_fold: bool) -> _Thresholds:
+    """Return the thresholds of one set of points; the hard phase only if the average over sets has a fold."""
     equations = curve.equations
     weak = 0.0
-    if equations.says_nothing_alone():
-        weak = _from_nothing(curve) if equations.exact else 1 / equations.linear_growth()
+    if equations.has_zero_fixed_point():
+        weak = _limit_at_zero(curve) if equations.exact else 1 / equations.linear_growth()
     alphas = np.array([point.alpha for point in points])
     top = int(np.argmax(alphas))
     full = np.nan
-    if equations.reveals and ends_level(points):
+    if equations.noiseless and ends_level(points):
         inside = 0 < top < len(points) - 1
-        full = max(_peak(curve, points, top) if inside else _limit(curve, points) if top else weak, weak)
-    fold = _fold(alphas) if folded else None
+        full = max(_maximize_alpha(curve, points, top) if inside else _limit(curve, points) if top else weak, weak)
+    fold = _find_fold(alphas) if has_fold else None
     if fold is None:
-        return _Found(weak, float(full), np.nan, np.nan)
+        return _Thresholds(weak, float(full), np.nan, np.nan)
     first, last = fold
-    to = _peak(curve, points, first) if first > 0 else max(weak, alphas[0])
-    return _Found(weak, float(full), _first_order(curve, points, first, last, to), to)
+    hard_to = _maximize_alpha(curve, points, first) if first > 0 else max(weak, alphas[0])
+    return _Thresholds(weak, float(full), _first_order_transition(curve, points, first, last, hard_to), hard_to)
 
 
-def _from_nothing(curve: Curve) -> float:
-    """The limit of α for vanishing overlap."""
-    one, two = (curve.at(float(np.log(k * FOLD.nothing))).alpha for k in (1, 2))
+def _limit_at_zero(curve: Curve) -> float:
+    """Return the limit of α for s → 0, linearly extrapolated from two points."""
+    one, two = (curve.solve_at(float(np.log(k * FIRST_S))).alpha for k in (1, 2))
     return 2 * one - two
 
 
 def _limit(curve: Curve, points: list[Point]) -> float:
     """Return the limit of α for s → ∞, from three points whose s have a constant ratio."""
-    a, b, c = (curve.at(points[-1].x - k * FOLD.apart).alpha for k in (2, 1, 0))
+    a, b, c = (curve.solve_at(points[-1].x - k * LIMIT_STEP).alpha for k in (2, 1, 0))
     steps = c - b, b - a
     return float(c + steps[0] ** 2 / (steps[1] - steps[0]) if abs(steps[0]) < abs(steps[1]) else c)
 
 
-def _fold(alphas: np.ndarray) -> tuple[int, int] | None:
-    """Of α along growing overlap the first local maximum that it falls from, and the minimum after that."""
+def _find_fold(alphas: np.ndarray) -> tuple[int, int] | None:
+    """Return the indices of the first local maximum of α as a function of s and of the minimum that follows.
+
+    The minimum is taken up to the point at which α exceeds the maximum again. None if α does not decrease.
+    """
     highest = np.maximum.accumulate(alphas)
-    fallen = np.nonzero(alphas < (1 - FOLD.drop) * highest)[0]
-    if not len(fallen):
+    below = np.nonzero(alphas < (1 - MIN_DROP) * highest)[0]
+    if not len(below):
         return None
-    first = int(np.argmax(alphas[: fallen[0]]))
-    back = np.nonzero(alphas[fallen[0] :] > alphas[first])[0]
-    end = fallen[0] + back[0] if len(back) else len(alphas)
-    return first, int(fallen[0] + np.argmin(alphas[fallen[0] : end]))
+    first = int(np.argmax(alphas[: below[0]]))
+    higher = np.nonzero(alphas[below[0] :] > alphas[first])[0]
+    end = below[0] + higher[0] if len(higher) else len(alphas)
+    return first, int(below[0] + np.argmin(alphas[below[0] : end]))
 
 
-def _peak(curve: Curve, points: list[Point], k: int) -> float:
-    """The maximum of α near a point of the grid."""
+def _maximize_alpha(curve: Curve, points: list[Point], k: int) -> float:
+    """Return the maximum of α(s) between the neighbours of point k."""
     from scipy.optimize import minimize_scalar
 
     low, high = (points[min(max(j, 0), len(points) - 1)].x for j in (k - 1, k + 1))
-    found = minimize_scalar(lambda x: -curve.at(x).alpha, bounds=(low, high), method="bounded", options={"xatol": 1e-4})
-    return float(max(-found.fun, points[k].alpha))
+    options = {"xatol": 1e-4}
+    maximum = minimize_scalar(lambda x: -curve.solve_at(x).alpha, bounds=(low, high), method="bounded", options=options)
+    return float(max(-maximum.fun, points[k].alpha))
 
 
-def _first_order(curve: Curve, points: list[Point], first: int, last: int, to: float) -> float:
-    """α at which the fixed points beyond the fold and before it have the same free entropy."""
+def _first_order_transition(curve: Curve, points: list[Point], first: int, last: int, to: float) -> float:
+    """Return the α at which the stable fixed points before and beyond the fold have equal free entropies.
+
+    Parameters
+    ----------
+    first, last : indices of the local maximum and minimum of α, between which fixed points are unstable.
+    to : α of the local maximum, above which the fixed point before the fold does not exist.
+    """
     from scipy.optimize import brentq
 
     alphas = np.array([point.alpha for point in points])
     low = alphas[last]
-    if is_noiseless(points) and alphas[-1] < (1 + FOLD.drop) * low:
-        return _limit(curve, points)  # above this α the free entropy of exact knowledge is infinite
-    at_nothing = curve.equations.output(curve.at_nothing.V, curve.at_nothing.known).log_z
+    if conjugates_diverge(points) and alphas[-1] < (1 + MIN_DROP) * low:
+        return _limit(curve, points)  # above this α the free entropy of full knowledge is infinite
+    log_z_prior = curve.equations.output(curve.without_data.V, curve.without_data.known).log_z
 
     def gain(alpha: float) -> float:
-        before = alpha * at_nothing
+        """Return how much larger the free entropy beyond the fold is."""
+        before = alpha * log_z_prior
         if first > 0 and alpha > alphas[0]:
-            before = curve.free_entropy(alpha, curve.crossing(alpha, points[0].x, points[first].x))
+            before = curve.free_entropy(alpha, curve.find_crossing(alpha, points[0].x, points[first].x))
         beyond = np.nonzero(alphas[last:] > alpha)[0]
         if len(beyond):
             k = last + int(beyond[0])
-            return curve.free_entropy(alpha, curve.crossing(alpha, points[k - 1].x, points[k].x)) - before
+            return curve.free_entropy(alpha, curve.find_crossing(alpha, points[k - 1].x, points[k].x)) - before
         return curve.free_entropy(alpha, points[-1]) - before
 
     margin = 1e-3 * (to - low)

@@ -25,7 +25,7 @@ from gamp_attention.denoisers.spectral_weights import (
     weights_of_moments,
 )
 from gamp_attention.models.channels.choice import field_moments, moment_channel
-from gamp_attention.models.model import SIZES, STARTS, fill_start
+from gamp_attention.models.model import STARTS, UNINFORMED_SIZE, fill_start
 from gamp_attention.results import Result
 
 DATA_STARTS = (*STARTS, "spectral", "posterior")
@@ -240,8 +240,7 @@ def several_starts(
 
 
 def _named(data: Dataset, init: str, random: np.random.Generator) -> np.ndarray:
-    """Return the start of a name in `STARTS`."""
-    Q = SIZES.uninformed * random.standard_normal((data.dim, data.rank))
+    Q = UNINFORMED_SIZE * random.standard_normal((data.dim, data.rank))
     fill_start(Q, init, data.student.parts, data.Q_star, lambda: position_directions(data.source_means))
     return Q
 

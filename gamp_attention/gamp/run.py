@@ -283,8 +283,10 @@ def response_rule(
             return lambda t: None
         from gamp_attention.state_evolution.dynamics.trajectory import trajectory
 
-        named = isinstance(init, str) and init in STARTS and options.V is None
-        start = init if named else overlaps(data, state.Q, state.V)
+        if isinstance(init, str) and init in STARTS and options.V is None:
+            start: str | Overlaps = init
+        else:
+            start = overlaps(data, state.Q, state.V)
         n_iter = min(max_iter, PREDICTED)
         onsager = trajectory(data.instance_model(), data.alpha, start, damping=damping, n_iter=n_iter).V_hat
     table = check.array("onsager", onsager, ("T", data.n_sources, data.rank, data.rank))

@@ -1,4 +1,4 @@
-"""The law of a problem: teacher, student, tokens, positions and penalty, at no size yet."""
+"""Models: teacher, student, penalty and token distribution of a problem, independent of its size."""
 
 from gamp_attention.models.attention import attention_model, paper_model
 from gamp_attention.models.coordinates import (

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention.losses.attention import DotProductAttention
@@ -18,10 +19,10 @@ def attention_model(
     teacher_rank: int = 1,
     *,
     omega: float | None = None,
-    sigma: Any = None,
+    sigma: ArrayLike | None = None,
     lam: float = 0.01,
-    A: Any = None,
-    tau: Any = None,
+    A: ArrayLike | None = None,
+    tau: ArrayLike | None = None,
     student: DotProductAttention | None = None,
     teacher: Teacher | None = None,
     coordinates: CoordinateLaw | None = None,
@@ -98,9 +99,13 @@ def attention_model(
 
 
 def paper_model(
-    omega: float = 0.3, sigma: float = 0.5, lam: float = 0.01, A: Any = ((0.6, 0.4), (0.4, 0.6)), penalty: Any = None,
+    omega: float = 0.3,
+    sigma: float = 0.5,
+    lam: float = 0.01,
+    A: ArrayLike = ((0.6, 0.4), (0.4, 0.6)),
+    penalty: Any = None,
     score_noise: float = 0.0,
-) -> Model:  # fmt: skip
+) -> Model:
     """Build the model of the paper's Section 5: L = 2, r = t = 1, p_1 = −p_2 = 1_d/√d, Q* ~ N(0, I).
 
     Parameters

@@ -1,8 +1,8 @@
-"""The joint distribution ν of covariances, positions and teacher weights over the coordinates.
+"""Joint distribution ν of covariances, positions and teacher weights over the d coordinates.
 
-Classes of coordinates: values of spectra, positions and teacher weights, from which a CoordinateLaw is built.
-
-Distributions of coordinates from samples: one class for equal coordinates, or a given number of bins.
+A `CoordinateLaw` has K classes of coordinates. It is built by `coordinate_law` from classes of spectra, positions and
+teacher weights (`CoordinateClasses`), or by `law_from_samples` from the values of all coordinates: one class for equal
+coordinates, or a given number of bins.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
@@ -41,7 +42,7 @@ class CoordinateClasses(NamedTuple):
 
 @ignore_float_errors
 def power_law_spectrum(
-    exponent: float, n_classes: int = 16, *, weight: Any = None, variance: float = 0.25
+    exponent: float, n_classes: int = 16, *, weight: ArrayLike | None = None, variance: float = 0.25
 ) -> CoordinateClasses:
     """Return eigenvalues γ_k ∝ k^(−a) of a covariance, k = 1..K, one for each class of coordinates.
 
@@ -113,7 +114,7 @@ def sign_positions(n_tokens: int = 2, size: float = 1.0) -> CoordinateClasses:
     return CoordinateClasses(size * np.array(list(product((1.0, -1.0), repeat=L))), np.full(2**L, 0.5**L))
 
 
-def subset_positions(tau: Any, share: float) -> CoordinateClasses:
+def subset_positions(tau: ArrayLike, share: float) -> CoordinateClasses:
     """Return positions τ_l/√share on a fraction `share` of the coordinates and 0 on the others; ‖p_l‖ is unchanged.
 
     Parameters
@@ -283,7 +284,12 @@ class CoordinateLaw(DisplayMixin):
 
 
 def coordinate_law(
-    spectra: Any = 0.25, tau: Any = None, teacher: Any = None, *, n_tokens: int = 2, teacher_rank: int = 1
+    spectra: ArrayLike | CoordinateClasses = 0.25,
+    tau: ArrayLike | CoordinateClasses | None = None,
+    teacher: ArrayLike | CoordinateClasses | None = None,
+    *,
+    n_tokens: int = 2,
+    teacher_rank: int = 1,
 ) -> CoordinateLaw:
     """Return the distribution of coordinates in which covariances, positions and teacher weights are independent.
 
@@ -359,7 +365,7 @@ class SampledLaw(CoordinateLaw):
 
 
 @ignore_float_errors
-def law_from_samples(gamma: Any, tau: Any, pi: Any, n_classes: int | None = None) -> SampledLaw:
+def law_from_samples(gamma: ArrayLike, tau: ArrayLike, pi: ArrayLike, n_classes: int | None = None) -> SampledLaw:
     """Return the distribution ν of equation (5) of d given coordinates, e.g. of one instance of data.
 
     Coordinates of one class have the same γ and τ, and their teacher rows are replaced by a Gaussian of the same mean

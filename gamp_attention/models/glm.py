@@ -1,10 +1,11 @@
-"""Generalised linear models: samples of tokens with labels, in place of an attention layer."""
+"""Generalised linear models: a teacher labels samples of tokens, and a registered loss fits the labels."""
 
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention._core.compiled import kernel, over_blocks
@@ -17,7 +18,7 @@ from gamp_attention.models.attention import attention_model
 from gamp_attention.models.model import Model
 from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LabelTeacher, LinearLabels, LogisticLabels
 
-USUAL = {  # labels that the package's own losses are made for
+DEFAULT_LABELS = {  # label model that generates data for each loss of the package
     SquaredLoss: LinearLabels(),
     LogisticLoss: LogisticLabels(),
     MultinomialLoss: ClassLabels(),
@@ -27,27 +28,27 @@ USUAL = {  # labels that the package's own losses are made for
 
 @dataclass(frozen=True, eq=False)
 class LabelTask:
-    """Labels are learnt with a registered loss; the test error is that loss of a fresh sample."""
+    """Learning labels with a registered loss; the test error is this loss of a fresh sample."""
 
     teacher: LabelTeacher
     student: Any
     rank: int
     n_noise: int
-    jumps: bool
+    jumps: bool  # True if the loss is not convex, so that its proximal map may be discontinuous
     attention = False
 
     def check(self, n_tokens: int, teacher_rank: int) -> None:
-        """Try the teacher on a few fields, and the loss on its labels."""
+        """Raise TypeError or ValueError unless the loss accepts the teacher's labels for a few fields."""
         rng, n = np.random.default_rng(0), 8
         fields, noise = rng.standard_normal((n, n_tokens, teacher_rank)), rng.standard_normal((n, self.n_noise))
         check_labels(self.student, np.asarray(self.teacher(fields, noise)), n, n_tokens, self.rank)
 
     def terms(self, y: np.ndarray, noise: np.ndarray) -> RiskTerms:
-        """Labels for teacher fields y (N, L, t), given label noise (N, n_noise)."""
+        """Return labels for teacher fields y (N, L, t), given label noise (N, n_noise)."""
         return RiskTerms(np.ascontiguousarray(self.teacher(y, noise), dtype=float), np.zeros(len(y)))
 
     def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
-        """Losses (N,) at fields z (N, L, r)."""
+        """Return losses (N,) at fields z (N, L, r)."""
         loss, flat = sample_loss(self.student, z.shape[1], self.rank), np.ascontiguousarray(z).reshape(len(z), -1)
         out = np.empty(len(z))
         over_blocks(lambda a, b: _losses(a, b, loss, terms.params, flat, out), len(z), 4096)
@@ -56,7 +57,7 @@ class LabelTask:
     def errors_at(
         self, tokens: np.ndarray, positions: np.ndarray, z: np.ndarray, y: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
-        """Losses (N,) of samples with fields z, given fresh labels at teacher fields y."""
+        """Return losses (N,) of samples with fields z, with fresh labels for teacher fields y."""
         return self.errors(z, y, self.terms(y, rng.standard_normal((len(y), self.n_noise))))
 
 
@@ -73,20 +74,20 @@ class GLMModel(Model):
 
     Attributes
     ----------
-    teacher : labels from fields, see `gamp_attention.models.teachers`.
-    student : the loss; its value for a fresh sample is the test error.
+    teacher : label model, a function of the fields, see `gamp_attention.models.teachers`.
+    student : registered loss; its mean over fresh samples is the test error.
     """
 
     @cached_property
     def task(self) -> LabelTask:
-        """The student learns labels, and not an attention layer."""
+        """Learning task of the labels."""
         loss = require_loss(self.student)
         n_noise = self.teacher.n_noise(self.n_tokens, self.teacher_rank)
         return LabelTask(self.teacher, loss, self.rank, n_noise, jumps=not loss.convex)
 
 
 def require_loss(loss: Any) -> Any:
-    """The argument, if it is a loss of labels."""
+    """Return the argument if it is an instance of a registered loss; raise TypeError if not."""
     if not is_registered_loss(loss):
         name = loss.__name__ if isinstance(loss, type) else type(loss).__name__
         if isinstance(loss, type) and loss in LOSSES:
@@ -101,19 +102,20 @@ def require_loss(loss: Any) -> Any:
 
 
 def check_labels(loss: Any, labels: Any, n: int, n_tokens: int, rank: int) -> np.ndarray:
-    """Labels (n, P) that a registered loss can be evaluated at."""
+    """Return labels as an array (n, P); raise ValueError if the loss cannot be evaluated with them."""
     labels = np.ascontiguousarray(check.array("labels", labels, (n, "P")))
-    wanted = {SquaredLoss: n_tokens * rank}.get(type(loss), 1)
-    if type(loss) in USUAL and labels.shape[1] != wanted:
-        raise check.fail("labels", labels, f"shape ({n}, {wanted}) for this loss, {n_tokens} token(s) and rank {rank}")
+    width = {SquaredLoss: n_tokens * rank}.get(type(loss), 1)
+    if type(loss) in DEFAULT_LABELS and labels.shape[1] != width:
+        raise check.fail("labels", labels, f"shape ({n}, {width}) for this loss, {n_tokens} token(s) and rank {rank}")
     if isinstance(loss, (LogisticLoss, PhaseRetrievalLoss)) and rank != 1:
         raise check.fail("rank", rank, f"1 for {type(loss).__name__}")
     if isinstance(loss, LogisticLoss) and not np.isin(labels, (-1, 1)).all():
         raise check.fail("labels", np.unique(labels)[:5].tolist(), "-1 and 1 for the logistic loss")
     if isinstance(loss, MultinomialLoss) and not np.isin(labels, np.arange(rank)).all():
         raise check.fail("labels", np.unique(labels)[:5].tolist(), f"classes 0 to {rank - 1}, for rank {rank}")
-    tried = check_finite if type(loss) in USUAL else check_loss  # tests check those of the package
-    tried(sample_loss(loss, n_tokens, rank), labels)
+    # derivatives of the package's losses are verified by its tests, user-defined losses are verified here
+    check_values = check_finite if type(loss) in DEFAULT_LABELS else check_loss
+    check_values(sample_loss(loss, n_tokens, rank), labels)
     return labels
 
 
@@ -124,23 +126,25 @@ def glm_model(
     n_tokens: int = 1,
     rank: int = 1,
     teacher_rank: int | None = None,
-    sigma: Any = 1.0,
+    sigma: ArrayLike = 1.0,
     lam: float = 0.01,
-    tau: Any = None,
+    tau: ArrayLike | None = None,
     penalty: Any = None,
 ) -> GLMModel:
-    """A generalised linear model with Gaussian rows and Gaussian teacher weights.
+    """Build a generalised linear model with Gaussian tokens and Gaussian teacher weights.
 
     Parameters
     ----------
-    loss : SquaredLoss(), LogisticLoss(), MultinomialLoss(), PhaseRetrievalLoss() or a registered one.
-    labels : how a teacher labels samples; if not given, with the labels that the loss is made for.
-    n_tokens, rank, teacher_rank : tokens L of a sample, columns r of the weights and t of the teacher's; t = r if not
-        given.
-    sigma : standard deviation of the tokens, one number or one for each token; fields xQ/√d are then of order σ.
-    lam : ridge λ > 0; not used where a penalty is given.
-    tau : (L,) means p_l = τ_l 1_d/√d of the tokens as the student sees them; 0 if not given.
-    penalty : another penalty than Ridge(lam), e.g. ElasticNet(lam, l1).
+    loss : SquaredLoss(), LogisticLoss(), MultinomialLoss(), PhaseRetrievalLoss() or an instance of a registered loss.
+    labels : label model of the teacher. If not given: LinearLabels(), LogisticLabels(), ClassLabels() or
+        IntensityLabels(), respectively.
+    n_tokens, rank, teacher_rank : number of tokens L of a sample, columns r of the student's weights and columns t of
+        the teacher's weights; t = r if not given.
+    sigma : standard deviation of the tokens, Σ_l = σ_l² I: one number, or one for each token (L,). Fields xQ/√d are of
+        order σ.
+    lam : ridge strength λ > 0; ignored if `penalty` is given.
+    tau : (L,) positions p_l = τ_l 1_d/√d, added to the tokens for the student only; 0 if not given.
+    penalty : penalty to use instead of Ridge(lam), e.g. ElasticNet(lam, l1).
 
     Returns
     -------
@@ -148,7 +152,10 @@ def glm_model(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if `loss` is not an instance of a registered loss; `labels` is not given for a user-defined loss, or
+        lacks `even` or `n_noise`; or an argument has the wrong type.
+    ValueError : if `n_tokens` or a rank is below 1; `sigma` or `lam` is not positive; `sigma` or `tau` has another
+        shape; or the loss cannot be evaluated with the labels, e.g. for rank 2 and LogisticLoss().
 
     Examples
     --------
@@ -159,10 +166,10 @@ def glm_model(
     'converged'
     """
     require_loss(loss)
-    teacher = USUAL.get(type(loss)) if labels is None else labels
+    teacher = DEFAULT_LABELS.get(type(loss)) if labels is None else labels
     if teacher is None:
-        raise check.fail("labels", labels, "a teacher, as this loss has no usual one", TypeError)
+        raise check.fail("labels", labels, "a label model, e.g. LogisticLabels(): this loss has no default", TypeError)
     t = rank if teacher_rank is None else teacher_rank
-    zero = np.zeros(check.integer("n_tokens", n_tokens, low=1)) if tau is None else tau
-    plain = attention_model(n_tokens, rank, t, sigma=sigma, lam=lam, tau=zero, penalty=penalty)
+    positions = np.zeros(check.integer("n_tokens", n_tokens, low=1)) if tau is None else tau
+    plain = attention_model(n_tokens, rank, t, sigma=sigma, lam=lam, tau=positions, penalty=penalty)
     return GLMModel(teacher, plain.coordinates, plain.penalty, rank, loss)

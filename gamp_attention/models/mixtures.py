@@ -11,12 +11,13 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from gamp_attention._core import check
 from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.losses.registration import is_registered_loss
 from gamp_attention.models.attention import attention_model
-from gamp_attention.models.coordinates import CoordinateLaw, law_from_samples, value_classes
+from gamp_attention.models.coordinates import CoordinateClasses, CoordinateLaw, law_from_samples, value_classes
 from gamp_attention.models.model import Component, Model
 from gamp_attention.models.sources import ClassLaw, class_law
 from gamp_attention.models.teachers import Teacher
@@ -96,17 +97,17 @@ class MixtureModel(Model):
 
 
 def mixture_model(
-    classes: Any,
-    means: Any,
+    classes: ArrayLike,
+    means: ArrayLike | CoordinateClasses,
     rank: int = 1,
     teacher_rank: int = 1,
     *,
     omega: float | None = None,
-    sigma: Any = 0.5,
+    sigma: ArrayLike = 0.5,
     lam: float = 0.01,
-    A: Any = None,
-    tau: Any = None,
-    teacher_mean: Any = None,
+    A: ArrayLike | None = None,
+    tau: ArrayLike | CoordinateClasses | None = None,
+    teacher_mean: ArrayLike | None = None,
     student: DotProductAttention | None = None,
     teacher: Teacher | None = None,
     penalty: Any = None,

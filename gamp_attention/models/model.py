@@ -1,10 +1,9 @@
-"""The problem: a teacher, a student, the law of the tokens and a penalty.
+"""Teacher-student models, their parameters by name, and named starts.
 
-Reading and changing the parameters ω, λ and σ of a model by name.
-
-Named starts: the initial weights of a solver, both for data and in state evolution.
-
-In each weight matrix of the student (Q, or queries and keys) the first columns are
+A `Model` combines a teacher, a student, a token distribution and a penalty; its `Task` is the loss that the teacher's
+fields imply for the student, and the test error. `with_parameter` replaces its ω, λ or σ.
+`fill_start` writes the initial weights of a solver, both for data and in state evolution. In each weight matrix of the
+student (Q, or queries and keys) the first columns are
 
 - "semantic": the teacher's columns Q*;
 - "positional": √d/4 times the orthonormal directions of the positions p_l, or p_l + μ_{l,k} in mixtures, leading
@@ -17,29 +16,115 @@ All other columns are uninformed, 0.1 N(0, 1) as in the paper's Appendix E.4.
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from gamp_attention._core import check
 from gamp_attention._core.display import DisplayMixin
-from gamp_attention.losses.attention import DotProductAttention, checked_attention
+from gamp_attention.losses.attention import DotProductAttention, RiskTerms, asymptotic_terms, checked_attention
 from gamp_attention.losses.checks import check_attention
 from gamp_attention.losses.registration import is_registered_attention, is_registered_loss, sample_loss
 from gamp_attention.models.coordinates import CoordinateLaw, law_from_samples
 from gamp_attention.models.own_law import DataLaw
 from gamp_attention.models.sources import ClassLaw
-from gamp_attention.models.tasks import AttentionTask, Task
-from gamp_attention.models.teachers import SoftmaxTeacher, keeps_columns, keeps_order
+from gamp_attention.models.teachers import SoftmaxTeacher, Teacher, check_teacher, keeps_columns, keeps_order
 from gamp_attention.penalties.standard import Ridge, require_penalty, with_lam
+
+
+class Task(Protocol):
+    """Interface of a task: loss and test error as functions of teacher fields y (N, L, t) and fields z (N, L, r)."""
+
+    @property
+    def attention(self) -> bool:
+        """True if an attention layer is learned; the loss is then a smooth function of the teacher's fields."""
+
+    @property
+    def jumps(self) -> bool:
+        """True if the proximal map may be discontinuous; V̂ is then not the average of its a.e. derivative."""
+
+    @property
+    def n_noise(self) -> int:
+        """Number of Gaussian random numbers per sample that the labels need in addition to the teacher's fields."""
+
+    def check(self, n_tokens: int, teacher_rank: int) -> None:
+        """Raise TypeError or ValueError unless the teacher accepts a small input."""
+
+    def terms(self, y: np.ndarray, noise: np.ndarray) -> RiskTerms:
+        """Return the loss parameters for teacher fields y, given label noise (N, n_noise)."""
+
+    def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
+        """Return test errors (N,) in the limit of large d; `terms` are the loss parameters of y."""
+
+    def errors_at(
+        self, tokens: np.ndarray, positions: np.ndarray, z: np.ndarray, y: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return test errors (N,) on tokens (N, L, d) whose fields are z and y."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionTask:
+    """Learning the outputs T[y] x, or (T[y] + s N) x with white noise N (L, L), of an attention layer by another."""
+
+    teacher: Teacher
+    student: Any
+    trace: np.ndarray  # (L,) tr Σ_l/d
+    noise: float = 0.0  # standard deviation s of the score noise
+    attention = True
+    jumps = True
+
+    @property
+    def n_noise(self) -> int:
+        """One number for each entry of the target, if there is noise."""
+        return len(self.trace) ** 2 if self.noise else 0
+
+    def check(self, n_tokens: int, teacher_rank: int) -> None:
+        """Raise TypeError or ValueError unless the teacher accepts a few fields."""
+        check_teacher(self.teacher, n_tokens, teacher_rank)
+
+    def terms(self, y: np.ndarray, noise: np.ndarray) -> RiskTerms:
+        """Return the parameters of the asymptotic risk for targets T[y] + s N.
+
+        The sign of N follows the sign of y, so that a sample and its mirror image (all white coordinates negated) have
+        the same target.
+        """
+        return asymptotic_terms(self.targets(y, noise), self.trace[None])
+
+    def targets(self, y: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Return targets T[y] + s N, with the sign of N as in `terms`."""
+        targets = self.teacher(y)
+        if self.noise:
+            signed_noise = np.where(y[:, 0, 0] < 0, -self.noise, self.noise)
+            targets = targets + signed_noise[:, None, None] * noise.reshape(targets.shape)
+        return targets
+
+    def errors(self, z: np.ndarray, y: np.ndarray, terms: RiskTerms) -> np.ndarray:
+        """Return (1/L) Tr[(S − T) ρ (S − T)ᵀ] of each sample, equation (10), averaged over its noise."""
+        difference = self.student(z) - self.teacher(y)
+        return np.einsum("nij,j->n", difference**2, self.trace) / len(self.trace) + self.noise_error
+
+    @property
+    def noise_error(self) -> float:
+        """Contribution s² Σ_l tr Σ_l/d of the score noise to any test error."""
+        return self.noise**2 * float(self.trace.sum())
+
+    def errors_at(
+        self, tokens: np.ndarray, positions: np.ndarray, z: np.ndarray, y: np.ndarray, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Return ‖y − f_Q(x)‖_F²/(dL) of each sample, equation (4), with fresh noise from `rng`."""
+        targets = self.teacher(y)
+        if self.noise:
+            targets = targets + self.noise * rng.standard_normal(targets.shape)
+        difference = targets @ tokens - self.student(z) @ (tokens + positions)
+        return np.einsum("nld,nld->n", difference, difference) / tokens[0].size
 
 
 class Component(NamedTuple):
     """A component of a mixture: the samples whose tokens have given classes."""
 
     share: float  # probability of these classes
-    sources: np.ndarray  # (L,) of each token
-    model: "Model"  # that these samples are drawn from
+    sources: np.ndarray  # (L,) source of each token
+    model: "Model"  # model of these samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +135,18 @@ class Model(DisplayMixin):
     ----------
     teacher : target attention T, eq. (1): a `SoftmaxTeacher`, or any callable u (..., L, t) → (..., L, L) with a
         property `even`.
-    coordinates : the law ν of covariances, positions and teacher weights.
-    penalty : r(Q) of eq. (3): `Ridge`, `ElasticNet` or one's own; a number stands for Ridge(λ).
-    rank : columns r of the student's Q.
+    coordinates : distribution ν of covariances, positions and teacher weights.
+    penalty : r(Q) of eq. (3): `Ridge`, `ElasticNet` or a user-defined penalty; a number λ means Ridge(λ).
+    rank : number of columns r of the student's Q.
     student : attention map S, eq. (2).
-    score_noise : s of the targets y = (T[u] + s N)x, N being white (L, L) noise of each sample.
+    score_noise : s of the targets y = (T[u] + s N)x, in which N (L, L) is white noise, drawn for each sample.
+
+    Raises
+    ------
+    TypeError : if `coordinates` is not a CoordinateLaw, or teacher, student or penalty does not have its interface.
+    ValueError : if `penalty` as a number is not positive; `rank` is below 1, or not a multiple of the student's number
+        of weight matrices; `score_noise` is negative, or positive for labels; or teacher and student return arrays of
+        another shape.
 
     Examples
     --------
@@ -81,49 +173,49 @@ class Model(DisplayMixin):
         object.__setattr__(self, "penalty", require_penalty(given))
         object.__setattr__(self, "rank", check.integer("rank", self.rank, low=1))
         object.__setattr__(self, "student", check_student(self.student, self.n_tokens, self.rank))
-        labels = is_registered_loss(self.student) and not isinstance(self.teacher, SoftmaxTeacher)
-        if labels and not (callable(self.teacher) and hasattr(self.teacher, "n_noise")):
-            needs = "a teacher of labels, such as LinearLabels(), with `even` and `n_noise`"
+        needs_labels = is_registered_loss(self.student) and not isinstance(self.teacher, SoftmaxTeacher)
+        if needs_labels and not (callable(self.teacher) and hasattr(self.teacher, "n_noise")):
+            needs = "a label model with `even` and `n_noise`, for example LinearLabels()"
             raise check.fail("labels", self.teacher, needs, TypeError)
         noise = check.real("score_noise", self.score_noise, low=0)
         if noise and not self.attention:
-            raise check.fail("score_noise", noise, "0 for labels, which have noise of their own")
+            raise check.fail("score_noise", noise, "0 for labels: set the noise of the label model instead")
         object.__setattr__(self, "score_noise", noise)
         self.task.check(self.n_tokens, self.teacher_rank)
 
     @cached_property
     def task(self) -> Task:
-        """What the student learns from the teacher, and how well."""
+        """Learning task: loss and test error as functions of the fields."""
         return AttentionTask(self.teacher, self.student, self.coordinates.trace, self.score_noise)
 
     @property
     def attention(self) -> bool:
-        """Whether the student is an attention layer."""
+        """True if the student is an attention layer, False if it is a loss of labels."""
         return self.task.attention
 
     @property
     def lam(self) -> float:
-        """λ: the penalty's field of that name, its strength where there is none."""
+        """Strength λ: the field `lam` of the penalty."""
         return float(self.penalty.lam)
 
     @cached_property
     def classes(self) -> ClassLaw:
-        """The joint law of the classes of a sample's tokens; every token has a single one, but in mixtures."""
+        """Joint distribution of the classes of a sample's tokens; without mixtures every token has a single class."""
         return ClassLaw(np.arange(self.n_sources)[None], np.ones(1))
 
     @cached_property
     def class_means(self) -> np.ndarray:
-        """√d μ, (K, S): the means of tokens in their classes, zero but in mixtures."""
+        """Means √d μ (K, S) of tokens in their classes; zero except in mixtures."""
         return np.zeros_like(self.coordinates.tau)
 
     @property
     def n_tokens(self) -> int:
-        """Tokens per sample, L."""
+        """Number of tokens per sample, L."""
         return self.classes.patterns.shape[1]
 
     @property
     def n_sources(self) -> int:
-        """Sources S that tokens are drawn from: L, or the number of (token, class) pairs of a mixture."""
+        """Number of sources S that tokens are drawn from: L, or the number of (token, class) pairs of a mixture."""
         return self.coordinates.gamma.shape[1]
 
     @property
@@ -133,21 +225,24 @@ class Model(DisplayMixin):
 
     @cached_property
     def components(self) -> tuple[Component, ...]:
-        """The components of a mixture; a model without classes is its only one."""
+        """Components of a mixture; a model without classes is its only component."""
         return (Component(1.0, np.arange(self.n_tokens), self),)
 
     def on_coordinates(self, gamma: np.ndarray, tau: np.ndarray, class_means: np.ndarray, pi: np.ndarray) -> "Model":
-        """The model with the law of given coordinates, see `law_from_samples`; class means (d, S) are of mixtures."""
+        """Return this model with the distribution of given coordinates, see `law_from_samples`.
+
+        Class means (d, S) are used by mixtures only.
+        """
         return replace(self, coordinates=law_from_samples(gamma, tau, pi))
 
     @property
     def teacher_rank(self) -> int:
-        """Columns t of the teacher's Q*."""
+        """Number of columns t of the teacher's Q*."""
         return self.coordinates.teacher_mean.shape[1]
 
     @cached_property
     def teacher_shift(self) -> np.ndarray:
-        """Means Q*ᵀμ_{l,k}/√d of the teacher's fields in each source, (S, t): zero, but in mixtures.
+        """Means Q*ᵀμ_{l,k}/√d of the teacher's fields in each source, (S, t); zero except in mixtures.
 
         Eq. :eq:`mixture`.
         """
@@ -156,62 +251,63 @@ class Model(DisplayMixin):
 
     @property
     def even(self) -> bool:
-        """Whether fields and weights may change sign together, as S[−z] = S[z], T[−y] = T[y] and r(−Q) = r(Q).
+        """True if a common change of sign is a symmetry: S[−z] = S[z], T[−y] = T[y] and r(−Q) = r(Q).
 
-        Means of the teacher's fields forbid it.
+        Nonzero means of the teacher's fields break it.
         """
-        alike = self.student.even and self.teacher.even and self.penalty.even
-        return bool(alike and not self.teacher_shift.any())
+        all_even = self.student.even and self.teacher.even and self.penalty.even
+        return bool(all_even and not self.teacher_shift.any())
 
     @property
     def rotations(self) -> bool:
-        """Whether S and the penalty are the same for all common rotations of the columns of Q."""
-        return self.student.rotations and self.penalty.quadratic  # of sums over entries, ΣQ² alone is unchanged
+        """True if S and the penalty are invariant under common rotations of the columns of Q."""
+        return self.student.rotations and self.penalty.quadratic  # ΣQ² is the only invariant sum over entries
 
     @cached_property
     def reversible(self) -> bool:
-        """Whether tokens in reverse order, with opposite positions and teacher fields, are the same problem.
+        """True if reversing the token order and negating positions and teacher fields is a symmetry.
 
-        Not looked for in mixtures and generalised linear models.
+        Always False for mixtures and generalised linear models, which are not checked.
         """
-        return np.array_equal(self.coordinates.tau, -self.coordinates.tau[:, ::-1]) and self._keeps(
+        return np.array_equal(self.coordinates.tau, -self.coordinates.tau[:, ::-1]) and self._has_token_symmetry(
             np.arange(self.n_tokens)[::-1]
         )
 
     @cached_property
     def exchangeable(self) -> bool:
-        """Whether three tokens or more, in any order, are the same problem but for their positions."""
+        """True if every permutation of the tokens, of which there are at least three, is a symmetry up to positions."""
         tokens = np.arange(self.n_tokens)
         swapped = np.concatenate([tokens[1::-1], tokens[2:]])
-        return len(tokens) > 2 and self._keeps(swapped) and self._keeps(np.roll(tokens, 1))
+        return len(tokens) > 2 and self._has_token_symmetry(swapped) and self._has_token_symmetry(np.roll(tokens, 1))
 
     @cached_property
     def isotropic(self) -> bool:
-        """Whether the columns of student and teacher, two or more of each, may turn together."""
+        """True if common rotations of the columns of student and teacher, at least two of each, are a symmetry."""
         law, t = self.coordinates, self.teacher_rank
-        alike = self.attention and self.rank == t > 1 and self.student.parts == 1 and not law.teacher_mean.any()
-        if not alike or not self.rotations or self.is_mixture:
+        same_rank = self.attention and self.rank == t > 1 and self.student.parts == 1 and not law.teacher_mean.any()
+        if not same_rank or not self.rotations or self.is_mixture:
             return False
-        spread = law.teacher_cov
-        same = np.array_equal(spread, spread[:, :1, :1] * np.eye(t))
-        return same and keeps_columns(self.teacher, self.n_tokens, t)
+        cov = law.teacher_cov
+        is_isotropic = np.array_equal(cov, cov[:, :1, :1] * np.eye(t))
+        return is_isotropic and keeps_columns(self.teacher, self.n_tokens, t)
 
-    def _keeps(self, order: np.ndarray) -> bool:
+    def _has_token_symmetry(self, order: np.ndarray) -> bool:
+        """Return whether a permutation of the tokens keeps student, teacher and covariances."""
         law = self.coordinates
         if not (self.attention and self.even) or law.teacher_mean.any() or self.is_mixture:
             return False
         parts = (self.student, self.rank), (self.teacher, self.teacher_rank)
-        alike = np.array_equal(law.gamma, law.gamma[:, order])
-        return alike and all(keeps_order(part, rank, order) for part, rank in parts)
+        same_variances = np.array_equal(law.gamma, law.gamma[:, order])
+        return same_variances and all(keeps_order(part, rank, order) for part, rank in parts)
 
     @property
     def loss(self) -> Any:
-        """The per-sample loss of the equivalent GLM."""
+        """Loss of a sample as a function of its fields, in the equivalent generalised linear model."""
         return sample_loss(self.student, self.n_tokens, self.rank)
 
 
 def check_student(student: Any, n_tokens: int, rank: int) -> Any:
-    """The student, if it is a map or loss that does what it says."""
+    """Return the student; raise TypeError or ValueError unless it is a valid attention map or loss for these sizes."""
     if is_registered_attention(student):
         check_attention(student, n_tokens, rank)
     elif not isinstance(student, DotProductAttention) and not is_registered_loss(student):
@@ -220,12 +316,12 @@ def check_student(student: Any, n_tokens: int, rank: int) -> Any:
         raise check.fail("student", student, needs, TypeError)
     student = checked_attention("student", student)
     if rank % student.parts:
-        raise check.fail("rank", rank, f"a multiple of {student.parts}: queries and keys have columns of their own")
+        raise check.fail("rank", rank, f"a multiple of {student.parts}, as queries and keys have separate columns")
     return student
 
 
 def require_model(model: Any) -> Model:
-    """The argument, if it is a Model, or that of a law of one's own data."""
+    """Return the argument if it is a Model, or the model of a DataLaw; raise TypeError for any other type."""
     if isinstance(model, DataLaw):
         return model.model
     if not isinstance(model, Model):
@@ -234,11 +330,11 @@ def require_model(model: Any) -> Model:
 
 
 def require_attention(model: Any) -> Model:
-    """The argument, if it is a Model of an attention layer."""
-    found = require_model(model)
-    if not found.attention:
-        raise check.fail("model", type(found).__name__, "an attention model", TypeError)
-    return found
+    """Return the argument if it is a Model of an attention layer; raise TypeError if not."""
+    model = require_model(model)
+    if not model.attention:
+        raise check.fail("model", type(model).__name__, "an attention model", TypeError)
+    return model
 
 
 PARAMETERS = ("alpha", "omega", "lam", "sigma")
@@ -254,7 +350,7 @@ def with_parameter(model: Model, name: str, value: float) -> Model:
     if name == "sigma":
         gamma, sigma = model.coordinates.gamma, check.real(name, value, low=0, strict=True)
         if not has_common_variance(model):
-            raise check.fail("parameter", name, "omega, lam or alpha, because the tokens have no common variance")
+            raise check.fail("parameter", name, "omega, lam or alpha, because the tokens do not have one variance")
         return replace(model, coordinates=replace(model.coordinates, gamma=np.full_like(gamma, sigma**2)))
     return model
 
@@ -287,15 +383,8 @@ def has_common_variance(model: Model) -> bool:
 STARTS = ("semantic", "positional", "random")
 
 
-@dataclass(frozen=True)
-class StartSizes:
-    """Sizes of the initial weights."""
-
-    positional: float = 0.25  # m at a positional start; in the paper's model close to the m that is learned
-    uninformed: float = 0.1  # standard deviation of the entries of uninformed columns
-
-
-SIZES = StartSizes()
+POSITIONAL_SIZE = 0.25  # m at a positional start; in the paper's model close to the m that is learned
+UNINFORMED_SIZE = 0.1  # standard deviation of the entries of uninformed columns
 
 
 def fill_start(
@@ -314,7 +403,7 @@ def fill_start(
             raise ValueError("init: 'semantic' needs the teacher's weights, got data without a teacher")
         columns = teacher
     elif init == "positional":
-        columns = SIZES.positional * directions()
+        columns = POSITIONAL_SIZE * directions()
         if columns.shape[1] == 0:
             raise ValueError("init: 'positional' needs positions that are not all zero, got zeros; use 'random'")
     rank = weights.shape[1]

@@ -46,7 +46,7 @@ class DataLaw(Result, CoordinateLaw):
     model : Model with this distribution and the target, student and penalty of the data.
     departures : departures of the tokens from the assumptions, see `Departure`; `str(law)` prints them as a table.
     correlation : (L, L) correlation between the tokens of a sample, tr Σ_ll'/√(tr Σ_ll tr Σ_l'l').
-    turned : whether `model` includes this correlation. It then describes decorrelated tokens u with tr Σ/d = 1,
+    turned : whether `model` includes this correlation. If it does, it describes decorrelated tokens u with tr Σ/d = 1,
         x = H u, and its overlaps are overlaps of u: QᵀΣ_lQ/d is tr Σ_l/d times its q.
     noise : score noise s of the model.
     outside : mean square of the part of the outputs outside the span of their tokens, which no attention layer can
@@ -67,13 +67,13 @@ class DataLaw(Result, CoordinateLaw):
     @property
     def strong(self) -> tuple[str, ...]:
         """Names of the strong departures, for which predictions may fail."""
-        return tuple(each.name for each in self.departures if each.verdict == "strong")
+        return tuple(departure.name for departure in self.departures if departure.verdict == "strong")
 
     def jackknife(self, values: Any) -> np.ndarray:
         """Return jackknife standard errors, given values (k, …) computed from each of the k replicas."""
-        found = np.asarray(values, dtype=float)
-        k = len(found)
-        return np.sqrt((k - 1) / k * ((found - found.mean(axis=0)) ** 2).sum(axis=0))
+        values = np.asarray(values, dtype=float)
+        k = len(values)
+        return np.sqrt((k - 1) / k * ((values - values.mean(axis=0)) ** 2).sum(axis=0))
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields except the models as numbers, strings, lists and dictionaries."""

@@ -1,7 +1,6 @@
-"""Classes of tokens in a mixture: the joint distribution of the classes of a sample's tokens.
+"""Classes of tokens in mixtures, and sources: the distributions from which single tokens are drawn.
 
-Sources: the distributions from which single tokens are drawn, and the assignment of samples to sources.
-
+`ClassLaw` is the joint distribution of the classes of a sample's tokens, and `Sources` assigns samples to sources.
 Without classes there is one source for each token. In mixtures a source is a (token, class) pair, and samples of the
 same classes form a group of consecutive rows.
 """

@@ -1,8 +1,8 @@
-"""Teacher attention maps T: fields u of shape (..., L, t) to target matrices (..., L, L).
+"""Teachers: attention maps and label models, as functions of the teacher's fields u = xQ*/√d.
 
-Label models of teachers: labels p (N, P) as a function of the fields u = xQ*/√d (N, L, t) and of white noise.
-
-Teachers of correlated tokens, or tokens with means, written as teachers of uncorrelated, centred tokens.
+- Attention maps T take fields (..., L, t) to target matrices (..., L, L).
+- Label models take fields (N, L, t) and white noise (N, n_noise) to labels p (N, P).
+- Wrappers for correlated tokens and for tokens with means express both by uncorrelated, centred tokens.
 """
 
 from dataclasses import dataclass, field
@@ -214,8 +214,8 @@ class ClassLabels:
 
     def __call__(self, u: np.ndarray, noise: np.ndarray) -> np.ndarray:
         """Return labels (N, 1), in 0, ..., t − 1."""
-        shares = np.cumsum(softmax(u.sum(axis=1), axis=1), axis=1)
-        return (ndtr(noise) > shares[:, :-1]).sum(axis=1, keepdims=True).astype(float)
+        bounds = np.cumsum(softmax(u.sum(axis=1), axis=1), axis=1)
+        return (ndtr(noise) > bounds[:, :-1]).sum(axis=1, keepdims=True).astype(float)
 
 
 @dataclass(frozen=True)

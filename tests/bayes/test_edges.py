@@ -1,4 +1,4 @@
-"""Bayes-optimal fixed points from α = .001 to 10 000: closed forms, quadratures, all label distributions."""
+"""Bayes-optimal fixed points from α = 0.001 to 10 000: closed forms, quadrature and all label models."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -28,7 +28,7 @@ def intensity(noise, **more):
 
 
 def within(value, error, wanted, reference=1e-9):
-    """Whether a number is within its stated error of a reference of that relative accuracy."""
+    """Return whether a number is within its stated error of a value known to a relative accuracy `reference`."""
     return abs(value - wanted) <= error + reference * abs(wanted)
 
 
@@ -37,14 +37,14 @@ def gauss(x):
 
 
 def even_average(function, scale):
-    """E of an even function of a standard Gaussian number that changes on a given scale."""
+    """Return the Gaussian average of an even function that varies on a given scale."""
     ends = np.unique(np.clip([0, *(scale * np.array([1, 4, 10, 40])), 2, 5, 12], 0, 12))
     weighted = lambda z: gauss(z) * function(z)  # noqa: E731
     return 2 * sum(quad(weighted, a, b, epsabs=1e-17, epsrel=1e-12)[0] for a, b in pairwise(ends))
 
 
 def sign_square(V):
-    """E g² of labels that are signs."""
+    """Return E g² for labels that are signs."""
     scale = np.sqrt(V / (1 - V))
 
     def square(z):
@@ -55,7 +55,7 @@ def sign_square(V):
 
 
 def logistic_square(V, temperature):
-    """E g² and the test error of logistic labels."""
+    """Return E g² and the test error for logistic labels."""
     x = np.linspace(-10, 10, 2001)
     weight = gauss(x) * (x[1] - x[0])
 
@@ -92,7 +92,7 @@ def test_linear_labels_have_their_closed_form(noise, alpha):
 
 
 def test_linear_labels_of_several_columns_and_tokens():
-    """Columns do not know of each other; tokens of variances γ_l give 1/C = 1 + α Σ γ_l/(γ_l C + Δ²)."""
+    """Columns are independent; tokens of variances γ_l give 1/C = 1 + α Σ γ_l/(γ_l C + Δ²)."""
     gamma, noise, alpha = np.array([1.0, 0.25, 0.04]), 0.5, 7.0
     found = ga.solve_bayes_state_evolution(linear(noise, n_tokens=3, rank=2, sigma=np.sqrt(gamma)), alpha)
     C = 1 - found.q[0, 0]
@@ -101,7 +101,7 @@ def test_linear_labels_of_several_columns_and_tokens():
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-def test_perceptron_against_a_quadrature(alpha):
+def test_perceptron_agrees_with_quadrature(alpha):
     found = ga.solve_bayes_state_evolution(logistic(0.0), alpha)
     V, error = found.V[0, 0, 0], found.V_error[0, 0, 0]
     growth = alpha * sign_square(V)
@@ -113,7 +113,7 @@ def test_perceptron_against_a_quadrature(alpha):
 
 
 def test_perceptron_generalises_as_published():
-    """Wrong labels by the mean, .442/α, and by a sample of the posterior, .625/α (Györgyi and Tishby 1990)."""
+    """Error rates 0.442/α of the posterior mean and 0.625/α of a posterior sample (Györgyi and Tishby 1990)."""
     alpha = 1e4
     found = ga.solve_bayes_state_evolution(logistic(0.0), alpha)
     V = found.V[0, 0, 0]
@@ -123,7 +123,7 @@ def test_perceptron_generalises_as_published():
 
 @pytest.mark.parametrize("temperature", [0.1, 0.4, 5.0])
 @pytest.mark.parametrize("alpha", [1e-3, 10.0, 1e4])
-def test_logistic_labels_against_a_quadrature(temperature, alpha):
+def test_logistic_labels_agree_with_quadrature(temperature, alpha):
     found = ga.solve_bayes_state_evolution(logistic(temperature), alpha)
     V = found.V[0, 0, 0]
     square, error = logistic_square(V, temperature)
@@ -132,7 +132,7 @@ def test_logistic_labels_against_a_quadrature(temperature, alpha):
 
 
 def test_two_classes_are_logistic_labels_of_their_difference():
-    """(q₁ − q₀)/√2 is seen at temperature 1/√2, and the sum of the columns is not seen at all."""
+    """Labels depend on (q₁ − q₀)/√2 with temperature 1/√2, and are independent of the sum of the columns."""
     model = ga.glm_model(ga.MultinomialLoss(), rank=2)
     for alpha in (0.1, 10.0, 1e4):
         found = ga.solve_bayes_state_evolution(model, alpha, n_points=512)
@@ -201,8 +201,8 @@ def test_every_problem_has_a_fixed_point_at_every_alpha(name):
 
 
 @pytest.mark.parametrize("name", ["signs of four tokens", "logistic", "sparse weights, linear", "three tokens"])
-def test_iteration_from_both_ends_arrives_at_the_stable_fixed_points(name):
-    """State evolution is monotone: from nearly no overlap and from nearly all of it, with sums over random samples."""
+def test_iteration_from_both_ends_converges_to_the_stable_fixed_points(name):
+    """Iterations from nearly zero and nearly full overlap, averaged over random samples, reach them monotonically."""
     from gamp_attention.bayes.equations import Equations
 
     model, alpha = LAWS[name], 0.25 if name == "three tokens" else 2.0
@@ -217,7 +217,7 @@ def test_iteration_from_both_ends_arrives_at_the_stable_fixed_points(name):
         assert np.trace(V.sum(axis=0)) == pytest.approx(np.trace(found[-1].V.sum(axis=0)), rel=0.08)
 
 
-def test_status_says_where_sets_of_points_disagree():
+def test_status_is_inaccurate_if_sets_of_points_disagree():
     """Just above weak recovery some sets of few points have the fixed point, others do not."""
     model = ga.attention_model(2, sigma=1.0, score_noise=0.3)
     status = [
@@ -232,7 +232,7 @@ def test_status_says_where_sets_of_points_disagree():
 
 @pytest.mark.parametrize(("tokens", "weak", "full"), [(2, None, 1.0), (3, 2 / 12, 0.4), (4, 2 / 20, 2 / 7)])
 def test_thresholds_of_two_columns(tokens, weak, full):
-    """Full recovery at t/(L t − 1), or t/(L t − 2) for two tokens: unknowns over numbers in a sample."""
+    """Full recovery at t/(L t − 1), or t/(L t − 2) for two tokens: unknowns over independent numbers per sample."""
     found = ga.bayes_thresholds(ga.attention_model(tokens, 2, 2), n_points=512, n_replicas=4)
     assert found.full_recovery == pytest.approx(full, abs=2 * found.full_recovery_error + 1e-4)
     assert found.full_recovery_error < 0.02
@@ -240,7 +240,7 @@ def test_thresholds_of_two_columns(tokens, weak, full):
         assert found.weak_recovery == pytest.approx(weak, abs=2 * found.weak_recovery_error)
 
 
-def test_tokens_that_differ_by_integrals_and_by_samples():
+def test_tokens_of_different_variance_agree_by_integrals_and_by_samples():
     from gamp_attention.bayes.equations import Equations
 
     model = LAWS["tokens that differ"]
@@ -262,7 +262,7 @@ def test_a_known_teacher_needs_no_samples():
 
 
 @pytest.mark.parametrize("precision", [0.1, 5.0, 20.0, 40.0])
-def test_binary_weights_against_a_quadrature(precision):
+def test_binary_weights_agree_with_quadrature(precision):
     """V = E 1 − tanh²(A + √A z), which linear labels have at α = A (V + Δ²)."""
 
     def unknown(z):

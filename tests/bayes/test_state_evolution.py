@@ -1,4 +1,4 @@
-"""State evolution of Bayes-optimal message passing: identities, closed forms and thresholds that are known."""
+"""State evolution of Bayes-optimal message passing: identities, closed forms and published thresholds."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ def equations(model, n_points=8192):
 
 @pytest.mark.parametrize("n_tokens", [2, 3, 4])
 def test_weak_recovery_of_attention(n_tokens):
-    """1/(L (L + 1)), by integrals along the curve and by samples at its end."""
+    """The threshold is 1/(L (L + 1)), by integrals along the curve and by samples at its end."""
     model = ga.attention_model(n_tokens)
     found = ga.bayes_thresholds(model, n_points=512)
     assert found.weak_recovery == pytest.approx(1 / (n_tokens * (n_tokens + 1)), rel=1e-5)
@@ -32,7 +32,7 @@ def test_weak_recovery_of_attention(n_tokens):
 
 
 def test_weak_recovery_of_two_columns():
-    """Rotations are not told either, which takes t times the samples."""
+    """Rotations are not determined either, so t times as large a sample is needed."""
     assert 1 / equations(ga.attention_model(3, 2, 2)).linear_growth() == pytest.approx(2 / 12, rel=0.03)
 
 
@@ -47,7 +47,7 @@ def test_weak_recovery_with_unlike_tokens_and_spectra():
 
 
 def test_phase_retrieval_has_its_published_thresholds():
-    """Weak recovery at 1/2, full recovery at 1.128, hard from 1 on: Barbier et al. 2019, Maillard et al. 2020."""
+    """Weak recovery 1/2, full recovery 1.128, hard phase from 1: Barbier et al. (2019), Maillard et al. (2020)."""
     found = ga.bayes_thresholds(PHASE)
     assert found.weak_recovery == pytest.approx(0.5, abs=1e-5)
     assert found.full_recovery == pytest.approx(1.128, abs=1e-3)
@@ -73,7 +73,7 @@ def test_integrals_are_averages_over_samples(model, where, v):
      ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.5))],
 )  # fmt: skip
 def test_nishimori_identities_of_the_channel(model):
-    """E g gᵀ = −E ∂g/∂ω, and posterior means are as far from the truth as posterior covariances say."""
+    """E g gᵀ = −E ∂g/∂ω, and the mean square error of posterior means equals the posterior covariance."""
     found = equations(model, 1 << 13)
     L, t = found.rho.shape[:2]
     V = 0.4 * found.rho
@@ -93,7 +93,7 @@ def test_nishimori_identities_of_the_channel(model):
 @pytest.mark.parametrize("law", [SIGNS, SPARSE, ga.coordinate_law(1.0, [0.0], n_tokens=1)])
 @pytest.mark.parametrize("A", [0.3, 5.0, 80.0])
 def test_nishimori_identities_of_the_prior(law, A):
-    """E q̂² = E q̂ q*, and the mean log Z, against samples."""
+    """E q̂² = E q̂ q*, and both and E log Z agree with samples."""
     (kind,) = kinds_of(law)
     rng, n = np.random.default_rng(0), 400_000
     k = rng.choice(len(kind.prior.weight), size=n, p=kind.prior.weight)
@@ -108,8 +108,8 @@ def test_nishimori_identities_of_the_prior(law, A):
     assert found.log_z.mean() == pytest.approx(log_z, abs=5 * found.log_z.std() / np.sqrt(n))
 
 
-def test_priors_of_several_columns_against_their_components():
-    """A mixture of one Gaussian written twice is that Gaussian."""
+def test_priors_of_several_columns_agree_with_their_components():
+    """A mixture of two identical Gaussians equals the Gaussian."""
     mean, cov = np.array([[0.3, -0.2]]), np.array([[[1.0, 0.4], [0.4, 0.7]]])
     one = MixturePrior(np.ones(1), mean, cov)
     two = MixturePrior(np.array([0.3, 0.7]), np.repeat(mean, 2, 0), np.repeat(cov, 2, 0))
@@ -144,7 +144,7 @@ def test_ridge_with_the_optimal_penalty_is_bayes():
     assert ridge.overlaps.theta[0, 0, 0] == pytest.approx(bayes.q[0, 0], rel=1e-8)
 
 
-def test_fixed_points_of_phase_retrieval_and_which_one_is_lower():
+def test_free_entropy_selects_among_fixed_points_of_phase_retrieval():
     found = ga.bayes_fixed_points(PHASE, 1.05, n_points=512)
     assert [each.stable for each in found] == [False, True, False, True]
     assert found[-1].full
@@ -157,7 +157,7 @@ def test_fixed_points_of_phase_retrieval_and_which_one_is_lower():
 
 @pytest.mark.parametrize("alpha", [0.15, 0.3, 0.45])
 def test_free_entropy_is_stationary_at_fixed_points(alpha):
-    """And grows with α by what a sample adds, E log Z."""
+    """Its derivative with respect to α is E log Z of a sample."""
     model = ga.attention_model(2, coordinates=ga.coordinate_law(ga.power_law_spectrum(1.0, 3)))
     size = {"n_points": 512, "n_replicas": 2, "seed": 3}
     low, here, high = (ga.solve_bayes_state_evolution(model, alpha + 1e-3 * k, **size) for k in (-1, 0, 1))
@@ -167,13 +167,13 @@ def test_free_entropy_is_stationary_at_fixed_points(alpha):
 
 
 def test_atoms_with_a_sign_have_their_known_transitions():
-    """Binary weights learnt from signs: from α = 1.245 on they are told, from 1.493 on found (Györgyi 1990)."""
+    """Binary weights from signs: determined above α = 1.245, found above α = 1.493 (Györgyi 1990)."""
     found = ga.bayes_thresholds(replace(SIGN, coordinates=SIGNS), n_points=64)
     assert found.hard == pytest.approx((1.245, 1.493), abs=2e-3)
     assert found.full_recovery == pytest.approx(1.493, abs=2e-3)
 
 
-def test_test_error_of_knowing_nothing_is_that_of_the_linear_baseline():
+def test_test_error_without_information_equals_the_linear_baseline():
     model = ga.paper_model(omega=0.3)
     found = ga.solve_bayes_state_evolution(model, 0.1)
     assert found.q[0, 0] == pytest.approx(0, abs=1e-8)
@@ -181,7 +181,7 @@ def test_test_error_of_knowing_nothing_is_that_of_the_linear_baseline():
     assert found.test_error == pytest.approx(baseline, abs=3 * found.test_error_error + 1e-3 * baseline)
 
 
-def test_knowledge_grows_with_data_and_falls_with_noise():
+def test_overlap_increases_with_data_and_decreases_with_noise():
     models = [ga.attention_model(2, sigma=1.0, score_noise=s) for s in (0.3, 0.6)]
     size = {"n_points": 256, "n_replicas": 2}
     q = [[ga.solve_bayes_state_evolution(m, a, **size).q[0, 0] for a in (2.0, 6.0)] for m in models]

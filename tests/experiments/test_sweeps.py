@@ -93,7 +93,7 @@ def test_a_warm_start_that_leaves_the_branch_is_not_taken(model):
 def test_tokens_of_different_variance_have_no_sigma(tmp_path):
     uneven = ga.attention_model(2, sigma=(0.5, 0.7))
     assert grid(uneven, alpha=1.0)[0].sigma is None
-    with pytest.raises(ValueError, match="no common variance"):
+    with pytest.raises(ValueError, match="do not have one variance"):
         grid(uneven, alpha=1.0, sigma=0.5)
     done = sweep(uneven, tmp_path, **QUICK | {"branch": "semantic"})
     assert done.rows[0]["converged"]

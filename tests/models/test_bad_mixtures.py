@@ -1,4 +1,4 @@
-"""Bad mixtures are a named error before any work."""
+"""Invalid mixtures raise an error that names the argument, before any computation."""
 
 from dataclasses import replace
 
@@ -48,6 +48,6 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_mixtures_are_named_errors(case, named_error):
+def test_invalid_mixtures_raise_named_errors(case, named_error):
     call, pattern = BAD[case]
     named_error(call, pattern)

@@ -1,4 +1,4 @@
-"""Bad models, laws, penalties, teachers and labels are a named error before any work."""
+"""Invalid models, distributions, penalties, teachers and labels raise an error that names the argument."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ CASES = {
     "omega not a number": (lambda: ga.paper_model(omega="x"), "omega.*'x'"),
     "labels no teacher": (
         lambda: ga.glm_model(ga.SquaredLoss(), np.array(0.5)),
-        "labels.*teacher of labels.*got array",
+        "labels.*label model.*got array",
     ),
     "lambda zero": (lambda: ga.paper_model(lam=0), "lam.*> 0.*0"),
     "lambda negative": (lambda: ga.paper_model(lam=-1), "lam.*> 0"),
@@ -137,6 +137,6 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bad_models_are_named_errors(case, named_error):
+def test_invalid_models_raise_named_errors(case, named_error):
     call, pattern = CASES[case]
     named_error(call, pattern)

@@ -1,4 +1,4 @@
-"""Posterior channels against sums and integrals written apart from them, and the symmetries that they have."""
+"""Channel posteriors agree with independent sums and integrals, and have the symmetries of their models."""
 
 import numpy as np
 import pytest
@@ -16,12 +16,12 @@ from tests.conftest import examples
 
 
 def log_prior(u, omega, V):
-    """Σ_l log N(u_l; ω_l, V_l) of fields (N, L, t)."""
+    """Return Σ_l log N(u_l; ω_l, V_l) (N,) of fields (N, L, t)."""
     return sum(multivariate_normal(omega[l], V[l]).logpdf(u[:, l]) for l in range(len(V)))
 
 
 def averages(u, logs):
-    """Mean, covariance and log of the sum, of fields (N, L, t) with logarithms of weights."""
+    """Return mean, covariance and log total weight of fields (N, L, t) with given log-weights."""
     top = logs.max()
     weights = np.exp(logs - top)
     total = weights.sum()
@@ -40,7 +40,7 @@ def assert_posterior(found, mean, cov, log_z, tolerance=1e-6):
 
 @st.composite
 def situations(draw, columns=1, most_tokens=4, fewest_tokens=2):
-    """ω (1, L, t), V (L, t, t) and teacher fields that go with them."""
+    """Draw ω (1, L, t), V (L, t, t) and teacher fields from this prior."""
     L = draw(st.integers(fewest_tokens, most_tokens))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     root = rng.normal(size=(L, columns, columns)) * 0.3 + np.eye(columns)
@@ -74,7 +74,7 @@ def test_fields_known_up_to_a_rotation_and_reflection(problem):
 
 @examples(10)
 @given(situations(columns=2, most_tokens=2))
-def test_two_tokens_of_two_columns_have_a_shift_that_is_not_told(problem):
+def test_two_tokens_of_two_columns_have_an_undetermined_shift(problem):
     omega, V, u, _ = problem
     channel = channel_of(ga.attention_model(2, 2, 2))
     along = channel.observe(u, np.zeros((1, 0)))[0, :, 0]
@@ -88,7 +88,7 @@ def test_two_tokens_of_two_columns_have_a_shift_that_is_not_told(problem):
 
 
 class Lopsided:
-    """A map that is not even."""
+    """Attention map that is not even."""
 
     even = False
 
@@ -111,7 +111,7 @@ MAPS = {
 
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("size", [0.02, 0.25])
-def test_noisy_scores_against_a_dense_grid(name, size):
+def test_noisy_scores_agree_with_a_dense_grid(name, size):
     model, rng = MAPS[name], np.random.default_rng(5)
     L, t, s = 2, model.teacher_rank, model.score_noise
     V = np.tile(size * np.eye(t), (L, 1, 1))
@@ -142,7 +142,7 @@ LABELS = {
 @pytest.mark.parametrize("name", LABELS)
 @pytest.mark.parametrize("L", [1, 2])
 @pytest.mark.parametrize(("y", "centre"), [(1.0, 0.4), (-1.0, 0.3), (1.0, -0.8)])
-def test_labels_of_a_sum_against_integrals(name, L, y, centre):
+def test_labels_of_a_sum_agree_with_integrals(name, L, y, centre):
     loss, labels, likelihood = LABELS[name]
     channel = channel_of(ga.glm_model(loss, labels, n_tokens=L))
     y = abs(y) * 1.3 if name == "intensity" else y
@@ -163,7 +163,7 @@ def test_labels_of_a_sum_against_integrals(name, L, y, centre):
     np.testing.assert_allclose(found.cov[0], wanted, atol=1e-6)
 
 
-def test_phase_retrieval_without_noise_is_a_sign():
+def test_noiseless_phase_retrieval_averages_over_a_sign():
     channel = channel_of(ga.glm_model(ga.PhaseRetrievalLoss()))
     found = channel.posterior(np.array([[2.25]]), np.full((1, 1, 1), 0.3), np.full((1, 1, 1), 0.8))
     plus = 1 / (1 + np.exp(-2 * 1.5 * 0.3 / 0.8))
@@ -171,7 +171,7 @@ def test_phase_retrieval_without_noise_is_a_sign():
     assert found.cov[0, 0, 0] == pytest.approx(2.25 * (1 - (2 * plus - 1) ** 2))
 
 
-def test_classes_against_a_sum_over_samples():
+def test_classes_agree_with_a_sum_over_samples():
     channel = channel_of(ga.glm_model(ga.MultinomialLoss(), rank=2))
     V, omega = np.array([[[0.5, 0.1], [0.1, 0.3]]]), np.array([[[0.3, -0.2]]])
     line = np.linspace(-7, 7, 401)
@@ -185,7 +185,7 @@ def test_classes_against_a_sum_over_samples():
 
 @examples(20)
 @given(situations(columns=2, most_tokens=3, fewest_tokens=1))
-def test_linear_labels_are_gaussian(problem):
+def test_linear_labels_have_gaussian_posteriors(problem):
     omega, V, u, rng = problem
     L, t = omega.shape[1:]
     channel = channel_of(ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(0.6), n_tokens=L, rank=2))
@@ -201,7 +201,7 @@ def test_linear_labels_are_gaussian(problem):
 
 @pytest.mark.parametrize(("L", "t"), [(2, 1), (3, 1), (4, 1), (3, 2), (4, 2), (2, 2)])
 @pytest.mark.parametrize("attention", [ga.DotProductAttention(2.0), ga.DotProductAttention(softmax=False)])
-def test_fields_are_found_in_attention_matrices_up_to_what_these_tell(L, t, attention):
+def test_attention_matrices_determine_fields_up_to_symmetries(L, t, attention):
     rng = np.random.default_rng(L + 7 * t)
     teacher = ga.SoftmaxTeacher(0.4, rng.normal(size=(L, L)), attention)
     u = rng.standard_normal((20, L, t))
@@ -216,7 +216,7 @@ def test_fields_are_found_in_attention_matrices_up_to_what_these_tell(L, t, atte
 
 
 @pytest.mark.parametrize("model", [ga.attention_model(3), ga.attention_model(3, 2, 2), MAPS["tied"]])
-def test_order_of_tokens_and_common_signs(model):
+def test_posteriors_respect_token_order_and_common_signs(model):
     L, t, rng = model.n_tokens, model.teacher_rank, np.random.default_rng(1)
     channel, order = channel_of(model), np.roll(np.arange(L), 1)
     u, omega = rng.standard_normal((6, L, t)) / 2, rng.standard_normal((6, L, t)) / 3
@@ -263,14 +263,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_models_without_a_known_channel_are_named(name):
+def test_models_without_a_channel_raise_named_errors(name):
     model, words = REFUSED[name]
     with pytest.raises(ValueError, match=words):
         ga.solve_bayes_state_evolution(model, 1.0)
 
 
 def test_probit_agrees_with_the_sign_of_noisy_sums():
-    """The sign channel at a given sum is that of Gaussian tails."""
+    """The posterior of a sum given its sign is a Gaussian tail."""
     channel = channel_of(ga.glm_model(ga.LogisticLoss(), ga.LogisticLabels(0.0)))
     found = channel.posterior(np.array([[-1.0]]), np.full((1, 1, 1), 0.7), np.full((1, 1, 1), 2.0))
     assert found.log_z[0] == pytest.approx(np.log(ndtr(-0.7 / np.sqrt(2))))

@@ -1,4 +1,4 @@
-"""Laws of coordinates: their moments, their symmetries, and GAMP and state evolution under them."""
+"""Coordinate distributions: moments, symmetries, and agreement of GAMP and state evolution."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ from gamp_attention.state_evolution.rules.split import SplitRule
 
 
 def mixed_law(t=1):
-    """Everything at once: 4 eigenvalues with shares of their own, positions on a subset, a sparse teacher."""
+    """Return a distribution with 4 eigenvalues of unequal fractions, positions on a subset and a sparse teacher."""
     return ga.coordinate_law(
         ga.power_law_spectrum(0.8, weight=[0.1, 0.2, 0.3, 0.4]),
         ga.subset_positions([1.0, -2.0], 0.25),
@@ -26,7 +26,7 @@ def mixed_law(t=1):
 
 
 def coordinates_of(data):
-    """γ, τ and π of every coordinate of a dataset."""
+    """Return γ, τ and π of every coordinate of a dataset."""
     return np.broadcast_to(data.spectra, data.positions.shape).T, np.sqrt(data.dim) * data.positions.T, data.Q_star
 
 
@@ -39,7 +39,7 @@ def test_power_law_has_its_exponent_and_its_trace():
 
 
 def test_samples_have_the_moments_of_the_law():
-    """Class sizes are fixed by d, so the moments of γ and τ are exact; those of the teacher fluctuate by 1/√d."""
+    """Class sizes are fixed by d, so the moments of γ and τ are exact; the moments of the teacher fluctuate by 1/√d."""
     law = mixed_law(t=2)
     data = ga.sample(ga.attention_model(2, 1, 2, coordinates=law), 16_000, 1e-4, seed=0)
     gamma, tau, pi = coordinates_of(data)
@@ -80,7 +80,7 @@ def test_two_identical_classes_equal_one():
 
 
 def test_law_from_samples_has_the_state_evolution_of_its_coordinates():
-    """Against a law with every single coordinate as a class, for hats at random."""
+    """It agrees with a distribution in which each coordinate is a class, for random conjugates."""
     data = ga.sample(ga.attention_model(coordinates=mixed_law()), 120, 1.0, seed=1)
     gamma, tau, pi = coordinates_of(data)
     alone = ga.CoordinateLaw(np.full(120, 1 / 120), gamma, tau, pi, np.zeros((120, 1, 1)))
@@ -134,7 +134,7 @@ def permuted(model, order):
 
 @pytest.fixture(scope="module")
 def uneven():
-    """Three tokens of which no two are alike."""
+    """Return a model of three different tokens."""
     law = ga.coordinate_law([[0.1, 0.4, 0.3], [0.4, 0.2, 0.1]], [1.0, 0.3, -1.2], n_tokens=3)
     A = np.random.default_rng(1).dirichlet(np.ones(3), 3)
     return ga.attention_model(3, omega=0.4, A=A, coordinates=law)
@@ -155,7 +155,7 @@ def test_permuting_tokens_permutes_gamp(uneven):
 
 
 def test_permuting_tokens_permutes_state_evolution(uneven):
-    """Within errors, as the sampled points are not permuted along."""
+    """They agree within errors, because the random points are not permuted."""
     order = np.array([2, 0, 1])
     a, b = (
         ga.trajectory(model, 1.5, "semantic", n_iter=6, n_paths=2048, n_replicas=8)
@@ -179,10 +179,10 @@ def test_power_law_gamp_follows_its_state_evolution():
         assert np.all(np.abs(each.mean(axis=0)[1:]) <= 4 * both[1:]), key
     flat = ga.trajectory(ga.paper_model(), 1.5, "semantic", n_iter=10, n_paths=512, n_replicas=2)
     own = ga.trajectory(model, 1.5, "semantic", n_iter=10, n_paths=1024, n_replicas=2)
-    assert abs(own.scalars()["q"][-1] / flat.scalars()["q"][-1] - 1) > 0.1  # the test would tell the spectra apart
+    assert abs(own.scalars()["q"][-1] / flat.scalars()["q"][-1] - 1) > 0.1  # the test would distinguish the spectra
 
 
-def test_a_start_from_overlaps_with_several_classes_errs_in_words():
+def test_a_start_from_overlaps_with_several_classes_raises_a_named_error():
     model = ga.attention_model(coordinates=ga.coordinate_law([0.2, 0.3]))
     start = ga.Overlaps(np.full((2, 1, 1), 0.1), np.zeros((2, 1)), np.full((2, 1, 1), 0.1), np.full((2, 1, 1), 9.0))
     with pytest.raises(ValueError, match=r"init.*a name.*2 classes"):
@@ -211,7 +211,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bad_laws_err_in_words(name):
+def test_invalid_distributions_raise_named_errors(name):
     make, message = CASES[name]
     with pytest.raises((ValueError, TypeError), match=message):
         make()

@@ -1,4 +1,4 @@
-"""Mixtures of tokens: against the plain model, and against brute force."""
+"""Mixtures of tokens agree with models without classes and with averages over sampled classes."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def vector(overlaps):
 
 
 def some_overlaps(model):
-    """Overlaps at which no two sources are alike."""
+    """Return overlaps that differ between all sources."""
     S, rho = model.n_sources, model.coordinates.rho
     q = np.linspace(0.06, 0.12, S)[:, None, None]
     return ga.Overlaps(
@@ -58,7 +58,7 @@ def test_one_class_has_the_plain_fixed_point(model, branch):
 
 
 def brute_force(model, overlaps, n, seed=0):
-    """Averages over samples drawn one by one, classes first: values, their standard errors, by name."""
+    """Return means and standard errors, by name, over samples whose classes are drawn one by one."""
     rng = np.random.default_rng(seed)
     law, L = model.classes, model.n_tokens
     at = law.patterns[rng.choice(len(law.probability), n, p=law.probability)]
@@ -141,7 +141,7 @@ def test_samples_have_the_law_of_the_mixture(mixture):
         assert (np.abs(mean.mean(axis=0) - expected) < 4 * 0.6 / np.sqrt(count)).all()
 
 
-def test_predicted_test_error_is_that_of_fresh_sentences(mixture):
+def test_predicted_test_error_agrees_with_fresh_samples(mixture):
     data = ga.sample(mixture, 1500, 0.02, seed=0)
     Q = 0.5 * data.Q_star + 0.3 * np.sqrt(1500) * data.positions[:1].T
     error, spread = sampled_test_error(data, Q, n_samples=3000)
@@ -162,7 +162,7 @@ def _overlaps_of(data, Q):
 
 
 def test_linear_baseline_is_the_mean_over_classes(mixture):
-    """Against a sum over many samples of the mixture."""
+    """It agrees with a sum over many samples of the mixture."""
     base = ga.linear_baseline(mixture, rtol=1e-5)
     rng = np.random.default_rng(0)
     n, law = 200_000, mixture.classes
@@ -175,7 +175,7 @@ def test_linear_baseline_is_the_mean_over_classes(mixture):
     assert abs(base.test_error - errors.mean()) < 4 * errors.std() / np.sqrt(n)
 
 
-def test_fitted_linear_layer_knows_its_error_on_fresh_sentences(mixture):
+def test_fitted_linear_layer_predicts_its_error_on_fresh_samples(mixture):
     data = ga.sample(mixture, 200, 3.0, seed=0)
     fit = ga.fit_linear_baseline(data)
     x, _ = draw_tokens(

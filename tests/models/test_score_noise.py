@@ -1,4 +1,4 @@
-"""Noise on the targets, y = (T[u] + s N) x."""
+"""Score noise on the targets, y = (T[u] + s N) x."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ MIXTURE = {"classes": [[0.4, 0.1], [0.1, 0.4]], "means": [[0.5, -0.5], [0.5, -0.
 
 
 @pytest.mark.parametrize("make", [ga.paper_model, ga.attention_model, lambda **own: ga.mixture_model(**MIXTURE, **own)])
-def test_targets_have_noise_of_that_size(make):
+def test_targets_have_noise_of_the_given_size(make):
     clean, noisy = (ga.sample(make(score_noise=s), 40, 20.0, seed=1) for s in (0.0, 0.3))
     assert np.array_equal(clean.tokens, noisy.tokens)
     assert np.array_equal(clean.Q_star, noisy.Q_star)
@@ -21,14 +21,14 @@ def test_targets_have_noise_of_that_size(make):
     assert np.allclose(noisy.outputs, noisy.targets @ noisy.tokens)
 
 
-def test_gradient_knows_the_noise():
+def test_gradient_includes_the_noise():
     data = ga.sample(ga.paper_model(score_noise=0.5), 60, 1.5, seed=0)
     own = ga.Dataset(data.tokens, data.outputs, data.positions, lam=0.01)
     assert np.allclose(ga.gradient(data, data.Q_star), ga.gradient(own, data.Q_star), rtol=1e-9, atol=1e-12)
 
 
-def test_test_errors_hold_the_noise():
-    """s² Σ_l tr Σ_l/d more than without, for any weights; of layers and of the linear baseline."""
+def test_test_errors_include_the_noise():
+    """Noise adds s² Σ_l tr Σ_l/d to the test error of any weights, and of the linear baseline."""
     s, model = 0.4, ga.paper_model()
     noisy = ga.paper_model(score_noise=s)
     more = s**2 * 2 * 0.25
@@ -53,7 +53,7 @@ def test_mild_noise_moves_the_fixed_point_as_at_finite_d():
     assert abs(se.train_loss - 0.01249) < 3 * se.train_loss_error + 5e-5
 
 
-def test_strong_noise_is_called_inconsistent():
+def test_strong_noise_is_reported_as_inconsistent():
     se = ga.solve_state_evolution(ga.paper_model(score_noise=0.3), 2.0, rtol=2e-2, stability=False)
     assert not se.consistent
     assert se.status is ga.Status.LOST or "inconsistent" in se.validity
@@ -65,5 +65,5 @@ def test_cells_of_sweeps_keep_their_keys_without_noise():
 
 
 @pytest.mark.parametrize("value", [-0.1, float("nan"), "much"])
-def test_bad_noise_is_a_named_error(value, named_error):
+def test_invalid_noise_raises_a_named_error(value, named_error):
     named_error(lambda: ga.paper_model(score_noise=value), "score_noise")

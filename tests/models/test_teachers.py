@@ -1,4 +1,4 @@
-"""Teacher maps: one's own callables, temperature, causal masks, and what is said about bad ones."""
+"""Teacher maps: user-defined callables, temperature, causal masks, and errors for invalid teachers."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import gamp_attention as ga
 
 
 class OwnTeacher:
-    """The teacher of the paper's model, written out."""
+    """Teacher of the paper's model, as a user-defined class."""
 
     even = True
 
@@ -16,7 +16,7 @@ class OwnTeacher:
         return 0.7 * scores / scores.sum(axis=-1, keepdims=True) + 0.3 * np.array([[0.6, 0.4], [0.4, 0.6]])
 
 
-def test_own_teacher_gives_what_the_built_in_one_does(model):
+def test_user_defined_teacher_agrees_with_softmax_teacher(model):
     own = ga.attention_model(teacher=OwnTeacher())
     one, two = (ga.run_gamp(ga.sample(each, 60, 1.5, 0), "semantic", tol=0, max_iter=10) for each in (model, own))
     assert np.allclose(one.Q, two.Q, atol=1e-10)
@@ -37,7 +37,7 @@ def test_temperature_and_mask_act_on_the_teachers_scores():
 
 @pytest.mark.parametrize("which", ["student", "teacher"])
 def test_a_causal_mask_forbids_reversing_tokens(which):
-    """State evolution then must not average over half of the channel: its trajectories, which never do, end there."""
+    """Fixed points agree with trajectories, which never use this symmetry to halve the average."""
     causal = ga.DotProductAttention(causal=True)
     teacher = ga.SoftmaxTeacher(0.3, np.array([[0.6, 0.4], [0.4, 0.6]]), causal)
     model = ga.attention_model(student=causal) if which == "student" else ga.attention_model(teacher=teacher)
@@ -53,7 +53,7 @@ def test_a_causal_mask_forbids_reversing_tokens(which):
 
 
 def make(function, even=True):
-    """A teacher from a function."""
+    """Return a teacher that evaluates a function."""
     return type("Made", (), {"even": even, "__call__": lambda self, u: function(u)})()
 
 
@@ -76,7 +76,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bad_teachers_err_in_words(name):
+def test_invalid_teachers_raise_named_errors(name):
     teacher, message = CASES[name]
     with pytest.raises((ValueError, TypeError), match=message), np.errstate(all="ignore"):
         ga.attention_model(teacher=teacher)
@@ -89,7 +89,7 @@ def test_bad_teachers_err_in_words(name):
         lambda model: ga.continue_branch(model, 1.5, "semantic", "omega"),
     ],
 )
-def test_what_needs_omega_says_so_for_other_teachers(call):
+def test_parameter_omega_raises_named_errors_for_other_teachers(call):
     with pytest.raises(TypeError, match="SoftmaxTeacher"):
         call(ga.attention_model(teacher=OwnTeacher()))
 

@@ -24,7 +24,7 @@ from gamp_attention.data.law.spectrum import (
 from gamp_attention.data.law.tokens import N_PARTS, SIGNIFICANCE, SeenTokens
 from gamp_attention.losses.attention import DotProductAttention
 from gamp_attention.models.coordinates import CoordinateLaw
-from gamp_attention.models.glm import USUAL, GLMModel
+from gamp_attention.models.glm import DEFAULT_LABELS, GLMModel
 from gamp_attention.models.mixtures import MixtureModel, ShiftedTeacher
 from gamp_attention.models.model import Model
 from gamp_attention.models.sources import ClassLaw
@@ -89,7 +89,7 @@ def default_target(data: Dataset, target: Any) -> Any:
         if isinstance(data.student, DotProductAttention):
             return SoftmaxTeacher(0.0, np.eye(data.n_tokens), data.student)
         return data.student
-    default = USUAL.get(type(data.student))
+    default = DEFAULT_LABELS.get(type(data.student))
     if default is None:
         needs = "a label model, because this loss has no default; pass one, for example `LogisticLabels()`"
         raise check.fail("target", target, needs, TypeError)

@@ -1,1 +1,1 @@
-"""How samples are seen: the posterior of teacher fields given the targets or labels, for each kind of teacher."""
+"""Observation models: the posterior of the teacher's fields given targets or labels, for each kind of teacher."""

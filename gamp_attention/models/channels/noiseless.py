@@ -1,6 +1,8 @@
-"""Channels without noise: fields known up to a sign, or up to a rotation and reflection of two columns.
+"""Channels of attention matrices without noise.
 
-What attention matrices without noise say of the fields: all, but for the rotations that leave them as they are.
+Such a matrix determines the fields up to the rotations that leave it unchanged: up to a sign for one column, up to a
+rotation and reflection for two columns. `fields_of_targets` inverts the matrices; the posterior averages over the
+remaining sign or angle (`SignChannel`, `PlaneChannel`).
 """
 
 from collections.abc import Callable
@@ -16,26 +18,26 @@ from gamp_attention.models.teachers import SoftmaxTeacher
 
 
 def hidden_fields(teacher: Any, n_tokens: int, teacher_rank: int) -> int:
-    """Columns of the fields that the matrix does not tell: a vector common to all tokens in so many dimensions.
+    """Return in how many columns the matrix leaves a shift of the fields, common to all tokens, undetermined.
 
-    Raises ValueError for a teacher whose matrices do not tell the rest up to a rotation.
+    Raises ValueError if the teacher's matrices do not determine all else up to a rotation.
     """
-    known = isinstance(teacher, SoftmaxTeacher) and teacher.omega < 1
-    if not known or not teacher.attention.tied or teacher.attention.causal:
+    is_softmax = isinstance(teacher, SoftmaxTeacher) and teacher.omega < 1
+    if not is_softmax or not teacher.attention.tied or teacher.attention.causal:
         needs = "score_noise > 0, or a softmax or linear attention without a mask and with tied weights, and omega < 1"
         raise check.fail("teacher", type(teacher).__name__, needs)
-    told = n_tokens - 1 if teacher.attention.softmax else n_tokens
-    hidden = max(teacher_rank - told, 0)
-    if told < 1 or (hidden and not teacher.attention.softmax):
-        needs = "two tokens at least" if told < 1 else f"at most {n_tokens} columns for linear attention"
+    n_determined = n_tokens - 1 if teacher.attention.softmax else n_tokens
+    hidden = max(teacher_rank - n_determined, 0)
+    if n_determined < 1 or (hidden and not teacher.attention.softmax):
+        needs = "at least two tokens" if n_determined < 1 else f"at most {n_tokens} columns for linear attention"
         raise check.fail("teacher_rank, n_tokens", (teacher_rank, n_tokens), needs)
     return hidden
 
 
 def fields_of_targets(teacher: SoftmaxTeacher, targets: np.ndarray, teacher_rank: int) -> np.ndarray:
-    """Fields (N, L, t'), up to a common rotation of their columns, of attention matrices (N, L, L).
+    """Return the fields (N, L, t') of attention matrices (N, L, L), up to a common rotation of their columns.
 
-    Eq. :eq:`bayes-inversion`. t' is t, or L − 1 where the softmax tells no more.
+    t' is t, or L − 1 if t > L − 1, as a softmax determines no more. Eq. :eq:`bayes-inversion`.
     """
     hidden = hidden_fields(teacher, targets.shape[1], teacher_rank)
     rank = teacher_rank - hidden
@@ -44,8 +46,8 @@ def fields_of_targets(teacher: SoftmaxTeacher, targets: np.ndarray, teacher_rank
         gram = teacher.attention.temperature * weights
         return _factors(0.5 * (gram + gram.transpose(0, 2, 1)), rank)
     if not (weights > 0).all():
-        raise check.fail("targets", float(weights.min()), "positive attention weights, as of the model's teacher")
-    scores = teacher.attention.temperature * np.log(weights)  # u uᵀ but for a constant in every row
+        raise check.fail("targets", float(weights.min()), "positive attention weights, as the model's teacher produces")
+    scores = teacher.attention.temperature * np.log(weights)  # u uᵀ up to a constant in each row
     centred = scores - scores.mean(axis=2, keepdims=True)  # u (u − ū)ᵀ
     square = centred - centred.mean(axis=1, keepdims=True)  # (u − ū)(u − ū)ᵀ
     F = _factors(0.5 * (square + square.transpose(0, 2, 1)), rank)
@@ -53,73 +55,69 @@ def fields_of_targets(teacher: SoftmaxTeacher, targets: np.ndarray, teacher_rank
 
 
 def _factors(gram: np.ndarray, rank: int) -> np.ndarray:
-    """F (N, L, rank) with F Fᵀ = gram, of that rank."""
+    """Return F (N, L, rank) with F Fᵀ = gram, a positive semi-definite matrix (N, L, L) of this rank."""
     spectrum, vectors = np.linalg.eigh(gram)
     size = np.sqrt(np.maximum(spectrum[:, -rank:], np.finfo(float).tiny))
     return vectors[:, :, -rank:] * size[:, None, :]
 
 
-@dataclass(frozen=True)
-class AngleSettings:
-    """The trapezoidal rule over angles: errors fall like exp(−n²/2a) for weights exp(a cos θ)."""
-
-    fewest: int = 32
-    per_width: float = 9.0  # angles, in units of √a
-    most: int = 1 << 8
-    most_hidden: int = 1 << 11  # with a shift, where there may be two peaks
-    zooms: int = 4  # to the most likely angle, where there should be more than `most`
-    closer: float = 0.08  # of the width that is looked at
-    local: float = 20.0  # width of what is averaged over then, in units of that of the peak
-    together: int = 1 << 18  # angles times samples held at a time
-
-
-ANGLES = AngleSettings()
+# Averages over angles use n equally spaced angles: for weights exp(a cos θ) the error falls like exp(−n²/2a).
+MIN_ANGLES = 32
+ANGLES_PER_WIDTH = 9.0  # number of angles n in units of √a
+MAX_ANGLES = 1 << 8  # if more are needed, angles around the peak are used instead
+MAX_ANGLES_SHIFT = 1 << 11  # maximum with an undetermined shift, for which there may be two peaks
+N_ZOOMS = 4  # number of searches of the most likely angle, each in a narrower interval
+ZOOM = 0.08  # ratio of the widths of successive intervals
+PEAK_WIDTHS = 20.0  # width of the angles around the peak, in units of the width of the peak
+BLOCK_SIZE = 1 << 18  # maximum number of angles times samples in memory
 
 
 @dataclass(frozen=True)
 class KnownFields:
-    """What channels of exact attention matrices share; y are fields (N, L, t')."""
+    """Base class of channels without noise; the observations y are the fields (N, L, t') of `fields_of_targets`."""
 
     teacher: SoftmaxTeacher
     rank: int
-    hidden: int  # columns that are not told
+    hidden: int  # number of columns with an undetermined common shift, see `hidden_fields`
     even = True
     jumps = False
     noise = 0.0
     n_noise = n_seen = 0
 
     def seen(self, observed: np.ndarray) -> np.ndarray:
-        """Fields from the targets."""
+        """Return the fields of the targets."""
         return fields_of_targets(self.teacher, observed, self.rank)
 
     def with_noise(self, noise: float) -> Channel:
-        """There is none."""
-        raise ValueError("learn: needs a model with score_noise > 0 for 'noise'")
+        """Raise ValueError: these channels have no noise."""
+        raise ValueError("learn: 'noise' needs a model with score_noise > 0")
 
 
 @dataclass(frozen=True)
 class SignChannel(KnownFields):
-    """One column: fields are known up to their common sign."""
+    """Channel of fields of one column, which are known up to their common sign."""
 
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
-        """The fields."""
+        """Return the fields."""
         return u
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
-        """E u = y tanh(Σ_l y_l ω_l/V_l)."""
+        """Return the posterior over the sign: E u = y tanh(Σ_l y_l ω_l/V_l)."""
         field = np.einsum("nl,nl,l->n", y[:, :, 0], omega[:, :, 0], 1 / V[:, 0, 0])
-        sure = np.tanh(field)
-        unsure = 1 / np.cosh(np.clip(field, -300, 300)) ** 2
+        sign_mean = np.tanh(field)
+        sign_variance = 1 / np.cosh(np.clip(field, -300, 300)) ** 2
         flat = y[:, :, 0]
         log_cosh = np.logaddexp(field, -field) - np.log(2)
         base = log_normal(y, V) + log_normal(omega, V) - log_normal(np.zeros_like(y[:1]), V)
-        cov = unsure[:, None, None] * flat[:, :, None] * flat[:, None, :]
-        return Posterior(sure[:, None, None] * y, cov, base + log_cosh)
+        cov = sign_variance[:, None, None] * flat[:, :, None] * flat[:, None, :]
+        return Posterior(sign_mean[:, None, None] * y, cov, base + log_cosh)
 
 
 @dataclass(frozen=True)
 class PlaneChannel(KnownFields):
-    """Two columns: fields are known up to a rotation and a reflection; for two tokens up to a common shift, too.
+    """Channel of fields of two columns, which are known up to a rotation and a reflection.
+
+    The fields of two tokens, of which a softmax determines the difference only, are known up to a common shift as well.
 
     If every V_l is a multiple of the identity, averages over angles are ratios of Bessel functions, or for two tokens
     sums of a few cosines. Otherwise they are sums over equally spaced angles, with an error of the order of rounding.
@@ -128,15 +126,19 @@ class PlaneChannel(KnownFields):
     """
 
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
-        """The fields; where the shift is not told, their components along the difference of the two."""
+        """Return the fields; with an undetermined shift, their components along the difference of the two tokens."""
         if not self.hidden:
             return u
-        along = u[:, 1] - u[:, 0]
-        along = along / np.linalg.norm(along, axis=1, keepdims=True)
-        return np.einsum("nla,na->nl", u, along)[:, :, None]
+        direction = u[:, 1] - u[:, 0]
+        direction = direction / np.linalg.norm(direction, axis=1, keepdims=True)
+        return np.einsum("nla,na->nl", u, direction)[:, :, None]
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
-        """Averages over the angles, as many as the widest exponents need."""
+        """Return the posterior over the angles.
+
+        The number of angles of a sample, a power of two, follows from a bound `steep` on the a of its weights exp(a cos
+        θ). It is 0 if that exceeds the maximum: then only angles around the peak are used.
+        """
         inverse = np.linalg.inv(V)
         variances = 0.5 * np.trace(V, axis1=1, axis2=2)
         isotropic = bool(np.abs(V - variances[:, None, None] * np.eye(2)).max() <= 1e-12 * variances.max())
@@ -148,29 +150,32 @@ class PlaneChannel(KnownFields):
         steep = steep + 4 * size**2 @ (spectrum[:, 1] - spectrum[:, 0])
         if self.hidden:
             steep = 4 * (steep + np.sum(omega**2, axis=2) @ spectrum[:, 1])
-        wanted = np.maximum(ANGLES.per_width * np.sqrt(steep), ANGLES.fewest)
-        most = ANGLES.most_hidden if self.hidden else ANGLES.most
-        count = np.where(wanted > most, 0, 2 ** np.ceil(np.log2(wanted))).astype(int)
+        needed = np.maximum(ANGLES_PER_WIDTH * np.sqrt(steep), MIN_ANGLES)
+        most = MAX_ANGLES_SHIFT if self.hidden else MAX_ANGLES
+        count = np.where(needed > most, 0, 2 ** np.ceil(np.log2(needed))).astype(int)
         N, L, _ = omega.shape
         mean, cov, log_z = np.empty((N, L, 2)), np.empty((N, 2 * L, 2 * L)), np.empty(N)
         for n in np.unique(count):
             rows = np.nonzero(count == n)[0]
-            step = max(1, ANGLES.together // int(n or ANGLES.fewest))
+            step = max(1, BLOCK_SIZE // int(n or MIN_ANGLES))
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
-                given = y[part], omega[part]
+                sample = y[part], omega[part]
                 if isotropic:
-                    mean[part], cov[part], log_z[part] = _shifted_average(*given, variances, int(n))
+                    mean[part], cov[part], log_z[part] = _shifted_average(*sample, variances, int(n))
                 else:
-                    mean[part], cov[part], log_z[part] = self._average(*given, inverse, int(n))
+                    mean[part], cov[part], log_z[part] = self._average(*sample, inverse, int(n))
         log_z += log_normal(omega, V)
         return Posterior(mean, cov, log_z)
 
     def _average(
         self, y: np.ndarray, omega: np.ndarray, P: np.ndarray, n: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Over n angles, or for n = 0 over angles around the most likely one, without and with a reflection."""
-        logs, fields, more = [], [], []
+        """Return mean, covariance and log Z, averaged over angles without and with a reflection.
+
+        There are n equally spaced angles, or for n = 0 angles around the most likely angle. P (L, 2, 2) is V⁻¹.
+        """
+        logs, fields, shift_covs = [], [], []
         for sign in (1.0,) if self.hidden else (1.0, -1.0):
             if n:
                 angle = np.broadcast_to(2 * np.pi * np.arange(n) / n, (len(y), n))
@@ -185,33 +190,33 @@ class PlaneChannel(KnownFields):
             weight, u, second = self._exponent(y, omega, P, angle, sign)
             logs.append(weight + np.log(width))
             fields.append(u.reshape(*u.shape[:2], -1))
-            more.append(second)
+            shift_covs.append(second)
         weights, log_z = softmax_sum(np.concatenate(logs, axis=1))
         flat = np.concatenate(fields, axis=1)
         mean = np.einsum("nj,njk->nk", weights, flat)
-        away = flat - mean[:, None]
-        cov = (weights[:, :, None] * away).transpose(0, 2, 1) @ away
+        deviations = flat - mean[:, None]
+        cov = (weights[:, :, None] * deviations).transpose(0, 2, 1) @ deviations
         if self.hidden:
             L = y.shape[1]
-            cov += np.tile(np.einsum("nj,njab->nab", weights, more[0]), (1, L, L))
+            cov += np.tile(np.einsum("nj,njab->nab", weights, shift_covs[0]), (1, L, L))
         return mean.reshape(len(y), -1, 2), cov, log_z - np.log(len(logs))
 
     def _exponent(
         self, y: np.ndarray, omega: np.ndarray, P: np.ndarray, angle: np.ndarray, sign: float
     ) -> tuple[np.ndarray, np.ndarray, Any]:
-        """Logarithms (n, J) of weights of angles (n, J), mean fields (n, J, L, 2), and the shift's covariances."""
+        """Return log-weights (n, J) of angles (n, J), mean fields (n, J, L, 2), and covariances of the shift."""
         first = np.stack([np.cos(angle), np.sin(angle)], axis=2)
         second = sign * np.stack([-first[:, :, 1], first[:, :, 0]], axis=2)
         u = y[:, None, :, :1] * first[:, :, None]
         if not self.hidden:
             u = u + y[:, None, :, 1:] * second[:, :, None]
-        turned = np.einsum("lab,nlb->nla", P, omega)
-        stretched = np.einsum("lab,njlb->njla", P, u)
-        logs = np.einsum("njla,nla->nj", u, turned) - 0.5 * np.einsum("njla,njla->nj", u, stretched)
+        P_omega = np.einsum("lab,nlb->nla", P, omega)
+        P_u = np.einsum("lab,njlb->njla", P, u)
+        logs = np.einsum("njla,nla->nj", u, P_omega) - 0.5 * np.einsum("njla,njla->nj", u, P_u)
         if not self.hidden:
             return logs, u, None
         stiff = np.einsum("nja,ab,njb->nj", second, P.sum(axis=0), second)
-        pull = np.einsum("nja,nja->nj", second, turned.sum(axis=1)[:, None] - stretched.sum(axis=2))
+        pull = np.einsum("nja,nja->nj", second, P_omega.sum(axis=1)[:, None] - P_u.sum(axis=2))
         logs = logs + 0.5 * pull**2 / stiff - 0.5 * np.log(stiff / (2 * np.pi))
         u = u + (pull / stiff)[:, :, None, None] * second[:, :, None]
         return logs, u, second[:, :, :, None] * second[:, :, None, :] / stiff[:, :, None, None]
@@ -219,19 +224,19 @@ class PlaneChannel(KnownFields):
 
 def _around_peak(exponent: Callable[[np.ndarray], np.ndarray], n: int) -> tuple[np.ndarray, np.ndarray]:
     """Return angles (n, J) around the most likely angle, and their spacing (n, 1) as a fraction of the circle."""
-    line, rows, width = np.arange(ANGLES.most) / ANGLES.most - 0.5, np.arange(n), 2 * np.pi
+    line, rows, width = np.arange(MAX_ANGLES) / MAX_ANGLES - 0.5, np.arange(n), 2 * np.pi
     centre = np.zeros((n, 1))
-    for _ in range(ANGLES.zooms):
+    for _ in range(N_ZOOMS):
         angle = centre + width * line
         best = exponent(angle).argmax(axis=1)
-        centre, width = angle[rows, best][:, None], width * ANGLES.closer
-        line = np.arange(-ANGLES.fewest // 2, ANGLES.fewest // 2 + 1) / ANGLES.fewest
-    step = width / ANGLES.closer
+        centre, width = angle[rows, best][:, None], width * ZOOM
+        line = np.arange(-MIN_ANGLES // 2, MIN_ANGLES // 2 + 1) / MIN_ANGLES
+    step = width / ZOOM
     at = exponent(centre + step * np.array([-1.0, 0.0, 1.0]))
     curvature = np.maximum((2 * at[:, 1] - at[:, 0] - at[:, 2]) / step**2, 1.0)[:, None]
-    reach = 0.5 * ANGLES.local / np.sqrt(curvature)
-    local = np.linspace(-reach[:, 0], reach[:, 0], ANGLES.fewest * 2, axis=1)
-    return centre + local, 2 * reach / (2 * np.pi * (2 * ANGLES.fewest - 1))
+    reach = 0.5 * PEAK_WIDTHS / np.sqrt(curvature)
+    local = np.linspace(-reach[:, 0], reach[:, 0], MIN_ANGLES * 2, axis=1)
+    return centre + local, 2 * reach / (2 * np.pi * (2 * MIN_ANGLES - 1))
 
 
 def _by_bessel_functions(y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
@@ -248,7 +253,7 @@ def _by_bessel_functions(y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Pos
         small = np.maximum(kappa, 1e-9)
         direction = np.where(kappa[:, None] > 1e-9, along / small[:, None], [1.0, 0.0])
         scaled = i0e(kappa)
-        length = i1e(kappa) / scaled  # of the mean of (c, s)
+        length = i1e(kappa) / scaled  # length of the mean of (c, s)
         across = np.where(kappa > 1e-6, length / small, 0.5)  # variance of the angle's component across its direction
         spread = np.maximum(1 - across - length**2, 0.0)
         # u = (c, s)·F with F (N, 2, 2L) and its columns in the order of the fields
@@ -281,7 +286,7 @@ def _shifted_average(
     stiff = float(np.sum(1 / V))
     w = np.einsum("nla,l->na", omega, 1 / V) / stiff
     first = np.einsum("nl,nla,l->na", y[:, :, 0], omega, 1 / V)
-    # the exponent: the square of w·(−s, c) times stiff/2, less its constant
+    # coefficients of cos 2θ and sin 2θ in the exponent stiff (w·(−s, c))²/2
     second = 0.25 * stiff * np.stack([w[:, 1] ** 2 - w[:, 0] ** 2, -2 * w[:, 0] * w[:, 1]], axis=1)
     factors = np.concatenate([first, second], axis=1)
     if n:

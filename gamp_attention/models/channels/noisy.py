@@ -1,14 +1,16 @@
-"""Channels with noise: the posterior on grids of equal spacing in the whitened fields.
+"""Channels of noisy attention matrices (`ScoreChannel`) and of labels (`LinearChannel`, `SumChannel`).
 
-The error of such a sum is like exp(−2π²/h²) for a Gaussian of unit width and spacing h. Noise makes the posterior
-narrower than the prior by at most √(1 + (slope/noise)²), and the spacing smaller by as much.
-
-Channels of generalised linear models: labels of the fields, or of their sum over the tokens.
+Posteriors without a closed form are sums over a grid of equal spacing h in the whitened fields, u = ω + V^½ x. For a
+Gaussian of unit width the error of such a sum is of the order of exp(−2π²/h²). The posterior is narrower than the prior
+by at most √(1 + (slope/noise)²), where slope is the largest derivative of the noiseless observation with respect to x,
+and h is reduced by this factor (`spacing_for`). Two other rules need fewer points: Gauss-Hermite rules if the
+likelihood is nearly constant over the prior (`points_for`), and grids that neighbouring samples have in common
+(`in_blocks`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.special import log_ndtr, log_softmax
@@ -18,28 +20,26 @@ from gamp_attention._core.quadrature import gauss_hermite, gaussian_points, spac
 from gamp_attention.models.channels.channel import Channel, Posterior, log_normal, softmax_sum
 from gamp_attention.models.teachers import ClassLabels, IntensityLabels, LinearLabels, LogisticLabels, Teacher
 
+# Grids of a sample
+SPACING = 0.9  # spacing in units of the smallest width of the posterior
+RADIUS = 6.5  # radius in units of the prior's width
+MAX_POINTS = 1 << 16
+N_RANDOM = 1 << 14  # number of random points, which are used if a grid would have more than `MAX_POINTS`
+MIN_EFFECTIVE = 200.0  # minimum effective number of random points, in the median over samples
+BLOCK_SIZE = 1 << 17  # maximum number of points times samples in memory
 
-@dataclass(frozen=True)
-class GridSettings:
-    """Grids over the fields of a sample."""
+# Common grids of a block of samples
+FEW_POINTS = 64  # number of points up to which separate grids are faster
+BLOCK_SPACING = 1.1  # spacing in units of the spacing of separate grids: errors of 1e-9
+BLOCK_RADIUS = 6.0  # radius in units of the prior's width
+BLOCK_WIDTH = 1.5  # width of a block, in units of the prior's width
+MIN_PER_BLOCK = 3.0  # minimum mean number of samples in a block; below it, every sample has a separate grid
 
-    spacing: float = 0.9  # in units of the narrowest width
-    radius: float = 6.5  # in units of the prior's width
-    most: int = 1 << 16  # points
-    random: int = 1 << 14  # randomised points where a grid would have more
-    fewest: float = 200.0  # of these that count, in the median over samples
-    together: int = 1 << 17  # points times samples held at a time
-    probes: int = 2048  # points that the slope of a teacher is looked up at
-    step: float = 1e-4  # of its difference quotients
-    steepest: float = 0.99  # quantile of the slope that a grid is made for
-    few: int = 64  # number of points per sample up to which separate grids are faster than grids of blocks
-    coarser: float = 1.1  # spacing of grids of blocks in units of `spacing`: errors of 1e-9
-    closer: float = 6.0  # radius of grids of blocks
-    block: float = 1.5  # width of a block of samples with a common grid, in units of the prior's width
-    shared: float = 3.0  # minimum mean number of samples in a block; below it, every sample has a separate grid
+# Slope of a teacher
+N_PROBES = 2048  # number of random fields at which the slope is evaluated
+SLOPE_STEP = 1e-4  # step of difference quotients, in units of the standard deviation of the fields
+SLOPE_QUANTILE = 0.99  # quantile of the slopes for which grids are fine enough
 
-
-GRIDS = GridSettings()
 # maximum steepness for a Gauss-Hermite rule, and its number of nodes on each axis: errors below 1e-9
 HERMITE = ((0.03, 4), (0.1, 6), (0.3, 9))
 
@@ -48,40 +48,52 @@ def points_for(steepness: float, dim: int) -> tuple[np.ndarray, np.ndarray]:
     """Return points (J, dim) and the logarithms (J,) of their weights for posteriors up to the given steepness.
 
     The steepness is the slope over the noise in whitened fields. If it is small, a likelihood is nearly a polynomial,
-    and Gauss-Hermite rules need the fewest points; otherwise grids of equal spacing are used. If these would be too
-    large, the points are drawn from the prior, and enough of them must have weight.
+    and Gauss-Hermite rules need the fewest points; otherwise grids of equal spacing are used. If a grid would be too
+    large, random points are drawn from the prior; `on_grid` raises ValueError if too few of them have weight.
     """
     for steepest, nodes in HERMITE:
-        if steepness <= steepest and nodes**dim <= GRIDS.most:
+        if steepness <= steepest and nodes**dim <= MAX_POINTS:
             x, weight = gauss_hermite(nodes)
             return tensor_grid(x, dim), tensor_grid(np.log(weight), dim).sum(axis=1)
     h = spacing_for(steepness)
-    per_axis = 2 * GRIDS.radius / h
-    if np.isfinite(per_axis) and dim * np.log(per_axis) < np.log(GRIDS.most):
-        points = spaced_grid(h, dim, GRIDS.radius, False)
+    per_axis = 2 * RADIUS / h
+    if np.isfinite(per_axis) and dim * np.log(per_axis) < np.log(MAX_POINTS):
+        points = spaced_grid(h, dim, RADIUS, False)
         prior = -0.5 * np.sum(points**2, axis=1)
         return points, prior - np.log(np.exp(prior).sum())
-    points = gaussian_points(GRIDS.random, dim, np.random.default_rng(0))
+    points = gaussian_points(N_RANDOM, dim, np.random.default_rng(0))
     return points, np.full(len(points), -np.log(len(points)))
 
 
 def spacing_for(steepness: float) -> float:
     """Return the spacing of a grid that resolves posteriors up to the given steepness."""
-    return GRIDS.spacing / float(np.sqrt(1 + steepness**2))
+    return SPACING / float(np.sqrt(1 + steepness**2))
 
 
 def on_grid(
     points: np.ndarray, prior: np.ndarray, log_likelihood: Callable[[slice], tuple[np.ndarray, Any]], n: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-    """Mean (n, D), covariance (n, D, D) of whitened fields, log Z (n,), and the mean of what else the likelihood says.
+    """Return moments of the posterior of n samples as sums over points.
 
-    Points (J, D) have weights of logarithms `prior` (J,). `log_likelihood` returns logarithms (rows, J) of some rows,
-    and (rows, J) or None.
+    Parameters
+    ----------
+    points, prior : (J, D) whitened fields, and logarithms (J,) of their prior weights.
+    log_likelihood : function of a slice of samples that returns log-likelihoods (rows, J), and further numbers (rows,
+        J) to average, or None.
+    n : number of samples.
+
+    Returns
+    -------
+    Means (n, D), covariances (n, D, D), log Z (n,), and posterior means (n,) of the further numbers, or None.
+
+    Raises
+    ------
+    ValueError : if the points are random and the posterior of a typical sample contains too few of them.
     """
     J, D = points.shape
-    random, counting = len(points) == GRIDS.random and not np.ptp(prior), np.empty(n)
+    is_random, effective = len(points) == N_RANDOM and not np.ptp(prior), np.empty(n)
     mean, cov, log_z, extra = np.empty((n, D)), np.empty((n, D, D)), np.empty(n), None
-    step = max(1, GRIDS.together // J)
+    step = max(1, BLOCK_SIZE // J)
     for begin in range(0, n, step):
         rows = slice(begin, min(begin + step, n))
         logs, more = log_likelihood(rows)
@@ -92,10 +104,12 @@ def on_grid(
         if more is not None:
             extra = np.empty(n) if extra is None else extra
             extra[rows] = np.einsum("nj,nj->n", weights, more)
-        counting[rows] = 1 / np.einsum("nj,nj->n", weights, weights)
-    if random and np.median(counting) < GRIDS.fewest:
-        needs = f"more noise: of {GRIDS.random} points {GRIDS.fewest:.0f} at least in the posterior of a sample"
-        raise ValueError(f"model: needs {needs}, got {np.median(counting):.0f} of {D} fields")
+        effective[rows] = 1 / np.einsum("nj,nj->n", weights, weights)
+    if is_random and np.median(effective) < MIN_EFFECTIVE:
+        needs = (
+            f"more noise, so that at least {MIN_EFFECTIVE:.0f} of {N_RANDOM} random points lie in a sample's posterior"
+        )
+        raise ValueError(f"model: needs {needs}, got {np.median(effective):.0f} points for {D} fields per sample")
     return mean, cov, log_z, extra
 
 
@@ -117,21 +131,21 @@ def in_blocks(
     Returns
     -------
     Means (n, D) of x − centre, covariances (n, D, D), log Z (n,), and means (n, P + 1) of f and c; or None if there are
-    fewer than `GRIDS.shared` samples in a block on average.
+    fewer than `MIN_PER_BLOCK` samples in a block on average.
     """
     n, D = centres.shape
-    cells = np.round(centres / GRIDS.block)
+    cells = np.round(centres / BLOCK_WIDTH)
     blocks, number, count = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
-    if n < GRIDS.shared * len(blocks):
+    if n < MIN_PER_BLOCK * len(blocks):
         return None
-    points = spaced_grid(h, D, GRIDS.closer + 0.5 * GRIDS.block * np.sqrt(D), False)
+    points = spaced_grid(h, D, BLOCK_RADIUS + 0.5 * BLOCK_WIDTH * np.sqrt(D), False)
     a, b = np.triu_indices(D)
     products = np.concatenate([points, points[:, a] * points[:, b]], axis=1)
     prior = -0.5 * np.sum(points**2, axis=1)
     mean, cov, log_z = np.empty((n, D)), np.empty((n, D, D)), np.empty(n)
     more = np.empty((n, given.shape[1] + 1))
-    order, step = np.argsort(number.ravel(), kind="stable"), max(1, GRIDS.together * 8 // len(points))
-    for block, rows in zip(blocks * GRIDS.block, np.split(order, np.cumsum(count)[:-1]), strict=True):
+    order, step = np.argsort(number.ravel(), kind="stable"), max(1, BLOCK_SIZE * 8 // len(points))
+    for block, rows in zip(blocks * BLOCK_WIDTH, np.split(order, np.cumsum(count)[:-1]), strict=True):
         factors, constant = likelihood(block + points)
         left = np.concatenate([points, factors, (prior + constant)[:, None]], axis=1).T
         right = np.concatenate([products, factors, constant[:, None]], axis=1)
@@ -156,69 +170,69 @@ def in_blocks(
 
 @dataclass(frozen=True, eq=False)
 class ScoreChannel:
-    """Attention matrices with noise, y = T[u] + s N (N, L, L), of any teacher."""
+    """Channel of noisy attention matrices y = T[u] + s N (N, L, L), for any teacher T."""
 
     teacher: Teacher
     shape: tuple[int, int]  # L, t
     noise: float  # s
-    slope: float  # the largest singular value of ∂T/∂u, for nearly all fields of the prior
+    slope: float  # largest singular value of ∂T/∂u, as a high quantile over the prior
     jumps = False
 
     @classmethod
     def of(cls, teacher: Teacher, rho: np.ndarray, noise: float) -> "ScoreChannel":
-        """The channel of a teacher whose fields have covariances rho (L, t, t)."""
+        """Return the channel of a teacher whose fields have prior covariances rho (L, t, t)."""
         L, t, _ = rho.shape
-        white = gaussian_points(GRIDS.probes, L * t, np.random.default_rng(0)).reshape(-1, L, t)
+        white = gaussian_points(N_PROBES, L * t, np.random.default_rng(0)).reshape(-1, L, t)
         u = np.einsum("lst,nlt->nls", psd_root(rho), white)
-        columns, size = [], GRIDS.step * np.sqrt(np.trace(rho, axis1=1, axis2=2).max())
+        columns, size = [], SLOPE_STEP * np.sqrt(np.trace(rho, axis1=1, axis2=2).max())
         for l in range(L):
             for a in range(t):
                 shift = np.zeros((L, t))
                 shift[l, a] = size
                 columns.append((teacher(u + shift) - teacher(u - shift)).reshape(len(u), -1) / (2 * size))
         slopes = np.linalg.norm(np.stack(columns, axis=2), ord=2, axis=(1, 2))
-        return cls(teacher, (L, t), noise, float(np.quantile(slopes, GRIDS.steepest)))
+        return cls(teacher, (L, t), noise, float(np.quantile(slopes, SLOPE_QUANTILE)))
 
     @property
     def n_noise(self) -> int:
-        """One for each entry."""
+        """Number of entries of the matrix."""
         return self.shape[0] ** 2
 
     @property
     def n_seen(self) -> int:
-        """One for each entry."""
+        """Number of entries of the matrix."""
         return self.n_noise
 
     @property
     def even(self) -> bool:
-        """As the teacher is."""
+        """True if T[−u] = T[u]."""
         return bool(self.teacher.even)
 
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
-        """T[u] + s N."""
+        """Return T[u] + s N."""
         targets = self.teacher(u)
         return targets + self.noise * white.reshape(targets.shape)
 
     def seen(self, observed: np.ndarray) -> np.ndarray:
-        """The targets."""
+        """Return the targets."""
         return observed
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
-        """By a grid around ω, as wide as V."""
+        """Return the posterior, computed by quadrature on a grid centred at ω with covariance V."""
         (L, t), n = self.shape, len(y)
         root = psd_root(V)
         steepness = self.slope * float(np.sqrt(np.linalg.eigvalsh(V).max().clip(min=0))) / self.noise
         points, prior = points_for(steepness, L * t)
-        if np.ptp(prior) and len(points) > GRIDS.few:
-            found = self._in_blocks(y.reshape(n, -1), omega, root, GRIDS.coarser * spacing_for(steepness))
-            if found is not None:
-                return found
+        if np.ptp(prior) and len(points) > FEW_POINTS:
+            posterior = self._in_blocks(y.reshape(n, -1), omega, root, BLOCK_SPACING * spacing_for(steepness))
+            if posterior is not None:
+                return posterior
         shifts = np.einsum("lab,jlb->jla", root, points.reshape(-1, L, t))
-        known, constant = y.reshape(n, -1), L * L * np.log(np.sqrt(2 * np.pi) * self.noise)
+        flat, constant = y.reshape(n, -1), L * L * np.log(np.sqrt(2 * np.pi) * self.noise)
 
         def log_likelihood(rows: slice) -> tuple[np.ndarray, np.ndarray]:
             targets = self.teacher(omega[rows, None] + shifts).reshape(-1, len(shifts), L * L)
-            squares = np.sum((targets - known[rows, None]) ** 2, axis=2)
+            squares = np.sum((targets - flat[rows, None]) ** 2, axis=2)
             return -0.5 * squares / self.noise**2 - constant, squares
 
         mean, cov, log_z, extra = on_grid(points, prior, log_likelihood, n)
@@ -234,10 +248,10 @@ class ScoreChannel:
             return targets, -0.5 * np.sum(targets**2, axis=1) / self.noise**2
 
         centres = np.einsum("lab,nlb->nla", np.linalg.inv(root), omega).reshape(n, -1)
-        found = in_blocks(centres, h, likelihood, y / self.noise**2)
-        if found is None:
+        moments = in_blocks(centres, h, likelihood, y / self.noise**2)
+        if moments is None:
             return None
-        mean, cov, log_z, more = found
+        mean, cov, log_z, more = moments
         size = np.sum(y**2, axis=1)
         misfit = size - 2 * np.sum(more[:, :-1] * y, axis=1) - 2 * self.noise**2 * more[:, -1]
         log_z = log_z - 0.5 * size / self.noise**2 - L * L * np.log(np.sqrt(2 * np.pi) * self.noise)
@@ -254,33 +268,26 @@ class ScoreChannel:
         return Posterior(omega + (mean @ full).reshape(n, L, t), full @ cov @ full, log_z, misfit)
 
     def with_noise(self, noise: float) -> Channel:
-        """With another s."""
-        found: Any = replace(self, noise=noise)
-        return found
+        """Return the channel with another s."""
+        return replace(self, noise=noise)
 
 
-@dataclass(frozen=True)
-class IntensitySettings:
-    """Quadrature nodes for the posterior of a noisy intensity."""
-
-    likely: float = 8.5  # integration limit of the intensity, in standard deviations of the noise
-    reach: float = 9.0  # integration limit of the sum, in standard deviations of the prior
-    nodes: int = 128  # number of nodes in each of the two intervals
-
-
-INTENSITY = IntensitySettings()
+# Quadrature of the posterior of a noisy intensity
+INTENSITY_REACH = 8.5  # integration limit of the intensity, in standard deviations of the noise
+SUM_REACH = 9.0  # integration limit of the sum, in standard deviations of the prior
+N_INTENSITY_NODES = 128  # number of nodes in each of the two intervals
 
 
 @dataclass(frozen=True)
 class LabelChannel:
-    """What channels of labels (N, P) share."""
+    """Base class of channels of labels (N, P)."""
 
-    labels: Any  # the teacher of labels
+    labels: Any  # label model of the teacher
     shape: tuple[int, int]  # L, t
 
     @property
     def jumps(self) -> bool:
-        """Classes by the sign do."""
+        """True for classes given by the sign of the sum."""
         return isinstance(self.labels, LogisticLabels) and not self.labels.temperature
 
     @property
@@ -290,65 +297,64 @@ class LabelChannel:
 
     @property
     def n_noise(self) -> int:
-        """As the labels ask for."""
+        """Number of random numbers per sample that the label model needs."""
         return int(self.labels.n_noise(*self.shape))
 
     @property
     def n_seen(self) -> int:
-        """One label, where it has Gaussian noise."""
+        """Number of labels with Gaussian noise."""
         return 1
 
     @property
     def even(self) -> bool:
-        """Whether labels do not tell −u from u; noise makes no difference to that."""
+        """True for intensities, which are equal for u and −u, with noise as well."""
         return isinstance(self.labels, IntensityLabels)
 
     def observe(self, u: np.ndarray, white: np.ndarray) -> np.ndarray:
-        """Labels."""
+        """Return labels of the fields."""
         return np.asarray(self.labels(u, white))
 
     def seen(self, observed: np.ndarray) -> np.ndarray:
-        """The labels."""
+        """Return the labels."""
         return observed
 
-    def with_noise(self, noise: float) -> Channel:
-        """With another standard deviation of Gaussian noise."""
+    def with_noise(self, noise: float) -> Self:
+        """Return the channel with another noise; raise ValueError if the labels have no Gaussian noise."""
         if not hasattr(self.labels, "noise"):
-            raise ValueError("learn: needs labels with Gaussian noise for 'noise', got " + type(self.labels).__name__)
-        found: Any = replace(self, labels=replace(self.labels, noise=noise))
-        return found
+            raise ValueError("learn: 'noise' needs labels with Gaussian noise, got " + type(self.labels).__name__)
+        return replace(self, labels=replace(self.labels, noise=noise))
 
 
 @dataclass(frozen=True)
 class LinearChannel(LabelChannel):
-    """Every field is seen, with Gaussian noise or without."""
+    """Channel of linear labels: every field is observed, with or without Gaussian noise."""
 
     @property
     def n_seen(self) -> int:
-        """One label for every field."""
+        """Number of fields L t."""
         return self.shape[0] * self.shape[1]
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
-        """Gaussian."""
+        """Return the posterior, which is Gaussian."""
         (L, t), N = self.shape, len(y)
         total = V + self.noise**2 * np.eye(t)
         gain = V @ np.linalg.inv(total)
         off = y.reshape(N, L, t) - omega
         mean = omega + np.einsum("lab,nlb->nla", gain, off)
         cov = np.zeros((N, L, t, L, t))
-        rest = V - gain @ V
+        remaining = V - gain @ V
         for l in range(L):
-            cov[:, l, :, l] = rest[l]
-        misfit = np.sum((y.reshape(N, L, t) - mean) ** 2, axis=(1, 2)) + np.trace(rest, axis1=1, axis2=2).sum()
+            cov[:, l, :, l] = remaining[l]
+        misfit = np.sum((y.reshape(N, L, t) - mean) ** 2, axis=(1, 2)) + np.trace(remaining, axis1=1, axis2=2).sum()
         return Posterior(mean, cov.reshape(N, L * t, L * t), log_normal(off, total), misfit)
 
 
 @dataclass(frozen=True)
 class SumChannel(LabelChannel):
-    """Labels of S = Σ_l u_l: its posterior gives that of the fields, which are Gaussian given S."""
+    """Channel of labels that depend on S = Σ_l u_l only; the fields are Gaussian given S."""
 
     def posterior(self, y: np.ndarray, omega: np.ndarray, V: np.ndarray) -> Posterior:
-        """From the posterior of the sum."""
+        """Return the posterior of the fields, from the posterior of their sum."""
         (L, t), N = self.shape, len(y)
         total = V.sum(axis=0)
         gain = V @ np.linalg.inv(total)  # (L, t, t)
@@ -364,7 +370,7 @@ class SumChannel(LabelChannel):
     def of_sum(
         self, y: np.ndarray, centre: np.ndarray, total: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None]:
-        """Mean (N, t), covariance (N, t, t), log Z (N,) and misfit of the sum, whose prior is N(centre, total)."""
+        """Return mean (N, t), covariance (N, t, t), log Z (N,) and misfit of a sum with prior N(centre, total)."""
         if isinstance(self.labels, IntensityLabels) and not self.labels.noise:
             return self._modulus(y[:, 0], centre[:, 0], float(total[0, 0]))
         if self.jumps:
@@ -384,28 +390,28 @@ class SumChannel(LabelChannel):
         return centre + mean @ root, root @ cov @ root, log_z, misfit
 
     def _modulus(self, y: np.ndarray, centre: np.ndarray, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
-        """Phase retrieval: S = ±√y."""
+        """Return the posterior of S = ±√y, for intensities without noise."""
         size = np.sqrt(np.maximum(y, 0))
         field = size * centre / V
         log_z = np.logaddexp(field, -field) - np.log(2) - 0.5 * (size**2 + centre**2) / V - 0.5 * np.log(2 * np.pi * V)
-        unsure = size**2 / np.cosh(np.clip(field, -300, 300)) ** 2
-        return (size * np.tanh(field))[:, None], unsure[:, None, None], log_z, None
+        variance = size**2 / np.cosh(np.clip(field, -300, 300)) ** 2
+        return (size * np.tanh(field))[:, None], variance[:, None, None], log_z, None
 
     def _intensity(
         self, y: np.ndarray, centre: np.ndarray, V: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Average over equally spaced sums S near √y and −√y, within the support of likelihood and prior."""
-        noise, reach = self.labels.noise, INTENSITY.reach * np.sqrt(V)
-        high = np.sqrt(np.maximum(y, 0) + INTENSITY.likely * self.labels.noise)
-        low = np.sqrt(np.maximum(y - INTENSITY.likely * self.labels.noise, 0))
-        joined = low == 0  # both intervals join at zero
+        """Return averages over equally spaced sums S near √y and −√y, where likelihood and prior are not negligible."""
+        noise, reach = self.labels.noise, SUM_REACH * np.sqrt(V)
+        high = np.sqrt(np.maximum(y, 0) + INTENSITY_REACH * self.labels.noise)
+        low = np.sqrt(np.maximum(y - INTENSITY_REACH * self.labels.noise, 0))
+        joined = low == 0  # both intervals meet at zero
         ends = [(np.where(joined, -high, low), high), (-high, np.where(joined, -high, -low))]
-        steps, at = [], (np.arange(INTENSITY.nodes) + 0.5) / INTENSITY.nodes
+        steps, at = [], (np.arange(N_INTENSITY_NODES) + 0.5) / N_INTENSITY_NODES
         sums = []
         for begin, end in ends:
             begin, end = np.clip(begin, centre - reach, centre + reach), np.clip(end, centre - reach, centre + reach)
             sums.append(begin[:, None] + (end - begin)[:, None] * at)
-            steps.append(np.broadcast_to(((end - begin) / INTENSITY.nodes)[:, None], sums[-1].shape))
+            steps.append(np.broadcast_to(((end - begin) / N_INTENSITY_NODES)[:, None], sums[-1].shape))
         S, step = np.concatenate(sums, axis=1), np.concatenate(steps, axis=1)
         squares = (S**2 - y[:, None]) ** 2
         logs = -0.5 * squares / noise**2 - 0.5 * (S - centre[:, None]) ** 2 / V
@@ -416,7 +422,7 @@ class SumChannel(LabelChannel):
         return mean[:, None], cov[:, None, None], log_z, np.einsum("nj,nj->n", weights, squares)
 
     def _sign(self, y: np.ndarray, centre: np.ndarray, V: float) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
-        """Classes by the sign of S: a Gaussian that is cut at zero."""
+        """Return the posterior of S given its sign: a Gaussian truncated at zero."""
         at = y * centre / np.sqrt(V)
         log_z = log_ndtr(at)
         hazard = np.exp(-0.5 * at**2 - 0.5 * np.log(2 * np.pi) - log_z)
@@ -426,7 +432,7 @@ class SumChannel(LabelChannel):
     def _classes(
         self, y: np.ndarray, centre: np.ndarray, total: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, None]:
-        """Average over a grid of the t − 1 differences of the fields, given which their mean is Gaussian."""
+        """Return averages over a grid of the t − 1 differences of the columns, given which their mean is Gaussian."""
         n, t = centre.shape
         basis = np.linalg.qr(np.concatenate([np.ones((t, 1)), np.eye(t)[:, 1:]], axis=1))[0][:, 1:]  # (t, t − 1)
         W = basis.T @ total @ basis
@@ -439,9 +445,9 @@ class SumChannel(LabelChannel):
             return np.asarray(log_softmax(differences @ basis.T, axis=-1))
 
         found: Any = None
-        if len(points) > GRIDS.few:
+        if len(points) > FEW_POINTS:
             found = in_blocks(
-                middle @ np.linalg.inv(root), GRIDS.coarser * spacing_for(steepness),
+                middle @ np.linalg.inv(root), BLOCK_SPACING * spacing_for(steepness),
                 lambda x: (log_probabilities(x @ root), np.zeros(len(x))), np.eye(t)[y],
             )  # fmt: skip
         if found is None:
@@ -456,12 +462,17 @@ class SumChannel(LabelChannel):
         return centre + mean @ root @ gain.T, cov_sum, log_z, None
 
     def _slope(self) -> float:
-        """The largest slope of the logarithm of the likelihood's root, as that of a Gaussian's exponent."""
+        """Return the slope of the likelihood in the sense of slope/noise of Gaussian noise, see `points_for`."""
         return 1 / self.labels.temperature if isinstance(self.labels, LogisticLabels) else 1.0
 
     def _log_odds(self, y: np.ndarray, s: np.ndarray) -> np.ndarray:
-        """Logarithms (N, J) of the probabilities of classes y (N, 1) at sums (N, J, 1)."""
+        """Return log-probabilities (N, J) of classes y (N, 1) at sums (N, J, 1)."""
         return -np.logaddexp(0, -y * s[:, :, 0] / self.labels.temperature)
 
 
-KNOWN = {LinearLabels: LinearChannel, LogisticLabels: SumChannel, IntensityLabels: SumChannel, ClassLabels: SumChannel}
+LABEL_CHANNELS: dict[type, type[LinearChannel] | type[SumChannel]] = {
+    LinearLabels: LinearChannel,
+    LogisticLabels: SumChannel,
+    IntensityLabels: SumChannel,
+    ClassLabels: SumChannel,
+}

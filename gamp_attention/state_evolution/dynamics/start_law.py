@@ -12,7 +12,7 @@ import numpy as np
 from gamp_attention._core import check
 from gamp_attention._core.numerics import psd_root
 from gamp_attention.denoisers.input import initial_variances
-from gamp_attention.models.model import SIZES, STARTS, Model, fill_start
+from gamp_attention.models.model import STARTS, UNINFORMED_SIZE, Model, fill_start
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.equations.weights import overlaps_of_moments
 
@@ -60,7 +60,7 @@ def start_law(model: Model, init: Any, needs_V: bool = True) -> StartLaw:
     B = np.ascontiguousarray(B.T)
     moments[:, :r, r:] = B @ law.moments
     moments[:, r:, :r] = np.swapaxes(moments[:, :r, r:], 1, 2)
-    moments[:, :r, :r] = B @ law.moments @ B.T + np.diag(SIZES.uninformed**2 * uninformed)
+    moments[:, :r, :r] = B @ law.moments @ B.T + np.diag(UNINFORMED_SIZE**2 * uninformed)
     return StartLaw(moments, initial_variances(law.trace, model.penalty.strength, r))
 
 

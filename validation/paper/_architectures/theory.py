@@ -3,7 +3,7 @@
 import numpy as np
 
 import gamp_attention as ga
-from gamp_attention.models.model import SIZES
+from gamp_attention.models.model import POSITIONAL_SIZE
 from validation.paper._architectures.instances import ARCHITECTURES, NOISE, ORDERS, SIGMA
 
 MAX_WORK = 1e6  # number of proximal problems of one average, at most
@@ -39,7 +39,7 @@ def compute_order_parameters(model, overlaps):
 def build_mixed_start(model, alpha):
     """Return overlaps after some steps of message passing from Q* in the first column, positions in the second."""
     gamma, tau = model.coordinates.gamma[0], model.coordinates.tau[0]
-    sizes = np.array([1.0, SIZES.positional])
+    sizes = np.array([1.0, POSITIONAL_SIZE])
     begin = ga.Overlaps(
         q=np.einsum("l,ab->lab", gamma, np.diag(sizes**2 + NOISE**2)),
         m=np.outer(tau, [0.0, sizes[1]]),
