@@ -200,3 +200,12 @@ def test_sources_in_docstrings_and_pages_are_in_the_bibliography():
     assert unknown == {}
     assert keys - set(known) == set()
     assert len(keys) > 40
+
+
+def test_files_of_algorithms_exist():
+    table = (
+        (ROOT / "docs" / "internals.md").read_text().partition("## Where each algorithm is")[2].partition("\n## ")[0]
+    )
+    names = re.findall(r"`([\w/]+(?:\.py|/))`", table.partition("|")[2])
+    assert len(names) > 20
+    assert [name for name in names if not list(PACKAGE.glob(f"**/{name}"))] == []
