@@ -40,7 +40,7 @@ def test_an_interrupted_sweep_keeps_its_cells(workers, start, tmp_path):
     while process.poll() is None and len(list(tmp_path.glob("cells/*.json"))) < 2:
         time.sleep(0.02)
     words = interrupted(process)
-    assert words.strip().splitlines()[-1].endswith("run the same again to go on")
+    assert words.strip().splitlines()[-1].endswith("run the same command again to continue")
     store = Store(tmp_path)
     kept = store.present()
     assert 2 <= len(kept) < 800

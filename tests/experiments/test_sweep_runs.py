@@ -220,7 +220,7 @@ def test_numbers_survive_exactly(tmp_path):
 def test_a_folder_is_for_one_model(model, tmp_path):
     sweep(model, tmp_path, **QUICK)
     other = ga.paper_model(A=((0.3, 0.7), (0.8, 0.2)))
-    with pytest.raises(ValueError, match="folder: needs a folder of its own"):
+    with pytest.raises(ValueError, match="folder: needs another folder"):
         sweep(other, tmp_path, **QUICK)
     more = sweep(with_parameter(model, "omega", 0.1), tmp_path, **QUICK | {"omega": [0.1, 0.3]})
     assert (more.computed, more.reused) == (2, 2)
