@@ -49,20 +49,20 @@ def add_fit(commands: Any) -> argparse.ArgumentParser:
     command = commands.add_parser("fit", help="train an attention layer on your own arrays", description=about)
     command.add_argument(
         "data", metavar="DATA",
-        help="arrays tokens (n,L,d), outputs (n,L,d) and, unless the tokens contain them, positions (L,d): an .npz file, "
-        "a folder of .npy files, or a .pt file with a dict of tensors",
+        help="arrays tokens (n,L,d), outputs (n,L,d) and, unless the tokens contain them, positions (L,d): an .npz "
+        "file, a folder of .npy files, or a .pt file with a dict of tensors",
     )  # fmt: skip
     command.add_argument(
         "--init", default="spectral", help="spectral (default), random, positional, or an .npz file with weights Q"
     )
     command.add_argument(
         "--n-starts", type=int, default=8, metavar="K",
-        help="number of starts: --init, then random starts; the start with the lowest training loss is used (default 8)",
+        help="number of starts: --init, then random starts; the lowest training loss is selected (default 8)",
     )  # fmt: skip
     command.add_argument("--rank", type=int, default=1, help="columns of Q (default 1)")
     command.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
-    add_l1(found)
-    add_path(found)
+    add_l1(command)
+    add_path(command)
     command.add_argument(
         "--standardise", action="store_true",
         help="shift each of the d coordinates of tokens and outputs by its mean over all tokens, and divide it by its "
@@ -156,7 +156,7 @@ def _described(problem: Problem, options: argparse.Namespace) -> str:
         lines.append(
             "standardised: each coordinate of tokens and outputs is shifted by its mean over all tokens (up to "
             f"{np.abs(units.centre).max():.3g}) and divided by its standard deviation ({low:.3g} to {high:.3g})"
-            f"{constant}. λ, weights and training loss are in these units, errors and attention in the units of the file."
+            f"{constant}. λ, weights and training loss are in these units, errors and attention in units of the file."
         )
     else:
         lines.append(f"not standardised: variance of the tokens at each place {_several(data.traces[0])}")
@@ -250,8 +250,8 @@ def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> Gam
         if not seen:
             raise
         t, Q, step = seen
-        found = {"Q": Q, "gradient_norm": step.gradient_norm, "status": "interrupted", "n_iter": t}
-        write_archive("--out", out, "fit", found | {"train_loss": step.train_loss}, options.force)
+        arrays = {"Q": Q, "gradient_norm": step.gradient_norm, "status": "interrupted", "n_iter": t}
+        write_archive("--out", out, "fit", arrays | {"train_loss": step.train_loss}, options.force)
         remedy = f"the weights of iteration {t} are in {out}: --init {out} with another --out continues from them"
         raise KeyboardInterrupt(f"interrupted, {remedy}") from None
 

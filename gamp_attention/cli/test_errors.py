@@ -169,7 +169,7 @@ def test_errors(
         table.append([ROWS[name], *cells])
     text = (
         f"{as_text(table)}\nIn parentheses: standard errors in units of the last digit. Leave-one-out: the error of "
-        f"each training sample under weights trained without it, by an approximate formula; for this layer, {loo.message}."
+        f"each training sample under weights trained without it, by an approximation; for this layer, {loo.message}."
     )
     return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, left_out)
 

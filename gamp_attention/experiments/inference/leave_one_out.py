@@ -430,7 +430,7 @@ class _Estimate:
         """Return the reasons not to trust the estimate."""
         if self.rough:
             return [
-                "the risk has many minima, one of which training selected for these samples: the estimate may be too low"
+                "the risk has many minima, one of which was selected for these samples: the estimate may be too low"
             ]
         if not self.is_uncertain:
             return []
