@@ -184,7 +184,8 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, result: Comparison, unfinished: str) -> None:
         finished = ", ".join(branch.name for branch in result.branches)
         super().__init__(
-            f"interrupted on the {unfinished} branch, the {finished} branch is finished: run the same command again for both"
+            f"interrupted on the {unfinished} branch; the {finished} branch is finished: "
+            "run the same command again for both"
         )
         self.result = result
 

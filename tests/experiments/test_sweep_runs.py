@@ -111,7 +111,7 @@ def test_a_failing_worker_ends_the_sweep_and_says_how_to_go_on(model, tmp_path):
             future.set_exception(OSError("no space"))
             return future
 
-    with pytest.raises(RuntimeError, match=r"a worker failed \(OSError: no space\).*run the same again"):
+    with pytest.raises(RuntimeError, match=r"a worker failed \(OSError: no space\).*run the same command again"):
         sweep(model, tmp_path, executor=Broken(), **QUICK)
 
 
@@ -138,7 +138,7 @@ def test_an_interrupt_keeps_what_is_finished(model, tmp_path, monkeypatch):
         return run(*args, **options)
 
     monkeypatch.setattr(jobs, "run_gamp", interrupted)
-    with pytest.raises(KeyboardInterrupt, match="run the same again"):
+    with pytest.raises(KeyboardInterrupt, match="run the same command again"):
         sweep(model, tmp_path, **QUICK | {"seed": [0, 1]})
     unfinished = to_dataset(tmp_path)
     assert (unfinished.status == "missing").sum() == 2
