@@ -137,7 +137,7 @@ def _described(problem: Problem, options: argparse.Namespace) -> str:
     lines = [f"{n} sample{'s' * (n > 1)} of {L} token{'s' * (L > 1)} in {d} dimension{'s' * (d > 1)}"]
     if len(problem.test):
         lines[0] += (
-            f": {len(problem.train)} for training, {len(problem.test)} held out for testing (seed {options.seed})"
+            f": {len(problem.train)} for training, {len(problem.test)} held out (seed {options.seed})"
         )
     if repeated := n - distinct_samples(problem.arrays.tokens):
         overlap = "; held-out samples may also be training samples" if len(problem.test) else ""

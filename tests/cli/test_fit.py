@@ -1,4 +1,4 @@
-"""The command `fit`: files of every kind, what is said of them, results, held-out errors, pictures."""
+"""The command `fit`: files of every kind, their description, results, held-out errors, and pictures."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Ctrl-C keeps what is finished and says how to go on; a killed process leaves no file that reads as complete."""
+"""After Ctrl-C finished results remain and a message explains how to resume; killed processes leave no bad files."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Phase boundaries: roots with errors, words where there is none, resuming, the command line."""
+"""Phase boundaries: roots with errors, reasons if there is none, resuming, and the command line."""
 
 import json
 from dataclasses import replace

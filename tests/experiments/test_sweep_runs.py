@@ -34,7 +34,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts a sweep in a process of its own."""
+    """Start a sweep in a separate process."""
     script, started = tmp_path / "script.py", []
     script.write_text(SCRIPT)
 
