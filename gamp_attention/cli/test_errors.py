@@ -103,7 +103,7 @@ def _is_zero(result: GampResult) -> bool:
 
 
 def _about_edge(path: RegularizationPath, edge: int, given: bool, flat: bool) -> str:
-    """Return what to do if the best value is at the edge of the path, which the path's message states already."""
+    """Return a remedy if the best value is at the edge of the path; the message of the path states that it is."""
     zero = f"{_all_zero(path)}. " if _all_zero(path) else ""
     if given:
         return f"{zero}Give {'larger' if edge > 0 else 'smaller'} values as well, or use --path without values."
