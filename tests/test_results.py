@@ -106,7 +106,7 @@ def regularization_path():
     values, trusted = np.array([0.01, 0.1, 1.0]), (False, True, True)
     return ga.RegularizationPath(
         "lam", values, values, values / 10, values, np.ones((3, 90)), "cavity", 1, 2, trusted, values * np.nan,
-        (gamp(),) * 3, "the least test error at lam = 0.1; 1 others are lower by estimates that are not to be trusted",
+        (gamp(),) * 3, "The smallest test error is at lam = 0.1.",
     )  # fmt: skip
 
 

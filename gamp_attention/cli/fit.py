@@ -1,6 +1,6 @@
-"""The command `gamp-attention fit`: from a file of the user's arrays to weights.
+"""The commands `gamp-attention fit` and `gamp-attention law` for the user's arrays.
 
-The command `gamp-attention law`: how far own arrays are from what the theory assumes, and what it predicts.
+`fit` trains an attention layer. `law` compares the arrays with the assumptions of the theory, and predicts errors.
 """
 
 import argparse
@@ -32,9 +32,9 @@ LAYER = (
     "one attention layer with one head, queries equal to keys, weights of low rank, and no value matrix: "
     "f(x) = softmax(z zᵀ) x with z = x Q/√d"
 )
-ELSE = (
+ALTERNATIVES = (
     "The layer has one head, queries equal to keys, low rank and no value matrix. For outputs of a general attention "
-    "layer train torch.nn.MultiheadAttention; for keys with weights of their own see DotProductAttention(tied=False)."
+    "layer train torch.nn.MultiheadAttention; for keys with separate weights see DotProductAttention(tied=False)."
 )
 
 
@@ -42,66 +42,82 @@ def add_fit(commands: Any) -> argparse.ArgumentParser:
     """Add the parser of `fit`."""
     about = (
         f"Train {LAYER}, on your own arrays. For several heads or value matrices use torch.nn.MultiheadAttention; for "
-        "keys with weights of their own, run_gamp in Python with DotProductAttention(tied=False). Exit status: 0 "
+        "keys with separate weights, run_gamp in Python with DotProductAttention(tied=False). Exit status: 0 "
         "converged, 1 not converged, 2 bad input, 130 interrupted. The first line of the summary states whether the "
         "layer predicts better than a constant and than a linear layer."
     )
-    found = commands.add_parser("fit", help="train an attention layer on your own arrays", description=about)
-    found.add_argument(
+    command = commands.add_parser("fit", help="train an attention layer on your own arrays", description=about)
+    command.add_argument(
         "data", metavar="DATA",
-        help="arrays tokens (n,L,d), outputs (n,L,d) and, unless the tokens hold them, positions (L,d): an .npz file, "
-        "a folder of .npy files, or a .pt file with a dict of tensors",
+        help="arrays tokens (n,L,d), outputs (n,L,d) and, unless the tokens contain them, positions (L,d): an .npz "
+        "file, a folder of .npy files, or a .pt file with a dict of tensors",
     )  # fmt: skip
-    found.add_argument(
+    command.add_argument(
         "--init", default="spectral", help="spectral (default), random, positional, or an .npz file with weights Q"
     )
-    found.add_argument(
+    command.add_argument(
         "--n-starts", type=int, default=8, metavar="K",
-        help="starts, --init and random ones; the lowest training loss is kept (default 8)",
+        help="number of starts: --init, then random starts; the lowest training loss is selected (default 8)",
     )  # fmt: skip
-    found.add_argument("--rank", type=int, default=1, help="columns of Q (default 1)")
-    found.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
-    add_l1(found)
-    add_path(found)
-    found.add_argument(
+    command.add_argument("--rank", type=int, default=1, help="columns of Q (default 1)")
+    command.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
+    add_l1(command)
+    add_path(command)
+    command.add_argument(
         "--standardise", action="store_true",
-        help="take from each of the d coordinates of tokens and outputs the mean over all tokens, and divide by their "
-        "standard deviation (default: arrays are used as they are)",
+        help="shift each of the d coordinates of tokens and outputs by its mean over all tokens, and divide it by its "
+        "standard deviation (default: arrays are used without change)",
     )  # fmt: skip
-    found.add_argument("--held-out", type=float, default=0.0, metavar="SHARE", help="test on this random share of it")
-    found.add_argument("--seed", type=int, default=0, help="seed of starts and of the share held out (default 0)")
-    found.add_argument("--tol", type=float, default=1e-8, help="bound on the gradient norm (default 1e-8)")
-    found.add_argument("--max-iter", type=int, default=10000, help="bound on iterations (default 10000, not met)")
-    found.add_argument("--escape", action="store_true", help="leave a saddle of the risk, to a minimum")
-    found.add_argument("--out", metavar="FILE.npz", help="result file (default DATA.fit.npz)")
-    found.add_argument("--plot", metavar="FILE", help="save a picture: learning curve, attention, losses of all starts")
-    found.add_argument("--checkpoint", metavar="FILE", help="written now and then, and gone on from if it exists")
-    found.add_argument("--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds between (default 60)")
-    found.set_defaults(run=_fit)
-    return found
+    command.add_argument(
+        "--held-out",
+        type=float,
+        default=0.0,
+        metavar="FRACTION",
+        help="fraction of the samples, drawn at random, to test on (default 0)",
+    )
+    command.add_argument("--seed", type=int, default=0, help="seed of starts and of the held-out samples (default 0)")
+    command.add_argument(
+        "--tol", type=float, default=1e-8, help="gradient norm at which training has converged (default 1e-8)"
+    )
+    command.add_argument("--max-iter", type=int, default=10000, help="maximum number of iterations (default 10000)")
+    command.add_argument(
+        "--escape", action="store_true", help="if training ends at a saddle of the risk, continue to a minimum"
+    )
+    command.add_argument("--out", metavar="FILE.npz", help="result file (default DATA.fit.npz)")
+    command.add_argument(
+        "--plot", metavar="FILE", help="save a picture of learning curve, attention matrices and starts"
+    )
+    command.add_argument(
+        "--checkpoint", metavar="FILE", help="save progress to this file, and resume from it if it exists"
+    )
+    command.add_argument(
+        "--checkpoint-every", type=float, default=60.0, metavar="S", help="seconds between saves (default 60)"
+    )
+    command.set_defaults(run=_fit)
+    return command
 
 
 class Problem(NamedTuple):
-    """What a file and the options say is to be fitted."""
+    """Samples of a file, their split and units, and the dataset for training."""
 
     arrays: StoredArrays
-    train: np.ndarray  # rows
-    test: np.ndarray
+    train: np.ndarray  # indices of the training samples
+    test: np.ndarray  # indices of the held-out samples
     units: Units
     data: Dataset
 
     def along(self, path: RegularizationPath) -> tuple["Problem", GampResult]:
-        """The problem at the best value of a path, and the result to begin with there."""
+        """Return the problem with the best λ of a path, and the path's result at this λ."""
         data = self.data.replace(lam=float(path.lam[path.best]))
         return self._replace(data=data), path.results[path.best]
 
     def layer(self, Q: np.ndarray) -> Layer:
-        """The layer of given weights, in the units of the file."""
+        """Return the layer with weights Q (d, r), in the units of the file."""
         return Layer(self.data.student, Q, self.data.positions * self.units.scale, self.units)
 
 
 def _problem(options: argparse.Namespace) -> Problem:
-    """Load, split, standardise."""
+    """Return the problem of a file: loaded, split, and standardised as the options require."""
     stored = load_arrays(options.data)
     tokens, outputs = as_tokens("tokens", stored.tokens), as_tokens("outputs", stored.outputs)
     train, test = held_out("--held-out", options.held_out, len(tokens), options.seed)
@@ -115,15 +131,15 @@ def _problem(options: argparse.Namespace) -> Problem:
 
 
 def _described(problem: Problem, options: argparse.Namespace) -> str:
-    """Describe the arrays, and what was done to them before the run."""
+    """Return a description of the arrays and of their preprocessing."""
     data, units = problem.data, problem.units
     n, L, d = problem.arrays.tokens.shape
     lines = [f"{n} sample{'s' * (n > 1)} of {L} token{'s' * (L > 1)} in {d} dimension{'s' * (d > 1)}"]
     if len(problem.test):
-        lines[0] += f": {len(problem.train)} to train on, {len(problem.test)} held out (seed {options.seed})"
+        lines[0] += f": {len(problem.train)} for training, {len(problem.test)} held out (seed {options.seed})"
     if repeated := n - distinct_samples(problem.arrays.tokens):
-        known = "; samples held out may be among those trained on" if len(problem.test) else ""
-        lines.append(f"duplicates: {repeated} samples have the same tokens as another sample{known}")
+        overlap = "; held-out samples may also be training samples" if len(problem.test) else ""
+        lines.append(f"duplicates: {repeated} samples have the same tokens as another sample{overlap}")
     if problem.arrays.positions is None:
         norms, chance = np.linalg.norm(data.source_means, axis=1), np.sqrt(data.traces[0] / data.alpha)
         lines.append(
@@ -138,22 +154,23 @@ def _described(problem: Problem, options: argparse.Namespace) -> str:
         lines.append(
             "standardised: each coordinate of tokens and outputs is shifted by its mean over all tokens (up to "
             f"{np.abs(units.centre).max():.3g}) and divided by its standard deviation ({low:.3g} to {high:.3g})"
-            f"{constant}. λ, weights and training loss are in these units, errors and attention in those of the file."
+            f"{constant}. λ, weights and training loss are in these units, errors and attention in units of the file."
         )
     else:
         lines.append(f"not standardised: variance of the tokens at each place {_several(data.traces[0])}")
     return "\n".join(lines)
 
 
-def _several(values: np.ndarray, most: int = 8) -> str:
-    """The first numbers of an array, separated by commas, to three digits; a number that repeats is written once."""
+def _several(values: np.ndarray, limit: int = 8) -> str:
+    """Return the first numbers of an array to three digits, separated by commas; a single number if all are equal."""
     words = [f"{value:.3g}" for value in values]
     if len(set(words)) == 1:
         return words[0]
-    return ", ".join(words[:most]) + (", …" if len(words) > most else "")
+    return ", ".join(words[:limit]) + (", …" if len(words) > limit else "")
 
 
 def _fit(options: argparse.Namespace) -> int:
+    """Run the command `fit` and return its exit status."""
     problem = _problem(options)
     out = options.out
     init = options.init if options.init in DATA_STARTS else load_weights(options.init)
@@ -172,7 +189,7 @@ def _fit(options: argparse.Namespace) -> int:
         x, y = np.asarray(tokens), np.asarray(outputs)
         train, test = (x[problem.train], y[problem.train]), (x[problem.test], y[problem.test])
     estimated = test_errors(problem.data, result, layer, train, test)
-    found: dict[str, Any] = {
+    arrays: dict[str, Any] = {
         "Q": result.Q,
         **{name: value for name, value in result.overlaps.arrays().items() if value.size},
         "train_loss": result.train_loss,
@@ -190,25 +207,25 @@ def _fit(options: argparse.Namespace) -> int:
         "centre": problem.units.centre,
         "scale": problem.units.scale,
     }
-    write_archive("--out", out, "fit", found, options.force)
+    write_archive("--out", out, "fit", arrays, options.force)
     in_training = format_to_error(*mean_and_error(errors[problem.train]))
     lines = [
         f"{'' if estimated.better else 'WARNING: '}{estimated.verdict}",
-        *([] if estimated.better else [ELSE]),
+        *([] if estimated.better else [ALTERNATIVES]),
         result.message,
         f"training loss {result.train_loss:.6g}, gradient norm {result.gradient_norm:.2g}, lowest eigenvalue of the "
         f"Hessian {result.lowest_eigenvalue:.2g}; error of the training samples {in_training}",
         estimated.text,
     ]
     if result.n_off_global:
-        partly = " that were searched for other minima" if result.n_searched < len(problem.train) else ""
-        off = f"{result.n_off_global} of {result.n_searched} samples{partly}"
+        searched = " that were searched for other minima" if result.n_searched < len(problem.train) else ""
+        off = f"{result.n_off_global} of {result.n_searched} samples{searched}"
         lines.append(f"{off} are not at the global minimum of their proximal step: other minima of the risk are near.")
-    told = result.to_dict()
-    told |= told["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}
-    told |= {"standardised": options.standardise, "lam": problem.data.lam} | estimated.numbers
-    told |= {"path": path_numbers(path)} if path is not None else {}
-    report(options, "\n".join([*lines, f"result: {out}"]), told)
+    numbers = result.to_dict()
+    numbers |= numbers["overlaps"] | {"result": out, "positions": "in the tokens" if positions is None else "given"}
+    numbers |= {"standardised": options.standardise, "lam": problem.data.lam} | estimated.numbers
+    numbers |= {"path": path_numbers(path)} if path is not None else {}
+    report(options, "\n".join([*lines, f"result: {out}"]), numbers)
     if options.plot:
         plot_fit(result, attention, options.plot, options.force)
         say(options, f"picture: {options.plot}")
@@ -216,7 +233,7 @@ def _fit(options: argparse.Namespace) -> int:
 
 
 def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> GampResult:
-    """Message passing; where it is interrupted, the weights of lowest training loss are written."""
+    """Return the result of message passing; if interrupted, write the weights with the lowest training loss."""
     seen: list[Any] = []
 
     def remember(t: int, state: Any, step: Any) -> None:
@@ -231,30 +248,35 @@ def _run(data: Dataset, init: Any, out: str, options: argparse.Namespace) -> Gam
         if not seen:
             raise
         t, Q, step = seen
-        found = {"Q": Q, "gradient_norm": step.gradient_norm, "status": "interrupted", "n_iter": t}
-        write_archive("--out", out, "fit", found | {"train_loss": step.train_loss}, options.force)
-        again = f"the weights of iteration {t} are in {out}: --init {out} with another --out continues from there"
-        raise KeyboardInterrupt(f"interrupted, {again}") from None
+        arrays = {"Q": Q, "gradient_norm": step.gradient_norm, "status": "interrupted", "n_iter": t}
+        write_archive("--out", out, "fit", arrays | {"train_loss": step.train_loss}, options.force)
+        remedy = f"the weights of iteration {t} are in {out}: --init {out} with another --out continues from them"
+        raise KeyboardInterrupt(f"interrupted, {remedy}") from None
 
 
 def add_law(commands: Any) -> argparse.ArgumentParser:
     """Add the parser of `law`."""
-    found = commands.add_parser("law", help="how far your own arrays are from what the theory assumes")
-    found.add_argument("data", metavar="DATA", help="arrays tokens (n,L,d), outputs and perhaps positions, as for fit")
-    found.add_argument(
+    command = commands.add_parser(
+        "law", help="compare your arrays with the assumptions of the theory, and predict errors"
+    )
+    command.add_argument(
+        "data", metavar="DATA", help="arrays tokens (n,L,d), outputs and optionally positions, as for fit"
+    )
+    command.add_argument(
         "--teacher", metavar="FILE.npz", help="weights Q of a teacher, such as fit writes (default: drawn at random)"
     )
-    found.add_argument("--alphas", type=float, nargs="+", metavar="A", help="predict errors at these α = n/d")
-    found.add_argument("--lam", type=float, default=0.01, help="ridge penalty of the prediction (default 0.01)")
-    found.add_argument("--noise", type=float, help="score noise of the prediction (default: from the outputs)")
-    found.add_argument("--classes", type=_classes, default=1, help="classes of a token: a number or auto (default 1)")
-    found.add_argument("--standardise", action="store_true", help="as for fit")
-    found.add_argument("--seed", type=int, default=0, help="seed of the search for classes (default 0)")
-    found.set_defaults(run=_law)
-    return found
+    command.add_argument("--alphas", type=float, nargs="+", metavar="A", help="predict errors at these α = n/d")
+    command.add_argument("--lam", type=float, default=0.01, help="ridge penalty of the prediction (default 0.01)")
+    command.add_argument("--noise", type=float, help="score noise of the prediction (default: from the outputs)")
+    command.add_argument("--classes", type=_classes, default=1, help="classes of a token: a number or auto (default 1)")
+    command.add_argument("--standardise", action="store_true", help="as for fit")
+    command.add_argument("--seed", type=int, default=0, help="seed of the search for classes (default 0)")
+    command.set_defaults(run=_law)
+    return command
 
 
 def _classes(text: str) -> int | str:
+    """Return the value of --classes: a number, or "auto"."""
     if text == "auto":
         return text
     if not text.isdecimal() or int(text) < 1:
@@ -263,18 +285,19 @@ def _classes(text: str) -> int | str:
 
 
 def _law(options: argparse.Namespace) -> int:
+    """Run the command `law` and return its exit status."""
     alphas = [check.real("--alphas", alpha, low=0, strict=True) for alpha in options.alphas or []]
     stored = load_arrays(options.data)
     weights = None if options.teacher is None else load_weights(options.teacher)
     data, _ = build_dataset(*stored, options.standardise, lam=options.lam)
     law = law_of(data, weights, **chosen(options, "classes", "noise", "seed"))
     solved = [solve_state_evolution(law.model, alpha, rtol=1e-2, stability=False) for alpha in alphas]
-    lines, told = [str(law)], law.to_dict()
+    lines, numbers = [str(law)], law.to_dict()
     if solved:
         rows = [["  α", "ε_t", "ε_g", "state evolution"]]
-        for alpha, each in zip(alphas, solved, strict=True):
-            rows.append([f"  {alpha:g}", f"{each.train_loss:.4g}", f"{each.test_error:.4g}", each.status.value])
+        for alpha, point in zip(alphas, solved, strict=True):
+            rows.append([f"  {alpha:g}", f"{point.train_loss:.4g}", f"{point.test_error:.4g}", point.status.value])
         lines += ["predicted:", format_text([*rows])]
-        told["predicted"] = [each.to_dict() | {"alpha": alpha} for alpha, each in zip(alphas, solved, strict=True)]
-    report(options, "\n".join(lines), told)
-    return 0 if all(each.converged for each in solved) else 1
+        numbers["predicted"] = [point.to_dict() | {"alpha": alpha} for alpha, point in zip(alphas, solved, strict=True)]
+    report(options, "\n".join(lines), numbers)
+    return 0 if all(point.converged for point in solved) else 1

@@ -1,4 +1,4 @@
-"""Command line: gamp-attention COMMAND. Exit status 0 done, 1 not converged, 2 bad input, 130 interrupted."""
+"""Command line: gamp-attention COMMAND. Exit status: 0 done, 1 not converged, 2 bad input, 130 interrupted."""
 
 import argparse
 import sys
@@ -41,14 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         interrupts.raise_interrupts()
         check_extras(options)
         check_outputs(options)
-        with Progress(f"{options.command} "):  # solvers display their progress in it
+        with Progress(f"{options.command} "):  # solvers nest their progress bars in this bar
             return options.run(options)
     except (ValueError, TypeError, ImportError, OSError, MemoryError) as error:
         print(f"gamp-attention {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
-        kept = str(error) or "interrupted, nothing written: run the same again, it gives the same numbers"
-        print(f"gamp-attention {options.command}: {kept}", file=sys.stderr)
+        message = str(error) or "interrupted, nothing was written: run the same command again for the same numbers"
+        print(f"gamp-attention {options.command}: {message}", file=sys.stderr)
         return 130
 
 
@@ -57,35 +57,48 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    comparison = commands.add_parser("compare", help="GAMP, state evolution and gradient descent on one instance")
+    comparison = commands.add_parser(
+        "compare", help="compare GAMP, state evolution and gradient descent on one instance"
+    )
     _add_model(comparison)
     comparison.add_argument("--d", type=int, default=1000, help="dimension of a token (default 1000)")
     comparison.add_argument("--seed", type=int, default=0, help="seed of the instance (default 0)")
     comparison.add_argument("--risk", choices=RISKS, default="asymptotic")
     comparison.add_argument("--gd-steps", type=int, help="steps of plain gradient descent")
-    comparison.add_argument("--plot", metavar="FILE", default="compare.png", help="the picture (default compare.png)")
+    comparison.add_argument(
+        "--plot", metavar="FILE", default="compare.png", help="file of the picture (default compare.png)"
+    )
     comparison.set_defaults(run=_compare)
 
     fit = add_fit(commands)
 
-    solve = commands.add_parser("solve", help="a fixed point of state evolution")
+    solve = commands.add_parser("solve", help="solve for a fixed point of state evolution")
     _add_model(solve)
     add_l1(solve)
     solve.add_argument("--init", choices=STARTS, default="semantic")
-    solve.add_argument("--rtol", type=float, help="relative error of the overlaps asked for (default 1e-4)")
+    solve.add_argument("--rtol", type=float, help="relative error of the overlaps (default 1e-4)")
     solve.add_argument("--rule", choices=RULES, default="auto")
-    solve.add_argument("--response", "--variance", choices=RESPONSES, default="stein", help="form of V̂")
+    solve.add_argument(
+        "--response", "--variance", choices=RESPONSES, default="stein", help="formula for V̂ (default stein)"
+    )
     solve.add_argument("--seed", type=int, default=0, help="seed of randomised points (default 0)")
     solve.set_defaults(run=_solve)
 
-    path = commands.add_parser("trajectory", help="every iteration of damped GAMP or of gradient descent, for large d")
+    path = commands.add_parser(
+        "trajectory", help="predict every iteration of damped GAMP or gradient descent for large d"
+    )
     _add_model(path)
     add_l1(path)
     path.add_argument("--init", choices=STARTS, default="semantic")
-    path.add_argument("--method", choices=("gamp", *DESCENTS), default="gamp", help="(default gamp)")
-    path.add_argument("--damping", type=float, help="step β of GAMP, for this method only (default 0.5)")
-    path.add_argument("--lr", type=float, help="step size of descents, for these methods only (default 0.15)")
-    path.add_argument("--n-iter", type=int, default=20, help="iterations (default 20)")
+    path.add_argument(
+        "--method",
+        choices=("gamp", *DESCENTS),
+        default="gamp",
+        help="algorithm whose iterations are predicted (default gamp)",
+    )
+    path.add_argument("--damping", type=float, help="step β of GAMP; only for --method gamp (default 0.5)")
+    path.add_argument("--lr", type=float, help="step size of gradient descent; not for --method gamp (default 0.15)")
+    path.add_argument("--n-iter", type=int, default=20, help="number of iterations (default 20)")
     path.add_argument("--seed", type=int, default=0, help="seed of the paths (default 0)")
     path.set_defaults(run=_trajectory)
 
@@ -96,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--alpha", type=float, default=1.5, help="sample complexity n/d (default 1.5)")
-    command.add_argument("--omega", type=float, default=0.3, help="positional share of the task (default 0.3)")
+    command.add_argument("--omega", type=float, default=0.3, help="positional fraction ω of the task (default 0.3)")
     command.add_argument("--sigma", type=float, default=0.5, help="standard deviation of tokens (default 0.5)")
     command.add_argument("--lam", type=float, default=0.01, help="ridge penalty (default 0.01)")
     command.add_argument("--score-noise", type=float, default=0.0, help="s of targets (T + s N)x (default 0)")
@@ -125,10 +138,10 @@ def _compare(options: argparse.Namespace) -> int:
 def _solve(options: argparse.Namespace) -> int:
     wanted = chosen(options, "alpha", "init", "rtol", "rule", "response", "seed")
     result = solve_state_evolution(_model(options), **wanted)
-    found = result.to_dict()
-    pairs = ("train_loss", "test_error", "jump_mass", "replicon")  # each written with its error
-    found |= {name: [found[name], found[f"{name}_error"]] for name in pairs}
-    report(options, str(result), found | {"growth": to_json(result.stability and result.stability.growth)})
+    numbers = result.to_dict()
+    pairs = ("train_loss", "test_error", "jump_mass", "replicon")  # each is written with its error
+    numbers |= {name: [numbers[name], numbers[f"{name}_error"]] for name in pairs}
+    report(options, str(result), numbers | {"growth": to_json(result.stability and result.stability.growth)})
     return 0 if result.converged else 1
 
 

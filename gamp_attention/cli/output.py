@@ -27,7 +27,7 @@ class Output(NamedTuple):
 
 
 def forgiving_streams() -> None:
-    """Print "?" for what a terminal's encoding lacks, such as Greek letters, in place of failing."""
+    """Replace characters that the terminal's encoding lacks, such as Greek letters, by "?" instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -38,7 +38,7 @@ def add_json_and_force(command: argparse.ArgumentParser) -> None:
     command.add_argument("--json", metavar="FILE", help="write the result as JSON; '-' for standard output")
     command.add_argument(
         "--force", action="store_true",
-        help="replace files that this program did not write; its own results are replaced without it, inputs never",
+        help="also replace files that this program did not write; inputs are never replaced",
     )  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def check_outputs(options: argparse.Namespace) -> None:
     if data is not None and not Path(data).exists():
         raise ValueError(f"{data}: there is no such file")
     if options.command == "fit" and options.out is None:
-        options.out = beside(options.data)
+        options.out = result_path(options.data)
     outputs = list(_outputs(options))
     folder = given.get("folder")
     manifest = [] if folder is None else [("the list of cells of the folder", str(Path(folder) / "sweep.json"))]
@@ -70,7 +70,7 @@ def check_outputs(options: argparse.Namespace) -> None:
         _check_target(output, options.force)
 
 
-def beside(path: str) -> str:
+def result_path(path: str) -> str:
     """Return the name of the result file of a file or a folder with arrays."""
     return str(Path(path) if Path(path).is_dir() else Path(path).with_suffix("")) + ".fit.npz"
 
@@ -108,15 +108,15 @@ def _outputs(options: argparse.Namespace) -> Any:
 def _inputs(options: argparse.Namespace) -> list[tuple[str, str]]:
     """Return all files that a command reads, each with the argument that names it."""
     given = vars(options)
-    found = []
+    inputs = []
     if given.get("data") is not None:
-        found.append(("the input DATA", options.data))
-        found += [("an array of the input DATA", str(Path(options.data) / f"{name}.npy")) for name in ARRAYS]
+        inputs.append(("the input DATA", options.data))
+        inputs += [("an array of the input DATA", str(Path(options.data) / f"{name}.npy")) for name in ARRAYS]
     if given.get("teacher") is not None:
-        found.append(("the input --teacher", options.teacher))
+        inputs.append(("the input --teacher", options.teacher))
     if options.command == "fit" and options.init not in DATA_STARTS:
-        found.append(("the input --init", options.init))
-    return found
+        inputs.append(("the input --init", options.init))
+    return inputs
 
 
 def _check_target(output: Output, force: bool) -> None:
@@ -124,7 +124,7 @@ def _check_target(output: Output, force: bool) -> None:
     flag, target, kind = output
     folder = Path(target).parent
     if kind == "checkpoint" and not folder.is_dir():
-        raise ValueError(f"{flag}: needs a file in a folder that exists, got {target!r}")
+        raise ValueError(f"{flag}: needs a file in an existing folder, got {target!r}")
     try:
         if target in ("", "-") or Path(target).is_dir():
             raise ValueError("it is not the name of a file")
@@ -142,18 +142,18 @@ def _check_target(output: Output, force: bool) -> None:
 
 
 def say(options: argparse.Namespace, text: str) -> None:
-    """Print for a reader: to standard error where JSON goes to standard output."""
+    """Print a text: to standard error if JSON goes to standard output."""
     clear()
     print(text, file=sys.stderr if options.json == "-" else sys.stdout)
 
 
 def report(options: argparse.Namespace, text: str, data: dict[str, Any]) -> None:
-    """Say the text, and write the data where --json asks for them."""
+    """Print the text, and write the data to the file of --json."""
     say(options, text)
     if options.json:
         write_json(options.json, data, options.force)
 
 
 def chosen(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Options that a function takes under the same names."""
+    """Return the options with these names, as keywords of a function."""
     return {name: getattr(options, name) for name in names}

@@ -1,7 +1,4 @@
-"""Parser of the command line, with suggestions for misspelt words.
-
-Options that several commands have.
-"""
+"""Parser of the command line with suggestions for misspelt words, and the options that several commands have."""
 
 import argparse
 import re
@@ -17,9 +14,9 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the message with a suggestion, if one is near, and exit with status 2."""
-        found = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
-        if found:
-            message += suggestion(found[1], (word.strip("' ") for word in found[2].split(",")))
+        match = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if match:
+            message += suggestion(match[1], (word.strip("' ") for word in match[2].split(",")))
         super().error(message)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
@@ -40,16 +37,16 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 def _subparsers(parser: argparse.ArgumentParser) -> dict[Any, Any]:
     """Return the parsers of the commands by name."""
-    actions = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
-    return next((dict(each.choices) for each in actions), {})
+    actions = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return next((dict(action.choices) for action in actions), {})
 
 
 def add_l1(command: argparse.ArgumentParser) -> None:
-    """Add --l1, beside a --lam."""
-    command.add_argument("--l1", type=float, default=0.0, help="l1 penalty besides (default 0)")
+    """Add --l1 to a command with --lam."""
+    command.add_argument("--l1", type=float, default=0.0, help="l1 penalty, in addition to --lam (default 0)")
 
 
 def chosen_penalty(options: argparse.Namespace) -> Any:
-    """The elastic net where --l1 is given, else None for the ridge."""
+    """Return the elastic net if --l1 is given, otherwise None for the ridge penalty."""
     l1 = getattr(options, "l1", 0.0)
     return ElasticNet(options.lam, l1) if l1 else None

@@ -1,14 +1,11 @@
-"""The commands `gamp-attention sweep` and `gamp-attention boundaries`.
-
-A dask cluster by the address of its scheduler.
-"""
+"""The commands `gamp-attention sweep` and `gamp-attention boundaries`, and their executors."""
 
 import argparse
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -25,30 +22,23 @@ from gamp_attention.experiments.sweeps.sweep import save, sweep
 from gamp_attention.models.attention import paper_model
 from gamp_attention.models.model import STARTS
 
-
-class ClusterSettings(NamedTuple):
-    """How long an answer is waited for, in seconds."""
-
-    reach: float = 1.5  # that something listens at the address
-    greet: float = 10.0  # that it greets as a scheduler, which may be busy
-
-
-CLUSTER = ClusterSettings()
+CONNECTION_TIMEOUT = 1.5  # seconds to wait for a connection to the address of a dask scheduler
+SCHEDULER_TIMEOUT = 10.0  # seconds to wait for the answer of the scheduler, which may be busy
 
 
 @contextmanager
 def dask_executor(address: str) -> Iterator[Any]:
-    """An executor on the cluster of a scheduler; an address where nothing listens is told at once."""
+    """Yield an executor on the cluster of a scheduler, after a quick check that something listens at its address."""
     require_listener(address)
     require_modules("--dask", "distributed")
     from distributed import Client
 
-    with Client(address, timeout=CLUSTER.greet) as client:
+    with Client(address, timeout=SCHEDULER_TIMEOUT) as client:
         yield client.get_executor()
 
 
 def require_listener(address: str) -> None:
-    """Raise unless something listens at the address of a scheduler; those of other protocols than TCP are not tried."""
+    """Raise ValueError unless something listens at the address of a scheduler; only TCP addresses are checked."""
     needs = "the address of a dask scheduler that answers, such as tcp://HOST:8786"
     parts = urlsplit(address if "://" in address else f"tcp://{address}")
     if parts.scheme not in ("tcp", "tls"):
@@ -59,79 +49,91 @@ def require_listener(address: str) -> None:
         raise check.fail("--dask", f"{address}: {error}", needs) from None
     if not host or not port:
         raise check.fail("--dask", address, needs)
-    heard = [f"no answer within {CLUSTER.reach:g} s"]
+    failure = [f"no answer within {CONNECTION_TIMEOUT:g} s"]
 
     def reach() -> None:
         try:
-            socket.create_connection((host, port), timeout=CLUSTER.reach).close()
-            heard[0] = ""
+            socket.create_connection((host, port), timeout=CONNECTION_TIMEOUT).close()
+            failure[0] = ""
         except TimeoutError:
-            pass  # as when nothing is heard at all
+            pass  # `failure` has the message already
         except OSError as error:
-            heard[0] = error.strerror or str(error)
+            failure[0] = error.strerror or str(error)
 
-    trial = threading.Thread(target=reach, daemon=True)  # looking up a name may take longer than any timeout
+    trial = threading.Thread(target=reach, daemon=True)  # the lookup of a name ignores timeouts
     trial.start()
-    trial.join(CLUSTER.reach)
-    if heard[0]:
-        raise check.fail("--dask", f"{address}: {heard[0]}", needs)
+    trial.join(CONNECTION_TIMEOUT)
+    if failure[0]:
+        raise check.fail("--dask", f"{address}: {failure[0]}", needs)
 
 
 ROWS = "as .6,.4/.4,.6 or in quotes '.6,.4;.4,.6'"
-FORM = "one or more numbers, or FIRST:LAST:COUNT for evenly spaced ones"
+FORM = "one or more numbers, or FIRST:LAST:COUNT for evenly spaced numbers"
 
 
 def add_sweep(commands: Any) -> argparse.ArgumentParser:
     """Add the parser of `sweep`."""
-    found = commands.add_parser("sweep", help="a grid of solvers, resumable, on any number of processes")
-    found.add_argument("folder", metavar="FOLDER", help="where finished cells are kept; run again to go on")
-    found.add_argument("--alpha", type=numbers, nargs="+", default=[[1.5]], metavar="A", help=f"n/d: {FORM}")
-    found.add_argument("--omega", type=numbers, nargs="+", default=[[0.3]], metavar="W", help="positional share")
-    found.add_argument("--lam", type=numbers, nargs="+", default=[[0.01]], metavar="LAM", help="ridge penalty")
-    found.add_argument("--sigma", type=numbers, nargs="+", default=[[0.5]], metavar="S", help="deviation of tokens")
-    found.add_argument("--A", type=matrix, metavar="MATRIX", help=f"positional part of the task, {ROWS}")
-    found.add_argument("--method", nargs="+", choices=METHODS, default=["SE"], help="(default SE)")
-    found.add_argument("--branch", nargs="+", choices=STARTS, default=list(STARTS[:2]), help="(default the two)")
-    found.add_argument("--d", type=int, nargs="+", default=[1000], help="of GAMP and GD (default 1000)")
-    found.add_argument("--seed", type=int, nargs="+", default=[0], help="of GAMP and GD (default 0)")
-    found.add_argument("--rtol", type=float, default=1e-3, help="accuracy of state evolution (default 1e-3)")
-    found.add_argument("--risk", choices=RISKS, default="exact", help="of GAMP and GD")
-    found.add_argument("--cold", action="store_true", help="start no cell from its neighbour")
-    found.add_argument("--out", metavar="FILE.nc", help="also write all cells as one netCDF file")
-    _add_workers(found)
-    found.set_defaults(run=_sweep)
-    return found
+    command = commands.add_parser(
+        "sweep", help="run solvers on a grid of parameters, resumable, on any number of processes"
+    )
+    command.add_argument(
+        "folder", metavar="FOLDER", help="folder of the finished cells; run the same command again to continue"
+    )
+    command.add_argument("--alpha", type=numbers, nargs="+", default=[[1.5]], metavar="A", help=f"n/d: {FORM}")
+    command.add_argument("--omega", type=numbers, nargs="+", default=[[0.3]], metavar="W", help="positional fraction ω")
+    command.add_argument("--lam", type=numbers, nargs="+", default=[[0.01]], metavar="LAM", help="ridge penalty")
+    command.add_argument(
+        "--sigma", type=numbers, nargs="+", default=[[0.5]], metavar="S", help="standard deviation of tokens"
+    )
+    command.add_argument("--A", type=matrix, metavar="MATRIX", help=f"positional part of the task, {ROWS}")
+    command.add_argument("--method", nargs="+", choices=METHODS, default=["SE"], help="solvers (default SE)")
+    command.add_argument(
+        "--branch", nargs="+", choices=STARTS, default=list(STARTS[:2]), help="starts (default semantic and positional)"
+    )
+    command.add_argument("--d", type=int, nargs="+", default=[1000], help="dimension for GAMP and GD (default 1000)")
+    command.add_argument("--seed", type=int, nargs="+", default=[0], help="seed for GAMP and GD (default 0)")
+    command.add_argument("--rtol", type=float, default=1e-3, help="accuracy of state evolution (default 1e-3)")
+    command.add_argument("--risk", choices=RISKS, default="exact", help="risk of GAMP and GD (default exact)")
+    command.add_argument(
+        "--cold", action="store_true", help="do not start cells from the solutions of their neighbours"
+    )
+    command.add_argument("--out", metavar="FILE.nc", help="also write all cells as one netCDF file")
+    _add_workers(command)
+    command.set_defaults(run=_sweep)
+    return command
 
 
 def add_boundaries(commands: Any) -> argparse.ArgumentParser:
     """Add the parser of `boundaries`."""
-    found = commands.add_parser("boundaries", help="phase boundaries α_c, α_l and spinodals, with errors")
-    found.add_argument("--omega", type=numbers, nargs="+", metavar="W", help=f"vary ω: {FORM} (default .3)")
-    found.add_argument("--lam", type=numbers, nargs="+", metavar="LAM", help="vary λ, or its one value")
-    found.add_argument("--sigma", type=numbers, nargs="+", metavar="S", help="vary σ, or its one value")
-    found.add_argument("--A", type=matrix, nargs="+", metavar="MATRIX", help=f"vary A, or its one value, {ROWS}")
-    found.add_argument("--alphas", type=float, nargs=2, default=(0.05, 4.0), metavar=("LOW", "HIGH"), help="range of α")
-    found.add_argument("--tol", type=float, default=1e-3, help="error of α (default 1e-3)")
-    found.add_argument("--bayes", action="store_true", help="also where the Bayes-optimal estimate works")
-    found.add_argument("--folder", help="keep what is finished here, and go on from it")
-    found.add_argument("--plot", metavar="FILE", help="save a picture")
-    _add_workers(found)
-    found.set_defaults(run=_boundaries)
-    return found
+    command = commands.add_parser("boundaries", help="compute phase boundaries α_c, α_l and spinodals, with errors")
+    command.add_argument("--omega", type=numbers, nargs="+", metavar="W", help=f"values of ω: {FORM} (default 0.3)")
+    command.add_argument("--lam", type=numbers, nargs="+", metavar="LAM", help="one or several values of λ")
+    command.add_argument("--sigma", type=numbers, nargs="+", metavar="S", help="one or several values of σ")
+    command.add_argument("--A", type=matrix, nargs="+", metavar="MATRIX", help=f"one or several matrices A, {ROWS}")
+    command.add_argument(
+        "--alphas", type=float, nargs=2, default=(0.05, 4.0), metavar=("LOW", "HIGH"), help="range of α"
+    )
+    command.add_argument("--tol", type=float, default=1e-3, help="error of α (default 1e-3)")
+    command.add_argument("--bayes", action="store_true", help="add the thresholds of the Bayes-optimal estimate")
+    command.add_argument("--folder", help="folder of finished results, from which the command resumes")
+    command.add_argument("--plot", metavar="FILE", help="save a picture")
+    _add_workers(command)
+    command.set_defaults(run=_boundaries)
+    return command
 
 
 def numbers(text: str) -> list[float]:
-    """Numbers of one argument: a number, or FIRST:LAST:COUNT."""
-    most = 100_000
+    """Return the numbers of an argument: a number, or FIRST:LAST:COUNT."""
+    limit = 100_000
     try:
         if ":" not in text:
             return [float(text)]
         first, last, count = text.split(":")
-        if not 1 <= int(count) <= most:
+        if not 1 <= int(count) <= limit:
             raise ValueError
         return np.linspace(float(first), float(last), int(count)).tolist()
     except ValueError:
-        form = f"a number or FIRST:LAST:COUNT of at most {most} numbers"
+        form = f"a number or FIRST:LAST:COUNT of at most {limit} numbers"
         raise argparse.ArgumentTypeError(f"needs {form}, got {text!r}") from None
 
 
@@ -148,37 +150,45 @@ def matrix(text: str) -> list[list[float]]:
 
 
 def _add_workers(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--workers", type=int, metavar="N", help="processes on this machine (default: none, threads)")
-    command.add_argument("--dask", metavar="ADDRESS", help="scheduler of a dask cluster that sees the folder")
+    command.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="number of processes on this machine (default: this process, with threads)",
+    )
+    command.add_argument(
+        "--dask", metavar="ADDRESS", help="scheduler of a dask cluster whose workers can access the folder"
+    )
 
 
-def _executor(options: argparse.Namespace) -> AbstractContextManager[Any]:
+def _open_executor(options: argparse.Namespace) -> AbstractContextManager[Any]:
+    """Return a context with the executor of --workers or --dask, or with None."""
     if options.dask and options.workers is not None:
-        raise ValueError("--workers, --dask: give one of them")
+        raise ValueError("--workers, --dask: only one of them can be given")
     if options.dask:
         return dask_executor(options.dask)
     return nullcontext() if options.workers is None else local_pool(options.workers)
 
 
-def _joined(lists: list[list[float]] | None) -> list[float] | None:
+def _join(lists: list[list[float]] | None) -> list[float] | None:
     return None if lists is None else [value for values in lists for value in values]
 
 
 def _sweep(options: argparse.Namespace) -> int:
     model = paper_model(A=options.A) if options.A else paper_model()
-    axes: dict[str, Any] = {name: _joined(getattr(options, name)) for name in ("alpha", "omega", "lam", "sigma")}
+    axes: dict[str, Any] = {name: _join(getattr(options, name)) for name in ("alpha", "omega", "lam", "sigma")}
     wanted = axes | chosen(options, "folder", "d", "seed", "branch", "method", "rtol", "risk")
-    with _executor(options) as executor:
-        found = sweep(model, **wanted, warm=not options.cold, executor=executor)
-    report(options, str(found), found.to_dict())
+    with _open_executor(options) as executor:
+        result = sweep(model, **wanted, warm=not options.cold, executor=executor)
+    report(options, str(result), result.to_dict())
     if options.out:
-        save(found.dataset(), options.out, options.force)
+        save(result.dataset(), options.out, options.force)
         say(options, f"dataset: {options.out}")
-    return 0 if all(row["status"] in ("converged", "settled", "lost") for row in found.rows) else 1
+    return 0 if all(row["status"] in ("converged", "settled", "lost") for row in result.rows) else 1
 
 
 def _boundaries(options: argparse.Namespace) -> int:
-    given: dict[str, Any] = {name: _joined(getattr(options, name)) for name in ("omega", "lam", "sigma")}
+    given: dict[str, Any] = {name: _join(getattr(options, name)) for name in ("omega", "lam", "sigma")}
     given["A"] = options.A
     varied = [name for name, values in given.items() if values is not None and len(values) > 1]
     if len(varied) > 1:
@@ -186,10 +196,10 @@ def _boundaries(options: argparse.Namespace) -> int:
     fixed = {name: values[0] for name, values in given.items() if values is not None and name not in varied}
     arguments = {"omega": "omegas", "lam": "lams", "sigma": "sigmas", "A": "matrices"}
     wanted = {arguments[name]: given[name] for name in varied} | chosen(options, "alphas", "tol", "bayes", "folder")
-    with _executor(options) as executor:
-        found = phase_boundaries(paper_model(**fixed), **wanted, executor=executor)
-    report(options, str(found), found.to_dict() | {"range": [found.low, found.high]})
+    with _open_executor(options) as executor:
+        result = phase_boundaries(paper_model(**fixed), **wanted, executor=executor)
+    report(options, str(result), result.to_dict() | {"range": [result.low, result.high]})
     if options.plot:
-        plot_phase_diagram(found, options.plot, options.force)
+        plot_phase_diagram(result, options.plot, options.force)
         say(options, f"picture: {options.plot}")
-    return 0 if found.converged else 1
+    return 0 if result.converged else 1

@@ -19,9 +19,9 @@ from gamp_attention.experiments.inference.leave_one_out import leave_one_out
 from gamp_attention.experiments.inference.paths import RegularizationPath, regularization_path
 from gamp_attention.gamp.result import GampResult
 
-SPAN, VALUES = 30.0, 20  # of a path without values: from λ/30 to 30 λ
-WIDEST = 1e4  # factor from --lam up to which a path is extended if its best value lies at an edge
-ADDED = 8  # values by which a path is extended at a time, with the spacing of the others
+SPAN, VALUES = 30.0, 20  # range and number of values of --path without values: from λ/30 to 30 λ
+WIDEST = 1e4  # maximum ratio of a value and --lam, if the path is extended because its best value lies at an edge
+ADDED = 8  # number of values by which a path is extended at a time, with the spacing of the other values
 FLAT = 0.01  # relative decrease of the error by an extension below which there is no further one
 ZERO = 1e-3  # norm ‖Q‖/√d of the weights below which they count as zero
 ROWS = {"linear": "linear layer y = Wx", "mean": "mean output", "zero": "y = 0"}
@@ -31,14 +31,15 @@ def add_path(command: argparse.ArgumentParser) -> None:
     """Add --path."""
     command.add_argument(
         "--path", type=numbers, nargs="*", metavar="LAM",
-        help=f"choose λ by its leave-one-out error, among these ({FORM}) or, without values, {VALUES} around --lam and "
-        "more beyond them if the best value lies at the edge; prints a table, and with --plot draws a second picture",
+        help=f"choose λ by its leave-one-out error, among the given values ({FORM}) or, without values, among {VALUES} "
+        "values around --lam and further values if the best value lies at the edge; prints a table, and with --plot "
+        "saves a second picture",
     )  # fmt: skip
 
 
 def path_of(data: Dataset, init: Any, options: argparse.Namespace) -> RegularizationPath:
     """Return the path that --path requests, extended until its best value lies inside, unless values are given."""
-    given = [lam for each in options.path for lam in each]
+    given = [lam for values in options.path for lam in values]
     spacing = SPAN ** (2 / (VALUES - 1))
     lams = given or [options.lam]
     if not given and options.lam > 0:
@@ -56,7 +57,7 @@ def path_of(data: Dataset, init: Any, options: argparse.Namespace) -> Regulariza
         smallest = path.results[int(np.argmin(path.lam))]
         begin = smallest if smallest.converged else init
         path = _path(data, sorted([*path.lam.tolist(), *more]), begin, options, extensions)
-        errors = [float(each.test_error[each.best]) for each in (before, path)]
+        errors = [float(earlier.test_error[earlier.best]) for earlier in (before, path)]
         flat = errors[1] > (1 - FLAT) * errors[0] and not _all_zero(path)
     say(options, str(path))
     if edge := _direction(path):
@@ -71,7 +72,7 @@ def path_of(data: Dataset, init: Any, options: argparse.Namespace) -> Regulariza
 def _path(
     data: Dataset, lams: list[float], init: Any, options: argparse.Namespace, extension: int
 ) -> RegularizationPath:
-    """Train along values of λ; extensions have a checkpoint of their own and begin where the path before ended."""
+    """Train along values of λ; each extension has a separate checkpoint and a single start."""
     file = options.checkpoint and checkpoint_of_path(options.checkpoint, extension)
     n_starts = 1 if extension else options.n_starts
     return regularization_path(data, lams, init, checkpoint=file, n_starts=n_starts, seed=options.seed)
@@ -80,7 +81,7 @@ def _path(
 def _direction(path: RegularizationPath) -> int:
     """Return -1 or 1 if smaller or larger values may be better than all values of a path, else 0.
 
-    That is so if the best value is the smallest or the largest; also, all weights may be zero, as λ is far too large.
+    This holds if the best value is the smallest or the largest, or if all weights are zero because λ is too large.
     """
     if len(path.lam) < 2:
         return 0
@@ -97,32 +98,32 @@ def _all_zero(path: RegularizationPath) -> str:
 
 
 def _is_zero(result: GampResult) -> bool:
+    """Return whether the weights of a result are zero up to `ZERO`."""
     return bool(np.linalg.norm(result.Q) < ZERO * np.sqrt(len(result.Q)))
 
 
 def _about_edge(path: RegularizationPath, edge: int, given: bool, flat: bool) -> str:
-    """Return a sentence on a best value at the edge of the path."""
-    text = _all_zero(path)
-    text = text or f"The best λ, {path.lam[path.best]:.3g}, is the {'largest' if edge > 0 else 'smallest'} value tried"
+    """Return a remedy if the best value is at the edge of the path; the message of the path states that it is."""
+    zero = f"{_all_zero(path)}. " if _all_zero(path) else ""
     if given:
-        return f"{text}: give {'larger' if edge > 0 else 'smaller'} values as well, or --path without values."
+        return f"{zero}Give {'larger' if edge > 0 else 'smaller'} values as well, or use --path without values."
     if flat:
-        return f"{text}, but the last {ADDED} values have lowered the error by less than {FLAT:.0%}."
-    return f"{text}; the path is not extended beyond a factor of {WIDEST:g} from --lam."
+        return f"{zero}The path is not extended: the last {ADDED} values lowered the error by less than {FLAT:.0%}."
+    return f"{zero}The path is not extended beyond a factor of {WIDEST:g} from --lam."
 
 
 def path_numbers(path: RegularizationPath) -> dict[str, Any]:
-    """Of a path, what --json writes."""
-    found = path.to_dict()
+    """Return the entries of a path in the file of --json."""
+    entries = path.to_dict()
     names = ("lam", "test_error", "test_error_error", "in_training", "trusted", "best", "best_1se", "message")
-    return {name: found[name] for name in names}
+    return {name: entries[name] for name in names}
 
 
 class TestErrors(NamedTuple):
     """Test errors of a layer and of the reference predictions, in the units of the file."""
 
-    verdict: str  # whether the layer predicts better than the references, as a sentence
-    better: bool  # whether it does, by two standard errors at least
+    verdict: str  # sentence that compares the layer with the reference predictions
+    better: bool  # True if the layer is better than all references, by at least two standard errors
     text: str  # table and remarks
     numbers: dict[str, Any]  # entries of --json
     left_out: np.ndarray  # (n,) leave-one-out error of each training sample
@@ -131,18 +132,18 @@ class TestErrors(NamedTuple):
 def test_errors(
     data: Dataset, result: GampResult, layer: Layer, train: tuple[Tokens, Tokens], test: tuple[Tokens, Tokens] | None
 ) -> TestErrors:
-    """Estimate test errors of a layer by leave-one-out and on samples held out, next to errors of the references.
+    """Return test errors of a layer by leave-one-out and on held-out samples, and errors of reference predictions.
 
     Parameters
     ----------
     data, result : the training samples and the run, in the units that they were trained in.
     layer : the trained layer in the units of the file.
-    train, test : tokens and outputs of the samples trained on and held out, in the units of the file.
+    train, test : tokens and outputs of the training and the held-out samples, in the units of the file.
     """
     progress.describe("estimating the test error by leave-one-out")
     loo = leave_one_out(data, result)
-    own = layer.errors(*train, layer.student(loo.fields))
-    columns = {"leave-one-out": (own, reference_errors(data, units=layer.units))}
+    left_out = layer.errors(*train, layer.student(loo.fields))
+    columns = {"leave-one-out": (left_out, reference_errors(data, units=layer.units))}
     if test is not None:
         held_out = layer.errors(*test)
         columns[f"{len(held_out)} held out"] = (held_out, reference_errors(data, *test, units=layer.units))
@@ -162,24 +163,26 @@ def test_errors(
     better, verdict = _verdict(columns, loo.trusted)
     names = next(iter(columns.values()))[1].names
     table: list[Any] = [["error ‖y − f(x)‖²/(dL)", *columns]]
-    table += [["this layer", *(format_to_error(*mean_and_error(own)) for own, _ in columns.values())]]
+    table += [["this layer", *(format_to_error(*mean_and_error(errors)) for errors, _ in columns.values())]]
     for k, name in enumerate(names):
         cells = [format_to_error(*mean_and_error(references.errors[k])) for _, references in columns.values()]
         table.append([ROWS[name], *cells])
     text = (
-        f"{format_text(table)}\n"
-        "In parentheses: standard errors in units of the last digit. Leave-one-out: the error of "
-        f"each training sample under weights trained without it, by a formula; for this layer, {loo.message}."
+        f"{format_text(table)}\nIn parentheses: standard errors in units of the last digit. Leave-one-out: the error of "
+        f"each training sample under weights trained without it, by an approximation; for this layer, {loo.message}."
     )
-    return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, own)
+    return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, left_out)
 
 
 def _verdict(columns: dict[str, tuple[np.ndarray, ReferenceErrors]], trusted: bool) -> tuple[bool, str]:
-    """Compare with the references; samples held out count if leave-one-out is not trusted, or if they are worse."""
+    """Return whether the layer is better than the references, and a sentence.
+
+    Errors of held-out samples are used if leave-one-out is not trusted, or if they are worse than a reference.
+    """
     verdicts = {}
-    for how, (own, references) in columns.items():
-        if np.isfinite(own).all():
-            verdicts[how] = references.verdict(own)
+    for how, (errors, references) in columns.items():
+        if np.isfinite(errors).all():
+            verdicts[how] = references.verdict(errors)
     if not verdicts:
         return False, "The test error of the layer could not be estimated."
     how, verdict = next(iter(verdicts.items()))
@@ -190,15 +193,16 @@ def _verdict(columns: dict[str, tuple[np.ndarray, ReferenceErrors]], trusted: bo
     return verdict.better, f"{verdict.message.removesuffix('.')} ({how}{doubt})."
 
 
-def _numbers(own: np.ndarray, references: ReferenceErrors) -> dict[str, Any]:
+def _numbers(layer_errors: np.ndarray, references: ReferenceErrors) -> dict[str, Any]:
     """Return means and standard errors of errors of the layer and of the references, for --json."""
-    found: dict[str, Any] = {}
-    named = zip(("", *(f"{name}_" for name in references.names)), (own, *references.errors), strict=True)
+    numbers: dict[str, Any] = {}
+    named = zip(("", *(f"{name}_" for name in references.names)), (layer_errors, *references.errors), strict=True)
     for name, errors in named:
         mean, error = mean_and_error(errors)
-        found |= {f"{name}test_error": mean, f"{name}test_error_error": _finite(error)}
-    return found
+        numbers |= {f"{name}test_error": mean, f"{name}test_error_error": _finite(error)}
+    return numbers
 
 
 def _finite(value: float) -> float | None:
+    """Return a number, or None if it is not finite, which JSON cannot represent."""
     return value if np.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Comparisons, sweeps, phase diagrams and what a fit is worth, made of the rooms below, and their pictures."""
+"""Experiments built from the solvers: comparisons, sweeps, phase diagrams, error estimates of fits, and figures."""
 
 from gamp_attention.experiments.comparison import Comparison, compare
 from gamp_attention.experiments.figures import plot_comparison, plot_phase_diagram, plot_trajectory

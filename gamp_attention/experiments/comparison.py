@@ -1,13 +1,12 @@
-"""GAMP, state evolution and gradient descent on one instance of any model, beside the linear baseline.
+"""Comparison of GAMP, state evolution, gradient descent and the linear baseline on one instance of any model.
 
-Result of `compare` and its table.
-
-One branch of a comparison: every solver from the same start on one instance.
+`compare` runs every solver from the same start on each branch (`compare_branch`), and returns a table of the results.
 """
 
 import math
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -185,30 +184,24 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, result: Comparison, unfinished: str) -> None:
         finished = ", ".join(branch.name for branch in result.branches)
         super().__init__(
-            f"interrupted on the {unfinished} branch, the {finished} branch is finished: run the same again for both"
+            f"interrupted on the {unfinished} branch; the {finished} branch is finished: "
+            "run the same command again for both"
         )
         self.result = result
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How much is computed to compare, besides what is asked for."""
-
-    followed: int = 20  # iterations of the trajectory, after which it hardly moves
-    test_samples: int = 4000  # for test errors within about a per cent
-    perturbation: float = 1e-3  # of GAMP's weights before descent from there, small enough to stay in the same valley
-    training_time: float = 750.0  # of gradient descent, steps times their size: 5000 steps of .15, as in the paper
-    descent_work: float = 1.6e10  # n L d × steps of it at most
-    replicas: int = 4  # of the descent's prediction
-    solvers: int = 7  # of a branch at most, for the progress bar
-
-
-EFFORT = Effort()
+N_ITER = 20  # iterations of the predicted trajectories, after which they hardly change
+TEST_SAMPLES = 4000  # number of new samples for test errors, which are then accurate to about one per cent
+PERTURBATION = 1e-3  # relative change of GAMP's weights before a descent, small enough to stay in the same basin
+TRAINING_TIME = 750.0  # number of steps of gradient descent times step size: 5000 steps of 0.15, as in the paper
+MAX_DESCENT_WORK = 1.6e10  # maximum of n L d × number of steps of gradient descent
+REPLICAS = 4  # number of independent predictions of the trajectory of gradient descent
+SOLVERS = 7  # maximum number of solvers of a branch, for the progress bar
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a comparison is made, named as the arguments of `gamp_attention.compare`."""
+    """Options of a comparison, named as the arguments of `gamp_attention.compare`."""
 
     alpha: float
     seed: int
@@ -221,33 +214,33 @@ class Plan:
 
 
 def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan: Plan, progress: Progress) -> Branch:
-    """Run everything from one start; `progress` counts at most EFFORT.solvers steps."""
+    """Run all solvers from one start; `progress` counts at most `SOLVERS` steps."""
     alpha, seed, risk = plan.alpha, plan.seed, plan.risk
     quasi_newton = model.penalty.quadratic
 
-    def timed(what: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
-        progress.describe(f"{name} branch, {what}")
+    def timed(task: str, solver: Any, *args: Any, **options: Any) -> tuple[Any, float]:
+        progress.describe(f"{name} branch, {task}")
         began = time.perf_counter()
         result = solver(*args, **options)
         progress.update()
         return result, time.perf_counter() - began
 
-    followed: Any = {"n_iter": EFFORT.followed}
+    simulated: Any = {"n_iter": N_ITER}
     instance = data.instance_model(), data.alpha, name
-    predicted, _ = timed("trajectory", trajectory, *instance, damping=damping, **followed)
-    tracked = IterationOptions(predicted.V_hat, empirical_after=EFFORT.followed, hold_after=EFFORT.followed)
+    predicted, _ = timed("trajectory", trajectory, *instance, damping=damping, **simulated)
+    tracked = IterationOptions(predicted.V_hat, empirical_after=N_ITER, hold_after=N_ITER)
     gamp, gamp_time = timed("GAMP", run_gamp, data, name, risk, damping=damping, iteration=tracked)
     fixed, fixed_time = timed("state evolution", solve_state_evolution, model, alpha, name, rtol=plan.rtol)
     lr = stable_step(data, initial_weights(data, name, 0), risk) if plan.lr is None else plan.lr
     plain: Any = {"method": "gd", "lr": lr}
-    followed |= {"n_replicas": EFFORT.replicas}
-    predicted_descent, _ = timed("its trajectory", trajectory, *instance, **plain, **followed)
+    simulated |= {"n_replicas": REPLICAS}
+    predicted_descent, _ = timed("trajectory of gradient descent", trajectory, *instance, **plain, **simulated)
     plain |= {"max_iter": plan.gd_steps or _steps(data, lr), "device": plan.device}
     descent, descent_time = timed("gradient descent", minimize_risk, data, name, risk, **plain)
     best = {"method": "lbfgs", "device": plan.device} if quasi_newton else plain
     quasi, quasi_time = timed("L-BFGS", minimize_risk, data, name, risk, **best) if quasi_newton else (None, np.nan)
     noise = generator(seed, Stream.PERTURBATIONS).standard_normal(gamp.Q.shape)
-    size = EFFORT.perturbation * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
+    size = PERTURBATION * np.linalg.norm(gamp.Q) / np.linalg.norm(noise)
     returned, returned_time = timed("descent from GAMP", minimize_risk, data, gamp.Q + size * noise, risk, **best)
     others = [
         deviation(sample(model, data.dim, alpha, other), name, risk, damping, seed=other, onsager="state_evolution")[0]
@@ -255,7 +248,7 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
     ]
 
     def row(label: str, result: Any, seconds: float) -> Row:
-        test_error, error = sampled_test_error(data, result.Q, n_samples=EFFORT.test_samples, seed=seed)
+        test_error, error = sampled_test_error(data, result.Q, n_samples=TEST_SAMPLES, seed=seed)
         norms = result.gradient_norm, _distance(model, result.Q, gamp.Q)
         return _row(label, result, seconds, test_error, {"test_error": error}, norms)
 
@@ -273,41 +266,42 @@ def compare_branch(model: Model, data: Dataset, name: str, damping: float, plan:
 
 
 def _steps(data: Dataset, lr: float) -> int:
-    """Steps of gradient descent that make the paper's training time, if these are affordable."""
-    affordable = EFFORT.descent_work / data.tokens.size
-    return max(1, int(min(np.ceil(EFFORT.training_time / lr), max(affordable, 200))))
+    """Return the number of steps of gradient descent with the training time of the paper, limited by the work."""
+    affordable = MAX_DESCENT_WORK / data.tokens.size
+    return max(1, int(min(np.ceil(TRAINING_TIME / lr), max(affordable, 200))))
 
 
 def deviation(
-    data: Dataset, name: str, risk: str, damping: float, n_iter: int = EFFORT.followed, *, seed: int, **options: Any
+    data: Dataset, name: str, risk: str, damping: float, n_iter: int = N_ITER, *, seed: int, **options: Any
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """GAMP's scalars minus their prediction for this instance, at every iteration, and its standard errors.
+    """Return GAMP's scalars minus their prediction for this instance, at every iteration, and its standard errors.
 
-    Options are fields of `IterationOptions`.
+    The options are fields of `IterationOptions`.
     """
     path = trajectory(data.instance_model(), data.alpha, name, damping=damping, n_iter=n_iter, n_replicas=2, seed=seed)
     if options.get("onsager") == "state_evolution":
         options["onsager"] = path.V_hat
     iteration = IterationOptions(**options)
     run = run_gamp(data, name, risk, damping=damping, tol=0, max_iter=n_iter, iteration=iteration)
-    seen, predicted = run.history.scalars(), path.scalars()
-    return {key: seen[key] - predicted[key] for key in seen}, path.error.scalars()
+    measured, predicted = run.history.scalars(), path.scalars()
+    return {key: measured[key] - predicted[key] for key in measured}, path.error.scalars()
 
 
 def _row(
     label: str, result: Any, seconds: float, test_error: float, errors: dict[str, float], norms: tuple[float, float]
 ) -> Row:
-    """The row of a result; the norms are of its gradient, and of its distance from GAMP's weights."""
+    """Return the row of a result; `norms` has the gradient norm and the distance from GAMP's weights."""
     values = _floats(result.overlaps.scalars()) | {"train_loss": result.train_loss, "test_error": test_error}
     return Row(label, result.status.value, result.n_iter, values, errors, *norms, seconds)
 
 
 def _floats(values: dict[str, np.ndarray]) -> dict[str, float]:
+    """Return scalars as Python numbers."""
     return {name: float(value) for name, value in values.items()}
 
 
 def _distance(model: Model, Q: np.ndarray, other: np.ndarray) -> float:
-    """‖Q − Q'‖_F/√d after the best common rotation of the columns, or sign, where these are symmetries."""
+    """Return ‖Q − Q'‖_F/√d after the best common rotation or sign of the columns, if these are symmetries."""
     if model.rotations and model.student.parts == 1:
         u, _, v = np.linalg.svd(Q.T @ other)
         Q = Q @ (u @ v)
@@ -324,7 +318,7 @@ def compare(
     seed: int = 0,
     *,
     risk: str = "asymptotic",
-    branches: Any = None,
+    branches: str | Sequence[str] | None = None,
     damping: float | None = None,
     rtol: float | None = None,
     lr: float | None = None,
@@ -337,15 +331,15 @@ def compare(
     Parameters
     ----------
     model : the problem.
-    d, alpha, seed : size, sample complexity and seed of the instance.
+    d, alpha, seed : dimension of a token, sample complexity n/d, and seed of the instance.
     risk : "asymptotic", whose values state evolution predicts up to O(1/√d), or "exact", of equation (3).
-    branches : the starts; "semantic", and "positional" where there are positions, if not given.
-    damping : the step β of GAMP and of its trajectory; 0.5 on the semantic and 0.3 on other branches if not given.
+    branches : the starts; if not given, "semantic", and "positional" if the model has positions.
+    damping : step β of GAMP and of its trajectory; if not given, 0.5 on the semantic and 0.3 on other branches.
     rtol : accuracy of state evolution, see `solve_state_evolution`.
-    lr : step of gradient descent; if not given, what the curvature at the start allows, to one digit.
-    gd_steps : steps of plain gradient descent from the informed start; if not given, as many as make the paper's
-        training time, 5000 steps of 0.15, if these are affordable.
-    instances : further instances, whose deviations from their predictions show how much one fluctuates.
+    lr : step size of gradient descent; if not given, the largest stable step at the start, to one digit.
+    gd_steps : number of steps of plain gradient descent from the informed start; if not given, the training time of the
+        paper (5000 steps of 0.15) divided by `lr`, or fewer for large data.
+    instances : number of further instances, whose deviations from their predictions show the fluctuations.
     device : torch device of the descents.
 
     Returns
@@ -354,9 +348,11 @@ def compare(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
-    ImportError : without torch; install gamp-attention[torch].
-    Interrupted : by Ctrl-C after a branch was finished; a KeyboardInterrupt that holds it.
+    TypeError : if `model` is not a model, or an argument has the wrong type.
+    ValueError : if a number is out of range, or `branches` has unknown or repeated names.
+    MemoryError : if the tokens do not fit into the available memory.
+    ImportError : if torch is not installed; install gamp-attention[torch].
+    Interrupted : by Ctrl-C after a branch was finished; a KeyboardInterrupt whose `result` has this branch.
 
     Examples
     --------
@@ -364,8 +360,8 @@ def compare(
 
     >>> import gamp_attention as ga
     >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
-    >>> found = ga.compare(model, d=60, alpha=1.5, gd_steps=20, instances=2)
-    >>> found.branches[0].name, found.branches[0].gamp.converged
+    >>> comparison = ga.compare(model, d=60, alpha=1.5, gd_steps=20, instances=2)
+    >>> comparison.branches[0].name, comparison.branches[0].gamp.converged
     ('semantic', True)
     """
     d, alpha = checked_size(model, d, alpha)
@@ -380,7 +376,7 @@ def compare(
         raise check.fail("branches", branches, "a list of at least one start", TypeError)
     names = [check.choice("branches", name, STARTS) for name in branches]
     if len(set(names)) < len(names):
-        raise check.fail("branches", branches, "starts that all differ")
+        raise check.fail("branches", branches, "distinct starts")
     steps = {name: DAMPING.get(name, DAMPING["positional"]) for name in names}
     if damping is not None:
         steps = dict.fromkeys(names, check.real("damping", damping, low=0, high=1, strict=True))
@@ -396,20 +392,20 @@ def compare(
     began = time.perf_counter()
     data = sample(model, d, alpha, seed)
     plan = Plan(alpha, seed, risk, rtol, lr, gd_steps, instances, device)
-    with Progress("compare ", total=len(names) * EFFORT.solvers) as progress:
-        found: list[Branch] = []
+    with Progress("compare ", total=len(names) * SOLVERS) as progress:
+        finished: list[Branch] = []
         try:
             for name in names:
-                found.append(compare_branch(model, data, name, steps[name], plan, progress))
+                finished.append(compare_branch(model, data, name, steps[name], plan, progress))
         except KeyboardInterrupt:
-            if not found:
+            if not finished:
                 raise
     settings = asdict(plan) | {"d": data.dim, "n": data.n_samples, "lam": model.lam, "damping": steps}
     del settings["device"], settings["rtol"]
     if isinstance(model.teacher, SoftmaxTeacher):
         settings["omega"] = model.teacher.omega
     base = linear_baseline(model) if model.attention else None
-    result = Comparison(settings, found, base, time.perf_counter() - began)
-    if len(found) < len(names):
-        raise Interrupted(result, names[len(found)])
+    result = Comparison(settings, finished, base, time.perf_counter() - began)
+    if len(finished) < len(names):
+        raise Interrupted(result, names[len(finished)])
     return result

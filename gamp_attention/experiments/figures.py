@@ -1,9 +1,4 @@
-"""Pictures of results that are already there. They need matplotlib.
-
-The picture of a fit to your own data: the run, the training losses of all starts, and attention matrices.
-
-The picture of a path: errors along a hyperparameter, and the value that is taken.
-"""
+"""Figures of comparisons, trajectories, phase diagrams, fits and regularization paths. They need matplotlib."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -47,7 +42,7 @@ def plot_comparison(comparison: "Comparison", path: str | Path | None = None, ov
 
     Parameters
     ----------
-    comparison : of `compare`.
+    comparison : result of `compare`.
     path : a file to save the picture to; if not given, the figure stays open in pyplot.
     overwrite : replace a file at `path` even if it is not a picture that this package saved.
 
@@ -57,15 +52,15 @@ def plot_comparison(comparison: "Comparison", path: str | Path | None = None, ov
 
     Raises
     ------
-    ImportError : without matplotlib; install gamp-attention[plot].
-    ValueError : if matplotlib does not write files of this name, or `path` holds a file that is not to be replaced.
+    ImportError : if matplotlib is not installed; install gamp-attention[plot].
+    ValueError : if matplotlib cannot write the format of `path`, or `path` is a file that must not be replaced.
 
     Examples
     --------
     >>> import gamp_attention as ga
     >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
-    >>> found = ga.compare(model, d=60, alpha=1.5, gd_steps=20, instances=2)
-    >>> ga.plot_comparison(found).shape
+    >>> comparison = ga.compare(model, d=60, alpha=1.5, gd_steps=20, instances=2)
+    >>> ga.plot_comparison(comparison).shape
     (1, 5)
     """
     rows, settings = len(comparison.branches), comparison.settings
@@ -77,7 +72,7 @@ def plot_comparison(comparison: "Comparison", path: str | Path | None = None, ov
         drawing.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=9, frameon=False)
         drawing.suptitle(
             f"{comparison.heading('d', 'alpha', 'omega', 'lam')}, {settings['risk']} risk; "
-            "squares, diamonds and triangles are where descents end"
+            "squares, diamonds and triangles are end points of descents"
         )
     return axes
 
@@ -92,9 +87,9 @@ def plot_trajectory(
 
     Parameters
     ----------
-    predicted : of `trajectory`; a line, with a band of two standard errors.
-    runs : results of `run_gamp` or their histories, one or several of one length; of several, the mean with its
-        standard error.
+    predicted : result of `trajectory`, drawn as a line with a band of two standard errors.
+    runs : results of `run_gamp` or their histories, one or several of equal length; for several runs, the mean is drawn
+        with its standard error.
     path : a file to save the picture to; if not given, the figure stays open in pyplot.
     overwrite : replace a file at `path` even if it is not a picture that this package saved.
 
@@ -104,9 +99,9 @@ def plot_trajectory(
 
     Raises
     ------
-    ImportError : without matplotlib; install gamp-attention[plot].
-    TypeError, ValueError : if matplotlib does not write files of this name, `path` holds a file that is not to be
-        replaced, or these are not such results.
+    ImportError : if matplotlib is not installed; install gamp-attention[plot].
+    TypeError : if `predicted` is not a trajectory or `runs` are not results of `run_gamp` or histories.
+    ValueError : if matplotlib cannot write the format of `path`, or `path` is a file that must not be replaced.
 
     Examples
     --------
@@ -138,11 +133,11 @@ def plot_trajectory(
 def plot_phase_diagram(
     boundaries: "PhaseBoundaries", path: str | Path | None = None, overwrite: bool = False
 ) -> np.ndarray:
-    """Draw a phase diagram: α_c, α_l and where branches appear and become stable, against the parameter varied.
+    """Draw a phase diagram: α_c, α_l and the α at which branches appear and become stable, against the parameter.
 
     Parameters
     ----------
-    boundaries : of `phase_boundaries`.
+    boundaries : result of `phase_boundaries`.
     path : a file to save the picture to; if not given, the figure stays open in pyplot.
     overwrite : replace a file at `path` even if it is not a picture that this package saved.
 
@@ -152,8 +147,8 @@ def plot_phase_diagram(
 
     Raises
     ------
-    ImportError : without matplotlib; install gamp-attention[plot].
-    ValueError : if matplotlib does not write files of this name, or `path` holds a file that is not to be replaced.
+    ImportError : if matplotlib is not installed; install gamp-attention[plot].
+    ValueError : if matplotlib cannot write the format of `path`, or `path` is a file that must not be replaced.
 
     Examples
     --------
@@ -184,8 +179,11 @@ def _draw_prediction(
 ) -> None:
     values, error = predicted.scalars()[key], predicted.error.scalars()[key]
     axis.plot(values, color=color, lw=1.5, label=label)
-    band, told = (values - 2 * error, values + 2 * error), "its sampling error, 2 s.e." if color == DARK else None
-    axis.fill_between(np.arange(len(values)), *band, color=color, alpha=0.3, lw=0, label=told)
+    band, error_label = (
+        (values - 2 * error, values + 2 * error),
+        "its sampling error, 2 s.e." if color == DARK else None,
+    )
+    axis.fill_between(np.arange(len(values)), *band, color=color, alpha=0.3, lw=0, label=error_label)
     axis.set(title=LABELS[key], xlabel="iteration")
     axis.margins(y=0.15)
 
@@ -196,11 +194,13 @@ def _draw_branch(row: Any, branch: "Branch", label: str) -> None:
     for axis, key in zip(row, LABELS, strict=False):
         spread = np.sqrt((branch.instances[key] ** 2).mean(axis=0))
         band = predicted[key] - spread, predicted[key] + spread
-        axis.fill_between(time, *band, color=colour, alpha=0.2, lw=0, label="spread of other instances around theirs")
+        axis.fill_between(
+            time, *band, color=colour, alpha=0.2, lw=0, label="spread of other instances around their predictions"
+        )
         _draw_prediction(axis, branch.predicted, key, "state evolution of this instance")
         axis.plot(seen[key][: len(time)], "o", ms=4, color=colour, label=label)
-        if key != "V":  # which descents have none of
-            _draw_prediction(axis, branch.predicted_descent, key, "theory of gradient descent on it", GREY)
+        if key != "V":  # descents have no V
+            _draw_prediction(axis, branch.predicted_descent, key, "theory of gradient descent on this instance", GREY)
             early = branch.descent.iterations < len(time)
             steps, values = branch.descent.iterations[early], branch.descent.history.scalars()[key][early]
             axis.plot(steps, values, "o", ms=4, mfc="white", color=GREY, label="gradient descent")
@@ -224,7 +224,7 @@ def _draw_gradients(axis: Any, branch: "Branch", colour: str) -> None:
 
 
 def require_matplotlib() -> Any:
-    """The module matplotlib, or an ImportError that says how to install it."""
+    """Return the module matplotlib, or raise ImportError with the command to install it."""
     require_modules("a picture", "matplotlib")
     import matplotlib
 
@@ -232,13 +232,13 @@ def require_matplotlib() -> Any:
 
 
 def require_format(path: str | Path) -> str:
-    """The format that the name of a picture asks for, one that matplotlib writes."""
+    """Return the format of a picture by the suffix of its name; raise ValueError if matplotlib cannot write it."""
     require_matplotlib()
     from matplotlib.backend_bases import FigureCanvasBase
 
-    known, suffix = FigureCanvasBase.get_supported_filetypes(), Path(path).suffix[1:].lower()
-    if suffix not in known:
-        raise ValueError(f"pictures need a name that ends in one of {', '.join(sorted(known))}")
+    formats, suffix = FigureCanvasBase.get_supported_filetypes(), Path(path).suffix[1:].lower()
+    if suffix not in formats:
+        raise ValueError(f"pictures need a name that ends in one of {', '.join(sorted(formats))}")
     return suffix
 
 
@@ -246,10 +246,10 @@ def require_format(path: str | Path) -> str:
 def figure(
     path: str | Path | None, rows: int, columns: int, size: tuple[float, float], overwrite: bool = True
 ) -> Iterator[np.ndarray]:
-    """Axes (rows, columns) in the style of all pictures here, saved to `path` at the end.
+    """Yield the axes (rows, columns) of a figure in the style of the package, which is saved to `path` at the end.
 
-    Without a path the figure is one of pyplot's and stays open. It is `axes[0, 0].figure`. Unless `overwrite`, a file
-    at `path` is replaced only if it is a picture that this package saved.
+    The figure is `axes[0, 0].figure`. Without a path it is a figure of pyplot and stays open. Unless `overwrite` is
+    True, a file at `path` is replaced only if it is a picture that this package saved.
     """
     matplotlib, kind = require_matplotlib(), None if path is None else require_format(path)
     check.flag("overwrite", overwrite)
@@ -259,7 +259,7 @@ def figure(
 
             yield pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)[1]
         else:
-            from matplotlib.figure import Figure  # which needs no screen and is not kept by pyplot
+            from matplotlib.figure import Figure  # needs no screen and is not registered in pyplot
 
             require_replaceable("path", path, "picture", overwrite)
             drawing = Figure(figsize=size, layout="constrained")
@@ -277,7 +277,7 @@ def plot_fit(
 ) -> np.ndarray:
     """Draw a run on data: loss and gradient at each iteration, and attention matrices (n, L, L) of samples.
 
-    Returns the axes (2, 4); those of panels that have nothing to show are off.
+    Returns the axes (2, 4); empty axes are switched off.
     """
     with figure(path, 2, COLUMNS, (14, 6), overwrite) as axes:
         _draw_curves(axes[0], result)
@@ -286,8 +286,8 @@ def plot_fit(
         shown = [("mean over all samples", attention.mean(axis=0))]
         shown += [(f"sample {row}", attention[row]) for row in spread]
         low, high = (
-            min(0.0, *(float(each.min()) for _, each in shown)),
-            max(1.0, *(float(each.max()) for _, each in shown)),
+            min(0.0, *(float(matrix.min()) for _, matrix in shown)),
+            max(1.0, *(float(matrix.max()) for _, matrix in shown)),
         )
         for axis, (title, matrix) in zip(axes[1], shown, strict=False):
             image = axis.imshow(matrix, "Blues", vmin=low, vmax=high)
@@ -311,7 +311,7 @@ def _ticks(matrix: np.ndarray) -> np.ndarray:
 
 
 def _draw_curves(row: Any, result: GampResult) -> None:
-    """Draw training loss and gradient norm of message passing and, behind it, of the descent that finished the run."""
+    """Draw training loss and gradient norm of message passing, followed by the descent that finished the run."""
     phases: list[tuple[str, str, int, Any]] = [("message passing", COLOURS["semantic"], 0, result.history)]
     if result.settling_history is not None:
         begin = len(result.history.train_loss) - 1
@@ -334,7 +334,7 @@ def _draw_curves(row: Any, result: GampResult) -> None:
 def _draw_starts(axis: Any, result: GampResult) -> None:
     """Draw the training losses of all starts when they ended or were stopped; diamonds have the selected weights."""
     drawn = set()
-    for place, record in enumerate(sorted(result.starts, key=lambda each: each.train_loss), 1):
+    for place, record in enumerate(sorted(result.starts, key=lambda start: start.train_loss), 1):
         name = record.name.rpartition(" ")[0] or record.name
         colour, marker = KINDS.get(name, DARK), "D" if record.agreement >= AGREEMENT else "o"
         face = colour if record.status is not None else "white"
@@ -354,23 +354,25 @@ def _draw_starts(axis: Any, result: GampResult) -> None:
 
 
 def plot_path(path: RegularizationPath, file: str | Path | None = None, overwrite: bool = False) -> Any:
-    """Draw test errors with standard errors, those in training, and theory where it is known; returns the axes."""
+    """Draw estimated test errors with standard errors, training errors, and theory if known; return the axes."""
     order = np.argsort(path.lam)
     lam = path.lam[order]
     with figure(file, 1, 1, (6, 4), overwrite) as axes:
         axis = axes[0, 0]
         mean, spread = path.test_error[order], path.test_error_error[order]
-        label = "left out, in folds" if path.form == "folds" else "left out"
+        label = "cross-validation" if path.form == "folds" else "leave-one-out"
         axis.plot(lam, mean, "o-", ms=4, color=COLOURS["semantic"], label=label)
         axis.fill_between(lam, mean - spread, mean + spread, color=COLOURS["semantic"], alpha=0.2, lw=0)
         axis.plot(lam, path.in_training[order], color=GREY, label="in training")
         if np.isfinite(path.predicted).any():
             axis.plot(lam, path.predicted[order], "--", color=DARK, label="state evolution")
-        doubted = [k for k, trusted in enumerate(path.trusted) if not trusted]
-        if doubted:
-            axis.plot(path.lam[doubted], path.test_error[doubted], "o", ms=4, mfc="white", color=COLOURS["semantic"],
+        doubtful = [k for k, trusted in enumerate(path.trusted) if not trusted]
+        if doubtful:
+            axis.plot(path.lam[doubtful], path.test_error[doubtful], "o", ms=4, mfc="white", color=COLOURS["semantic"],
                       label="not trusted")  # fmt: skip
-        axis.axvline(path.lam[path.best], color=COLOURS["positional"], lw=1, label=f"least: {path.lam[path.best]:.3g}")
+        axis.axvline(
+            path.lam[path.best], color=COLOURS["positional"], lw=1, label=f"minimum: {path.lam[path.best]:.3g}"
+        )
         if path.best_1se != path.best:
             strong = path.lam[path.best_1se]
             axis.axvline(strong, color=COLOURS["positional"], lw=1, ls=":", label=f"within 1 s.e.: {strong:.3g}")

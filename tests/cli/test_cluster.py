@@ -1,4 +1,4 @@
-"""A dask scheduler that cannot be reached is told at once."""
+"""A dask scheduler that cannot be reached is reported immediately."""
 
 import socket
 

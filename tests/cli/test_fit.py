@@ -1,4 +1,4 @@
-"""The command `fit`: files of every kind, what is said of them, results, held-out errors, pictures."""
+"""The command `fit`: files of every kind, their description, results, held-out errors, and pictures."""
 
 import json
 import re
@@ -274,7 +274,7 @@ def test_a_path_goes_beyond_its_first_values_until_the_best_lies_inside(arrays, 
 @pytest.mark.parametrize(
     ("lam", "said"),
     [("1e-4", None), ("1000", "The weights are zero at every λ: 8 smaller values are tried."),
-     ("1e6", "The weights are zero at every λ; the path is not extended beyond a factor of 10000 from --lam.")],
+     ("1e6", "The weights are zero at every λ. The path is not extended beyond a factor of 10000 from --lam.")],
 )  # fmt: skip
 def test_a_path_ends_where_the_error_is_flat_or_far_from_lam(lam, said, tmp_path, fit):
     """Without noise the error falls to a constant as λ → 0; all weights are zero from a λ of about 1 on."""
@@ -296,7 +296,8 @@ def test_values_of_a_path_that_are_given_are_kept(arrays, fit):
     path, _ = arrays
     _, report, words, _ = fit(path, "--path", "1", "0.1", "--n-starts", "1")
     assert report["path"]["lam"] == [1.0, 0.1]
-    assert "The best λ, 0.1, is the smallest value tried: give smaller values as well" in words
+    assert words.count("it is the smallest value tried") == 1
+    assert "Give smaller values as well, or use --path without values." in words
     _, report, words, _ = fit(path, "--path", "0.003", "0.3", "0.01", "--n-starts", "1")
     assert report["path"]["lam"] == [0.003, 0.3, 0.01]
     if report["lam"] == 0.01:

@@ -39,7 +39,9 @@ def test_once_it_has_begun_the_command_tells(start):
     code = f"import sys, time\nimport gamp_attention.cli.main as module\n{wait}module.solve_state_evolution = wait\n"
     process = start("-c", f"{code}sys.exit(module.main())  # gamp_attention.cli.main", "solve")
     assert process.stdout.readline() == "begun\n"
-    assert interrupted(process).startswith("gamp-attention solve: interrupted, nothing written: run the same again")
+    assert interrupted(process).startswith(
+        "gamp-attention solve: interrupted, nothing was written: run the same command again"
+    )
 
 
 @pytest.mark.parametrize(

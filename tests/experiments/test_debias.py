@@ -243,7 +243,7 @@ def test_weights_of_samples_and_classes_that_share_a_shift():
 
 def test_what_cannot_be_is_named():
     data = ga.sample(ga.paper_model(), d=60, alpha=1.5, seed=0)
-    with pytest.raises(ValueError, match="gamp: needs weights that the exact risk"):
+    with pytest.raises(ValueError, match="gamp: needs weights trained on the exact risk"):
         ga.debias(data, ga.run_gamp(data, risk="asymptotic"))
     noisy = ga.sample(ga.paper_model(omega=0.2, sigma=0.8, score_noise=0.6), d=150, alpha=1.0, seed=0)
     assert not ga.debias(noisy, ga.run_gamp(noisy)).trusted

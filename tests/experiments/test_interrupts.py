@@ -1,4 +1,4 @@
-"""Ctrl-C keeps what is finished and says how to go on; a killed process leaves no file that reads as complete."""
+"""After Ctrl-C finished results remain and a message explains how to resume; killed processes leave no bad files."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def test_an_interrupted_sweep_keeps_its_cells(workers, start, tmp_path):
     while process.poll() is None and len(list(tmp_path.glob("cells/*.json"))) < 2:
         time.sleep(0.02)
     words = interrupted(process)
-    assert words.strip().splitlines()[-1].endswith("run the same again to go on")
+    assert words.strip().splitlines()[-1].endswith("run the same command again to continue")
     store = Store(tmp_path)
     kept = store.present()
     assert 2 <= len(kept) < 800
@@ -65,7 +65,7 @@ def test_fit_goes_on_from_where_it_was_stopped(tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch:
         stops_at(patch, message_passing, "gamp_step", 1)
         assert main(again) == 130
-    assert "nothing written: run the same again" in capsys.readouterr().err
+    assert "nothing was written: run the same command again" in capsys.readouterr().err
 
 
 def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch, capsys):
@@ -82,7 +82,7 @@ def test_compare_shows_the_branch_that_is_finished(model, tmp_path, monkeypatch,
     command = ["compare", "--plot", str(tmp_path / "c.png"), "--json", str(tmp_path / "c.json")]
     assert main(command) == 130
     out, err = capsys.readouterr()
-    assert "the semantic branch is finished: run the same again" in err
+    assert "the semantic branch is finished: run the same command again" in err
     assert "semantic branch, β" in out
     assert "positional branch, β" not in out
     assert [branch["name"] for branch in json.loads((tmp_path / "c.json").read_text())["branches"]] == ["semantic"]
@@ -95,7 +95,7 @@ def test_what_nothing_is_finished_of_is_to_be_run_again(command, monkeypatch, ca
 
     stops_at(monkeypatch, search, "newton", 1)
     assert main(command) == 130
-    assert "run the same again" in capsys.readouterr().err
+    assert "run the same command again" in capsys.readouterr().err
 
 
 def test_an_interrupted_validation_script_ends_with_one_line(start, tmp_path):

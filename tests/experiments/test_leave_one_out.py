@@ -186,7 +186,9 @@ def test_a_rotation_of_the_weights_changes_nothing():
 
 def test_the_asymptotic_risk_is_refused():
     data = ga.sample(ga.paper_model(), d=100, alpha=1.5, seed=0)
-    with pytest.raises(ValueError, match=r"gamp: needs weights that the exact risk.*run_gamp\(data, risk='exact'\)"):
+    with pytest.raises(
+        ValueError, match=r"gamp: needs weights trained on the exact risk.*run_gamp\(data, risk='exact'\)"
+    ):
         ga.leave_one_out(data, ga.run_gamp(data, risk="asymptotic"))
     with pytest.raises(TypeError, match=r"gamp: needs a result of run_gamp or minimize_risk"):
         ga.leave_one_out(data, data.Q_star)

@@ -1,4 +1,4 @@
-"""Phase boundaries: roots with errors, words where there is none, resuming, the command line."""
+"""Phase boundaries: roots with errors, reasons if there is none, resuming, and the command line."""
 
 import json
 from dataclasses import replace
@@ -8,8 +8,8 @@ import pytest
 
 import gamp_attention as ga
 from gamp_attention.cli.main import main
-from gamp_attention.experiments.phase_diagram.phase_boundaries import LINES, DiagramJob, Search, thresholds
-from gamp_attention.experiments.phase_diagram.scan import Boundary, Scan, existence, stability_changes
+from gamp_attention.experiments.phase_diagram.phase_boundaries import LINES, DiagramJob, Search, compute_thresholds
+from gamp_attention.experiments.phase_diagram.scan import Boundary, Scan, find_ends, find_stability_changes
 from gamp_attention.state_evolution.continuation.crossings import root_on_rules
 from gamp_attention.state_evolution.rules.split import SplitRule
 
@@ -87,11 +87,11 @@ def test_none_in_range_is_definite(model):
 def test_a_branch_between_two_rungs_is_looked_for(model):
     class Narrow(Scan):
         def at(self, alpha):
-            (self.found if 1.1 < alpha < 1.4 else self.lost)[alpha] = None
+            (self.points if 1.1 < alpha < 1.4 else self.lost)[alpha] = None
 
     scan = Narrow(model, "semantic")
-    scan.climb(0.94, 1.54)
-    assert len(scan.found) == 1
+    scan.solve_grid(0.94, 1.54)
+    assert len(scan.points) == 1
     assert len(scan.lost) == 2
 
 
@@ -100,15 +100,15 @@ def test_end_of_a_branch_and_of_its_stability(model):
     scan = Scan(model, "semantic")
     for alpha in (0.9, 0.8, 0.65):
         scan.at(alpha)
-    assert sorted(scan.found) == [0.8, 0.9]
+    assert sorted(scan.points) == [0.8, 0.9]
     assert scan.at(0.8).train_loss == pytest.approx(
         ga.solve_state_evolution(model, 0.8, rtol=1e-4, stability=False).train_loss, rel=2e-3
     )
-    first, last = existence(scan, 0.65, 0.9, 1e-3)
+    first, last = find_ends(scan, 0.65, 0.9, 1e-3)
     assert first.error <= 1e-3
     assert first.value == pytest.approx(0.7192, abs=1e-3)
     assert "continues to α = 0.9" in last.note
-    (change,), stable_below = stability_changes(scan, 1e-3)
+    (change,), stable_below = find_stability_changes(scan, 1e-3)
     assert not stable_below
     assert change[1]
     assert change[0].value == pytest.approx(0.8265, abs=2e-3)
@@ -165,12 +165,12 @@ def test_thresholds_of_the_bayes_optimal_estimate_are_lines_where_asked_for(mode
     search = Search(found.low, found.high, 1e-3)
     jobs = [DiagramJob(model, "omega", 0.3, search, bayes) for bayes in (False, True)]
     assert jobs[0].key != jobs[1].key
-    lines = thresholds(model)
+    lines = compute_thresholds(model)
     assert lines["weak_recovery"].value == pytest.approx(1 / 6, abs=1e-5)
     assert lines["full_recovery"].value == pytest.approx(1 / 2, abs=1e-5)
     assert np.isnan(lines["hard_from"].value)
     assert "nowhere" in lines["hard_to"].note
-    assert "omega < 1" in thresholds(ga.paper_model(omega=1.0))["weak_recovery"].note
+    assert "omega < 1" in compute_thresholds(ga.paper_model(omega=1.0))["weak_recovery"].note
     with_them = replace(found, lines=found.lines | {name: [line] for name, line in lines.items()})
     assert "weak recovery" in str(with_them)
     assert "weak recovery" not in str(found)

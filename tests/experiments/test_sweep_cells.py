@@ -144,5 +144,5 @@ def test_bad_models_and_folders_are_named(model, tmp_path):
     with pytest.raises(ValueError, match="source"):
         to_dataset(tmp_path)
     (tmp_path / "sweep.json").write_text("{")
-    with pytest.raises(ValueError, match=r"sweep\.json is no manifest"):
+    with pytest.raises(ValueError, match=r"sweep\.json is not the manifest"):
         sweep(model, tmp_path, alpha=1.0)

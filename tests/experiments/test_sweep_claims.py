@@ -32,7 +32,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def begin(tmp_path):
-    """Starts a sweep in a process of its own."""
+    """Start a sweep in a separate process."""
     script, started = tmp_path / "script.py", []
     script.write_text(SCRIPT)
 
@@ -170,7 +170,7 @@ def test_folders_with_other_files_are_not_used(model, tmp_path):
     (tmp_path / "mine" / "cells" / "liver.json").write_text("{}")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "sweep.json").write_text('{"broom": 1}')
-    for name, match in (("mine", r"'cells' that holds other files"), ("other", r"sweep\.json is no manifest")):
+    for name, match in (("mine", r"'cells' has no other files"), ("other", r"sweep\.json is not the manifest")):
         with pytest.raises(ValueError, match=f"folder: .*{match}"):
             ga.sweep(model, tmp_path / name, **QUICK)
     assert (tmp_path / "other" / "sweep.json").read_text() == '{"broom": 1}'

@@ -34,7 +34,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts a sweep in a process of its own."""
+    """Start a sweep in a separate process."""
     script, started = tmp_path / "script.py", []
     script.write_text(SCRIPT)
 
@@ -111,7 +111,7 @@ def test_a_failing_worker_ends_the_sweep_and_says_how_to_go_on(model, tmp_path):
             future.set_exception(OSError("no space"))
             return future
 
-    with pytest.raises(RuntimeError, match=r"a worker failed \(OSError: no space\).*run the same again"):
+    with pytest.raises(RuntimeError, match=r"a worker failed \(OSError: no space\).*run the same command again"):
         sweep(model, tmp_path, executor=Broken(), **QUICK)
 
 
@@ -138,7 +138,7 @@ def test_an_interrupt_keeps_what_is_finished(model, tmp_path, monkeypatch):
         return run(*args, **options)
 
     monkeypatch.setattr(jobs, "run_gamp", interrupted)
-    with pytest.raises(KeyboardInterrupt, match="run the same again"):
+    with pytest.raises(KeyboardInterrupt, match="run the same command again"):
         sweep(model, tmp_path, **QUICK | {"seed": [0, 1]})
     unfinished = to_dataset(tmp_path)
     assert (unfinished.status == "missing").sum() == 2
@@ -220,7 +220,7 @@ def test_numbers_survive_exactly(tmp_path):
 def test_a_folder_is_for_one_model(model, tmp_path):
     sweep(model, tmp_path, **QUICK)
     other = ga.paper_model(A=((0.3, 0.7), (0.8, 0.2)))
-    with pytest.raises(ValueError, match="folder: needs a folder of its own"):
+    with pytest.raises(ValueError, match="folder: needs another folder"):
         sweep(other, tmp_path, **QUICK)
     more = sweep(with_parameter(model, "omega", 0.1), tmp_path, **QUICK | {"omega": [0.1, 0.3]})
     assert (more.computed, more.reused) == (2, 2)

@@ -1,1 +1,1 @@
-"""What a fit is worth: leave-one-out errors, paths of a hyperparameter, intervals of weights and predictions."""
+"""Error estimates of a fit: leave-one-out errors, regularization paths, and confidence intervals of the weights."""

@@ -1,17 +1,19 @@
-"""Weights without the bias of the penalty, with standard deviations, and tests of what the intervals assume.
+"""Weights without the bias of the penalty, with standard deviations, and tests of the assumptions of the intervals.
 
-Column i of the tokens enters the forces g of all samples twice: by the teacher's weight, which labels depend on, and by
-the trained weight. If the other weights are trained again for each value of the trained weight, forces move by −M x_i
-per unit. So a direction v that is independent of the other columns' part of g gives
+Column i of the tokens enters the forces g (minus the gradients of the losses in the fields) of all samples twice: by
+the teacher's weight, on which the labels depend, and by the trained weight. If the other weights are trained again for
+each value of the trained weight, the forces change by −M x_i per unit. So a direction v that is independent of the
+contribution of the other columns to g gives
 
     w_i = Q_i + vᵀg / vᵀM x_i
 
-without the bias of the penalty. Two directions are used:
+without the bias of the penalty: the debiased lasso for any loss (Zhang and Zhang (2014), Bellec and Zhang (2022)). Two
+directions are used:
 
 - independent columns: v = x_i, and x_iᵀM x_i = 1/(H⁻¹)_ii − r''_i by the Schur complement, H being the Hessian of the
-  risk. Its limit for d → ∞ is A = γ V̂, and w is the b/A of the input denoiser.
-- correlated columns and more samples than columns: v is the residual of x_i in a linear regression on the others (van
-  de Geer et al. 2014; Javanmard and Montanari 2014). For the squared loss this is ordinary least squares.
+  risk. Its limit for d → ∞ is A = γ V̂, and w is the value b/A of the input denoiser.
+- correlated columns and more samples than columns: v is the residual of x_i in a linear regression on the other columns
+  (van de Geer et al. (2014), Javanmard and Montanari (2014)). For the squared loss this is ordinary least squares.
 """
 
 from dataclasses import dataclass
@@ -52,8 +54,8 @@ class DebiasedWeights(Result):
 
     Attributes
     ----------
-    weights : (d, r) κ times the teacher's weights plus noise of mean zero. κ is one number (for r > 1 a matrix that
-        acts on the columns): 1 for the squared loss, if labels are linear in the teacher's fields. If they are not, the
+    weights : (d, r) κ times the teacher's weights plus noise of mean zero. κ is a number (for r > 1 a matrix that acts
+        on the columns): 1 for the squared loss, if labels are linear in the teacher's fields. If they are not, the
         teacher's weights are the coefficients of the best linear prediction.
     std : (d, r) standard deviations of the noise, infinite for columns of tokens that do not vary.
     covariance : (d, r, r), or (1, r, r) if it is equal for all coordinates: the noise of each coordinate.
@@ -73,7 +75,12 @@ class DebiasedWeights(Result):
     dof: float
 
     def interval(self, level: float = 0.9) -> np.ndarray:
-        """Return intervals (d, r, 2) that contain κ times each weight with probability `level`, each by itself."""
+        """Return intervals (d, r, 2) each of which contains κ times the teacher's weight with probability `level`.
+
+        Raises
+        ------
+        TypeError, ValueError : if `level` is not a number above 0 and below 1.
+        """
         from scipy.special import ndtri, stdtrit
 
         level = check.real("level", level, low=0, high=1, strict=True)
@@ -103,7 +110,7 @@ class DebiasedWeights(Result):
 
 @ignore_float_errors
 def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
-    """Remove the bias of the penalty from trained weights, which leaves Gaussian noise of known size.
+    """Return trained weights without the bias of the penalty, with Gaussian noise of known size.
 
     Eq. :eq:`debiased`, :eq:`debiased-noise`, :eq:`debiased-orthogonal`.
 
@@ -122,16 +129,17 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
 
     Raises
     ------
-    TypeError, ValueError : if the weights are not a critical point of the exact risk of these data; if the response of
-        the fields is not positive definite.
+    TypeError : if `data` is not a Dataset or `gamp` not a result of training.
+    ValueError : if the weights are not a critical point of the exact risk of these data, or the response of the fields
+        is not positive definite.
 
     Examples
     --------
     >>> import gamp_attention as ga
     >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.5)
     >>> data = ga.sample(model, d=300, alpha=2.0, seed=0)
-    >>> found = ga.debias(data, ga.run_gamp(data, "random"))
-    >>> low, high = found.interval(0.9)[..., 0], found.interval(0.9)[..., 1]
+    >>> debiased = ga.debias(data, ga.run_gamp(data, "random"))
+    >>> low, high = debiased.interval(0.9)[..., 0], debiased.interval(0.9)[..., 1]
     >>> inside = (low < data.Q_star) & (data.Q_star < high)
     >>> bool(0.85 < inside.mean() < 0.95)
     True
@@ -141,20 +149,20 @@ def debias(data: Dataset, gamp: Any) -> DebiasedWeights:
     reasons = _training_faults(data, gamp)
     with one_thread():
         curvature = _curvature(data, at, Q)
-        found = _independent(data, gamp, at, Q, law, curvature)
-        reasons += _refusals(data, law, found.dof)
-        if curvature is not None and (law.correlation > SIGNIFICANT or found.dof < EFFECTIVE):
+        estimate = _independent(data, gamp, at, Q, law, curvature)
+        reasons += _refusals(data, law, estimate.dof)
+        if curvature is not None and (law.correlation > SIGNIFICANT or estimate.dof < EFFECTIVE):
             inverse = _inverse_products(data, law)
             if inverse is not None:
-                found, reasons = _orthogonal(data, at, Q, curvature, law, inverse)
+                estimate, reasons = _orthogonal(data, at, Q, curvature, law, inverse)
                 reasons += _training_faults(data, gamp)
         if isinstance(data.student, SquaredLoss) and curvature is not None:
             reasons += _nonlinearity(data, at, Q, curvature)
     text = {"independent": "columns without correlations", "orthogonal": "each column orthogonal to the others"}
-    message = text[found.form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
+    message = text[estimate.form] + ("; not to be trusted: " + "; ".join(reasons) if reasons else "")
     return DebiasedWeights(
-        found.weights, np.sqrt(np.einsum("iaa->ia", found.covariance)) * np.ones(Q.shape), found.covariance,
-        not reasons, message, found.form, found.dof,
+        estimate.weights, np.sqrt(np.einsum("iaa->ia", estimate.covariance)) * np.ones(Q.shape), estimate.covariance,
+        not reasons, message, estimate.form, estimate.dof,
     )  # fmt: skip
 
 
@@ -172,7 +180,7 @@ class _Estimate:
 class _Curvature:
     """Second derivatives among all weights, in the order of the columns of Q.
 
-    `samples` (k, k) is X̃ᵀ∇²ℓ X̃; `free` (d, r) are the weights that no kink holds, `penalty` (d, r) their r''.
+    `samples` (k, k) is X̃ᵀ∇²ℓ X̃; `free` (d, r) is True for weights that are not at a kink; `penalty` (d, r) is r''.
     """
 
     samples: np.ndarray
@@ -189,9 +197,9 @@ def _curvature(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> _Curvature | No
     convex = getattr(data.student, "convex", False)
     if Q.size > DENSE or not convex or (data.rank > 1 and not _is_regression(data)):
         return None
-    everything = tuple(np.arange(data.dim) for _ in range(data.rank))
+    all_weights = tuple(np.arange(data.dim) for _ in range(data.rank))
     _, free, penalty = on_kinks(data.penalty, Q, at.smooth)
-    return _Curvature(data_hessian(TokenRows(data), at.hessians, everything), free > 0, penalty)
+    return _Curvature(data_hessian(TokenRows(data), at.hessians, all_weights), free > 0, penalty)
 
 
 def _is_regression(data: Dataset) -> bool:
@@ -242,11 +250,11 @@ def _column_law(data: Dataset) -> _ColumnLaw:
     d = max(len(used), 1)
     used = np.random.default_rng(0).permutation(used)[:COLUMNS]
     sizes, products, tokens = np.empty((n, L)), np.zeros((len(used), len(used))), np.zeros((L, L))
-    most, seen = int(max(1000.0, PRODUCTS / max(len(used), 1) ** 2 / L)), 0
+    limit, seen = int(max(1000.0, PRODUCTS / max(len(used), 1) ** 2 / L)), 0
     for rows, _, x in token_blocks(data.tokens):
         units = (x + data.positions - data.source_means[owners[rows]]) / deviations[owners[rows]]
         sizes[rows] = np.sum(units**2, axis=2) / d
-        units = (units / np.sqrt(np.maximum(sizes[rows], 1e-300))[:, :, None])[: most - seen, :, used]
+        units = (units / np.sqrt(np.maximum(sizes[rows], 1e-300))[:, :, None])[: limit - seen, :, used]
         seen += len(units)
         flat = units.reshape(-1, len(used))
         products += flat.T @ flat
@@ -260,7 +268,7 @@ def _column_law(data: Dataset) -> _ColumnLaw:
 
 
 def _refusals(data: Dataset, law: _ColumnLaw, dof: float) -> list[str]:
-    """Return which assumptions of independent columns are violated."""
+    """Return the violated assumptions of independent columns, as clauses of the message."""
     reasons = []
     if law.correlation > SIGNIFICANT:
         if data.n_tokens > 1:
@@ -315,10 +323,10 @@ def _independent(
 
 def _effective_precisions(curvature: _Curvature, a: int) -> np.ndarray:
     """Return x_iᵀM x_i (d,) of column a of Q: curvature along weight i after minimising over the other free weights."""
-    K, free, own = _of_column(curvature, a)
+    K, free, penalty = _of_column(curvature, a)
     A = np.empty(len(K))
-    inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(own[free]))
-    A[free] = 1 / np.diag(inverse) - own[free]
+    inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free]))
+    A[free] = 1 / np.diag(inverse) - penalty[free]  # the Schur complement
     cross = K[np.ix_(~free, free)]
     A[~free] = np.diag(K)[~free] - np.einsum("ij,jk,ik->i", cross, inverse, cross, optimize=True)
     return A
@@ -332,7 +340,9 @@ def _inverse_response(A: np.ndarray) -> np.ndarray:
         if (values >= -small).all() and (values[:, -1] > 0).all():
             inverse = np.where(values > small, 1 / np.where(values > small, values, 1.0), 0.0)
             return np.einsum("iab,ib,icb->iac", vectors, inverse, vectors)
-    raise ValueError("gamp: needs weights at which the fields have a positive definite response, got others")
+    raise ValueError(
+        "gamp: needs weights at which the response of the fields is positive definite, got negative values"
+    )
 
 
 def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: _Curvature) -> float:
@@ -340,21 +350,21 @@ def _noise_dof(data: Dataset, at: RiskAtPoint, law: _ColumnLaw, curvature: _Curv
 
     M = S(D − D X̃ H⁻¹X̃ᵀD)S for rows of sizes S². It is small if the fit almost interpolates the labels.
     """
-    least = np.inf
+    minimum = np.inf
     if data.n_tokens > 1:
-        return least
+        return minimum
     X = np.concatenate([x[:, 0] for _, x in scaled_blocks(data)])
     for a in range(data.rank):
-        K, free, own = _of_column(curvature, a)
+        K, free, penalty = _of_column(curvature, a)
         D, size = at.hessians[:, a, a], law.sizes[:, 0]
-        inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(own[free]))
+        inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free]))
         x = X[:, free]
         leverage = np.einsum("ni,ni->n", x @ inverse, x)
         second = inverse @ (x.T @ ((size * D**2)[:, None] * x))
         trace = np.sum(size * D * (1 - leverage * D))
         square = np.sum(size**2 * D**2 * (1 - 2 * leverage * D)) + np.einsum("ij,ji->", second, second)
-        least = min(least, float(trace**2 / max(square, 1e-300)))
-    return least
+        minimum = min(minimum, float(trace**2 / max(square, 1e-300)))
+    return minimum
 
 
 def _of_column(curvature: _Curvature, a: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -387,7 +397,7 @@ def _inverse_products(data: Dataset, law: _ColumnLaw) -> np.ndarray | None:
 def _orthogonal(
     data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature, law: _ColumnLaw, inverse: np.ndarray
 ) -> tuple[_Estimate, list[str]]:
-    """Return weights by the part of each column that is orthogonal to the others, and violated assumptions.
+    """Return weights by the part of each column that is orthogonal to the other columns, and violated assumptions.
 
     `inverse` is G⁻¹; the residual of column i is X̃G⁻¹e_i/(G⁻¹)_ii.
     """
@@ -396,49 +406,53 @@ def _orthogonal(
     weights = np.ones(n) if data.sample_weight is None else data.sample_weight
     g = -at.loss_gradients[:, 0]  # (n, r)
     step = inverse @ (X.T @ g)
-    left = g - weights[:, None] * (X @ step)  # (n, r), orthogonal to all columns
-    directions = X @ inverse  # (n, d): residuals over their squares
+    residuals = g - weights[:, None] * (X @ step)  # (n, r), orthogonal to all columns
+    directions = X @ inverse  # (n, d): column i is the residual of x_i divided by its squared norm
     equal = _is_regression(data) and data.sample_weight is None
     if equal:
-        noise = np.diag(inverse)[:, None, None] * (left.T @ left) / (n - d)
-    else:  # separate noise variance for each sample (MacKinnon and White 1985, HC2)
-        free = 1 - weights * np.einsum("ni,ni->n", X, directions)
-        noise = np.einsum("ni,na,nb->iab", directions**2, left / np.maximum(free, 1e-12)[:, None], left, optimize=True)
+        noise = np.diag(inverse)[:, None, None] * (residuals.T @ residuals) / (n - d)
+    else:  # a separate noise variance for each sample, divided by one minus its leverage (HC2)
+        slack = 1 - weights * np.einsum("ni,ni->n", X, directions)
+        scaled = residuals / np.maximum(slack, 1e-12)[:, None]
+        noise = np.einsum("ni,na,nb->iab", directions**2, scaled, residuals, optimize=True)
     factor, reasons = np.ones((data.dim, r)), []
     if not _is_regression(data):
-        K, free, own = _of_column(curvature, 0)  # `free` marks the weights that no kink holds
+        K, free, penalty = _of_column(curvature, 0)
         T = inverse @ K
-        H = np.linalg.inv(K[np.ix_(free, free)] + np.diag(own[free]))
-        taken = np.empty(data.dim)  # vᵀM x_i over the square of the residual
-        taken[free] = np.einsum("ij,ji->i", T[np.ix_(free, free)], H) / np.diag(H)
-        held = T[np.ix_(~free, free)] @ H
-        taken[~free] = np.diag(T)[~free] - np.einsum("ij,ji->i", held, K[np.ix_(free, ~free)])
-        factor = 1 / np.where(law.used, taken, 1.0)[:, None]
+        H = np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free]))
+        response_of = np.empty(data.dim)  # vᵀM x_i divided by the squared norm of the residual
+        response_of[free] = np.einsum("ij,ji->i", T[np.ix_(free, free)], H) / np.diag(H)
+        cross = T[np.ix_(~free, free)] @ H
+        response_of[~free] = np.diag(T)[~free] - np.einsum("ij,ji->i", cross, K[np.ix_(free, ~free)])
+        factor = 1 / np.where(law.used, response_of, 1.0)[:, None]
         if n < PER_COLUMN * d:
             reasons.append(f"columns are correlated, which needs {PER_COLUMN:g} samples per column, got {n / d:.2g}")
     elif equal:
-        reasons += _unequal_noise(X, directions, left, X @ (Q + step))
+        reasons += _unequal_noise(X, directions, residuals, X @ (Q + step))
     covariance = np.where(law.used[:, None, None], noise * factor[:, :, None] * factor[:, None, :], np.inf)
     return _Estimate(Q + step * factor, covariance, float(n - d), "orthogonal"), reasons
 
 
-def _unequal_noise(X: np.ndarray, directions: np.ndarray, left: np.ndarray, fields: np.ndarray) -> list[str]:
+def _unequal_noise(X: np.ndarray, directions: np.ndarray, residuals: np.ndarray, fields: np.ndarray) -> list[str]:
     """Return the reason, if any, that squared residuals of least squares depend on the fields or the row sizes."""
-    free = 1 - np.einsum("ni,ni->n", X, directions)
-    squares = left**2 / np.maximum(free, 1e-12)[:, None]
-    for a in range(left.shape[1]):
-        for other in (fields[:, a], fields[:, a] ** 2, free):
+    slack = 1 - np.einsum("ni,ni->n", X, directions)
+    squares = residuals**2 / np.maximum(slack, 1e-12)[:, None]
+    for a in range(residuals.shape[1]):
+        for other in (fields[:, a], fields[:, a] ** 2, slack):
             if _association(squares[:, a] - squares[:, a].mean(), other - other.mean()) > SIGNIFICANT:
                 return ["the noise of the labels depends on the sample"]
     return []
 
 
 def _nonlinearity(data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Curvature) -> list[str]:
-    """Return the reason, if any, that left-out errors depend on powers of their predictions (RESET, Ramsey 1969)."""
+    """Return the reason, if any, that left-out errors depend on powers of their predictions.
+
+    The RESET test of Ramsey (1969), applied to leave-one-out errors and predictions.
+    """
     X = np.concatenate([x.reshape(len(x), -1) for _, x in scaled_blocks(data)])
     for a in range(data.rank if data.n_tokens == 1 else 0):
-        K, free, own = _of_column(curvature, a)
-        inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(own[free]))
+        K, free, penalty = _of_column(curvature, a)
+        inverse = np.linalg.inv(K[np.ix_(free, free)] + np.diag(penalty[free]))
         leverage = np.einsum("ni,ij,nj->n", X[:, free], inverse, X[:, free], optimize=True)
         weights = np.ones(len(X)) if data.sample_weight is None else data.sample_weight
         error = -at.loss_gradients[:, 0, a] / weights / np.maximum(1 - weights * leverage, 1e-12)
@@ -449,7 +463,7 @@ def _nonlinearity(data: Dataset, at: RiskAtPoint, Q: np.ndarray, curvature: _Cur
             part = known[:, 1] ** power
             part = part - known @ np.linalg.lstsq(known, part, rcond=None)[0]
             if _association(error, part) > NONLINEAR:
-                return ["labels are not linear in the fields: weights are those of the best linear prediction"]
+                return ["labels are not linear in the fields: weights are coefficients of the best linear prediction"]
     return []
 
 

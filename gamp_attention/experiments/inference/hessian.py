@@ -1,4 +1,9 @@
-"""The factored Hessian of the exact risk at a critical point, and the leverage of each sample in it."""
+"""The factored Hessian of the exact risk at a critical point, and the leverage of each sample.
+
+The Hessian is H = X̃ᵀ ∇²ℓ X̃ + ∇²r, with X̃ = (x + p)/√d the scaled tokens, ℓ the losses of the samples and r the
+penalty. Weights at a kink of the penalty are fixed, so H is restricted to the free weights. H is factored once; after
+that the Hessian without a sample costs only a matrix of the size of the sample's fields.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,19 +19,11 @@ from gamp_attention.data.risk import RiskAtPoint
 from gamp_attention.data.stores import token_blocks
 from gamp_attention.penalties.matrix import on_kinks
 
-
-@dataclass(frozen=True)
-class HessianSettings:
-    """Sizes of the dense matrices."""
-
-    block: int = 1024  # samples of one block of a pass over the tokens
-    reduced: float = 0.8  # ratio of n L to d below which the tokens are expressed in a basis of their span
-    in_memory: float = 2e8  # largest number of token entries that are expressed in such a basis
-    shared: float = 2e7  # largest number of token entries whose scaled copy is kept for many passes
-    flat: float = 1e-9  # curvature, relative to the largest, below which a direction of an indefinite Hessian is left
-
-
-HESSIAN = HessianSettings()
+BLOCK = 1024  # number of samples in a block of a pass over the tokens
+REDUCED = 0.8  # ratio of n L to d below which the tokens are expressed in a basis of their span
+IN_MEMORY = 2e8  # maximum number of token entries that are expressed in such a basis
+SCALED = 2e7  # maximum number of token entries of which a scaled copy stays in memory for repeated passes
+FLAT = 1e-9  # curvature, relative to the largest, below which a direction of an indefinite Hessian is excluded
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,15 +49,15 @@ class TokenRows:
         if self.coordinates is None:
             yield from scaled_blocks(self.data) if self._scaled is None else self._scaled
             return
-        for first in range(0, len(self.coordinates), HESSIAN.block):
-            rows = slice(first, min(first + HESSIAN.block, len(self.coordinates)))
+        for first in range(0, len(self.coordinates), BLOCK):
+            rows = slice(first, min(first + BLOCK, len(self.coordinates)))
             yield rows, self.coordinates[rows]
 
     @cached_property
     def _scaled(self) -> list[tuple[slice, np.ndarray]] | None:
-        """The blocks in the original coordinates, for many passes; None if they are too large for the memory."""
+        """Blocks in the original coordinates, stored for repeated passes; None if they are too large."""
         data = self.data
-        small = data.n_samples * data.n_tokens * data.dim <= HESSIAN.shared
+        small = data.n_samples * data.n_tokens * data.dim <= SCALED
         return list(scaled_blocks(data)) if small else None
 
     def of_samples(self, samples: np.ndarray) -> np.ndarray:
@@ -79,12 +76,12 @@ def token_rows(data: Dataset) -> TokenRows:
     """Return the tokens in min(d, n L) coordinates if the penalty allows it: the kernel form of the Hessian.
 
     With the penalty λ‖Q‖²/2 the columns of a minimum lie in the span of the n L tokens, and the risk depends on their
-    coordinates in an orthonormal basis of it only. The triangular factor of a QR decomposition holds these coordinates.
+    coordinates in an orthonormal basis of this span only: the triangular factor of a QR decomposition of the tokens.
     """
     n, L, d = data.n_samples, data.n_tokens, data.dim
-    if not (data.penalty.quadratic and data.penalty.lam > 0) or n * L > HESSIAN.reduced * d:
+    if not (data.penalty.quadratic and data.penalty.lam > 0) or n * L > REDUCED * d:
         return TokenRows(data)
-    if n * L * d > HESSIAN.in_memory:
+    if n * L * d > IN_MEMORY:
         return TokenRows(data)
     from scipy.linalg import qr
 
@@ -94,7 +91,10 @@ def token_rows(data: Dataset) -> TokenRows:
 
 
 def minimum_in(tokens: TokenRows, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
-    """Return the weights (p, r) of a minimum Q (d, r) in the coordinates of the tokens."""
+    """Return the weights (p, r) of a minimum Q (d, r) in the coordinates of the tokens.
+
+    At a minimum with ridge penalty λ Q = −X̃ᵀ∇ℓ, so the coordinates of Q follow from the coordinates of the tokens.
+    """
     if tokens.coordinates is None:
         return Q
     slopes = at.loss_gradients.reshape(-1, Q.shape[1])
@@ -103,18 +103,19 @@ def minimum_in(tokens: TokenRows, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class FactoredHessian:
-    """H = X̃ᵀ ∇²ℓ X̃ + ∇²r among the weights that no kink of the penalty holds, as F S Fᵀ.
+    """Factorization F S Fᵀ of the Hessian H = X̃ᵀ ∇²ℓ X̃ + ∇²r of the k free weights.
 
-    Weights are in the order of their columns. Directions in which a common rotation of the columns moves them have no
-    curvature: they are raised, and taken out of what is solved for.
+    The weights are ordered column after column of Q. Common rotations of the columns do not change the risk, so H has
+    no curvature along them. To make H invertible, these directions get the curvature `level`; `leverages` removes their
+    contribution.
 
     Attributes
     ----------
-    whitener : (k, k), lower triangular F where H is positive definite; else the rows of F⁻¹.
-    signs : (k,) the diagonal of S, or None where H is positive definite.
-    kept : for each column of Q the coordinates that are free to move.
-    flat : (f, k) orthonormal directions of rotations.
-    level : the curvature that they are raised to.
+    whitener : (k, k) lower triangular F if H is positive definite, otherwise F⁻¹.
+    signs : (k,) diagonal of S, or None if H is positive definite.
+    kept : indices of the free weights in each column of Q.
+    flat : (f, k) orthonormal directions of the rotations.
+    level : curvature that is added along these directions.
     """
 
     whitener: np.ndarray
@@ -125,23 +126,23 @@ class FactoredHessian:
 
     @property
     def size(self) -> int:
-        """Weights that are free to move."""
+        """Number k of free weights."""
         return sum(map(len, self.kept))
 
     def columns(self, x: np.ndarray) -> np.ndarray:
-        """X̃ᵀ of tokens x (m, L, d) over √d, (k, m L r): the derivatives of each field in the free weights."""
+        """Return the derivatives (k, m L r) of the fields in the free weights, for scaled tokens x (m, L, d)."""
         m, L, _ = x.shape
         r = len(self.kept)
         if r == 1:
             return x.reshape(m * L, -1)[:, self.kept[0]].T
-        found, first = np.zeros((self.size, m, L, r)), 0
+        derivatives, first = np.zeros((self.size, m, L, r)), 0
         for a, rows in enumerate(self.kept):
-            found[first : first + len(rows), :, :, a] = x[:, :, rows].transpose(2, 0, 1)
+            derivatives[first : first + len(rows), :, :, a] = x[:, :, rows].transpose(2, 0, 1)
             first += len(rows)
-        return found.reshape(self.size, -1)
+        return derivatives.reshape(self.size, -1)
 
     def whiten(self, columns: np.ndarray) -> np.ndarray:
-        """F⁻¹ of vectors (k, c)."""
+        """Return F⁻¹ times vectors (k, c)."""
         if self.signs is not None:
             return deterministic_product(self.whitener, columns)
         from scipy.linalg import solve_triangular
@@ -155,7 +156,7 @@ class FactoredHessian:
         return out
 
     def solve(self, columns: np.ndarray) -> np.ndarray:
-        """Return H⁻¹ times vectors (k, c), with rotations raised as in the factor."""
+        """Return the inverse of H, with curvature `level` along rotations, times vectors (k, c)."""
         white = self.whiten(columns)
         if self.signs is not None:
             return deterministic_product(np.ascontiguousarray(self.whitener.T), self.signs[:, None] * white)
@@ -170,7 +171,14 @@ class FactoredHessian:
         return out
 
     def leverages(self, columns: np.ndarray, whitened: np.ndarray, k: int) -> np.ndarray:
-        """A = X̃ H⁻¹ X̃ᵀ of each sample, (m, k, k), from its k columns and what `whiten` made of them."""
+        """Return A = X̃ H⁻¹ X̃ᵀ (m, k, k) of each sample, without the contribution of rotations.
+
+        Parameters
+        ----------
+        columns : derivatives (size, m k) of the fields, of `columns`.
+        whitened : the result of `whiten` for these columns.
+        k : number L r of fields of a sample.
+        """
         rows = np.ascontiguousarray(whitened.T).reshape(whitened.shape[1] // k, k, self.size)
         A = rows @ (rows if self.signs is None else self.signs * rows).transpose(0, 2, 1)
         if not len(self.flat):
@@ -180,9 +188,13 @@ class FactoredHessian:
 
 
 def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows | None = None) -> FactoredHessian:
-    """Return the factored Hessian at Q (d, r), at which the exact risk is `at`.
+    """Return the factored Hessian at Q (d, r), with the exact risk `at` Q, in the coordinates of `tokens`.
 
-    It is in the coordinates of `tokens`, by default the original coordinates.
+    The default are the original coordinates. A Hessian with negative curvature is factored by its eigenvectors.
+
+    Raises
+    ------
+    MemoryError : if the Hessian does not fit into the available memory.
     """
     from scipy.linalg import LinAlgError, cholesky, eigh
 
@@ -196,21 +208,21 @@ def factored_hessian(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: Toke
     H = data_hessian(tokens, at.hessians, kept)
     ridge = np.concatenate([curvature[rows, a] for a, rows in enumerate(kept)])
     H[np.diag_indices(size)] += ridge
-    turns = rotations(data, Q)
-    flat = turns.transpose(0, 2, 1).reshape(len(turns), size) if len(turns) else np.zeros((0, size))
+    directions = rotations(data, Q)
+    flat = directions.transpose(0, 2, 1).reshape(len(directions), size) if len(directions) else np.zeros((0, size))
     level = float(np.trace(H) / max(size, 1))
     raised = H + level * flat.T @ flat
     try:
         return FactoredHessian(cholesky(raised, lower=True, check_finite=False), None, kept, flat, level)
     except LinAlgError:
         values, vectors = eigh(raised, check_finite=False)
-        size_of = np.abs(values)
-        inverse = np.where(size_of > HESSIAN.flat * size_of.max(), 1 / np.maximum(size_of, 1e-300), 0.0)
+        sizes = np.abs(values)
+        inverse = np.where(sizes > FLAT * sizes.max(), 1 / np.maximum(sizes, 1e-300), 0.0)
         return FactoredHessian((vectors * np.sqrt(inverse)).T, np.sign(values), kept, flat, level)
 
 
 def data_hessian(tokens: TokenRows, hessians: np.ndarray, kept: tuple[np.ndarray, ...]) -> np.ndarray:
-    """Return X̃ᵀ ∇²ℓ X̃ (k, k) among the kept weights, from the Hessians (n, L r, L r) of the samples."""
+    """Return X̃ᵀ ∇²ℓ X̃ (k, k) of the free weights, from the Hessians (n, L r, L r) of the samples' losses."""
     r = len(kept)
     D = hessians.reshape(len(hessians), -1, r, hessians.shape[1] // r, r)
     edges = np.cumsum([0, *map(len, kept)])
@@ -219,8 +231,8 @@ def data_hessian(tokens: TokenRows, hessians: np.ndarray, kept: tuple[np.ndarray
         flat = x.reshape(-1, x.shape[2])
         for a in range(r):
             for b in range(a, r):
-                turned = (D[rows, :, a, :, b] @ x).reshape(flat.shape)
-                part = deterministic_product(np.ascontiguousarray(flat[:, kept[a]].T), turned[:, kept[b]])
+                weighted = (D[rows, :, a, :, b] @ x).reshape(flat.shape)
+                part = deterministic_product(np.ascontiguousarray(flat[:, kept[a]].T), weighted[:, kept[b]])
                 H[edges[a] : edges[a + 1], edges[b] : edges[b + 1]] += part
                 if a != b:
                     H[edges[b] : edges[b + 1], edges[a] : edges[a + 1]] += part.T
@@ -230,7 +242,7 @@ def data_hessian(tokens: TokenRows, hessians: np.ndarray, kept: tuple[np.ndarray
 def scaled_blocks(data: Dataset) -> Iterator[tuple[slice, np.ndarray]]:
     """Return rows and (x + p)/√d of blocks of samples, in order."""
     for rows, _, tokens in token_blocks(data.tokens):
-        for first in range(0, len(tokens), HESSIAN.block):
-            part = tokens[first : first + HESSIAN.block]
+        for first in range(0, len(tokens), BLOCK):
+            part = tokens[first : first + BLOCK]
             begin = rows.start + first
             yield slice(begin, begin + len(part)), (part + data.positions) / np.sqrt(data.dim)

@@ -1,16 +1,14 @@
-"""The leave-one-out error of a minimum, without training again for every sample.
+"""Approximate leave-one-out errors of a minimum, without training again for every sample.
 
-A Newton step without each sample, by the Hessian, or the cavity fields of message passing, give the fields of all
-samples. Some samples are refitted exactly: the samples whose errors change the most, and a random part of the others,
-which corrects the rest and gives the correction a standard error.
-
-The result of `leave_one_out`.
-
-The fields of each sample under weights trained without it, by one Newton step or by the mean field.
-
-At a minimum Q, with A_μ = X̃^μ H⁻¹ (X̃^μ)ᵀ and D = ∇²ℓ_μ, one Newton step of the risk without sample μ takes its fields
-to z − (1 − A_μ D)⁻¹ A_μ g. The step is exact if the risk is quadratic. Sources: K. Rahnama Rad and A. Maleki, J. R.
-Stat. Soc. B 82, 965 (2020); S. Wang et al., ICML 2018, for penalties with kinks.
+1. Fields of each sample under weights trained without it. One Newton step on the risk without sample μ, from the
+   minimum Q of the risk with all samples, gives z − (1 − A_μ D)⁻¹ A_μ g, with the leverage A_μ = X̃^μ H⁻¹ (X̃^μ)ᵀ, minus
+   the gradient g and the Hessian D of the loss of the sample, and the Hessian H of the risk (`removed`). The step is
+   exact if the risk is quadratic. See Rahnama Rad and Maleki (2020), and Wang et al. (2018) for penalties with kinks.
+   For large problems the cavity fields of message passing replace the Newton step (`cavity_fields`).
+2. Exact refits of some samples (`refit_samples`): the samples whose errors change the most, and a random part of the
+   other samples. The shifts of all fields are scaled so that the random samples have the mean error of their refits.
+   The spread of the remaining differences is the standard error of this correction.
+3. The estimate is trusted if the correction is certain enough (see `LeaveOneOut.trusted`).
 """
 
 from dataclasses import dataclass
@@ -49,14 +47,14 @@ class LeaveOneOut(Result):
     errors : (n,) ‖y − f(x)‖²/(dL) of each sample; of labels their loss.
     fields : (n, L, r) fields z of each sample under weights trained without it.
     form : "hessian" or "cavity" (see `leave_one_out`).
-    trusted : whether the mean agrees with exact refits: within 5 % or three standard errors; `message` says why not.
+    trusted : whether the mean agrees with exact refits: within 5 % or three standard errors; otherwise `message` states
+        the reasons.
     doubtful : (n,) whether the formula is doubtful for a sample, because only this sample determines some weights or
         because its removal changes the curvature of the other samples.
     remainder : (n,) length of the second Newton step without the sample relative to the first; NaN if the sample was
         not refitted, zero for penalties with kinks.
     refitted : (n,) whether the error is the error of an exact refit.
-    with_choice : the mean where the start was chosen anew without each sample; NaN where one start alone was followed
-        to its end.
+    with_choice : the mean if the best start is chosen again without each sample; NaN if only one start has converged.
     message : the outcome in words.
 
     Examples
@@ -82,10 +80,15 @@ class LeaveOneOut(Result):
     message: str
 
     def bound(self, level: float = 0.9) -> float:
-        """A bound that the error of a new sample keeps with a probability of about `level`: split-conformal of errors.
+        """Return a value that the error of a new sample does not exceed with a probability of about `level`.
 
-        Eq. :eq:`error-bound`. The (1 + 1/n) `level` quantile of the errors; infinite where n is too small for it. For
-        the squared loss of a single field, labels are then within sqrt(2 bound) of z.
+        Eq. :eq:`error-bound`: the (1 + 1/n) `level` quantile of the errors, as in conformal prediction (Vovk et al.
+        (2005), Barber et al. (2021)); infinite if n is too small. For the squared loss of a single field, labels are
+        then within sqrt(2 bound) of z.
+
+        Raises
+        ------
+        TypeError, ValueError : if `level` is not a number between 0 and 1.
         """
         level = check.real("level", level, low=0, high=1, strict=True)
         rank = int(np.ceil(level * (len(self.errors) + 1)))
@@ -101,12 +104,12 @@ class LeaveOneOut(Result):
 
 @dataclass(frozen=True, eq=False)
 class Removed:
-    """The fields of samples that a Newton step leaves out.
+    """Fields of each sample after a Newton step on the risk without it.
 
     Attributes
     ----------
-    fields : (n, L, r) of each sample.
-    stiffness : (n,) the smallest real part of the eigenvalues of 1 − A D.
+    fields : (n, L, r) fields.
+    stiffness : (n,) smallest real part of the eigenvalues of 1 − A D; near 0 if only the sample determines weights.
     hessian : the factored Hessian.
     """
 
@@ -116,14 +119,14 @@ class Removed:
 
     @property
     def minimum(self) -> bool:
-        """Return whether the Hessian is positive definite."""
+        """True if the Hessian is positive definite."""
         return self.hessian.signs is None
 
 
 def removed(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows | None = None) -> Removed:
-    """Return the fields of each sample after a Newton step of the risk without it, from Q (d, r).
+    """Return the fields of each sample after a Newton step on the risk without it, from the minimum Q (d, r).
 
-    Eq. :eq:`leave-one-out`.
+    Eq. :eq:`leave-one-out`; Rahnama Rad and Maleki (2020).
     """
     n, k = data.n_samples, data.n_tokens * data.rank
     g, D = -at.loss_gradients.reshape(n, k), at.hessians
@@ -134,17 +137,20 @@ def removed(data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows | N
         for rows, x in tokens.blocks():
             columns = H.columns(x)
             A[rows] = H.leverages(columns, H.whiten(columns), k)
-        left = np.eye(k) - A @ D
+        matrices = np.eye(k) - A @ D
         try:
-            moved = np.linalg.solve(left, A @ g[..., None])[..., 0]  # (1 − A D)⁻¹ A g
-        except np.linalg.LinAlgError:  # a sample alone determines weights
-            moved = (np.linalg.pinv(left) @ (A @ g[..., None]))[..., 0]
-        stiffness = np.linalg.eigvals(left).real.min(axis=1)
-    return Removed(at.z - moved.reshape(at.z.shape), stiffness, H)
+            shifts = np.linalg.solve(matrices, A @ g[..., None])[..., 0]  # (1 − A D)⁻¹ A g
+        except np.linalg.LinAlgError:  # only one sample determines some weights
+            shifts = (np.linalg.pinv(matrices) @ (A @ g[..., None]))[..., 0]
+        stiffness = np.linalg.eigvals(matrices).real.min(axis=1)
+    return Removed(at.z - shifts.reshape(at.z.shape), stiffness, H)
 
 
 def risks_without(data: Dataset, at: RiskAtPoint, fields: np.ndarray) -> np.ndarray:
-    """Return the smallest risk without each sample (n,), from its fields z_∖ without it: lower by ℓ + gᵀ(z − z_∖)/2."""
+    """Return the minimum risk without each sample (n,), from the fields z_∖ of the sample without it.
+
+    To second order in the shift of the weights, the minimum decreases by ℓ + gᵀ(z − z_∖)/2.
+    """
     g, loss = -at.loss_gradients, sample_derivatives(at.loss, at.params, at.z)[0]
     return at.train_loss * data.dim - loss - 0.5 * np.einsum("nla,nla->n", g, at.z - fields)
 
@@ -164,46 +170,39 @@ def cavity_fields(data: Dataset, at: RiskAtPoint, C: np.ndarray) -> np.ndarray:
 
     Eq. :eq:`cavity-field`.
 
-    For d → ∞ and independent coordinates A_μ is V, and these are z − V g, the fields of message passing.
+    For d → ∞ and independent coordinates A_μ is V, and the fields are z − V g, as in message passing (Rangan (2011)).
     """
-    g, found = -at.loss_gradients, at.z.copy()
-    if len(C) == 1 and not data.is_labelled:  # the products of tokens are known
+    g, fields = -at.loss_gradients, at.z.copy()
+    if len(C) == 1 and not data.is_labelled:  # the parameters of the loss contain the products of the tokens
         L = data.n_tokens
         G = data.terms("exact").params[:, : L * L].reshape(-1, L, L)
-        return found - G @ g @ C[0].T
+        return fields - G @ g @ C[0].T
     for rows, x in scaled_blocks(data):
         if len(C) == 1:
-            found[rows] -= x @ x.transpose(0, 2, 1) @ g[rows] @ C[0].T
+            fields[rows] -= x @ x.transpose(0, 2, 1) @ g[rows] @ C[0].T
             continue
         for a in range(data.rank):
             for b in range(data.rank):
-                weighed = np.ascontiguousarray(x * C[:, a, b])
-                found[rows, :, a] -= np.einsum("nli,nki,nk->nl", weighed, x, g[rows, :, b], optimize=True)
-    return found
+                weighted = np.ascontiguousarray(x * C[:, a, b])
+                fields[rows, :, a] -= np.einsum("nli,nki,nk->nl", weighted, x, g[rows, :, b], optimize=True)
+    return fields
 
 
 FORMS = ("hessian", "cavity")
 
 
-@dataclass(frozen=True)
-class BeliefSettings:
-    """What is computed by default, and when it is trusted."""
-
-    exact: int = 2000  # weights, or fields if fewer, up to which the Hessian is factored by default
-    largest: int = 6000  # the same if the mean field is not trusted
-    gradient: float = 1e-3  # norm of the exact risk's gradient at weights that count as a minimum
-    all_of: float = 1e7  # n² (L d r + 100 (L r)²) up to which every sample is refitted by default
-    top: int = 24  # refitted samples with the largest change of their error
-    random: int = 40  # refitted samples among the others
-    columns: int = 128  # samples that are refitted together
-    share: float = 1 / 60  # standard error of the correction, relative to the estimate, that is trusted
-    sole: float = 0.05  # smallest eigenvalue of 1 − A D below which a sample alone determines weights
-    remainder: float = 0.08  # change of curvature beyond which a sample is doubtful
-    rough: float = 0.1  # median change of curvature, if above 1/√d, from which on there are many minima
-    scale: tuple[float, float] = (0.05, 20.0)  # range of the factor that corrects the shifts of fields
-
-
-BELIEF = BeliefSettings()
+FACTORED = 2000  # minimum of the numbers of weights and fields up to which the Hessian is factored by default
+MAX_FACTORED = 6000  # the same limit if cavity fields were tried and are not trusted
+GRADIENT_NORM = 1e-3  # maximum norm of the gradient of the exact risk at weights that are accepted as a minimum
+REFIT_ALL = 1e7  # work n² (L d r + 100 (L r)²) up to which every sample is refitted by default
+TOP = 24  # number of refitted samples with the largest change of their error
+RANDOM = 40  # number of refitted samples among the other samples
+TOGETHER = 128  # number of samples that are refitted at the same time
+TRUSTED_ERROR = 1 / 60  # standard error of the correction, relative to the estimate, up to which it is trusted
+SOLE = 0.05  # eigenvalue of 1 − A D below which only this sample determines some weights
+DOUBTFUL = 0.08  # remainder (relative change of curvature) above which the formula is doubtful for a sample
+ROUGH = 0.1  # median remainder above which the risk has many minima, for d ≥ 100; 1/√d for smaller d
+SCALES = (0.05, 20.0)  # range of the factor that corrects the shifts of fields
 
 
 @ignore_float_errors
@@ -229,8 +228,9 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
 
     Raises
     ------
-    TypeError : if `data` is no Dataset or `gamp` no result of training.
-    ValueError : if `gamp` is not a minimum of the exact risk of these data, or for an unknown form.
+    TypeError : if `data` is not a Dataset or `gamp` not a result of training.
+    ValueError : if `gamp` is not a critical point of the exact risk of these data, if `form` is unknown, or if `refits`
+        is negative or above the number of samples.
 
     Examples
     --------
@@ -248,9 +248,9 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
     if form is not None:
         check.choice("form", form, FORMS)
     size = min(data.dim, data.n_samples * data.n_tokens) * data.rank
-    chosen = form or FORMS[size > BELIEF.exact]
+    chosen = form or FORMS[size > FACTORED]
     estimate, reasons = _estimate(data, gamp, at, Q, chosen, refits)
-    if form is None and chosen == "cavity" and estimate.apart and size <= BELIEF.largest:
+    if form is None and chosen == "cavity" and estimate.is_uncertain and size <= MAX_FACTORED:
         chosen = "hessian"
         estimate, reasons = _estimate(data, gamp, at, Q, chosen, refits)
     with_choice = _with_choice(data, gamp, at, estimate.formula, chosen)
@@ -266,29 +266,36 @@ def leave_one_out(data: Dataset, gamp: Any, *, form: str | None = None, refits: 
 def _estimate(
     data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray, form: str, refits: int | None
 ) -> tuple["_Estimate", list[str]]:
-    """Return the estimate by a form, and what speaks against it."""
+    """Return the estimate by a form, and the reasons not to trust it."""
     tokens = token_rows(data) if form == "hessian" else TokenRows(data)
-    found = removed(data, at, Q, tokens) if form == "hessian" else None
-    fields = cavity_fields(data, at, responses(data, gamp, at, Q)) if found is None else found.fields
-    reasons = _reasons(gamp, found, fields)
-    estimate = _Estimate(data, at, fields, found)
+    step = removed(data, at, Q, tokens) if form == "hessian" else None
+    fields = cavity_fields(data, at, responses(data, gamp, at, Q)) if step is None else step.fields
+    reasons = _training_faults(gamp, step, fields)
+    estimate = _Estimate(data, at, fields, step)
     if not reasons and not (estimate.is_exact and refits is None):
+        count = refits_by_default(data) if refits is None else refits
         with one_thread():
-            estimate.refit(Q, tokens, None if found is None else found.hessian, _count(data, refits))
+            estimate.refit(Q, tokens, None if step is None else step.hessian, count)
         reasons = estimate.reasons()
     return estimate, reasons
 
 
 def trained(data: Dataset, gamp: Any) -> tuple[np.ndarray, RiskAtPoint]:
-    """Return the weights of a result and the exact risk there; raise unless they are of these data and of that risk."""
+    """Return the weights of a result and the exact risk at these weights.
+
+    Raises
+    ------
+    TypeError : if `data` is not a Dataset or `gamp` not a result of training.
+    ValueError : if the gradient of the exact risk of these data is larger than the result states.
+    """
     require_dataset(data)
     if not all(hasattr(gamp, name) for name in ("Q", "overlaps", "converged", "is_minimum", "gradient_norm")):
         raise check.fail("gamp", gamp, "a result of run_gamp or minimize_risk", TypeError)
     Q = check.array("gamp.Q", gamp.Q, (data.dim, data.rank))
     at = risk_at(data, Q, "exact")
-    if not at.gradient_norm <= BELIEF.gradient + 10 * gamp.gradient_norm:
-        needs = f"weights that the exact risk of these data has led to, with the gradient norm {gamp.gradient_norm:.2g}"
-        got = f"{at.gradient_norm:.2g}: run_gamp(data, risk='exact') gives them"
+    if not at.gradient_norm <= GRADIENT_NORM + 10 * gamp.gradient_norm:
+        needs = f"weights trained on the exact risk of these data, where its gradient norm is {gamp.gradient_norm:.2g}"
+        got = f"a gradient norm of {at.gradient_norm:.2g}; run_gamp(data, risk='exact') returns such weights"
         raise ValueError(f"gamp: needs {needs}, got {got}")
     return Q, at
 
@@ -299,12 +306,12 @@ def is_trusted(data: Dataset, gamp: Any) -> bool:
 
 
 def is_convex(data: Dataset) -> bool:
-    """Return whether the risk is convex, as the loss declares; penalties always are."""
+    """Return whether the risk is convex, as the loss declares; all penalties are convex."""
     return bool(getattr(data.student, "convex", False))
 
 
 def sample_errors(data: Dataset, fields: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
-    """Return ‖y − f(x)‖²/(dL) (n,) of samples that have these fields (n, L, r); of labels their loss."""
+    """Return the errors (n,) of samples with fields (n, L, r): ‖y − f(x)‖²/(dL), or the loss of labels."""
     terms = data.terms("exact")
     losses = sample_derivatives(data.loss, terms.params[rows], fields)[0] + terms.constant[rows]
     return losses if data.is_labelled else 2 * losses / data.n_tokens
@@ -316,174 +323,180 @@ def data_fields(data: Dataset, Q: np.ndarray, sample: int) -> np.ndarray:
 
 
 class _Estimate:
-    """Errors of samples left out, corrected by exact refits of some of them."""
+    """Leave-one-out errors, corrected by exact refits of some samples.
 
-    def __init__(self, data: Dataset, at: RiskAtPoint, fields: np.ndarray, found: Removed | None) -> None:
-        self.data, self.at, self.found = data, at, found
+    Attributes
+    ----------
+    formula, fields, errors : fields (n, L, r) by the formula, and the corrected fields and errors (n,).
+    correction_error, bias, unknown : uncertainties of the mean error: the standard error of the correction, the mean
+        difference that it leaves, and the contribution of samples whose refit did not reach a minimum (number `lost`).
+    rough : True if the curvature changes so much that the risk has many minima.
+    """
+
+    def __init__(self, data: Dataset, at: RiskAtPoint, fields: np.ndarray, step: Removed | None) -> None:
+        self.data, self.at, self.step = data, at, step
         n = data.n_samples
         self.formula, self.fields, self.errors = fields, fields.copy(), sample_errors(data, fields)
         self.in_training = sample_errors(data, at.z)
         self.refitted, self.remainder = np.zeros(n, bool), np.full(n, np.nan)
-        self.stiffness = np.ones(n) if found is None else found.stiffness
+        self.stiffness = np.ones(n) if step is None else step.stiffness
         self.correction_error, self.bias, self.unknown, self.lost, self.rough = 0.0, 0.0, 0.0, 0, False
 
     @property
     def is_exact(self) -> bool:
-        """Whether the Newton step is exact, the risk being quadratic."""
-        return self.found is not None and isinstance(self.data.student, SquaredLoss) and self.data.penalty.quadratic
+        """True if the Newton step is exact, because the risk is quadratic."""
+        return self.step is not None and isinstance(self.data.student, SquaredLoss) and self.data.penalty.quadratic
 
     @property
     def doubtful(self) -> np.ndarray:
-        """(n,) whether the formula of a sample is doubtful."""
-        return (self.stiffness < BELIEF.sole) | (self.remainder > BELIEF.remainder)
+        """(n,) True for samples for which the formula is doubtful."""
+        return (self.stiffness < SOLE) | (self.remainder > DOUBTFUL)
 
     def refit(self, Q: np.ndarray, tokens: TokenRows, H: Any, count: int) -> None:
-        """Refit some samples, and correct the fields of all others."""
+        """Refit `count` samples, and correct the fields of all other samples."""
         n = self.data.n_samples
         top, random = _selected(np.abs(self.errors - self.in_training), n, count)
-        bound = np.inf if is_convex(self.data) else max(BELIEF.rough, 1 / np.sqrt(self.data.dim))
-        drawn = random if len(random) else top  # typical samples
-        fields, remainder, reached = self._refitted(Q, drawn, tokens, H, bound)
+        bound = np.inf if is_convex(self.data) else max(ROUGH, 1 / np.sqrt(self.data.dim))
+        drawn = random if len(random) else top  # random samples have typical remainders
+        fields, remainder, reached = self._refit_parts(Q, drawn, tokens, H, bound)
         self.remainder[drawn] = remainder
         if len(drawn) and np.median(remainder) > bound:
             self.rough = True
             return
         if len(random):
             self._correct(random[reached], fields[reached], n - len(top))
-            self._keep(random, fields, reached, (n - len(top)) / len(random))
-            fields, remainder, reached = self._refitted(Q, top, tokens, H, np.inf)
+            self._use(random, fields, reached, (n - len(top)) / len(random))
+            fields, remainder, reached = self._refit_parts(Q, top, tokens, H, np.inf)
             self.remainder[top] = remainder
-        self._keep(top, fields, reached, 1.0)
+        self._use(top, fields, reached, 1.0)
 
-    def _refitted(self, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: Any, bound: float) -> Any:
-        """Refit samples (m,) in parts: their fields, remainders, and whether they reached a minimum."""
+    def _refit_parts(self, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: Any, bound: float) -> Any:
+        """Refit samples (m,) in parts; return their fields, remainders, and whether they reached a minimum."""
         if not len(samples):
             return np.zeros((0, *self.at.z.shape[1:])), np.zeros(0), np.zeros(0, bool)
-        parts = np.array_split(samples, -(-len(samples) // BELIEF.columns))
-        ended = [refit_samples(self.data, self.at, Q, part, tokens, H, bound) for part in parts]
-        return (np.concatenate([getattr(each, name) for each in ended]) for name in ("fields", "remainder", "reached"))
+        parts = np.array_split(samples, -(-len(samples) // TOGETHER))
+        refits = [refit_samples(self.data, self.at, Q, part, tokens, H, bound) for part in parts]
+        return (np.concatenate([getattr(part, name) for part in refits]) for name in ("fields", "remainder", "reached"))
 
-    def _keep(self, samples: np.ndarray, fields: np.ndarray, reached: np.ndarray, weight: float) -> None:
-        """Take the fields of refits that reached a minimum; the errors of others, times their weight, are unknown."""
-        there = samples[reached]
+    def _use(self, samples: np.ndarray, fields: np.ndarray, reached: np.ndarray, weight: float) -> None:
+        """Use the fields of refits that reached a minimum; the errors of the others, times `weight`, are unknown."""
+        minima = samples[reached]
         self.lost += int(np.count_nonzero(~reached))
         self.unknown += weight * float(np.abs(self.errors[samples[~reached]]).sum()) / len(self.errors)
-        self.fields[there], self.refitted[there] = fields[reached], True
-        self.errors[there] = sample_errors(self.data, fields[reached], there)
+        self.fields[minima], self.refitted[minima] = fields[reached], True
+        self.errors[minima] = sample_errors(self.data, fields[reached], minima)
 
-    def _correct(self, samples: np.ndarray, fields: np.ndarray, of: int) -> None:
+    def _correct(self, samples: np.ndarray, fields: np.ndarray, population: int) -> None:
         """Scale the shifts of the fields so that random samples (m,) have the mean error of their refits.
 
-        `of` is the number of samples that these were drawn from.
+        The samples were drawn from a population of this size. The variance of their mean has the usual correction for a
+        finite population.
         """
-        if not len(samples) or len(samples) == of:
+        if not len(samples) or len(samples) == population:
             return
         from scipy.optimize import brentq
 
         exact = sample_errors(self.data, fields, samples)
         z, shifts = self.at.z[samples], self.fields[samples] - self.at.z[samples]
 
-        def apart(factor: float) -> float:
+        def difference(factor: float) -> float:
             return float((sample_errors(self.data, z + factor * shifts, samples) - exact).mean())
 
-        low, high = BELIEF.scale
+        low, high = SCALES
         factors = np.unique(np.concatenate([np.geomspace(low, high, 25), [1.0]]))
-        values = np.array([apart(factor) for factor in factors])
+        values = np.array([difference(factor) for factor in factors])
         changes = np.flatnonzero(values[:-1] * values[1:] <= 0)
         if len(changes):
             k = changes[np.argmin(np.abs(np.log(factors[changes])))]
-            factor = float(brentq(apart, factors[k], factors[k + 1], xtol=1e-10))
+            factor = float(brentq(difference, factors[k], factors[k + 1], xtol=1e-10))
         else:
             factor = float(factors[np.argmin(np.abs(values))])
         self.fields = self.at.z + factor * (self.fields - self.at.z)
         self.errors = sample_errors(self.data, self.fields)
-        left = exact - self.errors[samples]
-        share = of / self.data.n_samples
-        spread = left.std(ddof=1) / np.sqrt(len(left)) if len(left) > 1 else np.inf
-        self.correction_error = float(share * spread * np.sqrt(1 - len(left) / of))
-        self.bias = float(share * abs(left.mean()))
+        remaining = exact - self.errors[samples]
+        fraction = population / self.data.n_samples
+        spread = remaining.std(ddof=1) / np.sqrt(len(remaining)) if len(remaining) > 1 else np.inf
+        self.correction_error = float(fraction * spread * np.sqrt(1 - len(remaining) / population))
+        self.bias = float(fraction * abs(remaining.mean()))
 
     @property
-    def apart(self) -> bool:
-        """Whether the correction is too uncertain: above a standard error of the estimate and 5 % / 3 of it."""
+    def is_uncertain(self) -> bool:
+        """True if the uncertainty of the correction is above 5 % / 3 of the estimate and above its standard error."""
         mean, error = mean_and_error(self.errors)
         unknown = self.bias + self.unknown + self.correction_error
-        return unknown > max(BELIEF.share * abs(mean), np.nan_to_num(error))
+        return unknown > max(TRUSTED_ERROR * abs(mean), np.nan_to_num(error))
 
     def reasons(self) -> list[str]:
-        """Return what speaks against the estimate."""
+        """Return the reasons not to trust the estimate."""
         if self.rough:
-            return ["the risk has many minima, among which the samples chose, so that the estimate may be too low"]
-        if not self.apart:
+            return [
+                "the risk has many minima, one of which was selected for these samples: the estimate may be too low"
+            ]
+        if not self.is_uncertain:
             return []
         if self.unknown > self.correction_error + self.bias:
-            return [f"refits of {self.lost} of the samples did not reach a minimum"]
+            return [f"refits of {self.lost} samples did not reach a minimum"]
         size = self.correction_error + self.bias
-        return [f"refits of single samples differ from their estimates by {size:.2g} in the mean"]
-
-
-def _count(data: Dataset, refits: int | None) -> int:
-    """Return the number of samples that are refitted."""
-    return refits_by_default(data) if refits is None else refits
+        return [f"exact refits differ from the estimates by {size:.2g} on average"]
 
 
 def refits_by_default(data: Dataset) -> int:
     """Return the number of samples that are refitted if the user does not choose it: all samples of small problems."""
     n = data.n_samples
     k = data.n_tokens * data.rank
-    every = float(n) ** 2 * (k * data.dim + 100 * k**2) <= BELIEF.all_of
-    return n if every else min(n, BELIEF.top + BELIEF.random)
+    every = float(n) ** 2 * (k * data.dim + 100 * k**2) <= REFIT_ALL
+    return n if every else min(n, TOP + RANDOM)
 
 
 def _selected(changes: np.ndarray, n: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the samples of largest changes, and random others: `count` samples in all."""
-    top = min(n, -(-count * BELIEF.top // (BELIEF.top + BELIEF.random))) if count < n else n
+    """Return the samples with the largest changes, and random other samples: `count` samples in total."""
+    top = min(n, -(-count * TOP // (TOP + RANDOM))) if count < n else n
     order = np.argsort(-np.nan_to_num(changes, nan=np.inf), kind="stable")[:top]
-    drawn = np.random.default_rng(0).permutation(n)  # equal for all values of a path
+    drawn = np.random.default_rng(0).permutation(n)  # a fixed seed: equal samples for all values of a path
     return order, drawn[~np.isin(drawn, order)][: count - top]
 
 
 def responses(data: Dataset, gamp: Any, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
-    """Return the responses of the weights, from the variances of the overlaps if these are known."""
+    """Return the responses of the weights, see `weight_responses`; V is computed if the result has none."""
     V = gamp.overlaps.V if np.isfinite(gamp.overlaps.V).all() else susceptibility(data, at, Q)
-    if not np.isfinite(V).all():  # only their size is unknown, which refits correct
+    if not np.isfinite(V).all():  # a rough value is sufficient, since refits correct the size of the shifts
         V = np.tile(np.eye(data.rank), (data.n_sources, 1, 1))
         V *= (data.spectra.mean(axis=1) / (1 + data.penalty.strength))[:, None, None]
     return weight_responses(data, at, Q, V)
 
 
 def _with_choice(data: Dataset, gamp: Any, at: RiskAtPoint, fields: np.ndarray, form: str) -> float:
-    """Return the mean error if each sample has the start of lowest risk without it, of the starts that converged."""
-    ended = [one for one in getattr(gamp, "starts", ()) if not one.kept and one.status is not None]
-    others = [one for one in ended if one.status.converged]
+    """Return the mean error if, for each sample, the start with the lowest risk without this sample is selected."""
+    ended = [start for start in getattr(gamp, "starts", ()) if not start.kept and start.status is not None]
+    others = [start for start in ended if start.status.converged]
     if not others:
         return float("nan")
     risks, errors = [risks_without(data, at, fields)], [sample_errors(data, fields)]
-    for one in others:
-        there = risk_at(data, one.Q, "exact")
+    for start in others:
+        at_start = risk_at(data, start.Q, "exact")
         if form == "hessian":
-            left = removed(data, there, one.Q).fields
+            left_out = removed(data, at_start, start.Q).fields
         else:
-            left = cavity_fields(data, there, responses(data, one, there, one.Q))
-        risks.append(risks_without(data, there, left))
-        errors.append(sample_errors(data, left))
+            left_out = cavity_fields(data, at_start, responses(data, start, at_start, start.Q))
+        risks.append(risks_without(data, at_start, left_out))
+        errors.append(sample_errors(data, left_out))
     best = np.argmin(risks, axis=0)
     return float(np.array(errors)[best, np.arange(len(best))].mean())
 
 
-def _reasons(gamp: Any, found: Removed | None, fields: np.ndarray) -> list[str]:
-    """Return what speaks against an estimate before samples are refitted."""
+def _training_faults(gamp: Any, step: Removed | None, fields: np.ndarray) -> list[str]:
+    """Return reasons not to trust an estimate that are known before samples are refitted."""
     if not gamp.converged:
         return ["the training did not converge"]
-    if not gamp.is_minimum or (found is not None and not found.minimum):
-        return ["the weights are a saddle of the risk, which run_gamp(..., escape=True) leaves"]
+    if not gamp.is_minimum or (step is not None and not step.minimum):
+        return ["the weights are a saddle of the risk; run_gamp(..., escape=True) continues to a minimum"]
     if not np.isfinite(fields).all():
         return ["the Hessian is singular, so that the weights without a sample are not determined"]
     return []
 
 
 def _describe(reasons: list[str], estimate: _Estimate) -> str:
-    """Return the outcome in words."""
+    """Return the message of the result."""
     count, n = np.count_nonzero(estimate.refitted), len(estimate.errors)
     how = f"{count} of {n} samples were refitted" if count or not estimate.is_exact else "the formula is exact"
     return f"{'not to be trusted: ' + '; '.join(reasons) + '; ' if reasons else ''}{how}"

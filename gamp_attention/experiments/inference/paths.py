@@ -1,16 +1,13 @@
-"""Paths of a hyperparameter: training at each value from where the one before has led, and the error left out of it.
+"""Regularization paths: training along the values of a hyperparameter, and the test error at each value.
 
-Training along values of a hyperparameter, each run from where the one before has led.
-
-Errors of samples left out in parts, each with a path of its own: where leave-one-out is not to be trusted.
-
-Leave-one-out errors of all values of a path, from complete estimates at some of them.
-
-The cavity fields cost a pass over the tokens and are computed at every value. The difference between a complete
-estimate (`leave_one_out`) and their errors changes slowly along λ: it is computed at some values and interpolated
-between them. Each further complete estimate tests the interpolation, as in adaptive quadrature.
-
-The result of `regularization_path`.
+1. Training (`Along`): each run starts from the weights of the previous value, extrapolated (warm starts, as in Friedman
+   et al. (2010)).
+2. Leave-one-out errors at all values (`path_errors`): the errors by cavity fields cost one pass over the tokens and are
+   computed at every value. The difference between a complete estimate (`leave_one_out`) and these errors changes slowly
+   along λ: it is computed at some values and interpolated between them. Each further complete estimate tests the
+   interpolation, as in adaptive quadrature.
+3. If the smallest estimate is not trusted: cross-validation, with a separate path for each fold (`fold_errors`).
+4. Selection of the best value (`_select`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,8 +25,8 @@ from gamp_attention._core.runs import Checkpoint, CheckpointFile
 from gamp_attention._core.seeds import Stream, generator
 from gamp_attention.data.dataset import Dataset, require_dataset
 from gamp_attention.experiments.inference.leave_one_out import (
-    BELIEF,
     FORMS,
+    TRUSTED_ERROR,
     cavity_fields,
     is_convex,
     leave_one_out,
@@ -47,9 +44,10 @@ from gamp_attention.state_evolution.fixed_points.solve import solve_state_evolut
 
 @dataclass(frozen=True, eq=False)
 class Along:
-    """What is trained along a path: a problem (n samples) for each value, in an order, and how.
+    """Plan of the training along a path: a dataset (n samples) for each value, their order, and the options.
 
-    The first run begins at `init` with `n_starts`; so do those that have no weights before them, or only zeros.
+    The first run begins at `init` with `n_starts`, as does a run if the previous run did not converge, or its weights
+    are zero or have another shape.
     """
 
     values: np.ndarray
@@ -62,7 +60,13 @@ class Along:
     seed: Any
 
     def runs(self, known: dict[str, Any], rows: np.ndarray | None = None) -> Iterator[tuple[int, Dataset, GampResult]]:
-        """Index, data and result of each value in turn, on some of the rows; `known` has weights of earlier calls."""
+        """Yield index, data and result of each value in turn.
+
+        Parameters
+        ----------
+        known : weights of earlier calls by index, which are used instead of training; weights of new runs are added.
+        rows : indices of the training samples; all samples if not given.
+        """
         ends: dict[int, GampResult] = {}
         before: GampResult | None = None
         for k in self.order:
@@ -72,7 +76,7 @@ class Along:
             yield k, data, before
 
     def _trained(self, data: Dataset, known: Any, before: GampResult | None, ahead: Any) -> GampResult:
-        """The run at one value: confirmed where its weights are known, from those before where there are any."""
+        """Return the run at one value, started from known weights, from the previous run, or from `init`."""
         shape, options = (data.dim, data.rank), dict[str, Any](tol=self.tol, max_iter=self.max_iter)
         if known is not None and known["Q"].shape == shape:
             state = near_fixed_point(data, "exact", known["Q"], known["V"])
@@ -86,53 +90,58 @@ class Along:
         return run_gamp(data, replace(before, Q=Q), iteration=IterationOptions(hold_after=0), **options)
 
     def _extrapolated(self, k: int, ends: dict[int, GampResult]) -> np.ndarray | None:
-        """Weights on the line through those of the last two positive values, in their logarithm."""
+        """Return weights extrapolated from the last two values, linearly in the logarithm of positive values."""
         done = self.order[: len(ends)][-2:]
         points = self.values[[*done, k]]
         if len(done) < 2 or not (points > 0).all() or points[0] == points[1]:
             return None
-        first, second = (ends[each] for each in done)
-        share = np.log(points[2] / points[1]) / np.log(points[1] / points[0])
-        alike = first.Q.shape == second.Q.shape and first.converged and second.converged
-        return second.Q + np.clip(share, 0, 2) * (second.Q - first.Q) if alike else None
+        first, second = (ends[index] for index in done)
+        ratio = np.log(points[2] / points[1]) / np.log(points[1] / points[0])
+        usable = first.Q.shape == second.Q.shape and first.converged and second.converged
+        return second.Q + np.clip(ratio, 0, 2) * (second.Q - first.Q) if usable else None
 
 
 def fold_errors(
     along: Along, folds: int, known: dict[str, Any], finished: Callable[[], None]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Errors (k, n) of samples by weights trained without their fold, and whether all runs of a value converged (k,).
+    """Return the errors (k, n) of samples by cross-validation, and whether all runs of a value converged (k,).
 
-    `known` has the weights of earlier calls by fold, and takes those of this one; `finished` is called after each run.
+    Parameters
+    ----------
+    along : plan of the training.
+    folds : number of folds; the samples of a fold are predicted by weights trained on the other folds.
+    known : weights of earlier calls by fold; the weights of this call are added.
+    finished : function that is called after each run.
     """
     n = along.problems[0].n_samples
     order = generator(along.seed, Stream.FOLDS).permutation(n)
     errors, converged = np.full((len(along.values), n), np.nan), np.ones(len(along.values), bool)
-    for fold, out in enumerate(map(np.sort, np.array_split(order, folds))):
-        rows = np.setdiff1d(np.arange(n), out)
+    for fold, left_out in enumerate(map(np.sort, np.array_split(order, folds))):
+        rows = np.setdiff1d(np.arange(n), left_out)
         for k, _, result in along.runs(known.setdefault(f"fold {fold}", {}), rows):
-            aside = along.problems[k].select_rows(out)
-            errors[k, out] = sample_errors(aside, aside.fields(result.Q))
+            test_data = along.problems[k].select_rows(left_out)
+            errors[k, left_out] = sample_errors(test_data, test_data.fields(result.Q))
             converged[k] &= result.converged
             finished()
     return errors, converged
 
 
-FEW = 6  # values up to which all estimates are complete
-PARTS = 4  # parts of the path within which corrections of any size are interpolated
-SMALL = 0.03  # corrections, relative to the estimate, that are interpolated over longer parts
+FEW = 6  # number of values up to which all estimates are complete
+PARTS = 4  # corrections of any size are interpolated over at most this fraction, 1/4, of the path
+SMALL = 0.03  # maximum correction, relative to the estimate, that is interpolated over longer parts
 
 
 @dataclass(frozen=True, eq=False)
 class PathErrors:
-    """Errors of samples left out along a path of k values.
+    """Leave-one-out errors along a path of k values.
 
     Attributes
     ----------
     errors : (k, n) errors of the samples.
-    in_training : (k,) their means with the samples in training.
-    complete : (k,) whether `leave_one_out` was computed at the value.
-    agreed : (k,) whether its verdict is "trusted"; between complete estimates, whether both are.
-    settled : (k,) whether the value is complete, or the test of its interpolation succeeded.
+    in_training : (k,) mean training errors.
+    complete : (k,) True if `leave_one_out` was computed at the value.
+    agreed : (k,) True if `leave_one_out` trusts the estimate; between complete estimates, if both are trusted.
+    tested : (k,) True if the estimate is complete, or the test of its interpolation succeeded.
     form : form of the complete estimates.
     """
 
@@ -140,7 +149,7 @@ class PathErrors:
     in_training: np.ndarray
     complete: np.ndarray
     agreed: np.ndarray
-    settled: np.ndarray
+    tested: np.ndarray
     form: str
 
 
@@ -148,12 +157,15 @@ def path_errors(
     problems: Sequence[Dataset], results: Sequence[GampResult], order: np.ndarray, form: str | None,
     interpolated: bool, trusted: Callable[[np.ndarray], np.ndarray], caution: float,
 ) -> PathErrors:  # fmt: skip
-    """Return the errors of samples left out at all values.
+    """Return the leave-one-out errors at all values.
 
-    Complete estimates are computed at both ends and in the middle of `order`; then in the middle of intervals until
-    the interpolation predicts their mean error up to 1/60, and until they are shorter than a quarter of the path unless
-    the corrections are small; then at the value of the least error, and at all values that the error of the
-    interpolation leaves open as the least, until these are complete.
+    Complete estimates are computed
+
+    - at both ends and in the middle of `order`;
+    - then in the middle of each interval between complete estimates, until the interpolation predicts the mean error up
+      to 1/60, and the interval is shorter than a quarter of the path or the corrections are small;
+    - then at the value of the smallest error, and at all values whose error may be smaller, given the error of the
+      interpolation, until none of them is interpolated.
 
     Parameters
     ----------
@@ -161,30 +173,34 @@ def path_errors(
     order : (k,) indices of the values along the path.
     form : as for `leave_one_out`.
     interpolated : whether the hyperparameter is continuous, so that estimates may be interpolated between its values.
-    trusted : function that returns the final verdicts (k,) from `agreed` (k,).
-    caution : factor of the mean errors that are not trusted, when the least is chosen.
+    trusted : function that returns whether the estimates (k,) are trusted, from `agreed` (k,).
+    caution : factor by which mean errors that are not trusted are increased before they are compared.
     """
     path = _Path(problems, results, order, form)
     small = refits_by_default(problems[0]) == problems[0].n_samples
     if not interpolated or small or len(path.line) <= FEW:
         path.complete_all()
-        return path.found()
+        return path.collect()
     for place in (0, len(path.line) - 1, len(path.line) // 2):
         path.complete_at(place)
-    while (tested := path.next_test()) is not None:
-        path.complete_at(tested)
+    while (middle := path.next_test()) is not None:
+        path.complete_at(middle)
     while True:
-        found = path.found()
-        mean = found.errors.mean(axis=1)
-        counted = np.where(trusted(found.agreed) & found.settled, 1.0, caution) * mean
-        candidate = path.next_candidate(mean, counted)
+        estimates = path.collect()
+        mean = estimates.errors.mean(axis=1)
+        cautious = np.where(trusted(estimates.agreed) & estimates.tested, 1.0, caution) * mean
+        candidate = path.next_candidate(mean, cautious)
         if candidate is None:
-            return found
+            return estimates
         path.complete_at(candidate)
 
 
 class _Path:
-    """Complete and interpolated estimates; places are along the values at which the training converged."""
+    """Complete and interpolated estimates.
+
+    A place is an index into `line`, the values at which the training converged, in the order of the path. At the other
+    values (`outside`) there is nothing to interpolate, and all estimates are complete.
+    """
 
     def __init__(
         self, problems: Sequence[Dataset], results: Sequence[GampResult], order: np.ndarray, form: str | None
@@ -192,11 +208,12 @@ class _Path:
         self.problems, self.results, self.form = problems, results, form
         self.line = [k for k in order.tolist() if results[k].converged]  # index of each place
         self.full: dict[int, Any] = {}  # complete estimates by place
-        self.apart = np.full(len(self.line), np.nan)  # error of the prediction at a place, if it was predicted
-        self.rough: list[tuple[np.ndarray, float]] = []  # errors by cavity fields, and the mean in training
+        self.deviation = np.full(len(self.line), np.nan)  # error of the interpolation where it was tested, by place
+        self.rough: list[tuple[np.ndarray, float]] = []  # errors by cavity fields, and mean training errors, by place
         self.outside = {k: leave_one_out(problems[k], results[k], form=form) for k in order if k not in self.line}
 
     def complete_all(self) -> None:
+        """Compute the complete estimates at all places."""
         for place, k in enumerate(self.line):
             self.full[place] = leave_one_out(self.problems[k], self.results[k], form=self.form)
 
@@ -208,35 +225,36 @@ class _Path:
         k = self.line[place]
         self.full[place] = leave_one_out(self.problems[k], self.results[k], form=self.form)
         if predicted is not None:
-            self.apart[place] = abs(float(predicted.mean()) - self.full[place].test_error)
+            self.deviation[place] = abs(float(predicted.mean()) - self.full[place].test_error)
 
     def next_test(self) -> int | None:
         """Return the middle of an interval whose interpolation has not been tested or has failed the test."""
         for low, high in self._intervals():
-            if high - low > 1 and not self._settled(low, high):
+            if high - low > 1 and not self._is_tested(low, high):
                 return (low + high) // 2
         return None
 
-    def next_candidate(self, mean: np.ndarray, counted: np.ndarray) -> int | None:
-        """Return a place that may have the least error, and has no complete estimate."""
-        for values in (mean[self.line], counted[self.line]):
-            doubt = np.zeros(len(values))
+    def next_candidate(self, mean: np.ndarray, cautious: np.ndarray) -> int | None:
+        """Return a place that may have the smallest error, and has no complete estimate; None if there is none."""
+        for values in (mean[self.line], cautious[self.line]):
+            uncertainty = np.zeros(len(values))
             for low, high in self._intervals():
-                doubt[low + 1 : high] = self._doubt(low, high)
-            least = values.min()
+                uncertainty[low + 1 : high] = self._uncertainty(low, high)
+            minimum = values.min()
             open_places = [
                 k
                 for k in range(len(values))
-                if k not in self.full and (values[k] <= least or values[k] - doubt[k] < least)
+                if k not in self.full and (values[k] <= minimum or values[k] - uncertainty[k] < minimum)
             ]
             if open_places:
                 return min(open_places, key=lambda k: values[k])
         return None
 
-    def found(self) -> PathErrors:
+    def collect(self) -> PathErrors:
+        """Return the errors at all values, complete or interpolated."""
         count, n = len(self.problems), self.problems[0].n_samples
         errors, in_training = np.full((count, n), np.nan), np.full(count, np.nan)
-        complete, agreed, settled = np.ones(count, bool), np.zeros(count, bool), np.ones(count, bool)
+        complete, agreed, tested = np.ones(count, bool), np.zeros(count, bool), np.ones(count, bool)
         every = {self.line[place]: estimate for place, estimate in self.full.items()} | self.outside
         for k, estimate in every.items():
             errors[k], in_training[k], agreed[k] = estimate.errors, estimate.in_training, estimate.trusted
@@ -245,66 +263,71 @@ class _Path:
                 k = self.line[place]
                 errors[k], in_training[k], complete[k] = self._errors(place), self.rough[place][1], False
                 agreed[k] = self.full[low].trusted and self.full[high].trusted
-                settled[k] = self._settled(low, high)
-        return PathErrors(errors, in_training, complete, agreed, settled, next(iter(every.values())).form)
+                tested[k] = self._is_tested(low, high)
+        return PathErrors(errors, in_training, complete, agreed, tested, next(iter(every.values())).form)
 
     def _intervals(self) -> list[tuple[int, int]]:
-        places = sorted(self.full)
-        return list(pairwise(places))
+        """Return the neighbouring places of complete estimates."""
+        return list(pairwise(sorted(self.full)))
 
     def _errors(self, place: int) -> np.ndarray:
-        """Return the errors (n,) at a place by interpolation between its neighbours that are complete."""
-        low = max(each for each in self.full if each < place)
-        high = min(each for each in self.full if each > place)
-        share = (place - low) / (high - low)
-        below, above = (self.full[each].errors - self.rough[each][0] for each in (low, high))
-        return self.rough[place][0] + (1 - share) * below + share * above
+        """Return the errors (n,) at a place, by interpolation of the corrections of the nearest complete estimates."""
+        low = max(k for k in self.full if k < place)
+        high = min(k for k in self.full if k > place)
+        fraction = (place - low) / (high - low)
+        below, above = (self.full[k].errors - self.rough[k][0] for k in (low, high))
+        return self.rough[place][0] + (1 - fraction) * below + fraction * above
 
-    def _doubt(self, low: int, high: int) -> float:
-        """Return the error of the interpolation that was found when one of the two ends divided a longer interval."""
+    def _uncertainty(self, low: int, high: int) -> float:
+        """Return the error of the interpolation that was measured at the end of the interval that was computed last."""
         times = list(self.full)
-        return float(self.apart[max(low, high, key=times.index)])
+        return float(self.deviation[max(low, high, key=times.index)])
 
-    def _settled(self, low: int, high: int) -> bool:
-        """Return whether the interpolation was tested at an end of the interval, and agreed.
+    def _is_tested(self, low: int, high: int) -> bool:
+        """Return whether the test of the interpolation at an end of the interval succeeded.
 
-        A long interval also needs small corrections at both ends: one test does not exclude large ones between them.
+        In addition, a long interval needs small corrections at both ends, because a single test does not exclude large
+        corrections inside of it.
         """
-        means = np.array([self.full[each].test_error for each in (low, high)])
-        corrections = means - [float(self.rough[each][0].mean()) for each in (low, high)]
+        means = np.array([self.full[k].test_error for k in (low, high)])
+        corrections = means - [float(self.rough[k][0].mean()) for k in (low, high)]
         is_short = high - low <= -(-len(self.line) // PARTS)
         is_small = bool((np.abs(corrections) <= SMALL * means).all())
-        return self._doubt(low, high) <= BELIEF.share * means.min() and (is_short or is_small)
+        return self._uncertainty(low, high) <= TRUSTED_ERROR * means.min() and (is_short or is_small)
 
 
 def _rough(data: Dataset, result: GampResult) -> tuple[np.ndarray, float]:
-    """Return the errors (n,) by cavity fields without refits, and the mean error in training."""
+    """Return the errors (n,) by cavity fields without refits, and the mean training error."""
     Q, at = trained(data, result)
     fields = cavity_fields(data, at, responses(data, result, at, Q))
     return sample_errors(data, fields), float(sample_errors(data, at.z).mean())
 
 
-PLAUSIBLE = 2.0  # standard errors of a difference within which one value is as good as the best
+PLAUSIBLE = 2.0  # difference from the best value, in standard errors, up to which a value may be the best
+CAUTION = 1.25  # factor of estimates that are not trusted; with many minima they were up to 28 % too low
+NEIGHBOURS = 2  # number of values on each side that vote on whether an estimate is trusted
 
 
 @dataclass(frozen=True, eq=False)
 class RegularizationPath(Result):
-    """Leave-one-out errors along a hyperparameter, of `regularization_path`.
+    """Estimated test errors along the values of a hyperparameter, of `regularization_path`.
 
     Attributes
     ----------
-    parameter : its name.
-    lam : (k,) its values, in the order that they were given in.
-    test_error, test_error_error : (k,) estimates of ε_g by samples left out, and their standard errors.
-    in_training : (k,) the same means with the samples in training.
-    errors : (k, n) of each sample.
-    form : how samples were left out: "cavity", "hessian", or in "folds", by weights trained on the other folds.
-    best : index of the least test error, among those that are trusted where there are any.
-    best_1se : index of the largest value whose test error is within one standard error of the best.
-    trusted : (k,) bool, whether `leave_one_out` trusts each estimate. An interpolated estimate is trusted if its
-        neighbours are and the test of the interpolation succeeded; with folds, if all runs converged.
-    predicted : (k,) ε_g by state evolution of the instance, NaN where it was not asked for.
-    results : what training gave at each value.
+    parameter : name of the hyperparameter.
+    lam : (k,) values of the hyperparameter, in the order in which they were given.
+    test_error, test_error_error : (k,) estimates of ε_g by leave-one-out or cross-validation, and standard errors.
+    in_training : (k,) mean training errors.
+    errors : (k, n) error of each sample under weights trained without it.
+    form : "cavity" or "hessian", the form of `leave_one_out`, or "folds" for cross-validation.
+    best : index of the smallest test error of converged runs; errors that are not trusted are increased by a quarter.
+    best_1se : index of the largest value whose test error is within one standard error of the best (Breiman et al.
+        (1984)).
+    trusted : (k,) bool, True if `leave_one_out` trusts the estimate. An interpolated estimate is trusted if both
+        neighbouring complete estimates are and the test of the interpolation succeeded; with folds, if all runs
+        converged.
+    predicted : (k,) ε_g by state evolution of the instance, NaN if it was not requested.
+    results : results of training at each value.
     message : the outcome in words.
 
     Examples
@@ -332,18 +355,18 @@ class RegularizationPath(Result):
 
     @property
     def difference(self) -> np.ndarray:
-        """(k,) by how much each test error is above that of the best."""
+        """(k,) differences between each test error and the test error of the best value."""
         return self.test_error - self.test_error[self.best]
 
     @property
     def difference_error(self) -> np.ndarray:
-        """(k,) standard errors of the differences, over the same samples; mostly smaller than those of the errors."""
-        apart = self.errors - self.errors[self.best]
-        return apart.std(axis=1, ddof=1) / np.sqrt(apart.shape[1])
+        """(k,) standard errors of the differences over paired samples; mostly smaller than `test_error_error`."""
+        differences = self.errors - self.errors[self.best]
+        return differences.std(axis=1, ddof=1) / np.sqrt(differences.shape[1])
 
     @property
     def plausible(self) -> np.ndarray:
-        """(k,) whether a value may be the best: those within two standard errors of their difference from it."""
+        """(k,) True if a value may be the best: its difference is at most two standard errors of the difference."""
         return self.difference <= PLAUSIBLE * self.difference_error
 
     def _rows(self) -> Rows:
@@ -363,21 +386,10 @@ class RegularizationPath(Result):
         return [*rows, self.message]
 
 
-@dataclass(frozen=True)
-class PathSettings:
-    """How values are compared."""
-
-    caution: float = 1.25  # factor of estimates that are not trusted: rough landscapes made them up to 28 % too low
-    beside: int = 2  # values on each side of one that its roughness is judged with
-
-
-PATHS = PathSettings()
-
-
 @ignore_float_errors
 def regularization_path(
-    data: Any,
-    lams: Any = None,
+    data: Dataset | Mapping[float, Dataset],
+    lams: Sequence[float] | np.ndarray | None = None,
     init: Any = "spectral",
     *,
     n_starts: int = 8,
@@ -393,25 +405,26 @@ def regularization_path(
 ) -> RegularizationPath:
     """Train along a path of λ, or of any hyperparameter, and estimate the test error at each value by leave-one-out.
 
-    From the smallest λ on, each run begins at the fixed point of the one before. For more than six values the errors of
-    some are interpolated, eq. :eq:`interpolated-errors`, but never the error of the chosen one.
+    Runs proceed from the smallest to the largest λ, and each run begins at the fixed point of the previous run. For
+    more than six values some errors are interpolated, eq. :eq:`interpolated-errors`, but never the error of the best.
 
     Parameters
     ----------
     data : the samples; or a dictionary with a Dataset for each value of a hyperparameter, such as a temperature.
-    lams : (k,) values of λ; the penalty's other numbers stay as they are. Not with a dictionary.
-    init : where the first run begins, as for `run_gamp`; also others that have no weights before them, or only zeros.
-    n_starts : its starts.
-    parameter : the name of the hyperparameter of a dictionary, for tables.
-    form : "hessian" or "cavity", as for `leave_one_out`, which chooses if it is not given.
-    tol : bound on the gradient norms, above 0. By default the estimates are those of minima to a thousandth or so.
-    max_iter : bound on the iterations of each run, which then ends without having converged.
-    folds : number of parts in which the samples are left out, each with a path of its own, if the least estimate is
-        not trusted; 0 for none: estimates that are not trusted then count a quarter more.
-    seed : for the random part of starts, and for folds.
-    predict : whether state evolution of the instance predicts ε_g too, on each run's branch; sampled data alone.
-    checkpoint : path of a file that weights are written to after each value, and taken from where it exists.
-    progress : whether a bar is drawn; if not given, on a terminal.
+    lams : (k,) values of λ; other parameters of the penalty do not change. Must be None for a dictionary.
+    init : start of the first run, as for `run_gamp`, and of runs whose previous run has no usable weights.
+    n_starts : number of starts of these runs.
+    parameter : name of the hyperparameter of a dictionary, for tables.
+    form : "hessian" or "cavity", as for `leave_one_out`, which selects the form if it is not given.
+    tol : gradient norm at which a run has converged, above 0. With the default, estimates differ from their values at
+        exact minima by about a thousandth.
+    max_iter : maximum number of iterations of each run.
+    folds : number of folds of the cross-validation that replaces leave-one-out if the smallest estimate is not trusted;
+        0 for none. Estimates that are not trusted are then increased by a quarter before they are compared.
+    seed : seed of random starts and of the folds.
+    predict : whether state evolution of the instance also predicts ε_g, on the branch of each run; needs sampled data.
+    checkpoint : path of a file to which weights are written after each value; if the file exists, the path is resumed.
+    progress : whether to show a progress bar; if not given, only on a terminal.
 
     Returns
     -------
@@ -419,8 +432,10 @@ def regularization_path(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
-    ConvergenceError : where no run has converged.
+    TypeError : if `data` is neither a Dataset nor a dictionary of Datasets, or `lams` is missing.
+    ValueError : if `lams` has negative or repeated values, or is given with a dictionary; if the datasets have
+        different numbers of samples; if `folds` is 1; if `predict` is True for data that were not sampled from a model.
+    ConvergenceError : if no run has converged.
 
     Examples
     --------
@@ -438,9 +453,9 @@ def regularization_path(
     max_iter = check.integer("max_iter", max_iter, low=1)
     if progress is not None:
         check.flag("progress", progress)
-    if check.flag("predict", predict) and any(each.model is None for each in problems):
+    if check.flag("predict", predict) and any(problem.model is None for problem in problems):
         raise check.fail("predict", predict, "data sampled from a model")
-    n = {each.n_samples for each in problems}
+    n = {problem.n_samples for problem in problems}
     if len(n) > 1:
         raise check.fail("data", sorted(n), "the same number of samples at each value")
     if check.integer("folds", folds, low=0, high=min(n)) == 1:
@@ -463,99 +478,97 @@ def regularization_path(
             ends[k] = result
             finished()
         results = tuple(ends[k] for k in range(len(values)))
-        if not any(each.converged for each in results):
+        if not any(result.converged for result in results):
             raise ConvergenceError("regularization_path: no run has converged", results)
         bar.describe("leave-one-out errors")
 
         def verdicts(agreed: np.ndarray) -> np.ndarray:
             return _trusted(agreed, order, data)
 
-        left = path_errors(problems, results, order, form, isinstance(data, Dataset), verdicts, PATHS.caution)
-        errors, trusted, form = left.errors, verdicts(left.agreed) & left.settled, left.form
+        estimates = path_errors(problems, results, order, form, isinstance(data, Dataset), verdicts, CAUTION)
+        errors, trusted, form = estimates.errors, verdicts(estimates.agreed) & estimates.tested, estimates.form
         bar.update()
-    here = all(isinstance(each.tokens, np.ndarray) for each in problems)
-    if folds and here and _undecided(errors, trusted, results):
+    in_memory = all(isinstance(problem.tokens, np.ndarray) for problem in problems)
+    if folds and in_memory and _is_best_doubtful(errors, trusted, results):
         form = "folds"
         with Progress("folds", total=folds * len(values), shown=progress) as bar:
             errors, trusted = fold_errors(along, folds, known, finished)
-    return _judged(parameter, along, results, left.in_training, errors, trusted, form, predict)
+    return _select(parameter, along, results, estimates.in_training, errors, trusted, form, predict)
 
 
 def _problems(data: Any, lams: Any) -> tuple[np.ndarray, list[Dataset]]:
-    """Values and datasets."""
+    """Return the values of the hyperparameter and the datasets."""
     if isinstance(data, Mapping):
         if lams is not None:
-            raise check.fail("lams", lams, "None beside a dictionary of datasets")
+            raise check.fail("lams", lams, "None, because `data` is a dictionary of datasets")
         if not data:
-            raise check.fail("data", data, "one dataset at least")
+            raise check.fail("data", data, "at least one dataset")
         values = np.array([check.real("data", value) for value in data])
-        return values, [require_dataset(each) for each in data.values()]
+        return values, [require_dataset(problem) for problem in data.values()]
     require_dataset(data)
     if lams is None:
         raise check.fail("lams", lams, "values of λ", TypeError)
     values = check.array("lams", lams, ("k",))
     if (values < 0).any() or len(np.unique(values)) < len(values):
-        raise check.fail("lams", values.tolist(), "values of λ that differ, none below 0")
+        raise check.fail("lams", values.tolist(), "distinct values of λ that are not negative")
     return values, [data.replace(lam=lam) for lam in values.tolist()]
 
 
-def _trusted(own: np.ndarray, order: np.ndarray, data: Any) -> np.ndarray:
-    """Return whether each estimate is trusted (k,), from the verdicts (k,) of single estimates.
+def _trusted(agreed: np.ndarray, order: np.ndarray, data: Any) -> np.ndarray:
+    """Return whether each estimate (k,) is trusted, from `PathErrors.agreed` (k,).
 
-    Whether a risk has many minima is decided along λ by the majority of a value and its neighbours.
+    The estimates vary from value to value in whether they find that the risk has many minima, so for losses that are
+    not convex the majority of a value and its neighbours along λ decides.
     """
     if not isinstance(data, Dataset) or is_convex(data):
-        return own
-    found, beside = own.copy(), PATHS.beside
+        return agreed
+    trusted = agreed.copy()
     for place in range(len(order)):
-        found[order[place]] = own[order[max(place - beside, 0) : place + beside + 1]].mean() > 0.5
-    return found
+        trusted[order[place]] = agreed[order[max(place - NEIGHBOURS, 0) : place + NEIGHBOURS + 1]].mean() > 0.5
+    return trusted
 
 
-def _undecided(errors: np.ndarray, trusted: np.ndarray, results: tuple[GampResult, ...]) -> bool:
-    """Whether the least estimate is not to be trusted."""
-    ended = [k for k, each in enumerate(results) if each.converged]
-    return not trusted[min(ended, key=lambda k: errors[k].mean())]
+def _is_best_doubtful(errors: np.ndarray, trusted: np.ndarray, results: tuple[GampResult, ...]) -> bool:
+    """Return whether the smallest estimate is not trusted."""
+    converged = [k for k, result in enumerate(results) if result.converged]
+    return not trusted[min(converged, key=lambda k: errors[k].mean())]
 
 
-def _judged(
+def _select(
     parameter: str, along: Along, results: tuple[GampResult, ...], in_training: np.ndarray, errors: np.ndarray,
     trusted: np.ndarray, form: str, predict: bool,
 ) -> RegularizationPath:  # fmt: skip
-    """The best value: the least error, where those that are not trusted count more."""
+    """Return the path with its best value: the smallest error, after errors that are not trusted are increased."""
     values = along.values
     mean, spread = errors.mean(axis=1), errors.std(axis=1, ddof=1) / np.sqrt(errors.shape[1])
-    ended = [k for k in range(len(values)) if results[k].converged]
-    counted = {k: mean[k] * (1.0 if trusted[k] else PATHS.caution) for k in ended}
-    best = min(ended, key=lambda k: counted[k])
-    near = [k for k in ended if counted[k] <= mean[best] + spread[best]]
+    converged = [k for k in range(len(values)) if results[k].converged]
+    cautious = {k: mean[k] * (1.0 if trusted[k] else CAUTION) for k in converged}
+    best = min(converged, key=lambda k: cautious[k])
+    near = [k for k in converged if cautious[k] <= mean[best] + spread[best]]
     best_1se = max([*near, best], key=lambda k: values[k])
-    lower = sum(mean[k] < mean[best] for k in ended)
-    message = f"the least test error at {parameter} = {values[best]:.4g}"
+    lower = sum(mean[k] < mean[best] for k in converged)
+    message = f"The smallest test error is at {parameter} = {values[best]:.4g}"
     if form == "folds":
-        message += ", by samples left out in parts, as the leave-one-out error is not to be trusted there"
+        message += ", by cross-validation, because the leave-one-out error there is not reliable"
     elif not trusted[best]:
-        message += ", where it is not to be trusted: compare with samples held out"
+        message += ", but this estimate is not reliable: compare it with the error of held-out samples"
     elif lower:
-        message += f"; {lower} others are lower by estimates that are not to be trusted"
-    if parameter == "lam" and len(values) > 1:
-        if values[best] == values.min():
-            message += "; it is the smallest value that was tried: extend the range"
-        elif values[best] == values.max():
-            message += "; it is the largest value that was tried: extend the range"
-    ran = zip(along.problems, results, strict=True)
-    predicted = np.array([_predicted(*each) if predict else np.nan for each in ran])
+        message += f"; {lower} other values have lower errors by estimates that are not reliable"
+    if parameter == "lam" and len(values) > 1 and values[best] in (values.min(), values.max()):
+        edge, beyond = ("smallest", "smaller") if values[best] == values.min() else ("largest", "larger")
+        message += f"; it is the {edge} value tried, and {beyond} values may be better"
+    predicted = np.array([_predict(*run) if predict else np.nan for run in zip(along.problems, results, strict=True)])
     return RegularizationPath(
         parameter=parameter, lam=values, test_error=mean, test_error_error=spread,
         in_training=in_training, errors=errors, form=form, best=best,
         best_1se=best_1se, trusted=np.asarray(trusted, bool), predicted=predicted, results=results,
-        message=message,
+        message=f"{message}.",
     )  # fmt: skip
 
 
-def _predicted(data: Dataset, result: GampResult) -> float:
-    """ε_g of state evolution from the overlaps that training has led to."""
+def _predict(data: Dataset, result: GampResult) -> float:
+    """Return ε_g of state evolution, started from the overlaps of the training; NaN without convergence."""
     if not result.converged:
         return float("nan")
-    found = solve_state_evolution(data.instance_model(), data.alpha, result.overlaps, rtol=1e-2, stability=False)
-    return found.test_error if found.converged else float("nan")
+    solution = solve_state_evolution(data.instance_model(), data.alpha, result.overlaps, rtol=1e-2, stability=False)
+    return solution.test_error if solution.converged else float("nan")

@@ -1,10 +1,17 @@
-"""Minima of the risk without single samples, from the minimum with all of them: exact refits of a few samples.
+"""Exact refits: minima of the risk without a sample, started from the minimum with all samples.
 
-Newton steps with the Hessian of the minimum with all samples, minus the curvature of the sample that is left out, for
-many samples at once; each step is a pass over the tokens. If the penalty has kinks, an active-set method determines
-which weights are free. Samples for which these steps do not converge are refitted by a descent.
+For each of some samples μ, the risk without it, R_∖μ(Q + P) = R(Q + P) − ℓ_μ(Q + P), is minimised over the step P:
 
-Datasets that differ in the penalty alone, and some of the samples of a dataset.
+1. Smooth or ridge penalty: Newton steps for many samples at the same time. They use the Hessian at the minimum with all
+   samples minus the curvature of sample μ, which stays fixed, so that each step costs one pass over the tokens. The
+   linear systems are solved with the factored Hessian and a correction of low rank for the sample (the
+   Sherman–Morrison–Woodbury formula), or by conjugate gradients if the Hessian is too large to be factored.
+2. Penalty with a kink: Newton steps among the free weights in an active-set method (see `_refit_on_kinks`).
+3. Samples for which these steps do not converge: descent on the risk without the sample, in a trust region for few
+   weights, otherwise by L-BFGS (see `_descend` and `_descend_whitened`), and finally by `refit`.
+
+Notation: p coordinates of the tokens (see `TokenRows`), r columns of Q, L tokens in a sample, m samples that are
+refitted at the same time.
 """
 
 from dataclasses import dataclass, replace
@@ -20,27 +27,19 @@ from gamp_attention.gamp.settling import proximal_gradient, quasi_newton
 from gamp_attention.losses.point import sample_derivatives
 from gamp_attention.penalties.matrix import least_subgradient, on_kinks, penalty_total
 
-
-@dataclass(frozen=True)
-class RefitSettings:
-    """Accuracy and bounds of refits."""
-
-    tol: float = 1e-8  # gradient norm at which a descent ends
-    accepted: float = 1e-6  # largest gradient norm of a descent that does not improve any more and counts as a minimum
-    max_iter: int = 5000  # iterations of a descent
-    turns: int = 200  # iterations of a descent in a trust region
-    left: float = 1e-3  # expected length of the next Newton step, relative to the first, at which a refit ends
-    slow: float = 0.7  # ratio of the lengths of successive Newton steps from which on they are given up
-    steps: int = 12  # largest number of Newton steps
-    dense: int = 200  # weights up to which a Hessian is computed at each step of a descent
-    solved: float = 1e-4  # residual of conjugate gradients, relative to the right-hand side
-    products: int = 400  # largest number of their iterations
-    kinked: int = 2000  # largest number of weights that may be free in a refit, if the penalty has a kink
-    changes: int = 200  # largest number of steps between which weights become free or zero
-    kept: float = 1e-4  # gradient of the free weights, relative to the first, at which such a refit ends
-
-
-REFITS = RefitSettings()
+TOL = 1e-8  # gradient norm at which a descent ends
+ACCEPTED = 1e-6  # maximum gradient norm of a descent that no longer improves and is still accepted as a minimum
+MAX_DESCENT = 5000  # maximum number of iterations of `refit`
+MAX_TRUST_REGION = 200  # maximum number of iterations of the two descents around the minimum
+CONVERGED = 1e-3  # expected length of the next Newton step, relative to the first, at which a refit ends
+SLOW = 0.7  # ratio of the lengths of successive Newton steps above which a descent replaces them
+MAX_NEWTON = 12  # maximum number of Newton steps
+DENSE = 200  # maximum number of weights for which a descent computes the Hessian at each step
+SOLVED = 1e-4  # residual of conjugate gradients, relative to the right-hand side, at which they end
+MAX_CONJUGATE = 400  # maximum number of iterations of conjugate gradients
+MAX_FREE = 2000  # maximum number of weights that may be free in a refit if the penalty has a kink
+MAX_CHANGES = 200  # maximum number of steps of the active-set method, each of which may free or fix a weight
+KINK_TOL = 1e-4  # largest gradient entry, relative to the first, at which the active-set method ends
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +50,7 @@ class Refits:
     ----------
     fields : (m, L, r) fields of each sample under weights trained without it.
     remainder : (m,) length of the second Newton step relative to the first: the change of curvature.
-    reached : (m,) whether a minimum was reached.
+    reached : (m,) True if a minimum was reached.
     """
 
     fields: np.ndarray
@@ -63,32 +62,36 @@ def refit_samples(
     data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray, tokens: TokenRows, H: FactoredHessian | None,
     bent: float = np.inf,
 ) -> Refits:  # fmt: skip
-    """Train without each sample from the minimum Q (d, r), at which the exact risk is `at`.
+    """Minimise the risk without each of some samples, from the minimum Q (d, r) with all samples.
 
     Eq. :eq:`remainder`.
 
-    With the factored Hessian H in the coordinates of `tokens`; by conjugate gradients if H is None. No descents follow
-    for samples whose Newton steps do not converge if the median remainder is above `bent`.
+    Parameters
+    ----------
+    data, at, Q : all samples, their exact risk at Q, and the minimum.
+    samples : (m,) indices of the samples to leave out, each separately.
+    tokens, H : the tokens, and the factored Hessian in their coordinates; conjugate gradients are used if H is None.
+    bent : maximum median remainder for which descents follow if Newton steps do not converge. Above it the curvature
+        changes so much that the estimate is not trusted, and descents would be useless.
     """
     if data.penalty.smooth or data.penalty.quadratic:
         around = _Smooth(data, at, Q, tokens, samples)
         solver = _Factored(around, H) if H is not None else _Iterative(around)
-        found = _newton(around, solver)
-        if np.median(found.remainder) > bent:
-            return found
-        for k in np.flatnonzero(~found.reached).tolist():
-            if around.Q.size <= REFITS.dense:
-                found.fields[k], found.reached[k] = _descend(around, k)
+        refits = _newton(around, solver)
+        if np.median(refits.remainder) > bent:
+            return refits
+        for k in np.flatnonzero(~refits.reached).tolist():
+            if around.Q.size <= DENSE:
+                refits.fields[k], refits.reached[k] = _descend(around, k)
             elif H is not None:
-                found.fields[k], found.reached[k] = _descend_whitened(around, H, k)
+                refits.fields[k], refits.reached[k] = _descend_whitened(around, H, k)
     else:
-        found = _on_kinks(data, at, Q, samples)
-    fields = found.fields
-    for k in np.flatnonzero(~found.reached).tolist():
-        weights, found.reached[k] = refit(data, Q, int(samples[k]))
-        if found.reached[k]:
-            fields[k] = tokens_fields(data, weights, samples[k : k + 1])[0]
-    return found
+        refits = _refit_on_kinks(data, at, Q, samples)
+    for k in np.flatnonzero(~refits.reached).tolist():
+        weights, refits.reached[k] = refit(data, Q, int(samples[k]))
+        if refits.reached[k]:
+            refits.fields[k] = tokens_fields(data, weights, samples[k : k + 1])[0]
+    return refits
 
 
 def tokens_fields(data: Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarray:
@@ -97,17 +100,22 @@ def tokens_fields(data: Dataset, Q: np.ndarray, samples: np.ndarray) -> np.ndarr
 
 
 class _Smooth:
-    """The gradients of the risks without each of some samples (m,), around the minimum with all of them."""
+    """Gradients of the risks without each of the samples (m,), around the minimum with all samples.
+
+    The gradient at Q + P is computed as a difference to the gradient at Q, which is zero, so that small steps P do not
+    lose accuracy to cancellation.
+    """
 
     def __init__(self, data: Dataset, at: RiskAtPoint, Q: np.ndarray, tokens: TokenRows, samples: np.ndarray) -> None:
         self.data, self.at, self.tokens, self.samples = data, at, tokens, samples
         self.Q = minimum_in(tokens, at, Q)
-        self.own = tokens.of_samples(samples)
+        self.x = tokens.of_samples(samples)
         self.curvature = self._penalty_curvature()
-        self.flat = rotations(data, self.Q)  # directions without curvature, raised to `level`
+        self.flat = rotations(data, self.Q)  # directions without curvature, which get the curvature `level`
         self.level = float(at.hessians.trace(axis1=1, axis2=2).mean()) + data.penalty.strength
 
     def _penalty_curvature(self) -> np.ndarray:
+        """Return the second derivatives (p, r) of the penalty."""
         smooth = self.at.smooth if self.tokens.coordinates is None else -self.data.penalty.lam * self.Q
         return on_kinks(self.data.penalty, self.Q, smooth)[2]
 
@@ -122,8 +130,8 @@ class _Smooth:
         return change - float(np.sum(pull * P)), least_subgradient(penalty, Q + P, nothing) - pull
 
     def first(self) -> np.ndarray:
-        """Return the gradients (p, r, m) at the minimum with all samples."""
-        return -np.einsum("mlp,mla->pam", self.own, self.at.loss_gradients[self.samples])
+        """Return the gradients (p, r, m) at P = 0: minus the gradients of the left-out losses."""
+        return -np.einsum("mlp,mla->pam", self.x, self.at.loss_gradients[self.samples])
 
     def gradients(self, P: np.ndarray, columns: np.ndarray) -> np.ndarray:
         """Return the gradients (p, r, c) at weights Q + P (p, r, c) without each of the samples at indices (c,)."""
@@ -144,7 +152,7 @@ class _Smooth:
         return out + np.stack([self.penalty_change(P[..., k])[1] for k in range(c)], axis=-1)
 
     def products(self, P: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        """Return the Hessians without each of the samples, at the minimum with all, times P (p, r, c)."""
+        """Return the Hessians without each of the samples at indices (c,), at P = 0, times P (p, r, c)."""
         _, r, c = P.shape
         out, samples = np.zeros(P.shape), self.samples[columns]
         for rows, x in self.tokens.blocks():
@@ -168,29 +176,37 @@ class _Smooth:
 
 
 class _Factored:
-    """Solutions of the Hessian without each sample by the factored Hessian, corrected for the sample."""
+    """Solver for the Hessians without a sample by the Sherman–Morrison–Woodbury formula.
+
+    With H the Hessian of all samples, X the derivatives of the fields of the left-out sample, D = ∇²ℓ and
+    A = X H⁻¹ Xᵀ, the inverse without the sample is (H − XᵀDX)⁻¹ = H⁻¹ + H⁻¹Xᵀ (1 − D A)⁻¹ D X H⁻¹.
+    """
 
     def __init__(self, around: _Smooth, H: FactoredHessian) -> None:
-        m, L, _ = around.own.shape
+        m, L, _ = around.x.shape
         self.H, self.shape = H, around.Q.shape
         k = L * around.Q.shape[1]
-        columns = H.columns(around.own)
-        self.own = H.solve(columns).reshape(H.size, m, k)
-        A = np.einsum("imk,iml->mkl", columns.reshape(H.size, m, k), self.own)
+        columns = H.columns(around.x)
+        self.solutions = H.solve(columns).reshape(H.size, m, k)  # H⁻¹Xᵀ
+        A = np.einsum("imk,iml->mkl", columns.reshape(H.size, m, k), self.solutions)
         D = around.at.hessians[around.samples]
-        self.turn = np.linalg.solve(np.eye(k) - D @ A, D)  # (1 − D A)⁻¹ D
+        self.correction = np.linalg.solve(np.eye(k) - D @ A, D)  # (1 − D A)⁻¹ D
 
     def __call__(self, G: np.ndarray, columns: np.ndarray) -> np.ndarray:
-        flat = G.transpose(1, 0, 2).reshape(-1, G.shape[2])  # the factor has column after column of Q
+        flat = G.transpose(1, 0, 2).reshape(-1, G.shape[2])  # the order of the factor: column after column of Q
         steps = self.H.solve(flat)
-        own = self.own[:, columns]
-        felt = (self.turn[columns] @ np.einsum("imk,im->mk", own, flat)[..., None])[..., 0]
-        steps = steps + np.einsum("imk,mk->im", own, felt)
+        solutions = self.solutions[:, columns]
+        forces = (self.correction[columns] @ np.einsum("imk,im->mk", solutions, flat)[..., None])[..., 0]
+        steps = steps + np.einsum("imk,mk->im", solutions, forces)
         return steps.reshape(self.shape[1], self.shape[0], -1).transpose(1, 0, 2)
 
 
 class _Iterative:
-    """Solutions of the Hessian without each sample by conjugate gradients with a diagonal preconditioner."""
+    """Solver for the Hessians without a sample by conjugate gradients with a diagonal preconditioner.
+
+    The systems of all samples are solved at the same time; a system that has converged, or along which the curvature is
+    not positive, is not changed further.
+    """
 
     def __init__(self, around: _Smooth) -> None:
         self.around = around
@@ -201,62 +217,72 @@ class _Iterative:
         Z = self.inverse * R
         P, power = Z.copy(), np.einsum("pac,pac->c", R, Z)
         first, active = power.copy(), np.flatnonzero(power > 0)
-        for _ in range(REFITS.products):
+        for _ in range(MAX_CONJUGATE):
             if not len(active):
                 break
             HP = self.around.products(P[..., active], columns[active])
-            bend = np.einsum("pac,pac->c", P[..., active], HP)
-            length = np.where(bend > 0, power[active] / np.where(bend > 0, bend, 1.0), 0.0)
+            curvature = np.einsum("pac,pac->c", P[..., active], HP)
+            length = np.where(curvature > 0, power[active] / np.where(curvature > 0, curvature, 1.0), 0.0)
             X[..., active] += length * P[..., active]
             R[..., active] -= length * HP
             Z = self.inverse * R[..., active]
             after = np.einsum("pac,pac->c", R[..., active], Z)
             P[..., active] = Z + after / power[active] * P[..., active]
             power[active] = after
-            active = active[(after > REFITS.solved**2 * first[active]) & (bend > 0)]
+            active = active[(after > SOLVED**2 * first[active]) & (curvature > 0)]
         return X
 
 
 def _newton(around: _Smooth, solver: _Factored | _Iterative) -> Refits:
-    """Newton steps with the curvature of the minimum with all samples."""
+    """Refit samples by Newton steps with the Hessians at the minimum with all samples.
+
+    The length of a step is measured in the norm of the Hessian, relative to the first step. As the Hessian is fixed,
+    the lengths decrease geometrically; a refit ends if the next step would be shorter than `CONVERGED`. A sample is
+    given up if the energy of its step is not positive, or if its lengths decrease by less than the factor `SLOW`.
+    """
     m = len(around.samples)
     P, reached, remainder = np.zeros((*around.Q.shape, m)), np.zeros(m, bool), np.zeros(m)
     active, G = np.arange(m), around.first()
     first, before = np.zeros(m), np.full(m, np.inf)
-    for turn in range(REFITS.steps):
+    for iteration in range(MAX_NEWTON):
         step = solver(G, active)
         energy = np.einsum("pac,pac->c", G, step)
-        sound = np.isfinite(energy) & (energy >= 0)
-        energy = np.where(sound, energy, 0.0)
-        if turn == 0:
+        decreasing = np.isfinite(energy) & (energy >= 0)
+        energy = np.where(decreasing, energy, 0.0)
+        if iteration == 0:
             first = energy
         length = np.sqrt(energy / np.where(first[active] > 0, first[active], 1.0))
-        if turn == 1:
+        if iteration == 1:
             remainder[active] = length
         ratio = np.where(before[active] > 0, length / np.where(before[active] > 0, before[active], 1.0), 0.0)
-        sound &= (ratio <= REFITS.slow) | (turn == 0)
-        P[..., active[sound]] -= step[..., sound]
+        decreasing &= (ratio <= SLOW) | (iteration == 0)
+        P[..., active[decreasing]] -= step[..., decreasing]
         before[active] = length
-        following = length * ratio if turn else np.where(first[active] > 0, np.inf, 0.0)  # lengths are geometric
-        done = sound & (following <= REFITS.left)
+        # the expected length of the next step; one step gives no ratio
+        following = length * ratio if iteration else np.where(first[active] > 0, np.inf, 0.0)
+        done = decreasing & (following <= CONVERGED)
         reached[active[done]] = True
-        active = active[sound & ~done]
+        active = active[decreasing & ~done]
         if not len(active):
             break
         G = around.gradients(P[..., active], active)
-    fields = around.at.z[around.samples] + np.einsum("mlp,pam->mla", around.own, P)
+    fields = around.at.z[around.samples] + np.einsum("mlp,pam->mla", around.x, P)
     return Refits(fields, remainder, reached)
 
 
 def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
-    """Minimise the risk without the k-th sample in a trust region: its fields, and whether that is a minimum."""
+    """Return the fields of the k-th sample at the minimum without it, and whether a minimum was reached.
+
+    The Newton method with a trust region (Nocedal and Wright (2006)), with the Hessian computed at every step, for few
+    weights. The risk is evaluated as a difference to the risk at Q, without terms of first order, which cancel.
+    """
     from scipy.optimize import minimize
 
     at, data, sample = around.at, around.data, around.samples[k]
     tokens = around.tokens
     whole = tuple(np.arange(around.Q.shape[0]) for _ in range(around.Q.shape[1]))
     shape, scale = around.Q.shape, data.penalty.strength * np.sqrt(data.dim)
-    still = sample_derivatives(at.loss, at.params, at.z)[0]
+    losses_at_Q = sample_derivatives(at.loss, at.params, at.z)[0]
 
     @lru_cache(maxsize=2)
     def evaluate(key: bytes) -> tuple[float, np.ndarray, np.ndarray]:
@@ -265,8 +291,8 @@ def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
         for rows, x in tokens.blocks():
             z[rows] += x @ P
         losses, slopes, hessians = sample_derivatives(at.loss, at.params, z)
-        missed = losses - still - np.einsum("nla,nla->n", at.loss_gradients, z - at.z)
-        missed[sample] = -np.sum(at.loss_gradients[sample] * (z - at.z)[sample])
+        changes = losses - losses_at_Q - np.einsum("nla,nla->n", at.loss_gradients, z - at.z)
+        changes[sample] = -np.sum(at.loss_gradients[sample] * (z - at.z)[sample])
         change = slopes - at.loss_gradients
         change[sample], hessians[sample] = -at.loss_gradients[sample], 0.0
         gradient = np.zeros(shape)
@@ -275,29 +301,32 @@ def _descend(around: _Smooth, k: int) -> tuple[np.ndarray, bool]:
         H = data_hessian(tokens, hessians, whole)
         ends = around.penalty_change(P)
         H[np.diag_indices(len(H))] += around.curvature.T.ravel()
-        return float(missed.sum()) + ends[0], gradient + ends[1], H
+        return float(changes.sum()) + ends[0], gradient + ends[1], H
 
     def column_first(x: np.ndarray) -> bytes:
         return np.ascontiguousarray(x.reshape(shape[::-1]).T).tobytes()
 
-    found = minimize(
+    minimum = minimize(
         lambda x: evaluate(column_first(x))[0], np.zeros(around.Q.size), method="trust-exact",
         jac=lambda x: evaluate(column_first(x))[1].T.ravel(), hess=lambda x: evaluate(column_first(x))[2],
-        options={"gtol": 0.5 * REFITS.accepted * scale, "maxiter": REFITS.turns},
+        options={"gtol": 0.5 * ACCEPTED * scale, "maxiter": MAX_TRUST_REGION},
     )  # fmt: skip
-    P = np.frombuffer(column_first(found.x)).reshape(shape)
-    _, gradient, _ = evaluate(column_first(found.x))
-    return at.z[sample] + around.own[k] @ P, bool(np.linalg.norm(gradient) <= REFITS.accepted * scale)
+    P = np.frombuffer(column_first(minimum.x)).reshape(shape)
+    _, gradient, _ = evaluate(column_first(minimum.x))
+    return at.z[sample] + around.x[k] @ P, bool(np.linalg.norm(gradient) <= ACCEPTED * scale)
 
 
 def _descend_whitened(around: _Smooth, H: FactoredHessian, k: int) -> tuple[np.ndarray, bool]:
-    """Minimise the risk without the k-th sample by L-BFGS in coordinates in which H = 1: its fields, and success."""
+    """Return the fields of the k-th sample at the minimum without it, and whether a minimum was reached.
+
+    L-BFGS (Liu and Nocedal (1989)) in coordinates w = FᵀP in which the Hessian H = F Fᵀ is the identity.
+    """
     from scipy.linalg import solve_triangular
     from scipy.optimize import minimize
 
     at, sample = around.at, around.samples[k]
     shape = around.Q.shape
-    still = sample_derivatives(at.loss, at.params, at.z)[0]
+    losses_at_Q = sample_derivatives(at.loss, at.params, at.z)[0]
 
     def step(w: np.ndarray) -> np.ndarray:
         flat = solve_triangular(H.whitener, w, lower=True, trans=1, check_finite=False)
@@ -308,26 +337,34 @@ def _descend_whitened(around: _Smooth, H: FactoredHessian, k: int) -> tuple[np.n
         for rows, x in around.tokens.blocks():
             z[rows] += x @ P
         losses, slopes, _ = sample_derivatives(at.loss, at.params, z)
-        missed = losses - still - np.einsum("nla,nla->n", at.loss_gradients, z - at.z)
-        missed[sample] = -np.sum(at.loss_gradients[sample] * (z - at.z)[sample])
+        changes = losses - losses_at_Q - np.einsum("nla,nla->n", at.loss_gradients, z - at.z)
+        changes[sample] = -np.sum(at.loss_gradients[sample] * (z - at.z)[sample])
         change = slopes - at.loss_gradients
         change[sample] = -at.loss_gradients[sample]
         value, gradient = around.penalty_change(P)
         for rows, x in around.tokens.blocks():
             gradient = gradient + x.reshape(-1, shape[0]).T @ change[rows].reshape(-1, shape[1])
         white = solve_triangular(H.whitener, gradient.T.ravel(), lower=True, check_finite=False)
-        return float(missed.sum()) + value, white
+        return float(changes.sum()) + value, white
 
     start = np.zeros(around.Q.size)
     first = float(np.linalg.norm(evaluate(start)[1]))
-    options = {"gtol": 0.3 * REFITS.left * first / np.sqrt(len(start)), "ftol": 0.0, "maxiter": REFITS.turns}
-    found = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
-    reached = float(np.linalg.norm(evaluate(found.x)[1])) <= REFITS.left * first
-    return at.z[sample] + around.own[k] @ step(found.x), reached
+    options = {"gtol": 0.3 * CONVERGED * first / np.sqrt(len(start)), "ftol": 0.0, "maxiter": MAX_TRUST_REGION}
+    minimum = minimize(evaluate, start, jac=True, method="L-BFGS-B", options=options)
+    reached = float(np.linalg.norm(evaluate(minimum.x)[1])) <= CONVERGED * first
+    return at.z[sample] + around.x[k] @ step(minimum.x), reached
 
 
-def _on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray) -> Refits:
-    """Newton steps among the weights that are not zero, of which a step changes at most one: an active-set method."""
+def _refit_on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray) -> Refits:
+    """Refit samples by an active-set method, for a penalty with a kink at zero.
+
+    Weights are free (not zero) or fixed at zero. In turn: a Newton step among the free weights, shortened so that it
+    ends at the first weight that becomes zero, which is then fixed. Once the gradient of the free weights is small, the
+    fixed weight with the largest subgradient becomes free. The refit ends if all subgradients are small.
+
+    For large d only the weights that are the closest to becoming free are considered (see `_near_kinks`); if the refit
+    needs another weight, it ends without a minimum.
+    """
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
     near = _near_kinks(data, at, Q)
@@ -338,30 +375,32 @@ def _on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray
     number = np.full(Q.shape, -1)
     number.T[near.T] = np.arange(len(whole))  # the order of `data_hessian`: column after column of Q
     flat = x.reshape(n * L, d)
-    kept_Q, _, curvature = on_kinks(data.penalty, Q, at.smooth)
-    at_start = kept_Q != 0
-    curvature = np.where(at_start, curvature, on_kinks(data.penalty, np.where(at_start, kept_Q, 1.0), at.smooth)[2])
+    start, _, curvature = on_kinks(data.penalty, Q, at.smooth)
+    free_at_start = start != 0
+    # the curvature of the penalty for weights that are zero now and may become free
+    off_kink = on_kinks(data.penalty, np.where(free_at_start, start, 1.0), at.smooth)[2]
+    curvature = np.where(free_at_start, curvature, off_kink)
     fields, remainder, reached = at.z[samples].copy(), np.zeros(len(samples)), np.zeros(len(samples), bool)
     for k, sample in enumerate(samples.tolist()):
-        own = np.zeros((len(whole), L, r))
+        derivatives = np.zeros((len(whole), L, r))
         for a in range(r):
-            own[number[near[:, a], a], :, a] = x[sample][:, near[:, a]].T
-        columns = own.reshape(len(whole), L * r)
+            derivatives[number[near[:, a], a], :, a] = x[sample][:, near[:, a]].T
+        columns = derivatives.reshape(len(whole), L * r)
         D = at.hessians[sample]
-        weights, free, first = kept_Q.copy(), at_start.copy(), 0.0
-        rest = -x[sample].T @ at.loss_gradients[sample]  # the change of the smooth gradient
-        for turn in range(REFITS.changes):
-            gradient = least_subgradient(data.penalty, weights, at.smooth + rest)
+        weights, free, first = start.copy(), free_at_start.copy(), 0.0
+        change = -x[sample].T @ at.loss_gradients[sample]  # change of the smooth gradient since the minimum
+        for iteration in range(MAX_CHANGES):
+            gradient = least_subgradient(data.penalty, weights, at.smooth + change)
             inner, outer = (float(np.abs(gradient[part]).max(initial=0.0)) for part in (free, ~free))
-            first = max(inner, outer) if turn == 0 else first
-            bound = max(REFITS.kept * first, REFITS.tol * data.penalty.strength)
+            first = max(inner, outer) if iteration == 0 else first
+            bound = max(KINK_TOL * first, TOL * data.penalty.strength)
             if max(inner, outer) <= bound:
                 reached[k] = True
                 break
-            if inner <= bound:  # a minimum among the free weights: free the weight of the largest gradient
+            if inner <= bound:  # a minimum over the free weights: free the fixed weight of the largest subgradient
                 free.flat[np.argmax(np.where(free, 0.0, np.abs(gradient)))] = True
             inside = number[free]
-            if (inside < 0).any():
+            if (inside < 0).any():  # a weight became free that is not among the considered weights
                 break
             H = whole[np.ix_(inside, inside)] - columns[inside] @ D @ columns[inside].T
             H[np.diag_indices(len(inside))] += curvature[free]
@@ -376,28 +415,28 @@ def _on_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray, samples: np.ndarray
             at_free = np.where(crossing <= length, 0.0, at_free + length * step)
             weights[free] = at_free
             free[free] = at_free != 0
-            rest = _change(data, at, flat, weights - kept_Q, sample)
+            change = _gradient_change(data, at, flat, weights - start, sample)
         fields[k] = x[sample] @ weights
     return Refits(fields, remainder, reached)
 
 
 def _near_kinks(data: Dataset, at: RiskAtPoint, Q: np.ndarray) -> np.ndarray:
-    """Return which weights (d, r) may become free: all, or those nearest to leaving their kink."""
-    if Q.size <= REFITS.kinked:
+    """Return a mask (d, r) of the weights that may become free: all, or the `MAX_FREE` weights closest to it."""
+    if Q.size <= MAX_FREE:
         return np.ones(Q.shape, bool)
     weights, free, _ = on_kinks(data.penalty, Q, at.smooth)
     slack = np.full(Q.shape, np.inf)
-    for sign in (-1.0, 1.0):  # the force that frees a weight, in units of the strength
+    for sign in (-1.0, 1.0):  # `slack` is the force that frees a weight, in units of the penalty's strength
         for size in np.linspace(0.0, 1.0, 21):
             push = sign * size * data.penalty.strength
             freed = on_kinks(data.penalty, weights, at.smooth + push)[1] > 0
             slack = np.where(freed, np.minimum(slack, size), slack)
     slack[free > 0] = -1.0
-    return slack <= np.partition(slack.ravel(), REFITS.kinked - 1)[REFITS.kinked - 1]
+    return slack <= np.partition(slack.ravel(), MAX_FREE - 1)[MAX_FREE - 1]
 
 
-def _change(data: Dataset, at: RiskAtPoint, flat: np.ndarray, P: np.ndarray, sample: int) -> np.ndarray:
-    """Return the change of the smooth gradient (d, r) by a step P (d, r) and by leaving the sample out."""
+def _gradient_change(data: Dataset, at: RiskAtPoint, flat: np.ndarray, P: np.ndarray, sample: int) -> np.ndarray:
+    """Return the change of the smooth gradient (d, r) due to a step P (d, r) and the removal of the sample."""
     z = at.z + (flat @ P).reshape(at.z.shape)
     slope = sample_derivatives(at.loss, at.params, z)[1] - at.loss_gradients
     slope[sample] = -at.loss_gradients[sample]
@@ -405,18 +444,18 @@ def _change(data: Dataset, at: RiskAtPoint, flat: np.ndarray, P: np.ndarray, sam
 
 
 def refit(data: Dataset, Q: np.ndarray, sample: int) -> tuple[np.ndarray, bool]:
-    """Return the end of a descent from Q on the exact risk without a sample, and whether it is a minimum."""
+    """Return the weights (d, r) after a descent from Q on the exact risk without a sample, and whether it converged."""
 
     def evaluate(Q: np.ndarray) -> RiskAtPoint:
         return without(data, Q, sample)
 
     descend = quasi_newton if data.penalty.smooth else proximal_gradient
-    end, _ = descend(data, evaluate, Q, REFITS.tol, REFITS.max_iter)
-    return end, evaluate(end).gradient_norm <= REFITS.accepted
+    end, _ = descend(data, evaluate, Q, TOL, MAX_DESCENT)
+    return end, evaluate(end).gradient_norm <= ACCEPTED
 
 
 def without(data: Dataset, Q: np.ndarray, sample: int) -> RiskAtPoint:
-    """Return the exact risk at Q without a sample; its fields and Hessians are of all samples."""
+    """Return the exact risk at Q without a sample; its fields and Hessians contain all samples."""
     at = risk_at(data, Q, "exact")
     x = TokenRows(data).of_samples(np.array([sample]))[0]
     terms = data.terms("exact")

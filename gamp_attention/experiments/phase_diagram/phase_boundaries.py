@@ -1,12 +1,14 @@
 """Phase boundaries α_c, α_l and spinodals as functions of ω, λ, σ or A.
 
-All boundaries of one model, as a job that is stored as one row.
+The boundaries of each model are computed by one job, whose row is stored like the cells of a sweep.
 """
 
 import tempfile
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,10 +21,10 @@ from gamp_attention.bayes.thresholds import bayes_thresholds
 from gamp_attention.experiments.phase_diagram.scan import (
     Boundary,
     Scan,
-    beats_baseline,
-    equal_loss,
-    existence,
-    stability_changes,
+    find_ends,
+    find_equal_loss,
+    find_equal_test_error,
+    find_stability_changes,
 )
 from gamp_attention.experiments.sweeps.cells import base_digest, digest, short_hash
 from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chains
@@ -30,20 +32,24 @@ from gamp_attention.experiments.sweeps.store import Store
 from gamp_attention.models.model import Model, require_attention, softmax_teacher, with_parameter
 from gamp_attention.results import Result, Status
 
-DIAGRAM_FORMAT = 3  # part of every key: to be raised when the same job gives other numbers
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+Values = Sequence[float] | np.ndarray
+DIAGRAM_FORMAT = 3  # part of every key; increase it if the same job gives other numbers
 BRANCHES = ("semantic", "positional")
 LINES = (
     "alpha_c",
     "alpha_l",
-    *(f"{branch}_{what}" for branch in BRANCHES for what in ("from", "to", "stable_from", "stable_to")),
+    *(f"{branch}_{end}" for branch in BRANCHES for end in ("from", "to", "stable_from", "stable_to")),
 )
-STAGES = 8  # number of times that `find` reports progress
+STAGES = 8  # number of times that `find_boundaries` reports progress
 BAYES_LINES = ("weak_recovery", "full_recovery", "hard_from", "hard_to")
 
 
 @dataclass(frozen=True)
 class Search:
-    """The range of α to look in, and the error of α asked for."""
+    """Range of α that is searched, and tolerance of the errors of α."""
 
     low: float
     high: float
@@ -52,7 +58,7 @@ class Search:
 
 @dataclass(frozen=True, eq=False)
 class DiagramJob:
-    """The boundaries of one model; a job for `gamp_attention.experiments.sweeps.scheduler`."""
+    """Job that computes the boundaries of one model, see `gamp_attention.experiments.sweeps.scheduler.Job`."""
 
     model: Model
     name: str
@@ -62,91 +68,90 @@ class DiagramJob:
 
     @property
     def key(self) -> str:
-        """A hash of all that determines the row."""
-        more = ["bayes"] if self.bayes else []
-        return short_hash([DIAGRAM_FORMAT, digest(self.model), asdict(self.search), *more])
+        """Hash of everything that determines the row."""
+        bayes = ["bayes"] if self.bayes else []
+        return short_hash([DIAGRAM_FORMAT, digest(self.model), asdict(self.search), *bayes])
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What is varied, its value, and the search."""
+        """Name and value of the varied parameter, and the search."""
         return {"parameter": self.name, "value": self.value, **asdict(self.search)}
 
     @ignore_float_errors
     def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
-        """Every line as [value, error, note], and the points that were solved on the way."""
+        """Return a row with every line as [value, error, note], and the points (α, ε_t, ε_g) of both branches."""
         try:
             with Progress(total=STAGES + self.bayes) as task:
                 task.describe(f"{self.name} = {self.value}")
-                found, scans = find(self.model, self.search, task)
+                lines, scans = find_boundaries(self.model, self.search, task)
                 if self.bayes:
                     task.describe(f"{self.name} = {self.value}, thresholds of the Bayes-optimal estimate")
-                    found |= thresholds(self.model)
+                    lines |= compute_thresholds(self.model)
         except Exception as error:
             return {"status": "error", "message": f"{type(error).__name__}: {error}"}
-        late = [
-            name for name, line in found.items() if line.note.startswith("not found") or line.error > self.search.tol
+        inaccurate = [
+            name for name, line in lines.items() if line.note.startswith("not found") or line.error > self.search.tol
         ]
         return {
-            "status": "inaccurate" if late else "converged",
-            "message": "; ".join(f"{name}: {found[name].note or 'error above the tolerance'}" for name in late),
-            "lines": {name: list(line) for name, line in found.items()},
+            "status": "inaccurate" if inaccurate else "converged",
+            "message": "; ".join(f"{name}: {lines[name].note or 'error above the tolerance'}" for name in inaccurate),
+            "lines": {name: list(line) for name, line in lines.items()},
             "points": {
-                branch: [[a, point.train_loss, point.test_error] for a, point in sorted(scan.found.items())]
+                branch: [[a, point.train_loss, point.test_error] for a, point in sorted(scan.points.items())]
                 for branch, scan in scans.items()
             },
         }
 
 
-def find(model: Model, search: Search, task: Progress) -> tuple[dict[str, Boundary], dict[str, Scan]]:
-    """Return all boundaries of a model by name, and the branches they come from; `task` counts the stages."""
-    found, scans = {}, {branch: Scan(model, branch) for branch in BRANCHES}
+def find_boundaries(model: Model, search: Search, task: Progress) -> tuple[dict[str, Boundary], dict[str, Scan]]:
+    """Return all boundaries of a model by name, and the scans of the branches; `task` counts the stages."""
+    lines, scans = {}, {branch: Scan(model, branch) for branch in BRANCHES}
     for branch, scan in scans.items():
-        scan.climb(search.low, search.high)
+        scan.solve_grid(search.low, search.high)
         task.update()
         with Progress() as stage:
             stage.describe(f"ends of the {branch} branch")
-            found[f"{branch}_from"], found[f"{branch}_to"] = existence(scan, search.low, search.high, search.tol)
+            lines[f"{branch}_from"], lines[f"{branch}_to"] = find_ends(scan, search.low, search.high, search.tol)
         task.update()
     semantic, positional = scans.values()
     with Progress() as stage:
         stage.describe("α_c, where both branches have equal training loss")
-        found["alpha_c"] = equal_loss(semantic, positional, search.tol)
+        lines["alpha_c"] = find_equal_loss(semantic, positional, search.tol)
     task.update()
     with Progress() as stage:
         stage.describe("α_l, where attention beats the linear baseline")
-        found["alpha_l"] = beats_baseline(semantic, linear_baseline(model), search.tol)
+        lines["alpha_l"] = find_equal_test_error(semantic, linear_baseline(model), search.tol)
     task.update()
     for branch, scan in scans.items():
         with Progress() as stage:
             stage.describe(f"stability of the {branch} branch")
-            found[f"{branch}_stable_from"], found[f"{branch}_stable_to"] = _stable(scan, search.tol)
+            lines[f"{branch}_stable_from"], lines[f"{branch}_stable_to"] = _find_stable_range(scan, search.tol)
         task.update()
-    return {name: found[name] for name in LINES}, scans
+    return {name: lines[name] for name in LINES}, scans
 
 
-def thresholds(model: Model) -> dict[str, Boundary]:
-    """Where the Bayes-optimal estimate begins to work and is complete, and between which α it is hard to find."""
+def compute_thresholds(model: Model) -> dict[str, Boundary]:
+    """Return the α of weak and full recovery by the Bayes-optimal estimate, and the two ends of its hard phase."""
     try:
-        found = bayes_thresholds(model)
+        thresholds = bayes_thresholds(model)
     except ValueError as error:
         return dict.fromkeys(BAYES_LINES, Boundary.none(f"none: {error}"))
     lines = {}
     for name in BAYES_LINES[:2]:
-        pair = getattr(found, name), getattr(found, f"{name}_error")
-        lines[name] = Boundary(*pair, "") if np.isfinite(pair[0]) else Boundary.none(found.notes[name])
-    ends = zip(BAYES_LINES[2:], found.hard or (), found.hard_error or (), strict=False)
-    hard = {name: Boundary(end, half, "") for name, end, half in ends}
-    return lines | (
-        hard or dict.fromkeys(BAYES_LINES[2:], Boundary.none(found.notes.get("hard", "none: nowhere hard")))
-    )
+        pair = getattr(thresholds, name), getattr(thresholds, f"{name}_error")
+        lines[name] = Boundary(*pair, "") if np.isfinite(pair[0]) else Boundary.none(thresholds.notes[name])
+    ends = zip(BAYES_LINES[2:], thresholds.hard or (), thresholds.hard_error or (), strict=False)
+    hard = {name: Boundary(end, error, "") for name, end, error in ends}
+    note = thresholds.notes.get("hard", "none: nowhere hard")
+    return lines | (hard or dict.fromkeys(BAYES_LINES[2:], Boundary.none(note)))
 
 
-def _stable(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:
-    """The ends of the range of α in which the branch is stable; of the range at largest α, where there are several."""
-    if not scan.found:
+def _find_stable_range(scan: Scan, tol: float) -> tuple[Boundary, Boundary]:
+    """Return the ends of the range of α in which the branch is stable; if there are several, the last of each kind."""
+    if not scan.points:
         none = Boundary.none(f"none: there is no {scan.branch} branch")
         return none, none
-    changes, stable_below = stability_changes(scan, tol)
+    changes, stable_below = find_stability_changes(scan, tol)
     if not changes:
         none = Boundary.none(f"none: the {scan.branch} branch is {'' if stable_below else 'un'}stable throughout")
         return none, none
@@ -245,24 +250,25 @@ class PhaseBoundaries(Result):
 
 def phase_boundaries(
     model: Model,
-    omegas: Any = None,
+    omegas: Values | None = None,
     *,
-    lams: Any = None,
-    sigmas: Any = None,
-    matrices: Any = None,
-    alphas: Any = (0.05, 4.0),
+    lams: Values | None = None,
+    sigmas: Values | None = None,
+    matrices: Sequence[np.ndarray] | np.ndarray | None = None,
+    alphas: Values = (0.05, 4.0),
     tol: float = 1e-3,
     bayes: bool = False,
-    folder: Any = None,
-    executor: Any = None,
+    folder: str | Path | None = None,
+    executor: "Executor | None" = None,
     threads: int | None = None,
 ) -> PhaseBoundaries:
     """Compute the boundaries of phases in α as functions of one parameter of the model.
 
     Eq. :eq:`boundaries`.
 
-    Both branches are solved on a grid of α and continued to their ends. Roots along them are refined until their error
-    is within tol. A branch that appears and ends between two neighbouring α of the grid is not detected.
+    Both branches are solved on a grid of α and continued to their ends (pseudo-arclength continuation, Keller (1977)).
+    Roots along the branches are refined until their error is at most `tol`. A branch that appears and ends between two
+    neighbouring α of the grid is not detected.
 
     Parameters
     ----------
@@ -348,4 +354,5 @@ def _parameter_models(model: Model, given: dict[str, Any]) -> tuple[str, list[An
 
 
 def _with_matrix(model: Model, A: np.ndarray) -> Model:
+    """Return a model with the positional attention matrix A (L, L) of its teacher."""
     return replace(model, teacher=replace(softmax_teacher(model), A=A))

@@ -1,10 +1,9 @@
-"""A branch of state evolution over a range of α: solved at a ladder of values, and at others on request.
+"""Boundaries of the phases of one model.
 
-Boundary of one model: its value of α with an error, or the reason why there is none.
-
-Values of α at which a branch appears, ends, and gains or loses stability.
-
-Values of α at which the two branches have equal training loss, and at which attention beats the linear baseline.
+`Scan` solves a branch of state evolution on a grid of α, and at further values on request. From scans of the two
+branches the functions below compute the values of α at which a branch appears, ends, and gains or loses stability, at
+which the two branches have equal training loss (α_c), and from which attention is better than the linear baseline
+(α_l).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,40 +23,32 @@ from gamp_attention.state_evolution.fixed_points.newton import Root, weights_are
 from gamp_attention.state_evolution.fixed_points.solve import FAMILY_OF, first_root, is_off
 from gamp_attention.state_evolution.fixed_points.stability import family_growth, sector_growth
 
-
-@dataclass(frozen=True)
-class ScanSettings:
-    """Settings of the ladder of α."""
-
-    tol: float = 1e-2  # of overlaps and of α: enough to be on the branch
-    max_iter: int = 104  # what takes longer is near an end, where the branch is followed instead
-    rungs: float = 2.2  # of the ladder for each factor e of α
-
-
-SCAN = ScanSettings()
+ROUGH = 1e-2  # tolerance of the overlaps and of α during a scan, enough to identify the branch
+MAX_ITER = 104  # iterations of a solution; near an end, where more are needed, the branch is continued instead
+POINTS_PER_E = 2.2  # number of α of the grid for each factor e
 
 
 @dataclass(eq=False)
 class Scan:
-    """Fixed points on one branch of one model, on the coarsest rule."""
+    """Fixed points on one branch of one model, with the coarsest quadrature rule."""
 
     model: Model
     branch: str
-    found: dict[float, TrackPoint] = field(default_factory=dict)  # by α, where the branch exists
-    lost: dict[float, Root] = field(default_factory=dict)  # what was found instead, by α
-    track: BranchTrack = field(init=False)  # through all of `found`, once there is one
+    points: dict[float, TrackPoint] = field(default_factory=dict)  # points of the branch by α
+    lost: dict[float, Root] = field(default_factory=dict)  # other solutions, by α at which the branch was not found
+    track: BranchTrack = field(init=False)  # interpolates all of `points`; exists after the first point
 
     def at(self, alpha: float) -> TrackPoint | None:
-        """The fixed point at α, from those known or else by name; None where the branch does not exist."""
-        if alpha not in self.found:
-            nearest = min([*self.found, *self.lost], key=lambda a: abs(np.log(a / alpha)), default=None)
-            if not (nearest in self.found and self._follow(alpha)):
+        """Return the fixed point at α, continued from known points or started by name; None if there is none."""
+        if alpha not in self.points:
+            nearest = min([*self.points, *self.lost], key=lambda a: abs(np.log(a / alpha)), default=None)
+            if not (nearest in self.points and self._follow(alpha)):
                 self.solve(alpha, self.branch)
-        return self.found.get(alpha)
+        return self.points.get(alpha)
 
     def solve(self, alpha: float, init: Any) -> bool:
-        """Solve from a name or overlaps; whether the branch exists at α."""
-        root = first_root(self.model, alpha, init, SCAN.max_iter)
+        """Solve from a named start or overlaps; return whether the branch exists at α."""
+        root = first_root(self.model, alpha, init, MAX_ITER)
         if root.status.converged and self._follow(alpha, root.overlaps):
             self.lost.pop(alpha, None)
             return True
@@ -65,60 +56,64 @@ class Scan:
         return False
 
     def approach(self, end: float, alpha: float) -> None:
-        """Solve next to an end, where the family that the branch is named after fades like a square root."""
-        inside = [a for a in self.found if (a - end) * (alpha - end) > 0]
-        if alpha in self.found or not inside:
+        """Solve at α near an end of the branch.
+
+        The overlap family that the branch is named after vanishes there in proportion to √|α − end|: the start of the
+        solution is scaled accordingly.
+        """
+        inside = [a for a in self.points if (a - end) * (alpha - end) > 0]
+        if alpha in self.points or not inside:
             return
         family, guess = FAMILY_OF[self.branch], self.track.guess(alpha).arrays()
         nearest = min(inside, key=lambda a: abs(a - alpha))
-        there = self.found[nearest].overlaps.arrays()[family]
-        guess[family] = there * np.sqrt((alpha - end) / (nearest - end))
+        overlap = self.points[nearest].overlaps.arrays()[family]
+        guess[family] = overlap * np.sqrt((alpha - end) / (nearest - end))
         if not self._follow(alpha, Overlaps(**guess)):
             self.at(alpha)
 
     def trim(self, low: float, high: float) -> None:
-        """Forget what was found outside of the range where the branch exists on finer rules; NaN for no limit."""
-        for alpha in [alpha for alpha in self.found if alpha < low or alpha > high]:
-            del self.found[alpha]
+        """Remove points outside of the range in which the branch exists on finer rules; NaN for no limit."""
+        for alpha in [alpha for alpha in self.points if alpha < low or alpha > high]:
+            del self.points[alpha]
             self.track.known.pop(alpha, None)
 
     def spans(self, alpha: float) -> bool:
-        """Whether α lies between values at which the branch was found."""
-        return min(self.found, default=np.inf) <= alpha <= max(self.found, default=-np.inf)
+        """Return whether α lies between values at which the branch was found."""
+        return min(self.points, default=np.inf) <= alpha <= max(self.points, default=-np.inf)
 
     def _follow(self, alpha: float, overlaps: Overlaps | None = None) -> bool:
-        """Whether the branch exists at α, by a step from what is known, or from overlaps given there."""
+        """Return whether the branch exists at α, by a step from known points or from overlaps given at α."""
         if overlaps is not None:
             if not hasattr(self, "track"):
                 curve = curve_of(self.model, alpha, "alpha", overlaps)
-                self.track = BranchTrack(replace(curve, rule=curve.rule.at_level(0)), {}, SCAN.tol)
+                self.track = BranchTrack(replace(curve, rule=curve.rule.at_level(0)), {}, ROUGH)
             self.track.known[alpha] = overlaps
-        point = self.track(alpha, halvings=0)  # beyond its end the branch is not found by small steps either
+        point = self.track(alpha, halvings=0)  # smaller steps do not find the branch beyond its end either
         if point is None or is_off(self.branch, point.overlaps):
             self.track.known.pop(alpha, None)
             return False
-        self.found[alpha] = point
+        self.points[alpha] = point
         return True
 
-    def climb(self, low: float, high: float) -> None:
-        """Solve at a ladder of α: the semantic branch from high to low, others from low to high.
+    def solve_grid(self, low: float, high: float) -> None:
+        """Solve on a grid of α: the semantic branch from high to low α, other branches from low to high.
 
-        Where no rung is on the branch, it may appear and end between two of them: then half way between rungs too.
+        If no α of the grid is on the branch, the branch may exist between two of them: then also solve between them.
         """
-        rungs = np.geomspace(low, high, max(2, int(np.ceil(SCAN.rungs * np.log(high / low)))))
-        for chosen in (rungs, np.sqrt(rungs[1:] * rungs[:-1])):
-            with Progress(total=len(chosen)) as ladder:
-                for alpha in chosen[::-1] if self.branch == "semantic" else chosen:
-                    ladder.describe(f"{self.branch} branch at α = {alpha:.3g}")
+        grid = np.geomspace(low, high, max(2, int(np.ceil(POINTS_PER_E * np.log(high / low)))))
+        for alphas in (grid, np.sqrt(grid[1:] * grid[:-1])):
+            with Progress(total=len(alphas)) as task:
+                for alpha in alphas[::-1] if self.branch == "semantic" else alphas:
+                    task.describe(f"{self.branch} branch at α = {alpha:.3g}")
                     self.at(float(alpha))
-                    ladder.update()
-            if self.found:
+                    task.update()
+            if self.points:
                 return
 
 
 @shown
 class Boundary(NamedTuple):
-    """Value of α with an error, or NaN and the reason.
+    """Value of α at a phase boundary with its error, or NaN and the reason why there is none.
 
     Attributes
     ----------
@@ -146,27 +141,21 @@ class Boundary(NamedTuple):
 ZERO = {"semantic": "m", "positional": "theta"}  # the overlap family that is zero on each branch
 
 
-@dataclass(frozen=True)
-class SpinodalSettings:
-    """Settings of the search for the ends of a branch; distances in α are relative."""
-
-    inside: float = 0.04  # distance from an end at which the branch is solved in addition, as it changes fast there
-    slack: float = 0.05  # distance beyond two values of α at which a meeting point between them may lie
-    max_halvings: int = 3  # halvings of the interval to where q is tiny, over which it changes by orders of magnitude
-    same_growth: float = 0.05  # relative difference below which two growths count as equal
+# Settings of the search for the ends of a branch; distances in α are relative
+INSIDE = 0.04  # distance from an end at which the branch is solved in addition, as it changes fast there
+SLACK = 0.05  # distance outside of an interval of α at which the meeting point computed from it is still accepted
+MAX_HALVINGS = 3  # bisections towards an α at which q is tiny, since q changes by orders of magnitude in between
+SAME_GROWTH = 0.05  # relative difference below which two growth rates are considered equal
 
 
-SPINODALS = SpinodalSettings()
-
-
-def existence(scan: Scan, low: float, high: float, tol: float) -> tuple[Boundary, Boundary]:
-    """Return the two ends of the branch within a range of α; it is continued where the named start did not find it."""
-    if not scan.found:
-        none = Boundary.none(f"the {scan.branch} branch is nowhere in [{low:g}, {high:g}]")
+def find_ends(scan: Scan, low: float, high: float, tol: float) -> tuple[Boundary, Boundary]:
+    """Return the two ends of the branch within a range of α; the branch is continued if named starts do not find it."""
+    if not scan.points:
+        none = Boundary.none(f"the {scan.branch} branch does not exist in [{low:g}, {high:g}]")
         return none, none
     ends = _end(scan, high, low, tol), _end(scan, low, high, tol)
     scan.trim(ends[0].value, ends[1].value)
-    for end, inward in zip(ends, (1 + SPINODALS.inside, 1 - SPINODALS.inside), strict=True):
+    for end, inward in zip(ends, (1 + INSIDE, 1 - INSIDE), strict=True):
         if np.isfinite(end.value):
             scan.approach(end.value, end.value * inward)
     return ends
@@ -176,7 +165,7 @@ def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
     """Return the end of the branch towards `last`."""
     downwards, halvings = last < first, 0
     while True:
-        here = min(scan.found) if downwards else max(scan.found)
+        here = min(scan.points) if downwards else max(scan.points)
         beyond = [a for a in scan.lost if (a < here if downwards else a > here)]
         if not beyond:
             return Boundary.none(f"none: the branch continues to α = {last:g}")
@@ -184,12 +173,12 @@ def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
         meeting = _meeting(scan, here, gone, tol)
         if meeting is not None:
             return meeting
-        if halvings < SPINODALS.max_halvings and weights_are_tiny(scan.model, scan.lost[gone].overlaps):
+        if halvings < MAX_HALVINGS and weights_are_tiny(scan.model, scan.lost[gone].overlaps):
             halvings += 1
             scan.at(float(np.sqrt(here * gone)))
             continue
         try:
-            path = continue_branch(scan.model, here, scan.found[here].overlaps, to=gone, stability=False)
+            path = continue_branch(scan.model, here, scan.points[here].overlaps, to=gone, stability=False)
         except ConvergenceError:
             return Boundary.none(f"not found: between α = {gone:.4g} and {here:.4g}")
         if path.end in ("fold", "vanished"):
@@ -199,44 +188,47 @@ def _end(scan: Scan, first: float, last: float, tol: float) -> Boundary:
 
 
 def _meeting(scan: Scan, here: float, gone: float, tol: float) -> Boundary | None:
-    """Return where the branch splits off from the branch without its family; None if that is not between the two α."""
+    """Return the α at which the branch splits off from the branch without its overlap family.
+
+    Return None if this α is not between `here`, at which the branch exists, and `gone`, at which it does not.
+    """
     other, family = scan.lost[gone], FAMILY_OF[scan.branch]
     if other.status is not Status.LOST:
         return None
-    bare = scan.found[here].overlaps.without(family)
+    bare = scan.points[here].overlaps.without(family)
     curve = curve_of(scan.model, here, "alpha", bare)
     meeting = crossing(curve, (gone, here), (other.overlaps.without(family), bare), family, family_growth, tol)
-    slack = SPINODALS.slack
-    inside = min(gone, here) * (1 - slack) <= meeting.value <= max(gone, here) * (1 + slack)
+    inside = min(gone, here) * (1 - SLACK) <= meeting.value <= max(gone, here) * (1 + SLACK)
     usable = inside and np.isfinite(meeting.error)
     return Boundary.found(meeting.value, meeting.error, tol, "vanished") if usable else None
 
 
-def stability_changes(scan: Scan, tol: float) -> tuple[list[tuple[Boundary, bool]], bool]:
-    """Return where stability against the family that is zero on the branch changes, and whether it begins stable.
+def find_stability_changes(scan: Scan, tol: float) -> tuple[list[tuple[Boundary, bool]], bool]:
+    """Return the α at which stability changes, and whether the branch is stable at its lowest α.
 
-    Each change comes with a flag: whether the branch is stable above it.
+    The stability is against the overlap family that is zero on the branch. Each change has a flag: whether the branch
+    is stable above it.
     """
-    sector, alphas = ZERO[scan.branch], sorted(scan.found)
+    sector, alphas = ZERO[scan.branch], sorted(scan.points)
 
     def growths(measure: Growth, at: list[float]) -> list[float]:
-        return [measure(scan.found[alpha].F, scan.found[alpha].overlaps, sector) for alpha in at]
+        return [measure(scan.points[alpha].F, scan.points[alpha].overlaps, sector) for alpha in at]
 
-    # `family_growth` takes half the work and mostly agrees with `sector_growth`: compare both at the two ends
+    # `family_growth` takes half the time and is mostly equal to `sector_growth`: it is used if both agree at the ends
     by_family, by_sector = (growths(growth, [alphas[0], alphas[-1]]) for growth in (family_growth, sector_growth))
-    measure = family_growth if np.allclose(by_family, by_sector, rtol=SPINODALS.same_growth) else sector_growth
-    rough = growths(measure, alphas)
+    measure = family_growth if np.allclose(by_family, by_sector, rtol=SAME_GROWTH) else sector_growth
+    rates = growths(measure, alphas)
     changes = []
-    for (below, a), (above, b) in pairwise(zip(alphas, rough, strict=True)):
+    for (below, a), (above, b) in pairwise(zip(alphas, rates, strict=True)):
         if (a - 1) * (b - 1) < 0:
-            ends = scan.found[below].overlaps, scan.found[above].overlaps
+            ends = scan.points[below].overlaps, scan.points[above].overlaps
             curve = curve_of(scan.model, above, "alpha", ends[1])
             change = crossing(curve, (below, above), ends, sector, measure, tol)
             changes.append((Boundary.found(change.value, change.error, tol, f"in {sector}"), bool(b < 1)))
-    return changes, rough[0] < 1
+    return changes, rates[0] < 1
 
 
-def equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
+def find_equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
     """Return α_c, at which the training losses of the two branches are equal, with an error of at most tol if possible.
 
     Eq. :eq:`boundaries`.
@@ -245,23 +237,26 @@ def equal_loss(semantic: Scan, positional: Scan, tol: float) -> Boundary:
     def gap(a: TrackPoint, b: TrackPoint) -> float:
         return b.train_loss - a.train_loss
 
-    values = _on_all((semantic, positional), gap)
+    values = _differences((semantic, positional), gap)
     if not values:
         return Boundary.none("none: there is no α with both branches")
     brackets = _sign_changes(values)
     if not brackets:
         lower = "semantic" if values[-1][1] > 0 else "positional"
         return _none(f"the {lower} branch has the lower training loss wherever both exist", values)
-    size = semantic.found[brackets[0][0]].train_loss
+    size = semantic.points[brackets[0][0]].train_loss
     value, error, _ = root_along((semantic.track, positional.track), gap, brackets[0], tol, size)
     boundary = Boundary.found(value, error, tol)
     others = f"; {len(brackets) - 1} more at larger α" if len(brackets) > 1 else ""
     return boundary._replace(note=boundary.note + others)
 
 
-def beats_baseline(semantic: Scan, baseline: LinearBaseline, tol: float) -> Boundary:
-    """Return α_l, beyond which the semantic branch has a lower test error than the baseline. Eq. :eq:`boundaries`."""
-    values = _on_all((semantic,), lambda se: baseline.test_error - se.test_error)
+def find_equal_test_error(semantic: Scan, baseline: LinearBaseline, tol: float) -> Boundary:
+    """Return α_l, above which the semantic branch has a lower test error than the baseline.
+
+    Eq. :eq:`boundaries`.
+    """
+    values = _differences((semantic,), lambda se: baseline.test_error - se.test_error)
     if not values:
         return Boundary.none("none: there is no semantic branch")
     brackets = _sign_changes(values)
@@ -274,6 +269,7 @@ def beats_baseline(semantic: Scan, baseline: LinearBaseline, tol: float) -> Boun
 
 
 def _none(why: str, values: list[tuple[float, float]]) -> Boundary:
+    """Return a boundary without a value, with the reason and the range of α."""
     return Boundary.none(f"none: {why}, from α = {values[0][0]:.4g} to {values[-1][0]:.4g}")
 
 
@@ -282,11 +278,11 @@ def _sign_changes(values: list[tuple[float, float]]) -> list[tuple[float, float]
     return [(a[0], b[0]) for a, b in pairwise(values) if a[1] * b[1] < 0]
 
 
-def _on_all(scans: Sequence[Scan], difference: Callable[..., float]) -> list[tuple[float, float]]:
-    """Return (α, difference) for every α at which at least one branch is known and all exist."""
-    for alpha in sorted({alpha for scan in scans for alpha in scan.found}):
+def _differences(scans: Sequence[Scan], difference: Callable[..., float]) -> list[tuple[float, float]]:
+    """Return (α, difference) for every α of any scan at which all branches exist."""
+    for alpha in sorted({alpha for scan in scans for alpha in scan.points}):
         if all(scan.spans(alpha) for scan in scans):
             for scan in scans:
                 scan.at(alpha)
-    alphas = sorted(set.intersection(*(set(scan.found) for scan in scans)))
-    return [(alpha, difference(*(scan.found[alpha] for scan in scans))) for alpha in alphas]
+    alphas = sorted(set.intersection(*(set(scan.points) for scan in scans)))
+    return [(alpha, difference(*(scan.points[alpha] for scan in scans))) for alpha in alphas]

@@ -1,6 +1,6 @@
-"""Hashes of models and plain data that are identical in every process.
+"""Cells of a sweep: single solver runs, the grids and lists that define them, and their keys.
 
-Cells of a sweep: single solver runs, their keys, and the grids and lists from which they are built.
+The key of a cell is a hash of everything that determines its numbers. Hashes are identical in every process.
 """
 
 import json
@@ -140,7 +140,7 @@ def listed(model: Model, cells: Any, **axes: Any) -> list[Cell]:
             raise check.fail(f"cells[{number}]", entry, "a dict with some of the keys " + ", ".join(AXES), TypeError)
         chosen = axes | dict(entry)
         if chosen.get("alpha") is None:
-            raise check.fail(f"cells[{number}]", entry, "a value of alpha, here or in the argument `alpha`")
+            raise check.fail(f"cells[{number}]", entry, "a value of alpha, in this dict or in the argument `alpha`")
         try:
             result += grid(model, **chosen)
         except (TypeError, ValueError) as error:

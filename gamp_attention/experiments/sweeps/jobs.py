@@ -1,8 +1,8 @@
-"""Jobs of a sweep: the computation of one cell, and chains of warm starts whose order depends only on the grid."""
+"""Jobs of a sweep: the computation of one cell, and chains of cells that start from each other's solutions."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from gamp_attention.models.model import Model, with_parameter
 from gamp_attention.results import Overlaps
 from gamp_attention.state_evolution.fixed_points.solve import Derivatives, checked_rtol, solve_near
 
-DESCENDING = {"semantic": True, "positional": False}  # whether warm starts go to lower α: from where the branch exists
+# True if warm starts proceed to lower α: each chain begins at the α at which its branch is sure to exist
+DESCENDING = {"semantic": True, "positional": False}
 USED = {  # settings on which the result of each method depends
     "SE": ("rtol",),
     "GAMP": ("risk", "n_test", "gamp_steps", "tol"),
@@ -27,11 +28,28 @@ USED = {  # settings on which the result of each method depends
 }
 
 
+class SettingOptions(TypedDict, total=False):
+    """Types of the keywords of `sweep` that are fields of `Settings`."""
+
+    rtol: float
+    risk: str
+    n_test: int
+    descent: str
+    gd_steps: int
+    gamp_steps: int
+    tol: float
+
+
 @dataclass(frozen=True)
 class Settings:
-    """Settings common to all cells of a sweep."""
+    """Settings common to all cells of a sweep.
 
-    rtol: float = 1e-3  # relative accuracy of state evolution; all settings below are for message passing and descent
+    Raises
+    ------
+    TypeError, ValueError : if a field has the wrong type, is out of range, or is not one of the allowed words.
+    """
+
+    rtol: float = 1e-3  # relative accuracy of state evolution; the settings below are for message passing and descent
     risk: str = "exact"  # risk that is minimized, "exact" or "asymptotic"
     n_test: int = 1000  # number of new samples for the test error
     descent: str = "gd"  # method of descent
@@ -108,6 +126,7 @@ def _state_evolution(
 
 
 def _finite_size(model: Model, cell: Cell, settings: Settings) -> dict[str, Any]:
+    """Return the row of message passing or descent on one instance."""
     assert cell.d is not None
     assert cell.seed is not None
     data = sample(model, cell.d, cell.alpha, cell.seed)
@@ -130,6 +149,7 @@ def _finite_size(model: Model, cell: Cell, settings: Settings) -> dict[str, Any]
 
 
 def _common(result: Any, message: str, start: str) -> dict[str, Any]:
+    """Return the entries that the rows of all methods have."""
     return {
         "status": result.status.value,
         "message": message,

@@ -21,38 +21,41 @@ from gamp_attention._core.progress import Progress, is_shown
 from gamp_attention.experiments.sweeps.store import Store
 
 LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
-WAIT = 0.5  # seconds between two looks at jobs that other processes are computing
-_computing = threading.Lock()  # one job at a time in a process, whose thread count is its own
+WAIT = 0.5  # seconds between two checks of jobs that other processes are computing
+_computing = threading.Lock()  # one job at a time in a process, since the number of threads is set per process
 
 
 class Job(Protocol):
-    """What can be scheduled; it must pickle. An exception of `run` ends the whole run, so failures are rows."""
+    """Unit of work of `run_chains`; it must be picklable.
+
+    An exception in `run` ends all chains. A job whose failure should not do so returns a row with the error.
+    """
 
     @property
     def key(self) -> str:
-        """Names the job's file."""
+        """Name of the job's file, without suffix."""
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Plain data to be stored with the row."""
+        """Plain data that are stored with the row."""
 
     def run(self, previous: dict[str, Any] | None) -> dict[str, Any]:
-        """A row of plain data, given the stored row of the job before it in the chain."""
+        """Return a row of plain data, given the stored row of the previous job in the chain."""
 
 
 def run_chains(
     chains: Sequence[Sequence[Job]], store: Store, executor: Any = None, *, threads: int | None = None
 ) -> int:
-    """Compute what the store lacks, chain by chain.
+    """Compute all jobs that are not stored yet, chain by chain.
 
     Parameters
     ----------
-    chains : jobs; within a chain they are run in order, each given the row of the one before.
-        Several processes that run the same chains in one folder divide the jobs among them, and each returns when all
-        jobs are stored.
-    store : a store that has begun, on a file system that all workers see.
-    executor : what has `submit` that returns futures, as in concurrent.futures; serial if not given.
-    threads : compiled kernels use this many; all when serial and one on an executor, if not given.
+    chains : jobs; the jobs of a chain are run in order, each with the row of the previous job.
+        If several processes run the same chains in one folder, they divide the jobs among them, and each process
+        returns when all jobs are stored.
+    store : a store after `begin`, on a file system that all workers can access.
+    executor : object with `submit` that returns futures, as in concurrent.futures; serial if not given.
+    threads : number of threads of compiled kernels; if not given, all for serial runs, and one on an executor.
 
     Returns
     -------
@@ -60,7 +63,8 @@ def run_chains(
 
     Raises
     ------
-    RuntimeError, KeyboardInterrupt : if a worker failed, or by Ctrl-C; both say how to go on.
+    RuntimeError : if a worker failed; the message explains how to resume.
+    KeyboardInterrupt : by Ctrl-C; the message explains how to resume.
     """
     check_workers(executor, threads)
     missing = {job.key for chain in chains for job in chain if store.load(job.key) is None}
@@ -69,7 +73,7 @@ def run_chains(
     with Progress("cells ", total=total) as bar:
         bar.update(total - len(missing))
 
-        def advance() -> None:  # by the files that are there, whichever process wrote them
+        def advance() -> None:  # counts files, which other processes may have written
             if is_shown():
                 bar.update(total - len(missing - store.present()) - bar.done)
 
@@ -90,7 +94,7 @@ def check_workers(executor: Any, threads: Any) -> None:
 
 
 class ChainRun(NamedTuple):
-    """What a call of `run_chain` did."""
+    """Outcome of `run_chain`."""
 
     computed: int  # number of jobs that were computed
     complete: bool  # False if the call ended at a job that another process is computing
@@ -99,7 +103,7 @@ class ChainRun(NamedTuple):
 def run_chain(
     folder: str, chain: Sequence[Job], threads: int | None, finished: Callable[[], Any] | None = None, run: str = ""
 ) -> ChainRun:
-    """Compute and store what the store lacks of one chain, up to a job that another process is computing.
+    """Compute and store the missing jobs of one chain, up to a job that another process is computing.
 
     `finished` is called after each job. `run` is not used: it distinguishes calls for executors that remember the
     results of calls.
@@ -146,7 +150,7 @@ def _run_in_turn(
 
 @contextmanager
 def kernel_threads(threads: int | None) -> Iterator[None]:
-    """Compiled kernels on so many threads; numba's own number of them, if None."""
+    """Set the number of threads of compiled kernels in the block; None leaves numba's setting unchanged."""
     before = config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
     try:
         if threads is not None:
@@ -159,13 +163,14 @@ def kernel_threads(threads: int | None) -> Iterator[None]:
 def _submit(
     chains: Sequence[Sequence[Job]], store: Store, executor: Any, threads: int, advance: Callable[[], None]
 ) -> int:
+    """Run chains on an executor, the longest first; postponed chains are submitted again after `WAIT` seconds."""
     done: SimpleQueue[Any] = SimpleQueue()
     futures: set[Any] = set()
     postponed = sorted(chains, key=len, reverse=True)
     open_chains, count, submitted = len(chains), 0, -math.inf
 
     def submit(chain: Sequence[Job]) -> None:
-        run = uuid.uuid4().hex  # dask remembers results, and must not take one call for another
+        run = uuid.uuid4().hex  # dask caches results by arguments; a new argument makes it run the call again
         future = executor.submit(run_chain, str(store.folder), chain, threads, run=run)
         futures.add(future)
         future.add_done_callback(lambda ended: done.put((ended, chain)))
@@ -177,7 +182,7 @@ def _submit(
                     submit(chain)
                 postponed, submitted = [], time.monotonic()
             try:
-                future, chain = done.get(timeout=WAIT)  # then a look at the folder, for the progress bar
+                future, chain = done.get(timeout=WAIT)  # after the timeout `advance` updates the progress bar
                 futures.discard(future)
                 run = future.result()
                 count += run.computed
@@ -200,18 +205,18 @@ def _submit(
     return count
 
 
-def _resume(what: str, store: Store) -> str:
-    return f"{what}; finished cells are kept in {store.folder}: run the same again to go on"
+def _resume(event: str, store: Store) -> str:
+    return f"{event}; finished cells are stored in {store.folder}: run the same command again to continue"
 
 
 class _QuietProcess(SpawnProcess):
-    """A process that starts with one thread for linear algebra, unless the user chose a number."""
+    """Process that starts with one thread for linear algebra, unless the environment sets a number."""
 
     def start(self) -> None:
         unset = [name for name in LIBRARY_THREADS if name not in os.environ]
         os.environ.update(dict.fromkeys(unset, "1"))
         main = threading.current_thread() is threading.main_thread()
-        # the child inherits this: Ctrl-C is left to the parent
+        # the child inherits this handler: only the parent reacts to Ctrl-C
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
         try:
             super().start()
@@ -227,29 +232,32 @@ class _QuietContext(SpawnContext):
 
 
 class _LocalPool(ProcessPoolExecutor):
-    """A pool that need not be waited for."""
+    """Pool of processes that can be ended before their jobs are done."""
 
     def abandon(self) -> None:
-        """End all processes at once: what they compute is lost, not what they have stored."""
+        """End all processes immediately; rows that are already stored remain."""
         for process in active_children():
             if isinstance(process, _QuietProcess):
                 process.terminate()
 
 
 def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
-    """A pool of processes on this machine, one for each core if not given; they end when this process is killed.
+    """Return a pool of processes on this machine, an executor for `sweep` and `phase_boundaries`.
+
+    The processes end if the process that created the pool is killed.
 
     Parameters
     ----------
-    workers : number of processes.
+    workers : number of processes; one for each core if not given.
 
     Returns
     -------
-    An executor, for `sweep` and `phase_boundaries`.
+    concurrent.futures.ProcessPoolExecutor
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
+    TypeError : if `workers` is not an integer.
+    ValueError : if `workers` is not between 1 and 1024.
 
     Examples
     --------
@@ -265,7 +273,7 @@ def local_pool(workers: int | None = None) -> ProcessPoolExecutor:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent is gone: a parent that is killed ends no workers."""
+    """End this process when its parent has ended; the operating system does not end workers of a killed parent."""
     parent = parent_process()
     if parent is not None:
 

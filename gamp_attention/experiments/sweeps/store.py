@@ -1,12 +1,15 @@
-"""One file for each finished cell, whole or absent, with a checksum and where its numbers come from.
+"""Store of a sweep: one file for each finished cell, and claims that divide the cells among processes.
 
-Claims of cells: a file next to a cell names the process that computes it, so that other processes compute others.
+The file of a cell is written completely or not at all. It has a checksum, and the versions of the packages and the
+commit with which the cell was computed.
 
-A claim is made by creating its file, which fails if the file exists. Its process touches the file now and then, and
-removes it when the cell is stored. A claim is void if its process has ended, which processes on the same machine see at
-once, or, for processes on other machines, if the file has not been touched for `STALE` seconds by the clock of the file
-system. A void claim is replaced by one process, which holds a lock meanwhile. Results do not depend on claims: if two
-processes compute a cell after all, both write the same numbers, each to a file of its own that then takes the place.
+A claim is a file next to the cell; it names the process that computes the cell, so that other processes compute other
+cells. A claim is made by creating its file, which fails if the file exists. Its process touches the file every `BEAT`
+seconds, and removes it when the cell is stored. A claim is void if its process has ended, which processes on the same
+machine can check, or, for processes on other machines, if the file has not been touched for `STALE` seconds by the
+clock of the file system. Only one process replaces a void claim, protected by a lock file. Results do not depend on
+claims: if two processes compute the same cell after all, both write the same numbers, each to a temporary file that
+then replaces the file of the cell.
 """
 
 import json
@@ -63,7 +66,7 @@ class Claims:
             ended.set()
             beat.join()
             claim = _read(path)
-            if claim is not None and claim.text == text:  # another process takes the claim of one that was suspended
+            if claim is not None and claim.text == text:  # differs if another process took over a suspended claim
                 path.unlink(missing_ok=True)
 
     def _take_over(self, path: Path, text: bytes) -> bool:
@@ -76,7 +79,7 @@ class Claims:
         lock = path.with_suffix(".lock")
         if not _create(lock, text):
             left = _read(lock)
-            if left is not None and self._is_void(left):  # of a process that was killed with it
+            if left is not None and self._is_void(left):  # the process that made this lock was killed
                 lock.unlink(missing_ok=True)
             return False
         try:
@@ -113,15 +116,18 @@ class Claims:
 
 
 def process() -> dict[str, Any]:
-    """Return what identifies this process: its machine, number and time of birth."""
+    """Return the identity of this process: its machine, number and start time."""
     return {"host": _host(), "pid": os.getpid(), "born": birth(os.getpid())}
 
 
 def birth(pid: int) -> str | None:
-    """Return when a process on this machine began, in any unit; None if it has ended, "" if only its end is known."""
+    """Return the start time of a process on this machine, in clock ticks since boot.
+
+    Return None if the process has ended, and "" if it exists but the system does not report its start time.
+    """
     try:
         os.kill(pid, 0)
-    except PermissionError:  # of another user
+    except PermissionError:  # the process belongs to another user
         pass
     except OSError:
         return None
@@ -168,45 +174,56 @@ def _read(path: Path) -> Claim | None:
 
 
 def _touch(path: Path, ended: threading.Event) -> None:
+    """Touch a file every `BEAT` seconds until the event is set."""
     while not ended.wait(BEAT):
         with suppress(OSError):
             os.utime(path)
 
 
 CELL_FILE = re.compile(r"[0-9a-f]{24}\.(json|claim|lock)|.*\.part")  # names in the folder of cells
-NUMBER = "float"  # a number that JSON has no word for is {"float": "nan"}
+NUMBER = "float"  # numbers that JSON cannot represent are stored as {"float": "nan"}
 
 
 class Store:
-    """A folder with `sweep.json`, the manifest, and `cells/KEY.json`; `begin` makes it.
+    """Folder with the manifest `sweep.json` and the cells `cells/KEY.json`; `begin` creates it.
 
     Several processes may use one folder at a time; `claims` divides the cells among them.
+
+    Raises
+    ------
+    TypeError : if `folder` is not a path.
+    ValueError : if `folder` is empty.
     """
 
     def __init__(self, folder: str | Path) -> None:
         if not isinstance(folder, (str, os.PathLike)):
             raise check.fail("folder", folder, "a path", TypeError)
-        if folder == "":  # which would be the current folder
+        if folder == "":  # Path("") is the current folder
             raise check.fail("folder", folder, "the path of a folder")
         self.folder = Path(folder).resolve()
         self._cells = self.folder / "cells"
         self.claims = Claims(self._cells)
 
     def begin(self, manifest: dict[str, Any]) -> None:
-        """Write the manifest, plain data with at least "model", a hash of the one model that a folder is for."""
+        """Create the folder and write the manifest: plain data with at least "model", the hash of the model.
+
+        Raises
+        ------
+        ValueError : if the folder belongs to another model or has other files, or cannot be written.
+        """
         if self.folder.exists() and not self.folder.is_dir():
-            raise check.fail("folder", str(self.folder), "a folder, or a path where there is nothing")
+            raise check.fail("folder", str(self.folder), "a folder, or a path that does not exist yet")
         known = self.manifest()
         if known is not None and known.get("model") != manifest["model"]:
-            needs = "a folder of its own, this one holds the cells of another model"
+            needs = "another folder, because this folder has the cells of another model"
             raise check.fail("folder", str(self.folder), needs)
         if known is None and self._has_other_files():
-            needs = "a folder of a sweep, or one without a folder 'cells' that holds other files; choose another name"
+            needs = "the folder of a sweep, or a folder whose subfolder 'cells' has no other files; choose another name"
             raise check.fail("folder", str(self.folder), needs)
         try:
             self._cells.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise check.fail("folder", str(self.folder), f"a folder that can be made ({error.strerror})") from error
+            raise check.fail("folder", str(self.folder), f"a folder that can be created ({error.strerror})") from error
         if not os.access(self._cells, os.W_OK):
             raise check.fail("folder", str(self.folder), "a folder that can be written to")
         if known != manifest:
@@ -220,40 +237,40 @@ class Store:
         return not all(CELL_FILE.fullmatch(name) for name in names)
 
     def manifest(self) -> dict[str, Any] | None:
-        """The manifest, or None where there is none."""
+        """Return the manifest, or None if there is none."""
         path = self.folder / "sweep.json"
         try:
-            found = json.loads(path.read_bytes())
+            manifest = json.loads(path.read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except ValueError as error:
-            raise ValueError(f"folder: {path} is no manifest of a sweep: {error}") from error
-        if not isinstance(found, dict) or "model" not in found:
-            raise ValueError(f"folder: {path} is no manifest of a sweep")
-        return found
+            raise ValueError(f"folder: {path} is not the manifest of a sweep: {error}") from error
+        if not isinstance(manifest, dict) or "model" not in manifest:
+            raise ValueError(f"folder: {path} is not the manifest of a sweep")
+        return manifest
 
     def path(self, key: str) -> Path:
-        """The file of a cell."""
-        if Path(key).name != key:  # of a manifest that was altered
-            raise check.fail("folder", str(self.folder), "a manifest whose keys are no paths")
+        """Return the path of the file of a cell."""
+        if Path(key).name != key:  # a manifest that was altered could name files outside of the folder
+            raise check.fail("folder", str(self.folder), "a manifest whose keys are not paths")
         return self._cells / f"{key}.json"
 
     def present(self) -> set[str]:
-        """Keys of all files of cells, without reading them."""
+        """Return the keys of all stored cells, without reading their files."""
         with os.scandir(self._cells) as entries:
             return {entry.name.removesuffix(".json") for entry in entries if entry.name.endswith(".json")}
 
     def save(self, key: str, parameters: dict[str, Any], row: dict[str, Any], seconds: float) -> None:
         """Write the file of a cell."""
         origin = {"versions": versions(), "commit": commit(), "seconds": seconds}
-        content = _encoded({"key": key, **parameters, **row, **origin})
+        content = _encode({"key": key, **parameters, **row, **origin})
         text = json.dumps({"checksum": short_hash(content), "content": content}, sort_keys=True, allow_nan=False)
         write_atomically(self.path(key), lambda file: file.write(text.encode() + b"\n"), name="folder", overwrite=True)
 
     def load(self, key: str) -> dict[str, Any] | None:
-        """The row of a cell with its key, parameters, versions, commit and seconds; None where there is none.
+        """Return the row of a cell with its key, parameters, versions, commit and seconds; None if it is not stored.
 
-        A damaged file is named in a warning and removed, so that its cell is computed again.
+        A damaged file causes a warning and is removed, so that its cell is computed again.
         """
         path = self.path(key)
         try:
@@ -262,53 +279,55 @@ class Store:
             whole = stored["checksum"] == short_hash(content) and content["key"] == key
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError):  # no JSON, or other JSON
+        except (ValueError, KeyError, TypeError):  # the file is not JSON, or has other entries
             whole = False
         if not whole:
             warnings.warn(f"{path} is damaged; its cell is computed again", RuntimeWarning, stacklevel=2)
             path.unlink(missing_ok=True)
             return None
-        return _decoded(content)
+        return _decode(content)
 
 
 @lru_cache
 def versions() -> dict[str, str]:
-    """Versions of the packages that numbers depend on, as far as they are installed."""
-    found = {"gamp_attention": __version__}
+    """Return the versions of the installed packages that determine the numbers."""
+    numbers = {"gamp_attention": __version__}
     for name in ("numpy", "scipy", "numba", "torch"):
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            numbers[name] = version(name)
+    return numbers
 
 
 @lru_cache
 def commit() -> str | None:
-    """The git commit of the checkout that the package is in, or None outside of one."""
+    """Return the git commit of the checkout that contains the package; None for an installed package."""
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None
     try:
-        found = subprocess.run(
+        finished = subprocess.run(
             ["git", "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip()
+    return finished.stdout.strip()
 
 
-def _encoded(value: Any) -> Any:
+def _encode(value: Any) -> Any:
+    """Return plain data in which JSON can represent every number."""
     if isinstance(value, dict):
-        return {key: _encoded(item) for key, item in value.items()}
+        return {key: _encode(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_encoded(item) for item in value]
+        return [_encode(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return {NUMBER: str(value)}
     return value
 
 
-def _decoded(value: Any) -> Any:
+def _decode(value: Any) -> Any:
+    """Return the data that `_encode` was given."""
     if isinstance(value, dict):
         if set(value) == {NUMBER}:
             return float(value[NUMBER])
-        return {key: _decoded(item) for key, item in value.items()}
-    return [_decoded(item) for item in value] if isinstance(value, list) else value
+        return {key: _decode(item) for key, item in value.items()}
+    return [_decode(item) for item in value] if isinstance(value, list) else value

@@ -1,15 +1,13 @@
-"""`sweep`: any grid or list of cells, computed where it is missing and kept in a folder.
-
-A sweep as an xarray Dataset, and its netCDF file.
-"""
+"""Sweeps: grids or lists of solver runs, stored in a folder, and their conversion to xarray and netCDF."""
 
 import json
 import os
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -19,28 +17,33 @@ from gamp_attention._core.extras import require_modules
 from gamp_attention._core.files import MARK, mark, write_atomically
 from gamp_attention.baselines.descent import require_method
 from gamp_attention.experiments.sweeps.cells import AXES, CELL_FORMAT, METHODS, Cell, base_digest, grid, listed
-from gamp_attention.experiments.sweeps.jobs import Settings, chains, row_overlaps
+from gamp_attention.experiments.sweeps.jobs import SettingOptions, Settings, chains, row_overlaps
 from gamp_attention.experiments.sweeps.scheduler import check_workers, run_chains
 from gamp_attention.experiments.sweeps.store import Store
 from gamp_attention.models.model import STARTS, Model, require_model
 from gamp_attention.results import Result
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     import xarray
+
+Numbers = float | Sequence[float] | np.ndarray
+Integers = int | Sequence[int] | np.ndarray
+Words = str | Sequence[str]
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep(Result):
-    """Outcome of `sweep`.
+    """Result of `sweep`.
 
     Attributes
     ----------
-    folder : where the cells are kept.
-    cells : what was asked for.
-    rows : a dict for each cell, with its key, its fields, what `jobs.run_cell` returns, and versions, commit and
-        seconds.
-    computed, reused : how many cells were computed now, and how many before.
-    about : the model's hash as "model", and "settings".
+    folder : directory in which the cells are stored.
+    cells : the requested cells.
+    rows : a dict for each cell: its key and fields, the numbers of its solver, package versions, commit, and seconds.
+    computed, reused : numbers of cells that this call computed, and that were stored already.
+    about : hash of the model as "model", and "settings".
     """
 
     folder: Path
@@ -52,23 +55,23 @@ class Sweep(Result):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Cells by status."""
+        """Number of cells with each status."""
         return dict(sorted(Counter(row["status"] for row in self.rows).items()))
 
     @property
     def parameters(self) -> list[dict[str, Any]]:
-        """The fields of the cells."""
+        """Fields of each cell by name."""
         return [asdict(cell) for cell in self.cells]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data of all fields, with the counts."""
+        """Return plain data of all fields, with the number of cells of each status."""
         return super().to_dict() | {"counts": self.counts}
 
     def _rows(self) -> Rows:
         return [f"{len(self.rows)} cells, {self.computed} computed now: {self.counts}", f"cells: {self.folder}"]
 
     def dataset(self) -> "xarray.Dataset":
-        """The numbers as an xarray Dataset, see `gamp_attention.to_dataset`."""
+        """Return the numbers as an xarray Dataset, see `gamp_attention.to_dataset`."""
         return to_dataset(self)
 
 
@@ -76,48 +79,43 @@ def sweep(
     model: Model,
     folder: str | Path,
     *,
-    alpha: Any = None,
-    omega: Any = None,
-    lam: Any = None,
-    sigma: Any = None,
-    d: Any = 1000,
-    seed: Any = 0,
-    branch: Any = ("semantic", "positional"),
-    method: Any = "SE",
-    cells: Any = None,
-    rtol: float = 1e-3,
-    risk: str = "exact",
-    n_test: int = 1000,
-    descent: str = "gd",
-    gd_steps: int = 5000,
-    gamp_steps: int = 500,
-    tol: float = 1e-8,
+    alpha: Numbers | None = None,
+    omega: Numbers | None = None,
+    lam: Numbers | None = None,
+    sigma: Numbers | None = None,
+    d: Integers = 1000,
+    seed: Integers = 0,
+    branch: Words = ("semantic", "positional"),
+    method: Words = "SE",
+    cells: Iterable[Mapping[str, Any]] | None = None,
     warm: bool = True,
-    executor: Any = None,
+    executor: "Executor | None" = None,
     threads: int | None = None,
+    **settings: Unpack[SettingOptions],
 ) -> Sweep:
-    """Compute all cells of a grid or a list that the folder does not hold yet, each stored as it is finished.
+    """Run solvers on a grid or list of cells and store each result in a folder; stored cells are not computed again.
 
-    Interrupted at any moment, it goes on where it was when called again. A cell that fails is a row with the status
-    "error" and a message, and is kept like any other.
+    After an interruption, the same call continues with the missing cells. A cell whose solver raises an error is stored
+    with the status "error" and the message.
 
     Parameters
     ----------
     model : the problem; axes that are not given are taken from it.
-    folder : where the cells are kept, of this model alone, whatever its ω, λ and σ. All workers must see it.
-    alpha, omega, lam, sigma, d, seed, branch, method : the axes, each one value or a sequence. Methods are "SE",
-        "GAMP" and "GD", branches "semantic", "positional" and "random"; d and seed do not concern "SE".
-    cells : in place of one grid, a list of dicts with axes as keys, each a grid of its own; axes that a dict lacks are
-        taken from above.
-    rtol : accuracy of state evolution.
-    risk : of message passing and descent, "exact" or "asymptotic".
-    n_test : fresh sentences that the test error is measured on.
-    descent, gd_steps, gamp_steps : method of descent, and bounds on the iterations.
-    tol : bound on ‖∇R‖_F/(λ√d) of message passing and descent.
-    warm : start state evolution from the neighbouring solution in α, where that stays on the branch.
-    executor : any executor as in concurrent.futures, for instance `gamp_attention.local_pool(2)` or `get_executor()`
-        of a dask client; serial if not given.
-    threads : of the compiled kernels in a cell; all when serial and one on an executor, if not given.
+    folder : directory in which the cells are stored, for one model with any ω, λ and σ. All workers need access to it.
+    alpha, omega, lam, sigma, d, seed, branch, method : the axes, each a single value or a sequence. Methods are "SE"
+        (state evolution), "GAMP" and "GD" (gradient descent); branches are "semantic", "positional" and "random". "SE"
+        does not use d and seed.
+    cells : instead of a single grid, a list of dicts with axes as keys, each of which defines a grid; axes that a dict
+        lacks are taken from the arguments above.
+    warm : whether to start state evolution from the neighbouring solution in α, if that stays on the branch.
+    executor : object with `submit` as in concurrent.futures, for instance `gamp_attention.local_pool(2)` or
+        `get_executor()` of a dask client; serial if not given.
+    threads : number of threads of compiled kernels in a cell; if not given, all for serial runs, and one on an
+        executor.
+    **settings : settings of the solvers. `rtol`: relative accuracy of state evolution (1e-3). For message passing and
+        descent: `risk`, "exact" or "asymptotic" ("exact"); `n_test`, number of new samples on which the test error is
+        measured (1000); `descent`, method of descent ("gd"); `gd_steps` and `gamp_steps`, maximum numbers of
+        iterations (5000 and 500); `tol`, the value of ‖∇R‖_F/(λ√d) at which a run has converged (1e-8).
 
     Returns
     -------
@@ -125,8 +123,10 @@ def sweep(
 
     Raises
     ------
-    TypeError, ValueError : naming the argument, what it got and what it needs.
-    ImportError : if descents are asked for without torch.
+    TypeError : if an argument has the wrong type, or a keyword is not a setting.
+    ValueError : if neither `alpha` nor `cells` has values of α; if an axis is empty, repeats a value, or has a value
+        that the model or solver does not allow; if `folder` belongs to another model or cannot be written.
+    ImportError : if `method` contains "GD" and torch is not installed.
     RuntimeError : if a worker failed, or wrote to another file system.
 
     Examples
@@ -139,7 +139,10 @@ def sweep(
     ({'converged': 2}, 2)
     """
     model = require_model(model)
-    settings = Settings(rtol, risk, n_test, descent, gd_steps, gamp_steps, tol)
+    unknown = ", ".join(set(settings) - set(SettingOptions.__annotations__))
+    if unknown:
+        raise TypeError(f"sweep: {unknown}: unknown argument; settings are {', '.join(SettingOptions.__annotations__)}")
+    solver_settings = Settings(**settings)
     check.flag("warm", warm)
     check_workers(executor, threads)
     axes = {"omega": omega, "lam": lam, "sigma": sigma, "d": d, "seed": seed, "branch": branch, "method": method}
@@ -151,17 +154,18 @@ def sweep(
         wanted = grid(model, alpha=alpha, **axes)
     if any(cell.method == "GD" for cell in wanted):
         require_modules("method: 'GD'", "torch")
-        require_method("descent", settings.descent, model.penalty)
-    work, store = chains(model, wanted, settings, warm), Store(folder)
+        require_method("descent", solver_settings.descent, model.penalty)
+    work, store = chains(model, wanted, solver_settings, warm), Store(folder)
     keys = {job.cell: job.key for chain in work for job in chain}
-    about = {"model": base_digest(model), "settings": asdict(settings) | {"warm": warm}}
+    about = {"model": base_digest(model), "settings": asdict(solver_settings) | {"warm": warm}}
     store.begin(about | {"format": CELL_FORMAT, "cells": [asdict(cell) | {"key": keys[cell]} for cell in wanted]})
     computed = run_chains(work, store, executor, threads=threads)
     rows = [store.load(keys[cell]) for cell in wanted]
-    found = [row for row in rows if row is not None]
-    if len(found) < len(rows):
-        raise RuntimeError(f"{len(rows) - len(found)} cells are not in {store.folder}: do all workers see it?")
-    return Sweep(store.folder, wanted, found, computed, len(wanted) - computed, about)
+    stored = [row for row in rows if row is not None]
+    if len(stored) < len(rows):
+        missing = len(rows) - len(stored)
+        raise RuntimeError(f"{missing} cells are not in {store.folder}; check that all workers can access this folder")
+    return Sweep(store.folder, wanted, stored, computed, len(wanted) - computed, about)
 
 
 WITH_ERROR = ("q", "m", "theta", "V", "train_loss", "test_error", "jump_share", "replicon")
@@ -173,24 +177,24 @@ MEANING = {
     "V": "trace of V_l per column, averaged over tokens",
     "train_loss": "training loss ε_t",
     "test_error": "test error ε_g",
-    "jump_share": "part of V̂ that jumps of the proximal map make",
-    "replicon": "replica symmetry is stable below 1",
+    "jump_share": "fraction of V̂ that is due to jumps of the proximal map",
+    "replicon": "replicon; replica symmetry is stable if it is below 1",
     "gradient_norm": "‖∇R‖_F/(λ√d)",
-    "n_iter": "iterations, -1 where there are none",
-    "status": "how the solver ended; missing where the cell was not computed",
+    "n_iter": "number of iterations, -1 if unknown",
+    "status": "status of the solver; missing if the cell was not computed",
 }
 
 
 def to_dataset(source: Any) -> "xarray.Dataset":
-    """A Dataset of the scalars of all cells, with errors, status and message.
+    """Return the scalars of all cells of a sweep as an xarray Dataset, with errors, status and message.
 
     A full grid has a dimension for each axis that varies; state evolution, which has no d and seed, is repeated along
-    those two. Any other list of cells has the one dimension `cell`. The method is named `solver` here. Running times
-    are left out, so that the same sweep gives the same Dataset.
+    these two dimensions. Any other list of cells has the single dimension `cell`. The method is named `solver`. Running
+    times are omitted, so that repeated sweeps give identical Datasets.
 
     Parameters
     ----------
-    source : a sweep's result, or its folder; cells that the folder lacks have the status "missing" and NaN.
+    source : result of `sweep`, or its folder; cells that are not in the folder have the status "missing" and NaN.
 
     Returns
     -------
@@ -199,7 +203,8 @@ def to_dataset(source: Any) -> "xarray.Dataset":
     Raises
     ------
     ImportError : without xarray; install gamp-attention[sweep].
-    ValueError : if the folder holds no sweep.
+    TypeError : if `source` is neither the result of a sweep nor a path.
+    ValueError : if the folder does not contain a sweep.
 
     Examples
     --------
@@ -207,9 +212,9 @@ def to_dataset(source: Any) -> "xarray.Dataset":
     >>> import gamp_attention as ga
     >>> with TemporaryDirectory() as folder:
     ...     ga.sweep(ga.paper_model(), folder, alpha=[1.0, 1.5], method="GAMP", branch="semantic", d=100).counts
-    ...     found = ga.to_dataset(folder)
+    ...     dataset = ga.to_dataset(folder)
     {'converged': 2}
-    >>> found.q.dims, bool(found.converged.all())
+    >>> dataset.q.dims, bool(dataset.converged.all())
     (('alpha',), True)
     """
     require_modules("a dataset", "xarray")
@@ -223,37 +228,37 @@ def to_dataset(source: Any) -> "xarray.Dataset":
         parameters, about = manifest["cells"], manifest
         rows: list[Any] = [store.load(cell["key"]) for cell in parameters]
     elif not all(hasattr(source, name) for name in ("parameters", "rows", "about")):
-        raise check.fail("source", source, "a sweep's result, or its folder", TypeError)
+        raise check.fail("source", source, "the result of a sweep, or its folder", TypeError)
     else:
         parameters, rows, about = source.parameters, list(source.rows), source.about
-    dims, coords, places, shape = _layout(parameters)
-    numbers, found = [_numbers(row) for row in rows], {}
+    dims, coords, indices, shape = _layout(parameters)
+    numbers, variables = [_numbers(row) for row in rows], {}
     for name in _numbers(None):
-        column = np.array([each[name] for each in numbers])
-        filled = np.empty(shape, column.dtype)  # the places cover it
-        for place, value in zip(places, column, strict=True):
-            filled[place] = value
-        meaning = {"long_name": MEANING[name]} if name in MEANING else {}
-        found[name] = xarray.Variable(dims, filled, meaning)
-    # `Dataset.sel(method=...)` has another meaning, and would silently select nothing
-    return xarray.Dataset(found, coords, _attributes(rows, about)).rename(method="solver")
+        column = np.array([cell[name] for cell in numbers])
+        values = np.empty(shape, column.dtype)  # the indices cover all entries
+        for index, value in zip(indices, column, strict=True):
+            values[index] = value
+        attributes = {"long_name": MEANING[name]} if name in MEANING else {}
+        variables[name] = xarray.Variable(dims, values, attributes)
+    # not `method`, since `Dataset.sel(method=...)` is an option of xarray and would silently select nothing
+    return xarray.Dataset(variables, coords, _attributes(rows, about)).rename(method="solver")
 
 
 def save(dataset: "xarray.Dataset", path: str | Path, overwrite: bool = False) -> None:
-    """Write a Dataset as netCDF, whole or not at all.
+    """Write a Dataset as a netCDF file, completely or not at all.
 
     Raises
     ------
     ImportError : without xarray, h5netcdf and h5py.
-    ValueError : if `path` holds a file that is not such a Dataset, unless `overwrite`.
-    OSError : naming the file, if it cannot be written.
+    ValueError : if `path` is a file that `save` did not write, unless `overwrite` is True.
+    OSError : if the file cannot be written.
     """
     require_netcdf()
     import h5netcdf
     from xarray.backends import H5NetCDFStore
 
     about = mark("dataset") | {"variables": sorted({*map(str, dataset.variables), *map(str, dataset.dims)})}
-    memory = BytesIO()  # first, as HDF5 ends the process if the disk is full
+    memory = BytesIO()  # HDF5 ends the process if the disk is full, so it does not write to the disk itself
     with h5netcdf.File(memory, "w") as file:
         dataset.assign_attrs({MARK: json.dumps(about)}).dump_to_store(H5NetCDFStore(file))
     contents = memory.getvalue()
@@ -266,33 +271,33 @@ def require_netcdf() -> None:
 
 
 def _layout(parameters: list[dict[str, Any]]) -> tuple[tuple[str, ...], dict[str, Any], list[Any], tuple[int, ...]]:
-    """Dimensions, coordinates, where each cell goes, and the shape."""
+    """Return dimensions, coordinates, the index of each cell, and the shape."""
     values = {name: _values(name, parameters) for name in AXES}
-    fixed = {name: found[0] for name, found in values.items() if len(found) == 1}
+    fixed = {name: column[0] for name, column in values.items() if len(column) == 1}
     dims = tuple(name for name in AXES if len(values[name]) > 1)
     shape = tuple(len(values[name]) for name in dims)
-    places, count = [], np.zeros(shape, dtype=int)
+    indices, count = [], np.zeros(shape, dtype=int)
     for cell in parameters:
         # a cell is repeated along the axes that it lacks: d and seed of state evolution
-        at = [slice(None) if cell[name] is None else values[name].index(cell[name]) for name in dims]
-        places.append(tuple(at))
-        count[tuple(at)] += 1
+        index = tuple(slice(None) if cell[name] is None else values[name].index(cell[name]) for name in dims)
+        indices.append(index)
+        count[index] += 1
     if (count == 1).all():
-        return dims, fixed | {name: np.array(values[name]) for name in dims}, places, shape
+        return dims, fixed | {name: np.array(values[name]) for name in dims}, indices, shape
     listed = {name: [np.nan if cell[name] is None else cell[name] for cell in parameters] for name in AXES}
     along = {name: ("cell", np.array(listed[name])) for name in AXES if values[name]}
     return ("cell",), along, list(range(len(parameters))), (len(parameters),)
 
 
 def _values(name: str, parameters: list[dict[str, Any]]) -> list[Any]:
-    """The different values on an axis, in an order that does not depend on that of the cells."""
-    found = {cell[name] for cell in parameters} - {None}
+    """Return the distinct values on an axis, in an order that does not depend on the order of the cells."""
+    values = {cell[name] for cell in parameters} - {None}
     words: dict[str, tuple[str, ...]] = {"method": METHODS, "branch": STARTS}
-    return sorted(found, key=words[name].index) if name in words else sorted(found)
+    return sorted(values, key=words[name].index) if name in words else sorted(values)
 
 
 def _numbers(row: dict[str, Any] | None) -> dict[str, Any]:
-    """The variables of one cell."""
+    """Return the variables of one cell by name."""
     row = {"status": "missing", "message": "", "converged": False, "n_iter": -1} | (row or {})
     values: dict[str, Any] = dict(row)
     for name, suffix in (("overlaps", ""), ("overlaps_error", "_error")):
@@ -304,13 +309,14 @@ def _numbers(row: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _attributes(rows: list[Any], about: dict[str, Any]) -> dict[str, str]:
+    """Return the attributes of the Dataset: model, settings, package versions and commits."""
     computed = [row for row in rows if row is not None]
     versions: dict[str, list[str]] = {}
-    for name, version in sorted({each for row in computed for each in row["versions"].items()}):
+    for name, version in sorted({item for row in computed for item in row["versions"].items()}):
         versions.setdefault(name, []).append(version)
     return {
         "model": about["model"],
         "settings": json.dumps(about["settings"], sort_keys=True),
-        "versions": json.dumps({name: ", ".join(found) for name, found in versions.items()}),
+        "versions": json.dumps({name: ", ".join(numbers) for name, numbers in versions.items()}),
         "commits": ", ".join(sorted({str(row["commit"]) for row in computed})),
     }
