@@ -168,8 +168,8 @@ def test_errors(
         cells = [format_to_error(*mean_and_error(references.errors[k])) for _, references in columns.values()]
         table.append([ROWS[name], *cells])
     text = (
-        f"{format_text(table)}\nIn parentheses: standard errors in units of the last digit. Leave-one-out: the error of "
-        f"each training sample under weights trained without it, by an approximation; for this layer, {loo.message}."
+        f"{format_text(table)}\nIn parentheses: standard errors in units of the last digit. Leave-one-out: the error "
+        f"of each training sample under weights trained without it, by an approximation; for this layer, {loo.message}."
     )
     return TestErrors(verdict, better, text, numbers | {"verdict": verdict, "better_than_references": better}, left_out)
 

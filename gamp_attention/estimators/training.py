@@ -1,6 +1,7 @@
 """Code shared by all estimators: seeds, sample weights, the run, and inference from a finished run."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -121,7 +122,7 @@ class InferenceMixin:
         check_is_fitted(self)
         return self._convert_weights(debias(self.data_, self.result_))
 
-    def regularization_path(self, lams: ArrayLike, **options: Any) -> RegularizationPath:
+    def regularization_path(self, lams: Sequence[float] | np.ndarray, **options: Any) -> RegularizationPath:
         """Train at each value of λ on the data of the fit, and estimate each test error by leave-one-out.
 
         Parameters
