@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.models.coordinates import CoordinateLaw
-from gamp_attention.models.model import Model
-from gamp_attention.models.teachers import SoftmaxTeacher
+from gamp_attention.models import CoordinateLaw, Model, SoftmaxTeacher
 
 
 def layer(data, Q):
