@@ -1,4 +1,4 @@
-"""What the explorer's page loads beside itself: stored results as a script, and plotly from its package."""
+"""Files that the explorer's page loads: stored results as a script, and plotly from its package."""
 
 import json
 import shutil
@@ -12,9 +12,9 @@ from docs import _results
 LINES = ("alpha_c", "alpha_l", "semantic_from", "semantic_stable_from", "positional_to", "positional_stable_to")
 
 
-def data() -> dict[str, Any]:
-    """Both branches at every point, the linear baseline, and the lines of the phase diagram."""
-    cells, diagram = _results.stored("explorer"), _results.stored("phase_diagram")
+def collect_data() -> dict[str, Any]:
+    """Return both branches at every point, the linear baseline, and the lines of the phase diagram."""
+    cells, diagram = _results.load_stored("explorer"), _results.load_stored("phase_diagram")
     baseline = dict(zip(diagram["omegas"], diagram["baseline"], strict=True))
     names = ("alphas", "omegas", "damping", "semantic", "positional", "commit", "when")
     return {name: cells[name] for name in names} | {
@@ -25,9 +25,9 @@ def data() -> dict[str, Any]:
 
 
 def write(folder: Path) -> Path:
-    """Write both files into a folder, which is returned."""
+    """Write both files into a folder and return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(data(), separators=(",", ":"))
+    text = json.dumps(collect_data(), separators=(",", ":"))
     (folder / "explorer_data.js").write_text(f"window.EXPLORER = {text};\n", encoding="utf-8")
     shutil.copyfile(Path(plotly.__file__).parent / "package_data" / "plotly.min.js", folder / "plotly.min.js")
     return folder

@@ -1,4 +1,4 @@
-"""Notebooks of the gallery, whose words are Markdown: roles of the manual become plain code."""
+"""Notebooks of the gallery: their text is Markdown, so roles of the manual are replaced by plain code."""
 
 import re
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 ROLE = re.compile(r":(\w+):`~?([^`]+)`")
 
 
-def words(role: re.Match[str]) -> str:
-    """What a notebook says in place of a role."""
+def format_role(role: re.Match[str]) -> str:
+    """Return the text of a notebook for a role of the manual."""
     kind, target = role.groups()
     if kind == "doc":
         return f"the page {target.strip('/')} of the manual"
@@ -15,7 +15,7 @@ def words(role: re.Match[str]) -> str:
     return f"`{name}()`" if kind == "func" else f"`{name}`"
 
 
-def plain_roles(app) -> None:
-    """Rewrite the notebooks that the gallery has just written; connected to `builder-inited`, after it."""
+def replace_roles(app) -> None:
+    """Replace the roles in all notebooks; runs on `builder-inited`, after the gallery has written the notebooks."""
     for path in Path(app.srcdir, "auto_gallery").glob("*.ipynb"):
-        path.write_text(ROLE.sub(words, path.read_text(encoding="utf-8")), encoding="utf-8")
+        path.write_text(ROLE.sub(format_role, path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""How the pictures of the manual look."""
+"""Style of the pictures of the manual."""
 
 from cycler import cycler
 from matplotlib import pyplot
@@ -8,13 +8,13 @@ from gamp_attention.experiments import figures
 STYLE = figures.STYLE | {"axes.prop_cycle": cycler(color=list(figures.COLOURS.values()))}
 
 
-def examples(gallery_conf, fname):
-    """Examples are drawn like the package's own pictures; `sphinx_gallery` calls this before each."""
+def set_style(gallery_conf, fname):
+    """Draw pictures in the style of the package; `sphinx_gallery` calls this function before each example."""
     pyplot.rcParams.update(STYLE)
 
 
 class ByNumber:
-    """The order of gallery pages, plot_2 before plot_10."""
+    """Numerical order of gallery pages, plot_2 before plot_10."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -23,4 +23,4 @@ class ByNumber:
         return int(name.split("_")[1])
 
     def __repr__(self):
-        return "<ByNumber>"  # a change of this has pages built anew
+        return "<ByNumber>"  # Sphinx builds all pages again if this text changes

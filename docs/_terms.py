@@ -1,4 +1,4 @@
-"""Links the first use of each term of the glossary on every page of the manual."""
+"""Links from the first use of each term on every page of the manual to the glossary."""
 
 import re
 from functools import cache
@@ -16,46 +16,46 @@ NOT_PROSE = (
 
 
 @cache
-def terms(path: Path = GLOSSARY) -> tuple[str, ...]:
-    """All terms, as the glossary writes them."""
+def list_terms(path: Path = GLOSSARY) -> tuple[str, ...]:
+    """Return all terms as they are written in the glossary."""
     lines = path.read_text(encoding="utf-8").partition("```{glossary}")[2].splitlines()
     return tuple(line for line in lines if line and not line.startswith((" ", "`", ":")))
 
 
 @cache
-def pattern(term: str) -> re.Pattern[str]:
-    """Where a text uses a term: a whole word, in the plural too; short symbols and names as they are written."""
+def compile_pattern(term: str) -> re.Pattern[str]:
+    """Return a pattern that matches a term as a whole word, also in the plural; case matters in symbols and names."""
     flags = re.IGNORECASE if term[1:].islower() or " " in term else re.NOFLAG
-    words = r"\s+".join(map(re.escape, term.split()))  # a line may end between two words
+    words = r"\s+".join(map(re.escape, term.split()))  # the words of a term may be on two lines
     return re.compile(rf"(?<![\w-]){words}(?:e?s)?(?![\w-])", flags)
 
 
-def first_uses(text: str, wanted: list[str]) -> list[tuple[int, int, str]]:
-    """(from, to, term) of each term's first use in a text that is not inside of a longer term's, in order."""
-    found: list[tuple[int, int, str]] = []
+def find_first_uses(text: str, wanted: list[str]) -> list[tuple[int, int, str]]:
+    """Return (start, end, term) of each term's first use outside longer terms, in order of the text."""
+    uses: list[tuple[int, int, str]] = []
     for term in sorted(wanted, key=len, reverse=True):
-        for match in pattern(term).finditer(text):
-            if all(match.end() <= start or end <= match.start() for start, end, _ in found):
-                found.append((match.start(), match.end(), term))
+        for match in compile_pattern(term).finditer(text):
+            if all(match.end() <= start or end <= match.start() for start, end, _ in uses):
+                uses.append((match.start(), match.end(), term))
                 break
-    return sorted(found)
+    return sorted(uses)
 
 
 class LinkTerms(SphinxTransform):
-    """Makes a link of the first use of each term in the prose of a page."""
+    """Sphinx transform that links the first use of each term in the prose of a page."""
 
     default_priority = 760  # after substitutions and smart quotes
 
     def apply(self, **_: object) -> None:
-        """Go through the texts of a page in order."""
+        """Insert the links into the text nodes of a page, in order."""
         if self.env.docname == "glossary" or self.env.docname.startswith("generated/"):
             return
-        wanted = list(terms())
+        wanted = list(list_terms())
         for text in list(self.document.findall(nodes.Text)):
             if wanted and not self._is_prose(text):
                 continue
             pieces, done = [], 0
-            for start, end, term in first_uses(text.astext(), wanted):
+            for start, end, term in find_first_uses(text.astext(), wanted):
                 words = text.astext()[start:end]
                 link = addnodes.pending_xref(
                     "", nodes.inline(words, words, classes=["xref", "std", "std-term"]), refdoc=self.env.docname,

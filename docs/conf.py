@@ -41,9 +41,9 @@ extensions = [
 ]
 myst_enable_extensions = ["dollarmath", "amsmath", "substitution"]
 myst_heading_anchors = 3
-myst_substitutions = _results.substitutions() | _paper.substitutions()
+myst_substitutions = _results.build_substitutions() | _paper.build_substitutions()
 (HERE / "generated").mkdir(exist_ok=True)
-(HERE / "generated" / "results.md").write_text(_results.results_page())
+(HERE / "generated" / "results.md").write_text(_results.build_results_page())
 
 bibtex_bibfiles = ["references.bib"]
 bibtex_default_style = "plain"
@@ -67,7 +67,7 @@ sphinx_gallery_conf = {
     "capture_repr": (),
     "min_reported_time": 1e9,
     "write_computation_times": False,
-    "reset_modules": ("matplotlib", "_style.examples"),
+    "reset_modules": ("matplotlib", "_style.set_style"),
 }
 
 plot_formats = [("png", 150)]
@@ -109,4 +109,4 @@ def setup(app):
     """Leave out what autodoc would say of fields, and of others' methods; link terms; clean up notebooks."""
     app.connect("autodoc-skip-member", _skip)
     app.add_transform(_terms.LinkTerms)
-    app.connect("builder-inited", _notebooks.plain_roles, priority=900)
+    app.connect("builder-inited", _notebooks.replace_roles, priority=900)

@@ -1,4 +1,4 @@
-"""Hypothesis profiles, cases that several files share, and references written apart from the package's kernels."""
+"""Hypothesis profiles, shared fixtures, and reference implementations that do not use the package's kernels."""
 
 import os
 import signal
@@ -15,10 +15,10 @@ import gamp_attention as ga
 
 try:
     import torch
-except ImportError:  # in environments of .ci/versions
+except ImportError:  # not installed in the environments of .ci/versions
     torch = None
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # one owner of the cores at a time
+if "PYTEST_XDIST_WORKER" in os.environ:  # each worker uses one thread, because workers run in parallel
     numba.config.NUMBA_NUM_THREADS = 1
     if torch is not None:
         torch.set_num_threads(1)
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def pytest_configure(config):
-    """Workers side by side, and processes that tests start, have a thread each: those of BLAS spin while they wait."""
+    """Restrict parallel workers and their child processes to one thread, because idle BLAS threads use CPU time."""
     if getattr(config.option, "numprocesses", None):
         for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
             os.environ.setdefault(name, "1")
@@ -40,23 +40,23 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 
-# a mixture: joint probabilities of the classes of two tokens, means and standard deviations
+# mixture: joint probabilities of the classes of two tokens, class means and standard deviations
 CLASSES = [[0.4, 0.15], [0.1, 0.35]]
 MEANS = [[0.5, -0.7], [0.3, -0.2]]
 SIGMA = [[0.4, 0.6], [0.5, 0.3]]
-# a sweep of CELLS cells, and one of a cell for each branch
+# options of a sweep with CELLS cells, and of a sweep with one cell for each branch
 TINY = {"alpha": [1.0, 1.5], "method": ["SE", "GAMP"], "seed": [0, 1, 2, 3], "d": 60, "rtol": 1e-2, "n_test": 50}
 CELLS = 4 + 16
 QUICK = {"alpha": 1.0, "method": "GAMP", "d": 40, "n_test": 20}
 
 
 def examples(count):
-    """Number of examples of a property: `count`, or ten times as many in the thorough profile."""
+    """Set the number of examples of a property to `count`, or to 10 `count` in the thorough profile."""
     return settings(max_examples=10 * count if THOROUGH else count)
 
 
 def layer_attention(student, z):
-    """S[z] in torch, written out from the definition."""
+    """Compute S[z] in torch from its definition."""
     half = z.shape[-1] // 2
     queries, keys = (z, z) if student.tied else (z[..., :half], z[..., half:])
     scores = torch.einsum("nia,nja->nij", queries, keys) / student.temperature
@@ -67,7 +67,7 @@ def layer_attention(student, z):
 
 
 def layer_gradient(data, Q, risk):
-    """∇R by torch autograd: of the attention layer itself for the exact risk, of eq. (41) for the asymptotic one."""
+    """Compute ∇R by torch autograd: of the attention layer for the exact risk, of eq. (41) for the asymptotic risk."""
     x, p = torch.tensor(data.tokens), torch.tensor(data.positions)
     weights = torch.tensor(Q, requires_grad=True)
     d = x.shape[2]
@@ -76,7 +76,7 @@ def layer_gradient(data, Q, risk):
     if risk == "exact":
         value = ((torch.tensor(data.outputs) - S @ (x + p)) ** 2).sum() / (2 * d)
     else:
-        rho = np.empty(x.shape[:2])  # the traces of each sample's own tokens
+        rho = np.empty(x.shape[:2])  # traces of the covariances of the sources of each sample's tokens
         for rows, sources in data.groups:
             rho[rows] = data.spectra.mean(axis=1)[sources]
         value = 0.5 * ((S - torch.tensor(data.targets)) ** 2 * torch.tensor(rho)[:, None]).sum()
@@ -86,7 +86,7 @@ def layer_gradient(data, Q, risk):
 
 
 def layer_gradient_norm(data, Q, risk):
-    """‖∇R‖_F/(λ√d) by torch autograd."""
+    """Compute ‖∇R‖_F/(λ√d) by torch autograd."""
     return float(np.linalg.norm(layer_gradient(data, Q, risk)) / (data.lam * np.sqrt(data.dim)))
 
 
@@ -97,13 +97,13 @@ def model():
 
 @pytest.fixture(scope="session")
 def mixture():
-    """Correlated classes with means and variances of their own, and a teacher that sees the means."""
+    """Mixture of correlated classes with different means and variances, and a teacher that overlaps with the means."""
     return ga.mixture_model(CLASSES, MEANS, sigma=SIGMA, teacher_mean=[0.4])
 
 
 @pytest.fixture(scope="session")
 def tiny_sweep(model, tmp_path_factory):
-    """An uninterrupted serial run."""
+    """Sweep that was run serially and without interruption."""
     return ga.sweep(model, tmp_path_factory.mktemp("tiny_sweep"), **TINY)
 
 
@@ -130,14 +130,14 @@ def named_error(tmp_path, monkeypatch):
 
 @pytest.fixture
 def start():
-    """Starts a process that ends with the test, in the checkout."""
+    """Function that starts a Python process in the checkout; the process ends with the test."""
     started = []
 
     def run(*command):
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        # in the background of a shell without job control, Ctrl-C is ignored, and children inherit that
-        heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-        started.append(subprocess.Popen([sys.executable, *command], cwd=ROOT, **pipes, **heard))
+        # a shell without job control ignores Ctrl-C in background processes, and child processes inherit this
+        signals = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+        started.append(subprocess.Popen([sys.executable, *command], cwd=ROOT, **pipes, **signals))
         return started[-1]
 
     yield run
@@ -147,9 +147,9 @@ def start():
 
 
 def interrupted(process):
-    """The last words of a process that is sent SIGINT."""
+    """Send SIGINT to a process and return its standard error."""
     process.send_signal(signal.SIGINT)
-    words = process.communicate(timeout=30)[1]
+    message = process.communicate(timeout=30)[1]
     assert process.returncode == 130
-    assert "Traceback" not in words
-    return words
+    assert "Traceback" not in message
+    return message

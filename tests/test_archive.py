@@ -57,7 +57,7 @@ def check_metadata(deposit):
         assert all(related[name] in words for name, words in RELATED.items())
 
 
-def test_metadata_of_the_release_are_zenodos_and_agree_with_the_citation():
+def test_metadata_of_the_release_are_valid_and_agree_with_the_citation():
     deposit, citation = json.loads((ROOT / ".zenodo.json").read_text()), (ROOT / "CITATION.cff").read_text()
     check_metadata(deposit)
     assert re.findall(r'^  - name: "(.*)"$', citation, re.MULTILINE) == [c["name"] for c in deposit["creators"]]
@@ -67,7 +67,7 @@ def test_metadata_of_the_release_are_zenodos_and_agree_with_the_citation():
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="needs a checkout of git")
-def test_the_archive_is_whole_and_the_same_twice(tmp_path):
+def test_the_archive_is_complete_and_reproducible(tmp_path):
     for name in ("one", "two"):
         subprocess.run(["bash", ".ci/archive", tmp_path / name], cwd=ROOT, check=True, capture_output=True)
     archive, twin = (next((tmp_path / name).glob("*.tar.gz")) for name in ("one", "two"))

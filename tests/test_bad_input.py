@@ -1,4 +1,4 @@
-"""Bad input is a named error before any work: which argument, what it got, what it needs."""
+"""Bad input raises an error before any work; the error names the argument, its requirement and the value received."""
 
 from typing import NamedTuple
 
@@ -20,18 +20,18 @@ class Bowl(NamedTuple):
         return np.sum(z * z)
 
 
-def with_nan(array):
+def insert_nan(array):
     array = array.copy()
     array.flat[3] = np.nan
     return array
 
 
-def state(n=5, dim=7):
+def make_state(n=5, dim=7):
     return ga.GampState(np.ones((dim, 1)), np.ones((2, 1, 1)), np.zeros((n, 2, 1)))
 
 
 @pytest.fixture(scope="module")
-def own():
+def arrays_only():
     return ga.Dataset(X, Y, P)
 
 
@@ -47,7 +47,7 @@ CASES = {
     "tokens two-dimensional": (lambda d, m: ga.Dataset(X[0], Y, P), "tokens.*shape"),
     "no samples": (lambda d, m: ga.Dataset(X[:0], Y[:0], P), "tokens"),
     "zero dimensions": (lambda d, m: ga.Dataset(X[:, :, :0], Y[:, :, :0], P[:, :0]), "tokens"),
-    "tokens NaN": (lambda d, m: ga.Dataset(with_nan(X), Y, P), "tokens.*1 NaN"),
+    "tokens NaN": (lambda d, m: ga.Dataset(insert_nan(X), Y, P), "tokens.*1 NaN"),
     "tokens of objects": (lambda d, m: ga.Dataset(X.astype(object), Y, P), "tokens.*real array"),
     "tokens complex": (lambda d, m: ga.Dataset(X + 1j, Y, P), "tokens.*real array"),
     "outputs of wrong shape": (lambda d, m: ga.Dataset(X, Y[:3], P), r"outputs.*\(5, 2, 7\).*\(3, 2, 7\)"),
@@ -189,16 +189,16 @@ CASES = {
     "state of other variances": (lambda d, m: ga.initial_state(d, np.ones((7, 1)), np.ones(3)), "V: "),
     "step of no state": (lambda d, m: ga.gamp_step(d, "exact", None, 0.5), "state.*GampState"),
     "step of another state": (
-        lambda d, m: ga.gamp_step(d, "exact", state(n=4), 0.5),
+        lambda d, m: ga.gamp_step(d, "exact", make_state(n=4), 0.5),
         r"state.D.*\(5, 2, 1\).*\(4, 2, 1\)",
     ),
-    "step of other weights": (lambda d, m: ga.gamp_step(d, "exact", state(dim=6), 0.5), "state.Q"),
+    "step of other weights": (lambda d, m: ga.gamp_step(d, "exact", make_state(dim=6), 0.5), "state.Q"),
     "step that holds perhaps": (
-        lambda d, m: ga.gamp_step(d, "exact", state(), 0.5, hold=np.array([None])),
+        lambda d, m: ga.gamp_step(d, "exact", make_state(), 0.5, hold=np.array([None])),
         "hold.*True",
     ),
-    "step too large": (lambda d, m: ga.gamp_step(d, "exact", state(), 2.0), "damping.*<= 1"),
-    "step with another response": (lambda d, m: ga.gamp_step(d, "exact", state(), 0.5, V_hat=np.ones(3)), "V_hat"),
+    "step too large": (lambda d, m: ga.gamp_step(d, "exact", make_state(), 2.0), "damping.*<= 1"),
+    "step with another response": (lambda d, m: ga.gamp_step(d, "exact", make_state(), 0.5, V_hat=np.ones(3)), "V_hat"),
     "denoiser of no loss": (lambda d, m: ga.denoise(None, *PROXIMAL), "loss"),
     "denoiser of other parameters": (
         lambda d, m: ga.denoise(d.loss, np.ones((4, 7)), *PROXIMAL[1:]),
@@ -249,6 +249,6 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_bad_input_is_a_named_error(case, own, model, named_error):
+def test_bad_input_raises_a_named_error(case, arrays_only, model, named_error):
     call, pattern = CASES[case]
-    named_error(lambda: call(own, model), pattern)
+    named_error(lambda: call(arrays_only, model), pattern)

@@ -1,4 +1,4 @@
-"""The manual and the code say the same: equations and functions name each other, and every public name is described."""
+"""Consistency of manual and code: equations and functions cite each other, and every public name is documented."""
 
 import ast
 import doctest
@@ -24,12 +24,12 @@ from validation._tools.names import EVERY as PUBLIC
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "gamp_attention"
 EQUATION = re.compile(r":eq:`([\w-]+)`")
-# a docstring, its sections in order, a one-line summary, all parameters in order and with words, what is returned
+# numpydoc: a docstring, sections in order, one-line summary, all parameters described in order, returns
 CHECKS = {"GL06", "GL07", "GL08", "SS01", "SS06", "PR02", "PR03", "PR04", "RT01"}
 
 
-def table():
-    """(label, dotted name) of all rows of docs/equations.md."""
+def read_equation_table():
+    """Return (label, dotted name) of all rows of docs/equations.md."""
     pairs = []
     for line in (ROOT / "docs" / "equations.md").read_text().splitlines():
         label = re.match(r"\| \{eq\}`([\w-]+)`", line)
@@ -40,17 +40,23 @@ def table():
     return pairs
 
 
-def resolved(name):
-    """The object of a dotted name inside of the package."""
+def resolve(name):
+    """Return the object of the package with a dotted name."""
     parts = name.split(".")
     for split in range(len(parts) - 1, -1, -1):
         try:
-            found = importlib.import_module(".".join([ga.__name__, *parts[:split]]))
+            attribute = importlib.import_module(".".join([ga.__name__, *parts[:split]]))
         except ModuleNotFoundError:
             continue
         for part in parts[split:]:
-            found = getattr(found, part) if inspect.ismodule(found) else inspect.getattr_static(found, part)
-        return getattr(found, "func", None) if isinstance(found, cached_property) else getattr(found, "fget", found)
+            attribute = (
+                getattr(attribute, part) if inspect.ismodule(attribute) else inspect.getattr_static(attribute, part)
+            )
+        return (
+            getattr(attribute, "func", None)
+            if isinstance(attribute, cached_property)
+            else getattr(attribute, "fget", attribute)
+        )
     raise AssertionError(name)
 
 
@@ -65,44 +71,44 @@ THEORY_PAGES = (
 )
 
 
-def labels_in_theory():
-    """Labels of all equations of the pages on theory."""
+def find_equation_labels():
+    """Return the labels of all equations of the theory pages."""
     pages = "".join((ROOT / "docs" / page).read_text() for page in THEORY_PAGES)
     return re.findall(r"^ *\$\$ \(([\w-]+)\)$", pages, re.MULTILINE)
 
 
-def docstrings():
-    """(module and name, docstring) of everything in the package that has one."""
+def iterate_docstrings():
+    """Yield (dotted name, docstring) of all functions and classes of the package."""
 
-    def inside(node, where):
+    def iterate_inside(node, prefix):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.FunctionDef | ast.ClassDef):
-                name = f"{where}.{child.name}"
+                name = f"{prefix}.{child.name}"
                 yield name, ast.get_docstring(child) or ""
-                yield from inside(child, name)
+                yield from iterate_inside(child, name)
 
     for path in sorted(PACKAGE.rglob("*.py")):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        yield from inside(ast.parse(path.read_text()), module)
+        yield from iterate_inside(ast.parse(path.read_text()), module)
 
 
-def test_every_equation_has_a_row_of_its_own():
-    labels = labels_in_theory()
-    rows = list(dict.fromkeys(label for label, _ in table()))
+def test_every_equation_has_a_separate_row():
+    labels = find_equation_labels()
+    rows = list(dict.fromkeys(label for label, _ in read_equation_table()))
     assert len(labels) == len(set(labels)) > 30
     assert rows == labels
 
 
 def test_equations_and_functions_name_each_other():
-    said = {(label, name) for name, text in docstrings() for label in EQUATION.findall(text)}
-    wanted = set()
-    for label, name in table():
-        thing = resolved(name)
-        wanted.add((label, f"{thing.__module__}.{thing.__qualname__}"))
-    assert said == wanted
+    cited = {(label, name) for name, text in iterate_docstrings() for label in EQUATION.findall(text)}
+    expected = set()
+    for label, name in read_equation_table():
+        function = resolve(name)
+        expected.add((label, f"{function.__module__}.{function.__qualname__}"))
+    assert cited == expected
 
 
-def test_every_public_name_is_on_the_page_once():
+def test_the_reference_lists_every_public_name_once():
     lines = (ROOT / "docs" / "api.md").read_text().splitlines()
     listed = [line.strip() for line in lines if re.fullmatch(r"   \w+", line)]
     assert sorted(listed) == PUBLIC
@@ -111,8 +117,8 @@ def test_every_public_name_is_on_the_page_once():
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_docstrings_are_complete(name):
     thing = getattr(ga, name)
-    found = validate(f"gamp_attention.{name}")["errors"]
-    wrong = [message for code, message in found if code in CHECKS]
+    errors = validate(f"gamp_attention.{name}")["errors"]
+    wrong = [message for code, message in errors if code in CHECKS]
     assert wrong == []
     config = {"show_class_members": False}
     family = [cls for cls in getattr(thing, "__mro__", ()) if cls.__module__.startswith("gamp_attention")]
@@ -121,19 +127,21 @@ def test_public_docstrings_are_complete(name):
     assert [entry.name for entry in entries if not (entry.type or entry.desc)] == []
     described = {part.strip(" *") for entry in entries for part in entry.name.split(",")}
     if inspect.isfunction(thing) or not issubclass(thing, Enum | Exception):
-        parameters = set(inspect.signature(thing).parameters) - {"cls"}  # which numpydoc takes for a class method's
+        parameters = set(inspect.signature(thing).parameters) - {
+            "cls"
+        }  # numpydoc skips `cls`, as if it were the first argument of a class method
         assert parameters - described == set()
     if inspect.isfunction(thing) and re.search(r"\bcheck\.|\braise\b|\brequire_", inspect.getsource(thing)):
         assert docs[0]["Raises"], "a function that checks its arguments needs a section Raises"
 
 
 def test_every_summary_of_the_api_table_is_a_sentence():
-    """As autosummary extracts it, which takes a period after an abbreviation for an end."""
+    """The summary is extracted as by autosummary, which ends a sentence at the period of an abbreviation."""
     settings = get_default_settings(Parser())
-    settings.settings = settings  # which older versions of sphinx look for
-    found = [extract_summary(inspect.getdoc(getattr(ga, name)).splitlines(), settings) for name in PUBLIC]
+    settings.settings = settings  # required by older versions of sphinx
+    summaries = [extract_summary(inspect.getdoc(getattr(ga, name)).splitlines(), settings) for name in PUBLIC]
     cut = re.compile(r"\b(eq|e\.g|i\.e|cf|fig|vs|no)\.$", re.IGNORECASE)
-    assert [text for text in found if not text.endswith(".") or cut.search(text) or len(text.split()) < 3] == []
+    assert [text for text in summaries if not text.endswith(".") or cut.search(text) or len(text.split()) < 3] == []
 
 
 def test_every_public_function_has_an_example_that_shows_a_result():
@@ -144,21 +152,21 @@ def test_every_public_function_has_an_example_that_shows_a_result():
     assert [name for name, examples in shown.items() if not any(example.want for example in examples)] == []
 
 
-def test_examples_use_public_names_alone():
+def test_examples_use_only_public_names():
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "gallery").glob("*.py")]
     pages += (ROOT / "docs" / "examples").glob("*.py")
     assert len(pages) > 20
-    inside = re.compile(r"^\W*(from gamp_attention\b|import gamp_attention(?! as ga$)).*$", re.MULTILINE)
-    assert {str(page): found for page in pages if (found := inside.findall(page.read_text()))} == {}
+    pattern = re.compile(r"^\W*(from gamp_attention\b|import gamp_attention(?! as ga$)).*$", re.MULTILINE)
+    assert {str(page): imports for page in pages if (imports := pattern.findall(page.read_text()))} == {}
 
 
 def test_every_stored_result_and_every_failed_check_is_in_the_manual():
-    page = _results.results_page()
+    page = _results.build_results_page()
     stems = {path.stem for path in _results.STORED.glob("*.json") if "_quick" not in path.stem}
     assert set(re.findall(r"^\*\*(\w+)\.json\*\*", page, re.MULTILINE)) == stems
     for stem in stems:
-        for claim in _results.stored(stem)["failed"]:
-            assert _results._prose(claim) in page
+        for claim in _results.load_stored(stem)["failed"]:
+            assert _results._escape_prose(claim) in page
 
 
 def test_every_subpackage_is_described():
@@ -166,46 +174,46 @@ def test_every_subpackage_is_described():
     subpackages = [path.parent.name for path in PACKAGE.glob("*/__init__.py")]
     subpackages += [path.parent.name for path in PACKAGE.glob("state_evolution/*/__init__.py")]
     files = [path.stem for path in PACKAGE.glob("*.py") if not path.stem.startswith("_")]
-    wanted = {f"`{subpackage}/`" for subpackage in subpackages} | {f"`{file}`" for file in files}
-    assert wanted == set(re.findall(r"^\|[ \d]*\|? *(`[\w/]+`) \|", page, re.MULTILINE))
+    expected = {f"`{subpackage}/`" for subpackage in subpackages} | {f"`{file}`" for file in files}
+    assert expected == set(re.findall(r"^\|[ \d]*\|? *(`[\w/]+`) \|", page, re.MULTILINE))
 
 
-def ascii_name(name, year):
-    """The last word of an author's name without accents, and the year."""
+def normalize_source(name, year):
+    """Return the last word of an author's name without accents, and the year."""
     plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     return plain.split()[-1].removesuffix("'s").rstrip("'"), year
 
 
-def bibliography():
-    """{key: (last name of the first author, year)} of all entries of docs/references.bib."""
-    found = {}
+def read_bibliography():
+    """Return {key: (last name of the first author, year)} of all entries of docs/references.bib."""
+    sources = {}
     for entry in (ROOT / "docs" / "references.bib").read_text(encoding="utf-8").split("\n@"):
         key = re.match(r"@?\w+\{(\w+),", entry).group(1)
         author, year = (re.search(rf"^  {field} = \{{(.*)\}},$", entry, re.M).group(1) for field in ("author", "year"))
         name = re.sub(r"\\(?:[a-zA-Z] |\W)|[{}]", "", author.split(",")[0])
-        found[key] = ascii_name(name, year)
-    return found
+        sources[key] = normalize_source(name, year)
+    return sources
 
 
 def test_sources_in_docstrings_and_pages_are_in_the_bibliography():
-    known = bibliography()
+    bibliography = read_bibliography()
     cited = re.compile(r"\b([A-Z][\w'-]+)(?: and (?:[A-Z][\w'-]+ ?)+| et al\.)? ?\((\d{4})\)")
     unknown = {}
-    for place, text in docstrings():
-        sources = {ascii_name(*source) for source in cited.findall(" ".join(text.split()))}
-        if sources - set(known.values()):
-            unknown[place] = sources - set(known.values())
+    for location, text in iterate_docstrings():
+        sources = {normalize_source(*source) for source in cited.findall(" ".join(text.split()))}
+        if sources - set(bibliography.values()):
+            unknown[location] = sources - set(bibliography.values())
     pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
     keys = {key for group in re.findall(r"\{cite:\w\}`([^`]*)`", pages) for key in group.split(",")}
     assert unknown == {}
-    assert keys - set(known) == set()
+    assert keys - set(bibliography) == set()
     assert len(keys) > 40
 
 
 def test_files_of_algorithms_exist():
-    table = (
+    section = (
         (ROOT / "docs" / "internals.md").read_text().partition("## Where each algorithm is")[2].partition("\n## ")[0]
     )
-    names = re.findall(r"`([\w/]+(?:\.py|/))`", table.partition("|")[2])
+    names = re.findall(r"`([\w/]+(?:\.py|/))`", section.partition("|")[2])
     assert len(names) > 20
     assert [name for name in names if not list(PACKAGE.glob(f"**/{name}"))] == []

@@ -1,4 +1,4 @@
-"""The explorer's page: its numbers are the stored ones, and in a browser it tells the point that its address names."""
+"""The explorer's page: its numbers equal stored results, and a browser shows the point that the address names."""
 
 import html
 import json
@@ -20,7 +20,7 @@ STATIC = ROOT / "docs" / "_static"
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """The page without its frame, as it stands in the manual."""
+    """The content of the page, without the frame of the manual."""
     folder = tmp_path_factory.mktemp("explorer")
     static = _explorer.write(folder / "_static")
     for path in STATIC.glob("explorer.*"):
@@ -30,10 +30,10 @@ def page(tmp_path_factory):
     return folder / "page.html"
 
 
-def test_numbers_of_the_page_are_the_stored_ones(page):
+def test_numbers_of_the_page_equal_stored_results(page):
     text = (page.parent / "_static" / "explorer_data.js").read_text(encoding="utf-8")
     data = json.loads(text.removeprefix("window.EXPLORER = ").rstrip(";\n"))
-    stored, diagram = _results.stored("explorer"), _results.stored("phase_diagram")
+    stored, diagram = _results.load_stored("explorer"), _results.load_stored("phase_diagram")
     assert len(data["alphas"]) * len(data["omegas"]) >= 200
     for branch in ("semantic", "positional"):
         assert data[branch] == stored[branch]
@@ -41,7 +41,7 @@ def test_numbers_of_the_page_are_the_stored_ones(page):
         assert baseline == diagram["baseline"][diagram["omegas"].index(omega)]
 
 
-def test_files_that_the_page_names_are_there(page):
+def test_files_that_the_page_links_exist(page):
     named = re.findall(r'(?:src|href)="(_static/[^"]+)"', page.read_text(encoding="utf-8"))
     assert len(named) == 4
     assert [name for name in named if not (page.parent / name).exists()] == []
@@ -50,13 +50,13 @@ def test_files_that_the_page_names_are_there(page):
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize(("alpha", "omega"), [(1.75, 0.14), (0.67, 0.42)])
-def test_the_page_tells_its_point_in_a_browser(page, alpha, omega, width, tmp_path):
-    """What is drawn and told in a real browser, without a server, at the widths of a desktop and of a phone."""
+def test_the_page_shows_the_point_of_its_address_in_a_browser(page, alpha, omega, width, tmp_path):
+    """Compare pictures and table in a real browser, without a server, at the widths of a desktop and of a phone."""
     address = f"{page.as_uri()}#alpha={alpha}&omega={omega}"
-    words = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}",
              f"--window-size={width},900", "--virtual-time-budget=8000", "--dump-dom", address]  # fmt: skip
-    dom = html.unescape(subprocess.run(words, capture_output=True, check=True, timeout=120).stdout.decode())
-    stored = _results.stored("explorer")
+    dom = html.unescape(subprocess.run(command, capture_output=True, check=True, timeout=120).stdout.decode())
+    stored = _results.load_stored("explorer")
     i = min(range(len(stored["alphas"])), key=lambda k: abs(stored["alphas"][k] - alpha))
     j = min(range(len(stored["omegas"])), key=lambda k: abs(stored["omegas"][k] - omega))
     assert f">α = {stored['alphas'][i]:.3f}, ω = {stored['omegas'][j]:.2f}</h2>" in dom
@@ -66,11 +66,11 @@ def test_the_page_tells_its_point_in_a_browser(page, alpha, omega, width, tmp_pa
         assert stored[branch]["validity"][i][j] in table
         loss = stored[branch]["train_loss"][i][j]
         if loss is not None:
-            told = [float(word) for word in re.findall(r"<td>([\d.e-]+) ±", table)]
-            assert any(abs(word / loss - 1) < 1e-3 for word in told)
+            losses = [float(word) for word in re.findall(r"<td>([\d.e-]+) ±", table)]
+            assert any(abs(word / loss - 1) < 1e-3 for word in losses)
     assert dom.count('class="main-svg"') >= 4  # both pictures
     assert "heatmaplayer" in dom
-    # dark lines of the diagram are on light ground in the legend, too, whatever the page's colours
+    # the legend has a light background for the dark lines of the diagram, also if the page is dark
     legend = re.search(r'<g class="legend".*?<rect class="bg"[^>]*fill: rgb\((\d+), (\d+), (\d+)\)', dom, re.S)
     assert min(map(int, legend.groups())) > 200
     assert dom.count("js-line") > 10

@@ -29,16 +29,16 @@ HEAVY = {"torch", "matplotlib", "xarray", "h5py", "distributed", "sklearn"}
 LAZY = "estimators"  # imported at first use, since scikit-learn is optional
 
 
-def module_name(path):
+def get_module_name(path):
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
 
 
 MODULES = {
-    module_name(path): path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem != "__init__"
+    get_module_name(path): path for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE or path.stem != "__init__"
 }
 
 
-def imports(node, inside=True):
+def find_imports(node, inside=True):
     """Yield the dotted names of all imports, including imports for types; `inside` functions as well or not."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
@@ -46,7 +46,7 @@ def imports(node, inside=True):
         elif isinstance(child, ast.ImportFrom):
             yield from (f"{child.module}.{alias.name}" for alias in child.names)
         elif inside or not (isinstance(child, ast.FunctionDef) or _is_for_types(child)):
-            yield from imports(child, inside)
+            yield from find_imports(child, inside)
 
 
 def _is_for_types(node):
@@ -54,18 +54,20 @@ def _is_for_types(node):
 
 
 @cache
-def imported_modules(module):
+def find_imported_modules(module):
     """Return the modules of the package that `module` imports directly."""
-    names = [name for name in imports(ast.parse(MODULES[module].read_text())) if name.startswith("gamp_attention.")]
+    names = [
+        name for name in find_imports(ast.parse(MODULES[module].read_text())) if name.startswith("gamp_attention.")
+    ]
     parts = [name.split(".")[1:] for name in names]
     return {next(name for name in (".".join(part), ".".join(part[:-1])) if name in MODULES) for part in parts}
 
 
-def import_pairs(depth, within=""):
+def find_import_pairs(depth, within=""):
     """Return pairs of subpackages, of which the first imports from the second."""
     pairs = set()
     for module in MODULES:
-        for other in imported_modules(module):
+        for other in find_imported_modules(module):
             if module.startswith(within) and other.startswith(within):
                 pair = tuple([*name.split("."), ""][depth] for name in (module, other))
                 if pair[0] != pair[1] and all(pair):
@@ -73,7 +75,7 @@ def import_pairs(depth, within=""):
     return pairs
 
 
-def upward(pairs, layers):
+def select_upward(pairs, layers):
     """Return the pairs that do not point to a lower layer."""
     level = {name: number for number, names in enumerate(layers) for name in names.split()}
     return {pair for pair in pairs if level[pair[0]] <= level[pair[1]]}
@@ -83,25 +85,25 @@ def test_every_subpackage_has_a_layer():
     assert {module.partition(".")[0] for module in MODULES} == set(" ".join(LAYERS).split())
 
 
-def test_no_subpackage_imports_from_its_own_or_a_higher_layer():
-    assert upward(import_pairs(0), LAYERS) == set()
+def test_subpackages_import_only_from_lower_layers():
+    assert select_upward(find_import_pairs(0), LAYERS) == set()
 
 
 @pytest.mark.parametrize("subpackage", INNER_LAYERS)
-def test_no_inner_subpackage_imports_from_its_own_or_a_higher_layer(subpackage):
-    assert upward(import_pairs(1, within=f"{subpackage}."), INNER_LAYERS[subpackage]) == set()
+def test_inner_subpackages_import_only_from_lower_layers(subpackage):
+    assert select_upward(find_import_pairs(1, within=f"{subpackage}."), INNER_LAYERS[subpackage]) == set()
 
 
 @pytest.mark.parametrize("rule", ["split", "sobol", "lines"])
 def test_quadrature_rules_import_no_model(rule):
-    assert [name for name in imported_modules(f"state_evolution.rules.{rule}") if name.startswith("models.")] == []
+    assert [name for name in find_imported_modules(f"state_evolution.rules.{rule}") if name.startswith("models.")] == []
 
 
 def test_there_are_no_import_cycles():
     def closure(module):
         reached, waiting = set(), [module]
         while waiting:
-            new = imported_modules(waiting.pop()) - reached
+            new = find_imported_modules(waiting.pop()) - reached
             reached |= new
             waiting += new
         return reached
@@ -117,7 +119,7 @@ def test_every_subpackage_has_a_docstring_that_begins_with_a_sentence():
 
 
 def test_heavy_libraries_are_imported_inside_functions():
-    imported = {module: {name.partition(".")[0] for name in imports(ast.parse(path.read_text()), inside=False)}
+    imported = {module: {name.partition(".")[0] for name in find_imports(ast.parse(path.read_text()), inside=False)}
                 for module, path in MODULES.items()}  # fmt: skip
     heavy = {module for module, names in imported.items() if names & HEAVY}
     assert {module.partition(".")[0] for module in heavy} == {LAZY}
@@ -125,5 +127,5 @@ def test_heavy_libraries_are_imported_inside_functions():
 
 
 def test_no_subpackage_imports_the_lazy_subpackage():
-    assert [module for module in MODULES if any(name.partition(".")[0] == LAZY for name in imported_modules(module))
-            and module.partition(".")[0] != LAZY] == []  # fmt: skip
+    modules = [module for module in MODULES if module.partition(".")[0] != LAZY]
+    assert [m for m in modules if any(name.partition(".")[0] == LAZY for name in find_imported_modules(m))] == []

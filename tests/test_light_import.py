@@ -1,4 +1,4 @@
-"""Importing the package, and asking its command line for help, loads nothing heavy."""
+"""Importing the package, its command line or its experiments loads no heavy library."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ HEAVY = ("torch", "matplotlib", "scipy.stats", "scipy.optimize", "xarray", "dist
 
 
 @pytest.mark.parametrize("modules", ["gamp_attention", "gamp_attention.cli.main, gamp_attention.experiments"])
-def test_importing_loads_nothing_heavy(modules):
+def test_imports_load_no_heavy_library(modules):
     code = f"import sys, {modules}; print([name for name in {HEAVY} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "[]\n"

@@ -1,4 +1,4 @@
-"""Pages of the manual for newcomers: the glossary and its links, examples that are tested, messages that are real."""
+"""Pages of the manual for new users: links to the glossary, tested examples, and quoted messages that occur."""
 
 import re
 import subprocess
@@ -18,14 +18,14 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 TROUBLES = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 
 
-def prose(text):
-    """A page without its code, formulas and links."""
+def extract_prose(text):
+    """Return the text of a page without code, formulas and links."""
     text = re.sub(r"^ *```.*?^ *```$|\$\$.*?\$\$|`[^`\n]*`|\$[^$\n]*\$", " ", text, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"^#.*$|\]\([^)]*\)", " ", text, flags=re.MULTILINE)
 
 
-def linked(*paragraphs):
-    """(words, term) of the links that a page gets."""
+def link_terms(*paragraphs):
+    """Return (words, term) of all links that `LinkTerms` inserts into paragraphs."""
     document = new_document("page")
     document.settings.env = type("Env", (), {"docname": "page"})()
     document.extend(paragraphs)
@@ -35,19 +35,19 @@ def linked(*paragraphs):
 
 
 def test_every_page_uses_terms_of_the_glossary():
-    wanted = list(_terms.terms())
+    wanted = list(_terms.list_terms())
     texts = {page.name: page.read_text(encoding="utf-8") for page in PAGES if page.name != "glossary.md"}
-    without = [name for name, text in texts.items() if not _terms.first_uses(prose(text), wanted)]
+    without = [name for name, text in texts.items() if not _terms.find_first_uses(extract_prose(text), wanted)]
     assert len(texts) > 20
     assert [name for name in without if "(glossary.md)" not in texts[name]] == []
 
 
-def test_every_term_is_used_and_defined_exactly():
+def test_every_term_is_used_and_defined_with_a_reference():
     used = set()
     for page in (page for page in PAGES if page.name != "glossary.md"):
-        found = _terms.first_uses(prose(page.read_text(encoding="utf-8")), list(_terms.terms()))
-        used |= {term for _, _, term in found}
-    assert set(_terms.terms()) - used == set()
+        uses = _terms.find_first_uses(extract_prose(page.read_text(encoding="utf-8")), list(_terms.list_terms()))
+        used |= {term for _, _, term in uses}
+    assert set(_terms.list_terms()) - used == set()
     text = _terms.GLOSSARY.read_text(encoding="utf-8")
     entries = re.split(r"^(?=\S)", text.partition("```{glossary}")[2].rpartition("```")[0], flags=re.MULTILINE)[1:]
     names = [entry.partition("\n")[0] for entry in entries]
@@ -60,14 +60,14 @@ def test_the_first_use_of_a_term_in_prose_is_linked_once():
     heading, code = nodes.title("", "Overlaps"), nodes.paragraph("", "", nodes.literal("", "overlap"))
     first = nodes.paragraph("", "Overlaps of the exact risk, each overlap once. GAMP; gamp; overlapping.")
     second = nodes.paragraph("", "The risk and overlaps again.")
-    links = linked(heading, code, first, second)
+    links = link_terms(heading, code, first, second)
     assert links == [("Overlaps", "overlap"), ("exact risk", "exact risk"), ("GAMP", "GAMP"), ("risk", "risk")]
 
 
-def test_every_page_with_examples_is_run_by_the_tests():
-    """And nothing else in the folder: its scripts are run when the manual is built."""
-    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "docs"]
-    listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+def test_exactly_the_pages_with_examples_are_run_by_the_tests():
+    """Scripts of the folder are not collected, because they run when the manual is built."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", "docs"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     with_examples = {page.name for page in PAGES if ">>> " in page.read_text(encoding="utf-8")}
     assert "course.md" in with_examples
     assert with_examples == set(re.findall(r"^docs/(?:.*/)?([^/]*)::", listed, re.MULTILINE))
@@ -83,12 +83,12 @@ def test_the_course_is_run_when_the_manual_is_built():
 def test_notebooks_have_no_roles_left():
     text = ":func:`~gamp_attention.run_gamp`, :class:`Dataset` and :doc:`/adding_a_loss`"
     assert (
-        _notebooks.ROLE.sub(_notebooks.words, text)
+        _notebooks.ROLE.sub(_notebooks.format_role, text)
         == "`run_gamp()`, `Dataset` and the page adding_a_loss of the manual"
     )
     for script in (ROOT / "docs" / "gallery").glob("*.py"):
-        said = _notebooks.ROLE.sub(_notebooks.words, script.read_text(encoding="utf-8"))
-        assert re.findall(r":\w+:`", said) == []
+        text = _notebooks.ROLE.sub(_notebooks.format_role, script.read_text(encoding="utf-8"))
+        assert re.findall(r":\w+:`", text) == []
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +96,16 @@ def data():
     return ga.sample(ga.paper_model(omega=0.3), 100, 1.5, seed=0)
 
 
-def own(data):
+def strip_teacher(data):
     return ga.Dataset(data.tokens, data.outputs, data.positions, lam=0.01)
 
 
-def noisy():
+def compute_noisy_validity():
     model = ga.paper_model(score_noise=0.3)
     return ga.solve_state_evolution(model, 2.0, rtol=1e-2, max_work=3e5, stability=False).validity
 
 
-TOLD = {
+SHOWN = {
     "Not converged, gradient norm": lambda data: ga.run_gamp(data, max_iter=5).message,
     "a saddle of the risk (lowest eigenvalue": lambda data: ga.run_gamp(data, np.zeros((100, 1))).message,
     "unknown: the proximal map jumps": lambda data: (
@@ -114,31 +114,33 @@ TOLD = {
     "approximate because the proximal map jumps": lambda data: (
         ga.solve_state_evolution(data.model, 1.5, "positional", rtol=1e-2).validity
     ),
-    "inconsistent: the replicon eigenvalue": lambda data: noisy(),
+    "inconsistent: the replicon eigenvalue": lambda data: compute_noisy_validity(),
 }
 RAISED = {
-    "needs the teacher's weights, got data without a teacher": lambda data: ga.run_gamp(own(data), "semantic"),
-    "risk: needs 'exact'": lambda data: ga.run_gamp(own(data), "random", risk="asymptotic"),
+    "needs the teacher's weights, got data without a teacher": lambda data: ga.run_gamp(
+        strip_teacher(data), "semantic"
+    ),
+    "risk: needs 'exact'": lambda data: ga.run_gamp(strip_teacher(data), "random", risk="asymptotic"),
     "needs arrays that fit into memory": lambda data: ga.sample(data.model, d=10**7, alpha=10),
     "max_memory: needs at least": lambda data: ga.trajectory(data.model, 1.5, method="gd", n_iter=200, max_memory=1e6),
 }
 
 
-@pytest.mark.parametrize("words", TOLD)
-def test_troubles_are_told_in_the_words_of_the_page(words, data):
+@pytest.mark.parametrize("words", SHOWN)
+def test_messages_of_results_are_quoted_by_the_page(words, data):
     assert f"`{words}" in TROUBLES
-    assert words in TOLD[words](data)
+    assert words in SHOWN[words](data)
 
 
 @pytest.mark.parametrize("words", RAISED)
-def test_errors_are_raised_in_the_words_of_the_page(words, data):
+def test_error_messages_are_quoted_by_the_page(words, data):
     assert f"`{words}" in TROUBLES
     with pytest.raises(ValueError, match=re.escape(words)):
         RAISED[words](data)
 
 
-def test_statuses_of_the_page_come_about(data):
-    """β of .9 does not converge on the positional branch; tol=0 runs all iterations; a budget that is too small."""
+def test_statuses_of_the_page_occur(data):
+    """β of .9 does not converge on the positional branch; tol=0 runs all iterations; a small budget is inaccurate."""
     assert ga.run_gamp(data, "positional", damping=0.9, settling=False).status.name in ("STALLED", "DIVERGED")
     exact = ga.run_gamp(data, tol=0, max_iter=7)
     assert (exact.status.name, exact.n_iter) == ("MAX_ITER", 7)

@@ -1,4 +1,4 @@
-"""Public names: where they are defined, which of them `dir` lists, and in which section of the reference they are."""
+"""Public names: their subpackages, the list of `dir`, and the sections of the reference."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a release says of itself in several files is the same in all: version, license, dependencies, checks."""
+"""Consistency of the files of a release: version, title, license, dependencies and workflows."""
 
 import json
 import re
@@ -11,43 +11,51 @@ from packaging.version import Version
 import gamp_attention as ga
 from tests.conftest import ROOT
 
-# SPEC 0 of the last quarter of 2026: the oldest versions that it asks for, of packages that it covers
+# oldest versions that SPEC 0 requires to be supported in the last quarter of 2026, of the packages that it covers
 SPEC_0 = {"python": "3.13", "numpy": "2.2", "scipy": "1.15"}
 
 
-def text(name):
+def read_text(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def project():
-    return tomllib.loads(text("pyproject.toml"))["project"]
+    return tomllib.loads(read_text("pyproject.toml"))["project"]
 
 
-def needed(section):
-    """name → oldest version of the lines `- name >=version` of the conda recipe's section."""
-    part = re.search(rf"^  {section}:\n((?:    - .*\n)+)", text(".conda/recipe.yaml"), re.MULTILINE)[1]
+def read_requirements(section):
+    """Return {name: oldest version} of the lines `- name >=version` in a section of the conda recipe."""
+    part = re.search(rf"^  {section}:\n((?:    - .*\n)+)", read_text(".conda/recipe.yaml"), re.MULTILINE)[1]
     return dict(re.findall(r"- ([\w-]+) >=([\d.]+)", part))
 
 
-def oldest(requirements):
-    found = map(Requirement, requirements)
-    return {each.name: next(s.version for s in each.specifier if s.operator == ">=") for each in found}
+def oldest_versions(requirements):
+    parsed = map(Requirement, requirements)
+    return {
+        requirement.name: next(s.version for s in requirement.specifier if s.operator == ">=") for requirement in parsed
+    }
 
 
-def test_the_version_is_in_one_place_and_said_alike():
-    assert re.search(r'^__version__ = "(.*)"$', text("gamp_attention/_version.py"), re.MULTILINE)[1] == ga.__version__
-    assert re.search(r"^version: (.*)$", text("CITATION.cff"), re.MULTILINE)[1] == ga.__version__
-    assert json.loads(text(".zenodo.json"))["version"] == ga.__version__
-    assert re.search(r'^  version: "(.*)"$', text(".conda/recipe.yaml"), re.MULTILINE)[1] == ga.__version__
-    headings = re.findall(r"^## (\S+)( \(unreleased\)| \(\d{4}-\d\d-\d\d\))$", text("CHANGELOG.md"), re.MULTILINE)
+def test_all_files_state_the_same_version():
+    assert (
+        re.search(r'^__version__ = "(.*)"$', read_text("gamp_attention/_version.py"), re.MULTILINE)[1] == ga.__version__
+    )
+    assert re.search(r"^version: (.*)$", read_text("CITATION.cff"), re.MULTILINE)[1] == ga.__version__
+    assert json.loads(read_text(".zenodo.json"))["version"] == ga.__version__
+    assert re.search(r'^  version: "(.*)"$', read_text(".conda/recipe.yaml"), re.MULTILINE)[1] == ga.__version__
+    headings = re.findall(r"^## (\S+)( \(unreleased\)| \(\d{4}-\d\d-\d\d\))$", read_text("CHANGELOG.md"), re.MULTILINE)
     assert headings[0][0] == ga.__version__
     versions = [Version(version) for version, _ in headings]
     assert versions == sorted(versions, reverse=True)
 
 
-def test_title_license_and_keywords_are_said_alike(project):
-    deposit, citation, recipe = json.loads(text(".zenodo.json")), text("CITATION.cff"), text(".conda/recipe.yaml")
+def test_all_files_state_the_same_title_license_and_keywords(project):
+    deposit, citation, recipe = (
+        json.loads(read_text(".zenodo.json")),
+        read_text("CITATION.cff"),
+        read_text(".conda/recipe.yaml"),
+    )
     assert f'title: "{deposit["title"]}"' in citation
     assert deposit["keywords"] == project["keywords"]
     assert deposit["license"] == project["license"]
@@ -57,37 +65,39 @@ def test_title_license_and_keywords_are_said_alike(project):
     assert {"title", "upload_type", "description", "creators", "access_right"} <= set(deposit)
 
 
-def test_the_conda_recipe_needs_what_the_wheel_needs(project):
+def test_the_conda_recipe_has_the_dependencies_of_the_wheel(project):
     python = {"python": project["requires-python"].removeprefix(">=")}
-    assert needed("run") == python | oldest(project["dependencies"])
+    assert read_requirements("run") == python | oldest_versions(project["dependencies"])
     extras = project["optional-dependencies"]
     renamed = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
-    wanted = oldest([*extras["torch"], *extras["plot"], *extras["sklearn"]])
-    assert needed("run_constraints") == {renamed.get(name, name): version for name, version in wanted.items()}
-    assert f"{project['name']} = {project['scripts'][project['name']]}" in text(".conda/recipe.yaml")
+    optional = oldest_versions([*extras["torch"], *extras["plot"], *extras["sklearn"]])
+    assert read_requirements("run_constraints") == {
+        renamed.get(name, name): version for name, version in optional.items()
+    }
+    assert f"{project['name']} = {project['scripts'][project['name']]}" in read_text(".conda/recipe.yaml")
 
 
-def test_locked_versions_are_all_that_is_needed_and_allowed(project):
-    lines = [line for line in text(".ci/lock.txt").splitlines() if not line.startswith("#")]
+def test_locked_versions_satisfy_all_dependencies(project):
+    lines = [line for line in read_text(".ci/lock.txt").splitlines() if not line.startswith("#")]
     locked = dict(line.split("==") for line in lines)
     assert lines == [f"{name}=={version}" for name, version in sorted(locked.items())]
     extras = project["optional-dependencies"].values()
-    for each in map(Requirement, [*project["dependencies"], *(line for extra in extras for line in extra)]):
-        name = each.name.lower().replace("_", "-")
-        assert each.specifier.contains(locked[name]), each
+    for requirement in map(Requirement, [*project["dependencies"], *(line for extra in extras for line in extra)]):
+        name = requirement.name.lower().replace("_", "-")
+        assert requirement.specifier.contains(locked[name]), requirement
 
 
-def test_versions_reach_at_least_as_far_back_as_spec_0(project):
-    have = oldest(project["dependencies"]) | {"python": project["requires-python"].removeprefix(">=")}
-    assert all(Version(have[name]) <= Version(version) for name, version in SPEC_0.items())
-    start = text("docs/start.md")
-    for name, version in have.items():
+def test_supported_versions_include_the_versions_of_spec_0(project):
+    supported = oldest_versions(project["dependencies"]) | {"python": project["requires-python"].removeprefix(">=")}
+    assert all(Version(supported[name]) <= Version(version) for name, version in SPEC_0.items())
+    start = read_text("docs/start.md")
+    for name, version in supported.items():
         if name in ("python", "numpy", "numba", "scipy"):
             assert re.search(rf"{name} {re.escape(version)}", start, re.IGNORECASE)
 
 
-def test_workflows_run_what_there_is():
-    workflow = text(".github/workflows/ci.yml")
+def test_workflows_run_existing_scripts_and_tests():
+    workflow = read_text(".github/workflows/ci.yml")
     scripts = re.findall(r"bash (\.ci/\w+)", workflow)
     assert {".ci/run", ".ci/versions", ".ci/release", ".ci/validate", ".ci/first_steps"} == set(scripts)
     named = re.findall(r"tests/[\w/.]+", workflow)

@@ -1,4 +1,4 @@
-"""The linear baseline: eq. (19), (20) against other averages, and their errors."""
+"""The linear baseline: eqs. (19) and (20) compared with independent averages, and their stated errors."""
 
 import numpy as np
 import pytest
@@ -6,12 +6,12 @@ from scipy.integrate import dblquad
 
 import gamp_attention as ga
 from gamp_attention._core.display import to_json
+from gamp_attention.baselines import fit_linear_baseline, linear_baseline
 from gamp_attention.baselines import gaussian_average as engine
-from gamp_attention.baselines.linear import fit_linear_baseline, linear_baseline
 
 
-def hermite_product(model, n):
-    """Ŵ and ε_lin by Gauss-Hermite products; fields of one variance in all columns."""
+def average_on_hermite_grid(model, n):
+    """Return Ŵ and ε_lin by products of Gauss-Hermite rules, for fields with the same variance in all columns."""
     L, t = model.n_tokens, model.teacher_rank
     x, w = np.polynomial.hermite_e.hermegauss(n)
     points = np.stack(np.meshgrid(*[x] * (L * t), indexing="ij"), axis=-1).reshape(-1, L, t)
@@ -21,7 +21,7 @@ def hermite_product(model, n):
     return mean, float(weights @ (((T - mean) ** 2) @ model.coordinates.trace).sum(axis=1)) / L
 
 
-def random_model(rng, shapes):
+def draw_model(rng, shapes):
     L, t = shapes[rng.integers(len(shapes))]
     sigma = np.exp(rng.uniform(np.log(0.05), np.log(3), L))
     return ga.attention_model(L, 1, t, omega=rng.uniform(0, 1), sigma=sigma, A=rng.random((L, L)))
@@ -33,7 +33,7 @@ def only_replicas(monkeypatch):
 
 
 @pytest.mark.parametrize("omega", [0.0, 0.3, 0.9])
-def test_paper_model_has_the_values_of_adaptive_quadrature(omega):
+def test_the_paper_model_agrees_with_adaptive_quadrature(omega):
     model = ga.paper_model(omega)
     base = linear_baseline(model, rtol=1e-8)
 
@@ -46,7 +46,7 @@ def test_paper_model_has_the_values_of_adaptive_quadrature(omega):
     first, square = average(lambda T: T[0, 0]), average(lambda T: T[0, 0] ** 2)
     assert base.converged
     assert base.weights[0, 0] == pytest.approx(first, abs=base.weights_error[0, 0] + 1e-9)
-    # T is stochastic and both rows have one law
+    # T is stochastic, and both rows have the same distribution
     assert base.weights == pytest.approx(np.array([[first, 1 - first], [1 - first, first]]), abs=1e-7)
     assert base.test_error == pytest.approx(0.5 * (square - first**2), abs=base.test_error_error + 1e-9)
 
@@ -55,7 +55,7 @@ def test_paper_model_has_the_values_of_adaptive_quadrature(omega):
 def test_grids_agree_with_a_gauss_hermite_product(L, t, n):
     sigma = np.linspace(0.3, 0.5, L)
     model = ga.attention_model(L, 1, t, omega=0.2, sigma=sigma)
-    base, (weights, test_error) = linear_baseline(model), hermite_product(model, n)
+    base, (weights, test_error) = linear_baseline(model), average_on_hermite_grid(model, n)
     assert base.converged
     assert (np.abs(base.weights - weights) <= base.weights_error + 1e-10).all()
     assert abs(base.test_error - test_error) <= base.test_error_error + 1e-6 * test_error
@@ -80,7 +80,7 @@ def test_errors_cover_the_difference_to_finer_averages(replicas, request):
     rng = np.random.default_rng(11)
     grids, hits = engine.by_grids, []
     for seed in range(50):
-        model = random_model(rng, [(2, 1), (3, 1)] if replicas else [(2, 1), (3, 1), (2, 2)])
+        model = draw_model(rng, [(2, 1), (3, 1)] if replicas else [(2, 1), (3, 1), (2, 2)])
         rtol, budget = 10.0 ** rng.integers(-7, -1), int(2 ** rng.uniform(13, 15))
         with pytest.MonkeyPatch.context() as patch:
             if replicas:
@@ -113,7 +113,9 @@ def test_a_constant_target_is_learnt_without_error():
     one = linear_baseline(ga.attention_model(1, omega=0.4))
     assert one.weights == pytest.approx(np.ones((1, 1)), abs=1e-15)
     assert one.test_error == 0
-    fit = fit_linear_baseline(ga.sample(ga.paper_model(1.0), 50, 2.0), 1e-9)  # only the penalty remains
+    fit = fit_linear_baseline(
+        ga.sample(ga.paper_model(1.0), 50, 2.0), 1e-9
+    )  # the loss vanishes, and only the penalty is left
     assert fit.converged
     assert 0 < fit.test_error + fit.test_error_error < 1e-20
     near = linear_baseline(ga.paper_model(1 - 1e-6))
@@ -122,7 +124,7 @@ def test_a_constant_target_is_learnt_without_error():
 
 
 def test_fields_without_variance_are_left_out():
-    """Teacher of rank two whose second column is zero: the problem of rank one."""
+    """A teacher of rank two whose second column is zero has the baseline of rank one."""
     wide, narrow = ga.attention_model(2, 1, 2), ga.attention_model(2, 1, 1)
     law = wide.coordinates
     flat = type(law)(law.weight, law.gamma, law.tau, law.teacher_mean, np.diag([1.0, 0.0])[None])
@@ -138,7 +140,7 @@ def test_fields_without_variance_are_left_out():
     assert fit.test_error < 1e-15
 
 
-def test_grids_have_the_size_and_covariance_they_should():
+def test_grids_have_the_predicted_size_and_unit_covariance():
     points, weights = engine._grid(1.0, 4, 7.0, even=False)
     half, _ = engine._grid(1.0, 4, 7.0, even=True)
     assert len(points) == 2 * len(half) == pytest.approx(engine._grid_size(1.0, 4, 7.0, False), rel=0.05)
@@ -146,7 +148,7 @@ def test_grids_have_the_size_and_covariance_they_should():
     assert engine._grid_size(1.4, 2000, 50.0, True) > 1e100
 
 
-def test_report_holds_status_and_error(model):
+def test_reports_contain_status_and_error(model):
     base = linear_baseline(model)
     settings = {"d": 1, "n": 1, "alpha": 1.0, "omega": 0.3, "lam": 0.01, "seed": 0, "risk": "exact", "damping": {}}
     text = str(ga.Comparison(settings, [], base, 0.0))
@@ -166,7 +168,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_arguments_are_named(case, data, model):
+def test_bad_arguments_raise_named_errors(case, data, model):
     call, pattern = BAD[case]
     with pytest.raises((TypeError, ValueError), match=pattern):
         call(data, model)

@@ -1,36 +1,36 @@
-"""The linear layer fitted to data of finite d: the minimum of its risk, and its error on fresh sentences."""
+"""The linear layer fitted to data of finite d: the minimum of its risk, and its error on new samples."""
 
 import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.baselines.linear import fit_linear_baseline, linear_baseline
+from gamp_attention.baselines import fit_linear_baseline, linear_baseline
 
 
-def risk(data, W, lam):
-    """Eq. (18)."""
+def compute_risk(data, W, lam):
+    """Compute the risk of eq. (18)."""
     residual = data.outputs - np.einsum("ij,njd->nid", W, data.tokens)
     return np.sum(residual**2) / (2 * data.dim) + lam / 2 * np.sum(W**2)
 
 
 @pytest.mark.parametrize("lam", [1e-4, 3.0])
-@pytest.mark.parametrize("own", [False, True])
-def test_fit_is_the_minimum_of_its_risk(lam, own, data):
+@pytest.mark.parametrize("from_arrays", [False, True])
+def test_fit_is_the_minimum_of_its_risk(lam, from_arrays, data):
     """The risk is quadratic: central differences give its gradient up to rounding."""
-    if own:
+    if from_arrays:
         rng = np.random.default_rng(5)
         data = ga.Dataset(rng.normal(size=(7, 3, 11)), rng.normal(size=(7, 3, 11)), np.zeros((3, 11)))
     fit = fit_linear_baseline(data, lam)
-    least, step, gradient = risk(data, fit.weights, lam), 1e-3, np.zeros_like(fit.weights)
+    minimum, step, gradient = compute_risk(data, fit.weights, lam), 1e-3, np.zeros_like(fit.weights)
     for i, j in np.ndindex(gradient.shape):
         move = np.zeros_like(gradient)
         move[i, j] = step
-        up, down = risk(data, fit.weights + move, lam), risk(data, fit.weights - move, lam)
+        up, down = compute_risk(data, fit.weights + move, lam), compute_risk(data, fit.weights - move, lam)
         gradient[i, j] = (up - down) / (2 * step)
-        assert min(up, down) > least
+        assert min(up, down) > minimum
     assert np.abs(gradient).max() < 1e-9
-    assert fit.train_loss == pytest.approx(least / data.dim, rel=1e-12)
-    assert np.isnan(fit.test_error) == own
+    assert fit.train_loss == pytest.approx(minimum / data.dim, rel=1e-12)
+    assert np.isnan(fit.test_error) == from_arrays
 
 
 def test_sums_of_single_precision_tokens_are_in_double_precision(model):
@@ -53,14 +53,14 @@ def test_fit_recovers_a_linear_target():
     assert fit.train_loss < 1e-12
     twice = (
         np.repeat(rng.normal(size=(5, 1, 20)), 2, axis=1) * 1e12
-    )  # collinear tokens, so large that the penalty is lost to rounding
+    )  # collinear tokens, so large that the penalty is below rounding errors
     assert fit_linear_baseline(ga.Dataset(twice, twice, np.ones((2, 20)))).weights == pytest.approx(
         np.full((2, 2), 0.5)
     )
 
 
 @pytest.mark.parametrize(("L", "t"), [(2, 1), (2, 2), (3, 1)])
-def test_test_error_of_a_fit_is_the_mean_over_fresh_sentences(L, t):
+def test_test_error_of_a_fit_is_the_mean_over_new_samples(L, t):
     """Compare at a small d, because samples with given fields differ from independent samples by 1/d."""
     model = ga.attention_model(L, 1, t, omega=0.2, sigma=np.linspace(0.5, 1.5, L))
     data = ga.sample(model, 6, 3.0, seed=4)
@@ -77,16 +77,17 @@ def test_test_error_of_a_fit_is_the_mean_over_fresh_sentences(L, t):
 
 
 def test_fits_approach_the_asymptotic_baseline(model):
-    """Single instances are off by O(1/√d), as ‖Q*‖²/d is random, and the training loss by its n samples too.
+    """Single instances deviate by O(1/√d), because ‖Q*‖²/d and, for the training loss, the n samples are random.
 
-    Measured standard deviations, times √d: .07 in an entry of W; relative, 2.0 to 2.3 in ε and 2.7 in the loss. Means
-    agree within three standard errors and 2/d times these. With each instance's own ‖Q*‖²/d only O(1/d) is left.
+    Measured standard deviations times √d: .07 in an entry of W; relative to the value, 2.0 to 2.3 in ε and 2.7 in the
+    loss. Means agree within three standard errors plus 2/d times these numbers. If the baseline has the ‖Q*‖²/d of the
+    instance, the deviation is O(1/d).
     """
     base, count = linear_baseline(model), 24
     for d in (200, 1000):
         draws = [ga.sample(model, d, 1.5, 100 + seed) for seed in range(count)]
         fits = [fit_linear_baseline(data) for data in draws]
-        own = [linear_baseline(data.instance_model()) for data in draws]
+        limits = [linear_baseline(data.instance_model()) for data in draws]
         for values, limit, size in (
             (np.array([fit.weights for fit in fits]), base.weights, 0.07),
             (np.array([fit.test_error for fit in fits]), base.test_error, 2.2 * base.test_error),
@@ -95,7 +96,7 @@ def test_fits_approach_the_asymptotic_baseline(model):
             spread = values.std(axis=0, ddof=1)
             assert (np.abs(values.mean(axis=0) - limit) < 3 * spread / np.sqrt(count) + 2 * size / d).all()
             assert (spread < 1.5 * size / np.sqrt(d)).all()
-        near = np.array([fit.test_error / mine.test_error - 1 for fit, mine in zip(fits, own, strict=True)])
+        near = np.array([fit.test_error / limit.test_error - 1 for fit, limit in zip(fits, limits, strict=True)])
         assert (np.abs(near) < 12 / d).all()
 
 
@@ -108,7 +109,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_arguments_are_named(case, data, model):
+def test_bad_arguments_raise_named_errors(case, data, model):
     call, pattern = BAD[case]
     with pytest.raises((TypeError, ValueError), match=pattern):
         call(data, model)

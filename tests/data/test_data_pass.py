@@ -1,4 +1,4 @@
-"""The fused pass against the separate functions, its memory, and independence of threads."""
+"""The pass over the data: agreement with separate functions, memory, and independence of the number of threads."""
 
 import tracemalloc
 from typing import NamedTuple
@@ -12,8 +12,8 @@ from gamp_attention.data.passes import TokenMatrix, data_pass
 from gamp_attention.losses.point import sample_derivatives
 
 
-class Mean(NamedTuple):
-    """Each token attends equally to all tokens, more for large fields; derivatives are finite differences."""
+class MeanAttention(NamedTuple):
+    """Attention map whose rows are identical and grow with the fields; derivatives are finite differences."""
 
     bounded = True
 
@@ -33,46 +33,46 @@ class Mean(NamedTuple):
                 S[i, j] = S[0, j]
 
 
-def arguments(data, seed=0):
+def draw_arguments(data, seed=0):
     rng = np.random.default_rng(seed)
     n, L, d, r = data.n_samples, data.n_tokens, data.dim, data.rank
     A = rng.normal(size=(L, r, r))
     return 0.5 * rng.normal(size=(d, r)), 0.1 * rng.normal(size=(n, L, r)), A @ A.transpose(0, 2, 1) + 3 * np.eye(r)
 
 
-def problems():
-    ga.register_attention(Mean)
+def list_problems():
+    ga.register_attention(MeanAttention)
     yield "paper", ga.paper_model(), 61
     yield "three tokens", ga.attention_model(3, 1, 1), 50
     yield "two columns", ga.attention_model(2, 2, 2), 33
     yield "causal", ga.attention_model(2, 1, 1, student=ga.DotProductAttention(causal=True)), 30
     yield "five tokens", ga.attention_model(5, 2, 1), 9
     yield "one sample", ga.attention_model(2, 1, 1), 1
-    yield "own map", ga.attention_model(2, 1, 1, student=Mean()), 20
+    yield "user-defined map", ga.attention_model(2, 1, 1, student=MeanAttention()), 20
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize(("model", "n"), [pytest.param(m, n, id=name) for name, m, n in problems()])
+@pytest.mark.parametrize(("model", "n"), [pytest.param(m, n, id=name) for name, m, n in list_problems()])
 def test_a_pass_equals_the_separate_functions(model, n, dtype):
     data = ga.sample(model, 40, n / 40, seed=1, dtype=dtype)
     assert data.tokens.dtype == dtype
-    Q, D, V = arguments(data)
+    Q, D, V = draw_arguments(data)
     params = data.terms("exact").params
     z = data.matrix.fields(Q)
     value, slope, _ = sample_derivatives(data.loss, params, z)
     for hold in (False, True):
-        seen = data_pass(data.matrix, Q, D, V, data.loss, params, most=0 if hold else 400)
+        result = data_pass(data.matrix, Q, D, V, data.loss, params, most=0 if hold else 400)
         out = ga.denoise(data.loss, params, z - D, V, hold=hold)
-        assert np.allclose(seen.omega, z - D, rtol=0, atol=1e-13)
+        assert np.allclose(result.omega, z - D, rtol=0, atol=1e-13)
         for name in ("z", "g", "response", "moreau", "loss"):
-            assert np.allclose(getattr(seen.denoised, name), getattr(out, name), rtol=1e-7, atol=1e-9), name
-        assert np.allclose(seen.losses, value, rtol=0, atol=1e-13)
-        force = data.matrix.back_project(seen.denoised.g)
-        assert np.allclose(seen.force, force, rtol=0, atol=1e-13)
-        assert np.allclose(seen.smooth, data.matrix.back_project(slope), rtol=0, atol=1e-12)
+            assert np.allclose(getattr(result.denoised, name), getattr(out, name), rtol=1e-7, atol=1e-9), name
+        assert np.allclose(result.losses, value, rtol=0, atol=1e-13)
+        force = data.matrix.back_project(result.denoised.g)
+        assert np.allclose(result.force, force, rtol=0, atol=1e-13)
+        assert np.allclose(result.smooth, data.matrix.back_project(slope), rtol=0, atol=1e-12)
 
 
-def test_two_tokens_in_closed_form_are_the_general_case():
+def test_the_code_for_two_tokens_agrees_with_the_general_code():
     """A second column of zeros changes nothing, but takes the general code."""
     rng = np.random.default_rng(0)
     A, z = rng.normal(size=(300, 2, 2)), 2 * rng.normal(size=(300, 2, 1))
@@ -87,39 +87,39 @@ def test_two_tokens_in_closed_form_are_the_general_case():
         assert np.allclose(hess, other[2][:, ::2, ::2], rtol=1e-11, atol=1e-11)
 
 
-def test_parts_add_up(data):
-    Q, D, V = arguments(data)
+def test_passes_over_parts_add_up(data):
+    Q, D, V = draw_arguments(data)
     params = data.terms("exact").params
     whole = data_pass(data.matrix, Q, D, V, data.loss, params)
     force, smooth = np.zeros_like(Q), np.zeros_like(Q)
     for part in (slice(0, 71), slice(71, 300)):
-        seen = data_pass(TokenMatrix(data.tokens[part], data.positions), Q, D[part], V, data.loss, params[part])
-        assert np.allclose(seen.denoised.g, whole.denoised.g[part], rtol=1e-9, atol=1e-12)
-        force += seen.force
-        smooth += seen.smooth
+        result = data_pass(TokenMatrix(data.tokens[part], data.positions), Q, D[part], V, data.loss, params[part])
+        assert np.allclose(result.denoised.g, whole.denoised.g[part], rtol=1e-9, atol=1e-12)
+        force += result.force
+        smooth += result.smooth
     assert np.allclose(force, whole.force, rtol=0, atol=1e-12)
     assert np.allclose(smooth, whole.smooth, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_same_bits_whatever_the_thread_count(model, dtype, monkeypatch):
+def test_results_have_the_same_bits_for_every_thread_count(model, dtype, monkeypatch):
     data = ga.sample(model, 100, 2.03, seed=0, dtype=dtype)
-    Q, D, V = arguments(data)
-    found = []
+    Q, D, V = draw_arguments(data)
+    results = []
     for threads in (1, 2, 5):
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
-        found.append(data_pass(data.matrix, Q, D, V, data.loss, data.terms("exact").params))
-    for other in found[1:]:
-        assert np.array_equal(found[0].force, other.force)
-        assert np.array_equal(found[0].smooth, other.smooth)
-        assert np.array_equal(found[0].omega, other.omega)
-        assert np.array_equal(found[0].denoised.g, other.denoised.g)
+        results.append(data_pass(data.matrix, Q, D, V, data.loss, data.terms("exact").params))
+    for other in results[1:]:
+        assert np.array_equal(results[0].force, other.force)
+        assert np.array_equal(results[0].smooth, other.smooth)
+        assert np.array_equal(results[0].omega, other.omega)
+        assert np.array_equal(results[0].denoised.g, other.denoised.g)
 
 
 def test_an_iteration_needs_little_memory_in_addition_to_the_data(model):
     data = ga.sample(model, 600, 1.5, seed=0)
     state = ga.initial_state(data, data.Q_star)
-    ga.gamp_step(data, "asymptotic", state, 0.3)  # compiled
+    ga.gamp_step(data, "asymptotic", state, 0.3)  # compile the kernels
     tracemalloc.start()
     ga.gamp_step(data, "asymptotic", state, 0.3)
     peak = tracemalloc.get_traced_memory()[1]
@@ -132,10 +132,10 @@ def test_single_precision_data_converge_to_zero_gradient(model):
     data = ga.sample(model, 200, 1.5, seed=0, dtype=np.float32)
     double = ga.Dataset(data.tokens.astype(float), data.outputs, data.positions, data.lam)
     assert double.tokens.dtype == np.float64
-    own = ga.Dataset(data.tokens, data.outputs, data.positions, data.lam)
-    assert own.tokens.dtype == np.float32
-    for each in (data, own):
-        result = ga.run_gamp(each, data.Q_star, "exact", damping=0.5)
+    single = ga.Dataset(data.tokens, data.outputs, data.positions, data.lam)
+    assert single.tokens.dtype == np.float32
+    for dataset in (data, single):
+        result = ga.run_gamp(dataset, data.Q_star, "exact", damping=0.5)
         assert result.status is ga.Status.CONVERGED
         assert np.linalg.norm(ga.gradient(double, result.Q)) / (data.lam * np.sqrt(data.dim)) < 1.1e-8
     with pytest.raises(ValueError, match="dtype: needs float64 or float32"):

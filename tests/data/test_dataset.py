@@ -1,16 +1,14 @@
-"""The reduction of data to per-sample matrices, and the sampling law."""
+"""Datasets: reduction to a matrix per sample, the distribution of samples, and immutability."""
 
 import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.models.coordinates import CoordinateLaw
-from gamp_attention.models.model import Model
-from gamp_attention.models.teachers import SoftmaxTeacher
+from gamp_attention.models import CoordinateLaw, Model, SoftmaxTeacher
 
 
-def layer(data, Q):
-    """f_Q(x) = S[(x+p)Q/√d](x+p), eq. (2), from its definition."""
+def apply_layer(data, Q):
+    """Compute f_Q(x) = S[(x+p)Q/√d](x+p), eq. (2), from its definition."""
     x = data.tokens + data.positions
     scores = np.einsum("nlr,nkr->nlk", x @ Q, x @ Q) / data.dim
     weights = np.exp(scores)
@@ -19,21 +17,21 @@ def layer(data, Q):
 
 def test_exact_terms_reproduce_the_square_error(data):
     Q = np.random.default_rng(3).normal(size=(data.dim, 1))
-    square = ((data.outputs - layer(data, Q)) ** 2).sum() / (2 * data.dim)
+    square = ((data.outputs - apply_layer(data, Q)) ** 2).sum() / (2 * data.dim)
     expected = (square + data.lam / 2 * (Q**2).sum()) / data.dim
     assert ga.train_loss(data, Q, "exact") == pytest.approx(expected, rel=1e-12)
 
 
 def test_given_arrays_equal_sampled_data(data):
-    own = ga.Dataset(data.tokens, data.outputs, data.positions, data.lam)
+    given = ga.Dataset(data.tokens, data.outputs, data.positions, data.lam)
     Q = np.random.default_rng(3).normal(size=(data.dim, 1))
-    assert np.allclose(ga.gradient(own, Q), ga.gradient(data, Q), rtol=1e-10, atol=1e-12)
-    assert own.Q_star is None
-    assert own.targets is None
-    assert own.spectra[0, 0] == pytest.approx(data.spectra[0, 0], rel=0.02)
+    assert np.allclose(ga.gradient(given, Q), ga.gradient(data, Q), rtol=1e-10, atol=1e-12)
+    assert given.Q_star is None
+    assert given.targets is None
+    assert given.spectra[0, 0] == pytest.approx(data.spectra[0, 0], rel=0.02)
 
 
-def test_targets_are_the_teachers(data):
+def test_targets_are_computed_by_the_teacher(data):
     u = data.tokens @ data.Q_star / np.sqrt(data.dim)
     scores = np.exp(u @ u.transpose(0, 2, 1))
     T = 0.7 * scores / scores.sum(axis=2, keepdims=True) + 0.3 * np.array([[0.6, 0.4], [0.4, 0.6]])
@@ -41,7 +39,7 @@ def test_targets_are_the_teachers(data):
     assert np.allclose(data.outputs, T @ data.tokens)
 
 
-def test_asymptotic_risk_approaches_the_exact_one(model):
+def test_asymptotic_risk_approaches_the_exact_risk(model):
     gaps = []
     for d in (100, 1600):
         data = ga.sample(model, d, 1.0, seed=2)
@@ -49,7 +47,7 @@ def test_asymptotic_risk_approaches_the_exact_one(model):
     assert gaps[1] < 0.5 * gaps[0]
 
 
-def test_sampling_has_the_models_law():
+def test_samples_have_the_distribution_of_the_model():
     model = ga.attention_model(3, 2, 2, sigma=[0.3, 0.5, 1.0], tau=[1.0, 0.0, -2.0])
     data = ga.sample(model, 2000, 1.0, seed=1)
     assert np.allclose(data.tokens.std(axis=(0, 2)), [0.3, 0.5, 1.0], rtol=5e-3)
@@ -58,7 +56,7 @@ def test_sampling_has_the_models_law():
     assert np.allclose(gram, np.eye(2), atol=0.1)
 
 
-def test_classes_of_coordinates_fill_their_shares():
+def test_classes_of_coordinates_have_their_fractions():
     law = CoordinateLaw(
         weight=np.array([0.25, 0.75]),
         gamma=np.array([[1.0, 4.0], [0.25, 0.0]]),
@@ -77,7 +75,7 @@ def test_classes_of_coordinates_fill_their_shares():
     )
 
 
-def test_same_seed_same_data(model):
+def test_equal_seeds_draw_equal_data(model):
     one, two = ga.sample(model, 50, 1.5, seed=7), ga.sample(model, 50, 1.5, seed=np.random.default_rng(7))
     assert np.array_equal(one.tokens, two.tokens)
     assert np.array_equal(one.Q_star, two.Q_star)
@@ -91,7 +89,7 @@ def test_attributes_cannot_be_set(data):
                 setattr(dataset, name, None)
 
 
-def test_replace_gives_a_new_dataset_and_leaves_the_old_one(data):
+def test_replace_returns_a_new_dataset_and_does_not_change_the_old_dataset(data):
     before = {name: np.array(getattr(data, name)) for name in ("tokens", "outputs", "positions", "spectra", "Q_star")}
     terms = data.terms("exact").params.copy()
     other = data.replace(penalty=ga.ElasticNet(0.2, 0.1), rank=2)
@@ -125,7 +123,7 @@ def test_replace_checks_its_arguments(data, named_error, changes, pattern):
     named_error(lambda: data.replace(**changes), pattern)
 
 
-def test_predicates(data, mixture):
+def test_datasets_state_their_kind(data, mixture):
     labelled = ga.LabelledDataset(np.eye(4), [1.0, -1.0, 1.0, -1.0], ga.LogisticLoss())
     drawn = ga.sample(mixture, d=20, alpha=1.0)
     assert [each.is_labelled for each in (data, labelled, drawn)] == [False, True, False]

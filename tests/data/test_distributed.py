@@ -1,4 +1,4 @@
-"""Samples on the workers of a cluster: the same weights as in one process, and as if no worker had died."""
+"""Samples on the workers of a cluster: the same weights as in one process, also after a worker has died."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from gamp_attention.data import distributed as module
 
 distributed = pytest.importorskip("distributed")
 
-pytestmark = pytest.mark.filterwarnings("default")  # raised by threads and processes of dask
+pytestmark = pytest.mark.filterwarnings("default")  # threads and processes of dask raise warnings
 MIXTURE = ga.mixture_model(np.array([[0.5, 0.1], [0.1, 0.3]]), means=0.4 * np.array([[1.0, -1.0], [1.0, -1.0]]))
 
 
@@ -27,7 +27,7 @@ def client(tmp_path_factory):
         yield client
 
 
-def sentences(model=None, **options):
+def draw_data(model=None, **options):
     return ga.sample(ga.paper_model() if model is None else model, 150, 1.5, seed=0, storage="none", **options)
 
 
@@ -42,71 +42,71 @@ def sentences(model=None, **options):
     ],
 )
 def test_weights_equal_the_weights_of_one_process(client, model, options):
-    data = sentences(model)
-    there = ga.DistributedDataset(data, client, 3)
-    assert len(there.parts) == 3
+    data = draw_data(model)
+    remote = ga.DistributedDataset(data, client, 3)
+    assert len(remote.parts) == 3
     options = {"tol": 1e-5} | options
-    found, expected = ga.run_gamp(there, **options), ga.run_gamp(data, accelerate=False, **options)
+    result, expected = ga.run_gamp(remote, **options), ga.run_gamp(data, accelerate=False, **options)
     assert expected.converged
-    assert found.status is expected.status
-    assert found.n_iter == expected.n_iter
-    assert abs(found.Q - expected.Q).max() < 1e-10
-    assert abs(found.state.D - expected.state.D).max() < 1e-9
-    assert abs(found.state.z - expected.state.z).max() < 1e-9
-    assert found.n_off_global == expected.n_off_global
-    assert found.fixed_point
+    assert result.status is expected.status
+    assert result.n_iter == expected.n_iter
+    assert abs(result.Q - expected.Q).max() < 1e-10
+    assert abs(result.state.D - expected.state.D).max() < 1e-9
+    assert abs(result.state.z - expected.state.z).max() < 1e-9
+    assert result.n_off_global == expected.n_off_global
+    assert result.fixed_point
 
 
-def test_settling_works_from_afar(client):
-    data = sentences()
-    found = ga.run_gamp(ga.DistributedDataset(data, client), damping=1.0, max_iter=300)
-    assert not found.message_passing.converged
-    assert found.status is ga.Status.SETTLED
-    assert np.linalg.norm(ga.gradient(data, found.Q)) < 1.01e-8 * data.lam * np.sqrt(data.dim)
+def test_descents_after_message_passing_run_on_the_workers(client):
+    data = draw_data()
+    result = ga.run_gamp(ga.DistributedDataset(data, client), damping=1.0, max_iter=300)
+    assert not result.message_passing.converged
+    assert result.status is ga.Status.SETTLED
+    assert np.linalg.norm(ga.gradient(data, result.Q)) < 1.01e-8 * data.lam * np.sqrt(data.dim)
 
 
-def test_an_iteration_sends_nothing_of_the_size_of_the_samples(client, monkeypatch):
-    """Sizes of all arrays that are sent and received after the first iteration."""
-    data = sentences()
-    there = ga.DistributedDataset(data, client, 2)
+def test_an_iteration_sends_no_array_of_the_size_of_the_samples(client, monkeypatch):
+    """Count the entries of all arrays that are sent and received after the first iteration."""
+    data = draw_data()
+    remote = ga.DistributedDataset(data, client, 2)
     sent = []
-    submit, gather = there.on_all, there.fetched
+    submit, gather = remote.on_all, remote.fetched
 
     def counting_submit(function, arguments):
-        sent.extend(value.size for each in arguments for value in arrays(each))
+        sent.extend(value.size for argument in arguments for value in iterate_arrays(argument))
         return submit(function, arguments)
 
     def counting_gather(futures):
-        found = gather(futures)
-        sent.extend(value.size for value in arrays(found))
-        return found
+        result = gather(futures)
+        sent.extend(value.size for value in iterate_arrays(result))
+        return result
 
-    monkeypatch.setitem(vars(there), "on_all", counting_submit)
-    monkeypatch.setitem(vars(there), "fetched", counting_gather)
+    monkeypatch.setitem(vars(remote), "on_all", counting_submit)
+    monkeypatch.setitem(vars(remote), "fetched", counting_gather)
     sizes = []
 
     def callback(t, state, report):
         sizes.append(max(sent))
         sent.clear()
 
-    ga.run_gamp(there, damping=0.5, tol=0, max_iter=module.MAX_AGE + 5, callback=callback)
+    ga.run_gamp(remote, damping=0.5, tol=0, max_iter=module.MAX_AGE + 5, callback=callback)
     assert sizes[0] >= data.n_samples
     small = [size <= data.Q_star.size for size in sizes[1:]]
-    assert small.count(False) == 1  # the copy
+    assert small.count(False) == 1  # the backup copy of the state
     assert not small[module.MAX_AGE - 1]
 
 
-def arrays(value):
+def iterate_arrays(value):
     if isinstance(value, np.ndarray):
         yield value
     elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from arrays(each)
+        for argument in value:
+            yield from iterate_arrays(argument)
 
 
 @pytest.mark.parametrize("at", [3, module.MAX_AGE + 4])
-def test_a_worker_that_is_killed_does_not_change_the_answer(client, at):
-    data = sentences()
+def test_a_killed_worker_does_not_change_the_result(client, at):
+    data = draw_data()
     expected = ga.run_gamp(data, damping=0.4)
     assert expected.n_iter > at
     killed = []
@@ -116,30 +116,30 @@ def test_a_worker_that_is_killed_does_not_change_the_answer(client, at):
             killed.append(next(iter(client.run(os.getpid).values())))
             os.kill(killed[0], signal.SIGKILL)
 
-    found = ga.run_gamp(ga.DistributedDataset(data, client), damping=0.4, callback=callback)
+    result = ga.run_gamp(ga.DistributedDataset(data, client), damping=0.4, callback=callback)
     assert killed
-    assert found.status is expected.status
-    assert abs(found.Q - expected.Q).max() < 1e-10
+    assert result.status is expected.status
+    assert abs(result.Q - expected.Q).max() < 1e-10
 
 
 def test_labels_and_outputs_equal_those_in_the_dataset(client):
     for model in (ga.glm_model(ga.LogisticLoss()), None):
-        data = sentences(model)
-        there = ga.DistributedDataset(data, client)
-        assert np.array_equal(there.outputs, data.outputs)
-    labels = ga.DistributedDataset(sentences(ga.glm_model(ga.SquaredLoss())), client)
+        data = draw_data(model)
+        remote = ga.DistributedDataset(data, client)
+        assert np.array_equal(remote.outputs, data.outputs)
+    labels = ga.DistributedDataset(draw_data(ga.glm_model(ga.SquaredLoss())), client)
     assert np.array_equal(labels.outputs, labels.labels)
     with pytest.raises(TypeError, match="data: needs samples with outputs, not labels"):
         ga.fit_linear_baseline(labels)
 
 
-def test_datasets_that_cannot_be_distributed_are_named(client):
-    here = ga.sample(ga.paper_model(), 40, 1.0, seed=0)
+def test_datasets_that_cannot_be_distributed_raise_named_errors(client):
+    local = ga.sample(ga.paper_model(), 40, 1.0, seed=0)
     with pytest.raises(ValueError, match="data: needs tokens that workers can read"):
-        ga.DistributedDataset(here, client)
+        ga.DistributedDataset(local, client)
     with pytest.raises(TypeError, match=r"client: needs a distributed.Client"):
-        ga.DistributedDataset(sentences(), "tcp://localhost")
+        ga.DistributedDataset(draw_data(), "tcp://localhost")
     with pytest.raises(ValueError, match="n_blocks: needs an integer >= 1"):
-        ga.DistributedDataset(sentences(), client, 0)
+        ga.DistributedDataset(draw_data(), client, 0)
     with pytest.raises(ValueError, match="accelerate: needs False"):
-        ga.run_gamp(ga.DistributedDataset(sentences(), client), accelerate=True)
+        ga.run_gamp(ga.DistributedDataset(draw_data(), client), accelerate=True)

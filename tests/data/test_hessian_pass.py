@@ -1,4 +1,4 @@
-"""The product with the Hessian in one pass, against the separate functions; the same bits for any thread count."""
+"""Hessian products in one pass: agreement with separate functions, and the same bits for every thread count."""
 
 import numba
 import numpy as np
@@ -14,19 +14,19 @@ def test_a_product_equals_the_separate_functions(L, r, n, dtype, monkeypatch):
     P, H = rng.normal(size=(70, r)), rng.normal(size=(n, L * r, L * r))
     u = data.matrix.fields(P).reshape(n, L * r)
     expected = data.matrix.back_project(np.einsum("nij,nj->ni", H, u).reshape(n, L, r))
-    found = []
+    products = []
     for threads in (1, 3):
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
-        found.append(data.matrix.hessian_product(H, P))
-    assert np.allclose(found[0], expected, rtol=0, atol=1e-13 * n)
-    assert np.array_equal(*found)
+        products.append(data.matrix.hessian_product(H, P))
+    assert np.allclose(products[0], expected, rtol=0, atol=1e-13 * n)
+    assert np.array_equal(*products)
 
 
-def test_tokens_on_the_disk(tmp_path):
+def test_a_product_with_tokens_on_disk_equals_the_product_in_memory(tmp_path):
     data = ga.sample(ga.paper_model(), 50, 3.0, seed=0)
     np.save(tmp_path / "tokens.npy", data.tokens)
-    there, rng = np.load(tmp_path / "tokens.npy", mmap_mode="r"), np.random.default_rng(0)
-    stored = ga.Dataset(there, data.outputs, data.positions)
+    mapped, rng = np.load(tmp_path / "tokens.npy", mmap_mode="r"), np.random.default_rng(0)
+    stored = ga.Dataset(mapped, data.outputs, data.positions)
     P, H = rng.normal(size=(50, 1)), rng.normal(size=(150, 2, 2))
-    found = stored.matrix.hessian_product(H, P)
-    assert np.allclose(found, data.matrix.hessian_product(H, P), rtol=0, atol=1e-11)
+    product = stored.matrix.hessian_product(H, P)
+    assert np.allclose(product, data.matrix.hessian_product(H, P), rtol=0, atol=1e-11)

@@ -9,30 +9,30 @@ from gamp_attention.data.layer import Layer, Units
 
 
 @pytest.fixture(scope="module")
-def taught():
+def sampled():
     return ga.sample(ga.paper_model(sigma=0.8), d=80, alpha=2.0, seed=1)
 
 
-def test_positions_in_the_tokens_change_neither_risk_nor_gradient(taught):
-    held = ga.Dataset(taught.tokens + taught.positions, taught.outputs)
-    beside = ga.Dataset(taught.tokens, taught.outputs, taught.positions)
+def test_positions_in_the_tokens_change_neither_risk_nor_gradient(sampled):
+    included = ga.Dataset(sampled.tokens + sampled.positions, sampled.outputs)
+    separate = ga.Dataset(sampled.tokens, sampled.outputs, sampled.positions)
     Q = np.random.default_rng(0).standard_normal((80, 1))
-    assert ga.train_loss(held, Q) == pytest.approx(ga.train_loss(beside, Q), rel=1e-12)
-    assert np.allclose(ga.gradient(held, Q), ga.gradient(beside, Q), atol=1e-12)
-    assert not held.positions.any()
-    assert np.allclose(held.source_means, held.tokens.mean(axis=0))
-    assert np.allclose(held.spectra[:, 0], held.tokens.var(axis=0).mean(axis=1))
-    ends = [ga.run_gamp(data, taught.Q_star) for data in (held, beside)]
+    assert ga.train_loss(included, Q) == pytest.approx(ga.train_loss(separate, Q), rel=1e-12)
+    assert np.allclose(ga.gradient(included, Q), ga.gradient(separate, Q), atol=1e-12)
+    assert not included.positions.any()
+    assert np.allclose(included.source_means, included.tokens.mean(axis=0))
+    assert np.allclose(included.spectra[:, 0], included.tokens.var(axis=0).mean(axis=1))
+    ends = [ga.run_gamp(data, sampled.Q_star) for data in (included, separate)]
     assert all(end.converged for end in ends)
     assert np.allclose(ends[0].Q, ends[1].Q, atol=1e-6)
 
 
-def test_tokens_in_a_file_give_the_same_means(taught, tmp_path):
-    tokens = taught.tokens + taught.positions
+def test_tokens_in_a_file_give_the_same_means(sampled, tmp_path):
+    tokens = sampled.tokens + sampled.positions
     np.save(tmp_path / "tokens.npy", tokens)
-    held, stored = (ga.Dataset(x, taught.outputs) for x in (tokens, np.load(tmp_path / "tokens.npy", "r")))
-    assert np.allclose(stored.source_means, held.source_means, rtol=1e-12)
-    assert np.allclose(stored.spectra, held.spectra, rtol=1e-12)
+    in_memory, stored = (ga.Dataset(x, sampled.outputs) for x in (tokens, np.load(tmp_path / "tokens.npy", "r")))
+    assert np.allclose(stored.source_means, in_memory.source_means, rtol=1e-12)
+    assert np.allclose(stored.spectra, in_memory.spectra, rtol=1e-12)
 
 
 def test_positions_cannot_be_estimated_from_one_sample(named_error):
@@ -49,12 +49,12 @@ def test_a_layer_in_other_units_equals_the_layer_in_standard_units(student):
     assert np.allclose(x.mean(axis=(0, 1)), 0)
     assert np.allclose(x.std(axis=(0, 1)), 1)
     layer = Layer(student, Q, positions, units)
-    seen = x + positions / units.scale
-    S = student(seen @ Q / np.sqrt(5))
+    shifted = x + positions / units.scale
+    S = student(shifted @ Q / np.sqrt(5))
     assert np.allclose(layer.attention(tokens), S)
-    found = layer.outputs(tokens)
-    assert np.allclose(units.standardised(found), S @ seen)
-    assert np.allclose(layer.errors(tokens, outputs), np.mean((outputs - found) ** 2, axis=(1, 2)))
+    predicted = layer.outputs(tokens)
+    assert np.allclose(units.standardised(predicted), S @ shifted)
+    assert np.allclose(layer.errors(tokens, outputs), np.mean((outputs - predicted) ** 2, axis=(1, 2)))
 
 
 def test_constant_coordinates_are_only_centred():
@@ -65,7 +65,7 @@ def test_constant_coordinates_are_only_centred():
     assert np.abs(units.standardised(tokens)[:, :, 1]).max() < 1e-15
 
 
-def test_a_share_is_held_out_at_random():
+def test_a_fraction_of_the_samples_is_held_out_at_random():
     train, test = held_out("share", 0.3, 10, seed=0)
     assert sorted([*train, *test]) == list(range(10))
     assert len(test) == 3
@@ -73,6 +73,6 @@ def test_a_share_is_held_out_at_random():
     assert [len(rows) for rows in held_out("share", 0, 10, seed=0)] == [10, 0]
 
 
-@pytest.mark.parametrize("share", [0.01, 0.96, 1, -0.1, np.nan, "half"])
-def test_a_share_that_leaves_nothing_is_refused(share, named_error):
-    named_error(lambda: held_out("share", share, 10, 0), "share: needs")
+@pytest.mark.parametrize("fraction", [0.01, 0.96, 1, -0.1, np.nan, "half"])
+def test_fractions_that_leave_no_samples_raise_named_errors(fraction, named_error):
+    named_error(lambda: held_out("share", fraction, 10, 0), "share: needs")

@@ -1,4 +1,4 @@
-"""Tensors of torch that require gradients are used as they are now."""
+"""Torch tensors as arguments: their current values are used, also if they require gradients."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import gamp_attention as ga
 torch = pytest.importorskip("torch")
 
 
-def tensor(values, **options):
+def as_tensor(values, **options):
     return torch.tensor(np.asarray(values), requires_grad=True, **options)
 
 
@@ -17,40 +17,47 @@ def arrays(data):
     return {"tokens": data.tokens[:60], "outputs": data.outputs[:60], "positions": data.positions}
 
 
-def test_datasets_of_tensors(arrays):
-    own = ga.Dataset(**arrays, lam=0.1)
+def test_datasets_of_tensors_equal_datasets_of_arrays(arrays):
+    plain = ga.Dataset(**arrays, lam=0.1)
     for name in arrays:
-        for wrapped in (tensor(arrays[name]), torch.nn.Parameter(torch.tensor(arrays[name])), 1 * tensor(arrays[name])):
+        for wrapped in (
+            as_tensor(arrays[name]),
+            torch.nn.Parameter(torch.tensor(arrays[name])),
+            1 * as_tensor(arrays[name]),
+        ):
             again = ga.Dataset(**arrays | {name: wrapped}, lam=0.1)
-            assert np.array_equal(getattr(again, name), getattr(own, name))
-    single = ga.Dataset(tensor(arrays["tokens"], dtype=torch.float32), arrays["outputs"], arrays["positions"])
+            assert np.array_equal(getattr(again, name), getattr(plain, name))
+    single = ga.Dataset(as_tensor(arrays["tokens"], dtype=torch.float32), arrays["outputs"], arrays["positions"])
     assert single.tokens.dtype == np.float32
 
 
-def test_labels_that_are_tensors():
+def test_labels_may_be_tensors():
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((40, 10)), np.sign(rng.standard_normal(40))
-    one, two = ga.LabelledDataset(x, y, ga.LogisticLoss()), ga.LabelledDataset(tensor(x), tensor(y), ga.LogisticLoss())
+    one, two = (
+        ga.LabelledDataset(x, y, ga.LogisticLoss()),
+        ga.LabelledDataset(as_tensor(x), as_tensor(y), ga.LogisticLoss()),
+    )
     assert np.array_equal(one.tokens, two.tokens)
     assert np.array_equal(one.labels, two.labels)
 
 
-def test_weights_and_starts_that_are_tensors(data):
-    Q = tensor(data.Q_star)
+def test_weights_and_starts_may_be_tensors(data):
+    Q = as_tensor(data.Q_star)
     assert np.array_equal(ga.gradient(data, Q), ga.gradient(data, data.Q_star))
     assert ga.train_loss(data, Q) == ga.train_loss(data, data.Q_star)
     assert np.array_equal(data.fields(Q), data.fields(data.Q_star))
     options = {"tol": 0, "max_iter": 3}
     V = 2 * np.ones((2, 1, 1))
     one = ga.run_gamp(data, data.Q_star, iteration=ga.IterationOptions(V=V), **options)
-    two = ga.run_gamp(data, Q, iteration=ga.IterationOptions(V=tensor(V)), **options)
+    two = ga.run_gamp(data, Q, iteration=ga.IterationOptions(V=as_tensor(V)), **options)
     assert np.array_equal(one.Q, two.Q)
     one, two = (ga.minimize_risk(data, start, **options) for start in (data.Q_star, Q))
     assert np.array_equal(one.Q, two.Q)
     assert Q.grad is None
 
 
-def test_tensors_in_a_callback_and_from_a_memory_rule(data):
+def test_callbacks_and_memory_rules_may_use_tensors(data):
     seen = []
 
     def callback(t, state, report):
@@ -68,9 +75,9 @@ def test_tensors_in_a_callback_and_from_a_memory_rule(data):
     assert np.allclose(watched.Q, plain.Q, rtol=1e-12, atol=1e-14)
 
 
-def test_states_of_tensors_and_complex_numbers_are_named(data):
+def test_states_of_tensors_and_complex_numbers_raise_named_errors(data):
     state = ga.initial_state(data, data.Q_star)
-    for bad in (tensor(state.D), 1j * state.D):
+    for bad in (as_tensor(state.D), 1j * state.D):
         with pytest.raises(TypeError, match=r"state.D: needs an array of real numbers"):
             ga.gamp_step(data, "exact", ga.GampState(state.Q, state.V, bad), 0.5)
     with pytest.raises(TypeError, match=r"omega: needs an array of real numbers, got .*complex128"):
@@ -78,14 +85,14 @@ def test_states_of_tensors_and_complex_numbers_are_named(data):
 
 
 @pytest.mark.parametrize("bad", [torch.ones(3, 3, dtype=torch.complex64), torch.ones(2, 2).to_sparse()])
-def test_tensors_that_are_no_arrays_of_numbers_are_named(data, bad):
+def test_complex_and_sparse_weights_raise_named_errors(data, bad):
     with pytest.raises(TypeError, match=r"Q: needs a (real|dense) array"):
         ga.gradient(data, bad)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_short_floats_are_taken_exactly(arrays, dtype):
-    """Tensors of bfloat16, which numpy lacks, become equal numbers in single precision."""
+def test_short_floats_are_converted_exactly(arrays, dtype):
+    """Tensors of bfloat16, which numpy lacks, are converted to equal numbers in single precision."""
     short = {name: torch.tensor(values).to(dtype) for name, values in arrays.items()}
     wide = {name: values.to(torch.float64).numpy() for name, values in short.items()}
     one, two = ga.Dataset(**short, lam=0.1), ga.Dataset(**wide, lam=0.1)
@@ -95,7 +102,7 @@ def test_short_floats_are_taken_exactly(arrays, dtype):
     assert one.positions.dtype == np.float64
 
 
-def test_sparse_tensors_are_refused_with_a_remedy(arrays):
+def test_sparse_tensors_raise_an_error_with_a_remedy(arrays):
     rows = torch.tensor(arrays["tokens"][:, 0])
     with pytest.raises(TypeError, match=r"tokens: needs a dense array, got a sparse Tensor; pass tokens.to_dense\(\)"):
         ga.LabelledDataset(rows.to_sparse(), np.ones(len(rows)), ga.SquaredLoss())
@@ -103,7 +110,7 @@ def test_sparse_tensors_are_refused_with_a_remedy(arrays):
         ga.Dataset(torch.tensor(arrays["tokens"]).to_sparse(), arrays["outputs"])
 
 
-def test_tensors_that_are_no_numbers_are_named(arrays):
+def test_tensors_without_real_numbers_raise_named_errors(arrays):
     with pytest.raises(TypeError, match=r"outputs: needs a real array .* got 'a tensor of torch.complex128 on cpu'"):
         ga.Dataset(arrays["tokens"], torch.tensor(arrays["outputs"] * 1j))
     with pytest.raises(TypeError, match=r"tokens: needs a real array .* got 'a tensor of torch.float32 on meta'"):

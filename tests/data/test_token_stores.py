@@ -1,4 +1,4 @@
-"""Tokens on the disk, or drawn again at every pass, are identical to tokens in memory, and so are fixed points."""
+"""Tokens on disk, or drawn again at every pass: they equal tokens in memory, and lead to the same fixed points."""
 
 import tracemalloc
 
@@ -17,7 +17,7 @@ MODELS = {"paper": ga.paper_model(), "mixture": MIXTURE, "glm": ga.glm_model(ga.
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    """Blocks of a few dozen samples, so that every pass reads many."""
+    """Reduce blocks to a few dozen samples, so that every pass reads many blocks."""
     monkeypatch.setattr(token_stores, "BLOCK_BYTES", 50_000)
 
 
@@ -61,8 +61,8 @@ def test_message_passing_ends_at_the_same_weights(name):
     assert np.allclose(back[0], back[1], rtol=0, atol=1e-11)
 
 
-def sources(data, folder):
-    """Own tokens and outputs in three kinds of files."""
+def iterate_sources(data, folder):
+    """Write tokens and outputs to three kinds of files; yield the kind and the open arrays."""
     np.save(folder / "x.npy", data.tokens)
     np.save(folder / "y.npy", data.outputs)
     yield "npy", np.load(folder / "x.npy", mmap_mode="r"), np.load(folder / "y.npy", mmap_mode="r")
@@ -70,30 +70,30 @@ def sources(data, folder):
         yield "h5py", file.create_dataset("x", data=data.tokens), file.create_dataset("y", data=data.outputs)
     chunks = (7, *data.tokens.shape[1:])
     arrays = []
-    for which, values in (("x", data.tokens), ("y", data.outputs)):
-        arrays.append(zarr.create_array(folder / f"{which}.zarr", shape=values.shape, chunks=chunks, dtype="f8"))
+    for name, values in (("x", data.tokens), ("y", data.outputs)):
+        arrays.append(zarr.create_array(folder / f"{name}.zarr", shape=values.shape, chunks=chunks, dtype="f8"))
         arrays[-1][...] = values
     yield "zarr", *arrays
 
 
 def test_files_are_read_block_by_block_and_give_the_fit_of_arrays(tmp_path):
     data = ga.sample(ga.paper_model(), 100, 1.5, seed=0)
-    own = ga.Dataset(data.tokens, data.outputs, data.positions)
-    expected = ga.run_gamp(own, data.Q_star, damping=0.5)
+    given = ga.Dataset(data.tokens, data.outputs, data.positions)
+    expected = ga.run_gamp(given, data.Q_star, damping=0.5)
     kinds = []
-    for kind, tokens, outputs in sources(data, tmp_path):
-        there = ga.Dataset(tokens, outputs, data.positions)
-        assert isinstance(there.tokens, TokenStore)
-        assert isinstance(there.tokens, FileTokens) == (kind == "npy")
-        assert np.array_equal(there.outputs, data.outputs)
-        found = ga.run_gamp(there, data.Q_star, damping=0.5)
-        assert found.status is expected.status
-        assert abs(found.Q - expected.Q).max() < 1e-9
+    for kind, tokens, outputs in iterate_sources(data, tmp_path):
+        mapped_data = ga.Dataset(tokens, outputs, data.positions)
+        assert isinstance(mapped_data.tokens, TokenStore)
+        assert isinstance(mapped_data.tokens, FileTokens) == (kind == "npy")
+        assert np.array_equal(mapped_data.outputs, data.outputs)
+        result = ga.run_gamp(mapped_data, data.Q_star, damping=0.5)
+        assert result.status is expected.status
+        assert abs(result.Q - expected.Q).max() < 1e-9
         kinds.append(kind)
     assert kinds == ["npy", "h5py", "zarr"]
 
 
-def test_slices_of_mapped_files_and_other_dtypes_are_read_as_well(tmp_path):
+def test_slices_of_mapped_files_and_other_dtypes_are_read(tmp_path):
     values = np.arange(60 * 2 * 30).reshape(60, 2, 30)
     np.save(tmp_path / "x.npy", values)
     mapped, changed = (np.load(tmp_path / "x.npy", mmap_mode=mode) for mode in "rc")
@@ -110,7 +110,7 @@ def test_descent_reads_stores_into_memory():
     assert ga.fit_linear_baseline(data).status.converged
 
 
-def test_bad_stores_are_named(tmp_path):
+def test_bad_stores_raise_named_errors(tmp_path):
     x = np.ones((5, 2, 30))
     x[3, 1, 4] = np.nan
     np.save(tmp_path / "x.npy", x)
@@ -133,7 +133,7 @@ def test_bad_stores_are_named(tmp_path):
             ga.sample(ga.paper_model(), 20, 1.0, storage=storage)
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path):
+def test_a_file_that_is_truncated_during_a_run_raises_a_named_error(tmp_path):
     data = ga.sample(ga.paper_model(), 60, 1.5, seed=0, storage=tmp_path / "x.npy")
     with open(tmp_path / "x.npy", "r+b") as file:
         file.truncate(5000)
@@ -141,7 +141,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(tmp_path):
         ga.gradient(data, data.Q_star)
 
 
-def test_a_pass_over_many_blocks_keeps_nothing_of_their_number_times_d(tmp_path):
+def test_the_memory_of_a_pass_does_not_grow_with_the_number_of_blocks(tmp_path):
     data = ga.sample(ga.paper_model(), 2000, 0.1, seed=0, storage=tmp_path / "x.npy")
     assert len(list(token_blocks(data.tokens))) == 200
     ga.gradient(data, data.Q_star)
@@ -149,4 +149,4 @@ def test_a_pass_over_many_blocks_keeps_nothing_of_their_number_times_d(tmp_path)
     ga.gradient(data, data.Q_star)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 100 * 8 * data.dim  # sums of all blocks are 400
+    assert peak < 100 * 8 * data.dim  # storing the sums of all blocks would take 400 arrays of size d

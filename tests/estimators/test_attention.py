@@ -1,4 +1,4 @@
-"""GampAttention: the layer it fits, and life inside scikit-learn."""
+"""GampAttention: the fitted layer, and its use with scikit-learn."""
 
 import pickle
 import warnings
@@ -16,80 +16,80 @@ import gamp_attention as ga
 
 
 @pytest.fixture(scope="module")
-def taught():
+def sampled():
     return ga.sample(ga.paper_model(sigma=0.8, omega=0.2), d=60, alpha=4.0, seed=0)
 
 
 @pytest.fixture(scope="module")
-def fitted(taught):
-    return ga.GampAttention(positions=taught.positions).fit(taught.tokens, taught.outputs)
+def fitted(sampled):
+    return ga.GampAttention(positions=sampled.positions).fit(sampled.tokens, sampled.outputs)
 
 
-def test_it_is_the_run_of_many_spectral_starts(taught, fitted):
-    data = ga.Dataset(taught.tokens, taught.outputs, taught.positions)
+def test_a_fit_equals_a_run_with_several_spectral_starts(sampled, fitted):
+    data = ga.Dataset(sampled.tokens, sampled.outputs, sampled.positions)
     run = ga.run_gamp(data, "spectral", n_starts=8)
     assert np.array_equal(fitted.Q_, run.Q)
     assert fitted.result_.converged
     assert len(fitted.result_.starts) == 8
     assert (fitted.n_tokens_in_, fitted.n_features_in_, fitted.n_iter_) == (2, 60, run.n_iter)
-    assert np.array_equal(fitted.positions_, taught.positions)
+    assert np.array_equal(fitted.positions_, sampled.positions)
 
 
-def test_it_reaches_the_informed_minimum(taught, fitted):
-    informed = ga.run_gamp(ga.Dataset(taught.tokens, taught.outputs, taught.positions), taught.Q_star)
+def test_a_fit_reaches_the_minimum_of_the_informed_start(sampled, fitted):
+    informed = ga.run_gamp(ga.Dataset(sampled.tokens, sampled.outputs, sampled.positions), sampled.Q_star)
     assert fitted.result_.train_loss == pytest.approx(informed.train_loss, rel=1e-6)
 
 
-def test_predictions_attention_and_scores_of_the_layer(taught, fitted):
-    seen = taught.tokens + taught.positions
-    S = ga.DotProductAttention()(seen @ fitted.Q_ / np.sqrt(60))
-    found = fitted.predict(taught.tokens)
-    assert np.allclose(fitted.attention(taught.tokens), S)
-    assert np.allclose(found, S @ seen)
-    squares = np.mean((taught.outputs - found) ** 2, axis=(1, 2))
-    mean, error = fitted.test_error(taught.tokens, taught.outputs)
+def test_predictions_attention_and_scores_of_the_layer(sampled, fitted):
+    shifted = sampled.tokens + sampled.positions
+    S = ga.DotProductAttention()(shifted @ fitted.Q_ / np.sqrt(60))
+    predicted = fitted.predict(sampled.tokens)
+    assert np.allclose(fitted.attention(sampled.tokens), S)
+    assert np.allclose(predicted, S @ shifted)
+    squares = np.mean((sampled.outputs - predicted) ** 2, axis=(1, 2))
+    mean, error = fitted.test_error(sampled.tokens, sampled.outputs)
     assert mean == pytest.approx(squares.mean())
     assert error == pytest.approx(squares.std(ddof=1) / np.sqrt(240))
-    spread = np.mean((taught.outputs - taught.outputs.mean(axis=0)) ** 2)
-    assert fitted.score(taught.tokens, taught.outputs) == pytest.approx(1 - mean / spread)
+    spread = np.mean((sampled.outputs - sampled.outputs.mean(axis=0)) ** 2)
+    assert fitted.score(sampled.tokens, sampled.outputs) == pytest.approx(1 - mean / spread)
 
 
-def test_tokens_that_hold_their_positions_give_the_same_layer(taught, fitted):
-    tokens = taught.tokens + taught.positions
-    found = ga.GampAttention().fit(tokens, taught.outputs)
-    assert np.allclose(found.predict(tokens), fitted.predict(taught.tokens), atol=1e-6)
-    assert np.allclose(found.positions_, tokens.mean(axis=0))
+def test_tokens_that_include_their_positions_give_the_same_layer(sampled, fitted):
+    tokens = sampled.tokens + sampled.positions
+    model = ga.GampAttention().fit(tokens, sampled.outputs)
+    assert np.allclose(model.predict(tokens), fitted.predict(sampled.tokens), atol=1e-6)
+    assert np.allclose(model.positions_, tokens.mean(axis=0))
 
 
-def test_standardised_layers_do_not_depend_on_units(taught):
+def test_standardised_layers_do_not_depend_on_units(sampled):
     scale, shift = np.linspace(1, 5, 60), np.linspace(-9, 9, 60)
-    arrays = taught.tokens, taught.outputs
-    plain = ga.GampAttention(standardise=True, positions=taught.positions).fit(*arrays)
+    arrays = sampled.tokens, sampled.outputs
+    plain = ga.GampAttention(standardise=True, positions=sampled.positions).fit(*arrays)
     moved = [part * scale + shift for part in arrays]
-    other = ga.GampAttention(standardise=True, positions=taught.positions * scale).fit(*moved)
+    other = ga.GampAttention(standardise=True, positions=sampled.positions * scale).fit(*moved)
     assert np.allclose(other.center_, plain.center_ * scale + shift)
     assert np.allclose(other.scale_, plain.scale_ * scale)
     assert np.allclose(other.predict(moved[0]), plain.predict(arrays[0]) * scale + shift, atol=1e-5)
     assert np.allclose(other.positions_, plain.positions_ * scale)
 
 
-def test_parameters_clone_and_pickle(taught, fitted):
+def test_parameters_clone_and_pickle(sampled, fitted):
     check_estimator_cloneable("GampAttention", ga.GampAttention())
     check_no_attributes_set_in_init("GampAttention", ga.GampAttention())
     student = ga.DotProductAttention(causal=True)
-    other = ga.GampAttention(student=student, penalty=ga.ElasticNet(0.1, 0.2), positions=taught.positions)
+    other = ga.GampAttention(student=student, penalty=ga.ElasticNet(0.1, 0.2), positions=sampled.positions)
     copy = clone(other)
     assert copy.get_params()["student"] == student
     assert copy.get_params()["penalty"] == ga.ElasticNet(0.1, 0.2)
     assert copy.set_params(lam=0.5).lam == 0.5
     restored = pickle.loads(pickle.dumps(fitted))
-    assert np.array_equal(restored.predict(taught.tokens), fitted.predict(taught.tokens))
+    assert np.array_equal(restored.predict(sampled.tokens), fitted.predict(sampled.tokens))
     with pytest.raises(NotFittedError):
-        clone(fitted).predict(taught.tokens)
+        clone(fitted).predict(sampled.tokens)
 
 
-def test_a_fit_changes_nothing_that_is_given(taught):
-    tokens, outputs = taught.tokens.copy(), taught.outputs.copy()
+def test_a_fit_does_not_change_its_arguments(sampled):
+    tokens, outputs = sampled.tokens.copy(), sampled.outputs.copy()
     for array in (tokens, outputs):
         array.flags.writeable = False
     first = ga.GampAttention(n_starts=2, standardise=True).fit(tokens, outputs)
@@ -100,17 +100,17 @@ def test_a_fit_changes_nothing_that_is_given(taught):
     assert np.array_equal(first.predict(tokens[:5]), predicted[:5])
 
 
-def test_single_precision_and_files_give_the_same(taught, fitted, tmp_path):
-    np.save(tmp_path / "tokens.npy", taught.tokens)
+def test_single_precision_and_files_give_the_same_layer(sampled, fitted, tmp_path):
+    np.save(tmp_path / "tokens.npy", sampled.tokens)
     model = clone(fitted)
-    stored = model.fit(np.load(tmp_path / "tokens.npy", mmap_mode="r"), taught.outputs).predict(taught.tokens)
-    assert np.allclose(stored, fitted.predict(taught.tokens), atol=1e-8)
-    single = model.fit(taught.tokens.astype(np.float32), taught.outputs).predict(taught.tokens)
+    stored = model.fit(np.load(tmp_path / "tokens.npy", mmap_mode="r"), sampled.outputs).predict(sampled.tokens)
+    assert np.allclose(stored, fitted.predict(sampled.tokens), atol=1e-8)
+    single = model.fit(sampled.tokens.astype(np.float32), sampled.outputs).predict(sampled.tokens)
     assert np.allclose(single, stored, atol=1e-4)
 
 
-def test_cross_validation_grid_search_and_pipelines(taught):
-    arrays = taught.tokens[:160] + taught.positions, taught.outputs[:160]
+def test_estimators_work_in_cross_validation_grid_search_and_pipelines(sampled):
+    arrays = sampled.tokens[:160] + sampled.positions, sampled.outputs[:160]
     folds = KFold(2, shuffle=True, random_state=0)
     scores = cross_val_score(ga.GampAttention(n_starts=4), *arrays, cv=folds)
     assert scores.shape == (2,)
@@ -118,29 +118,29 @@ def test_cross_validation_grid_search_and_pipelines(taught):
     search = GridSearchCV(ga.GampAttention(n_starts=4), {"lam": [0.01, 100.0]}, cv=folds).fit(*arrays)
     assert search.best_params_ == {"lam": 0.01}
     assert search.cv_results_["split0_test_score"][0] == pytest.approx(scores[0])
-    line = make_pipeline(FunctionTransformer(lambda x: 2 * x), ga.GampAttention(n_starts=2))
-    assert line.fit(*arrays).predict(arrays[0]).shape == (160, 2, 60)
-    assert line.score(*arrays) == line[-1].score(2 * arrays[0], arrays[1])
+    pipeline = make_pipeline(FunctionTransformer(lambda x: 2 * x), ga.GampAttention(n_starts=2))
+    assert pipeline.fit(*arrays).predict(arrays[0]).shape == (160, 2, 60)
+    assert pipeline.score(*arrays) == pipeline[-1].score(2 * arrays[0], arrays[1])
 
 
-def test_random_states(taught):
+def test_random_states_determine_random_starts(sampled):
     model = ga.GampAttention(init="random", n_starts=1, tol=1e-3)
-    arrays = taught.tokens, taught.outputs
+    arrays = sampled.tokens, sampled.outputs
 
-    def losses(*states):
+    def compute_losses(*states):
         return [model.set_params(random_state=state).fit(*arrays).result_.history.train_loss[0] for state in states]
 
-    one, same, other = losses(0, 0, 1)
+    one, same, other = compute_losses(0, 0, 1)
     assert one == same != other
-    first, second = losses(np.random.RandomState(3), np.random.default_rng(3))
-    assert [first, second] == losses(np.random.RandomState(3), np.random.default_rng(3))
-    assert len({one, *losses(None, None)}) == 3
+    first, second = compute_losses(np.random.RandomState(3), np.random.default_rng(3))
+    assert [first, second] == compute_losses(np.random.RandomState(3), np.random.default_rng(3))
+    assert len({one, *compute_losses(None, None)}) == 3
 
 
-def test_a_run_that_does_not_converge_warns(taught):
+def test_a_run_that_does_not_converge_warns(sampled):
     with pytest.warns(ConvergenceWarning, match="GampAttention: Message passing reached its limit of 2 iterations"):
-        model = ga.GampAttention(max_iter=2, n_starts=1).fit(taught.tokens, taught.outputs)
-    assert model.predict(taught.tokens).shape == taught.tokens.shape
+        model = ga.GampAttention(max_iter=2, n_starts=1).fit(sampled.tokens, sampled.outputs)
+    assert model.predict(sampled.tokens).shape == sampled.tokens.shape
 
 
 X = np.random.default_rng(0).standard_normal((6, 2, 4))
@@ -168,7 +168,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_bad_input_is_refused(kind):
+def test_bad_input_raises_an_error(kind):
     tokens, outputs, options, words = WRONG[kind]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -177,7 +177,7 @@ def test_bad_input_is_refused(kind):
 
 
 @pytest.mark.parametrize("tokens", [X, X[:, :1], X[:, 0], np.full((3, 2, 60), np.nan)])
-def test_bad_tokens_are_refused(tokens, fitted):
+def test_bad_tokens_raise_an_error(tokens, fitted):
     for method in (fitted.predict, fitted.attention):
         with pytest.raises(ValueError, match=r"X: needs shape|X contains NaN"):
             method(tokens)

@@ -1,4 +1,4 @@
-"""Methods of fitted estimators: leave-one-out errors, paths of λ and intervals of coefficients."""
+"""Inference by fitted estimators: leave-one-out errors, paths of λ and intervals of coefficients."""
 
 import pickle
 
@@ -25,9 +25,9 @@ def test_errors_of_a_ridge_equal_refits_with_the_intercept(weights, intercept):
     loo = model.leave_one_out(form="hessian")
     errors = []
     for row in range(N):
-        kept = np.arange(N) != row
+        others = np.arange(N) != row
         refit = Ridge(alpha=0.2 * D, fit_intercept=intercept)
-        refit.fit(X[kept], Y[kept], sample_weight=None if weights is None else weights[kept])
+        refit.fit(X[others], Y[others], sample_weight=None if weights is None else weights[others])
         errors.append(0.5 * (Y[row] - refit.predict(X[row : row + 1])[0]) ** 2)
     assert np.allclose(loo.errors, errors, rtol=1e-6)
     assert np.allclose(0.5 * (Y - loo.fields[:, 0, 0]) ** 2, errors, rtol=1e-6)
@@ -41,8 +41,8 @@ def test_errors_of_a_classifier_equal_refits(classes):
     model = ga.GampClassifier(lam=5.0).fit(X, y)
     loo, errors = model.leave_one_out(form="hessian"), []
     for row in range(N):
-        kept = np.arange(N) != row
-        refit = LogisticRegression(C=1 / (5.0 * D), solver="newton-cholesky", tol=1e-10).fit(X[kept], y[kept])
+        others = np.arange(N) != row
+        refit = LogisticRegression(C=1 / (5.0 * D), solver="newton-cholesky", tol=1e-10).fit(X[others], y[others])
         errors.append(-refit.predict_log_proba(X[row : row + 1])[0, y[row]])
     assert loo.test_error == pytest.approx(np.mean(errors), rel=0.02)
     assert np.corrcoef(loo.errors, errors)[0, 1] > 0.99
@@ -59,28 +59,28 @@ def test_a_path_has_the_errors_of_fits_with_each_penalty():
 
 
 def test_coefficients_without_the_penalty_are_least_squares_for_correlated_columns():
-    found = ga.GampRegressor(lam=2.0).fit(X, Y).debias()
+    debiased = ga.GampRegressor(lam=2.0).fit(X, Y).debias()
     design = np.column_stack([X, np.ones(N)])
-    plain, rest = np.linalg.lstsq(design, Y, rcond=None)[:2]
-    sizes = np.sqrt(rest[0] / (N - D - 1) * np.diag(np.linalg.inv(design.T @ design)))
-    assert found.trusted, found.message
-    assert np.allclose(found.weights[:, 0], plain[:D], rtol=1e-5)
-    assert np.allclose(found.std[:, 0], sizes[:D], rtol=1e-5)
-    assert np.allclose(found.covariance[:, 0, 0], sizes[:D] ** 2, rtol=1e-5)
-    assert found.interval(0.9).shape == (D, 1, 2)
+    plain, residual = np.linalg.lstsq(design, Y, rcond=None)[:2]
+    sizes = np.sqrt(residual[0] / (N - D - 1) * np.diag(np.linalg.inv(design.T @ design)))
+    assert debiased.trusted, debiased.message
+    assert np.allclose(debiased.weights[:, 0], plain[:D], rtol=1e-5)
+    assert np.allclose(debiased.std[:, 0], sizes[:D], rtol=1e-5)
+    assert np.allclose(debiased.covariance[:, 0, 0], sizes[:D] ** 2, rtol=1e-5)
+    assert debiased.interval(0.9).shape == (D, 1, 2)
 
 
-def test_intervals_of_independent_columns_hold_the_coefficients():
+def test_intervals_of_independent_columns_contain_the_coefficients():
     inside = []
     for seed in range(4):
         rng = np.random.default_rng([seed, 3])
         x = rng.standard_normal((150, 60)) * np.exp(np.linspace(-2, 2, 60)) + 1.0
         beta = rng.standard_normal(60) / np.exp(np.linspace(-2, 2, 60)) / 8
         model = ga.GampRegressor(lam=0.1).fit(x, x @ beta + 0.4 * rng.standard_normal(150) + 2)
-        found = model.debias()
-        assert found.trusted, found.message
-        inside.append((found.interval(0.9)[:, 0, 0] < beta) & (beta < found.interval(0.9)[:, 0, 1]))
-    assert 0.84 < np.mean(inside) < 0.96  # 240 intervals: three standard errors
+        debiased = model.debias()
+        assert debiased.trusted, debiased.message
+        inside.append((debiased.interval(0.9)[:, 0, 0] < beta) & (beta < debiased.interval(0.9)[:, 0, 1]))
+    assert 0.84 < np.mean(inside) < 0.96  # three standard errors of 240 intervals
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +91,11 @@ def layer():
 
 def test_a_layer_equals_inference_from_its_data_and_result(layer):
     data, model = layer
-    own = ga.Dataset(data.tokens, data.outputs, data.positions)
-    assert np.array_equal(model.leave_one_out().errors, ga.leave_one_out(own, model.result_).errors)
-    assert np.array_equal(model.debias().weights, ga.debias(own, model.result_).weights)
+    given = ga.Dataset(data.tokens, data.outputs, data.positions)
+    assert np.array_equal(model.leave_one_out().errors, ga.leave_one_out(given, model.result_).errors)
+    assert np.array_equal(model.debias().weights, ga.debias(given, model.result_).weights)
     lams = [0.003, 0.03, 0.3]
-    path, other = model.regularization_path(lams), ga.regularization_path(own, lams, n_starts=4)
+    path, other = model.regularization_path(lams), ga.regularization_path(given, lams, n_starts=4)
     assert np.allclose(path.test_error, other.test_error)
 
 
@@ -106,15 +106,15 @@ def test_errors_of_standardised_layers_are_in_the_units_of_the_outputs(layer):
     model = ga.GampAttention(standardise=True, positions=data.positions * scale, n_starts=2).fit(*moved)
     loo = model.leave_one_out()
     assert loo.in_training == pytest.approx(model.test_error(*moved)[0], rel=1e-6)
-    kept = np.arange(240) != 7
+    others = np.arange(240) != 7
     refit = ga.GampAttention(standardise=True, positions=data.positions * scale, init=model.Q_, n_starts=1)
-    refit.fit(moved[0][kept], moved[1][kept])
+    refit.fit(moved[0][others], moved[1][others])
     error = refit.test_error(moved[0][7:8], moved[1][7:8])[0]
     assert loo.errors[7] == pytest.approx(error, rel=0.05)
     assert loo.test_error > loo.in_training
 
 
-def test_pickles_clones_and_estimators_without_their_data(layer):
+def test_inference_after_pickling_and_errors_without_data(layer):
     _, model = layer
     restored = pickle.loads(pickle.dumps(model))
     assert np.array_equal(restored.leave_one_out().errors, model.leave_one_out().errors)

@@ -20,7 +20,7 @@ FIELDS = X @ W + 0.5 * RNG.standard_normal((N, 3)) - 1.0
 
 @ga.register_loss
 class Huber(NamedTuple):
-    """Squared near zero, absolute far from it."""
+    """Huber loss: quadratic near zero, linear beyond a distance of one."""
 
     convex = True
 
@@ -33,49 +33,49 @@ class Huber(NamedTuple):
 @pytest.mark.parametrize("columns", [0, slice(3)])
 def test_squared_loss_is_ridge_regression(columns, fit_intercept):
     y = FIELDS[:, columns]
-    found = ga.GampRegressor(lam=0.3, fit_intercept=fit_intercept).fit(X, y)
-    known = Ridge(alpha=0.3 * D, fit_intercept=fit_intercept).fit(X, y)
-    assert found.coef_.shape == known.coef_.shape
-    assert np.allclose(found.coef_, known.coef_, atol=1e-8)
-    assert np.allclose(found.intercept_, known.intercept_, atol=1e-8)
-    assert np.allclose(found.predict(X), known.predict(X))
-    assert found.score(X, y) == pytest.approx(known.score(X, y))
+    fitted = ga.GampRegressor(lam=0.3, fit_intercept=fit_intercept).fit(X, y)
+    expected = Ridge(alpha=0.3 * D, fit_intercept=fit_intercept).fit(X, y)
+    assert fitted.coef_.shape == expected.coef_.shape
+    assert np.allclose(fitted.coef_, expected.coef_, atol=1e-8)
+    assert np.allclose(fitted.intercept_, expected.intercept_, atol=1e-8)
+    assert np.allclose(fitted.predict(X), expected.predict(X))
+    assert fitted.score(X, y) == pytest.approx(expected.score(X, y))
 
 
-def test_the_elastic_net_is_scikit_learns():
-    """There the loss is divided by n, and penalties are of the coefficients Q/√d."""
+def test_elastic_net_is_the_elastic_net_of_scikit_learn():
+    """scikit-learn divides the loss by n, and penalises the coefficients Q/√d."""
     lam, l1 = 0.1, 1.0
-    found = ga.GampRegressor(penalty=ga.ElasticNet(lam, l1)).fit(X, FIELDS[:, 0])
+    fitted = ga.GampRegressor(penalty=ga.ElasticNet(lam, l1)).fit(X, FIELDS[:, 0])
     smooth, kink = lam * D / N, l1 * np.sqrt(D) / N
-    known = ElasticNet(alpha=smooth + kink, l1_ratio=kink / (smooth + kink), tol=1e-12, max_iter=100_000)
-    known.fit(X, FIELDS[:, 0])
-    assert 0 < np.count_nonzero(found.coef_ == 0) < D
-    assert np.allclose(found.coef_, known.coef_, atol=1e-7)
-    assert found.intercept_ == pytest.approx(known.intercept_)
+    expected = ElasticNet(alpha=smooth + kink, l1_ratio=kink / (smooth + kink), tol=1e-12, max_iter=100_000)
+    expected.fit(X, FIELDS[:, 0])
+    assert 0 < np.count_nonzero(fitted.coef_ == 0) < D
+    assert np.allclose(fitted.coef_, expected.coef_, atol=1e-7)
+    assert fitted.intercept_ == pytest.approx(expected.intercept_)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 def test_classification_is_logistic_regression(classes):
     y = np.array(["a", "b", "c"])[FIELDS[:, :classes].argmax(axis=1)]
-    found = ga.GampClassifier(lam=0.1, fit_intercept=False).fit(X, y)
-    known = LogisticRegression(C=1 / (0.1 * D), fit_intercept=False, tol=1e-10, max_iter=10_000).fit(X, y)
-    assert found.classes_.tolist() == known.classes_.tolist()
-    assert np.allclose(found.coef_, known.coef_, atol=1e-5)
-    assert np.allclose(found.predict_proba(X), known.predict_proba(X), atol=1e-5)
-    assert np.allclose(found.decision_function(X), known.decision_function(X), atol=1e-5)
-    assert found.score(X, y) == known.score(X, y)
+    fitted = ga.GampClassifier(lam=0.1, fit_intercept=False).fit(X, y)
+    expected = LogisticRegression(C=1 / (0.1 * D), fit_intercept=False, tol=1e-10, max_iter=10_000).fit(X, y)
+    assert fitted.classes_.tolist() == expected.classes_.tolist()
+    assert np.allclose(fitted.coef_, expected.coef_, atol=1e-5)
+    assert np.allclose(fitted.predict_proba(X), expected.predict_proba(X), atol=1e-5)
+    assert np.allclose(fitted.decision_function(X), expected.decision_function(X), atol=1e-5)
+    assert fitted.score(X, y) == expected.score(X, y)
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("lam", [0.05, 10.0])
 def test_intercepts_of_classes_have_no_penalty(classes, lam):
-    """An unbalanced choice: the last class has few rows."""
+    """Classes are unbalanced: the last class has few rows."""
     y = (FIELDS[:, :classes] - np.array([0.0] * (classes - 1) + [4.0])).argmax(axis=1)
-    found = ga.GampClassifier(lam=lam, tol=1e-10).fit(X, y)
-    known = LogisticRegression(C=1 / (lam * D), solver="newton-cholesky", tol=1e-12, max_iter=10_000).fit(X, y)
-    assert np.allclose(found.coef_, known.coef_, rtol=0, atol=1e-6)
-    assert np.allclose(found.intercept_, known.intercept_, rtol=0, atol=1e-6)
-    assert np.allclose(found.predict_proba(X).mean(axis=0), np.bincount(y) / N, rtol=0, atol=1e-8)
+    fitted = ga.GampClassifier(lam=lam, tol=1e-10).fit(X, y)
+    expected = LogisticRegression(C=1 / (lam * D), solver="newton-cholesky", tol=1e-12, max_iter=10_000).fit(X, y)
+    assert np.allclose(fitted.coef_, expected.coef_, rtol=0, atol=1e-6)
+    assert np.allclose(fitted.intercept_, expected.intercept_, rtol=0, atol=1e-6)
+    assert np.allclose(fitted.predict_proba(X).mean(axis=0), np.bincount(y) / N, rtol=0, atol=1e-8)
 
 
 def test_rare_classes_have_their_base_rate():
@@ -85,46 +85,50 @@ def test_rare_classes_have_their_base_rate():
         assert ga.GampClassifier(lam=lam).fit(x, y).predict_proba(x)[:, 1].mean() == pytest.approx(17 / 442, rel=1e-6)
 
 
-def test_a_registered_loss_and_its_intercept():
+def test_fits_with_a_registered_loss_have_zero_subgradient():
     y = FIELDS[:, 0].copy()
     y[:6] += 100.0
     for penalty, pull in ((ga.Ridge(0.1), 0.0), (ga.ElasticNet(0.1, 1.0), 1.0)):
-        found = ga.GampRegressor(penalty=penalty, loss=Huber()).fit(X, y)
-        slope = np.clip(found.predict(X) - y, -1, 1)
+        fitted = ga.GampRegressor(penalty=penalty, loss=Huber()).fit(X, y)
+        slope = np.clip(fitted.predict(X) - y, -1, 1)
         assert slope.sum() == pytest.approx(0, abs=1e-5)
-        rest = (X - X.mean(axis=0)).T @ slope + 0.1 * D * found.coef_ + pull * np.sqrt(D) * np.sign(found.coef_)
-        held = found.coef_ == 0
-        assert np.allclose(rest[~held], 0, atol=1e-4)
-        assert (np.abs(rest[held]) <= pull * np.sqrt(D)).all()
-        assert held.any() == (pull > 0)
-    found, squared = ga.GampRegressor(lam=0.1, loss=Huber()).fit(X, y), ga.GampRegressor(lam=0.1).fit(X, y)
-    error, other = (np.linalg.norm(each.coef_ - W[:, 0]) for each in (found, squared))
+        gradient = (X - X.mean(axis=0)).T @ slope + 0.1 * D * fitted.coef_ + pull * np.sqrt(D) * np.sign(fitted.coef_)
+        zero = fitted.coef_ == 0
+        assert np.allclose(gradient[~zero], 0, atol=1e-4)
+        assert (np.abs(gradient[zero]) <= pull * np.sqrt(D)).all()
+        assert zero.any() == (pull > 0)
+    fitted, squared = ga.GampRegressor(lam=0.1, loss=Huber()).fit(X, y), ga.GampRegressor(lam=0.1).fit(X, y)
+    error, other = (np.linalg.norm(model.coef_ - W[:, 0]) for model in (fitted, squared))
     assert error < 0.3 * other
 
 
-def test_without_a_penalty_they_are_least_squares_and_maximum_likelihood():
-    found, known = ga.GampRegressor(lam=0).fit(X, FIELDS[:, 0]), LinearRegression().fit(X, FIELDS[:, 0])
-    assert found.result_.converged
-    assert np.allclose(found.coef_, known.coef_, atol=1e-9)
-    assert found.intercept_ == pytest.approx(known.intercept_)
+def test_fits_without_penalty_are_least_squares_and_maximum_likelihood():
+    fitted, expected = ga.GampRegressor(lam=0).fit(X, FIELDS[:, 0]), LinearRegression().fit(X, FIELDS[:, 0])
+    assert fitted.result_.converged
+    assert np.allclose(fitted.coef_, expected.coef_, atol=1e-9)
+    assert fitted.intercept_ == pytest.approx(expected.intercept_)
     noisy = FIELDS + 8 * RNG.standard_normal(FIELDS.shape)
     for y in (noisy[:, 0] > 0, noisy.argmax(axis=1)):
         model = ga.GampClassifier(lam=0).fit(X[:, :8], y)
-        likely = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12, max_iter=1000).fit(X[:, :8], y)
+        expected_classifier = LogisticRegression(C=np.inf, solver="newton-cholesky", tol=1e-12, max_iter=1000).fit(
+            X[:, :8], y
+        )
         assert model.result_.converged
-        assert np.allclose(model.predict_proba(X[:, :8]), likely.predict_proba(X[:, :8]), rtol=0, atol=1e-6)
+        assert np.allclose(
+            model.predict_proba(X[:, :8]), expected_classifier.predict_proba(X[:, :8]), rtol=0, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("size", [1e8, 1e-8])
-def test_a_column_of_another_size_changes_nothing_else(size):
-    """scikit-learn has the same answer in columns of size one, with the penalty of the original columns."""
+def test_a_column_of_another_size_does_not_affect_other_columns(size):
+    """The fit equals the fit of scikit-learn, with the penalty on the coefficients of the original columns."""
     moved = X.copy()
     moved[:, 3] *= size
     y = FIELDS[:, 0]
-    found, known = ga.GampRegressor(lam=0.1).fit(moved, y), Ridge(alpha=0.1 * D, solver="svd").fit(moved, y)
-    assert found.result_.converged
-    assert np.allclose(found.coef_ * moved.std(axis=0), known.coef_ * moved.std(axis=0), rtol=0, atol=1e-6)
-    assert np.allclose(found.predict(moved), known.predict(moved), atol=1e-6)
+    fitted, expected = ga.GampRegressor(lam=0.1).fit(moved, y), Ridge(alpha=0.1 * D, solver="svd").fit(moved, y)
+    assert fitted.result_.converged
+    assert np.allclose(fitted.coef_ * moved.std(axis=0), expected.coef_ * moved.std(axis=0), rtol=0, atol=1e-6)
+    assert np.allclose(fitted.predict(moved), expected.predict(moved), atol=1e-6)
     classes = y > 0
     model = ga.GampClassifier(lam=0.1).fit(moved, classes)
     assert model.result_.converged
@@ -132,9 +136,11 @@ def test_a_column_of_another_size_changes_nothing_else(size):
     units = moved.std(axis=0)
     assert np.allclose(((moved - moved.mean(axis=0)).T @ wrong + 0.1 * D * model.coef_[0]) / units, 0, atol=1e-6)
     scaled = np.delete(X, 3, axis=1) if size < 1 else moved / np.where(np.arange(D) == 3, 1e3, 1.0)
-    if size < 1:  # such a column has no weight at this λ
-        likely = LogisticRegression(C=1 / (0.1 * D), solver="newton-cholesky", tol=1e-12).fit(scaled, classes)
-        assert np.allclose(model.predict_proba(moved), likely.predict_proba(scaled), rtol=0, atol=1e-6)
+    if size < 1:  # the coefficient of a small column is zero at this λ
+        expected_classifier = LogisticRegression(C=1 / (0.1 * D), solver="newton-cholesky", tol=1e-12).fit(
+            scaled, classes
+        )
+        assert np.allclose(model.predict_proba(moved), expected_classifier.predict_proba(scaled), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +153,7 @@ def test_a_column_of_another_size_changes_nothing_else(size):
         (ga.GampRegressor(lam=-1), X, FIELDS[:, 0], "lam: needs"),
     ],
 )
-def test_data_without_a_minimum_are_refused_without_a_penalty(model, rows, y, words):
+def test_data_without_a_minimum_raise_a_named_error_without_penalty(model, rows, y, words):
     with pytest.raises(ValueError, match=words):
         model.fit(rows, y)
 
@@ -155,12 +161,12 @@ def test_data_without_a_minimum_are_refused_without_a_penalty(model, rows, y, wo
 def test_phase_retrieval_finds_the_signal_up_to_its_sign():
     x = RNG.standard_normal((250, D))
     w = RNG.standard_normal(D) / np.sqrt(D)
-    found = ga.GampRegressor(lam=1e-4, loss=ga.PhaseRetrievalLoss(), fit_intercept=False).fit(
+    fitted = ga.GampRegressor(lam=1e-4, loss=ga.PhaseRetrievalLoss(), fit_intercept=False).fit(
         x[:200], (x[:200] @ w) ** 2
     )
-    cosine = found.coef_ @ w / np.linalg.norm(found.coef_) / np.linalg.norm(w)
+    cosine = fitted.coef_ @ w / np.linalg.norm(fitted.coef_) / np.linalg.norm(w)
     assert abs(cosine) > 0.999
-    assert found.score(x[200:], (x[200:] @ w) ** 2) > 0.99
+    assert fitted.score(x[200:], (x[200:] @ w) ** 2) > 0.99
     given = ga.GampRegressor(lam=1e-4, loss=ga.PhaseRetrievalLoss(), init=np.sqrt(D) * w[:, None], n_starts=1).fit(
         x, (x @ w) ** 2
     )
@@ -183,7 +189,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("kind", WRONG)
-def test_bad_arguments_are_refused(kind):
+def test_bad_arguments_raise_named_errors(kind):
     estimator, y, words = WRONG[kind]
     with pytest.raises((ValueError, TypeError), match=words):
         estimator.fit(X, y)
@@ -201,5 +207,5 @@ try:
 except ImportError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "estimators need scikit-learn 1.6 or later: pip install 'gamp-attention[sklearn]'\n"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout == "estimators need scikit-learn 1.6 or later: pip install 'gamp-attention[sklearn]'\n"

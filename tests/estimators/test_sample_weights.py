@@ -1,4 +1,4 @@
-"""Sample weights: integers repeat samples, zeros leave them out, and fits agree with scikit-learn's."""
+"""Sample weights: integers repeat samples, zeros exclude samples, and fits agree with scikit-learn."""
 
 import numpy as np
 import pytest
@@ -17,48 +17,50 @@ ROWS = np.repeat(np.arange(N), COUNTS)
 CLASSES = {2: (Y > 0.5).astype(int), 3: np.digitize(Y, [-0.5, 1.5])}
 
 
-def same(one, other, atol=1e-7):
+def check_equal(one, other, atol=1e-7):
     assert one.result_.converged
     assert np.allclose(one.coef_, other.coef_, rtol=0, atol=atol)
     assert np.allclose(one.intercept_, other.intercept_, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("penalty", [ga.Ridge(0.3), ga.ElasticNet(0.1, 0.5)])
-def test_integers_repeat_rows_and_zeros_leave_them_out(penalty):
-    same(ga.GampRegressor(penalty=penalty).fit(X, Y, COUNTS), ga.GampRegressor(penalty=penalty).fit(X[ROWS], Y[ROWS]))
+def test_integer_weights_repeat_rows(penalty):
+    check_equal(
+        ga.GampRegressor(penalty=penalty).fit(X, Y, COUNTS), ga.GampRegressor(penalty=penalty).fit(X[ROWS], Y[ROWS])
+    )
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_integers_repeat_rows_of_classes(classes):
+def test_integer_weights_repeat_rows_of_classes(classes):
     y = CLASSES[classes]
-    same(ga.GampClassifier(lam=0.3).fit(X, y, COUNTS), ga.GampClassifier(lam=0.3).fit(X[ROWS], y[ROWS]))
+    check_equal(ga.GampClassifier(lam=0.3).fit(X, y, COUNTS), ga.GampClassifier(lam=0.3).fit(X[ROWS], y[ROWS]))
 
 
 @pytest.mark.parametrize("intercept", [True, False])
 def test_real_weights_agree_with_scikit_learn(intercept):
-    found = ga.GampRegressor(lam=0.3, fit_intercept=intercept).fit(X, Y, REAL)
-    same(found, Ridge(alpha=0.3 * D, fit_intercept=intercept).fit(X, Y, sample_weight=REAL))
-    assert found.score(X, Y, REAL) == pytest.approx(Ridge(alpha=0.3 * D, fit_intercept=intercept).fit(
+    fitted = ga.GampRegressor(lam=0.3, fit_intercept=intercept).fit(X, Y, REAL)
+    check_equal(fitted, Ridge(alpha=0.3 * D, fit_intercept=intercept).fit(X, Y, sample_weight=REAL))
+    assert fitted.score(X, Y, REAL) == pytest.approx(Ridge(alpha=0.3 * D, fit_intercept=intercept).fit(
         X, Y, sample_weight=REAL).score(X, Y, sample_weight=REAL))  # fmt: skip
     for y in CLASSES.values():
-        known = LogisticRegression(
+        expected = LogisticRegression(
             C=1 / (0.3 * D), fit_intercept=intercept, solver="newton-cholesky", tol=1e-12, max_iter=1000
         ).fit(X, y, sample_weight=REAL)
-        found = ga.GampClassifier(lam=0.3, fit_intercept=intercept).fit(X, y, REAL)
-        assert np.allclose(found.predict_proba(X), known.predict_proba(X), rtol=0, atol=1e-6)
+        fitted = ga.GampClassifier(lam=0.3, fit_intercept=intercept).fit(X, y, REAL)
+        assert np.allclose(fitted.predict_proba(X), expected.predict_proba(X), rtol=0, atol=1e-6)
 
 
-def test_weights_of_phase_retrieval_which_is_not_convex():
+def test_small_weights_exclude_samples_of_phase_retrieval():
     x = RNG.standard_normal((200, 20))
     y = (x @ RNG.standard_normal(20) / np.sqrt(20)) ** 2
-    y[:20] = 5.0  # wrong intensities of low weight
+    y[:20] = 5.0  # wrong intensities, whose weights are small
     weights = np.where(np.arange(200) < 20, 1e-6, 1.0)
     plain = dict(lam=1e-4, loss=ga.PhaseRetrievalLoss(), fit_intercept=False)
-    found, without = ga.GampRegressor(**plain).fit(x, y, weights), ga.GampRegressor(**plain).fit(x[20:], y[20:])
-    assert np.allclose(np.abs(found.coef_), np.abs(without.coef_), atol=1e-4)
+    fitted, expected = ga.GampRegressor(**plain).fit(x, y, weights), ga.GampRegressor(**plain).fit(x[20:], y[20:])
+    assert np.allclose(np.abs(fitted.coef_), np.abs(expected.coef_), atol=1e-4)
 
 
-def test_weights_of_sentences():
+def test_integer_weights_repeat_samples_of_a_layer():
     data = ga.sample(ga.paper_model(sigma=0.8, omega=0.2), d=40, alpha=4.0, seed=0)
     tokens, outputs, counts = data.tokens, data.outputs, RNG.integers(0, 3, data.n_samples)
     rows = np.repeat(np.arange(data.n_samples), counts)
@@ -71,7 +73,7 @@ def test_weights_of_sentences():
         assert scores == pytest.approx(repeated.score(tokens[rows], outputs[rows]), rel=1e-6)
 
 
-def test_datasets_have_weights_that_descents_use_too():
+def test_descents_use_the_weights_of_a_dataset():
     data = ga.LabelledDataset(X, 2.0 * CLASSES[2] - 1, ga.LogisticLoss(), lam=0.3, sample_weight=REAL)
     run = ga.run_gamp(data, np.zeros((D, 1)))
     descent = ga.minimize_risk(data, np.zeros((D, 1)), "exact", "lbfgs")
@@ -80,7 +82,7 @@ def test_datasets_have_weights_that_descents_use_too():
 
 
 @pytest.mark.parametrize("weights", [np.ones(N - 1), -np.ones(N), np.zeros(N), np.full(N, np.nan), np.ones((N, 2))])
-def test_bad_weights_are_refused(weights):
+def test_bad_weights_raise_named_errors(weights):
     for model, y in ((ga.GampRegressor(), Y), (ga.GampClassifier(), CLASSES[2])):
         with pytest.raises(ValueError, match=r"[Ss]ample.?weight"):
             model.fit(X, y, weights)
@@ -96,6 +98,6 @@ def test_integer_weights_repeat_samples_of_a_loss_without_derivatives():
     Q = RNG.standard_normal((D, 1))
     assert ga.train_loss(data, Q) == pytest.approx(ga.train_loss(repeated, Q), rel=1e-12)
     assert np.allclose(ga.gradient(data, Q), ga.gradient(repeated, Q), rtol=0, atol=1e-10)
-    runs = [ga.run_gamp(each, np.zeros((D, 1))) for each in (data, repeated)]
+    runs = [ga.run_gamp(dataset, np.zeros((D, 1))) for dataset in (data, repeated)]
     assert all(run.converged for run in runs)
     assert np.allclose(runs[0].Q, runs[1].Q, rtol=0, atol=1e-7)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.dataset import Dataset
+from gamp_attention.data import Dataset
 from gamp_attention.experiments.comparison import deviation
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import weights_step

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gamp_attention as ga
-from gamp_attention.data.dataset import Dataset
+from gamp_attention.data import Dataset
 from gamp_attention.data.risk import sampled_test_error
 from gamp_attention.data.sampling import draw_tokens
 from gamp_attention.models.sources import Group, Sources

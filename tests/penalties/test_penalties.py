@@ -25,8 +25,8 @@ PENALTIES = {
 ELASTIC = ga.ElasticNet(0.008, 0.004)
 
 
-def value(penalty, x):
-    """ρ(x), written out again."""
+def compute_penalty(penalty, x):
+    """Compute ρ(x) from its definition."""
     if isinstance(penalty, Huber):
         near = 0.5 * penalty.lam * x**2
         return np.where(np.abs(x) < penalty.knee, near, penalty.lam * penalty.knee * (np.abs(x) - penalty.knee / 2))
@@ -40,17 +40,17 @@ def test_scalar_prox_is_the_minimum_that_scipy_finds(name, b, a):
     penalty = PENALTIES[name]
 
     def objective(x):
-        return value(penalty, x) + 0.5 * a * x**2 - b * x
+        return compute_penalty(penalty, x) + 0.5 * a * x**2 - b * x
 
     x = denoise_weights(penalty, np.array([[b]]), np.array([[[a]]]))[0][0, 0]
-    found = minimize_scalar(
+    minimum = minimize_scalar(
         objective, bounds=(-abs(b) / a - 1, abs(b) / a + 1), method="bounded", options={"xatol": 1e-9}
     )
-    assert objective(x) <= found.fun + 1e-13
-    assert abs(x - found.x) < 1e-4 * (1 + abs(b) / a)
+    assert objective(x) <= minimum.fun + 1e-13
+    assert abs(x - minimum.x) < 1e-4 * (1 + abs(b) / a)
 
 
-def random_problems(rank, n=12):
+def draw_problems(rank, n=12):
     rng = np.random.default_rng(rank)
     root = rng.normal(size=(n, rank, rank))
     return rng.normal(size=(n, rank)), root @ root.transpose(0, 2, 1) + 0.05 * np.eye(rank)
@@ -59,23 +59,23 @@ def random_problems(rank, n=12):
 @pytest.mark.parametrize("rank", [2, 3])
 @pytest.mark.parametrize("name", PENALTIES)
 def test_denoiser_of_more_columns_is_the_minimum_that_scipy_finds(name, rank):
-    penalty, (b, A) = PENALTIES[name], random_problems(rank)
+    penalty, (b, A) = PENALTIES[name], draw_problems(rank)
     eta, _ = denoise_weights(penalty, b, A)
     for x, bi, Ai in zip(eta, b, A, strict=True):
 
         def objective(x, bi=bi, Ai=Ai):
-            return value(penalty, x).sum() + 0.5 * x @ Ai @ x - bi @ x
+            return compute_penalty(penalty, x).sum() + 0.5 * x @ Ai @ x - bi @ x
 
-        found = minimize(
+        minimum = minimize(
             objective, x + 0.1, method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14, "maxiter": 9999}
         )
-        assert objective(x) <= found.fun + 1e-12
+        assert objective(x) <= minimum.fun + 1e-12
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("name", PENALTIES)
 def test_response_is_the_derivative_by_finite_differences(name, rank):
-    penalty, (b, A) = PENALTIES[name], random_problems(rank)
+    penalty, (b, A) = PENALTIES[name], draw_problems(rank)
     _, C = denoise_weights(penalty, b, A)
     step = 1e-6
     for a in range(rank):
@@ -84,11 +84,11 @@ def test_response_is_the_derivative_by_finite_differences(name, rank):
     assert np.allclose(C, C.transpose(0, 2, 1), atol=1e-13)
 
 
-def subgradient_distance(data, Q, l1):
-    """‖dist(0, ∂R)‖/(strength √d) with the smooth part of R by torch autograd of the layer itself."""
-    smooth = layer_gradient(data, Q, "exact")  # with λQ in it
-    rest = np.where(Q != 0, smooth + l1 * np.sign(Q), np.sign(smooth) * np.maximum(np.abs(smooth) - l1, 0))
-    return np.linalg.norm(rest) / (data.penalty.strength * np.sqrt(data.dim))
+def compute_subgradient_distance(data, Q, l1):
+    """Compute ‖dist(0, ∂R)‖/(strength √d), with the gradient of the smooth part of R by torch autograd."""
+    smooth = layer_gradient(data, Q, "exact")  # includes λQ
+    subgradient = np.where(Q != 0, smooth + l1 * np.sign(Q), np.sign(smooth) * np.maximum(np.abs(smooth) - l1, 0))
+    return np.linalg.norm(subgradient) / (data.penalty.strength * np.sqrt(data.dim))
 
 
 @pytest.mark.parametrize("branch", ["semantic", "positional"])
@@ -97,14 +97,14 @@ def test_elastic_net_fixed_points_are_critical_points(branch):
     result = ga.run_gamp(data, branch, "exact", damping=0.5 if branch == "semantic" else 0.3, max_iter=2000)
     assert result.converged
     assert result.fixed_point
-    assert subgradient_distance(data, result.Q, ELASTIC.l1) < 1.1e-8
+    assert compute_subgradient_distance(data, result.Q, ELASTIC.l1) < 1.1e-8
     assert np.linalg.norm(ga.gradient(data, result.Q)) == pytest.approx(
         result.gradient_norm * ELASTIC.strength * np.sqrt(300), rel=1e-6
     )
     assert 0.1 < np.mean(result.Q == 0) < 0.6
 
 
-def test_without_l1_everything_is_the_ridge(model):
+def test_without_l1_the_elastic_net_is_the_ridge(model):
     ridge = ga.sample(model, 100, 1.5, seed=2)
     net = ga.Dataset.from_teacher(
         ga.paper_model(penalty=ga.ElasticNet(0.01, 0.0)), ridge.tokens, ridge.positions, ridge.Q_star, ridge.spectra
@@ -136,21 +136,21 @@ def test_a_step_reads_the_tokens_again_only_if_its_risk_is_requested(monkeypatch
     data = ga.sample(ga.paper_model(penalty=ELASTIC), 100, 1.5, seed=0)
     passes, sum_risk = [], ga.Dataset.sum_risk
     monkeypatch.setattr(ga.Dataset, "sum_risk", lambda self, risk, Q: passes.append(risk) or sum_risk(self, risk, Q))
-    _, seen = ga.gamp_step(data, "exact", ga.initial_state(data, data.Q_star), 0.5)
+    _, report = ga.gamp_step(data, "exact", ga.initial_state(data, data.Q_star), 0.5)
     assert not passes
-    assert seen.train_loss > 0
-    assert seen.gradient_norm > 0
+    assert report.train_loss > 0
+    assert report.gradient_norm > 0
     assert passes == ["exact"]
 
 
-def test_message_passing_that_cycles_is_settled():
+def test_a_descent_completes_message_passing_that_cycles():
     data = ga.sample(ga.paper_model(penalty=ELASTIC), 300, 1.5, seed=1)
     result = ga.run_gamp(data, "semantic", damping=1.0, max_iter=300)
     assert result.status is ga.Status.SETTLED
     assert result.fixed_point
 
 
-def test_a_strong_lasso_kills_all_weights():
+def test_a_strong_lasso_sets_all_weights_to_zero():
     data = ga.sample(ga.paper_model(penalty=ga.ElasticNet(0.0, 0.3)), 100, 1.5, seed=0)
     result = ga.run_gamp(data, "semantic")
     assert result.converged
@@ -162,7 +162,7 @@ def test_two_columns_with_a_lasso_converge():
     data = ga.sample(ga.attention_model(2, 2, 2, penalty=ga.ElasticNet(0.02, 0.01)), 100, 2.0, seed=1)
     result = ga.run_gamp(data, "semantic", "exact", max_iter=2000)
     assert result.converged
-    assert subgradient_distance(data, result.Q, 0.01) < 1.1e-8
+    assert compute_subgradient_distance(data, result.Q, 0.01) < 1.1e-8
 
 
 def test_a_user_defined_penalty_has_zero_gradient_by_torch():
@@ -171,8 +171,8 @@ def test_a_user_defined_penalty_has_zero_gradient_by_torch():
     assert result.converged
     Q, penalty = result.Q, data.penalty
     smooth = layer_gradient(data, Q, "exact") - penalty.lam * Q
-    rest = smooth + penalty.lam * np.clip(Q, -penalty.knee, penalty.knee)
-    assert np.linalg.norm(rest) / (penalty.lam * np.sqrt(data.dim)) < 1.1e-8
+    gradient = smooth + penalty.lam * np.clip(Q, -penalty.knee, penalty.knee)
+    assert np.linalg.norm(gradient) / (penalty.lam * np.sqrt(data.dim)) < 1.1e-8
     assert (np.abs(Q) > penalty.knee).any()
     with pytest.raises(ValueError, match="method: needs 'gd' or 'sgd' for Huber"):
         ga.minimize_risk(data, "semantic", method="lbfgs")
@@ -211,13 +211,13 @@ def test_the_documented_example_runs(capsys):
     assert "theory converged" in capsys.readouterr().out
 
 
-class Bare(NamedTuple):
+class UnregisteredPenalty(NamedTuple):
     lam: float
 
 
 @ga.register_penalty
-class Wrong(NamedTuple):
-    """Penalty whose flags select a mistake."""
+class WrongPenalty(NamedTuple):
+    """Penalty with an error that its flag selects."""
 
     flag: float
     strength: float = 1.0
@@ -246,7 +246,7 @@ class Wrong(NamedTuple):
 
 
 @ga.register_penalty
-class OneNumber(NamedTuple):
+class SingleSlope(NamedTuple):
     flag: float
     strength: float = 1.0
 
@@ -263,22 +263,26 @@ class OneNumber(NamedTuple):
 BAD = {
     "not a penalty": (lambda: ga.paper_model(penalty="lasso"), TypeError, "penalty.*NamedTuple.*'lasso'"),
     "nothing registered": (
-        lambda: ga.paper_model(penalty=Bare(0.1)),
+        lambda: ga.paper_model(penalty=UnregisteredPenalty(0.1)),
         TypeError,
         "register_penalty",
     ),
     "NaN": (
-        lambda: [ga.paper_model(penalty=P(1.0, 1.0)) for P in (Huber, Wrong)],
+        lambda: [ga.paper_model(penalty=P(1.0, 1.0)) for P in (Huber, WrongPenalty)],
         ValueError,
         "no NaN from Wrong",
     ),
-    "concave": (lambda: ga.paper_model(penalty=Wrong(2.0)), ValueError, "slopes that increase"),
-    "slopes of another": (lambda: ga.paper_model(penalty=Wrong(3.0)), ValueError, "one-sided derivatives"),
-    "prox of another": (lambda: ga.paper_model(penalty=Wrong(4.0)), ValueError, "0 in ∂ρ"),
-    "wrong derivative": (lambda: ga.paper_model(penalty=Wrong(5.0)), ValueError, "the derivative of x in b"),
-    "another quadratic": (lambda: ga.paper_model(penalty=Wrong(6.0, 2.0)), ValueError, "λx²/2, because quadratic"),
-    "no strength": (lambda: ga.paper_model(penalty=Wrong(0.0, 0.0)), ValueError, "strength.*> 0"),
-    "one number for two": (lambda: ga.paper_model(penalty=OneNumber(0.0)), TypeError, "slopes.*two numbers"),
+    "concave": (lambda: ga.paper_model(penalty=WrongPenalty(2.0)), ValueError, "slopes that increase"),
+    "slopes of another": (lambda: ga.paper_model(penalty=WrongPenalty(3.0)), ValueError, "one-sided derivatives"),
+    "prox of another": (lambda: ga.paper_model(penalty=WrongPenalty(4.0)), ValueError, "0 in ∂ρ"),
+    "wrong derivative": (lambda: ga.paper_model(penalty=WrongPenalty(5.0)), ValueError, "the derivative of x in b"),
+    "another quadratic": (
+        lambda: ga.paper_model(penalty=WrongPenalty(6.0, 2.0)),
+        ValueError,
+        "λx²/2, because quadratic",
+    ),
+    "no strength": (lambda: ga.paper_model(penalty=WrongPenalty(0.0, 0.0)), ValueError, "strength.*> 0"),
+    "one number for two": (lambda: ga.paper_model(penalty=SingleSlope(0.0)), TypeError, "slopes.*two numbers"),
     "negative l1": (lambda: ga.paper_model(penalty=ga.ElasticNet(0.1, -1.0)), ValueError, "l1.*>= 0.*-1"),
     "no penalty at all": (lambda: ga.paper_model(penalty=ga.ElasticNet(0.0, 0.0)), ValueError, "above 0"),
 }

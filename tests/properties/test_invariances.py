@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gamp_attention as ga
-from gamp_attention.data.dataset import Dataset
+from gamp_attention.data import Dataset
 from tests.conftest import examples
 
 seeds = st.integers(0, 2**32 - 1)

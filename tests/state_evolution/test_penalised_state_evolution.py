@@ -9,7 +9,7 @@ import gamp_attention as ga
 from docs.examples.huber_penalty import Huber
 from gamp_attention.denoisers.input import denoise_weights, precisions
 from gamp_attention.experiments.comparison import deviation
-from gamp_attention.models.coordinates import CoordinateLaw
+from gamp_attention.models import CoordinateLaw
 from gamp_attention.state_evolution.equations.channel import Hats
 from gamp_attention.state_evolution.equations.weights import (
     elastic_net_averages,
