@@ -140,10 +140,10 @@ class Equations:
         V, known, q, net = np.zeros_like(self.rho), np.zeros_like(self.rho), np.zeros(self.rho.shape[1:]), 0.0
         for kind in self.kinds:
             averages = kind.prior.averages(np.einsum("l,lab->ab", kind.gamma, hats))
-            V += kind.share * kind.gamma[:, None, None] * averages.cov
-            known += kind.share * kind.gamma[:, None, None] * averages.known
-            q += kind.share * averages.known
-            net += kind.share * averages.net
+            V += kind.fraction * kind.gamma[:, None, None] * averages.cov
+            known += kind.fraction * kind.gamma[:, None, None] * averages.known
+            q += kind.fraction * averages.known
+            net += kind.fraction * averages.net
         return InputAverages(V, known, q, net)
 
     def free_entropy(self, alpha: float, V: np.ndarray, output: OutputAverages) -> float:
@@ -177,7 +177,7 @@ class Equations:
         back = np.zeros((L, t, t, L, t, t))
         for kind in self.kinds:
             cov0 = kind.prior.second
-            both = kind.share * np.einsum("l,m->lm", kind.gamma, kind.gamma)
+            both = kind.fraction * np.einsum("l,m->lm", kind.gamma, kind.gamma)
             back += np.einsum("lm,ab,cd->lacmbd", both, cov0, cov0)
         size = L * t * t
         return float(np.abs(np.linalg.eigvals(back.reshape(size, size) @ out.reshape(size, size))).max())

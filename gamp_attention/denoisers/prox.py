@@ -145,7 +145,7 @@ def minimise_globally(loss, p, omega, metric, z, most, points, ws):
     minimum is certified to be unique or no other minimum was found. On return, ws.hess is the Hessian at z.
 
     The search ends if the Bayesian estimate of the number of minima, w (s − 1)/(s − w − 2) after s starts that found w
-    minima, exceeds w by at most one half (Boender and Rinnooy Kan (1987)), but not before the number of starts has
+    minima, exceeds w by at most one half (Boender and Rinnooy Kan, 1987), but not before the number of starts has
     reached the number of features of ℓ that fit into the ellipsoid. `most` bounds the number of starts. A search of
     at most `N_ATTEMPTS` starts skips unpromising starts (`is_worth_a_descent`). For `most` = 0 the result is the local
     minimum next to z.
