@@ -74,7 +74,7 @@ def departures(seen: SeenTokens, law: LawParts, turned: bool, teacher: np.ndarra
 
 
 def _pairs(seen: SeenTokens, pooled: np.ndarray, size: Products, turned: bool) -> list[Departure]:
-    """Return departures of two tokens from independence: their mean correlation, and its dependence on the direction."""
+    """Return departures of two tokens from independence: mean correlation, and its dependence on the direction."""
     L, parts = seen.tokens.shape[1], N_PARTS
     if L < 2:
         return []

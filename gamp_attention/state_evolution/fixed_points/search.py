@@ -227,7 +227,7 @@ class _Search:
         return None
 
     def _solve_fading(self, block: list[Overlaps]) -> tuple[Outcome, Root | None]:
-        """Return the fixed point without a fading family, or the one that branched off if the family grows from zero."""
+        """Return the fixed point without a fading family; if it grows there, the fixed point that branched off."""
         for family in fading_families(block):
             if family in self.neighbours:
                 neighbour = self.neighbours[family]
