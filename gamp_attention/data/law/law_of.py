@@ -205,7 +205,7 @@ def law_of(
     Eq. :eq:`resolvents`.
 
     Eigenvalues of the covariances, and the second moments of positions and teacher along them, are fitted to the
-    resolvent of the sample covariance, whose bias by the finite number of tokens is known (Marchenko and Pastur 1967).
+    resolvent of the sample covariance, whose bias by the finite number of tokens is known (Marchenko and Pastur, 1967).
 
     Parameters
     ----------
@@ -273,13 +273,13 @@ def law_of(
             predicted = problem.target(tokens @ weights / np.sqrt(data.dim))
         problem = problem._replace(noise=score_noise(fitted, tokens, predicted))
     estimate = LawParts.of(seen, problem, turned)
-    several = tuple(LawParts.of(seen.without(part, parts), problem, turned).model for part in range(parts))
+    jackknife_models = tuple(LawParts.of(seen.without(part, parts), problem, turned).model for part in range(parts))
     law = estimate.coordinates
     return DataLaw(
         law.weight, law.gamma, law.tau, law.teacher_mean, law.teacher_cov,
         model=estimate.model, departures=departures(seen, estimate, turned, weights),
         correlation=seen.correlation, turned=turned, noise=problem.noise, outside=fitted.outside if fitted else 0.0,
-        n_samples=len(rows), replicas=several,
+        n_samples=len(rows), replicas=jackknife_models,
     )  # fmt: skip
 
 
@@ -298,8 +298,8 @@ def _assign_classes(data: Dataset, tokens: np.ndarray, classes: Any, seed: int) 
 
 def _check_correlated(data: Dataset, seen: SeenTokens, correlated: Any) -> bool:
     """Return whether the model includes the correlation between tokens; raise ValueError if it cannot."""
-    able = isinstance(data.student, DotProductAttention) and seen.n_sources == data.n_tokens > 1
-    if check.flag("correlated", correlated) and not (able and data.penalty.quadratic):
+    is_possible = isinstance(data.student, DotProductAttention) and seen.n_sources == data.n_tokens > 1
+    if check.flag("correlated", correlated) and not (is_possible and data.penalty.quadratic):
         needs = "False, unless there are a DotProductAttention, a ridge and several tokens of one class each"
         raise check.fail("correlated", correlated, needs)
     return bool(correlated)

@@ -126,9 +126,9 @@ class DescentPaths:
         times, r, t = len(response), self.model.rank, self.model.teacher_rank
         theta, response = theta.copy(), response.copy()
         for l, path in enumerate(self._paths.of_token):
-            both = np.concatenate([theta[l], response[:, l].swapaxes(0, 1).reshape(r, times * r)], axis=1)
-            both = path.responses(force[:, l], both, t + r * self._rare)
-            theta[l], response[:, l] = both[:, :t], both[:, t:].reshape(r, times, r).swapaxes(0, 1)
+            sampled = np.concatenate([theta[l], response[:, l].swapaxes(0, 1).reshape(r, times * r)], axis=1)
+            corrected = path.responses(force[:, l], sampled, t + r * self._rare)
+            theta[l], response[:, l] = corrected[:, :t], corrected[:, t:].reshape(r, times, r).swapaxes(0, 1)
         return theta, response
 
 
