@@ -1,7 +1,7 @@
 """Kernels: functions that numba compiles separately, that call each other by symbol, and that are stored on disk.
 
-By default, numba copies all code that a function calls into it and optimises the whole, so that code at the bottom of a
-tower of functions is optimised once for each function above it. A `Kernel` is compiled once. Its callers contain only
+By default, numba copies all code that a function calls into it and optimises the whole, so that a function is
+optimised once for each of its direct and indirect callers. A `Kernel` is compiled once. Its callers contain only
 a symbol, whose address the linker looks up when a caller is loaded. Each stored caller therefore has a list of the
 `Callee` objects that must be loaded before it.
 
@@ -97,7 +97,7 @@ class Callee(NamedTuple):
             raise LookupError(f"{self.name} has changed since its caller was compiled")
 
 
-_DEFINED: dict[str, Callee] = {}  # all symbols that the linker knows in this process
+_DEFINED: dict[str, Callee] = {}  # kernels that were loaded or compiled in this process, by symbol
 _LOADED: list[Any] = []  # references to all compiled code: it is never freed, as other code may contain its address
 
 
@@ -136,7 +136,7 @@ class Kernel(CPUDispatcher):
         """Make code that numba has just compiled or loaded callable from Python, and by symbol from other kernels."""
         function, args = compiled.fndesc, compiled.signature.args
         if self.inner:
-            self.overloads[args] = compiled  # the method of the base class would look for the entry point for Python
+            self.overloads[args] = compiled  # the base class would require the entry point for Python
         else:
             super().add_overload(compiled)
 
@@ -227,14 +227,14 @@ def is_identifiable(sig: Any) -> bool:
 
 def user_classes(sig: Any) -> list[type]:
     """Return the user-defined NamedTuples among the types of a signature, including nested NamedTuples."""
-    classes, waiting = [], list(sig)
-    while waiting:
-        kind = waiting.pop(0)
+    classes, pending = [], list(sig)
+    while pending:
+        kind = pending.pop(0)
         if isinstance(kind, types.CPointer):
             kind = kind.dtype
         if isinstance(kind, types.BaseNamedTuple):
             cls: type = kind.instance_class  # type: ignore[attr-defined]
-            waiting.extend(kind)  # type: ignore[arg-type]
+            pending.extend(kind)  # type: ignore[arg-type]
             if not cls.__module__.startswith("gamp_attention."):
                 classes.append(cls)
     return classes

@@ -213,7 +213,10 @@ def _barzilai_borwein(function: Risk, Q: "torch.Tensor", max_iter: int, tol: flo
 
 
 METHODS = (*DESCENTS, "adam", "lbfgs")
-LEARNING_RATES = dict.fromkeys(DESCENTS, 0.15) | {"adam": 0.01, "lbfgs": 1.0}  # of gd and Adam as in the paper
+LEARNING_RATES = dict.fromkeys(DESCENTS, 0.15) | {
+    "adam": 0.01,
+    "lbfgs": 1.0,
+}  # the rates of gd and Adam are from the paper
 
 
 RECORD_FIRST = 40  # number of initial steps of which each is recorded

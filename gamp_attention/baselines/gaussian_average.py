@@ -1,9 +1,11 @@
 """Averages of smooth functions of independent standard Gaussian coordinates, refined to a stated accuracy.
 
-In few coordinates, on grids of equal spacing h: their error is proportional to exp(−c/h), with c set by singularities
-off the real axis (Trefethen and Weideman, SIAM Review 56, 2014), and for the linear baseline they need fewer nodes than
-products of Gauss-Hermite rules. In many coordinates, over replicas of scrambled Sobol points in mirror pairs
-(randomized quasi-Monte Carlo).
+There are two methods:
+
+- few coordinates: grids of equal spacing h, whose error is proportional to exp(−c/h), with c set by the singularities
+  of the function off the real axis (Trefethen and Weideman, SIAM Review 56, 2014). For the linear baseline they need
+  fewer nodes than products of Gauss-Hermite rules;
+- many coordinates: replicas of scrambled Sobol points in mirror pairs (randomized quasi-Monte Carlo).
 """
 
 from dataclasses import dataclass

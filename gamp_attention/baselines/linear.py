@@ -104,11 +104,11 @@ class WhitenedTeacher:
         self.teacher, self.shape, self.shift = teacher, rho.shape[:2], shift
         self.even = teacher.even and not shift.any()
         spectrum, vectors = np.linalg.eigh(rho)
-        kept = spectrum > 1e-14 * spectrum.max()
-        self.token = np.nonzero(kept)[0]  # token of each coordinate
+        is_nonzero = spectrum > 1e-14 * spectrum.max()
+        self.token = np.nonzero(is_nonzero)[0]  # token of each coordinate
         self.dim = len(self.token)
-        self.variance = spectrum[kept]
-        self.direction = vectors.transpose(0, 2, 1)[kept]  # (dim, t)
+        self.variance = spectrum[is_nonzero]
+        self.direction = vectors.transpose(0, 2, 1)[is_nonzero]  # (dim, t)
         self._map = np.zeros((self.dim, *self.shape))
         self._map[np.arange(self.dim), self.token] = np.sqrt(self.variance)[:, None] * self.direction
 
@@ -253,12 +253,14 @@ class _TestErrorIntegrand(Integrand):
 
     def __init__(self, data: Dataset, W: np.ndarray) -> None:
         assert data.model is not None
-        self.parts = [(share, _PatternTestError(data, sources, W)) for share, sources, _ in data.model.components]
+        self.parts = [
+            (probability, _PatternTestError(data, sources, W)) for probability, sources, _ in data.model.components
+        ]
         self.dim = max(part.dim for _, part in self.parts)
         self.even = all(part.fields.even for _, part in self.parts)
 
     def __call__(self, white: np.ndarray) -> np.ndarray:
-        return sum((share * part(white) for share, part in self.parts), np.zeros((len(white), 1)))
+        return sum((probability * part(white) for probability, part in self.parts), np.zeros((len(white), 1)))
 
     def rounding(self, results: np.ndarray) -> np.ndarray:
         return np.max([part.rounding(results) for _, part in self.parts], axis=0)
@@ -283,7 +285,7 @@ class _PatternTestError:
         rho = np.einsum("ld,ds,dt->lst", full, Q_star, Q_star, optimize=True) / d
         self.fields = fields = WhitenedTeacher(teacher, rho, mu @ Q_star / np.sqrt(d))
         kappa = full[fields.token] * (fields.direction @ Q_star.T) / np.sqrt(d * fields.variance)[:, None]
-        self.rest = full.mean(axis=1) - np.bincount(fields.token, np.sum(kappa**2, axis=1) / d, len(full))
+        self.unexplained = full.mean(axis=1) - np.bincount(fields.token, np.sum(kappa**2, axis=1) / d, len(full))
         self.dim, self.W, self.token = fields.dim, W, fields.token
         if mu.any():
             kappa, self.token = np.concatenate([kappa, mu]), np.append(fields.token, np.arange(len(mu)))
@@ -294,9 +296,9 @@ class _PatternTestError:
         difference = self.fields.targets(white) - self.W
         white = np.concatenate([white[:, : self.dim], np.ones((len(white), len(self.token) - self.dim))], axis=1)
         along = difference[:, :, self.token] * white[:, None, :]
-        value = np.sum((along @ self.overlap) * along, axis=(1, 2)) + (difference**2 @ self.rest).sum(axis=1)
+        value = np.sum((along @ self.overlap) * along, axis=(1, 2)) + (difference**2 @ self.unexplained).sum(axis=1)
         return value[:, None] / len(self.W) + self._noise
 
     def rounding(self, results: np.ndarray) -> np.ndarray:
-        scale = max(self.rest.max(), 0.0) * max(1.0, np.abs(self.W).max()) ** 2
+        scale = max(self.unexplained.max(), 0.0) * max(1.0, np.abs(self.W).max()) ** 2
         return ROUNDING * (results + np.sqrt(np.maximum(results, 0) * scale))

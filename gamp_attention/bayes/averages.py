@@ -95,16 +95,17 @@ def _directions(L: int, rule: IntegralRule) -> tuple[np.ndarray, np.ndarray]:
     """Return squares n_l² (K, L) of unit vectors and weights (K,) of the sphere, by Gauss-Jacobi rules."""
     from scipy.special import roots_jacobi
 
-    squares, weights, left = np.zeros((1, 0)), np.ones(1), np.ones(1)
+    squares, weights, remaining = np.zeros((1, 0)), np.ones(1), np.ones(1)
     for l in range(L - 1):
-        x, w = roots_jacobi(
-            rule.directions, 0.5 * (L - l - 1) - 1, -0.5
-        )  # n_l²/(1 − Σ_{k<l} n_k²) ~ Beta(1/2, (L − l − 1)/2)
+        # n_l²/(1 − Σ_{k<l} n_k²) has the distribution Beta(1/2, (L − l − 1)/2)
+        x, w = roots_jacobi(rule.directions, 0.5 * (L - l - 1) - 1, -0.5)
         part = 0.5 * (1 + x)
-        squares = np.concatenate([np.repeat(squares, len(x), axis=0), (left[:, None] * part).reshape(-1, 1)], axis=1)
-        left = (left[:, None] * (1 - part)).ravel()
+        squares = np.concatenate(
+            [np.repeat(squares, len(x), axis=0), (remaining[:, None] * part).reshape(-1, 1)], axis=1
+        )
+        remaining = (remaining[:, None] * (1 - part)).ravel()
         weights = (weights[:, None] * (w / w.sum())).ravel()
-    return np.concatenate([squares, left[:, None]], axis=1), weights
+    return np.concatenate([squares, remaining[:, None]], axis=1), weights
 
 
 def _average_up_to_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) -> tuple[np.ndarray, float]:
@@ -115,7 +116,7 @@ def _average_up_to_sign(known: np.ndarray, V: np.ndarray, rule: IntegralRule) ->
     else:
         squares, weights = _directions(L, rule)
     strength = squares @ ratio  # κ²/r²
-    parts = _interpolated(L, strength, rule)
+    parts = _interpolate_averages(L, strength, rule)
     certain, uncertain = ((weights * part) @ squares for part in parts[:2])
     # E tanh² h = E tanh h over the distribution of h, so that E g_l² = (ρ_l E[r² n_l² tanh²] − q_l)/V_l²
     total = np.where(known < V, (rho * certain - known) / V**2, 1 / V - rho * uncertain / V**2)
@@ -143,7 +144,7 @@ def _sign_averages(L: int, strength: float, rule: IntegralRule) -> tuple[float, 
     return certain, uncertain, log_term
 
 
-def _interpolated(L: int, strength: np.ndarray, rule: IntegralRule) -> np.ndarray:
+def _interpolate_averages(L: int, strength: np.ndarray, rule: IntegralRule) -> np.ndarray:
     """Return averages (3, K) of `_sign_averages` at strengths (K,), by polynomials of log c for every decade."""
     logs = np.log10(np.maximum(strength, 1e-300))
     decades = np.floor(logs).astype(int)
@@ -185,7 +186,7 @@ def _average_odds(known: float, V: float, temperature: float, rule: IntegralRule
 def class_probabilities(
     known: float, V: float, temperature: float, rule: IntegralRule = FINE
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return weights of nodes ω ≥ 0, both probabilities of a class given ω, and the derivative of the larger one.
+    """Return weights of nodes ω ≥ 0, the probabilities of both classes given ω, and the derivative of the larger one.
 
     The class is the sign with probability 1/(1 + exp(−S/T)) of S ~ N(ω, V), and ω ~ N(0, known), T > 0.
     """

@@ -97,9 +97,9 @@ class Equations:
             averages = output_averages(self.channel, known, V, self.rule)
             assert averages is not None
             return OutputAverages(*averages)
-        return self._sampled(np.maximum(V, 0) if V.shape[1] == 1 else V, known)
+        return self._average_over_points(np.maximum(V, 0) if V.shape[1] == 1 else V, known)
 
-    def _sampled(self, V: np.ndarray, known: np.ndarray) -> OutputAverages:
+    def _average_over_points(self, V: np.ndarray, known: np.ndarray) -> OutputAverages:
         """Average over randomised points.
 
         E[g gᵀ] = −E[∂g/∂ω], so that g gᵀ + ∂g/∂ω has mean zero. A part of it in [0, 1], the part that minimises the
@@ -116,9 +116,9 @@ class Equations:
         weight = np.einsum("lab,lbc,lcd->lad", inverse, self.rho, inverse)
         squares = np.einsum("nla,lab,nlb->n", g, self.rho, g)
         slopes = np.einsum("lab,lab->", inverse, self.rho) - np.einsum("lab,lnab->n", weight, blocks)
-        both = np.stack([squares, squares - slopes])
-        both = 0.5 * (both[:, : len(g) // 2] + both[:, len(g) // 2 :])  # means over each point and its mirror image
-        cov = np.cov(both)
+        pairs = np.stack([squares, squares - slopes])
+        pairs = 0.5 * (pairs[:, : len(g) // 2] + pairs[:, len(g) // 2 :])  # means over a point and its mirror image
+        cov = np.cov(pairs)
         unknown = float(np.trace(V, axis1=1, axis2=2).sum() / np.trace(self.rho, axis1=1, axis2=2).sum())
         part = float(np.clip(cov[0, 1] / cov[1, 1], 0, 1)) if cov[1, 1] > 0 else 0.0
         part *= unknown / (unknown + BLURRED_V)
@@ -140,10 +140,10 @@ class Equations:
         V, known, q, net = np.zeros_like(self.rho), np.zeros_like(self.rho), np.zeros(self.rho.shape[1:]), 0.0
         for kind in self.kinds:
             averages = kind.prior.averages(np.einsum("l,lab->ab", kind.gamma, hats))
-            V += kind.share * kind.gamma[:, None, None] * averages.cov
-            known += kind.share * kind.gamma[:, None, None] * averages.known
-            q += kind.share * averages.known
-            net += kind.share * averages.net
+            V += kind.fraction * kind.gamma[:, None, None] * averages.cov
+            known += kind.fraction * kind.gamma[:, None, None] * averages.known
+            q += kind.fraction * averages.known
+            net += kind.fraction * averages.net
         return InputAverages(V, known, q, net)
 
     def free_entropy(self, alpha: float, V: np.ndarray, output: OutputAverages) -> float:
@@ -177,7 +177,7 @@ class Equations:
         back = np.zeros((L, t, t, L, t, t))
         for kind in self.kinds:
             cov0 = kind.prior.second
-            both = kind.share * np.einsum("l,m->lm", kind.gamma, kind.gamma)
+            both = kind.fraction * np.einsum("l,m->lm", kind.gamma, kind.gamma)
             back += np.einsum("lm,ab,cd->lacmbd", both, cov0, cov0)
         size = L * t * t
         return float(np.abs(np.linalg.eigvals(back.reshape(size, size) @ out.reshape(size, size))).max())
@@ -193,8 +193,8 @@ def find_symmetries(model: Model) -> tuple[bool, bool, bool]:
     Returns
     -------
     exchangeable : permutations of the tokens leave the problem unchanged, so that V_l is the same for all tokens.
-    isotropic : rotations of the teacher's columns do, so that V_l is a multiple of the identity.
-    classes : permutations of the columns and shifts of all columns by a common vector do, as for class labels.
+    isotropic : rotations of the teacher's columns leave it unchanged, so that V_l is a multiple of the identity.
+    classes : permutations of the columns and shifts of all columns by a common vector leave it unchanged.
     """
     law, L, t = model.coordinates, model.n_tokens, model.teacher_rank
     attention = model.teacher.attention if isinstance(model.teacher, SoftmaxTeacher) else model.teacher
@@ -203,9 +203,9 @@ def find_symmetries(model: Model) -> tuple[bool, bool, bool]:
     same_variances = all(np.array_equal(law.gamma, law.gamma[:, order]) for order in orders)
     exchangeable = same_variances and (not model.attention or all(keeps_order(attention, t, order) for order in orders))
     spread = law.teacher_cov
-    round_prior = not law.teacher_mean.any() and np.array_equal(spread, spread[:, :1, :1] * np.eye(t))
-    isotropic = t > 1 and model.attention and round_prior and keeps_columns(attention, L, t)
-    classes = t > 1 and isinstance(model.teacher, ClassLabels) and round_prior
+    isotropic_prior = not law.teacher_mean.any() and np.array_equal(spread, spread[:, :1, :1] * np.eye(t))
+    isotropic = t > 1 and model.attention and isotropic_prior and keeps_columns(attention, L, t)
+    classes = t > 1 and isinstance(model.teacher, ClassLabels) and isotropic_prior
     return bool(exchangeable), bool(isotropic), bool(classes)
 
 
@@ -243,7 +243,7 @@ class Point(NamedTuple):
 
 
 class Curve:
-    """The curve α(s) of one `Equations`: all fixed points of state evolution, see the module.
+    """The curve α(s) that contains all fixed points of `equations`; see the description of the module.
 
     The shape of the conjugates at the last evaluated point starts the next evaluation. Attribute `evaluations` counts
     averages over samples.

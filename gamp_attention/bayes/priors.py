@@ -31,7 +31,7 @@ class InputPosterior(NamedTuple):
     mean: np.ndarray  # (N, t)
     cov: np.ndarray  # (N, t, t)
     log_z: np.ndarray  # (N,) log of ∫ P(q) exp(bᵀq − qᵀAq/2) dq
-    share: np.ndarray  # (N, K) posterior probability of each component
+    probability: np.ndarray  # (N, K) posterior probability of each component
     second: np.ndarray  # (N, K, t, t) posterior second moment of each component, about its prior mean
 
 
@@ -56,13 +56,15 @@ class MixturePrior:
         shift = np.einsum("kab,nkb->nka", narrow, off)
         logs = b @ self.mean.T - 0.5 * np.einsum("ka,ab,kb->k", self.mean, A, self.mean)
         logs = logs + 0.5 * np.einsum("nka,nka->nk", off, shift) + 0.5 * np.linalg.slogdet(stretch)[1]
-        share, log_z = softmax_sum(logs + np.log(self.weight))
+        probability, log_z = softmax_sum(logs + np.log(self.weight))
         means = self.mean + shift
-        mean = np.einsum("nk,nka->na", share, means)
+        mean = np.einsum("nk,nka->na", probability, means)
         deviations = means - mean[:, None]
-        cov = np.einsum("nk,kab->nab", share, narrow) + np.einsum("nk,nka,nkb->nab", share, deviations, deviations)
+        cov = np.einsum("nk,kab->nab", probability, narrow) + np.einsum(
+            "nk,nka,nkb->nab", probability, deviations, deviations
+        )
         second = narrow + shift[:, :, :, None] * shift[:, :, None, :]
-        return InputPosterior(mean, cov, log_z, share, second)
+        return InputPosterior(mean, cov, log_z, probability, second)
 
     @property
     def first(self) -> np.ndarray:
@@ -94,12 +96,14 @@ class MixturePrior:
         if len(self.weight) == 1:
             mu, cov = self.mean[0], self.cov[0]
             stretch = np.linalg.inv(np.eye(len(A)) + cov @ A)
-            narrow, known = stretch @ cov, stretch @ cov @ A @ cov
-            narrow, known = 0.5 * (narrow + narrow.T), 0.5 * (known + known.T)
+            posterior_cov, explained = stretch @ cov, stretch @ cov @ A @ cov
+            posterior_cov, explained = 0.5 * (posterior_cov + posterior_cov.T), 0.5 * (explained + explained.T)
             # E log Z = ½ log det + ½ μᵀAμ + ½ Tr[C Cov(b)], and C (AΣA + A) = ΣA
             half_det = 0.5 * float(np.linalg.slogdet(stretch)[1])
             log_z = half_det + 0.5 * float(mu @ A @ mu) + 0.5 * float(np.trace(cov @ A))
-            return PriorAverages(narrow, known + np.outer(mu, mu), log_z, half_det + 0.5 * float(np.sum(A * narrow)))
+            return PriorAverages(
+                posterior_cov, explained + np.outer(mu, mu), log_z, half_det + 0.5 * float(np.sum(A * posterior_cov))
+            )
         if len(A) > 1:
             needs = "one column (teacher_rank = 1), or Gaussian teacher rows"
             raise check.fail("model", f"a mixture of rows of {len(A)} numbers", needs)
@@ -119,12 +123,12 @@ class MixturePrior:
 
         Means and atoms do not change.
         """
-        share = posterior.share.mean(axis=0)
-        total = np.maximum(posterior.share.sum(axis=0), np.finfo(float).tiny)
-        second = np.einsum("nk,nkab->kab", posterior.share, posterior.second) / total[:, None, None]
+        probability = posterior.probability.mean(axis=0)
+        total = np.maximum(posterior.probability.sum(axis=0), np.finfo(float).tiny)
+        second = np.einsum("nk,nkab->kab", posterior.probability, posterior.second) / total[:, None, None]
         atoms = np.abs(self.cov).max(axis=(1, 2)) == 0
         cov = np.where(atoms[:, None, None], 0.0, 0.5 * (second + second.transpose(0, 2, 1)))
-        return replace(self, weight=np.maximum(share, np.finfo(float).tiny), cov=cov)
+        return replace(self, weight=np.maximum(probability, np.finfo(float).tiny), cov=cov)
 
 
 def _panels(k: int, centres: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -148,10 +152,10 @@ def _panels(k: int, centres: np.ndarray, spreads: np.ndarray) -> tuple[np.ndarra
 class Kind(NamedTuple):
     """Coordinates with equal covariances and positions, which the student cannot distinguish."""
 
-    share: float  # fraction of the coordinates
+    fraction: float  # fraction of the coordinates
     gamma: np.ndarray  # (L,) variances of the tokens
     tau: np.ndarray  # (L,) positions
-    prior: MixturePrior  # of the teacher's rows
+    prior: MixturePrior  # prior of the teacher's rows
 
 
 def kinds_of(law: CoordinateLaw) -> list[Kind]:
@@ -163,7 +167,7 @@ def kinds_of(law: CoordinateLaw) -> list[Kind]:
     kinds, L = [], law.gamma.shape[1]
     for j, row in enumerate(rows):
         members = np.nonzero(number.ravel() == j)[0]
-        share = law.weight[members].sum()
-        prior = MixturePrior(law.weight[members] / share, law.teacher_mean[members], law.teacher_cov[members])
-        kinds.append(Kind(float(share), row[:L], row[L:], prior))
+        fraction = law.weight[members].sum()
+        prior = MixturePrior(law.weight[members] / fraction, law.teacher_mean[members], law.teacher_cov[members])
+        kinds.append(Kind(float(fraction), row[:L], row[L:], prior))
     return kinds

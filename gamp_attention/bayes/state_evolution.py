@@ -187,7 +187,7 @@ def _describe_failure(points: list[Point], alpha: float) -> str:
 
 
 def _find_branches(curve: Curve, points: list[Point], alpha: float) -> list[Branch]:
-    """Return the fixed points at α that the traced points of the first curve show, in the order of s."""
+    """Return the fixed points at α between the traced points of the first curve and at its ends, in the order of s."""
     branches = []
     above = np.array([point.alpha > alpha for point in points])
     if curve.equations.has_zero_fixed_point():
@@ -253,8 +253,8 @@ def _average_test_error(
     else:
         test_error, error = float(np.mean(values)), float(_half_width(np.array(values)))
     if exact:  # the spread of fresh samples does not contain the effect of the error of V
-        moved = fresh[0].test_error(solutions[0].V + V_error, solutions[0].known)
-        error += abs(moved - fresh[0].test_error(solutions[0].V, solutions[0].known)) + ACCURACY * abs(test_error)
+        shifted = fresh[0].test_error(solutions[0].V + V_error, solutions[0].known)
+        error += abs(shifted - fresh[0].test_error(solutions[0].V, solutions[0].known)) + ACCURACY * abs(test_error)
     return test_error, error
 
 
@@ -275,7 +275,7 @@ def _solve_zero(curve: Curve, alpha: float) -> Solution:
 
 def _solve_full(curve: Curve, alpha: float, points: list[Point]) -> Solution:
     """Return the fixed point at which the weights are known exactly."""
-    q = np.sum([kind.share * kind.prior.second for kind in curve.equations.kinds], axis=0)
+    q = np.sum([kind.fraction * kind.prior.second for kind in curve.equations.kinds], axis=0)
     entropy = np.nan
     if points:
         entropy = np.inf if conjugates_diverge(points) else curve.free_entropy(alpha, curve.solve_at(points[-1].x))
@@ -325,7 +325,7 @@ def _find_bracket(
     if branch.kind == "zero":
         if not branch.stable or curve.solve_at(lowest).alpha > alpha:
             return None, True
-        # with this set of points q = 0 is unstable: take the stable fixed point of smallest overlap
+        # q = 0 is unstable with this set of points: search for the stable fixed point of smallest overlap
         low, high = lowest, lowest
         while high < np.log(MAX_S):
             low, high = high, high + LOG_STEP

@@ -263,7 +263,7 @@ class Dataset(DisplayMixin):
 
     def select_rows(self, rows: np.ndarray) -> "Dataset":
         """Return the samples with given indices, in ascending order, in memory; all other attributes stay."""
-        terms = {id(each): RiskTerms(each.params[rows], each.constant[rows]) for each in self._risks.values()}
+        terms = {id(risk): RiskTerms(risk.params[rows], risk.constant[rows]) for risk in self._risks.values()}
         parts = {
             name: None if values is None else np.asarray(values)[rows]
             for name in ("_outputs", "targets", "labels", "sample_weight")

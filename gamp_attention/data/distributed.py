@@ -134,7 +134,7 @@ class DistributedDataset(Dataset):
         edges = [min(n, round(n * k / n_blocks / grain) * grain) for k in range(n_blocks)] + [n]
         rows = [slice(a, b) for a, b in pairwise(edges) if a < b]
         vars(self).update(vars(data), client=client, rows=rows)
-        vars(self)["parts"] = self.on_all(_load, [(tokens, each, *self._described(each)) for each in rows])
+        vars(self)["parts"] = self.on_all(_load, [(tokens, block, *self._described(block)) for block in rows])
 
     def replace(self, **changes: Any) -> "Dataset":
         """Return a dataset of the same samples with another penalty, rank or student, see `Dataset.replace`."""

@@ -105,7 +105,7 @@ def input_step(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return new weights η (d, r) and variances W (L, r, r), from the response V̂ and force = X̃ᵀg (d, r) at weights Q.
 
-    Eq. :eq:`input-denoiser`, :eq:`variances`; the input step of GAMP (Rangan (2011)).
+    Eq. :eq:`input-denoiser`, :eq:`variances`; the input step of GAMP (Rangan, 2011).
     """
     if penalty.quadratic:
         A, C, W = prior_response(spectra, penalty.lam, V_hat)

@@ -4,11 +4,11 @@
 
 Each iteration solves (∇²F + shift) step = ∇F by a Cholesky factorisation. The shift is zero if ∇²F is positive
 definite, and otherwise increased from a small value until the sum is positive definite, so that the step decreases F.
-The step is halved until F falls by at least a fraction of the decrease that its slope predicts (Nocedal and Wright
-(2006), chapter 3). Three guards complete the method:
+The step is halved until F falls by at least a fraction of the decrease that its slope predicts (Nocedal and Wright,
+2006, chapter 3). Three guards complete the method:
 
 - A stationary point with an indefinite Hessian is a saddle and is left along the most negative curvature.
-- A minimisation that approaches a minimum that the caller knows already ends early.
+- A minimisation that approaches a minimum which the caller has already found ends early.
 - Near a minimum, differences of F are smaller than its rounding error. Then the gradient decides when to stop.
 
 `minimise_from` is the general form. It first calls `minimise_in_numbers`: for two tokens and one column, the same steps
@@ -41,7 +41,7 @@ LAST_STEP = 1e-10  # relative size of a step after which none follows: the next 
 SHORT = 1e-6  # fraction of a Newton step; two successive steps below it mean that the search is stuck, as at a kink
 SHORTEST = 1e-12  # fraction of a Newton step below which the line search fails
 MERGE = 0.3  # ratio of distances to a known minimum, after and before a step, below which the search heads for it
-MAX_MINIMA = 16  # number of minima that a global search remembers
+MAX_MINIMA = 16  # number of minima that a global search stores
 COLUMNWISE = 12  # maximum size of a matrix whose Cholesky factor is faster to compute by columns than by rows
 SCALAR_EVALUATIONS = 25  # maximum number of evaluations in scalars, before the general form takes over
 SCALAR_SHORTEST = 1e-3  # fraction of a Newton step below which the general form takes over
@@ -52,8 +52,8 @@ class NewtonOutcome(NamedTuple):
 
     failed: int = 0
     solved: int = 1
-    merged: int = 2  # on its way to a minimum that the caller knows
-    unfinished: int = 3  # to be continued by the general form
+    merged: int = 2  # a step headed for a minimum in `Workspace.minima`, so the minimisation ended early
+    unfinished: int = 3  # the general form has to continue the minimisation
 
 
 OUTCOME = NewtonOutcome()
@@ -98,8 +98,8 @@ def make_metric(V: np.ndarray) -> Metric:
     V = np.ascontiguousarray(V, dtype=float)
     spectrum = np.linalg.eigvalsh(V)
     if not (np.isfinite(V).all() and spectrum.min() > 0):
-        least = spectrum.min()
-        raise NotPositiveDefinite(f"V must hold symmetric positive definite blocks, got smallest eigenvalue {least}")
+        smallest = spectrum.min()
+        raise NotPositiveDefinite(f"V must hold symmetric positive definite blocks, got smallest eigenvalue {smallest}")
     inverse = np.linalg.inv(V)
     inverse = np.ascontiguousarray(0.5 * (inverse + inverse.transpose(0, 2, 1)))
     root = np.ascontiguousarray(np.linalg.cholesky(V))

@@ -1,6 +1,6 @@
 """Output denoiser for arrays of samples: z, g = V⁻¹(z − ω), its derivative and the Moreau envelope.
 
-The output function of GAMP (Rangan (2011)) is the proximal map of the loss (Parikh and Boyd (2014)).
+The output function of GAMP (Rangan, 2011) is the proximal map of the loss (Parikh and Boyd, 2014).
 """
 
 from typing import Any, NamedTuple

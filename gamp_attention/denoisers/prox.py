@@ -138,20 +138,20 @@ def is_worth_a_descent(number, loss, p, omega, metric, value, ws):
 
 
 @sample_kernel
-def minimise_globally(loss, p, omega, metric, z, most, points, ws):
+def minimise_globally(loss, p, omega, metric, z, max_starts, points, ws):
     """Find the global minimum of the proximal objective from the start z, in place.
 
     Returns (objective, gap, outcome). The gap is the difference to the next higher minimum found; it is inf if the
     minimum is certified to be unique or no other minimum was found. On return, ws.hess is the Hessian at z.
 
     The search ends if the Bayesian estimate of the number of minima, w (s − 1)/(s − w − 2) after s starts that found w
-    minima, exceeds w by at most one half (Boender and Rinnooy Kan (1987)), but not before the number of starts has
-    reached the number of features of ℓ that fit into the ellipsoid. `most` bounds the number of starts. A search of
-    at most `N_ATTEMPTS` starts skips unpromising starts (`is_worth_a_descent`). For `most` = 0 the result is the local
-    minimum next to z.
+    minima, exceeds w by at most one half (Boender and Rinnooy Kan, 1987), but not before the number of starts has
+    reached the number of features of ℓ that fit into the ellipsoid. `max_starts` bounds the number of starts. A search
+    of at most `N_ATTEMPTS` starts skips unpromising starts (`is_worth_a_descent`). For `max_starts` = 0 the result is
+    the local minimum next to z.
     """
     value, outcome = minimise_from(loss, p, omega, metric, z, ws, 0)
-    if most == 0:
+    if max_starts == 0:
         return value, np.inf, outcome
     unique, radius = is_unique(loss, p, omega, metric.smallest, value, ws.loss)
     if unique and outcome == OUTCOME.solved:
@@ -166,7 +166,7 @@ def minimise_globally(loss, p, omega, metric, z, most, points, ws):
     extent = radius / np.sqrt(metric.smallest)
     n_starts = int(min(MAX_STARTS, 3.0 * (extent / FEATURE) ** 2))
     n_capacity = ws.minima.shape[0]
-    bounded, first = most <= N_ATTEMPTS, 0
+    bounded, first = max_starts <= N_ATTEMPTS, 0
     if bounded:
         if not np.isfinite(radius):  # ℓ has no lower bound: the objective at ω limits the distance instead
             radius = np.sqrt(2.0 * abs(objective(loss, p, omega, metric, omega, ws.loss) - value))
@@ -176,7 +176,7 @@ def minimise_globally(loss, p, omega, metric, z, most, points, ws):
         # the estimate exceeds n_known by at most 1/2 after more than 2 n_known² + 3 n_known starts
         if number - first > max(n_starts, 2 * n_known * n_known + 3 * n_known) or ws.stop[0] != 0:
             break
-        if number - first >= (most if n_known > 0 else max(most, N_ATTEMPTS)):
+        if number - first >= (max_starts if n_known > 0 else max(max_starts, N_ATTEMPTS)):
             break
         next_start(number, loss, p, omega, metric, points, radius, z, ws)
         if bounded and n_known > 0 and not is_worth_a_descent(number, loss, p, omega, metric, value, ws):

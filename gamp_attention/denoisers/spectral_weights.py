@@ -1,7 +1,7 @@
 """Weight matrices h^μ of the samples for spectral starts, each computed from the loss of one sample.
 
-A spectral start takes the eigenvectors of X̃ᵀ h X̃, summed over the samples, with the lowest eigenvalues (Luo et al.
-(2019), Mondelli and Montanari (2019), Maillard et al. (2022)). There are three kinds of weights:
+A spectral start takes the eigenvectors of X̃ᵀ h X̃, summed over the samples, with the lowest eigenvalues (Luo et al.,
+2019; Mondelli and Montanari, 2019; Maillard et al., 2022). There are three kinds of weights:
 
 - "fitted": h = (z zᵀ/κ + 1)⁻¹ minus its mean, where z = prox(0; v) are the fields that fit the sample best;
 - "hessian": h = ∇²ℓ(0), so that the sum is the Hessian of the risk at Q = 0;

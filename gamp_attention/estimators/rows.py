@@ -66,7 +66,7 @@ class LinearRows(InferenceMixin, BaseEstimator):
         wide = columns.shape[1]
         unit = np.sqrt(wide) * scale  # coef_ = Q/unit for the weights Q (wide, rank) of the columns
         factors = np.append(np.sqrt(d) / unit, np.zeros(wide - d))
-        curvature = (n if weights is None else weights.sum()) / wide  # of a unit loss along a column
+        curvature = (n if weights is None else weights.sum()) / wide  # curvature along a column of a loss with ℓ'' = 1
         bare = type(penalty) is Ridge and penalty.lam == 0
         if bare:
             _require_determined(columns, labels, loss, intercept)

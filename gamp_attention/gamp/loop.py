@@ -130,7 +130,10 @@ class ProgressMonitor(Resumable):
             self.lowest_Q, self.lowest_loss = state.Q, loss
 
     def allows_smaller_step(self, trouble: Status) -> bool:
-        """Return whether to retry from the best state with a smaller step: descent ends a cycle sooner."""
+        """Return whether to retry from the best state with a smaller step.
+
+        A stalled run is not retried if a descent may follow, because the descent ends a cycle sooner.
+        """
         return not (self._settling and trouble is Status.STALLED)
 
     def return_to_best(self, t: int) -> GampState:
@@ -166,7 +169,7 @@ class Loop(Run[Status]):
     ----------
     t : number of iterations so far, over all starts.
     state : the state before the next iteration.
-    ended : how the run from the last start ended, None while it continues.
+    ended : status with which the run from the last start ended; None while it continues.
     resume_from : state after the last iteration of a run that stopped improving, from which it may be resumed.
     recorded_Q : weights of the last entry of the history.
     began, start, loss_bound : iteration and weights of the last start, and the training loss that the run from there
@@ -231,7 +234,7 @@ class Loop(Run[Status]):
         return self.t == self.began and not self.budget.suffices
 
     def advance(self) -> Status | None:
-        """Do one iteration; return how the run ended, or None if it continues."""
+        """Do one iteration; return the status of the run if it has ended, or None if it continues."""
         if self.is_only_descent:
             return self._end_at_start()
         plan, t = self._plan, self.t - self.began
@@ -288,6 +291,7 @@ class Loop(Run[Status]):
             self.monitor.patience = PATIENCE
 
     def _may_extrapolate(self, t: int, report: StepReport) -> bool:
+        """Return whether to extrapolate: always, or only near the end of the run if `Plan.accelerate` is LATE."""
         near_end = t >= self._plan.hold_after and report.gradient_norm < LATE_BELOW
         return near_end or self._plan.accelerate != LATE
 

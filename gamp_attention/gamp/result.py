@@ -41,7 +41,7 @@ class StartRecord(Result):
     ----------
     name : "spectral 1" and so on, "random 1" and so on, the name given as `init`, or "given" for an array or a state.
     kept : whether the result of `run_gamp` comes from this start.
-    status : how the run from this start ended; None if it was stopped early, because others had a lower training loss.
+    status : status at the end of the run from this start; None if it was stopped early.
     n_iter : number of iterations of message passing from this start.
     train_loss, gradient_norm, overlaps, Q : at the end of the run, or when it was stopped.
     excess : training loss divided by the training loss of the selected start, minus 1: at the same iteration if the run
@@ -87,7 +87,7 @@ class GampResult(Ended):
         the penalty has kinks and tol > 0, entries that satisfy the optimality condition of a kink are moved to it.
     overlaps : overlaps of Q, with the variances V.
     train_loss, gradient_norm : training loss ε_t and gradient norm ‖∇R‖_F/(λ√d) at Q.
-    message_passing : how message passing ended, before any descent.
+    message_passing : status at the end of message passing, before any descent.
     n_settle : number of steps of descent after message passing, 0 if there was none.
     fixed_point : whether Q was verified to be a fixed point of GAMP; None if the run did not converge.
     is_minimum : whether the run converged and no eigenvalue of ∇²R at Q is negative; False for a saddle.
@@ -174,7 +174,7 @@ def build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled]
     Parameters
     ----------
     plan, loop : arguments, and message passing after its end.
-    ending : how message passing ended.
+    ending : status at the end of message passing.
     descents : ends of the descents after it.
     at_start : whether the descent began at the start of the loop, so that its end is selected in any case.
     """
@@ -189,7 +189,7 @@ def build_result(plan: Plan, loop: Loop, ending: Status, descents: list[Settled]
     if descents:
         lowest = min(descents, key=lambda settled: (not settled.gradient_norm <= tol, settled.train_loss))
         converged = lowest.gradient_norm <= tol
-        # resumed message passing may have converged as well: then the critical point of lower training loss is kept
+        # resumed message passing may have converged as well: then the critical point of lower training loss is selected
         improves = ending is not Status.CONVERGED or (
             converged and lowest.train_loss < risk_at(data, Q, risk).train_loss
         )

@@ -35,7 +35,7 @@ from gamp_attention.models.model import STARTS
 from gamp_attention.results import Overlaps, finish
 
 Start = str | ArrayLike | GampState | GampResult
-HOLD_AFTER = 20  # iterations of runs to a tolerance with global proximal minima, before samples keep local minima
+HOLD_AFTER = 20  # number of iterations with global proximal minima, in runs to a tolerance; later, minima are local
 PREDICTED = 40  # iterations of state evolution for onsager="state_evolution"; the last response is repeated
 ROUNDS = (6, 15, 30)  # iterations after which starts are compared and some of them stopped
 CONTINUED = 0.5  # fraction of the starts that continue after a comparison
@@ -220,9 +220,9 @@ def run_gamp(
     direction = init.direction if isinstance(init, GampResult) else None
     starts = build_starts(data, init, risk, options.V, n_starts, seed)
     V_hat = response_rule(data, init, options, starts[0][1], damping, max_iter)
-    usual = options.predictable and options.hold_after is None and tol > 0
+    is_default = options.predictable and options.hold_after is None and tol > 0
     many_fields = data.n_tokens * data.rank > FULL_SEARCH_FIELDS
-    bounded = options.search == "bounded" or (options.search == "auto" and usual and many_fields)
+    bounded = options.search == "bounded" or (options.search == "auto" and is_default and many_fields)
     hold_after = options.hold_after
     if hold_after is None:
         hold_after = HOLD_AFTER if tol > 0 or bounded else sys.maxsize
@@ -231,7 +231,7 @@ def run_gamp(
         mode: bool | str = LATE if adaptive and options.predictable and data.rows_here else False
     else:
         mode = accelerate
-    may_bound = options.search == "auto" and usual
+    may_bound = options.search == "auto" and is_default
     plan = Plan(
         data, risk, damping, tol, max_iter, hold_after, mode, settling, V_hat, options.memory, callback, direction,
         bounded, may_bound,
@@ -275,7 +275,7 @@ def response_rule(
 
     Raises
     ------
-    TypeError, ValueError : if `options.onsager` is no response, or "state_evolution" for data without a model.
+    TypeError, ValueError : if `options.onsager` is not a response, or "state_evolution" for data without a model.
     """
     onsager = options.onsager
     if isinstance(onsager, str):
@@ -375,17 +375,17 @@ class SuccessiveHalving(Resumable):
     def run(self) -> tuple[GampResult, Loop]:
         """Return the result of lowest training loss, among converged runs if there are any, and its loop."""
         for until in ROUNDS[self.n_rounds :]:
-            # no run is stopped before its comparison, so that a run with a larger max_iter can continue
+            # a comparison beyond max_iter is left out: a checkpoint of this run can then continue to a larger max_iter
             if len(self.loops) <= self._n_finish or until > self._plan.max_iter:
                 break
             for loop in self.loops.values():
                 loop.run(until)
             if all(loop.is_only_descent for loop in self.loops.values()):
-                break  # because the losses of starts do not predict the losses at the ends of descents
+                break  # the losses of starts do not predict the losses at the ends of descents: run all to the end
             self._stop_worst(last=until == ROUNDS[-1])
         interrupted = [loop.run(self._plan.max_iter) is None for loop in self.loops.values()]
-        if any(interrupted) and self._file is not None:  # before max_iter ends the runs, so that they can be continued
-            self._save()
+        if any(interrupted) and self._file is not None:
+            self._save()  # before max_iter ends the runs, so that a later call can continue them
         self._results = {k: run_and_settle(self._plan, loop) for k, loop in self.loops.items()}
         best = min(self._results, key=lambda k: (not self._results[k].converged, _order(self._results[k].train_loss)))
         return self._results[best], self.loops[best]
@@ -401,7 +401,7 @@ class SuccessiveHalving(Resumable):
 
     def records(self, selected: GampResult, selected_loop: Loop) -> tuple[StartRecord, ...]:
         """Return a record of every start, compared with the selected result."""
-        losses, found = selected.history.train_loss, list[StartRecord]()
+        losses, records = selected.history.train_loss, list[StartRecord]()
         for k, name in enumerate(self._names):
             is_selected = self.loops.get(k) is selected_loop
             end: Any = selected if is_selected else self.stopped.get(k) or self._results[k]
@@ -419,8 +419,8 @@ class SuccessiveHalving(Resumable):
                 overlaps=end.overlaps,
                 Q=end.Q,
             )
-            found.append(record)
-        return tuple(found)
+            records.append(record)
+        return tuple(records)
 
     def _save(self) -> None:
         assert self._file is not None
@@ -445,7 +445,7 @@ def agreement_of(data: Dataset, Q: np.ndarray, other: np.ndarray) -> float:
         return float(np.array_equal(Q, other))
     parts, student = data.student.parts, data.student
     if student.rotations:
-        by_part = [np.stack(np.split(each, parts, axis=1)).reshape(-1, data.rank // parts) for each in (Q, other)]
+        by_part = [np.stack(np.split(W, parts, axis=1)).reshape(-1, data.rank // parts) for W in (Q, other)]
         return float(np.linalg.svd(by_part[0].T @ by_part[1], compute_uv=False).sum() / norms)
     cosine = float(np.sum(Q * other) / norms)
     return abs(cosine) if student.even else max(cosine, 0.0)

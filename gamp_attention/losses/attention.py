@@ -40,7 +40,7 @@ from gamp_attention.losses.two_tokens import is_two_tokens, two_token_derivative
 
 
 class DotProductAttention(NamedTuple):
-    """Dot-product attention S[z] (Vaswani et al. (2017)): a softmax of the scores in each row.
+    """Dot-product attention S[z] (Vaswani et al., 2017): a softmax of the scores in each row.
 
     The scores are z_i·z_j / temperature, or q_i·k_j / temperature for separate queries and keys. Eq. :eq:`student`.
 

@@ -62,7 +62,7 @@ class LossKernel(NamedTuple):
 
 
 _KERNELS: dict[TableSlots, LossKernel] = {}
-_TABLES: dict[Any, np.ndarray] = {}  # by the content of the loss; never freed, as compiled code may have the address
+_TABLES: dict[Any, np.ndarray] = {}  # tables by content of the loss; never freed, as compiled code has their addresses
 
 
 def _load_from(typing_context: Any, value: Any) -> Any:
@@ -168,8 +168,8 @@ def as_indirect(loss: Any) -> Any:
     table = _TABLES.get(content)
     if table is None:
         kind, context = typeof(loss), cpu_target.target_context
-        size = context.get_abi_sizeof(context.get_data_type(kind))  # in bytes
-        table = np.zeros(TableSlots.LOSS + -(-size // 8), dtype=np.int64)
+        n_bytes = context.get_abi_sizeof(context.get_data_type(kind))
+        table = np.zeros(TableSlots.LOSS + -(-n_bytes // 8), dtype=np.int64)
         _store_loss(loss, table[TableSlots.LOSS :].ctypes.data)
         table[: TableSlots.LOSS] = _kernel_addresses(kind)
         table = _TABLES.setdefault(content, table)  # another thread may have made one
@@ -199,5 +199,5 @@ def _kernel_addresses(kind: Any) -> list[int]:
 
 @kernel
 def _store_loss(loss, address):
-    """Write a loss to its place in a table."""
+    """Write a loss to the word LOSS of a table, which is at `address`, in numba's memory layout."""
     store_at(loss, address)

@@ -92,8 +92,8 @@ def attention_model(
     elif not isinstance(coordinates, CoordinateLaw):
         raise check.fail("coordinates", coordinates, "a CoordinateLaw", TypeError)
     elif (coordinates.gamma.shape[1], coordinates.teacher_mean.shape[1]) != (L, t):
-        found = f"L = {coordinates.gamma.shape[1]}, t = {coordinates.teacher_mean.shape[1]}"
-        raise check.fail("coordinates", found, f"a distribution of L = {L} tokens and t = {t} teacher columns")
+        got = f"L = {coordinates.gamma.shape[1]}, t = {coordinates.teacher_mean.shape[1]}"
+        raise check.fail("coordinates", got, f"a distribution of L = {L} tokens and t = {t} teacher columns")
     student = DotProductAttention() if student is None else student
     return Model(teacher, coordinates, penalty, r, student, score_noise=score_noise)
 

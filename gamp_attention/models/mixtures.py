@@ -57,13 +57,13 @@ class MixtureModel(Model):
 
     def __post_init__(self) -> None:
         if self.coordinates.gamma.shape[1] != self.classes.n_sources:
-            found = f"{self.coordinates.gamma.shape[1]} sources"
+            got = f"{self.coordinates.gamma.shape[1]} sources"
             needs = f"a distribution of the {self.classes.n_sources} sources of `classes`"
-            raise check.fail("coordinates", found, needs)
+            raise check.fail("coordinates", got, needs)
         means = check.array("class_means", self.class_means, self.coordinates.tau.shape)
-        rest, classes = self.coordinates.tau - means, self.classes
-        alike = rest[:, classes.first][:, classes.token]
-        if not np.allclose(rest, alike, rtol=0, atol=1e-9 * (1 + np.abs(rest).max())):
+        positions, classes = self.coordinates.tau - means, self.classes
+        of_first_class = positions[:, classes.first][:, classes.token]
+        if not np.allclose(positions, of_first_class, rtol=0, atol=1e-9 * (1 + np.abs(positions).max())):
             needs = "the same positions coordinates.tau - class_means in all classes of a token"
             raise check.fail("class_means", means, needs)
         if is_registered_loss(self.student):

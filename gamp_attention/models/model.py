@@ -409,6 +409,6 @@ def fill_start(
     rank = weights.shape[1]
     uninformed, size = np.ones(rank, dtype=bool), rank // parts
     for first in range(0, rank, size):
-        known = slice(first, first + min(columns.shape[1], size))
-        weights[:, known], uninformed[known] = columns[:, :size], False
+        informed = slice(first, first + min(columns.shape[1], size))
+        weights[:, informed], uninformed[informed] = columns[:, :size], False
     return uninformed

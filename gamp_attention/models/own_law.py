@@ -82,10 +82,18 @@ class DataLaw(Result, CoordinateLaw):
     def _rows(self) -> Rows:
         classes, sources = self.gamma.shape
         head = f"DataLaw: {self.n_samples} samples, {sources} sources, {classes} classes of coordinates"
-        head += f", tr Σ/d {', '.join(f'{each:.3g}' for each in self.trace[:8])}{', …' if sources > 8 else ''}"
+        head += f", tr Σ/d {', '.join(f'{trace:.3g}' for trace in self.trace[:8])}{', …' if sources > 8 else ''}"
         rows: Rows = [head, ["  departure", "measured", "assumed", "", ""]]
-        for each in self.departures:
-            assumed = f"{each.expected:.3g}" if np.isfinite(each.expected) else ""
-            meaning = each.meaning if each.verdict != VERDICTS[0] else ""
-            rows.append([f"  {each.name}", format_to_error(each.value, each.error), assumed, each.verdict, meaning])
+        for departure in self.departures:
+            assumed = f"{departure.expected:.3g}" if np.isfinite(departure.expected) else ""
+            meaning = departure.meaning if departure.verdict != VERDICTS[0] else ""
+            rows.append(
+                [
+                    f"  {departure.name}",
+                    format_to_error(departure.value, departure.error),
+                    assumed,
+                    departure.verdict,
+                    meaning,
+                ]
+            )
         return rows

@@ -74,7 +74,7 @@ def departures(seen: SeenTokens, law: LawParts, turned: bool, teacher: np.ndarra
 
 
 def _pairs(seen: SeenTokens, pooled: np.ndarray, size: Products, turned: bool) -> list[Departure]:
-    """Return departures of two tokens of a sample from independence: the mean correlation, and the rest."""
+    """Return departures of two tokens from independence: mean correlation, and its dependence on the direction."""
     L, parts = seen.tokens.shape[1], N_PARTS
     if L < 2:
         return []
@@ -82,13 +82,13 @@ def _pairs(seen: SeenTokens, pooled: np.ndarray, size: Products, turned: bool) -
     largest = max(pairs, key=lambda pair: abs(seen.correlation[pair]))
     number = Estimate(float(seen.correlation[largest]), float(seen.correlation_error[largest]))
     treatment = "included in the model" if turned else "ignored by the model; include it with `correlated=True`"
-    rest = max(
+    dependence = max(
         (relative_size(Products.of(_direction_dependence(seen.unit, pooled, pair, parts)), size) for pair in pairs),
         key=lambda estimate: estimate.value,
     )
     return [
         build_departure("correlation of tokens", number, 0.0, CORRELATION, treatment),
-        build_departure("differences of correlation between directions", rest, 0.0, DIRECTION_DEPENDENCE,
+        build_departure("differences of correlation between directions", dependence, 0.0, DIRECTION_DEPENDENCE,
                "Σ_12 is not a multiple of Σ; every model here assumes that it is"),
     ]  # fmt: skip
 
@@ -104,7 +104,9 @@ def _shapes(law: LawParts) -> list[Departure]:
     """Return departures of the Σ_l, scaled to unit trace, from a common shape and from common eigenvectors."""
     if len(law.shapes) < 2:
         return []
-    treatment = "each Σ_l has its eigenvalues along common vectors" if law.unlike else "all Σ_l are given one shape"
+    treatment = (
+        "each Σ_l has its eigenvalues along common vectors" if law.shapes_differ else "all Σ_l are given one shape"
+    )
     return [
         build_departure("differences between covariances", max(law.shapes), 0.0, SHAPES, treatment),
         build_departure("non-commuting part of covariances", max(law.apart), 0.0, COMMUTING,
@@ -203,7 +205,7 @@ def law_of(
     Eq. :eq:`resolvents`.
 
     Eigenvalues of the covariances, and the second moments of positions and teacher along them, are fitted to the
-    resolvent of the sample covariance, whose bias by the finite number of tokens is known (Marchenko and Pastur 1967).
+    resolvent of the sample covariance, whose bias by the finite number of tokens is known (Marchenko and Pastur, 1967).
 
     Parameters
     ----------
@@ -271,13 +273,13 @@ def law_of(
             predicted = problem.target(tokens @ weights / np.sqrt(data.dim))
         problem = problem._replace(noise=score_noise(fitted, tokens, predicted))
     estimate = LawParts.of(seen, problem, turned)
-    several = tuple(LawParts.of(seen.without(part, parts), problem, turned).model for part in range(parts))
+    jackknife_models = tuple(LawParts.of(seen.without(part, parts), problem, turned).model for part in range(parts))
     law = estimate.coordinates
     return DataLaw(
         law.weight, law.gamma, law.tau, law.teacher_mean, law.teacher_cov,
         model=estimate.model, departures=departures(seen, estimate, turned, weights),
         correlation=seen.correlation, turned=turned, noise=problem.noise, outside=fitted.outside if fitted else 0.0,
-        n_samples=len(rows), replicas=several,
+        n_samples=len(rows), replicas=jackknife_models,
     )  # fmt: skip
 
 
@@ -296,8 +298,8 @@ def _assign_classes(data: Dataset, tokens: np.ndarray, classes: Any, seed: int) 
 
 def _check_correlated(data: Dataset, seen: SeenTokens, correlated: Any) -> bool:
     """Return whether the model includes the correlation between tokens; raise ValueError if it cannot."""
-    able = isinstance(data.student, DotProductAttention) and seen.n_sources == data.n_tokens > 1
-    if check.flag("correlated", correlated) and not (able and data.penalty.quadratic):
+    is_possible = isinstance(data.student, DotProductAttention) and seen.n_sources == data.n_tokens > 1
+    if check.flag("correlated", correlated) and not (is_possible and data.penalty.quadratic):
         needs = "False, unless there are a DotProductAttention, a ridge and several tokens of one class each"
         raise check.fail("correlated", correlated, needs)
     return bool(correlated)

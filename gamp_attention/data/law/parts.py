@@ -50,11 +50,11 @@ def classes_of_moments(weight: np.ndarray, gamma: np.ndarray, moments: np.ndarra
     parts = []
     for fraction, value, second in zip(weight, gamma, moments / weight[:, None, None], strict=True):
         size, vectors = np.linalg.eigh(second[:n_fixed, :n_fixed])
-        along = size > 1e-9 * max(size.max(initial=0.0), 1e-300)
-        rank = max(1, int(along.sum()))
+        is_nonzero = size > 1e-9 * max(size.max(initial=0.0), 1e-300)
+        rank = max(1, int(is_nonzero.sum()))
         fixed, mean = np.zeros((rank, n_fixed)), np.zeros((rank, len(second) - n_fixed))
         remainder = second[n_fixed:, n_fixed:]  # second moments of the teacher that the fixed columns do not explain
-        for row, (square, vector) in enumerate(zip(size[along], vectors.T[along], strict=True)):
+        for row, (square, vector) in enumerate(zip(size[is_nonzero], vectors.T[is_nonzero], strict=True)):
             coefficient = second[n_fixed:, :n_fixed] @ vector / np.sqrt(square)
             fixed[row], mean[row] = np.sqrt(rank * square) * vector, np.sqrt(rank) * coefficient
             remainder = remainder - np.outer(coefficient, coefficient)
@@ -138,15 +138,15 @@ class LawParts:
     pooled: np.ndarray  # (B, d, d) covariances of all tokens, scaled to tr Σ/d = 1, for each of B parts of the samples
     resolvent: Resolvent
     spectrum: Spectrum
-    shapes: list[Estimate]  # norm of the difference between each Σ_l and the pooled covariance, over the norm of that
+    shapes: list[Estimate]  # relative norm of the difference between each Σ_l and the pooled covariance
     apart: list[Estimate]  # the same for the part of the difference that is off-diagonal in the pooled eigenvectors
     coordinates: CoordinateLaw
     model: Model
 
     @property
-    def unlike(self) -> bool:
-        """Return whether the Σ_l differ significantly in shape."""
-        return unlike(self.shapes)
+    def shapes_differ(self) -> bool:
+        """True if the Σ_l differ significantly in shape."""
+        return differ(self.shapes)
 
     @classmethod
     def of(cls, seen: SeenTokens, problem: Problem, correlated: bool) -> "LawParts":
@@ -168,7 +168,7 @@ class LawParts:
         spectrum = Spectrum.of(resolvent)
         shapes, apart = _differences(covariances, pooled, resolvent.vectors)
         eigenvalues = spectrum.gamma[:, None] * np.ones(seen.n_sources)
-        if unlike(shapes) and mixing is None:
+        if differ(shapes) and mixing is None:
             eigenvalues = _token_eigenvalues(covariances, spectrum, n_rows)[:, seen.token]
         classes, means = _classes_and_means(seen, problem, resolvent, spectrum, eigenvalues, mixing)
         shift = np.zeros((L, problem.teacher_rank))
@@ -178,7 +178,7 @@ class LawParts:
         return cls(pooled, resolvent, spectrum, shapes, apart, coordinates, model)
 
 
-def unlike(shapes: list[Estimate]) -> bool:
+def differ(shapes: list[Estimate]) -> bool:
     """Return whether at least one covariance differs from the others by more than SIGNIFICANCE standard errors."""
     return any(shape.value > SIGNIFICANCE * shape.error for shape in shapes)
 
@@ -214,9 +214,9 @@ def _token_eigenvalues(covariances: list[np.ndarray], spectrum: Spectrum, n_rows
     """
     ratio = np.zeros((len(spectrum.gamma), len(covariances)))
     halves = slice(0, None, 2), slice(1, None, 2)
-    for here, there in (halves, halves[::-1]):
-        resolvent = Resolvent.of(np.mean([cov[here].mean(axis=0) for cov in covariances], axis=0), n_rows / 2)
-        other_half = [cov[there].mean(axis=0) for cov in covariances]
+    for half, other in (halves, halves[::-1]):
+        resolvent = Resolvent.of(np.mean([cov[half].mean(axis=0) for cov in covariances], axis=0), n_rows / 2)
+        other_half = [cov[other].mean(axis=0) for cov in covariances]
         for l, covariance in enumerate(other_half):
             ratio[:, l] += ratios_along(resolvent, spectrum, covariance, np.mean(other_half, axis=0)) / 2
     return spectrum.gamma[:, None] * ratio

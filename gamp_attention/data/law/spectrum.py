@@ -1,6 +1,6 @@
 """Spectrum of a covariance from few samples, and unbiased products of second moments with jackknife errors.
 
-Eigenvalues of a sample covariance Ŝ of N rows are more widely spread than the eigenvalues of Σ (Marchenko and Pastur
+Eigenvalues of a sample covariance Ŝ of N rows are more widely spread than the eigenvalues of Σ (Marchenko and Pastur,
 1967). State evolution needs only averages that involve the resolvent of Σ, and these follow from the resolvent of Ŝ:
 for large d and N
 

@@ -444,20 +444,20 @@ class SumChannel(LabelChannel):
         def log_probabilities(differences: np.ndarray) -> np.ndarray:
             return np.asarray(log_softmax(differences @ basis.T, axis=-1))
 
-        found: Any = None
+        moments: Any = None
         if len(points) > FEW_POINTS:
-            found = in_blocks(
+            moments = in_blocks(
                 middle @ np.linalg.inv(root), BLOCK_SPACING * spacing_for(steepness),
                 lambda x: (log_probabilities(x @ root), np.zeros(len(x))), np.eye(t)[y],
             )  # fmt: skip
-        if found is None:
+        if moments is None:
 
             def log_likelihood(rows: slice) -> tuple[np.ndarray, None]:
                 logs = log_probabilities(middle[rows, None] + points @ root)
                 return np.take_along_axis(logs, y[rows, None, None], axis=2)[:, :, 0], None
 
-            found = on_grid(points, prior, log_likelihood, n)
-        mean, cov, log_z = found[:3]
+            moments = on_grid(points, prior, log_likelihood, n)
+        mean, cov, log_z = moments[:3]
         cov_sum = total - gain @ W @ gain.T + gain @ (root @ cov @ root) @ gain.T
         return centre + mean @ root @ gain.T, cov_sum, log_z, None
 

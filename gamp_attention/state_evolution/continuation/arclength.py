@@ -46,12 +46,12 @@ class Curve:
     """Fixed-point equations F(x; p) − x = 0 along a curve, in the scaled unknowns u = (x, p)."""
 
     model: Model
-    alpha: float
+    alpha: float  # sample complexity, if it is not the parameter
     parameter: str
     rule: Rule
-    response: str
-    packing: Packing
-    unit: float
+    response: str  # form of V̂, "stein" or "derivative"
+    packing: Packing  # conversion between overlaps and x
+    unit: float  # parameter value at p = 1
 
     def map(self, u: np.ndarray) -> OverlapMap:
         """Return the overlap map at the parameter value of u."""
@@ -105,13 +105,13 @@ def walk(curve: Curve, overlaps: Overlaps, first: float, to: float) -> Iterator[
                 corrected = _correct(curve, ahead, fixed, J)
         if corrected is not None:
             there, J_there, corrections = corrected
-            moved = there - u
-            along = moved / np.linalg.norm(moved)
-            if along @ tangent >= MIN_COSINE:
+            chord = there - u
+            direction = chord / np.linalg.norm(chord)
+            if direction @ tangent >= MIN_COSINE:
                 u, J = there, J_there
                 if corrections > FEW_CORRECTIONS:
                     J = curve.derivative(u, curve.residual(u))
-                tangent = _tangent(J, along)
+                tangent = _tangent(J, direction)
                 yield u
                 longer = LONGER if corrections <= FEW_CORRECTIONS else 1.0
                 step = min(step * longer, MAX_ARC)

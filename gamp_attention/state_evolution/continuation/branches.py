@@ -105,8 +105,8 @@ def branches(
     --------
     >>> import gamp_attention as ga
     >>> model = ga.glm_model(ga.SquaredLoss(), ga.LinearLabels(noise=0.5), lam=0.1)
-    >>> found = ga.branches(model, 1.5, ["semantic", "random"], stability=False)
-    >>> found.names, found.missing
+    >>> result = ga.branches(model, 1.5, ["semantic", "random"], stability=False)
+    >>> result.names, result.missing
     (['semantic'], {'random': 'the solution found from semantic'})
     """
     model = require_model(model)
@@ -153,6 +153,7 @@ def _name_of(overlaps: Overlaps, solutions: list[tuple[str, StateEvolutionResult
 
 
 def _mixture(a: Overlaps, b: Overlaps, weight: float) -> Overlaps:
+    """Return the linear mixture of two overlaps in which b has a given weight."""
     return Overlaps(**{name: (1 - weight) * v + weight * b.arrays()[name] for name, v in a.arrays().items()})
 
 
@@ -322,6 +323,7 @@ def _meeting_point(curve: Curve, points: list[np.ndarray], family: str) -> tuple
 def _build_path(
     curve: Curve, points: list[np.ndarray], end: str, to: float, value: float, error: float, stable: bool
 ) -> BranchPath:
+    """Return the path of given points, with losses, crossings of 1 and, if `stable` is True, growths."""
     overlaps = [curve.packing.unpack(u[:-1]) for u in points]
     losses, growths = [], []
     for u, x in zip(points, overlaps, strict=True):

@@ -83,6 +83,7 @@ class BranchTrack:
         return point
 
     def _solve(self, value: float) -> "TrackPoint | None":
+        """Return the fixed point found by Newton steps from the guess; None if they fail or reach another branch."""
         guess = self.guess(value)
         packing = Packing.of(self.curve.model, guess)
         F = self.curve.map(np.array([value / self.curve.unit]))
@@ -106,12 +107,13 @@ class BranchTrack:
         return TrackPoint(root.F, root.overlaps, best)
 
     def guess(self, value: float) -> Overlaps:
-        """Return the expected overlaps at a value: of the nearest known point, or on a line through it and another."""
-        near = sorted(self.known, key=lambda other: abs(other - value))
-        nearest = self.known[near[0]]
-        across = [other for other in near if (other - value) * (near[0] - value) < 0]
-        for other in (across or near[1:])[:1]:
-            weight = (value - near[0]) / (other - near[0])
+        """Return overlaps expected at a value: on a line through two known points, or at the nearest known point."""
+        by_distance = sorted(self.known, key=lambda other: abs(other - value))
+        nearest = self.known[by_distance[0]]
+        # points on the other side of the value, because interpolation is safer than extrapolation
+        opposite = [other for other in by_distance if (other - value) * (by_distance[0] - value) < 0]
+        for other in (opposite or by_distance[1:])[:1]:
+            weight = (value - by_distance[0]) / (other - by_distance[0])
             guess = _between(nearest, self.known[other], weight)
             if abs(weight) <= MAX_WEIGHT and is_feasible(self.curve.model, guess):
                 return guess
@@ -131,8 +133,8 @@ def _between(a: Overlaps, b: Overlaps, weight: float) -> Overlaps:
 
 def _on_other_branch(guess: Overlaps, solution: Overlaps) -> bool:
     """Return whether the solution is on another branch than the guess."""
-    was, now = guess.arrays(), solution.arrays()
-    faded = any(np.abs(now[name]).max() < MIN_FAMILY * np.abs(was[name]).max() for name in ("m", "theta"))
+    expected, solved = guess.arrays(), solution.arrays()
+    faded = any(np.abs(solved[name]).max() < MIN_FAMILY * np.abs(expected[name]).max() for name in ("m", "theta"))
     return faded or relative_change(guess, solution) > MAX_CHANGE
 
 
@@ -214,21 +216,24 @@ def root_on_rules(
     for _ in range(MAX_FINER):
         if not np.isfinite(slope) or finer is None or error <= tol:
             break
-        fine, split = measure(finer), finer.deterministic
+        fine, has_levels = measure(finer), finer.deterministic
         remainder = fine(value)
         shift = (remainder - coarse(value)) / slope
-        value, last, slope = _polish(fine, value, remainder, slope, tol if split else np.inf, CLEAR * finer.tol * size)
+        value, last, slope = _polish(
+            fine, value, remainder, slope, tol if has_levels else np.inf, CLEAR * finer.tol * size
+        )
         unresolved = UNRESOLVED * finer.tol * size / abs(slope)
         error = SHIFT_ERROR * abs(shift) + SLOPE_ERROR * abs(last) + unresolved
-        coarse, finer = fine, finer.finer() if split else None
+        coarse, finer = fine, finer.finer() if has_levels else None
     return value, error if np.isfinite(value) else np.inf, slope
 
 
 def _secant(measure: Measure, a: float, b: float, clear: float) -> tuple[float, float]:
     """Return an approximate root and the slope there; NaN if the branch is lost or the root is not near.
 
-    A secant goes through the last point and the nearest other point whose value clearly differs. If no value does, a
-    fraction of the largest difference is enough, because across the most distant points the function may be nonlinear.
+    A secant goes through the last point and the nearest other point whose value differs by at least `clear`. If no
+    value does, a fraction of the largest difference is enough, because the function may be nonlinear between distant
+    points.
     """
     width = abs(b - a)
     low, high = min(a, b) - SLACK * width, max(a, b) + SLACK * width
@@ -264,7 +269,11 @@ def _bracket(values: dict[float, float]) -> tuple[float, float] | None:
 def _polish(
     measure: Measure, value: float, remainder: float, slope: float, tol: float, clear: float
 ) -> tuple[float, float, float]:
-    """Refine a root near `value`, where the function is `remainder`; return the root, the last step and the slope."""
+    """Refine a root by secants from `value`, at which the function has the value `remainder`.
+
+    Return the root, the last step and the slope. Steps end when the error of the slope affects the root by a small
+    fraction of `tol`; the slope is updated only from values that differ by at least `clear`.
+    """
     for _ in range(MAX_SECANTS):
         step = -remainder / slope
         if not SLOPE_ERROR * abs(step) > STEP_FRACTION * tol:

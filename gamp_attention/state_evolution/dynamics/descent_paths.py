@@ -22,8 +22,8 @@ from gamp_attention.state_evolution.dynamics.field_paths import FieldPaths, Path
 from gamp_attention.state_evolution.equations.channel import select_sources
 
 # Rare large derivatives: if samples choose between two wells, the derivatives grow exponentially in time on a fraction
-# of the paths that decreases as fast. An average over samples is wrong if this fraction is a few paths; then it is
-# corrected by Stein's lemma.
+# of the paths, and this fraction decreases as fast. If only a few sampled paths remain in it, the average over samples
+# is wrong and is corrected by Stein's lemma.
 MIN_CARRIERS = 8.0  # effective number of paths (Σ|F|)²/Σ|F|² of an average below which it is corrected
 MIN_CARRIER_FRACTION = 0.25  # the same as a fraction of the paths in minibatches at both times, if that is smaller
 MAX_CORRECTED = 12  # maximum number of corrected initial times; at later times sample averages are less noisy
@@ -126,9 +126,9 @@ class DescentPaths:
         times, r, t = len(response), self.model.rank, self.model.teacher_rank
         theta, response = theta.copy(), response.copy()
         for l, path in enumerate(self._paths.of_token):
-            both = np.concatenate([theta[l], response[:, l].swapaxes(0, 1).reshape(r, times * r)], axis=1)
-            both = path.responses(force[:, l], both, t + r * self._rare)
-            theta[l], response[:, l] = both[:, :t], both[:, t:].reshape(r, times, r).swapaxes(0, 1)
+            sampled = np.concatenate([theta[l], response[:, l].swapaxes(0, 1).reshape(r, times * r)], axis=1)
+            corrected = path.responses(force[:, l], sampled, t + r * self._rare)
+            theta[l], response[:, l] = corrected[:, :t], corrected[:, t:].reshape(r, times, r).swapaxes(0, 1)
         return theta, response
 
 

@@ -23,7 +23,7 @@ from gamp_attention.state_evolution.rules.sobol import component_points
 
 
 class GaussianPath:
-    """Sequence of n samples of centred Gaussian vectors, each drawn conditionally on all vectors before.
+    """Sequence of n samples of centred Gaussian vectors, each drawn conditionally on all earlier vectors.
 
     All components drawn so far are linear combinations of white columns, white · factorᵀ, with a block triangular
     factor: a Cholesky factorization that grows with each vector.
@@ -55,8 +55,8 @@ class GaussianPath:
         # past directions of relative size below 1e-7 are rounding errors and must not be amplified
         slope = np.linalg.lstsq(self._factor, with_past.T, rcond=1e-7)[0].T
         row = np.concatenate([slope, psd_root(covariance - slope @ slope.T)], axis=1)
-        before = np.zeros((len(self._factor), len(covariance)))
-        self._factor = np.block([[self._factor, before], [row]])
+        zeros = np.zeros((len(self._factor), len(covariance)))
+        self._factor = np.block([[self._factor, zeros], [row]])
         self._white = np.concatenate([self._white, fresh], axis=1)
         return self._white @ row.T
 
@@ -78,7 +78,7 @@ class GaussianPath:
 
 
 class FieldPaths:
-    """Paths of the fields: y, then ω̃^0, ω̃^1, …, each drawn conditionally on all before. Eq. :eq:`path-law`."""
+    """Paths of the fields: y, then ω̃^0, ω̃^1, …, each drawn conditionally on all earlier fields. Eq. :eq:`path-law`."""
 
     def __init__(self, model: Model, n_paths: int, rng: np.random.Generator) -> None:
         self.model, self.n, self._rng = model, n_paths, rng
@@ -117,8 +117,8 @@ def min_paths(model: Model, n_iter: int) -> int:
 
 def component_paths(component: Component, n_paths: int, n_iter: int) -> int:
     """Return the number of paths of a component: its fraction of all paths, but at least `min_paths`."""
-    few = min_paths(component.model, n_iter)
-    return component_points(n_paths, component.share, few) if component.share < 1 else n_paths
+    at_least = min_paths(component.model, n_iter)
+    return component_points(n_paths, component.share, at_least) if component.share < 1 else n_paths
 
 
 LANES = 64  # number of paths that the inner loops process together, adjacent in memory for vector instructions
@@ -148,7 +148,7 @@ class PathResponses:
     def __init__(self, n: int, n_times: int, blocks: int, size: int) -> None:
         self._n, self._n_times, self._shape, self._t = n, n_times, (blocks, size), 0
         k = blocks * size
-        self._kept = np.zeros((-(-n // LANES), n_times * (n_times + 1) // 2, k, k, LANES), dtype=np.float32)
+        self._stored = np.zeros((-(-n // LANES), n_times * (n_times + 1) // 2, k, k, LANES), dtype=np.float32)
         self.carriers = np.zeros(0)
 
     def advance(self, memory: np.ndarray, slopes: np.ndarray, seed: float = 1.0) -> np.ndarray:
@@ -159,18 +159,20 @@ class PathResponses:
         seed : the factor c of δ_{ts}.
         """
         t, (blocks, size), k = self._t, self._shape, slopes.shape[1]
-        here = np.zeros((len(self._kept), LANES, k, k), dtype=np.float32)
-        here.reshape(-1, k, k)[: self._n] = slopes
-        here = np.ascontiguousarray(here.transpose(0, 2, 3, 1))
-        sums = np.zeros((len(self._kept), t + 1, blocks, size, size))
-        sizes = np.zeros((len(self._kept), t + 1, 2))
+        slopes_by_lane = np.zeros((len(self._stored), LANES, k, k), dtype=np.float32)
+        slopes_by_lane.reshape(-1, k, k)[: self._n] = slopes
+        slopes_by_lane = np.ascontiguousarray(slopes_by_lane.transpose(0, 2, 3, 1))
+        sums = np.zeros((len(self._stored), t + 1, blocks, size, size))
+        sizes = np.zeros((len(self._stored), t + 1, 2))
         weights = np.ascontiguousarray(memory, dtype=np.float32).reshape(t, blocks, size, size)
 
         def task(first: int, last: int) -> None:
             for b in range(first, last):
-                _advance(t, self._n_times, np.float32(seed), weights, here[b], self._kept[b], sums[b], sizes[b])
+                _advance(
+                    t, self._n_times, np.float32(seed), weights, slopes_by_lane[b], self._stored[b], sums[b], sizes[b]
+                )
 
-        over_blocks(task, len(self._kept), 1)
+        over_blocks(task, len(self._stored), 1)
         self._t += 1
         first, second = sizes.sum(axis=0).T
         self.carriers = np.divide(first**2, second, out=np.full(t + 1, float(self._n)), where=second > 0)
@@ -178,20 +180,20 @@ class PathResponses:
 
 
 @kernel
-def _advance(t, n_times, seed, memory, slopes, kept, sums, sizes):
+def _advance(t, n_times, seed, memory, slopes, stored, sums, sizes):
     """Compute F(t, s) of LANES paths for every s, store it at slot (s, t), and add up F, |F| and |F|²."""
     blocks, size = sums.shape[1], sums.shape[2]
     k, lanes = blocks * size, slopes.shape[2]
     J = np.empty((k, k, lanes), np.float32)
     for s in range(t + 1):
         first = s * n_times - s * (s - 1) // 2
-        F = kept[first + t - s]
+        F = stored[first + t - s]
         J[:] = np.float32(0)
         if s == t:
             for i in range(k):
                 J[i, i] = seed
         else:
-            _add_memory(memory[s:], kept[first : first + t - s], J)
+            _add_memory(memory[s:], stored[first : first + t - s], J)
         _multiply(slopes, J, F)
         for l in range(blocks):
             for a in range(size):
@@ -212,17 +214,17 @@ def _advance(t, n_times, seed, memory, slopes, kept, sums, sizes):
 
 
 @field_kernel
-def _add_memory(memory, kept, J):
+def _add_memory(memory, stored, J):
     """Add Σ_u R(u) F(u) to J."""
     blocks, size = memory.shape[1], memory.shape[2]
     k, lanes = J.shape[0], J.shape[2]
-    for u in range(kept.shape[0]):
+    for u in range(stored.shape[0]):
         for l in range(blocks):
             for a in range(size):
                 for b in range(size):
                     weight = memory[u, l, a, b]
                     for j in range(k):
-                        target, source = J[l * size + a, j], kept[u, l * size + b, j]
+                        target, source = J[l * size + a, j], stored[u, l * size + b, j]
                         for p in range(lanes):
                             target[p] += weight * source[p]
 

@@ -158,7 +158,7 @@ def _possible(given: Overlaps, second: np.ndarray, products: np.ndarray, law: np
         if fraction > 1 + EXCESS:
             more = "; for weights at finite d, give `data.instance_model()` as the model" if name == "theta" else ""
             raise check.fail(f"init.{name}", getattr(given, name), needs + more)
-    return products / np.sqrt(max(fraction, 1.0))  # of the last bound, by m and θ together
+    return products / np.sqrt(max(fraction, 1.0))  # `fraction` of q that m and θ together explain
 
 
 def _position_coefficients(model: Model) -> np.ndarray:

@@ -98,15 +98,15 @@ class LinearWeights:
     def _drift(self, m_hat: np.ndarray, theta_hat: np.ndarray, q_hats: list[np.ndarray]) -> np.ndarray:
         """Return coefficients of b_t = m̂ τ + θ̂ π + ζ_t, and store the covariances of ζ_t with every ζ_s, s ≤ t."""
         law, r, S = self.model.coordinates, self.model.rank, self.model.n_sources
-        here = self._noise(len(q_hats) - 1)
+        latest = self._noise(len(q_hats) - 1)
         for s, q_hat in enumerate(q_hats):
             block = np.einsum("kl,lab->kab", law.gamma, q_hat)
-            self._gram[:, self._noise(s), here] = block
-            self._gram[:, here, self._noise(s)] = np.swapaxes(block, 1, 2)
+            self._gram[:, self._noise(s), latest] = block
+            self._gram[:, latest, self._noise(s)] = np.swapaxes(block, 1, 2)
         b = np.zeros_like(self._x[-1])
         b[:, :, r : r + S] = m_hat.T
         b[:, :, r + S : self._first] = np.einsum("kl,lrt->krt", law.gamma, theta_hat)
-        b[:, :, here] = np.eye(r)
+        b[:, :, latest] = np.eye(r)
         return b
 
     def _noise(self, t: int) -> slice:
@@ -149,7 +149,7 @@ class SampledWeights:
         self.model, self._rng = model, np.random.default_rng(deepcopy(rng).integers(2**63, size=4))
         law, r, S, t = model.coordinates, model.rank, model.n_sources, model.teacher_rank
         columns = t + r * (n_iter + 1)
-        # at least four mirror pairs in each class for every Gaussian that a coordinate depends on
+        # number of samples in each class: at least four mirror pairs for every Gaussian that a coordinate depends on
         sizes = [2 * max(4 * columns, int(np.ceil(0.5 * n * weight))) for weight in law.weight]
         self._classes = np.repeat(np.arange(len(sizes)), sizes)  # class of each sample
         self._weight = (law.weight / sizes)[self._classes]  # weight of each sample, with sum 1

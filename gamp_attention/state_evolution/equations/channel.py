@@ -44,9 +44,7 @@ class Moments:
     square: np.ndarray  # (L, L, r², r²), E[(∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)], also almost everywhere
     moreau: float  # average Moreau envelope, with the constant of the risk
     loss: float  # average of ℓ(z), with this constant
-    max_jacobian_trace: float = (
-        np.inf
-    )  # largest trace of ∂z/∂ω; inf if a point has a second minimum, or none was searched
+    max_jacobian_trace: float = np.inf  # largest trace of ∂z/∂ω; inf at a second minimum, or if none was searched
     multimodal_fraction: float = 1.0  # fraction of points with a second minimum; 1 if none was searched
 
 
@@ -86,11 +84,11 @@ def apply_control_variate(all_near: Moments, few: Moments, few_near: Moments) ->
     averages = [
         field.name for field in fields(Moments) if field.name not in ("max_jacobian_trace", "multimodal_fraction")
     ]
-    moved: dict[str, Any] = {
+    corrected: dict[str, Any] = {
         name: getattr(all_near, name) + (getattr(few, name) - getattr(few_near, name)) for name in averages
     }
     return Moments(
-        **moved,
+        **corrected,
         max_jacobian_trace=max(all_near.max_jacobian_trace, few.max_jacobian_trace),
         multimodal_fraction=few.multimodal_fraction,
     )
@@ -178,10 +176,10 @@ def n_white(model: Model) -> int:
 
 def fields_and_terms(model: Model, white: np.ndarray) -> tuple[np.ndarray, RiskTerms]:
     """Return teacher fields y (N, L, t) for white noise (N, teacher_size), and the loss parameters they imply."""
-    split = model.n_tokens * model.teacher_rank
-    noise = white[:, :split].reshape(len(white), model.n_tokens, model.teacher_rank)
+    n_fields = model.n_tokens * model.teacher_rank
+    noise = white[:, :n_fields].reshape(len(white), model.n_tokens, model.teacher_rank)
     y = np.einsum("lst,nlt->nls", psd_root(model.coordinates.rho), noise)
-    return y, model.task.terms(y, white[:, split:])
+    return y, model.task.terms(y, white[:, n_fields:])
 
 
 def student_noise_law(model: Model, overlaps: Overlaps) -> tuple[np.ndarray, np.ndarray]:
@@ -289,6 +287,7 @@ class Channel:
         return self._model.task.errors(fields + self.overlaps.m, y, terms)
 
     def _at(self, white: np.ndarray) -> tuple[np.ndarray, RiskTerms, np.ndarray]:
+        """Return teacher fields y, loss parameters and fields ω̃ at points of white noise (N, n_white)."""
         y, terms = self.teacher(white[:, : self.n_teacher])
         return y, terms, self.fields(y, white[:, self.n_teacher :].reshape(len(white), *self.shape[:2]))
 
@@ -313,9 +312,9 @@ def conjugates(model: Model, alpha: float, overlaps: Overlaps, moments: Moments,
     separable = np.linalg.eigvalsh(unexplained).min(axis=1) > 1e-9 * np.linalg.eigvalsh(overlaps.q).max(axis=1)
     if jumps and model.task.jumps and separable.any():
         covariance = np.block([[overlaps.q, theta], [np.swapaxes(theta, 1, 2), rho]])
-        both = np.concatenate([with_noise, with_teacher], axis=2) @ np.linalg.pinv(covariance, hermitian=True)
-        V_hat = np.where(separable[:, None, None], -both[:, :, :r], V_hat)
-        theta_hat = np.where(separable[:, None, None], both[:, :, r:], theta_hat)
+        coefficients = np.concatenate([with_noise, with_teacher], axis=2) @ np.linalg.pinv(covariance, hermitian=True)
+        V_hat = np.where(separable[:, None, None], -coefficients[:, :, :r], V_hat)
+        theta_hat = np.where(separable[:, None, None], coefficients[:, :, r:], theta_hat)
     return Hats(
         m=np.zeros_like(overlaps.m) if symmetry.m_zero else alpha * moments.g,
         q=alpha * moments.gg,

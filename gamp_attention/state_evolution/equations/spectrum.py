@@ -69,11 +69,11 @@ class Resolvent:
         big[np.arange(L), :, np.arange(L)] = V
         flat, h = big.reshape(L * c, L * c), ensemble.h.reshape(-1, L * c, L * c)
         root = psd_root(flat)
-        self.inside = _positive(np.eye(L * c) + root @ h @ root)
+        self.inside = _are_positive_definite(np.eye(L * c) + root @ h @ root)
         self.R = np.linalg.solve(np.eye(L * c) + h @ flat, h).reshape(-1, L, c, L, c)
         self.V_hat = ensemble.alpha * np.einsum("nlalb->lab", self.R) / len(h)
         A = np.einsum("kl,lab->kab", law.gamma, self.V_hat) - x * np.eye(c)
-        self.inside = self.inside and _positive(A)
+        self.inside = self.inside and _are_positive_definite(A)
         self.C = np.linalg.inv(A) if self.inside else np.full_like(A, np.nan)
         self.W = np.einsum("k,kl,kab->lab", law.weight, law.gamma, self.C)
 
@@ -152,8 +152,8 @@ class Resolvent:
         ensemble = self._ensemble
         (L, c, _), law = ensemble.shape, ensemble.law
         slope = theta @ ensemble.inverse_rho
-        along = m + np.einsum("lct,nlt->nlc", slope, ensemble.y)
-        force = np.einsum("nlapc,npc->nla", self.R, along, optimize=True)
+        a = m + np.einsum("lct,nlt->nlc", slope, ensemble.y)
+        force = np.einsum("nlapc,npc->nla", self.R, a, optimize=True)
         # q̂ = α E[(R a)(R a)ᵀ] plus the part of the fields that is independent of a, of covariance q − θ ρ⁻¹ θᵀ
         source = ensemble.alpha * np.einsum("nla,nlb->lab", force, force) / len(self.R)
         source -= (self._hats_of_q @ (slope @ np.swapaxes(theta, 1, 2)).ravel()).reshape(L, c, c)
@@ -167,7 +167,7 @@ class Resolvent:
         return np.einsum("k,kab->ab", law.weight, second), np.einsum("k,kcj->cj", law.weight, with_coordinates)
 
 
-def _positive(matrices: np.ndarray) -> bool:
+def _are_positive_definite(matrices: np.ndarray) -> bool:
     """Return whether all given symmetric matrices are positive definite."""
     try:
         np.linalg.cholesky(0.5 * (matrices + np.swapaxes(matrices, -1, -2)))

@@ -97,11 +97,13 @@ def rotation_mean_of_pairs(values: np.ndarray) -> np.ndarray:
     It is a combination of the three isotropic tensors of rank four.
     """
     r = int(np.sqrt(values.shape[-1]))
-    one, sums = np.eye(r), values.reshape(*values.shape[:2], r, r, r, r)
-    forms = np.array([np.einsum(f"{p},{q}->abcd", one, one) for p, q in (("ab", "cd"), ("ac", "bd"), ("ad", "bc"))])
+    identity, pairs = np.eye(r), values.reshape(*values.shape[:2], r, r, r, r)
+    forms = np.array(
+        [np.einsum(f"{p},{q}->abcd", identity, identity) for p, q in (("ab", "cd"), ("ac", "bd"), ("ad", "bc"))]
+    )
     products = np.einsum("iabcd,jabcd->ij", forms, forms)
-    along = np.einsum("iabcd,lkabcd->lki", forms, sums) @ np.linalg.inv(products)
-    return np.einsum("lki,iabcd->lkabcd", along, forms).reshape(values.shape)
+    coefficients = np.einsum("iabcd,lkabcd->lki", forms, pairs) @ np.linalg.inv(products)
+    return np.einsum("lki,iabcd->lkabcd", coefficients, forms).reshape(values.shape)
 
 
 def fix_gauge(model: Model, overlaps: Overlaps) -> Overlaps:

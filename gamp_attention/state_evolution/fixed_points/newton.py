@@ -121,7 +121,7 @@ def iterate_at_zero(F: OverlapMap, overlaps: Overlaps) -> tuple[Overlaps, float]
 def find_vanished_weights(F: OverlapMap, overlaps: Overlaps) -> Overlaps | None:
     """Return the overlaps that stand for zero weights if damped steps from given overlaps lead there; otherwise None.
 
-    They do if zero attracts and q already decreases about as fast as next to zero.
+    Damped steps lead there if zero attracts and q already decreases about as fast as close to zero.
     """
     after = F(overlaps)
     if not weights_shrink(F.model, overlaps, after):
@@ -307,7 +307,7 @@ def _search_line(
 ) -> tuple[np.ndarray, Overlaps, np.ndarray] | None:
     """Return the largest fraction of a step that reduces the residual, the overlaps there and the residual there.
 
-    None if no fraction does.
+    None if no fraction reduces it.
     """
     for fraction in FRACTIONS:
         part = fraction * step

@@ -28,7 +28,7 @@ from gamp_attention.state_evolution.rules.rule import Rule, average_channels
 RESPONSES = ("stein", "derivative")
 MEMORY = 8  # number of averages that a map stores, because solvers evaluate it several times at the same overlaps
 RARE_MINIMA = 5e-4  # fraction of points with a second minimum, up to which later averages search only a few points
-STEEP = 3.0  # trace of ∂z/∂ω in units of the identity's, below which a point is far from the onset of jumps
+STEEP = 3.0  # trace of ∂z/∂ω over the trace of the identity, up to which a point is far from the onset of jumps
 ALPHA_STEP = 1e-4  # relative change of α for the derivative in α
 
 
@@ -92,23 +92,23 @@ class OverlapMap:
     response: str = "stein"
     knowledge: Knowledge | None = field(default=None, compare=False, repr=False)
     expects_rare_minima: bool = False
-    # averages by all that they depend on: this saves time and cannot change a result
+    # the latest averages, by the rule, overlaps and `squares` that determine them: they save time and change no result
     _memory: dict[Any, list[Moments]] = field(default_factory=dict, compare=False, repr=False)
 
     def learn(self, overlaps: Overlaps, squares: bool = False) -> "OverlapMap":
         """Return the map with choices from the averages at given overlaps; the map itself if it has choices.
 
-        With `squares`, the averages include products of derivatives. The learned map returns the averages found here
-        whenever it is evaluated at these overlaps.
+        With `squares`, the averages include products of derivatives. The learned map stores these averages
+        and uses them whenever it is evaluated at these overlaps.
         """
         if self.knowledge is not None:
             return self
-        sparing = self.rule.with_subsampled_search()
-        can_save = sparing is not self.rule and self.model.task.jumps
+        subsampled = self.rule.with_subsampled_search()  # searches for second minima at a few points only
+        can_save = subsampled is not self.rule and self.model.task.jumps
         if can_save and self.expects_rare_minima:
-            moments = self._average(sparing, overlaps, squares)
+            moments = self._average(subsampled, overlaps, squares)
             mean = _mean(moments)
-            # without a sign of jumps at the few points, all points decide whether V̂ has to count them
+            # if these few points show no jumps, all points are searched to decide whether V̂ has to count jumps
             if self._is_near_jumps(mean) and mean.multimodal_fraction <= RARE_MINIMA:
                 return replace(self, knowledge=Knowledge(True, True, overlaps, moments, squares))
         moments = self._average(self.rule, overlaps, squares)
@@ -118,10 +118,10 @@ class OverlapMap:
 
     def count_jumps(self, overlaps: Overlaps) -> "OverlapMap":
         """Return the map that counts jumps in V̂ if there are some at given overlaps; otherwise the map itself."""
-        known = self.knowledge
-        if known is None or known.counts_jumps or not self._is_near_jumps(_mean(self._moments(overlaps))):
+        knowledge = self.knowledge
+        if knowledge is None or knowledge.counts_jumps or not self._is_near_jumps(_mean(self._moments(overlaps))):
             return self
-        return replace(self, knowledge=replace(known, counts_jumps=True))
+        return replace(self, knowledge=replace(knowledge, counts_jumps=True))
 
     def images(self, overlaps: Overlaps, squares: bool = False) -> tuple[Image, list[Image]]:
         """Return one full step from the mean of the replicas' averages, and one from the averages of each replica."""
@@ -143,7 +143,7 @@ class OverlapMap:
         return all(sample.max_jacobian_trace <= sample.g.size * (1 + 1e-9) for sample in moments)
 
     def on(self, rule: Rule) -> "OverlapMap":
-        """Return the map on another rule, which has yet to learn there."""
+        """Return the map on another rule; it makes no choices yet, because choices depend on the rule."""
         rare = self.knowledge is not None and self.knowledge.rare_minima
         return replace(self, rule=rule, knowledge=None, expects_rare_minima=rare, _memory={})
 
@@ -152,12 +152,12 @@ class OverlapMap:
         rule = self.rule.finer()
         return None if rule is None else self.on(rule)
 
-    def aimed(self, excess: float) -> "OverlapMap | None":
-        """Return the map on a rule with errors smaller by the factor `excess`; the map itself if `excess` ≤ 1.
+    def refined_for(self, error_ratio: float) -> "OverlapMap | None":
+        """Return the map on a rule whose errors are expected to be smaller by the factor `error_ratio`.
 
-        None if there is no finer rule.
+        The map itself if the rule is already accurate enough; None if there is no finer rule.
         """
-        rule = self.rule.refined_for(excess)
+        rule = self.rule.refined_for(error_ratio)
         return self if rule is self.rule else None if rule is None else self.on(rule)
 
     def linearize(self, packing: Packing, at: Overlaps, step: float) -> tuple[np.ndarray, np.ndarray]:
@@ -177,7 +177,8 @@ class OverlapMap:
     ) -> np.ndarray:
         """Return the first `columns` columns of the Jacobian in packed overlaps, all by default.
 
-        By central differences; if `odd`, the map is odd in the packed overlaps and zero at zero, which saves half.
+        The differences are central. If `odd`, the map is an odd function of the packed overlaps and `at` is zero in
+        them, so that one evaluation per column is enough.
         """
         F, x = self.learn(at), packing.pack(at)
 
@@ -197,18 +198,21 @@ class OverlapMap:
         return (packing.pack(ahead(at)) - packing.pack(F(at))) / step
 
     def _step(self, overlaps: Overlaps) -> Image:
+        """Return one full step from the mean of the replicas' averages."""
         F = self.learn(overlaps)
         return F._image(overlaps, _mean(F._moments(overlaps)))
 
     def _moments(self, overlaps: Overlaps, squares: bool = False) -> list[Moments]:
         """Return the averages of each replica, with the choices of a map that has learned."""
-        known = self.knowledge
-        assert known is not None
-        if known.covers(overlaps, squares):
-            return known.moments
-        return self._average(self.rule.with_subsampled_search() if known.rare_minima else self.rule, overlaps, squares)
+        knowledge = self.knowledge
+        assert knowledge is not None
+        if knowledge.covers(overlaps, squares):
+            return knowledge.moments
+        rule = self.rule.with_subsampled_search() if knowledge.rare_minima else self.rule
+        return self._average(rule, overlaps, squares)
 
     def _average(self, rule: Rule, overlaps: Overlaps, squares: bool) -> list[Moments]:
+        """Return the averages of each replica of a rule, from memory if they were computed before."""
         key = (rule, squares, *(values.tobytes() for values in overlaps.arrays().values()))
         if key not in self._memory:
             moments = average_channels(rule, self.model, overlaps, squares)
@@ -218,6 +222,7 @@ class OverlapMap:
         return self._memory[key]
 
     def _image(self, overlaps: Overlaps, moments: Moments) -> Image:
+        """Return one full step from given averages; WeightsVanished if the penalty takes all weights to zero."""
         assert self.knowledge is not None
         hats = conjugates(self.model, self.alpha, overlaps, moments, self.knowledge.counts_jumps)
         after, penalty = weights_step(self.model, hats, self.response)
@@ -227,6 +232,7 @@ class OverlapMap:
         return Image(hats, Symmetry.of(self.model, overlaps).impose(fix_gauge(self.model, after)), penalty)
 
     def _is_near_jumps(self, moments: Moments) -> bool:
+        """Return whether the proximal map jumps, or is about to jump, at some point of the averages."""
         return moments.max_jacobian_trace > STEEP * moments.g.size
 
 

@@ -77,7 +77,7 @@ class Point:
     image : full step from the overlaps of the root.
     best : packed overlaps after the Newton step.
     numbers : `best`, ε_t, ε_g and V̂, as one vector.
-    uncertain : errors of the numbers by the step and by the grids of ε_g.
+    uncertain : errors of the numbers that are due to the last Newton step and to the grids for ε_g.
     test_slopes : derivative of ε_g in the packed overlaps; zero if the rule is random, because replicas include it.
     replicas : the numbers of each replica (R, n); empty if the rule is deterministic.
     """
@@ -150,7 +150,7 @@ def size_of(hats: Hats) -> float:
 
 
 def units_of(point: Point) -> np.ndarray:
-    """Return the unit of each number: 1 for overlaps, which are packed in units, the value of a loss, the size of V̂."""
+    """Return the unit of each number: 1 for overlaps, packed in their units; the value of a loss; the size of V̂."""
     k = len(point.best)
     losses, V_hat = np.abs(point.numbers[k : k + LOSSES]), point.numbers[k + LOSSES :]
     return np.concatenate([np.ones(k), losses, np.full(len(V_hat), size_of(point.image.hats))])
@@ -273,23 +273,21 @@ class Indicators:
 def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResult, Root]:
     """Solve on finer and finer rules until all errors are within `rtol`; return the result and the last root.
 
-    Eq. :eq:`errors`.
-
-    `max_work` limits the proximal problems of one average. If the budget ends the refinement early, the result has
-    status INACCURATE.
+    The errors are computed as in eq. :eq:`errors`. `max_work` limits the proximal problems of one average. If this
+    limit ends the refinement early, the result has status INACCURATE.
     """
     F, J, n_iter, slopes = root.F, root.jacobian, len(root.path) - 1, response_slopes(root)
     points = [point_of(root, slopes, rtol)]
     random, error = not F.rule.deterministic, FIRST_ERROR
     if random:  # a deterministic rule needs a second point for an error
         error = _largest_error(points, errors_of(points))
-    x, finer = points[0].overlaps, F.aimed(error / rtol)
+    x, finer = points[0].overlaps, F.refined_for(error / rtol)
     while finer is not None and (len(points) == 1 or work_of(finer.rule, F.model) <= max_work):
         tol = max(RESIDUAL * rtol, 0.0 if random else STEP_ERROR * error, 1e-12)
         try:
             last = newton(_learn_at(finer, x), x, tol, jacobian=J, packing=root.packing)
             counting = last.F.count_jumps(last.overlaps)
-            if counting is not last.F:  # jumps were not seen at the start
+            if counting is not last.F:  # the averages at x, from which the map learned, showed no jumps
                 last = newton(counting, last.overlaps, tol, jacobian=J, packing=root.packing)
             points.append(point_of(last, slopes, rtol, points[0].test_slopes))
         except WorkExceeded:
@@ -301,15 +299,18 @@ def refine(root: Root, rtol: float, max_work: float) -> tuple[StateEvolutionResu
         error = _largest_error(points, errors)
         if _is_accurate(points[-1], error, rtol):
             break
-        x, finer = points[-1].overlaps, last.F.aimed(max(error / rtol, MIN_EXCESS))
+        x, finer = points[-1].overlaps, last.F.refined_for(max(error / rtol, MIN_EXCESS))
     indicators = _measure_indicators(points, slopes, errors, rtol, max_work)
     return _build_result(points[-1], errors, error, indicators, root.path, n_iter, rtol, max_work), points[-1].root
 
 
 def _learn_at(F: OverlapMap, overlaps: Overlaps) -> OverlapMap:
-    """Return the map that has learned; at one level with squared derivatives, which the indicators then share."""
+    """Return the map after learning from the averages at given overlaps.
+
+    At level SQUARES_LEVEL these averages include squared derivatives, so that the indicators need no other averages.
+    """
     if F.rule.deterministic and F.rule.level == SQUARES_LEVEL:
-        with suppress(WorkExceeded):  # without squares the budget may suffice
+        with suppress(WorkExceeded):  # averages without squares cost less and may be within the budget
             return F.learn(overlaps, squares=True)
     return F.learn(overlaps)
 
@@ -329,14 +330,14 @@ def _measure_indicators(
 ) -> Indicators:
     """Return the indicators at the last point, on rules as fine as they need.
 
-    Their accuracy is limited by the places where jumps begin, which hardly affect the overlaps. Therefore they are not
+    Their accuracy is limited by the points where jumps begin, which hardly affect the overlaps. Therefore they are not
     computed on the rule of the overlaps but start from the coarsest level.
     """
     last = points[-1]
-    # error of the jump mass, the difference of both forms of V̂, by the errors of the overlaps
-    moved = np.abs(slopes[0] - slopes[1]) @ errors[: len(last.best)]
+    # error of the jump mass, which is the difference of both forms of V̂, due to the errors of the overlaps
+    propagated = np.abs(slopes[0] - slopes[1]) @ errors[: len(last.best)]
     if not last.root.F.rule.deterministic:
-        return _measure_by_replicas(last, slopes, moved, rtol)
+        return _measure_by_replicas(last, slopes, propagated, rtol)
     solved = {point.root.F.rule.level: point for point in points if point.root.F.has_squares(point.root.overlaps)}
     indicators, coarser = None, None
     for level in range(max(last.root.F.rule.level, INDICATOR_LEVEL) + 1):
@@ -344,7 +345,7 @@ def _measure_indicators(
         too_costly = indicators is not None and work_of(F.rule, F.model) > max_work
         values = None if too_costly else _values_on(F, solved.get(level), last, slopes)
         if values is not None:
-            indicators = _compare_levels(values, coarser, last, slopes, moved, F.rule.tol)
+            indicators = _compare_levels(values, coarser, last, slopes, propagated, F.rule.tol)
             if indicators is not None and level in solved:
                 step = np.abs(last.best - last.root.packing.pack(solved[level].root.overlaps)).max()
                 drift = INDICATOR_DRIFT * step * values[1]
@@ -393,7 +394,7 @@ def _values_of(F: OverlapMap, image: Image) -> Values:
 
 
 def _compare_levels(
-    values: Values, coarser: Values | None, last: Point, slopes: np.ndarray, moved: np.ndarray, tol: float
+    values: Values, coarser: Values | None, last: Point, slopes: np.ndarray, propagated: np.ndarray, tol: float
 ) -> Indicators | None:
     """Return the indicators with errors from two levels; None if there is one level and the proximal map jumps."""
     if coarser is None:
@@ -402,12 +403,12 @@ def _compare_levels(
         # without jumps, the averages of the last point resolve squares as well
         values, coarser, tol = _values_near(last, last, slopes), values, last.root.F.rule.tol
     jump_mass, value = values
-    jump_error = INDICATOR_SHIFT * np.abs(jump_mass - coarser[0]) + moved
+    jump_error = INDICATOR_SHIFT * np.abs(jump_mass - coarser[0]) + propagated
     value_error = INDICATOR_SHIFT * abs(value - coarser[1])
     return Indicators(jump_mass, np.maximum(jump_error, tol * np.abs(jump_mass)), value, max(value_error, tol))
 
 
-def _measure_by_replicas(last: Point, slopes: np.ndarray, moved: np.ndarray, rtol: float) -> Indicators:
+def _measure_by_replicas(last: Point, slopes: np.ndarray, propagated: np.ndarray, rtol: float) -> Indicators:
     """Return the indicators with errors from replicas; the replicon on as few points as its accuracy allows."""
     F, at = last.root.F, last.root.overlaps
     jumps = np.array([image.hats.jump_mass for image in F.images(at)[1]])
@@ -424,7 +425,7 @@ def _measure_by_replicas(last: Point, slopes: np.ndarray, moved: np.ndarray, rto
         image, samples = coarse.images(at, squares=True)
         value_error = half_width(np.array([_values_of(F, sample)[1] for sample in samples]))
         value = _values_of(F, image)[1]
-        indicators = Indicators(jump_mass, half_width(jumps) + moved + unseen, value, float(value_error))
+        indicators = Indicators(jump_mass, half_width(jumps) + propagated + unseen, value, float(value_error))
         if coarse is F or indicators.are_accurate(rtol, last.image.hats):
             return indicators
         coarse = coarse.finer()
@@ -440,14 +441,17 @@ def _build_result(
     rtol: float,
     max_work: float,
 ) -> StateEvolutionResult:
-    """Return the result at the last point; `path` leads to the first rule's, `n_iter` counts all iterations."""
+    """Return the result at the last point.
+
+    `path` are the overlaps up to the solution on the first rule; `n_iter` counts the iterations on all rules.
+    """
     F, packing, k = point.root.F, point.root.packing, len(point.best)
     V_hat = point.numbers[k + LOSSES :].reshape(point.image.hats.V.shape)
     hats = replace(point.image.hats, V=V_hat, V_derivative=V_hat - indicators.jump_mass)
     has_shift = F.response == "stein" and np.isfinite(indicators.jump_mass).all()
     shift = jump_shift(F.model, hats) if has_shift else np.nan
     jump_fraction = float(indicators.jump_mass.sum() / V_hat.sum())
-    consistent, words = validity(indicators.replicon, jump_fraction, shift, F.response)
+    consistent, explanation = validity(indicators.replicon, jump_fraction, shift, F.response)
     accurate = _is_accurate(point, error, rtol)
     solved = accurate and indicators.are_accurate(rtol, hats)
     budget = f"within {max_work:g} proximal problems an average (max_work)"
@@ -474,7 +478,7 @@ def _build_result(
         replicon_error=indicators.replicon_error,
         stability=None,
         consistent=consistent,
-        validity=words,
+        validity=explanation,
         response=F.response,
         rule=F.rule.name,
         message=message,

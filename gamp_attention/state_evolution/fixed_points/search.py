@@ -46,9 +46,10 @@ from gamp_attention.state_evolution.fixed_points.overlap_map import OverlapMap, 
 from gamp_attention.state_evolution.fixed_points.stability import family_growth
 
 REACH = 1.2 * MAX_STEP  # relative change from the start at which Newton steps have left the neighbourhood
-NEAR, CHANGES = 0.05, 10.0  # largest relative change to Newton's answer: NEAR + CHANGES times the last damped change
-DRIFT = (30.0, 1e-6)  # largest change by two damped steps from the answer: in units of the tolerance; at least 1e-6
-SAME_FAMILY = 0.8  # smallest m and θ at Newton's answer, relative to the start, at which neither counts as faded
+# largest relative change from the start of Newton steps to their solution: NEAR + CHANGES times the last damped change
+NEAR, CHANGES = 0.05, 10.0
+DRIFT = (30.0, 1e-6)  # largest change by two damped steps from that solution: in units of the tolerance; at least 1e-6
+SAME_FAMILY = 0.8  # smallest m and θ at that solution, relative to the start, at which neither counts as faded
 AS_FAST = 0.5  # smallest rate of decay, relative to the rate next to zero, at which a family is on its way to zero
 RESOLVED_GROWTH = 0.05  # distance of a growth or an eigenvalue from 1 that the first rule resolves
 MAX_LEVEL = 2  # highest level of the split rule that resolves a growth close to 1
@@ -89,7 +90,7 @@ def find_fixed_point(
     tol : relative change of an overlap by a full step at which damped steps have converged.
     max_iter : maximum number of damped steps.
     n_damped : number of damped steps in the first block.
-    anywhere : accept Newton's answer at any distance if it attracts.
+    anywhere : accept the solution of Newton steps at any distance from their start if it attracts.
     """
     path = [start]
     try:
@@ -106,7 +107,7 @@ class _Search:
     Attributes
     ----------
     path : all overlaps of damped steps.
-    neighbours : fixed points without a family, by family; None if this neighbour has been tried as the solution.
+    neighbours : nearby fixed points at which a family is zero, by family; None after it has been tried as the solution.
     removed : families that were set to zero and grew back.
     """
 
@@ -204,45 +205,48 @@ class _Search:
 
     def _grows_back(self, overlaps: Overlaps, family: str) -> bool:
         """Return whether a small family grows at a fixed point at which it is zero."""
-        near = find_neighbour(self.F, overlaps, family, self.tol)
-        return (family_growth(self.F, overlaps, family) if near is None else near.growth) >= 1
+        neighbour = find_neighbour(self.F, overlaps, family, self.tol)
+        return (family_growth(self.F, overlaps, family) if neighbour is None else neighbour.growth) >= 1
 
     def _solve_faded(self, block: list[Overlaps]) -> Root | None:
-        """Return the fixed point without a family that fades about as fast as next to it, so that none is between."""
+        """Return the fixed point without a family, if the family fades about as fast as it does close to that point.
+
+        At such a rate, no other fixed point lies in between. None if there is no such family.
+        """
         for family in fading_families(block):
             here, rates = block[-1], -np.diff(np.log([family_size(overlaps, family) for overlaps in block]))
             growth = family_size(self.F(here), family) / family_size(here, family)
             slows_down = rates[-1] < STEADY * rates[0]
             if family in self.neighbours or growth > 1 - RESOLVED_GROWTH or slows_down:
                 continue
-            near = find_neighbour(self.F, here, family, self.tol)
-            if near is not None:
-                self.neighbours[family] = near
-                if near.growth < 1 and 1 - growth > AS_FAST * (1 - near.growth):
-                    return near.root
+            neighbour = find_neighbour(self.F, here, family, self.tol)
+            if neighbour is not None:
+                self.neighbours[family] = neighbour
+                if neighbour.growth < 1 and 1 - growth > AS_FAST * (1 - neighbour.growth):
+                    return neighbour.root
         return None
 
     def _solve_fading(self, block: list[Overlaps]) -> tuple[Outcome, Root | None]:
-        """Return the fixed point without a family that fades, or next to it if the family grows back from zero."""
+        """Return the fixed point without a fading family; if it grows there, the fixed point that branched off."""
         for family in fading_families(block):
             if family in self.neighbours:
-                near = self.neighbours[family]
+                neighbour = self.neighbours[family]
             else:
-                near = find_neighbour(self.F, block[-1], family, self.tol)
-            if near is not None:
-                self.neighbours[family] = None  # tried once
-                if near.growth < 1:
-                    return Outcome.WITHOUT_FAMILY, near.root
-                root = solve_branched_off(near, block[-1], family, self.tol)
+                neighbour = find_neighbour(self.F, block[-1], family, self.tol)
+            if neighbour is not None:
+                self.neighbours[family] = None  # a neighbour is tried only once
+                if neighbour.growth < 1:
+                    return Outcome.WITHOUT_FAMILY, neighbour.root
+                root = solve_branched_off(neighbour, block[-1], family, self.tol)
                 if root is not None:
                     return Outcome.BRANCHED_OFF, root
         return Outcome.UNDECIDED, None
 
     def _solve_nearby(self, change: float) -> Root | None:
-        """Return Newton's answer from the last overlaps; None if it cannot be trusted.
+        """Return the solution of Newton steps from the last overlaps; None if it cannot be trusted.
 
-        It has to be near the last overlaps, or to attract if it is accepted anywhere; and two damped steps must stay
-        there, because Newton steps may stall where the residual is small without a fixed point.
+        The solution has to be near the last overlaps, or to attract if it is accepted at any distance. In addition, two
+        damped steps from it must hardly move, because Newton steps may stall at a small residual without a fixed point.
         """
         start = self.path[-1]
         root = newton(self.F, start, self.tol, reach=np.inf if self.anywhere else REACH)
@@ -287,19 +291,19 @@ def find_neighbour(F: OverlapMap, overlaps: Overlaps, family: str, tol: float) -
         x, last, F = root.overlaps, neighbour, finer
 
 
-def solve_branched_off(near: Neighbour, overlaps: Overlaps, family: str, tol: float) -> Root | None:
+def solve_branched_off(neighbour: Neighbour, overlaps: Overlaps, family: str, tol: float) -> Root | None:
     """Return the fixed point that has just branched off from a neighbour, with a small family; None if not found.
 
     To third order, a full step changes the size s of the family by (γ − 1) s − c s³. With c from a step at the given
     overlaps, this gives the size that does not change.
     """
-    F = near.root.F
+    F = neighbour.root.F
     size = family_size(overlaps, family)
-    c = (near.growth - family_size(F(overlaps), family) / size) / size**2
-    fraction = np.sqrt(max(near.growth - 1, 0) / c) / size if c > 0 else 0.0
+    c = (neighbour.growth - family_size(F(overlaps), family) / size) / size**2
+    fraction = np.sqrt(max(neighbour.growth - 1, 0) / c) / size if c > 0 else 0.0
     if not 0 < fraction < 1:
         return None
-    base, there = near.root.overlaps.arrays(), overlaps.arrays()
+    base, there = neighbour.root.overlaps.arrays(), overlaps.arrays()
     even = {name: base[name] + fraction**2 * (there[name] - base[name]) for name in base}
     start = Overlaps(**even | {family: fraction * there[family]})
     if not is_feasible(F.model, start):

@@ -68,7 +68,9 @@ NEAR_MOVE = 0.1  # largest relative change of an overlap by these steps
 NEAR_MARGIN = 0.1  # smallest distance of the eigenvalues of the Jacobian from 1
 NEAR_FAMILY = 0.6  # smallest m and θ relative to the known solution
 NEAR_ACCURACY = 0.3  # residual on the first rule in units of the requested accuracy
-NEAR_ITER = 60  # maximum number of damped steps from the known solution; if more are needed, the name is faster
+NEAR_ITER = (
+    60  # maximum number of damped steps from the known solution; beyond, the solution from a named start is faster
+)
 
 
 @ignore_float_errors
@@ -312,8 +314,8 @@ def _describe_other_form(F: OverlapMap, start: Overlaps, family: str) -> str:
 
 def _build_failed(root: Root, max_work: float) -> StateEvolutionResult:
     """Return the result if the requested fixed point was not found: the last overlaps if finite, without errors."""
-    nothing = Overlaps(**{name: np.full_like(values, np.nan) for name, values in root.overlaps.arrays().items()})
-    of_type: dict[Any, Any] = {float: np.nan, np.ndarray: nothing.V}
+    undefined = Overlaps(**{name: np.full_like(values, np.nan) for name, values in root.overlaps.arrays().items()})
+    of_type: dict[Any, Any] = {float: np.nan, np.ndarray: undefined.V}
     unknown = {item.name: of_type[item.type] for item in fields(StateEvolutionResult) if item.type in of_type}
     validity, message = _explain_failure(root, max_work)
     values: dict[str, Any] = {
@@ -321,8 +323,8 @@ def _build_failed(root: Root, max_work: float) -> StateEvolutionResult:
         "n_iter": len(root.path) - 1,
         "residual": root.residual if np.isfinite(root.residual) else np.inf,
         "history": StateEvolutionHistory(**stacked(root.path)),
-        "overlaps": root.overlaps if root.status in (Status.MAX_ITER, Status.LOST) else nothing,
-        "overlaps_error": nothing,
+        "overlaps": root.overlaps if root.status in (Status.MAX_ITER, Status.LOST) else undefined,
+        "overlaps_error": undefined,
         "stability": None,
         "consistent": False,
         "validity": validity,
@@ -391,16 +393,16 @@ class Derivatives:
         return {"alpha": self.alpha, "names": list(self.names), **arrays}
 
 
-def root_near(F: OverlapMap, known: Overlaps, derivatives: Derivatives, tol: float) -> Root | None:
-    """Return the fixed point at the α of the map from a known fixed point at another α; None if it may be elsewhere.
+def root_near(F: OverlapMap, solution: Overlaps, derivatives: Derivatives, tol: float) -> Root | None:
+    """Return the fixed point at the α of the map from a `solution` at another α; None if it may be elsewhere.
 
     The tangent predicts the new fixed point, and the stored Jacobian is used for the first Newton step. Stability under
     damped steps follows from the updated Jacobian only.
     """
-    packing, distance = Packing.of(F.model, known), F.alpha - derivatives.alpha
+    packing, distance = Packing.of(F.model, solution), F.alpha - derivatives.alpha
     if packing.names != derivatives.names or abs(distance) > NEAR_RANGE * derivatives.alpha:
         return None
-    start = packing.unpack(packing.pack(known) + distance * derivatives.tangent / packing.sizes)
+    start = packing.unpack(packing.pack(solution) + distance * derivatives.tangent / packing.sizes)
     if len(derivatives.tangent) != len(packing.sizes) or not is_feasible(F.model, start):
         return None
     packing = Packing.of(F.model, start)
@@ -413,7 +415,7 @@ def root_near(F: OverlapMap, known: Overlaps, derivatives: Derivatives, tol: flo
     if not root.status.converged or relative_change(start, root.overlaps) > NEAR_MOVE:
         return None
     families_remain = all(
-        family_size(root.overlaps, name) >= NEAR_FAMILY * family_size(known, name) for name in ("m", "theta")
+        family_size(root.overlaps, name) >= NEAR_FAMILY * family_size(solution, name) for name in ("m", "theta")
     )
     return root if families_remain and root.attracts(NEAR_MARGIN) else None
 

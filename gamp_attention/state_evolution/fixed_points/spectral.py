@@ -242,14 +242,14 @@ def _solve_eigenvalue(ensemble: Ensemble, path: list[Resolvent], j: int) -> Reso
 
     def excess(size: float) -> float:
         if size not in solutions:
-            near = min(solutions, key=lambda other: abs(other - size))
-            solutions[size] = solve_at_size(ensemble, size, solutions[near]) or solutions[near]
+            nearest = solutions[min(solutions, key=lambda other: abs(other - size))]
+            solutions[size] = solve_at_size(ensemble, size, nearest) or nearest
         return float(_growths(solutions[size])[j] - 1)
 
-    above = next(k for k, solution in enumerate(path) if excess(size_of(solution.V)) > 0)
-    if above == 0:
+    first_above = next(k for k, solution in enumerate(path) if excess(size_of(solution.V)) > 0)
+    if first_above == 0:
         return path[0]
-    size = brentq(excess, *(size_of(path[k].V) for k in (above - 1, above)), rtol=SIZE_RTOL)
+    size = brentq(excess, *(size_of(path[k].V) for k in (first_above - 1, first_above)), rtol=SIZE_RTOL)
     excess(size)
     return solutions[size]
 
@@ -259,8 +259,8 @@ def _projection(first: np.ndarray, law: Any, part: slice, second: np.ndarray) ->
 
     `first` are its first moments with all coordinates, and `second` its second moments.
     """
-    among = np.einsum("k,kij->ij", law.weight, law.moments)[part, part]
-    inside = np.trace(first[:, part] @ np.linalg.pinv(among, rcond=1e-10, hermitian=True) @ first[:, part].T)
+    moments = np.einsum("k,kij->ij", law.weight, law.moments)[part, part]
+    inside = np.trace(first[:, part] @ np.linalg.pinv(moments, rcond=1e-10, hermitian=True) @ first[:, part].T)
     return float(np.sqrt(max(inside, 0.0) / np.trace(second)))
 
 

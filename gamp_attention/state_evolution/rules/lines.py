@@ -264,16 +264,16 @@ def fill_slopes(metric, nodes, track, ws):
     """Fill track.slope = V⁻¹ − V⁻¹ ∂z/∂ω at the nodes of the panel that was followed last."""
     L, r = metric.inverse.shape[0], metric.inverse.shape[1]
     k = L * r
-    if k == 2 and r == 1:  # with scalars, for speed
-        one, two = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
+    if k == 2 and r == 1:  # the same formula in scalars, which is faster
+        stiff_x, stiff_y = metric.inverse[0, 0, 0], metric.inverse[1, 0, 0]
         for m in range(nodes.x.shape[0]):
             slope, last = track.slope[m], 1.0 / track.chol[m, 1, 1]
             first = 1.0 / track.chol[m, 0, 0]
             across = track.chol[m, 1, 0] * first * last
-            slope[0, 0] = one - one * one * (first * first + across * across)
-            slope[0, 1] = one * two * across * last
+            slope[0, 0] = stiff_x - stiff_x * stiff_x * (first * first + across * across)
+            slope[0, 1] = stiff_x * stiff_y * across * last
             slope[1, 0] = slope[0, 1]
-            slope[1, 1] = two - two * two * last * last
+            slope[1, 1] = stiff_y - stiff_y * stiff_y * last * last
         return
     for m in range(nodes.x.shape[0]):
         slope = track.slope[m]
@@ -398,13 +398,13 @@ def unresolved_derivative(metric, nodes, track, a, b, ws):
 class LineMoments(NamedTuple):
     """Averages over e on each of n lines; all but `response` and `square` are as accurate as z."""
 
-    g: np.ndarray  # (n, L, r) of g
-    g_e: np.ndarray  # (n, L, r) of g e
-    gg: np.ndarray  # (n, L, r, r) of g_l g_lᵀ
-    moreau: np.ndarray  # (n,) of the Moreau envelope
-    loss: np.ndarray  # (n,) of ℓ(z)
-    response: np.ndarray  # (n, L, r, r) of the almost-everywhere derivative −∂g_l/∂ω_l
-    square: np.ndarray  # (n, L, L, r², r²) of (∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)
+    g: np.ndarray  # (n, L, r) average of g
+    g_e: np.ndarray  # (n, L, r) average of g e
+    gg: np.ndarray  # (n, L, r, r) average of g_l g_lᵀ
+    moreau: np.ndarray  # (n,) average of the Moreau envelope
+    loss: np.ndarray  # (n,) average of ℓ(z)
+    response: np.ndarray  # (n, L, r, r) average of the almost-everywhere derivative −∂g_l/∂ω_l
+    square: np.ndarray  # (n, L, L, r², r²) average of (∂g_l/∂ω_k) ⊗ (∂g_l/∂ω_k)
     jump: np.ndarray  # (n,) smallest squared jump of z on the line, inf if there is none
     work: np.ndarray  # (n, 3) numbers of proximal minimizations, global searches and jumps
 
@@ -470,25 +470,25 @@ def _lines(first, last, loss, params, centres, u, metric, grid, nodes, tol, max_
 @sample_kernel
 def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line, track, ws):
     """Average along one line with a stack of panels; the algorithm is in the module's docstring."""
-    waiting = 0  # number of panels on the stack
+    n_panels = 0  # number of panels on the stack
     work = out.work[line]
-    for j in range(grid.shape[0] - 1, -1, -1):  # from right to left: the leftmost panel ends on top of the stack
+    for j in range(grid.shape[0] - 1, -1, -1):  # begin at the right end: then the leftmost panel is on top of the stack
         fill_field(c, grid[j], u, track.omega)
         assign(track.now, track.omega)
         minimise_globally(loss, p, track.omega, metric, track.now, max_starts, points, ws)
         work[1] += 1
         if j < grid.shape[0] - 1:
-            track.ends[waiting, 0] = grid[j]
-            assign(track.at_ends[waiting, 0], track.now)
-            track.depth[waiting] = 0
-            waiting += 1
+            track.ends[n_panels, 0] = grid[j]
+            assign(track.at_ends[n_panels, 0], track.now)
+            track.depth[n_panels] = 0
+            n_panels += 1
         if j > 0:
-            track.ends[waiting, 1] = grid[j]
-            assign(track.at_ends[waiting, 1], track.now)
-    while waiting > 0 and ws.stop[0] == 0:
-        top = waiting - 1
+            track.ends[n_panels, 1] = grid[j]
+            assign(track.at_ends[n_panels, 1], track.now)
+    while n_panels > 0 and ws.stop[0] == 0:
+        top = n_panels - 1
         a, b = track.ends[top]
-        divisible = track.depth[top] < MAX_DEPTH and waiting < MAX_PANELS - 1
+        divisible = track.depth[top] < MAX_DEPTH and n_panels < MAX_PANELS - 1
         follow_panel(loss, p, c, u, metric, nodes, track, top, tol[0], ws)
         work[0] += nodes.x.shape[0] + 1
         if divisible and are_apart(track.now, track.at_ends[top, 1]):
@@ -507,7 +507,7 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line
                 assign(track.left, track.now)
                 assign(track.right, track.now)
             divide_panel(track, top, cut, CUT_DEPTH)
-            waiting += 1
+            n_panels += 1
         elif divisible and (
             unresolved_minimum(nodes, track, a, b) > tol[0]
             or (tol[1] < np.inf and unresolved_derivative(metric, nodes, track, a, b, ws) > tol[1])
@@ -520,10 +520,10 @@ def _line(loss, p, c, u, metric, grid, nodes, tol, max_starts, points, out, line
             assign(track.left, track.now)
             assign(track.right, track.now)
             divide_panel(track, top, cut, 1)
-            waiting += 1
+            n_panels += 1
         else:
             _add_panel(c, u, metric, nodes, track, a, b, out, line, ws)
-            waiting -= 1
+            n_panels -= 1
 
 
 @sample_kernel
@@ -583,7 +583,7 @@ LineValues = tuple[np.ndarray, ...]  # averages in the order of the fields of Mo
 
 def integration_limit(tol: float) -> float:
     """Return the limit, in standard deviations, beyond which a Gaussian average with tolerance `tol` is truncated."""
-    margin = 1.5  # in standard deviations, beyond the point at which the relative density equals the tolerance
+    margin = 1.5  # standard deviations beyond the point at which the relative density equals the tolerance
     return float(np.sqrt(-2 * np.log(tol)) + margin)
 
 
@@ -677,6 +677,6 @@ class FieldLines:
 
 
 def mean_moments(weights: np.ndarray, values: LineValues) -> Moments:
-    """Return weighted sums (n,) of line averages as moments; jump indicators have their defaults."""
+    """Return the sum of line averages with weights (n,) as moments; jump indicators have their defaults."""
     g, with_noise, with_teacher, gg, response, square, moreau, loss = (np.tensordot(weights, v, 1) for v in values)
     return Moments(g, with_noise, with_teacher, gg, response, square, float(moreau), float(loss))

@@ -195,7 +195,7 @@ class _SplitAverage:
         domain = _outer_domain(points, self.symmetry, L, r, t)
         self.weights = weights[domain] / weights[domain].sum()
         self.outer_student, self.outer_teacher = points[domain, : L * r - 1], points[domain, L * r - 1 :]
-        # with L = 2 and r = t = 1 these symmetries also map f < 0 to f > 0
+        # if L = 2 and r = t = 1, both symmetries together map f < 0 to f > 0: averages over f > 0 are enough
         self.half = self.symmetry.m_zero and _reversal_flips_outer(self.symmetry, L, r, t)
         # averages at outer nodes of small weight may be less accurate: all nodes contribute equally to the error
         relative_weight = self.weights * len(self.weights)
@@ -224,7 +224,7 @@ class _SplitAverage:
             if accepted.all():
                 break
             panels, onsets = panels.select(~accepted), np.full(sum(~accepted), np.nan)
-            if self.squares:  # other averages are resolved by halving
+            if self.squares:  # averages without squared derivatives are resolved by halving panels
                 onsets = self._jump_onsets(panels, f[~accepted], n_jumps[~accepted], jump_size[~accepted])
             panels = panels.divide(onsets)
         moments = mean_moments(
@@ -261,16 +261,16 @@ class _SplitAverage:
         """
         onsets = np.full(len(f), np.nan)
         changes = np.diff(n_jumps, axis=1) != 0
-        which = np.flatnonzero((panels.side == 0) & changes.any(axis=1))
-        if len(which) == 0:
+        searched = np.flatnonzero((panels.side == 0) & changes.any(axis=1))
+        if len(searched) == 0:
             return onsets
-        left = np.argmax(changes[which], axis=1)  # first pair of neighbouring nodes with different numbers of jumps
-        towards = np.where(n_jumps[which, left] < n_jumps[which, left + 1], 1, -1)  # direction of more jumps
+        left = np.argmax(changes[searched], axis=1)  # first pair of neighbouring nodes with different numbers of jumps
+        towards = np.where(n_jumps[searched, left] < n_jumps[searched, left + 1], 1, -1)  # direction of more jumps
         outside = np.where(towards > 0, left, left + 1)  # the node of this pair that has fewer jumps
         near = outside + towards
         far = np.clip(near + towards, 0, f.shape[1] - 1)
-        bracket, fewer = f[which, outside], n_jumps[which, outside]
-        (x, size_x), (y, size_y) = ((f[which, k], jump_size[which, k]) for k in (far, near))
+        bracket, fewer = f[searched, outside], n_jumps[searched, outside]
+        (x, size_x), (y, size_y) = ((f[searched, k], jump_size[searched, k]) for k in (far, near))
         for step in range(N_SECANTS):
             with np.errstate(all="ignore"):  # the sizes may be equal or infinite
                 onset = y - size_y * (y - x) / (size_y - size_x)
@@ -279,12 +279,12 @@ class _SplitAverage:
             if step == N_SECANTS - 1:
                 break
             ahead = onset + AHEAD * (y - onset)
-            _, counts, sizes = self._line_averages(panels.outer[which], ahead[:, None], np.ones((len(which), 1)))
+            _, counts, sizes = self._line_averages(panels.outer[searched], ahead[:, None], np.ones((len(searched), 1)))
             jumps = counts[:, 0] > fewer
             bracket = np.where(jumps, bracket, ahead)
             x, size_x = np.where(jumps, y, x), np.where(jumps, size_y, size_x)
             y, size_y = np.where(jumps, ahead, y), np.where(jumps, sizes[:, 0], size_y)
-        onsets[which] = onset
+        onsets[searched] = onset
         return onsets
 
     def _unresolved(self, values: LineValues, scale: np.ndarray, panels: Panels) -> np.ndarray:
