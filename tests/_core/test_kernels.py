@@ -116,7 +116,7 @@ def tower(tmp_path):
 
 
 def count_compiled(script, folder):
-    return test_compile_cache.counted(script, folder, head=BARE)
+    return test_compile_cache.count_compiled(script, folder, head=BARE)
 
 
 def list_files(folder, name):
